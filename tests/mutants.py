@@ -50,9 +50,21 @@ MUTANTS = (
     ),
     Mutant(
         "front ends: by coarse products",
-        "torch.no_grad(), full_precision(),",
-        "torch.no_grad(),",
+        "with threads(1), full_precision():\n        team",
+        "with threads(1):\n        team",
         "data/test_cache.py",
+    ),
+    Mutant(
+        "front ends: by the threads of the moment",
+        "with threads(1), full_precision():\n        team",
+        "with full_precision():\n        team",
+        "data/test_mapping.py",
+    ),
+    Mutant(
+        "front ends: the last piece has as many records as there are",
+        "if missing := many - len(piece):",
+        "if missing := 0:",
+        "data/test_mapping.py",
     ),
     Mutant(
         "sigmoids: torch's own",

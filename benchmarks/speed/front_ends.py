@@ -24,8 +24,8 @@ from typing import Any
 from run import add_line, hold, line, machine, paired
 
 SHAPES = {"28 x 28": (28, 28), "3 x 32 x 32": (3, 32, 32)}
-IMAGES = 500
-"""As many as go through at a time in a run."""
+IMAGES = 512
+"""Four pieces."""
 
 Way = Callable[[], object]
 
@@ -45,6 +45,7 @@ def on_a_processor(shape: tuple[int, ...]) -> dict[str, tuple[Way | None, Way]]:
     """Return pairs of a peer and ours, by name."""
     import torch
 
+    from pasearch.data.mapping import through
     from pasearch.data.whitening import WhitenedImage, images_for, learned
 
     start = time.perf_counter()
@@ -66,7 +67,7 @@ def on_a_processor(shape: tuple[int, ...]) -> dict[str, tuple[Way | None, Way]]:
     return {
         "scattering": (kymatio(shape, x), lambda: module.transform(x)),
         "patches": (by_torch, lambda: module.patches(channels)),
-        "whitened": (before, lambda: module(x)),
+        "whitened": (before, lambda: through(module, x)),
     }
 
 
@@ -75,13 +76,17 @@ def on_a_gpu(shape: tuple[int, ...]) -> dict[str, tuple[Way | None, Way]]:
     import torch
 
     from pasearch.data.front_ends import front_end
+    from pasearch.data.mapping import through
 
     found: dict[str, tuple[Way | None, Way]] = {}
     x = torch.rand(IMAGES, *shape)
     for name in ("scattering", "whitened"):
         here, there = (front_end(name).ready_module(shape) for _ in range(2))
         there.cuda()
-        found[name] = (lambda own=here: own(x), lambda own=there: own(x.cuda()).cpu())
+        found[name] = (
+            lambda own=here: through(own, x),
+            lambda own=there: through(own, x, "cuda"),
+        )
     return found
 
 

@@ -24,9 +24,6 @@ from pasearch.errors import UsageError
 FOLDER = "transformed-records"
 """A folder of its own within the user's: only the user may enter it."""
 
-CHUNK = 500
-"""How many records go through a front end at a time: it bounds the memory."""
-
 Encode = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
@@ -66,8 +63,10 @@ def behind(dataset: Kept, front: Fitted, encode: Encode) -> tuple[np.ndarray, np
         raise UsageError(
             f"{folder} cannot be used as a cache ({error.strerror}): name another folder."
         ) from None
+    import torch  # another version may round otherwise
+
     schema = json.dumps(dataset.schema.to_json(), sort_keys=True)
-    key = "\n".join((dataset.fingerprint(), schema, front.digest))
+    key = "\n".join((dataset.fingerprint(), schema, front.digest, torch.__version__))
     path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.npy"
     usable = path.with_suffix(".usable.npy")
     if not (path.exists() and usable.exists()):
@@ -114,22 +113,19 @@ def _transform(
 ) -> tuple[Any, np.ndarray]:
     import torch
 
-    from pasearch.data.precision import full_precision
+    from pasearch.data.mapping import AT_ONCE, piece_of, through
 
     shape = front.front_end.output_shape(dataset.schema.shape)
     features, usable = make((dataset.n, *shape)), np.zeros(dataset.n, bool)
     device = front.device if front.front_end.costly else "cpu"
-    mapped = 0
+    start, many = 0, AT_ONCE * piece_of(dataset.schema.shape)
     try:
         there = front.last.to(device)
-        with (
-            torch.no_grad(), full_precision(),
-            busy.at(lambda: f"front end: {mapped:,} of {dataset.n:,} records"),
-        ):  # fmt: skip
-            for mapped in range(0, dataset.n, CHUNK):
-                slots = np.arange(mapped, min(mapped + CHUNK, dataset.n))
+        with busy.at(lambda: f"front end: {start:,} of {dataset.n:,} records"):
+            for start in range(0, dataset.n, many):
+                slots = np.arange(start, min(start + many, dataset.n))
                 x, usable[slots] = encode(slots)
-                features[slots] = there(torch.from_numpy(x).to(device)).cpu().numpy()
+                features[slots] = through(there, torch.from_numpy(x), device)
     finally:
         front.last.to("cpu")
     return features, usable

@@ -38,17 +38,13 @@ from pasearch.data.parquet_files import LargeColumn, LargeTable
 from pasearch.data.rows import PlacedRows, Rows
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
-from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 PREFIX = "records-"
 """How the names of the folders of records begin: what a killed run left is found by it."""
-
-MADE = 500
-"""How many records go through a front end at a time, where what it makes is kept."""
 
 OPEN_COLUMN = 8
 """The most bytes that are kept of a number or category, before it is known which it is."""
@@ -185,7 +181,7 @@ class OnDisk:
         base, last = self.rows(name, front.before), front.last
         many, key = kept_of(front.front_end, self.schema.shape), (name, front.digest)
         if many and key not in self._made:
-            self._made[key] = self._kept_apart(base, last, many)
+            self._made[key] = self._kept_apart(base, front, many)
         shift = scale = None
         if front.front_end.moves:
             shift, scale = (getattr(last, each).numpy() for each in ("shift", "scale"))
@@ -273,19 +269,23 @@ class OnDisk:
             yield room.kept
             start = part.stop
 
-    def _kept_apart(self, base: Rows, module: nn.Module, many: int) -> Mapped:
+    def _kept_apart(self, base: Rows, front: Fitted, many: int) -> Mapped:
         """Write what is kept of what a front end makes, so many numbers a record."""
-        import torch
+        from pasearch.data.mapping import AT_ONCE, piece_of, through
 
-        make: Callable[[Tensor], Tensor] = getattr(module, "products", module)
-        # What goes feature by feature does not depend on threads, and one is the quickest.
-        own = 1 if hasattr(module, "products") else torch.get_num_threads()
+        device = front.device if front.front_end.costly else "cpu"
+        rows = AT_ONCE * piece_of(self.schema.shape)
 
         def blocks() -> Iterator[np.ndarray]:
-            for start in range(0, len(base), MADE):
-                with torch.no_grad(), threads(own):
-                    made = make(base[start : start + MADE]).flatten(1).numpy()
-                yield np.ascontiguousarray(made).view([("made", np.float32, (many,))])[:, 0]
+            try:
+                there = front.last.to(device)
+                make: Callable[[Tensor], Tensor] = getattr(there, "products", there)
+                for start in range(0, len(base), rows):
+                    made = through(make, base[start : start + rows], device)
+                    flat = np.ascontiguousarray(made.reshape(len(made), -1))
+                    yield flat.view([("made", np.float32, (many,))])[:, 0]
+            finally:
+                front.last.to("cpu")
 
         return self._written(f"made-{len(self._made)}", blocks(), None)
 

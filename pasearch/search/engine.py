@@ -534,7 +534,7 @@ class Search:
             form = self.plan.schema.row_form
             fitted = front_end.fit(records.x, records.valid, noise, stream, form).behind(before)
         save_weights(fitted.module, path, self.folder)
-        return fitted
+        return Fitted(front_end, fitted.module, self.device)
 
     def _equal_trial(self, candidate: Candidate, steps: float) -> TrialRecord | None:
         wanted = candidate.to_json(), steps

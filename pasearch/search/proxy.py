@@ -84,7 +84,8 @@ class Proxy:
         records = self.dataset.all_records(before)
         stream = Keys.from_seed(0).stream("proxy", front_end.text)
         form = self.dataset.schema.row_form
-        return front_end.fit(records.x, records.valid, None, stream, form).behind(before)
+        fitted = front_end.fit(records.x, records.valid, None, stream, form).behind(before)
+        return Fitted(front_end, fitted.module, device)
 
     def _score(
         self, plan: Plan, candidate: Candidate, records: Records, stream: Stream, device: str

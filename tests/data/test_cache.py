@@ -15,12 +15,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pasearch.data import cache, compact, precision
+from pasearch.data import cache, compact, mapping
 from pasearch.data.front_ends import Fitted, FrontEnd, Shape, front_end, ready
 from pasearch.data.partitions import Dataset, Records
 from pasearch.data.rows import PickedRows
 from pasearch.data.schema import Schema
 from pasearch.data.split import Split
+from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Receipt
@@ -58,6 +59,14 @@ class Costly(FrontEnd):
 
     def words(self) -> str:
         return f"times {self.factor:g}, at a cost"
+
+
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pieces of one record, by one thread, so that records that are asked for can be counted."""
+    monkeypatch.setattr(mapping, "PIECES", (1, 1))
+    with threads(1):
+        yield
 
 
 def pixels(seed: int = 0) -> np.ndarray:
@@ -117,7 +126,7 @@ class TestPlace:
     @pytest.mark.unit
     def test_a_costly_one_computes_where_it_is_told_to_and_comes_back(self, moved: list[str]):
         opened(dataset(None), ready(Costly(), (4, 5), "cuda"))
-        assert moved == ["module to cuda", "records to cuda", "module to cpu"]
+        assert moved == ["module to cuda", *N * ["records to cuda"], "module to cpu"]
 
     @pytest.mark.unit
     def test_one_that_costs_little_stays_on_the_processor(
@@ -146,7 +155,7 @@ class TestPlace:
     @pytest.mark.unit
     def test_products_are_of_full_precision(self, monkeypatch: pytest.MonkeyPatch):
         seen: list[bool] = []
-        entered = precision.full_precision
+        entered = mapping.full_precision
 
         @contextmanager
         def noted() -> Iterator[None]:
@@ -159,10 +168,10 @@ class TestPlace:
             assert seen[-1]
             return x.flatten(1)
 
-        monkeypatch.setattr(precision, "full_precision", noted)
+        monkeypatch.setattr(mapping, "full_precision", noted)
         monkeypatch.setattr(Counting, "forward", forward)
         opened(dataset(None), ready(Costly(), (4, 5)))
-        assert seen == [True, False]
+        assert seen == 2 * [True, False]
 
     @pytest.mark.gpu
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -257,7 +266,7 @@ class TestHit:
     @pytest.mark.parametrize("chunk", [1, 7, N, 1000])
     def test_chunks_change_nothing(self, folder: Path, chunk: int, monkeypatch: pytest.MonkeyPatch):
         expected = opened(dataset(None), ready(Costly(), (4, 5))).x
-        monkeypatch.setattr(cache, "CHUNK", chunk)
+        monkeypatch.setattr(mapping, "AT_ONCE", chunk)
         assert opened(dataset(folder), ready(Costly(), (4, 5))).x.equal(expected)
 
     @pytest.mark.unit
@@ -346,7 +355,7 @@ class TestCrash:
     def test_half_a_file_is_never_used(
         self, folder: Path, after: int, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(cache, "CHUNK", 7)
+        monkeypatch.setattr(mapping, "AT_ONCE", 7)
         fitted = ready(Costly(), (4, 5))
 
         def stop(module: nn.Module, _: object) -> None:

@@ -1,0 +1,63 @@
+"""Records go through a front end in pieces of one size, each computed by one thread.
+
+A library rounds a product's rows otherwise where there are fewer of them, or more threads: and a
+run has fewer threads in a round of many candidates, whose number may be secret, than in its final
+training. In pieces, a record's numbers are the same to the bit however many threads map them, and
+whoever lies beside it. The last piece is filled up with zeros.
+
+Source: docs/rules.md, rules 10, 11 and 14.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pasearch.data.precision import full_precision
+from pasearch.data.threads import threads
+from pasearch.runs.team import Team
+
+PIECES, LARGE = (128, 32), 2**14
+"""Records of a piece: a multiple of 32, as of a training's products (`training.one_step.EVEN`); the
+second where a record has more numbers than `LARGE`, as each thread has room for a piece."""
+
+AT_ONCE = 16
+"""Pieces that are asked for at a time."""
+
+
+def piece_of(shape: tuple[int, ...]) -> int:
+    """Return how many records of a shape a piece has."""
+    return PIECES[math.prod(shape) > LARGE]
+
+
+def through(make: Callable[[Tensor], Tensor], x: Tensor, device: str = "cpu") -> np.ndarray:
+    """Return what a map makes of records, float32 (records, ...).
+
+    Args:
+        make: Maps each record alone; lies on the device.
+        x: Records, (records, *shape), on the processor.
+        device: "cpu", where all threads of torch share the pieces, or "cuda".
+    """
+    many = piece_of(tuple(x.shape[1:]))
+    pieces = math.ceil(len(x) / many)
+    found: list[np.ndarray] = [np.empty(0)] * pieces
+
+    def do(place: int) -> None:
+        piece = x[place * many : (place + 1) * many]
+        if missing := many - len(piece):
+            piece = torch.cat([piece, piece.new_zeros(missing, *x.shape[1:])])
+        with torch.no_grad():
+            found[place] = make(piece.to(device)).cpu().numpy()
+
+    def part(_: int, start: int, end: int) -> None:
+        for place in range(start, end):
+            do(place)
+
+    team = Team(torch.get_num_threads() if device == "cpu" else 1)
+    with threads(1), full_precision():
+        team.divided(pieces, part)
+    return np.concatenate(found)[: len(x)]
