@@ -45,7 +45,7 @@ def on_a_processor(shape: tuple[int, ...]) -> dict[str, tuple[Way | None, Way]]:
     """Return pairs of a peer and ours, by name."""
     import torch
 
-    from pasearch.data.mapping import through
+    from pasearch.data.mapping import copied, through
     from pasearch.data.whitening import WhitenedImage, images_for, learned
 
     start = time.perf_counter()
@@ -53,7 +53,7 @@ def on_a_processor(shape: tuple[int, ...]) -> dict[str, tuple[Way | None, Way]]:
     module.load_state_dict(learned(shape))
     images = images_for(len(module.directions))
     print(f"made ready: {time.perf_counter() - start:.1f} s, of {images:,} made-up images")
-    x = torch.rand(IMAGES, *shape)
+    wide, x = copied(module, "cpu"), torch.rand(IMAGES, *shape)
     channels = x.reshape(IMAGES, -1, *shape[-2:])
     parts = channels.split(15)  # 16 MB each: what their own chunks are
 
@@ -67,7 +67,7 @@ def on_a_processor(shape: tuple[int, ...]) -> dict[str, tuple[Way | None, Way]]:
     return {
         "scattering": (kymatio(shape, x), lambda: module.transform(x)),
         "patches": (by_torch, lambda: module.patches(channels)),
-        "whitened": (before, lambda: through(module, x)),
+        "whitened": (before, lambda: through(wide, x)),
     }
 
 
@@ -76,13 +76,13 @@ def on_a_gpu(shape: tuple[int, ...]) -> dict[str, tuple[Way | None, Way]]:
     import torch
 
     from pasearch.data.front_ends import front_end
-    from pasearch.data.mapping import through
+    from pasearch.data.mapping import copied, through
 
     found: dict[str, tuple[Way | None, Way]] = {}
     x = torch.rand(IMAGES, *shape)
     for name in ("scattering", "whitened"):
-        here, there = (front_end(name).ready_module(shape) for _ in range(2))
-        there.cuda()
+        made = front_end(name).ready_module(shape)
+        here, there = copied(made, "cpu"), copied(made, "cuda")
         found[name] = (
             lambda own=here: through(own, x),
             lambda own=there: through(own, x, "cuda"),

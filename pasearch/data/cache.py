@@ -113,19 +113,15 @@ def _transform(
 ) -> tuple[Any, np.ndarray]:
     import torch
 
-    from pasearch.data.mapping import AT_ONCE, piece_of, through
+    from pasearch.data.mapping import AT_ONCE, copied, piece_of, through
 
     shape = front.front_end.output_shape(dataset.schema.shape)
     features, usable = make((dataset.n, *shape)), np.zeros(dataset.n, bool)
     device = front.device if front.front_end.costly else "cpu"
-    start, many = 0, AT_ONCE * piece_of(dataset.schema.shape)
-    try:
-        there = front.last.to(device)
-        with busy.at(lambda: f"front end: {start:,} of {dataset.n:,} records"):
-            for start in range(0, dataset.n, many):
-                slots = np.arange(start, min(start + many, dataset.n))
-                x, usable[slots] = encode(slots)
-                features[slots] = through(there, torch.from_numpy(x), device)
-    finally:
-        front.last.to("cpu")
+    make, start, many = copied(front.last, device), 0, AT_ONCE * piece_of(dataset.schema.shape)
+    with busy.at(lambda: f"front end: {start:,} of {dataset.n:,} records"):
+        for start in range(0, dataset.n, many):
+            slots = np.arange(start, min(start + many, dataset.n))
+            x, usable[slots] = encode(slots)
+            features[slots] = through(make, torch.from_numpy(x), device)
     return features, usable

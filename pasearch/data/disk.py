@@ -271,21 +271,18 @@ class OnDisk:
 
     def _kept_apart(self, base: Rows, front: Fitted, many: int) -> Mapped:
         """Write what is kept of what a front end makes, so many numbers a record."""
-        from pasearch.data.mapping import AT_ONCE, piece_of, through
+        from pasearch.data.mapping import AT_ONCE, copied, piece_of, through
 
         device = front.device if front.front_end.costly else "cpu"
         rows = AT_ONCE * piece_of(self.schema.shape)
 
         def blocks() -> Iterator[np.ndarray]:
-            try:
-                there = front.last.to(device)
-                make: Callable[[Tensor], Tensor] = getattr(there, "products", there)
-                for start in range(0, len(base), rows):
-                    made = through(make, base[start : start + rows], device)
-                    flat = np.ascontiguousarray(made.reshape(len(made), -1))
-                    yield flat.view([("made", np.float32, (many,))])[:, 0]
-            finally:
-                front.last.to("cpu")
+            there = copied(front.last, device)
+            make: Callable[[Tensor], Tensor] = getattr(there, "products", there)
+            for start in range(0, len(base), rows):
+                made = through(make, base[start : start + rows], device)
+                flat = np.ascontiguousarray(made.reshape(len(made), -1))
+                yield flat.view([("made", np.float32, (many,))])[:, 0]
 
         return self._written(f"made-{len(self._made)}", blocks(), None)
 

@@ -10,12 +10,13 @@ Source: docs/rules.md, rules 10, 11 and 14.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pasearch.data.precision import full_precision
 from pasearch.data.threads import threads
@@ -32,6 +33,16 @@ AT_ONCE = 16
 def piece_of(shape: tuple[int, ...]) -> int:
     """Return how many records of a shape a piece has."""
     return PIECES[math.prod(shape) > LARGE]
+
+
+def copied(module: nn.Module, device: str) -> nn.Module:
+    """Return a copy on a device, whose numbers of half precision are float32 once and for all."""
+    made = copy.deepcopy(module)
+    for part in made.modules():
+        for name, each in part.named_buffers(recurse=False):
+            if each.dtype is torch.float16:
+                setattr(part, name, each.float())
+    return made.to(device)
 
 
 def through(make: Callable[[Tensor], Tensor], x: Tensor, device: str = "cpu") -> np.ndarray:

@@ -38,6 +38,10 @@ class Counting(nn.Module):
         self.register_buffer("factor", torch.tensor(factor))
         self.asked = 0
 
+    def __deepcopy__(self, memo: object) -> Counting:
+        """Return itself: who is copied counts on."""
+        return self
+
     def forward(self, x: Tensor) -> Tensor:
         self.asked += len(x)
         return x.flatten(1) * self.factor
@@ -124,9 +128,9 @@ class TestPlace:
         return found
 
     @pytest.mark.unit
-    def test_a_costly_one_computes_where_it_is_told_to_and_comes_back(self, moved: list[str]):
+    def test_a_costly_one_computes_where_it_is_told_to(self, moved: list[str]):
         opened(dataset(None), ready(Costly(), (4, 5), "cuda"))
-        assert moved == ["module to cuda", *N * ["records to cuda"], "module to cpu"]
+        assert moved == ["module to cuda", *N * ["records to cuda"]]
 
     @pytest.mark.unit
     def test_one_that_costs_little_stays_on_the_processor(
@@ -135,16 +139,6 @@ class TestPlace:
         monkeypatch.setattr(Costly, "costly", False)
         opened(dataset(None), ready(Costly(), (4, 5), "cuda"))
         assert not any("cuda" in each for each in moved)
-
-    @pytest.mark.unit
-    def test_it_comes_back_where_it_fails(self, moved: list[str], monkeypatch: pytest.MonkeyPatch):
-        def fail(self: Counting, x: Tensor) -> Tensor:
-            raise RuntimeError("no memory")
-
-        monkeypatch.setattr(Counting, "forward", fail)
-        with pytest.raises(RuntimeError, match="no memory"):
-            opened(dataset(None), ready(Costly(), (4, 5), "cuda"))
-        assert moved[-1] == "module to cpu"
 
     @pytest.mark.unit
     def test_what_a_device_has_rounded_is_not_taken_for_anothers(self):

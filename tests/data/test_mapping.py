@@ -7,12 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pasearch.data import mapping
-from pasearch.data.mapping import LARGE, PIECES, piece_of, through
+from pasearch.data.mapping import LARGE, PIECES, copied, piece_of, through
 from pasearch.data.projections import NormalisedScattering, Projection
 from pasearch.data.threads import threads
+from pasearch.data.whitening import WhitenedImage
 
 
 def products() -> tuple[Callable[[Tensor], Tensor], Tensor]:
@@ -79,3 +80,15 @@ def test_what_fails_in_a_thread_is_raised():
 
     with threads(2), pytest.raises(RuntimeError, match="no memory"):
         through(fail, torch.zeros(2 * mapping.PIECES[0], 1))
+
+
+@pytest.mark.unit
+def test_a_copy_has_wider_numbers_and_the_original_stays():
+    module = nn.Sequential(WhitenedImage((16, 16), 1), nn.BatchNorm1d(3))
+    made = copied(module, "cpu")
+    assert {each.dtype for each in made.buffers()} == {torch.float32, torch.int64}
+    assert module[0].directions.dtype is torch.float16
+    assert made[0].directions.dtype is torch.float32  # type: ignore[index,union-attr]
+    assert set(made.state_dict()) == set(module.state_dict())
+    x = torch.rand(3, 16, 16)
+    assert torch.equal(module[0](x), made[0](x))  # type: ignore[index]
