@@ -183,7 +183,7 @@ class InterruptedRunError(PasearchError):
     def __init__(self, path: object, finish: str = ""):
         way = finish or f"`pasearch resume {path}`"
         super().__init__(
-            "Interrupted. Nothing is lost: with nothing changed on this machine (data, versions, "
-            f"threads), finish it with {way}. Changed data end it for good. What was charged stays "
-            "charged, also if you do not."
+            "Interrupted. Nothing paid for is lost: with nothing changed on this machine (data, "
+            f"versions, threads), finish it with {way}. Changed data end it for good. What was "
+            "charged stays charged, also if you do not."
         )

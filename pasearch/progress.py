@@ -101,7 +101,7 @@ class Line(Progress):
         self._trainings, self._stream, self._anew = max(trainings, 1e-9), stream, anew
         self._text, self._done, self._start = "Training", 0.0, time.monotonic()
         self._told, self._width, self._last, self._ended = 0.0, 0, -SHARE, False
-        self._every = every
+        self._every, self._first = every, (self._start, 0.0)
         if every:
             self._told, self._last = self._start, 0
 
@@ -122,6 +122,8 @@ class Line(Progress):
 
     def _tell(self, done: float) -> None:
         share, now = min(1.0, done / self._trainings), time.monotonic()
+        if not self._first[1]:  # what came before the first step says nothing of the pace
+            self._first = now, share
         percent, whole = int(100 * share), share >= 1.0
         if self._anew:
             soon = now - self._told < EVERY and not whole
@@ -134,7 +136,9 @@ class Line(Progress):
         if whole:
             left = f"{spent:.1f} s"
         else:
-            left = f"about {spent * (1 / share - 1):.0f} s left" if share > 0.02 else "begun"
+            since, begun = self._first
+            pace = (now - since) / (share - begun) if share > begun + 0.02 else None
+            left = "begun" if pace is None else f"about {pace * (1 - share):.0f} s left"
         text = f"{self._text}: {percent} % ({left})"
         padded = f"\r{text.ljust(self._width)}" if self._anew else text
         self._width = len(text)

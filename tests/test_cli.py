@@ -911,7 +911,7 @@ class TestMachine:
             fail_at(patch, name)
             code, _, err = run("arch", "--eps", 2, *FIXED, "--out", "x")
         assert code == 1
-        assert f"then finish the run with `pasearch resume {Path('x').absolute()}`." in err
+        assert f"then finish it with `pasearch resume {Path('x').absolute()}`." in err
         assert name not in err
         assert not list(Path("x/release").iterdir()), "nothing half-written is published"
         code, _, err = run("resume", "x")

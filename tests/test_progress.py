@@ -200,6 +200,20 @@ class TestFromTheCommandLine:
         assert len(self.lines(monkeypatch, 1000 * SELDOM)) == 10, "ten percent lie between two"
 
     @pytest.mark.unit
+    def test_what_came_before_the_first_step_is_no_pace(self, monkeypatch: pytest.MonkeyPatch):
+        """A front end, say: the time left is that of steps."""
+        stream, now = io.StringIO(), 1000.0
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr("time.monotonic", lambda: now)
+        with told(1, show=True) as telling:
+            now += 300.0
+            for step in range(1, 101):
+                now += 1.0
+                telling.step(step, 100)
+        shown = stream.getvalue().splitlines()
+        assert "Training: 55 % (about 45 s left)" in shown
+
+    @pytest.mark.unit
     def test_a_short_run_has_none(self, monkeypatch: pytest.MonkeyPatch):
         assert self.lines(monkeypatch, 0.9 * SELDOM) == []
 
@@ -279,7 +293,7 @@ class TestFromPython:
         shown = stream.getvalue()
         assert shown.count("\n") == 1
         assert shown.rstrip().endswith("s)")
-        assert shown.startswith("\rFinal training: 25 % (about 0 s left)")
+        assert shown.startswith("\rFinal training: 25 % (begun)")
         assert "100 %" in shown
 
     @pytest.mark.unit

@@ -121,7 +121,7 @@ def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Ite
     except KeyboardInterrupt:
         raise InterruptedRunError(folder.path) from None
     except Exception as error:
-        then = f"Nothing is lost: then finish the run with `pasearch resume {folder.path}`."
+        then = f"Nothing paid for is lost: then finish it with `pasearch resume {folder.path}`."
         if not _has_begun(folder):
             folder.discard()
             then = "Nothing was read or charged: then give the same command again."
@@ -175,7 +175,7 @@ def found_run(path: str | Path) -> Iterator[RunFolder]:
     except PasearchError:
         raise
     except Exception as error:
-        then = f"Nothing is lost: then finish the run with `pasearch resume {folder.path}`."
+        then = f"Nothing paid for is lost: then finish it with `pasearch resume {folder.path}`."
         if (told := _told(error, then)) is not None:
             raise told from None
         raise

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pasearch import busy
 from pasearch.data import patches
 from pasearch.data.made_up import dead_leaves
 from pasearch.data.means import ROW_NORM
@@ -41,6 +42,8 @@ SCATTERING_WEIGHT = 0.7
 """Of all scattering coefficients together, beside all resemblances of patches."""
 FLOOR = 1e-4
 """Added to each variance, as a share of the largest."""
+READY = "front end: directions of made-up images, once a run"
+"""What is said while it is made ready."""
 SEED = 2026
 """Of the made-up images: they are the same everywhere."""
 
@@ -100,7 +103,7 @@ class Whitening(nn.Module):
         """Take the directions of so many made-up images."""
         *channels, height, width = self.shape
         generator = np.random.Generator(np.random.Philox(SEED))
-        with threads(1):  # rounded alike however many a run may use: a cache knows its records
+        with busy.at(READY), threads(1):  # rounded alike by any threads: a cache knows its records
             made = dead_leaves(images, math.prod(channels), height, width, generator)
             self.prepare(torch.from_numpy(made), generator)
             parts = torch.from_numpy(made.reshape(-1, *self.shape)).split(500)

@@ -207,7 +207,7 @@ class Journal:
         except Exception as error:  # noqa: BLE001 - whatever it is names the trial and its score
             refused = system_words(error) or "A finished trial could not be stored."
             raise MachineError(
-                f"{refused} Nothing is lost: then finish the run with `pasearch resume`."
+                f"{refused} Nothing paid for is lost: then finish the run with `pasearch resume`."
             ) from None
         if stored:
             raise UsageError(

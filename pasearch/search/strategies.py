@@ -34,8 +34,8 @@ def strategy(name: str, **settings: Any) -> Strategy:
     """
     if (kind := STRATEGIES.find(name)) is None:
         raise UsageError(
-            f"Strategy {name!r} is not known: expected one of auto, {', '.join(STRATEGIES)}."
-            + nearest(name, ("auto", *STRATEGIES))
+            f"Strategy {name!r} is not known: expected one of auto, {', '.join(STRATEGIES)}, "
+            f"paas-paper.{nearest(name, ('auto', *STRATEGIES, 'paas-paper'))}"
         )
     given = {setting: value for setting, value in settings.items() if value is not None}
     if unknown := [setting for setting in given if setting not in kind.takes]:
