@@ -12,7 +12,7 @@ import torch
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Switch TF32, bfloat16 products and autocast off, and give the user's settings back."""
+    """Switch TF32, bfloat16 products, autocast and timed choices off; then all is as it was."""
     switches = _precision_switches()
     saved = [getattr(place, name) for place, name, _ in switches]
     cast = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
@@ -31,13 +31,19 @@ def full_precision() -> Iterator[None]:
 
 @cache
 def _precision_switches() -> list[tuple[Any, str, Any]]:
-    """Return every switch that makes float32 products coarser, and its exact setting."""
+    """Return every switch that makes float32 products coarser, and its exact setting.
+
+    And the one that lets a clock choose how convolutions are rounded: a resumed run would find
+    others under the same keys.
+    """
     backends = torch.backends
+    timed = (backends.cudnn, "benchmark", False)
     if not hasattr(backends.cuda.matmul, "fp32_precision"):  # torch before 2.9
-        return [(backends.cuda.matmul, "allow_tf32", False), (backends.cudnn, "allow_tf32", False)]
+        tf32 = [(place, "allow_tf32", False) for place in (backends.cuda.matmul, backends.cudnn)]
+        return [*tf32, timed]
     places: list[Any] = [backends.cuda.matmul]
     for library in (backends.cudnn, backends.mkldnn):
         places += [
             getattr(library, kind) for kind in ("matmul", "conv", "rnn") if hasattr(library, kind)
         ]
-    return [(place, "fp32_precision", "ieee") for place in places]
+    return [*((place, "fp32_precision", "ieee") for place in places), timed]
