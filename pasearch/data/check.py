@@ -133,7 +133,8 @@ def check_table(
         # Where one column has decimal commas for certain, they decide about the others.
         read = [each.with_commas() for each in read]
     complete = _schema_of(declared, read)
-    in_columns = [problem for each in read for problem in each.problems]
+    marks = complete.missing or ()
+    in_columns = [problem.settled(marks) for each in read for problem in each.problems]
     usable = parsed & complete.encode_labels(labels)[1]
     null = NULL.format(target="number" if complete.target.kind == "number" else "class")
     above = rows_above(path, declared)

@@ -47,12 +47,21 @@ class Problem:
         rows: The first rows concerned. The first record is row 1, or as many below it as the file
             has rows above its records (`below`), as a spreadsheet numbers them.
         count: How many rows are concerned; 0 is the whole column.
+        mark: The text that it is about, if that may mean missing.
     """
 
     column: str | None
     what: str
     rows: tuple[int, ...] = ()
     count: int = 0
+    mark: str | None = None
+
+    def settled(self, marks: Sequence[str]) -> Problem:
+        """Return it where these texts are proposed to mean missing in all columns."""
+        if self.mark is None or self.mark not in marks:
+            return self
+        what = f"{_quoted(self.mark)} means missing: so it is proposed, above all columns"
+        return replace(self, what=what)
 
     def below(self, above: int) -> Problem:
         """Return it with the row numbers of a file that has so many rows above its records."""
@@ -247,7 +256,8 @@ def _category_problems(seen: Seen) -> Iterator[Problem]:
     for text in seen.words[:SHOWN] if len(seen.words) < len(seen.counts) else ():
         if text not in known:
             what = f"{_quoted(text)} is a category here; if it means missing, write missing = "
-            yield from at(name, f'{what}["{shown(text)}"]', seen.rows({text}))
+            found = at(name, f'{what}["{shown(text)}"]', seen.rows({text}))
+            yield from (replace(each, mark=text) for each in found)
     if column.categories is None:
         most, found = MOST_CATEGORIES, len(seen.names)
         what = f"{found:,} different values: the {most} most frequent are proposed"

@@ -657,6 +657,8 @@ class TestMarks:
         assert report.proposed.missing == ("-", "unknown")
         assert column(report, "c").categories == ("cook", "nurse")
         assert "missing" not in report.toml().split("[columns.a]")[1]
+        assert found(report, "c", "'-' means missing: so it is proposed").count == 20
+        assert not any("if it means missing" in p.what for p in report.problems)
 
     @pytest.mark.unit
     def test_that_are_classes_or_declared_stay_categories(self, tmp_path: Path):
