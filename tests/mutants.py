@@ -44,8 +44,8 @@ MUTANTS = (
     ),
     Mutant(
         "front ends: what another device has rounded is taken as well",
-        'place = self.device if self.front_end.costly else ""',
-        'place = ""',
+        "{self.front_end.version} {self.place}",
+        "{self.front_end.version}",
         "data/test_cache.py",
     ),
     Mutant(

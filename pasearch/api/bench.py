@@ -44,9 +44,9 @@ SIZES = ("smallest", "middle", "largest")
 RATES_SHARE = 0.08
 """The share of the time that the machine's rates are measured in."""
 NOTE = (
-    "private: records a second of a private training, of some thousand steps. plain SGD: of the "
-    "same without privacy. "
-    "of plain: the first as a share of the second. limit: what no private training on this "
+    f"private: records a second of a private training of {STEPS:,} steps. plain SGD: of the same "
+    "without privacy. of plain: the first as a share of the second. limit: what no private "
+    "training on this "
     "machine exceeds. It follows from what the machine did at best, by itself, in a second: "
     "{operations:,.0f} billion multiplications and additions, {bytes:,.1f} GB copied, "
     "{random:,.1f} GB of random bits for the noise.",

@@ -137,7 +137,7 @@ def carried_out(
         dataset.check_room(*plan.strategy.front_ends(plan.space))
         plan = estimate_schema(plan, dataset, ledger, keys, folder)
         if prepared.searched_on is not None:
-            place_fits(plan, Proxy(dataset=prepared.searched_on), folder)
+            place_fits(plan, Proxy(dataset=prepared.searched_on), folder, device)
         prepared = replace(prepared, plan=plan)
         outcome = Search(
             plan=plan,

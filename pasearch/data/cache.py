@@ -117,11 +117,11 @@ def _transform(
 
     shape = front.front_end.output_shape(dataset.schema.shape)
     features, usable = make((dataset.n, *shape)), np.zeros(dataset.n, bool)
-    device = front.device if front.front_end.costly else "cpu"
-    make, start, many = copied(front.last, device), 0, AT_ONCE * piece_of(dataset.schema.shape)
+    make, start = copied(front.last, front.place), 0
+    many = AT_ONCE * piece_of(dataset.schema.shape)
     with busy.at(lambda: f"front end: {start:,} of {dataset.n:,} records"):
         for start in range(0, dataset.n, many):
             slots = np.arange(start, min(start + many, dataset.n))
             x, usable[slots] = encode(slots)
-            features[slots] = through(make, torch.from_numpy(x), device)
+            features[slots] = through(make, torch.from_numpy(x), front.place)
     return features, usable

@@ -273,14 +273,13 @@ class OnDisk:
         """Write what is kept of what a front end makes, so many numbers a record."""
         from pasearch.data.mapping import AT_ONCE, copied, piece_of, through
 
-        device = front.device if front.front_end.costly else "cpu"
         rows = AT_ONCE * piece_of(self.schema.shape)
 
         def blocks() -> Iterator[np.ndarray]:
-            there = copied(front.last, device)
+            there = copied(front.last, front.place)
             make: Callable[[Tensor], Tensor] = getattr(there, "products", there)
             for start in range(0, len(base), rows):
-                made = through(make, base[start : start + rows], device)
+                made = through(make, base[start : start + rows], front.place)
                 flat = np.ascontiguousarray(made.reshape(len(made), -1))
                 yield flat.view([("made", np.float32, (many,))])[:, 0]
 

@@ -57,16 +57,13 @@ def through(make: Callable[[Tensor], Tensor], x: Tensor, device: str = "cpu") ->
     pieces = math.ceil(len(x) / many)
     found: list[np.ndarray] = [np.empty(0)] * pieces
 
-    def do(place: int) -> None:
-        piece = x[place * many : (place + 1) * many]
-        if missing := many - len(piece):
-            piece = torch.cat([piece, piece.new_zeros(missing, *x.shape[1:])])
-        with torch.no_grad():
-            found[place] = make(piece.to(device)).cpu().numpy()
-
     def part(_: int, start: int, end: int) -> None:
-        for place in range(start, end):
-            do(place)
+        with torch.no_grad():
+            for place in range(start, end):
+                piece = x[place * many : (place + 1) * many]
+                if missing := many - len(piece):
+                    piece = torch.cat([piece, piece.new_zeros(missing, *x.shape[1:])])
+                found[place] = make(piece.to(device)).cpu().numpy()
 
     team = Team(torch.get_num_threads() if device == "cpu" else 1)
     with threads(1), full_precision():

@@ -256,8 +256,8 @@ def _category_problems(seen: Seen) -> Iterator[Problem]:
     for text in seen.words[:SHOWN] if len(seen.words) < len(seen.counts) else ():
         if text not in known:
             what = f"{_quoted(text)} is a category here; if it means missing, write missing = "
-            found = at(name, f'{what}["{shown(text)}"]', seen.rows({text}))
-            yield from (replace(each, mark=text) for each in found)
+            told_of = at(name, f'{what}["{shown(text)}"]', seen.rows({text}))
+            yield from (replace(each, mark=text) for each in told_of)
     if column.categories is None:
         most, found = MOST_CATEGORIES, len(seen.names)
         what = f"{found:,} different values: the {most} most frequent are proposed"

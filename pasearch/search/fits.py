@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from pasearch.search.proxy import Proxy
 
 
-def place_fits(plan: Plan, proxy: Proxy, folder: RunFolder) -> None:
+def place_fits(plan: Plan, proxy: Proxy, folder: RunFolder, device: str) -> None:
     """Fit the front ends of a plan to public data, and put them where the search looks first.
+
+    On the device that the proxy's candidates were trained on, so that no record is mapped twice.
 
     Cost: none.
     """
     for front_end in plan.space.front_ends():
         if front_end.fitted and not fit_path(folder, front_end).exists():
-            save_weights(proxy.fit(front_end).module, fit_path(folder, front_end), folder)
+            save_weights(proxy.fit(front_end, device).module, fit_path(folder, front_end), folder)
 
 
 def fit_path(folder: RunFolder, front_end: FrontEnd) -> Path:

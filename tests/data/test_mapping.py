@@ -60,11 +60,19 @@ def test_a_record_has_the_same_bits_alone_and_in_any_company_by_any_threads(
         expected = through(make, x)
     for count in (2, 8, 16):
         with threads(count):
-            for low, high in ((0, 300), (0, 5), (7, 60), (250, 300), (299, 300), (100, 229)):
+            for low, high in ((0, 300), (0, 5), (0, 129), (128, 200), (256, 300), (256, 257)):
                 assert (through(make, x[low:high]) == expected[low:high]).all()
     other = x.clone()
     other[::2] = 0.0
     assert (through(make, other)[1::2] == expected[1::2]).all()
+
+
+@pytest.mark.property
+def test_products_have_the_same_bits_at_any_place_so_that_a_disk_may_have_another_order():
+    make, x = products()
+    expected = through(make, x)
+    for low, high in ((7, 60), (250, 300), (299, 300), (100, 229)):
+        assert (through(make, x[low:high]) == expected[low:high]).all()
 
 
 @pytest.mark.unit

@@ -183,12 +183,17 @@ class Fitted:
         return Fitted(self.front_end, nn.Sequential(before.module, self.module), before.device)
 
     @property
+    def place(self) -> str:
+        """Where records go through it."""
+        return self.device if self.front_end.costly else "cpu"
+
+    @property
     def digest(self) -> str:
         """A hash of what it does: equal digests map records alike."""
         import numpy as np
 
-        place = self.device if self.front_end.costly else ""
-        found = hashlib.sha256(f"{self.front_end.text} {self.front_end.version} {place}".encode())
+        told = f"{self.front_end.text} {self.front_end.version} {self.place}"
+        found = hashlib.sha256(told.encode())
         for name, value in self.module.state_dict().items():
             found.update(name.encode() + np.ascontiguousarray(value.cpu().numpy()).tobytes())
         return found.hexdigest()
