@@ -31,6 +31,12 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "workers: a training receives its trial's whole stream",
+        "return {purpose: stream.child(purpose) for purpose in PURPOSES}",
+        'return {**{each: stream.child(each) for each in PURPOSES}, "trial": stream}',
+        "search/test_fitness.py",
+    ),
+    Mutant(
         "patches: an image's averages go on from the one before it",
         "        above[:], below[:] = ZERO, ZERO\n",
         "",

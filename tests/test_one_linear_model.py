@@ -20,7 +20,7 @@ from pasearch.features.views import View
 from pasearch.runs.keys import Keys
 from pasearch.search import engine
 from pasearch.search.candidates import candidate_recipe
-from pasearch.search.fitness import train_candidate
+from pasearch.search.fitness import train_candidate, training_streams
 from pasearch.search.plan import Plan
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
@@ -76,7 +76,8 @@ def test_one_stream_trains_the_same_model(number: bool, monkeypatch: pytest.Monk
     recipe = candidate_recipe((default_recipe(200),), candidate, 0.3, 200)
     assert recipe == linear_recipe(200, 0.3, number)
     seen = Records(x=fitted.module(records.x), y=records.y, valid=records.valid, public=True)
-    network = train_candidate(candidate, seen, schema, recipe, STREAM, device="cpu")
+    streams = training_streams(STREAM)
+    network = train_candidate(candidate, seen, schema, recipe, streams, device="cpu")
     trainer = Steps(noise=0.3, outputs=schema.outputs, regression=number)
     model = trainer.fit(records, view, STREAM)
     scores = network(seen.x).detach().numpy()

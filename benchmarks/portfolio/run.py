@@ -32,7 +32,7 @@ from pasearch.data.partitions import Dataset
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.search.candidates import candidate_recipe
-from pasearch.search.fitness import counts, points, train_candidate
+from pasearch.search.fitness import counts, points, train_candidate, training_streams
 from pasearch.spaces.candidate import Candidate
 from pasearch.training.metrics import METRICS
 from pasearch.training.recipe import default_recipe
@@ -281,11 +281,11 @@ def train(data: Public, candidate: Candidate, n: int, mu: float, seed: int) -> d
     """Train one candidate and return what it reached."""
     slots = data.head[:n]
     recipe = candidate_recipe((default_recipe(len(slots)),), candidate, mu, len(slots))
-    stream = Keys.from_seed(seed).stream("study", n, str(mu))
+    streams = training_streams(Keys.from_seed(seed).stream("study", n, str(mu)))
     front = data.front(candidate, slots, mu, seed)
     start, schema = time.perf_counter(), data.dataset.schema
     records = data.records(slots, front)
-    network = train_candidate(candidate, records, schema, recipe, stream, device="cpu")
+    network = train_candidate(candidate, records, schema, recipe, streams, device="cpu")
     seconds = time.perf_counter() - start
     test = data.records(data.test, front)
     reached = points(network, test, device="cpu") / len(test)

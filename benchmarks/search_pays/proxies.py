@@ -35,7 +35,7 @@ import torch
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.search.candidates import candidate_recipe
-from pasearch.search.fitness import counts, train_candidate
+from pasearch.search.fitness import counts, train_candidate, training_streams
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.portfolio import signal_of, study_for
 from pasearch.training.metrics import METRICS
@@ -88,8 +88,8 @@ class Table:
                 x = torch.where(torch.tensor(kept), each.x, torch.zeros(()))
                 each.x[:] = NORM * x / x.norm(dim=1, keepdim=True).clamp(min=1e-9)
         recipe = candidate_recipe((default_recipe(len(own)),), candidate, mu, len(own))
-        stream = Keys.from_seed(seed).stream("proxy", str(mu))
-        network = train_candidate(candidate, own, self.schema, recipe, stream, device="cpu")
+        streams = training_streams(Keys.from_seed(seed).stream("proxy", str(mu)))
+        network = train_candidate(candidate, own, self.schema, recipe, streams, device="cpu")
         accuracy = counts(network, held, METRICS["accuracy"], device="cpu")[0] / len(held)
         brier = counts(network, own, METRICS["brier"], device="cpu")[0] / (1000 * len(own))
         return accuracy, brier

@@ -32,7 +32,7 @@ from pasearch.files import parse_json, read_bytes
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Keys, Stream
 from pasearch.search.candidates import candidate_recipe
-from pasearch.search.fitness import counts, failed, train_candidate
+from pasearch.search.fitness import counts, failed, train_candidate, training_streams
 from pasearch.training.metrics import METRICS
 from pasearch.training.recipe import Recipe
 
@@ -112,7 +112,8 @@ class Study:
         recipes = tuple(each.within(len(own)) for each in setting.recipes)
         recipe = candidate_recipe(recipes, candidate, mu, len(own))
         schema: Any = _Form(shape=shape, outputs=self.dataset.schema.outputs)
-        network = train_candidate(candidate, own, schema, recipe, stream, device=self.device)
+        streams = training_streams(stream)
+        network = train_candidate(candidate, own, schema, recipe, streams, device=self.device)
         if failed(network):
             return 1.0
         metric = METRICS[self.metric]

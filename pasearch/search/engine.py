@@ -41,6 +41,7 @@ from pasearch.search.fitness import (
     or_failed,
     points,
     train_candidate,
+    training_streams,
 )
 from pasearch.search.fits import fit_path
 from pasearch.search.plan import VALIDATION_QUERY, Plan
@@ -324,7 +325,8 @@ class Search:
             shown = self.dataset["test"].through(front).filed(folder)
             seen = Opened(shown.public_records(), public=True)
         return Job(
-            candidate=candidate, schema=self.plan.schema, recipe=recipe, stream=stream,
+            candidate=candidate, schema=self.plan.schema, recipe=recipe,
+            streams=training_streams(stream),
             records=Opened(records, public=self.plan.public), seen=seen,
             device=self.executor.device_of_works or self.device,
         )  # fmt: skip
@@ -446,15 +448,16 @@ class Search:
             watch(finished, network)
 
         query = self._validation_query(recipe, front, stream, key)
+        streams = training_streams(stream)
         with self.ledger.charged(line, opened, key=key) as records:
 
             def train() -> nn.Module:
                 return train_candidate(
-                    candidate, records, schema, recipe, stream, device=self.device, on_step=told,
+                    candidate, records, schema, recipe, streams, device=self.device, on_step=told,
                     looks=None if self._released(key) else looks, query=query,
                 )  # fmt: skip
 
-            network = or_failed(train, candidate, schema, stream)
+            network = or_failed(train, candidate, schema, streams)
         if self._released(key):
             every = kept.variants(network, schema.outputs)
             write_weights(every, self._variants, self.folder)

@@ -14,7 +14,7 @@ docs/guarantees/geometric-scores.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,7 +34,20 @@ if TYPE_CHECKING:
     from pasearch.training.gpu_code import Together
     from pasearch.training.recipe import Recipe
 
-PURPOSES = ("batch", "noise", "dropout")
+PURPOSES = ("weights", "batch", "noise", "dropout")
+"""Purposes of the random streams that one training uses: initial weights first, then the steps."""
+
+
+def training_streams(stream: Stream) -> dict[str, Stream]:
+    """Return the random streams of one training, by purpose.
+
+    Guarantee: the noise of the trial's score, and every other draw of the trial, cannot be derived
+    from them. So a worker that receives them learns nothing about the score's noise.
+
+    Args:
+        stream: Random stream of the whole trial; it stays with the coordinator.
+    """
+    return {purpose: stream.child(purpose) for purpose in PURPOSES}
 
 
 def train_candidate(
@@ -42,7 +55,7 @@ def train_candidate(
     records: Records,
     schema: AnySchema,
     recipe: Recipe,
-    stream: Stream,
+    streams: Mapping[str, Stream],
     *,
     device: str,
     on_step: Callable[[int, nn.Module], None] | None = None,
@@ -56,7 +69,8 @@ def train_candidate(
         records: The open partition, behind the candidate's front end.
         schema: Shape and number of outputs.
         recipe: With the noise that the plan solved.
-        stream: The trial's own key: no other trial shares a batch or a noise draw with it.
+        streams: Random streams of this training, by purpose, as `training_streams` returns them.
+            No two trainings share a batch or a noise draw.
         device: "cpu" or "cuda".
         on_step: Called with the number of finished steps and the network as it is.
         looks: From a number of finished steps to whether it must be called then; see
@@ -66,7 +80,7 @@ def train_candidate(
     Cost: `recipe.event(len(records))`, charged by the caller before `records` was opened.
     """
     network, rounds = candidate_in_rounds(
-        candidate, records, schema, recipe, stream, device=device, on_step=on_step, looks=looks,
+        candidate, records, schema, recipe, streams, device=device, on_step=on_step, looks=looks,
         query=query,
     )  # fmt: skip
     with full_precision():
@@ -80,7 +94,7 @@ def candidate_in_rounds(
     records: Records,
     schema: AnySchema,
     recipe: Recipe,
-    stream: Stream,
+    streams: Mapping[str, Stream],
     *,
     device: str,
     on_step: Callable[[int, nn.Module], None] | None = None,
@@ -93,8 +107,7 @@ def candidate_in_rounds(
 
     Args and cost: like `train_candidate`; `splits` and `together` as there.
     """
-    network = candidate.build(schema.shape, schema.outputs, stream.child("weights").generator())
-    streams = {purpose: stream.child(purpose) for purpose in PURPOSES}
+    network = candidate.build(schema.shape, schema.outputs, streams["weights"].generator())
     told = None if on_step is None else lambda finished: on_step(finished, network)
     return network, rounds_of(
         network, records, recipe, streams, device=device, on_step=told, looks=looks, query=query,
@@ -103,7 +116,10 @@ def candidate_in_rounds(
 
 
 def or_failed(
-    train: Callable[[], nn.Module], candidate: Candidate, schema: AnySchema, stream: Stream
+    train: Callable[[], nn.Module],
+    candidate: Candidate,
+    schema: AnySchema,
+    streams: Mapping[str, Stream],
 ) -> nn.Module:
     """Return the network that `train` returns; without the memory for it, one that failed."""
     try:
@@ -111,7 +127,7 @@ def or_failed(
     except (MemoryError, RuntimeError) as error:
         if not is_of_memory(error):
             raise
-        generator = stream.child("weights").generator()
+        generator = streams["weights"].generator()
         return mark_failed(candidate.build(schema.shape, schema.outputs, generator))
 
 

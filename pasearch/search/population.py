@@ -7,9 +7,10 @@ What a training gives follows from its job and its threads, to the last bit: not
 how many at a time, or which ends first. Each candidate has batches and noise of its own; if they
 shared batches, the price would more than double. So a generation costs what it costs one by one.
 
-A worker is given work that is charged already: a job, and the records that were opened for it. It
-has no ledger, and nothing else of the data. How many candidates there are may be secret; nothing is
-told of it but how long all take, which no price covers, and to who sees a cluster at work.
+A worker receives work that is charged already: a job, and the records that were opened for it. It
+has no ledger, and nothing else of the data. It receives the random streams of its training, and not
+those of the score, whose noise it could otherwise compute. The number of candidates may be secret:
+only the total time, which no price covers, and the load of a cluster depend on it.
 
 Source: docs/rules.md, rules 8, 10 and 12.
 """
@@ -17,7 +18,7 @@ Source: docs/rules.md, rules 8, 10 and 12.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle
@@ -113,7 +114,7 @@ class Job:
         candidate: Which network.
         schema: Of the records.
         recipe: With its noise.
-        stream: The trial's own key.
+        streams: Random streams of this training, by purpose, and of nothing else of its trial.
         records: What it is trained on; charged.
         seen: Public records that its curve is measured on.
         device: "cpu" or "cuda".
@@ -122,7 +123,7 @@ class Job:
     candidate: Candidate
     schema: AnySchema
     recipe: Recipe
-    stream: Stream
+    streams: Mapping[str, Stream]
     records: Opened
     seen: Opened | None = None
     device: str = "cpu"
@@ -143,10 +144,10 @@ class Job:
         def train() -> nn.Module:
             return train_candidate(
                 self.candidate, self.records.records(records), self.schema, self.recipe,
-                self.stream, device=self.device, on_step=watch, looks=looks,
+                self.streams, device=self.device, on_step=watch, looks=looks,
             )  # fmt: skip
 
-        return or_failed(train, self.candidate, self.schema, self.stream), course
+        return or_failed(train, self.candidate, self.schema, self.streams), course
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +339,7 @@ class _Turn:
         records = self.place.records(job.records)
         watch, looks = self.course.watch(job.recipe.steps, self._seen, device)
         return candidate_in_rounds(
-            job.candidate, records, job.schema, job.recipe, job.stream, device=device,
+            job.candidate, records, job.schema, job.recipe, job.streams, device=device,
             on_step=watch, looks=looks, splits=together is None, together=together,
         )  # fmt: skip
 
@@ -385,4 +386,4 @@ class _Turn:
         with self.place.chosen():
             if self.place.device == "cuda":
                 torch.cuda.empty_cache()
-            self.network = or_failed(train, job.candidate, job.schema, job.stream)
+            self.network = or_failed(train, job.candidate, job.schema, job.streams)

@@ -90,7 +90,7 @@ class Proxy:
     def _score(
         self, plan: Plan, candidate: Candidate, records: Records, stream: Stream, device: str
     ) -> float:
-        from pasearch.search.fitness import counts, failed, train_candidate
+        from pasearch.search.fitness import counts, failed, train_candidate, training_streams
 
         order = np.random.default_rng(0).permutation(len(records))
         held = max(1, round(HELD_OUT * len(order)))
@@ -100,7 +100,8 @@ class Proxy:
         recipe = plan.recipe.within(len(train))
         recipe = candidate_recipe((recipe,), candidate, signal, len(train))
         schema = self.dataset.schema
-        network = train_candidate(candidate, train, schema, recipe, stream, device=device)
+        streams = training_streams(stream)
+        network = train_candidate(candidate, train, schema, recipe, streams, device=device)
         if failed(network):
             return -np.inf
         metric = plan.scored_by

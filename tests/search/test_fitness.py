@@ -17,7 +17,14 @@ from pasearch.data.front_ends import MaxPool
 from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
 from pasearch.runs.keys import Keys, Stream
-from pasearch.search.fitness import WORST, failed, mark_failed, points, train_candidate
+from pasearch.search.fitness import (
+    WORST,
+    failed,
+    mark_failed,
+    points,
+    train_candidate,
+    training_streams,
+)
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
@@ -46,7 +53,9 @@ def null(given: Records, slot: int) -> Records:
 
 def trained(stream: Stream, given: Records | None = None, recipe: Recipe = RECIPE) -> list:
     given = records() if given is None else given
-    network = train_candidate(CANDIDATE, given, SCHEMA, recipe, stream, device="cpu")
+    network = train_candidate(
+        CANDIDATE, given, SCHEMA, recipe, training_streams(stream), device="cpu"
+    )
     return [value.clone() for value in network.state_dict().values()]
 
 
@@ -241,8 +250,8 @@ class TestTraining:
         monkeypatch.setattr("pasearch.search.fitness.rounds_of", keep)
         stream = Keys.from_seed(5).stream("trial", 0)
         trained(stream)
-        assert set(seen) == {"batch", "noise", "dropout"}
-        keys = [stream, stream.child("weights"), stream.child("score"), stream.child("tie-break")]
+        assert set(seen) == {"weights", "batch", "noise", "dropout"}
+        keys = [stream, stream.child("score"), stream.child("tie-break")]
         secrets = {each._secret for each in (*keys, *seen.values())}
         assert len(secrets) == 7
 
@@ -263,9 +272,9 @@ class TestTraining:
         given = records(400)
         given = replace(given, y=(given.x[:, 0] + given.x[:, 1]) / 2)
         recipe = replace(RECIPE, expected_batch_size=100, steps=80, noise_multiplier=0.1)
-        stream = Keys.from_seed(5).stream("trial", 0)
+        streams = training_streams(Keys.from_seed(5).stream("trial", 0))
         start, network = (
-            train_candidate(CANDIDATE, given, NUMBER, made, stream, device="cpu")
+            train_candidate(CANDIDATE, given, NUMBER, made, streams, device="cpu")
             for made in (replace(recipe, steps=1, learning_rate=1e-9), recipe)
         )
         assert network(given.x[:3]).shape == (3, 1)
@@ -277,8 +286,8 @@ class TestTraining:
         schema = Schema(shape=(4, 6), low=0.0, high=1.0, classes=3)
         behind = replace(records(), x=torch.rand(40, 2, 3))
         candidate = replace(CANDIDATE, front_end=MaxPool(2))
-        stream = Keys.from_seed(5).stream("trial", 0)
-        network = train_candidate(candidate, behind, schema, RECIPE, stream, device="cpu")
+        streams = training_streams(Keys.from_seed(5).stream("trial", 0))
+        network = train_candidate(candidate, behind, schema, RECIPE, streams, device="cpu")
         assert network(behind.x).shape == (40, 3)
         assert 0 <= points(network, behind, device="cpu") <= 40
 
@@ -289,9 +298,9 @@ class TestTraining:
         def keep(finished: int, network: nn.Module) -> None:
             told.append((finished, network))
 
-        stream = Keys.from_seed(5).stream("trial", 0)
+        streams = training_streams(Keys.from_seed(5).stream("trial", 0))
         network = train_candidate(
-            CANDIDATE, records(), SCHEMA, RECIPE, stream, device="cpu", on_step=keep
+            CANDIDATE, records(), SCHEMA, RECIPE, streams, device="cpu", on_step=keep
         )
         assert [finished for finished, _ in told] == list(range(1, RECIPE.steps + 1))
         assert all(each is network for _, each in told)

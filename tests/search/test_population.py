@@ -118,7 +118,11 @@ def test_a_bit_that_changes_is_seen(tmp_path: Path, at_once: Any, monkeypatch: A
         expected = search.run()
     genuine = engine.Job
     monkeypatch.setattr(
-        engine, "Job", lambda stream, **rest: genuine(stream=stream.child("other"), **rest)
+        engine,
+        "Job",
+        lambda streams, **rest: genuine(
+            streams={**streams, "noise": streams["noise"].child("other")}, **rest
+        ),
     )
     with searching(tmp_path / "x", "paas") as search:
         assert not same(search.run(), expected)
@@ -135,7 +139,9 @@ def test_all_are_charged_before_the_first_begins_and_share_no_key(
         def watched(jobs: list[Job], *how: Any) -> Iterator[Any]:
             charged = sum(count for line, *_, count in search.ledger.spent() if "train" in line)
             modes = [stat.S_IMODE(job.records.folder.stat().st_mode) for job in jobs]
-            seen.append((charged, {job.stream for job in jobs}, modes))
+            seen.append(
+                (charged, {stream for job in jobs for stream in job.streams.values()}, modes)
+            )
             return side_by_side(jobs, *how)
 
         monkeypatch.setattr(engine, "side_by_side", watched)
@@ -145,12 +151,12 @@ def test_all_are_charged_before_the_first_begins_and_share_no_key(
     for charged, streams, modes in seen:
         total += len(modes)
         assert charged == total
-        assert len(streams) == len(modes) >= 2
+        assert len(streams) == 4 * len(modes) >= 8
         assert set(modes) == {0o700}
 
 
 @pytest.mark.contract
-def test_a_worker_is_given_the_key_of_its_own_training_and_no_other(
+def test_a_worker_receives_the_streams_of_its_own_training_and_of_no_score(
     tmp_path: Path, at_once: Any, monkeypatch: pytest.MonkeyPatch
 ):
     at_once(1)
@@ -164,12 +170,17 @@ def test_a_worker_is_given_the_key_of_its_own_training_and_no_other(
     with searching(tmp_path / "x", "paas") as search:
         search.run()
         master = search.keys._master
+        trials = [search.keys.stream("trial", number) for number in range(len(sent))]
+        scores = [trial.child("score") for trial in trials]
+        above = [search.keys.stream("trial"), *trials]
     assert master is not None
     assert len(sent) > 3
     for job, pickled in sent:
-        held = [other.stream._secret in pickled for other, _ in sent]
-        assert [own for own, has in zip(sent, held, strict=True) if has] == [(job, pickled)]
+        for other, _ in sent:
+            for stream in other.streams.values():
+                assert (stream._secret in pickled) == (other is job)
         assert master not in pickled
+        assert not [stream for stream in (*above, *scores) if stream._secret in pickled]
         assert b"ledger" not in pickled.lower()
 
 
@@ -310,7 +321,7 @@ def test_a_training_without_memory_is_a_failed_one(monkeypatch: pytest.MonkeyPat
     from search.test_fitness import CANDIDATE, RECIPE, SCHEMA
 
     from pasearch.runs.keys import Keys
-    from pasearch.search.fitness import failed
+    from pasearch.search.fitness import failed, training_streams
 
     def without(*arguments: Any, **options: Any) -> Any:
         raise MemoryError
@@ -321,7 +332,8 @@ def test_a_training_without_memory_is_a_failed_one(monkeypatch: pytest.MonkeyPat
     ).write(tmp_path)  # fmt: skip
     monkeypatch.setattr(population, "train_candidate", without)
     job = Job(
-        candidate=CANDIDATE, schema=SCHEMA, recipe=RECIPE, stream=Keys.from_seed(1).stream("x"),
+        candidate=CANDIDATE, schema=SCHEMA, recipe=RECIPE,
+        streams=training_streams(Keys.from_seed(1).stream("x")),
         records=Opened(tmp_path, public=False),
     )  # fmt: skip
     ((network, _),) = side_by_side([job], 1, 1, Local())
@@ -563,7 +575,7 @@ def test_on_several_gpus_trainings_give_what_they_give_one_by_one(
         return places[-1]
 
     def in_rounds(*given: Any, **more: Any) -> Any:
-        on = seen.setdefault(given[4], set())
+        on = seen.setdefault(given[4]["noise"], set())
         on.add(made.on)
         network, rounds = HONEST(*given, **more)
 

@@ -158,9 +158,9 @@ class TestBest:
     def test_is_trained_at_the_signal_of_the_private_training(self, monkeypatch, n: int):
         recipes, genuine = [], fitness.train_candidate
 
-        def train(tried, records, schema, recipe, stream, **options):
+        def train(tried, records, schema, recipe, streams, **options):
             recipes.append((recipe, len(records)))
-            return genuine(tried, records, schema, recipe, stream, **options)
+            return genuine(tried, records, schema, recipe, streams, **options)
 
         monkeypatch.setattr(fitness, "train_candidate", train)
         best(public(n), Portfolio(name="one", entries=(AWAKE,)))
@@ -200,15 +200,15 @@ class TestBest:
 
     @pytest.mark.unit
     def test_no_two_candidates_share_a_stream(self, monkeypatch):
-        streams, genuine = [], fitness.train_candidate
+        drawn, genuine = [], fitness.train_candidate
 
-        def train(tried, records, schema, recipe, stream, **options):
-            streams.append(stream.seed64())
-            return genuine(tried, records, schema, recipe, stream, **options)
+        def train(tried, records, schema, recipe, streams, **options):
+            drawn.extend(stream.seed64() for stream in streams.values())
+            return genuine(tried, records, schema, recipe, streams, **options)
 
         monkeypatch.setattr(fitness, "train_candidate", train)
         best(public(), Portfolio(name="same", entries=(AWAKE, AWAKE, AWAKE)))
-        assert len(set(streams)) == 3
+        assert len(set(drawn)) == len(drawn) == 3 * 4
 
     @pytest.mark.unit
     def test_a_front_end_is_fitted_to_all_public_records_without_noise(self):
