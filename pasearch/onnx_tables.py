@@ -8,6 +8,7 @@ Source: docs/rules.md, rules 3 and 13; the operators of ai.onnx and ai.onnx.ml.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pasearch.data.column import Column
+from pasearch.data.numbers import canonical_number
 from pasearch.data.schema import needed
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
@@ -129,8 +131,9 @@ def _category(graph: _Graph, column: Column, own: str) -> list[str]:
             "operators cannot: take `encoded=True`, and encode rows with the schema's "
             "`encode_new` first."
         )
-    places = {name: place for place, name in enumerate(names)}
-    places |= dict.fromkeys(sorted(column.reading.marks), len(names) + 1)
+    places = {each: at for at, name in enumerate(names) for each in _spellings(column, name)}
+    for mark in sorted(column.reading.marks):
+        places |= dict.fromkeys(_spellings(column, mark), len(names) + 1)
     place = graph.add(
         "LabelEncoder", [graph.input(column.name, STRING)], f"{own}/place", domain="ai.onnx.ml",
         keys_strings=list(places), values_int64s=list(places.values()), default_int64=len(names),
@@ -138,6 +141,13 @@ def _category(graph: _Graph, column: Column, own: str) -> list[str]:
     depth = graph.constant(f"{own}/depth", column.width, INT64)
     off_on = graph.constant(f"{own}/off on", [0.0, 1.0], FLOAT)
     return [graph.add("OneHot", [place, depth, off_on], f"{own}/one", axis=-1)]
+
+
+def _spellings(column: Column, text: str) -> list[str]:
+    """Return the usual spellings of a category: a graph compares texts, not numbers."""
+    key = column.key(text)
+    decimal = [f"{key}.0"] if canonical_number(f"{key}.0") == key else []
+    return [text, key, unicodedata.normalize("NFD", text), *decimal]
 
 
 def _ignored(graph: _Graph, column: Column, own: str) -> list[str]:

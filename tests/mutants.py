@@ -543,6 +543,24 @@ MUTANTS = (
         "training/test_dense.py",
     ),
     Mutant(
+        "categories: a number is compared as it is spelled",
+        "return self._folded(text) if number is None else number",
+        "return self._folded(text)",
+        "data/test_equal_values.py",
+    ),
+    Mutant(
+        "cells: accents are compared as they are encoded",
+        "            text = composed(text)\n",
+        "",
+        "data/test_equal_values.py",
+    ),
+    Mutant(
+        "headers: numbers make a record of a line that holds all declared columns",
+        "certain = bool(declared) and declared <= set(header)",
+        "certain = False",
+        "data/test_equal_values.py",
+    ),
+    Mutant(
         "dense: norms that were computed before are of other records",
         "self.squares.index_select(0, places)",
         "self.squares[: len(places)]",

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 
 import pasearch
-from pasearch import Budget, UsageError
+from pasearch import Budget, Schema, UsageError
 from pasearch.data import whitening
+from pasearch.onnx_tables import encoding_graph
 from pasearch.results import Result
 
 onnx = pytest.importorskip("onnx", reason="needs pasearch[onnx]")
@@ -199,3 +200,20 @@ class TestFile:
             out, err = capsys.readouterr()
             assert ended.value.code == code
             assert told in out + err
+
+
+@pytest.mark.oracle
+def test_a_graph_reads_the_usual_spellings_of_a_category(tmp_path: Path):
+    """2 and 2.0, composed and decomposed accents, and the same of what means missing."""
+    schema = Schema.from_dict({
+        "target": "y",
+        "columns": {
+            "k": {"categories": ["1", "2.0", "007"], "missing": ["-9", "é"]},
+            "y": {"categories": ["no", "yes"]},
+        },
+    })  # fmt: skip
+    file = tmp_path / "encoding.onnx"
+    file.write_bytes(encoding_graph(schema).SerializeToString())
+    cells = np.array(["1.0", "1", "2", "2.0", "007", "7", "-9.0", "e\u0301", "é", ""], object)
+    expected = schema.encode_new(pd.DataFrame({"k": cells}))
+    assert (ran(file, {"k": cells})["encoded"] == expected).all()

@@ -104,10 +104,10 @@ def of_frame(frame: Any, request: Request) -> Dataset:
 
     Types that are none of texts are listed as taken as public: see `data.frames`.
     """
-    from pasearch.data.frames import TYPES, kind_of
+    from pasearch.data.frames import TYPES, cells_of, kind_of, names_of
     from pasearch.data.tables import undeclared
 
-    names = [str(name) for name in frame.columns]
+    names = names_of(frame)
     declared = None if request.schema is None else schema_of_given(request.schema)
     for name, times in Counter(names).items():
         if times > 1:
@@ -125,7 +125,7 @@ def of_frame(frame: Any, request: Request) -> Dataset:
     if request.regression:
         schema = replace(schema, target=replace(schema.target, kind="number"))
     typed = any(kind_of(dtype) is not None for dtype in frame.dtypes)
-    cells = frame.astype(object).to_numpy()
+    cells = cells_of(frame)
     places = {name: place for place, name in enumerate(names)}
     columns = [places[column.name] for column in schema.columns]
     return Dataset(

@@ -2,7 +2,7 @@
 
 A cell is a text, a number, None, or any other object of a frame. Missing is an empty one, what is
 declared to mean that or usually does (`USUAL_MARKS`), what pandas has for it, and what cannot be
-written as UTF-8. No cell raises.
+written as UTF-8. No cell raises. Texts are normalised to Unicode's composed form (NFC).
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -10,6 +10,7 @@ Source: docs/rules.md, rules 3 and 13.
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ MOST_MARKS = 100_000
 ABSENT = ("NAType", "NaTType")
 """The types of pandas's own absent cells, by name: pandas need not be installed."""
 
+TRUTH = {"False": 0.0, "FALSE": 0.0, "false": 0.0, "True": 1.0, "TRUE": 1.0, "true": 1.0}
+"""The numbers that truth values are in a column that is declared as a number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -49,16 +53,20 @@ class Reading:
     Args:
         marks: Texts that mean an absent cell. A number that equals one of them is absent too.
         form: How numbers are written.
+        truth: Whether truth values are the numbers 0 and 1.
     """
 
     marks: frozenset[str] = MISSING
     form: NumberForm = PLAIN
+    truth: bool = False
 
     def number(self, cell: object) -> float:
         """Return the finite number that a cell holds, or NaN; a mark that is a number is one."""
         # What is no text is a number as Python has it, however texts are written.
         form = self.form if issubclass(type(cell), str | bytes) else PLAIN
-        return form.number(text_of(cell, self.marks))
+        text = text_of(cell, self.marks)
+        number = form.number(text)
+        return TRUTH.get(text or "", number) if self.truth and math.isnan(number) else number
 
     @property
     def absent_numbers(self) -> list[float]:
@@ -169,9 +177,15 @@ def text_of(cell: object, marks: frozenset[str] = MISSING) -> str | None:
         text = str.strip(cell if isinstance(cell, str) else _spelled(cell))
         if not text.isascii():
             text.encode()
+            text = composed(text)
     except Exception:  # noqa: BLE001 - whatever a cell raises would tell of it
         return None
     return None if text in marks else text
+
+
+def composed(text: str) -> str:
+    """Return a text in Unicode's composed form (NFC): an accented letter is one character."""
+    return unicodedata.normalize("NFC", text)
 
 
 def _spelled(cell: object) -> str:

@@ -175,10 +175,7 @@ def _of_name(path: Path) -> list[Problem]:
 def _no_row_words(path: Path, declared: TableSchema, faults: Sequence[Fault | None]) -> str:
     """Return what is said of a file of which no row can be read."""
     if Fault.WIDTH in faults:
-        return width_words(
-            path, quotes=declared.quotes, columns=declared.order or None,
-            separator=declared.separator,
-        )  # fmt: skip
+        return width_words(path, declared)
     why = Counter(fault.value for fault in faults if fault is not None).most_common(1)[0][0]
     return f"{path}: no row can be used. What most rows have: {why}."
 

@@ -43,12 +43,13 @@ from pasearch.data.cells import (
     as_numbers,
     as_text,
     checked_marks,
+    composed,
     count_texts,
     each_cell,
     each_whole,
     text_of,
 )
-from pasearch.data.numbers import form_of
+from pasearch.data.numbers import canonical_number, form_of
 from pasearch.data.schema import needed, rising
 from pasearch.errors import UsageError
 
@@ -75,6 +76,9 @@ MOST_BINS = 10_000
 
 MOST_NAMES = 100_000
 """The most categories of a column, or words of a vocabulary: each is a feature."""
+
+TRUTH = (("False", "false", "FALSE", "0"), ("True", "true", "TRUE", "1"))
+"""The spellings of the two truth values, of which a column of two categories may declare any."""
 
 MOST_YEARS = 30
 """So many years of a date are categories; of more, the year is a number."""
@@ -174,6 +178,7 @@ class Column:
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and self.name):
             raise UsageError(f"A column's name is {self.name!r}: expected a name.")
+        self._set("name", composed(self.name))
         self._set("kind", self._checked_kind())
         self._check_reading()
         if self.kind == "number":
@@ -224,8 +229,8 @@ class Column:
         if self.categories is None:
             return
         names = self._checked_names("categories", self.categories)
-        marks = set(map(self._folded, self.missing or ()))
-        if both := [name for name in names if self._folded(name) in marks]:
+        marks = set(map(self.key, self.missing or ()))
+        if both := [name for name in names if self.key(name) in marks]:
             raise self._refusal(
                 f"{both[0]!r} is a category and means missing too: leave it out of one of them. "
                 "If it means missing in other columns alone, write missing = [] for this one."
@@ -291,21 +296,25 @@ class Column:
             raise self._refusal(f"{what} is {names!r}: expected a list of texts.")
         self._check_most(what, len(names), MOST_NAMES)
         checked: dict[str, str] = {}
-        for each in names:
-            whole = isinstance(each, Integral) and not isinstance(each, bool)
-            text = str(each).strip() if whole or isinstance(each, str) else ""
-            if text in MISSING:
+        for place, each in enumerate(names, 1):
+            text = text_of(each) if isinstance(each, str | Real) else None
+            if text is None:
                 raise self._refusal(
-                    f"{what} holds {each!r}: expected texts or whole numbers. An empty cell and "
-                    "'?' are missing by themselves."
+                    f"{what} holds {each!r}: expected texts or numbers. An empty cell and '?' are "
+                    "missing by themselves."
                 )
-            if (same := self._folded(text)) in checked:
-                raise self._refusal(f"{what} holds {text!r} twice: leave one out.")
-            checked[same] = text
+            if (first := checked.setdefault(self.key(text), text)) != text or len(checked) < place:
+                how = "" if first == text else f", also as {first!r}"
+                raise self._refusal(f"{what} holds {text!r} twice{how}: leave one out.")
         return tuple(checked.values())
 
     def _folded(self, text: str) -> str:
         return text.casefold() if self.case is False else text
+
+    def key(self, text: str) -> str:
+        """Return what a category is compared by: a number is its value, capitals as declared."""
+        number = canonical_number(text)
+        return self._folded(text) if number is None else number
 
     def _checked_vocabulary(self) -> tuple[str, ...]:
         words = self._checked_names("vocabulary", self.vocabulary or ())
@@ -346,7 +355,8 @@ class Column:
             named = set(map(self._folded, self.categories))
             usual = frozenset(mark for mark in usual if self._folded(mark) not in named)
         marks = MISSING | usual | frozenset(self.missing or ())
-        return Reading(marks, form_of(self.decimal, self.thousands))
+        form = form_of(self.decimal, self.thousands)
+        return Reading(marks, form, truth=self.kind == "number")
 
     def read_as(self, usual: Mapping[str, Any]) -> Column:
         """Return the column, read as its table is where nothing else is declared of it.
@@ -494,31 +504,32 @@ class Column:
 
     def codes(self, cells: ColumnCells) -> np.ndarray:
         """Return which category each cell is, int64, (rows,): k of k is another, k + 1 missing."""
-        marks = self._folded_marks
-        places = {self._folded(name): i for i, name in enumerate(needed(self.categories))}
+        places = {self.key(name): i for i, name in enumerate(needed(self.categories))}
         other, missing = len(places), len(places) + 1
-        places |= dict.fromkeys(marks, missing)
+        if all(len({self.key(each) for each in same} & places.keys()) == 1 for same in TRUTH):
+            # Two truth values: True and 1 are one, as for Python.
+            for same in TRUTH:
+                own = next(places[key] for key in map(self.key, same) if key in places)
+                places |= {self.key(each): own for each in same}
+        places |= dict.fromkeys(self._mark_keys, missing)
 
         def place(cell: object) -> int:
             text = text_of(cell)
-            return missing if text is None else places.get(self._folded(text), other)
+            return missing if text is None else places.get(self.key(text), other)
 
         return each_whole(place, cells)
 
     def count(self, cells: ColumnCells) -> Counter[str]:
-        """Return how often each text occurs that is not missing; capitals as in `codes`."""
-        counts = count_texts(cells, self.reading)
-        if self.case is not False:
-            return counts
-        marks, folded = self._folded_marks, Counter[str]()
-        for text, times in counts.items():
-            if (name := self._folded(text)) not in marks:
-                folded[name] += times
-        return folded
+        """Return how often each category occurs, by its `key`; what is missing is not counted."""
+        marks, counts = self._mark_keys, Counter[str]()
+        for text, times in count_texts(cells, self.reading).items():
+            if (key := self.key(text)) not in marks:
+                counts[key] += times
+        return counts
 
     @property
-    def _folded_marks(self) -> frozenset[str]:
-        return frozenset(map(self._folded, self.reading.marks))
+    def _mark_keys(self) -> frozenset[str]:
+        return frozenset(map(self.key, self.reading.marks))
 
     def _encoded(self, cells: ColumnCells) -> Encoded:
         if self.kind == "number":

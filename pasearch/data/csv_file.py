@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pasearch.data.blocks import read_columns, read_faults
-from pasearch.data.cells import number_of
+from pasearch.data.cells import composed, number_of
 from pasearch.data.compressed import COMPRESSED, stem, unpacked
 from pasearch.data.declared import schema_of_given
 from pasearch.data.lines import (
@@ -110,10 +110,11 @@ class CsvFile(Source):
 
 def _form_of_new(path: Path, form: TableForm, schema: TableSchema) -> TableForm:
     """Return the form of new records: no price is paid for these, so their first line may tell."""
+    names = frozenset(column.name for column in schema.columns if column.kind != "ignore")
+    form = replace(form, names=names)
     if form.columns is None:
         return form
-    needed = {column.name for column in schema.columns if column.kind != "ignore"}
-    if needed <= set(_first_cells(path, form, None)):
+    if form.names <= set(_first_cells(path, form, None)):
         return replace(form, columns=None, separator=None)
     if len(_first_cells(path, form, form.separator or ",")) == len(form.columns) - 1:
         return replace(form, columns=tuple(n for n in form.columns if n != schema.target.name))
@@ -126,7 +127,7 @@ def _first_cells(path: Path, form: TableForm, separator: str | None) -> list[str
             _, first = header_of(file, quotes=form.quotes, separator=separator)
     except (LineEndError, HeaderTooLongError):
         return []
-    return [] if isinstance(first, Fault) else [name.strip() for name in first]
+    return [] if isinstance(first, Fault) else [composed(name.strip()) for name in first]
 
 
 def read_table(
@@ -163,7 +164,9 @@ def read_table(
     Cost: time and memory linear in the rows, about as many bytes as `data.text_columns` says.
     """
     path = Path(path)
-    form = TableForm.of(schema, quotes=quotes, columns=columns, separator=separator)
+    form = TableForm.of(
+        schema, quotes=quotes, columns=columns, separator=separator, target=target
+    )  # fmt: skip
     with _parsed(path, form) as parsed:
         header = parsed.header
         try:
@@ -255,38 +258,32 @@ def opened(
         yield parsed.header, _slots(parsed)
 
 
-def row_faults(
-    path: str | Path,
-    *,
-    quotes: bool = True,
-    columns: Sequence[str] | None = None,
-    separator: str | None = None,
-) -> Iterator[Fault | None]:
+def row_faults(path: str | Path, schema: TableSchema | None = None) -> Iterator[Fault | None]:
     """Go through a file's slots: why each is a null record, None if it is none.
 
-    Only for the curator's check; arguments and errors as of `opened`.
+    Only for the curator's check.
+
+    Args:
+        path: The file.
+        schema: Of the file, as `read_table` returned it; None: nothing is declared.
+
+    Raises:
+        UsageError: As of `opened`.
     """
-    form = TableForm.of(None, quotes=quotes, columns=columns, separator=separator)
+    form = TableForm.of(schema)
     with _parsed(Path(path), form) as parsed:
         width = len(parsed.header)
         found = blocks(parsed.file, parsed.start, width=width)
         yield from read_faults(parsed.form, found, width)
 
 
-def width_words(
-    path: str | Path,
-    *,
-    quotes: bool = True,
-    columns: Sequence[str] | None = None,
-    separator: str | None = None,
-) -> str:
+def width_words(path: Path, schema: TableSchema) -> str:
     """Return how many cells the rows have instead of one a column, and what may separate them.
 
     Only for the curator's check, of a file of which no row has a cell for each column: what it says
-    depends on the rows. Arguments and errors as of `opened`.
+    depends on the rows. Arguments and errors as of `row_faults`.
     """
-    path = Path(path)
-    form = TableForm.of(None, quotes=quotes, columns=columns, separator=separator)
+    form = TableForm.of(schema)
     with _parsed(path, form) as parsed:
         rows = parsed.form.rows(parsed.file, parsed.start)
         widths = {None if isinstance(row, Fault) else len(row) for row in rows}
@@ -413,22 +410,30 @@ def _header(path: Path, file: BinaryIO, form: TableForm) -> tuple[LineForm, list
         raise UsageError(
             f"{path}: its header is not UTF-8, so the file hardly is: save it as CSV UTF-8."
         )
-    return lines, _check_header(path, None if isinstance(first, Fault) else first)
+    return lines, _check_header(path, [] if isinstance(first, Fault) else first, form.names)
 
 
-def _check_header(path: Path, row: list[str] | None) -> list[str]:
-    """Return the names of the columns; an error gives places, for the row may be a record."""
-    header = [name.strip() for name in row or ()]
+def _check_header(path: Path, row: Sequence[str], declared: frozenset[str]) -> list[str]:
+    """Return the names of the columns; an error gives places, for the row may be a record.
+
+    Args:
+        path: The file, for messages.
+        row: The cells of its first line.
+        declared: Columns of the file: if the line holds all of them, it is a header for certain.
+    """
+    header = [composed(name.strip()) for name in row]
     if not len(header) > 1:
         raise UsageError(
             f"{path}: its first line is not a header of two or more columns, separated by commas, "
             f"semicolons, tabs or | : write the names of the columns there{OR_SEPARATOR}."
         )
-    numbers = [name for name in header if not math.isnan(number_of(name))]
+    certain = bool(declared) and declared <= set(header)
+    numbers = [] if certain else [name for name in header if not math.isnan(number_of(name))]
     if numbers not in ([str(i + start) for i in range(len(numbers))] for start in (0, 1)):
         raise UsageError(
             f"{path}: its first line holds numbers, so it looks like a record: expected a header. "
-            f"Write the names of the columns into the first line.{NO_HEADER}"
+            "If the numbers are the names of columns, say which column is predicted, `target=`. "
+            f"Otherwise write the names of the columns into the first line.{NO_HEADER}"
         )
     check_names(header, str(path), NO_HEADER)
     return header

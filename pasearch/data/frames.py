@@ -10,10 +10,14 @@ Source: docs/rules.md, rule 13.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
-from pasearch.data.cells import text_of
+import numpy as np
+
+from pasearch.data.cells import composed, text_of
 from pasearch.data.column import KEYS_OF, Column
+from pasearch.data.numbers import decimals_of
 from pasearch.data.schema_file import column_of, nearest_of
 from pasearch.errors import UsageError
 
@@ -45,12 +49,12 @@ def columns_of_frame(
     """Return the columns of a frame, by name; arguments and errors as of `Schema.from_frame`."""
     if not (hasattr(frame, "columns") and hasattr(frame, "dtypes")):
         raise UsageError(f"frame is a {type(frame).__name__}: expected a pandas frame.")
-    types = {str(name): dtype for name, dtype in zip(frame.columns, frame.dtypes, strict=True)}
+    types = dict(zip(names_of(frame), frame.dtypes, strict=True))
     if len(types) < len(frame.columns):
         raise UsageError("The frame has two columns of one name: rename one.")
     if len(types) < 2:
         raise UsageError("The frame has fewer than two columns: expected features and a target.")
-    declared = {str(name): values for name, values in declared.items()}
+    declared = {composed(str(name)): values for name, values in declared.items()}
     for name, values in declared.items():
         if name not in types:
             raise UsageError(f"The frame has no column {name!r}{nearest_of(name, list(types))}.")
@@ -83,6 +87,23 @@ def columns_of_frame(
             *open_,
         )
     return found
+
+
+def names_of(frame: Any) -> list[str]:
+    """Return the names of a frame's columns as a schema has them."""
+    return [composed(str(name)) for name in frame.columns]
+
+
+def cells_of(frame: Any) -> np.ndarray:
+    """Return the cells of a frame, (rows, columns), as objects."""
+    cells = frame.astype(object).to_numpy(copy=True)
+    for place, dtype in enumerate(frame.dtypes):
+        kind = np.dtype(getattr(dtype, "numpy_dtype", None) or "O")
+        kind = dtype if isinstance(dtype, np.dtype) else kind
+        if kind in (np.float16, np.float32):
+            known = np.array([isinstance(each, Real) for each in cells[:, place]], bool)
+            cells[known, place] = decimals_of(cells[known, place].astype(kind))
+    return cells
 
 
 def kind_of(dtype: Any) -> str | None:

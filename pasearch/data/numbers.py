@@ -11,6 +11,8 @@ Groups are whole or the cell is no number: behind the first, of one to three dig
 has three digits (two in the middle, as in India, will do). What is no number is missing; nothing
 raises.
 
+A category that is a number is compared by its value: `canonical_number` spells 2 and 2.0 alike.
+
 Source: docs/rules.md, rules 3 and 13.
 """
 
@@ -24,6 +26,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from pasearch.errors import UsageError
 
 DECIMALS = ".,"
@@ -34,6 +38,68 @@ THOUSANDS = ",. '"
 
 ALIKE = {" ": " \u00a0\u202f", "'": "'\u2019"}
 """Characters that are written for one of them: spaces that do not break a line, an apostrophe."""
+
+
+SPELLED = re.compile(r"([+-]?)(0|[1-9][0-9]*|(?=\.[0-9]))(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?")
+"""A number as a category may spell it. With a leading zero it is a code: 007 is not 7."""
+
+MAX_ZEROS = 30
+"""Zeros between the digits of a number and its point; of more, it has an exponent."""
+
+
+def canonical_number(text: str) -> str | None:
+    """Return the canonical spelling of a number, exact at any length; None if the text is none.
+
+    Guarantee: two texts have the same spelling if and only if they are the same number.
+
+    >>> [canonical_number(text) for text in ("2", "2.00", "+2e0", "0.50", "-0", "007", "2 kg")]
+    ['2', '2', '2', '0.5', '0', None, None]
+    """
+    if (found := SPELLED.fullmatch(text)) is None:
+        return None
+    sign, whole, decimals, exponent = found.groups(default="")
+    written = (whole + decimals).lstrip("0")
+    digits = written.rstrip("0")
+    power = int(exponent or 0) - len(decimals) + len(written) - len(digits)
+    if not digits:
+        return "0"
+    sign = sign.replace("+", "")
+    if 0 <= power <= MAX_ZEROS:
+        return f"{sign}{digits}{'0' * power}"
+    if 0 < -power <= len(digits) + MAX_ZEROS:
+        digits = digits.zfill(1 - power)
+        return f"{sign}{digits[:power]}.{digits[power:]}"
+    return f"{sign}{digits}e{power}"
+
+
+DIGITS = {2: range(3, 6), 4: range(6, 10)}
+"""By the bytes of a float: from how many decimal digits it keeps to how many tell it apart."""
+
+EXACT_POWER = 22
+"""Up to here a power of ten is exact in float64."""
+
+
+def decimals_of(values: np.ndarray) -> np.ndarray:
+    """Return floats as float64, a narrower one as the shortest decimal number that it stands for.
+
+    The float32 nearest to .7 is .69999999 in float64: a file that holds 0.7 would have another bin.
+
+    Args:
+        values: Of float16, float32 or float64; any shape.
+    """
+    wide = values.astype(np.float64)
+    with np.errstate(all="ignore"):
+        order = np.floor(np.log10(np.abs(wide)))
+        order = np.where(np.isfinite(order), order, 0.0)
+        open_ = np.isfinite(wide) & (np.abs(order) < EXACT_POWER - 10)
+        found = wide.copy()
+        for digits in DIGITS.get(values.dtype.itemsize, ()):
+            shift = digits - 1 - order
+            up, down = 10.0 ** np.maximum(shift, 0), 10.0 ** np.maximum(-shift, 0)
+            rounded = np.round(wide * up / down) * down / up
+            fits = open_ & (rounded.astype(values.dtype) == values)
+            found[fits], open_ = rounded[fits], open_ & ~fits
+    return found
 
 
 @dataclass(frozen=True, slots=True)

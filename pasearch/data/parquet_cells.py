@@ -15,6 +15,7 @@ import numpy as np
 from pasearch.data.byte_cells import BEFORE, Cells, block_of
 from pasearch.data.byte_columns import ByteColumn
 from pasearch.data.cells import Made, text_of
+from pasearch.data.numbers import decimals_of
 from pasearch.data.text_columns import Hash, TextColumn, Where
 
 
@@ -93,13 +94,9 @@ class _GrowingNumbers:
 
     def add(self, array: Any) -> None:
         """Take in the next cells."""
-        import pyarrow as pa
-
-        if pa.types.is_float16(array.type):
-            array = array.cast(pa.float32())
         self._missing.append(array.is_null().to_numpy(zero_copy_only=False))
         values = array.fill_null(0).to_numpy(zero_copy_only=False)
-        self._values.append(values.astype(np.float64) if values.dtype.kind == "f" else values)
+        self._values.append(decimals_of(values) if values.dtype.kind == "f" else values)
 
     def finished(self) -> TextColumn:
         """Return the column."""

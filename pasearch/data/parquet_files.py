@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pasearch.data.cells import composed
 from pasearch.data.parquet_cells import GrowingColumns, is_nested, taken
 from pasearch.data.table_form import check_names
 from pasearch.data.text_columns import Coded, Hash, TextColumn, TextTable, Where
@@ -225,7 +226,7 @@ def _names(schema: Any, path: Path) -> dict[str, int]:
     index = left.get("index_columns") if isinstance(left, dict) else None
     hidden = {each for each in index if isinstance(each, str)} if isinstance(index, list) else ()
     places = [place for place, name in enumerate(schema.names) if name not in hidden]
-    names = [schema.names[place].strip() for place in places]
+    names = [composed(schema.names[place].strip()) for place in places]
     check_names(names, str(path))
     return dict(zip(names, places, strict=True))
 

@@ -48,8 +48,4 @@ def read_with_faults(
         table = read_parquet(path, target, schema)
         return table, [None] * len(table[2])
     table = read_table(path, target, schema, quotes=quotes, columns=columns, separator=separator)
-    read = table[0]
-    faults = row_faults(
-        path, quotes=read.quotes, columns=read.order or None, separator=read.separator
-    )
-    return table, list(faults)
+    return table, list(row_faults(path, table[0]))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pasearch.data.cells import composed
 from pasearch.data.lines import separator_of
 from pasearch.data.schema_file import absent
 from pasearch.data.tables import TableSchema, undeclared
@@ -32,11 +33,14 @@ class TableForm:
         columns: Names of the columns, in order, of a file without a header; None: it has one.
         separator: What stands between two cells; None: the header tells, and a comma does where
             there is none.
+        names: Declared columns: a first line that holds all of them is a header, whatever else is
+            in it.
     """
 
     quotes: bool = True
     columns: tuple[str, ...] | None = None
     separator: str | None = None
+    names: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -46,6 +50,7 @@ class TableForm:
         quotes: bool = True,
         columns: str | Path | Sequence[str] | None = None,
         separator: str | None = None,
+        target: str | None = None,
     ) -> TableForm:
         """Return what the user says of a file, or else the schema.
 
@@ -54,17 +59,20 @@ class TableForm:
             quotes: False takes quotation marks as ordinary characters.
             columns: As of `column_names`.
             separator: As of `separator_of`.
+            target: The column to predict, if that is declared.
 
         Raises:
             UsageError: No names of columns, or no separator.
         """
         names, separator = column_names(columns), separator_of(separator)
+        aim = frozenset[str]() if target is None else frozenset({composed(target)})
         if schema is None:
-            return cls(quotes=quotes, columns=names, separator=separator)
+            return cls(quotes=quotes, columns=names, separator=separator, names=aim)
         return cls(
             quotes=quotes and schema.quotes,
             columns=names or schema.order or None,
             separator=separator or schema.separator,
+            names=aim | {column.name for column in (*schema.columns, schema.target)},
         )
 
 
@@ -93,7 +101,7 @@ def column_names(columns: str | Path | Sequence[str] | None) -> tuple[str, ...] 
         names = list(columns.split(",") if isinstance(columns, str) else columns)
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"{where}: expected the names of the columns, texts, in order.")
-    found = tuple(str(name).strip() for name in names)
+    found = tuple(composed(str(name).strip()) for name in names)
     check_names(found, where)
     return found
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.data.cells import ColumnCells, TableCells, checked_marks, present
+from pasearch.data.cells import ColumnCells, TableCells, checked_marks, composed, present
 from pasearch.data.column import READING_KEYS, Column
-from pasearch.data.frames import columns_of_frame
+from pasearch.data.frames import cells_of, columns_of_frame, names_of
 from pasearch.data.lines import separator_of
 from pasearch.data.numbers import form_of
 from pasearch.data.schema import Form, RowColumn, RowForm, Schema, needed
@@ -330,10 +330,13 @@ class TableSchema:
         """
         names = [column.name for column in self.columns if column.kind != "ignore"]
         if hasattr(records, "columns"):
-            if gone := [name for name in names if name not in records.columns]:
-                others = [name for name in map(str, records.columns) if name not in names]
-                raise UsageError(absent("The table", gone, others))
-            records = records.reindex(columns=[column.name for column in self.columns])
+            places = {name: place for place, name in enumerate(names_of(records))}
+            if gone := [name for name in names if name not in places]:
+                raise UsageError(absent("The table", gone, [n for n in places if n not in names]))
+            own = [place for place, each in enumerate(self.columns) if each.name in places]
+            given = records.iloc[:, [places[self.columns[place].name] for place in own]]
+            records = np.full((len(given), len(self.columns)), None, object)
+            records[:, own] = cells_of(given)
         cells = records if isinstance(records, TextTable) else np.asarray(records, object)
         if len(cells.shape) != 2 or cells.shape[1] != len(self.columns):
             raise UsageError(
@@ -394,6 +397,7 @@ class TableSchema:
             UsageError: A column that is not in the file.
         """
         declared = {column.name: column for column in (*self.columns, self.target)}
+        target = None if target is None else composed(target)
         aim, known = target or self.target.name, set(header)
         for name in (aim, *declared):
             if name not in known:
@@ -574,7 +578,7 @@ class TableSchema:
             frame, declared or {}, estimate=estimate, categories_are_public=categories_are_public
         )
         names = list(columns)
-        aim = names[-1] if target is None else str(target)
+        aim = names[-1] if target is None else composed(str(target))
         if aim not in columns:
             raise UsageError(f"The frame has no column {aim!r}{nearest_of(aim, names)}.")
         found = columns.pop(aim)

@@ -156,7 +156,7 @@ class TestMessyFiles:
         path.write_bytes(HEAD + MESSY[name])
         form = LineForm(quotes=quotes)
         want = [form.row(line) for line in form.lines(MESSY[name])]
-        assert list(row_faults(path, quotes=quotes)) == [
+        assert list(row_faults(path, read_table(path, quotes=quotes)[0])) == [
             row if isinstance(row, Fault) else None if len(row) == 4 else Fault.WIDTH
             for row in want
         ]

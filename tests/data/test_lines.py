@@ -331,7 +331,7 @@ class TestForm:
         assert [each is None for each in row_faults(path)] == (
             read_table(path)[1].present().tolist()
         )
-        assert list(row_faults(path, quotes=False))[2] is None
+        assert list(row_faults(path, read_table(path, quotes=False)[0]))[2] is None
 
     @pytest.mark.unit
     @pytest.mark.parametrize("fault", Fault)
