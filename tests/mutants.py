@@ -1048,6 +1048,30 @@ MUTANTS = (
         "runs/test_ledger.py",
     ),
     Mutant(
+        "ledger: made in its place, table by table",
+        "with linked_draft(path) as draft:\n                connection = _connect(draft)",
+        "with open(path, 'x'):\n                connection = _connect(path)",
+        "runs/test_kills.py",
+    ),
+    Mutant(
+        "keys: written in their place",
+        "atomic_write(path, json.dumps(content))",
+        "path.write_text(json.dumps(content))",
+        "runs/test_kills.py",
+    ),
+    Mutant(
+        "ledger: a lost shared ledger is made again",
+        "if before is not None and not path.exists():",
+        "if False:",
+        "test_api.py",
+    ),
+    Mutant(
+        "lifecycle: a run whose folder is gone is said to be free",
+        'if (folder.private / "run.json").exists():',
+        "if True:",
+        "test_api.py",
+    ),
+    Mutant(
         "ledger: one charge for two inputs",
         "if before and before != set(names):",
         "if False:",

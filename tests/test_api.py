@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -27,8 +28,8 @@ from pasearch.api.lifecycle import Prepared
 from pasearch.api.resume import resume
 from pasearch.api.search import plan_architecture_search, search_architecture
 from pasearch.data.array_file import from_arrays
-from pasearch.data.partitions import Partition, UnchargedReadError
-from pasearch.errors import BudgetError, InterruptedRunError, UsageError
+from pasearch.data.partitions import Dataset, Partition, UnchargedReadError
+from pasearch.errors import BudgetError, InterruptedRunError, MachineError, UsageError
 from pasearch.report.quality import is_drowned
 from pasearch.results import SearchResult, behind_encoding, load_result
 from pasearch.runs.allowance import Allowance
@@ -835,6 +836,122 @@ class TestAllowance:
         resume(tmp_path / "x", data=arrays())
         assert len(Allowance.open(ledger).runs()) == 1
         assert Allowance.open(ledger).spent() == spent
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(2, "No such file"), UsageError])
+    def test_a_run_whose_folder_was_deleted_stays_charged_and_says_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any
+    ):
+        ledger = tmp_path / "people.allowance"
+
+        def delete(*arguments, **options):
+            shutil.rmtree(tmp_path / "x")
+            raise error
+
+        monkeypatch.setattr(engine, "train_candidate", delete)
+        with pytest.raises(MachineError) as told:
+            self.started(tmp_path / "x", ledger, ledger_budget=(3.0, 1e-3))
+        assert "deleted or moved" in str(told.value)
+        assert "run stays charged" in str(told.value)
+        assert "charged in addition" in str(told.value)
+        assert "Nothing was read" not in str(told.value)
+        assert len(Allowance.open(ledger).runs()) == 1
+        assert not (tmp_path / "x").exists()
+
+    @pytest.mark.contract
+    def test_a_run_whose_folder_was_moved_goes_on_when_it_is_back(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        def move(*arguments, **options):
+            os.rename(tmp_path / "x", tmp_path / "elsewhere")
+            raise KeyboardInterrupt
+
+        ledger = tmp_path / "people.allowance"
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "train_candidate", move)
+            with pytest.raises(MachineError, match="move it back"):
+                self.started(tmp_path / "x", ledger, ledger_budget=(3.0, 1e-3))
+        os.rename(tmp_path / "elsewhere", tmp_path / "x")
+        resume(tmp_path / "x", data=arrays())
+        assert len(Allowance.open(ledger).runs()) == 1
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("seed", [None, 1])
+    @pytest.mark.parametrize("others", [False, True])
+    @pytest.mark.parametrize("anew", [False, True])
+    def test_a_run_whose_shared_ledger_is_lost_is_not_resumed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: bool, anew: bool,
+        seed: int | None,
+    ):  # fmt: skip
+        ledger, total = tmp_path / "people.allowance", (5.0, 1e-3)
+        if others:
+            self.started(tmp_path / "other", ledger, ledger_budget=total)
+        with monkeypatch.context() as patch:
+            interrupt(patch, at=0)
+            with pytest.raises(InterruptedRunError):
+                self.started(tmp_path / "x", ledger, ledger_budget=total, seed=seed)
+        saved = ledger.read_bytes()
+        ledger.unlink()
+        if anew:
+            self.started(tmp_path / "new", ledger, ledger_budget=total)
+        before = ledger.read_bytes() if anew else None
+        with pytest.raises(BudgetError, match=r"shared ledger.*Put back its newest copy"):
+            resume(tmp_path / "x", data=arrays())
+        assert (ledger.read_bytes() if ledger.exists() else None) == before
+        ledger.write_bytes(saved)
+        resume(tmp_path / "x", data=arrays())
+        assert len(Allowance.open(ledger).runs()) == 1 + others
+
+    @pytest.mark.contract
+    def test_a_ledger_that_is_lost_before_the_run_is_in_it_is_not_made_anew(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        """Where none was there, the run had not begun, and makes it."""
+        for name, there in (("one", True), ("two", False)):
+            ledger = tmp_path / f"{name}.allowance"
+            if there:
+                self.started(tmp_path / "other", ledger, ledger_budget=(5.0, 1e-3))
+            with monkeypatch.context() as patch:
+                patch.setattr(Allowance, "begin", Mock(side_effect=KeyboardInterrupt))
+                with pytest.raises(InterruptedRunError):
+                    self.started(tmp_path / name, ledger, ledger_budget=(5.0, 1e-3))
+            ledger.unlink(missing_ok=True)
+            if there:
+                with pytest.raises(BudgetError, match="is gone"):
+                    resume(tmp_path / name, data=arrays())
+            else:
+                resume(tmp_path / name, data=arrays())
+            assert ledger.exists() is not there
+
+    @pytest.mark.contract
+    def test_a_ledger_that_is_lost_while_a_run_goes_on_is_to_be_put_back(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        ledger, genuine, kept = tmp_path / "people.allowance", engine.train_candidate, []
+
+        def lose(*arguments, **options):
+            kept.append(ledger.read_bytes())
+            ledger.unlink()
+            return genuine(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "train_candidate", lose)
+            with pytest.raises(BudgetError, match="Put back its newest copy"):
+                self.started(tmp_path / "x", ledger, ledger_budget=(3.0, 1e-3))
+        ledger.write_bytes(kept[0])
+        assert resume(tmp_path / "x", data=arrays()).document["ledger"]["epsilon"] == 3.0
+
+    @pytest.mark.contract
+    def test_a_run_that_is_refused_when_it_is_reserved_can_be_resumed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        ledger = tmp_path / "people.allowance"
+        with monkeypatch.context() as patch:
+            patch.setattr(Dataset, "check_room", Mock(side_effect=UsageError("no room")))
+            with pytest.raises(UsageError, match="no room"):
+                self.started(tmp_path / "x", ledger, ledger_budget=(3.0, 1e-3))
+        resume(tmp_path / "x", data=arrays())
+        assert len(Allowance.open(ledger).runs()) == 1
 
     @pytest.mark.contract
     def test_is_reserved_before_a_record_is_read(

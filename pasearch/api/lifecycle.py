@@ -107,11 +107,12 @@ def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Ite
     if not prepared.plan.public:
         check_total(request)
     kept = json.dumps(to_json(request, **spelt_out), default=plain_json)
-    folder = RunFolder.create(request.out if out is None else out, prepared.dataset.name)
+    out = request.out if out is None else out
+    folder = RunFolder.create(out, prepared.dataset.name, {"request.json": kept})
     try:
-        folder.atomic_write("request.json", kept)
-        yield folder
-        folder.hide_times()
+        with _reporting_loss(folder):
+            yield folder
+            folder.hide_times()
     except (UsageError, BudgetError):
         if not _has_begun(folder) or not _has_spent(folder):
             folder.discard()
@@ -130,10 +131,31 @@ def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Ite
         raise
 
 
-def _has_begun(folder: RunFolder) -> bool:
-    """Return whether a run may have read a record: keys are made before, and destroyed at its end.
+@contextmanager
+def _reporting_loss(folder: RunFolder) -> Iterator[None]:
+    """Say that a run stays charged if its folder was taken away while it ran.
 
-    Whatever was broken off earlier is of no use, and may be half-written.
+    Raises:
+        MachineError: In place of whatever was raised, if the folder is gone.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        if (folder.private / "run.json").exists():
+            raise
+        raise MachineError(
+            f"The run's folder {folder.path} was deleted or moved while the run went on. The run "
+            "stays charged: a shared ledger (`ledger=`) counts its whole plan. If the folder was "
+            f"moved, move it back and finish the run with `pasearch resume {folder.path}`. If it "
+            "is lost, the run cannot be finished: the same command would begin another run, which "
+            "is charged in addition."
+        ) from None
+
+
+def _has_begun(folder: RunFolder) -> bool:
+    """Return whether a run may have read a record, or is reserved in a shared ledger.
+
+    Keys are made before, and destroyed at its end. Nothing that was interrupted earlier is of use.
     """
     return (folder.private / "keys").exists() or folder.finished
 
@@ -168,8 +190,9 @@ def found_run(path: str | Path) -> Iterator[RunFolder]:
     _destroy_left_keys(path)
     folder = RunFolder.open(path)
     try:
-        yield folder
-        folder.hide_times()
+        with _reporting_loss(folder):
+            yield folder
+            folder.hide_times()
     except KeyboardInterrupt:
         raise InterruptedRunError(folder.path) from None
     except PasearchError:
@@ -454,9 +477,11 @@ def _destroy_left_keys(path: Path) -> None:
 
 
 def _has_spent(folder: Any) -> bool:
-    """Return whether a run that was refused had charged anything."""
+    """Return whether a run that was refused is charged, in its own ledger or in a shared one."""
     from pasearch.runs.ledger import Ledger
 
+    if _reserved_as(folder):
+        return True
     path = folder.private / "ledger.sqlite"
     if not path.exists():
         return False
@@ -482,6 +507,8 @@ def _shared_ledger(prepared: Prepared) -> dict[str, float] | None:
 
     if prepared.request.ledger is None or prepared.plan.public:
         return None
+    if not Path(prepared.request.ledger).exists():
+        raise _lost_ledger(prepared.request.ledger, "is gone")
     total = Allowance.open(prepared.request.ledger).total()
     assert total.delta is not None
     return {"epsilon": total.epsilon, "delta": total.delta}
@@ -514,8 +541,35 @@ def _reserve(prepared: Prepared, folder: Any, keys: Keys) -> None:
         if not identity.exists():
             folder.atomic_write(identity, secrets.token_hex(16))
         name = identity.read_text(encoding="utf-8")
+    before = _reserved_as(folder)
+    if before is not None and not path.exists():
+        raise _lost_ledger(path, "is gone")
+    if before and all(name != run for run, _, _ in Allowance.open(path).runs()):
+        raise _lost_ledger(path, "does not hold this run, so it is not the file that did")
+    if before is None and path.exists():
+        folder.atomic_write(RESERVED, "")
     total = _total_asked(request, plan.split.n)
     Allowance.begin(path, total, name, events_by_partition(plan.lines), plan.split.n)
+    folder.atomic_write(RESERVED, name)
+
+
+RESERVED = "reserved"
+"""In `private/`: the run's name in a shared ledger. Empty: that ledger was there, and the run is
+not known to be reserved in it."""
+
+
+def _reserved_as(folder: RunFolder) -> str | None:
+    """Return what `RESERVED` holds; None if the run has seen no shared ledger."""
+    path = folder.private / RESERVED
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def _lost_ledger(path: str | Path, what: str) -> BudgetError:
+    return BudgetError(
+        f"The shared ledger {path} {what}. It held what all runs on these data have spent, and a "
+        "new one would begin at 0, so none is made. Put back its newest copy, then finish the run "
+        "with `pasearch resume`. If there is no copy, treat its whole budget as spent."
+    )
 
 
 def ledger_forecast(prepared: Prepared[Any]) -> Forecast | None:

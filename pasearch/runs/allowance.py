@@ -16,7 +16,6 @@ import json
 import math
 import os
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,7 +31,7 @@ from pasearch.accounting.profiles import Array
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import MOST_JSON, parse_json
 from pasearch.runs.adaptive import ORDERS, Run, adaptive_price, failure, loss_curve, worst
-from pasearch.runs.folder import sync_folder
+from pasearch.runs.folder import linked_draft, sync_folder
 from pasearch.runs.ledger import append_only, check_form, kind_of_file
 
 APPLICATION = int.from_bytes(b"PASA", "big")
@@ -419,9 +418,7 @@ def _decided(path: str | os.PathLike[str], budget: Budget | None) -> Budget:
 
 
 def _create(path: Path, budget: Budget, first: tuple[object, ...] | None = None) -> bool:
-    """Make the file beside its place, complete, then link it there: nobody sees a part of it.
-
-    A link, as it fails where a rename would replace the file that another process has just made.
+    """Make the file, complete.
 
     Args:
         path: Of the file.
@@ -431,32 +428,24 @@ def _create(path: Path, budget: Budget, first: tuple[object, ...] | None = None)
     Returns:
         bool: False, if another process has made it meanwhile: then that one stays.
     """
-    made = True
     try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            draft = Path(folder) / "draft"
-            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            with _exclusive(draft, checked=False) as connection:
-                for statement in _SCHEMA:
-                    connection.execute(statement)
-                connection.execute(
-                    "INSERT INTO total VALUES (?, ?)", (budget.epsilon, budget.delta)
-                )
-                if first is not None:
-                    connection.execute(_INSERT, first)
-                for statement in _SEAL:
-                    connection.execute(statement)
-            try:
-                os.link(draft, path)
-            except FileExistsError:
-                made = False
+        with linked_draft(path) as draft, _exclusive(draft, checked=False) as connection:
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.execute("INSERT INTO total VALUES (?, ?)", (budget.epsilon, budget.delta))
+            if first is not None:
+                connection.execute(_INSERT, first)
+            for statement in _SEAL:
+                connection.execute(statement)
+    except FileExistsError:
         sync_folder(path.parent)
+        return False
     except OSError as error:
         raise UsageError(
             f"{path} cannot be made ({error.strerror}): give a file in a folder of yours, on a "
             "local disk."
         ) from None
-    return made
+    return True
 
 
 @contextmanager

@@ -21,8 +21,8 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,6 +66,26 @@ def atomic_write(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
     sync_folder(path.parent)
 
 
+@contextmanager
+def linked_draft(path: Path) -> Iterator[Path]:
+    """Give an empty file to fill, and link it to its place at the end: nobody sees a part of it.
+
+    A link fails where a rename would replace the file that another process has just made.
+
+    Args:
+        path: The file's place; its folder exists.
+
+    Raises:
+        FileExistsError: A file, or a link, is there.
+    """
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        draft = Path(folder) / "draft"
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        yield draft
+        os.link(draft, path)
+    sync_folder(path.parent)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFolder:
     """A run's folder on disk. Make it with `create`, find it again with `open`.
@@ -99,31 +119,32 @@ class RunFolder:
         return any(self.release.iterdir())
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str] | None, name: str) -> RunFolder:
+    def create(
+        cls,
+        path: str | os.PathLike[str] | None,
+        name: str,
+        files: Mapping[str, bytes | str] | None = None,
+    ) -> RunFolder:
         """Make the folder of a new run.
+
+        Guarantee: the folder appears with all its files, by one rename. A process that is killed
+        before that leaves at most a hidden draft, and the same command can be given again.
 
         Args:
             path: Where; it must not exist. None takes runs/<name>-<next number>.
             name: What the run is of. Only letters, digits, `.`, `_` and `-` of it are used, so it
                 cannot lead to another folder.
+            files: Content of further private files, by file name.
 
         Raises:
             UsageError: The path exists or cannot be made; nothing was written.
             OSError: The disk is full, say; nothing is left of it.
         """
-        root, above = _claim(Path(path)) if path is not None else _claim_next(name)
-        folder = cls(path=root.resolve(), started=int(time.time()), above=above)
-        try:
-            folder.private.mkdir(mode=0o700)
-            folder.release.mkdir(mode=0o755)
-            about = {"version": VERSION, "name": name, "started": folder.started}
-            atomic_write(folder.private / "run.json", json.dumps(about))
-            sync_folder(folder.path)
-            sync_folder(folder.path.parent)
-        except BaseException:
-            folder.discard()
-            raise
-        return folder
+        started = int(time.time())
+        about = json.dumps({"version": VERSION, "name": name, "started": started})
+        private = {"run.json": about, **(files or {})}
+        make = _make_next(name, private) if path is None else _make(Path(path), private)
+        return cls(path=make[0].resolve(), started=started, above=make[1])
 
     def discard(self) -> None:
         """Take the folder away, and those around it that were made for it and hold nothing else."""
@@ -213,26 +234,53 @@ class RunFolder:
             os.utime(path, (self.started, self.started))
 
 
-def _claim(path: Path) -> tuple[Path, tuple[Path, ...]]:
-    """Make one folder that did not exist: a symbolic link, even a dangling one, counts as one.
+def _make(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path, tuple[Path, ...]]:
+    """Make a run's folder as a draft next to its place, then rename it.
+
+    Args:
+        path: The folder. A symbolic link there, even a dangling one, counts as existing.
+        private: Content of its private files, by file name.
 
     Returns:
         The folder, and those around it that were made, the innermost first.
     """
     above = tuple(each for each in path.absolute().parents if not os.path.lexists(each))
+    draft = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700)
-    except (OSError, ValueError) as error:
+        with _naming(path):
+            if os.path.lexists(path):
+                raise FileExistsError
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = Path(tempfile.mkdtemp(dir=path.parent, prefix=".run."))
+        for name, mode in (("private", 0o700), ("release", 0o755)):
+            (draft / name).mkdir()
+            (draft / name).chmod(mode)
+        for name, content in private.items():
+            atomic_write(draft / "private" / name, content)
+        sync_folder(draft)
+        with _naming(path):
+            os.rename(draft, path)  # a run that another process has made meanwhile is not replaced
+    except BaseException:
+        if draft is not None:
+            shutil.rmtree(draft, ignore_errors=True)
         _remove_empty(above)
+        raise
+    sync_folder(path.parent)
+    return path, above
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the folder in the error if it cannot be made."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
         if os.path.lexists(path):
             raise UsageError(
                 f"{path} exists: a run needs a folder of its own. Name a new one, or resume the "
                 f"run that is there with `pasearch resume {path}`."
             ) from None
         raise UsageError(f"{path} cannot be made ({error}): name a folder you can write.") from None
-    path.chmod(0o700)
-    return path, above
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
@@ -242,7 +290,7 @@ def _remove_empty(folders: Iterable[Path]) -> None:
             each.rmdir()
 
 
-def _claim_next(name: str) -> tuple[Path, tuple[Path, ...]]:
+def _make_next(name: str, private: Mapping[str, bytes | str]) -> tuple[Path, tuple[Path, ...]]:
     """Make the first folder after the last number; two runs at once get two numbers."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_")[:80] or "run"
     pattern = re.compile(re.escape(stem) + r"-(\d{1,9})")
@@ -253,7 +301,7 @@ def _claim_next(name: str) -> tuple[Path, tuple[Path, ...]]:
         path = BASE / f"{stem}-{number}"
         if not os.path.lexists(path):
             try:
-                return _claim(path)
+                return _make(path, private)
             except UsageError:
                 # Another run took the number in between; any other refusal is final.
                 if not os.path.lexists(path):

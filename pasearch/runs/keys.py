@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import read_json
-from pasearch.runs.folder import sync_folder
+from pasearch.runs.folder import atomic_write, sync_folder
 
 ANYTHING = (
     "data, plan, code, versions, threads, device, or what the environment tells numba and BLAS "
@@ -328,6 +328,8 @@ class Keys:
     ) -> None:
         """Store the keys for a resume: a new file, mode 0600, durable at return.
 
+        Guarantee: the file appears with its whole content, or not at all.
+
         Args:
             path: Where; it must not exist.
             fingerprint: Hash of everything the run's releases depend on: data, plan, code,
@@ -347,18 +349,12 @@ class Keys:
             "reproducible": self.reproducible,
             "master": self._master.hex(),
         }
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        try:
-            descriptor = os.open(path, flags, 0o600)
-        except FileExistsError:
-            raise UsageError(f"{path} exists: keys are never replaced. Resume that run.") from None
-        with os.fdopen(descriptor, "w") as file:
-            os.fchmod(file.fileno(), 0o600)
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        self._path = Path(path).absolute()
-        sync_folder(self._path.parent)
+        path = Path(path).absolute()
+        # The run's ledger is locked by now, so no other process can make the file in between.
+        if os.path.lexists(path):
+            raise UsageError(f"{path} exists: keys are never replaced. Resume that run.")
+        atomic_write(path, json.dumps(content))
+        self._path = path
 
     @classmethod
     def open(

@@ -25,7 +25,7 @@ from pasearch.accounting.checks import whole
 from pasearch.accounting.events import Event, from_json, to_json
 from pasearch.errors import BudgetError, PasearchError, UsageError
 from pasearch.files import MOST_JSON, parse_json
-from pasearch.runs.folder import sync_folder
+from pasearch.runs.folder import linked_draft, sync_folder
 
 APPLICATION = int.from_bytes(b"PASL", "big")
 VERSION = 1
@@ -155,6 +155,9 @@ class Ledger:
     def create(cls, path: str | os.PathLike[str], lines: Iterable[Line]) -> Ledger:
         """Make a ledger of a plan's lines, in a new file.
 
+        Guarantee: the file appears with its whole content, or not at all, so a process that is
+        killed here leaves none.
+
         Raises:
             UsageError: The file exists, there is no line, or two have one name and partition.
         """
@@ -163,18 +166,20 @@ class Ledger:
             raise UsageError("a ledger needs lines, each with a name and partition of its own.")
         path = Path(path).absolute()
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            with linked_draft(path) as draft:
+                connection = _connect(draft)
+                try:
+                    with _exclusive(connection):
+                        for statement in _SCHEMA:
+                            connection.execute(statement)
+                        connection.executemany("INSERT INTO lines VALUES (?, ?, ?, ?)", rows)
+                        for statement in _SEAL:
+                            connection.execute(statement)
+                finally:
+                    connection.close()
         except FileExistsError:
             raise UsageError(f"{path} exists: a ledger is never replaced. Open it.") from None
-        connection = _connect(path)
-        with _exclusive(connection):
-            for statement in _SCHEMA:
-                connection.execute(statement)
-            connection.executemany("INSERT INTO lines VALUES (?, ?, ?, ?)", rows)
-            for statement in _SEAL:
-                connection.execute(statement)
-        sync_folder(path.parent)
-        return cls(path, connection)
+        return cls(path, _connect(path))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Ledger:

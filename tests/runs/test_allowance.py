@@ -42,7 +42,7 @@ from pasearch.accounting.events import (
 from pasearch.accounting.renyi import rdp
 from pasearch.accounting.selection import Law
 from pasearch.errors import BudgetError, UsageError
-from pasearch.runs import adaptive
+from pasearch.runs import adaptive, folder
 from pasearch.runs import allowance as module
 from pasearch.runs.allowance import ORDERS, Allowance, adaptive_price, failure, loss_curve
 
@@ -107,14 +107,14 @@ def test_a_first_run_that_does_not_fit_leaves_no_file_and_no_total(path: Path):
 def test_a_file_has_its_first_run_from_its_first_instant(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    linked, synced, link = [], [], module.os.link
+    linked, synced, link = [], [], folder.os.link
 
     def watched(draft: Path, to: Path) -> None:
         linked.append(reserved(draft))
         link(draft, to)
 
-    monkeypatch.setattr(module.os, "link", watched)
-    monkeypatch.setattr(module, "sync_folder", lambda folder: synced.append(reserved(path)))
+    monkeypatch.setattr(folder.os, "link", watched)
+    monkeypatch.setattr(folder, "sync_folder", lambda _: synced.append(reserved(path)))
     first = Allowance.begin(path, Budget(2.5, DELTA), "a", PLAN, N)
     assert linked == synced == [["a"]]
     assert first == Allowance.open(path).spent()
@@ -133,8 +133,8 @@ def test_a_process_that_dies_while_it_begins_leaves_a_whole_file_or_none(
         "from pathlib import Path\n"
         "from pasearch.accounting.budget import Budget\n"
         "from pasearch.accounting.events import Geometric\n"
-        "from pasearch.runs import allowance as module\n"
-        f"setattr({'os' if dies == 'link' else 'module'}, {dies!r}, lambda *_: os._exit(9))\n"
+        "from pasearch.runs import allowance as module, folder\n"
+        f"setattr({'os' if dies == 'link' else 'folder'}, {dies!r}, lambda *_: os._exit(9))\n"
         f"module.Allowance.begin(Path({str(path)!r}), Budget(1.0, 1e-5), 'a',\n"
         "                       {'test': Geometric(epsilon=0.6)}, 1000)\n"
     )
