@@ -58,7 +58,7 @@ def encoding_graph(schema: TableSchema) -> Any:
     return helper.make_model(made, opset_imports=opsets, ir_version=IR)
 
 
-FLOAT, STRING, INT64, DOUBLE, IR = 1, 8, 7, 11, 10
+FLOAT, STRING, INT64, BOOL, DOUBLE, IR = 1, 8, 7, 9, 11, 10
 """Types of ONNX's tensors, and the version of the file's form."""
 
 
@@ -97,7 +97,15 @@ def _number(graph: _Graph, column: Column, own: str) -> list[str]:
     one = graph.constant(f"{own}/axis", [1], INT64)
     # An infinite number less itself is NaN, as NaN is.
     apart = graph.add("Sub", [given, given], f"{own}/apart")
-    missing = graph.add("IsNaN", [apart], f"{own}/missing")
+    missing = graph.add("IsNaN", [apart], f"{own}/not finite")
+    if markers := column.reading.absent_numbers:
+        marks = graph.constant(f"{own}/markers", [markers], DOUBLE)
+        equal = graph.add("Unsqueeze", [given, one], f"{own}/given")
+        equal = graph.add("Equal", [equal, marks], f"{own}/equal")
+        equal = graph.add("Cast", [equal], f"{own}/equal float", to=FLOAT)
+        equal = graph.add("ReduceMax", [equal, one], f"{own}/marker", keepdims=0)
+        equal = graph.add("Cast", [equal], f"{own}/is marker", to=BOOL)
+        missing = graph.add("Or", [missing, equal], f"{own}/missing")
     inside = graph.add("Where", [missing, bounds[0], given], f"{own}/there")
     inside = graph.add("Clip", [inside, *bounds], f"{own}/inside")
     inside = graph.add("Unsqueeze", [inside, one], f"{own}/column")
@@ -143,11 +151,16 @@ def _category(graph: _Graph, column: Column, own: str) -> list[str]:
     return [graph.add("OneHot", [place, depth, off_on], f"{own}/one", axis=-1)]
 
 
+SPACES = (("", ""), (" ", ""), ("", " "), (" ", " "))
+"""Spaces around a text, which do not count. No operator strips them, so one on a side is known."""
+
+
 def _spellings(column: Column, text: str) -> list[str]:
     """Return the usual spellings of a category: a graph compares texts, not numbers."""
     key = column.key(text)
     decimal = [f"{key}.0"] if canonical_number(f"{key}.0") == key else []
-    return [text, key, unicodedata.normalize("NFD", text), *decimal]
+    spelled = [text, key, unicodedata.normalize("NFD", text), *decimal]
+    return [f"{left}{each}{right}" for each in spelled for left, right in SPACES]
 
 
 def _ignored(graph: _Graph, column: Column, own: str) -> list[str]:

@@ -1048,6 +1048,18 @@ MUTANTS = (
         "runs/test_ledger.py",
     ),
     Mutant(
+        "onnx: numbers that mean missing are numbers in the graph",
+        "if markers := column.reading.absent_numbers:",
+        "if markers := []:",
+        "test_onnx_export.py",
+    ),
+    Mutant(
+        "new records: a table of one feature has a target",
+        "least=min(MIN_COLUMNS, len(names))",
+        "least=MIN_COLUMNS",
+        "data/test_table_form.py",
+    ),
+    Mutant(
         "ledger: made in its place, table by table",
         "with linked_draft(path) as draft:\n                connection = _connect(draft)",
         "with open(path, 'x'):\n                connection = _connect(path)",

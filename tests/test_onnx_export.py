@@ -217,3 +217,45 @@ def test_a_graph_reads_the_usual_spellings_of_a_category(tmp_path: Path):
     cells = np.array(["1.0", "1", "2", "2.0", "007", "7", "-9.0", "e\u0301", "é", ""], object)
     expected = schema.encode_new(pd.DataFrame({"k": cells}))
     assert (ran(file, {"k": cells})["encoded"] == expected).all()
+
+
+MARKERS: list[dict[str, Any]] = [
+    {"columns": {"a": {"missing": [-999]}}},
+    {"columns": {"a": {"missing": [-999.9, "-1", 1e30, "9999", "unknown"]}}},
+    {"columns": {"a": {"missing": [-0.0, 1e300]}}},
+    {"columns": {"a": {"missing": ["-9.999,5"]}}, "decimal": ",", "thousands": "."},
+    {"missing": [-999.9, 50]},
+    {"missing": [-999.9], "columns": {"a": {"missing": []}}},
+    {},
+]
+"""What is declared to mean missing, in a number's column or above all columns."""
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("bins", [None, 0, (10.0, 60.0)])
+@pytest.mark.parametrize("declared", MARKERS)
+def test_a_graph_takes_the_same_cells_for_missing(
+    tmp_path: Path, declared: dict[str, Any], bins: Any
+):
+    numbers = [-999, -999.9, -1, 1e30, 9999, 0, 50, 1e300, 30, -9999.5, np.nan, np.inf]
+    texts = ["-999", " -999", "-1.0 ", "unknown", "", " ", "red", " red ", "NA", "other", "?", "50"]
+    parts: dict[str, Any] = declared.get("columns", {})
+    number = {"low": 0, "high": 100, **({} if bins is None else {"bins": bins})}
+    schema = Schema.from_dict({
+        "target": "y",
+        **declared,
+        "columns": {
+            "a": {**number, **parts.get("a", {})},
+            "c": {"categories": ["red", "green"], **parts.get("a", {})},
+            "y": {"categories": ["no", "yes"]},
+        },
+    })  # fmt: skip
+    file = tmp_path / "encoding.onnx"
+    file.write_bytes(encoding_graph(schema).SerializeToString())
+    with np.errstate(over="ignore"):
+        narrow = np.array(numbers).astype(np.float32)
+    for given in (np.array(numbers), narrow):
+        for cells in (given, given.astype(float)):
+            table = pd.DataFrame({"a": cells, "c": texts})
+            found = ran(file, {"a": cells.astype(float), "c": np.array(texts, object)})["encoded"]
+            assert (found == schema.encode_new(table)).all()

@@ -70,7 +70,7 @@ class Reading:
 
     @property
     def absent_numbers(self) -> list[float]:
-        """The marks that are numbers."""
+        """The marks that are numbers, exactly and rounded to float32, as a file may hold them."""
         return _numbers_among(self.marks, self.form)
 
 
@@ -80,8 +80,11 @@ USUAL_READING = Reading()
 
 @lru_cache(maxsize=1024)
 def _numbers_among(marks: frozenset[str], form: NumberForm) -> list[float]:
-    found = (each.number(mark) for mark in marks for each in {PLAIN, form})
-    return sorted({number for number in found if math.isfinite(number)})
+    exact = np.array([each.number(mark) for mark in marks for each in {PLAIN, form}])
+    with np.errstate(over="ignore"):
+        rounded = exact.astype(np.float32).astype(np.float64)
+    found = np.concatenate([exact, rounded])
+    return sorted(set(found[np.isfinite(found)].tolist()))
 
 
 def checked_marks(marks: object) -> tuple[str, ...]:
