@@ -37,6 +37,7 @@ from pasearch.data.lines import (
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source, table_dataset
 from pasearch.data.table_form import (
+    MIN_COLUMNS,
     TableForm,
     check_names,
     fitted_schema,
@@ -58,6 +59,9 @@ SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 
 FIRST_ROWS = 100
 """In so many rows another separator is looked for, where no row has a cell for each column."""
+
+NO_SEPARATOR = "\x1f"
+"""What separates the cells of a file of one column, so that a line is a cell: no text has it."""
 
 OR_SEPARATOR = ", or say what separates them, `separator=`"
 NO_HEADER = " If the first line is a record, the file has no header: name its columns, `columns=`."
@@ -111,7 +115,7 @@ class CsvFile(Source):
 def _form_of_new(path: Path, form: TableForm, schema: TableSchema) -> TableForm:
     """Return the form of new records: no price is paid for these, so their first line may tell."""
     names = frozenset(column.name for column in schema.columns if column.kind != "ignore")
-    form = replace(form, names=names)
+    form = replace(form, names=names, least=min(MIN_COLUMNS, len(names)))
     if form.columns is None:
         return form
     if form.names <= set(_first_cells(path, form, None)):
@@ -410,19 +414,22 @@ def _header(path: Path, file: BinaryIO, form: TableForm) -> tuple[LineForm, list
         raise UsageError(
             f"{path}: its header is not UTF-8, so the file hardly is: save it as CSV UTF-8."
         )
-    return lines, _check_header(path, [] if isinstance(first, Fault) else first, form.names)
+    header = _check_header(path, [] if isinstance(first, Fault) else first, form)
+    if len(header) == 1 and form.separator is None:
+        lines = replace(lines, separator=NO_SEPARATOR)
+    return lines, header
 
 
-def _check_header(path: Path, row: Sequence[str], declared: frozenset[str]) -> list[str]:
+def _check_header(path: Path, row: Sequence[str], form: TableForm) -> list[str]:
     """Return the names of the columns; an error gives places, for the row may be a record.
 
     Args:
         path: The file, for messages.
         row: The cells of its first line.
-        declared: Columns of the file: if the line holds all of them, it is a header for certain.
+        form: Of the file: if the line holds all of its `names`, it is a header for certain.
     """
-    header = [composed(name.strip()) for name in row]
-    if not len(header) > 1:
+    header, declared = [composed(name.strip()) for name in row], form.names
+    if len(header) < form.least:
         raise UsageError(
             f"{path}: its first line is not a header of two or more columns, separated by commas, "
             f"semicolons, tabs or | : write the names of the columns there{OR_SEPARATOR}."
@@ -435,7 +442,7 @@ def _check_header(path: Path, row: Sequence[str], declared: frozenset[str]) -> l
             "If the numbers are the names of columns, say which column is predicted, `target=`. "
             f"Otherwise write the names of the columns into the first line.{NO_HEADER}"
         )
-    check_names(header, str(path), NO_HEADER)
+    check_names(header, str(path), NO_HEADER, least=form.least)
     return header
 
 

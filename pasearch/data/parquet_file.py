@@ -31,7 +31,13 @@ from pasearch.data.parquet_files import (
 )
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source, table_dataset
-from pasearch.data.table_form import check_official_test, fitted_schema, new_table, taken_apart
+from pasearch.data.table_form import (
+    check_names,
+    check_official_test,
+    fitted_schema,
+    new_table,
+    taken_apart,
+)
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.text_columns import Coded, TextColumn, TextTable
 from pasearch.errors import UsageError
@@ -127,6 +133,7 @@ def _form(
     files: ParquetFiles, path: Path, target: str | None, schema: TableSchema | None
 ) -> tuple[TableSchema, list[str]]:
     """Return the schema in the order of the columns, and which of these are read."""
+    check_names([*files.names], str(path))
     fitted = fitted_schema([*files.names], schema, path=path, name=path.stem, target=target)
     fitted = replace(fitted, quotes=True, order=(), separator=None)
     ignored = {column.name for column in fitted.columns if column.kind == "ignore"}

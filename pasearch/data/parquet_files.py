@@ -227,7 +227,7 @@ def _names(schema: Any, path: Path) -> dict[str, int]:
     hidden = {each for each in index if isinstance(each, str)} if isinstance(index, list) else ()
     places = [place for place, name in enumerate(schema.names) if name not in hidden]
     names = [composed(schema.names[place].strip()) for place in places]
-    check_names(names, str(path))
+    check_names(names, str(path), least=1)  # new records of a model of one feature
     return dict(zip(names, places, strict=True))
 
 

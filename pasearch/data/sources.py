@@ -70,6 +70,8 @@ def new_records(data: str, schema: AnySchema) -> Any:
     source = source_of(data)
     if source is None:
         raise UsageError(unknown_words(data))
+    if source.is_path and not Path(data).exists():
+        raise UsageError(f"{data} is not there: expected new records.{nearest_file(data)}")
     return source.new_records(data, schema)
 
 

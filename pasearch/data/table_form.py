@@ -20,6 +20,9 @@ from pasearch.files import read_bytes
 MOST_COLUMNS = 20_000
 """The most columns of a file."""
 
+MIN_COLUMNS = 2
+"""The fewest columns of a table to train on: a feature and the target."""
+
 MOST_NAMES = 2**24
 """The most bytes of a file of names."""
 
@@ -35,12 +38,14 @@ class TableForm:
             there is none.
         names: Declared columns: a first line that holds all of them is a header, whatever else is
             in it.
+        least: The fewest columns that it may have, 1 or more.
     """
 
     quotes: bool = True
     columns: tuple[str, ...] | None = None
     separator: str | None = None
     names: frozenset[str] = frozenset()
+    least: int = MIN_COLUMNS
 
     @classmethod
     def of(
@@ -106,18 +111,21 @@ def column_names(columns: str | Path | Sequence[str] | None) -> tuple[str, ...] 
     return found
 
 
-def check_names(names: Sequence[str], where: str, hint: str = "") -> None:
+def check_names(
+    names: Sequence[str], where: str, hint: str = "", *, least: int = MIN_COLUMNS
+) -> None:
     """Refuse names of columns that do not tell them apart.
 
     Args:
         names: Of all columns.
         where: What an error begins with.
         hint: What it ends with.
+        least: The fewest names, 1 or more.
 
     Raises:
-        UsageError: Fewer than two, too many, one that is empty, or two that are the same.
+        UsageError: Fewer than that, too many, one that is empty, or two that are the same.
     """
-    if not len(names) > 1:
+    if len(names) < least:
         raise UsageError(f"{where}: expected two columns or more, features and a target.{hint}")
     if len(names) > MOST_COLUMNS:
         raise UsageError(

@@ -137,6 +137,7 @@ class TestNewRecords:
         dataset = load(tmp_path, GOOD)
         arrays = load_dataset("digits").schema
         for name in ("people.jsonl", "people.csv"):
+            (tmp_path / name).touch()
             with pytest.raises(UsageError, match="is a table, and the model was trained on arrays"):
                 new_records(str(tmp_path / name), arrays)
         with pytest.raises(UsageError, match=r"not known: expected .*one of digits"):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
@@ -362,6 +363,67 @@ class TestNewRecords:
         (tmp_path / "new.data").write_bytes(b"1,2\n3,4\n")
         found = new_records(str(tmp_path / "new.data"), schema)
         assert found.tolist() == features.tolist() == [["1", "2"], ["3", "4"]]
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("decimal", [".", ","])
+    @pytest.mark.parametrize(
+        "header", ["dose", "dose,y", "y;dose", "dose\ty", '"dose"', "\ufeffdose", " dose "]
+    )
+    def test_of_one_feature_are_read_with_and_without_the_target(
+        self, tmp_path: Path, header: str, decimal: str
+    ):
+        """A line of one column has nothing to take apart: a comma belongs to its number."""
+        schema = TableSchema.from_dict({
+            "target": "y",
+            "decimal": decimal,
+            "columns": {"dose": {"low": 0, "high": 10}, "y": {"categories": ["lo", "hi"]}},
+        })  # fmt: skip
+        path, split = tmp_path / "new.csv", next((c for c in ",;\t" if c in header), "")
+        cells = [f"1{decimal}5", "7", "", "NA"]
+        if decimal == "," == split or (decimal == "," and '"' in header):
+            cells[0] = f'"{cells[0]}"'
+        first = header.startswith("y")
+        rows = [f"lo{split}{cell}" if first else cell + (split and f"{split}hi") for cell in cells]
+        for end in ("\n", "\r\n"):
+            path.write_bytes((end.join([header, *rows]) + end).encode())
+            found = new_records(str(path), schema)
+            expected = schema.encode_new(pd.DataFrame({"dose": [1.5, 7.0, None, None]}))
+            assert schema.encode_new(found).tolist() == expected.tolist()
+        pd.DataFrame({"dose": [1.5, 7.0, None, None]}).to_parquet(tmp_path / "new.parquet")
+        found = new_records(str(tmp_path / "new.parquet"), schema)
+        assert schema.encode_new(found).tolist() == expected.tolist()
+
+    @pytest.mark.unit
+    def test_of_one_feature_without_a_header_may_leave_the_target_out(self, tmp_path: Path):
+        (tmp_path / "t.data").write_text("1.5;lo\n7;hi\n")
+        schema, _, _ = read_table(tmp_path / "t.data", "y", columns="dose,y", separator=";")
+        for content in ("1.5\n7\n", "1.5;lo\n7;hi\n", "dose\n1.5\n7\n"):
+            (tmp_path / "new.data").write_text(content)
+            assert new_records(str(tmp_path / "new.data"), schema).tolist() == [["1.5"], ["7"]]
+
+    @pytest.mark.unit
+    def test_of_two_features_need_two_columns_and_training_too(self, tmp_path: Path):
+        two, one = undeclared(["a", "b", "y"], "y"), undeclared(["a", "y"], "y")
+        (tmp_path / "new.csv").write_text("a\n1\n")
+        pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "new.parquet")
+        with pytest.raises(UsageError, match="not a header of two or more columns"):
+            new_records(str(tmp_path / "new.csv"), two)
+        with pytest.raises(UsageError, match="no column 'b'"):
+            new_records(str(tmp_path / "new.parquet"), two)
+        (tmp_path / "other.csv").write_text("b\n1\n")
+        with pytest.raises(UsageError, match="no column 'a'"):
+            new_records(str(tmp_path / "other.csv"), one)
+        for name in ("new.csv", "new.parquet"):
+            with pytest.raises(UsageError, match="two"):
+                load_dataset(str(tmp_path / name), target="a")
+
+    @pytest.mark.unit
+    def test_that_are_not_there_are_said_to_be_missing(self, tmp_path: Path):
+        table, arrays = undeclared(["a", "y"], "y"), load_dataset("digits").schema
+        for name in ("no.csv", "no.parquet", "no.npz"):
+            for schema in (table, arrays):
+                with pytest.raises(UsageError, match=f"{name} is not there"):
+                    new_records(str(tmp_path / name), schema)
 
     @pytest.mark.unit
     def test_what_is_ignored_need_not_be_there(self, tmp_path: Path):
