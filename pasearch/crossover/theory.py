@@ -1,11 +1,18 @@
 """When a simpler model is the better one: what the papers prove, and rules of thumb from runs.
 
-    Lemma 1       leave feature m out   <=>   |theta_m| <= (sqrt(c^2 + d) - |c|) / |x_m|
-    Corollary 1   c = 0, one noise      <=>   |theta_m| <= sigma
+    exact         leave feature m out  <=>  -sqrt(c^2 + d) - c <= theta_m x_m <= sqrt(c^2 + d) - c
+    Lemma 1       leave feature m out  <=   |theta_m| <= (sqrt(c^2 + d) - |c|) / |x_m|
+    Corollary 1   c = 0, equal noise:       leave feature m out  <=>  |theta_m| <= sigma
     sample size   eps = ln(alpha + beta / n): the epsilon that n records need for a target
 
-c^2 is the error of the model without noise, d = (sigma |x|)^2 - (sigma' |x'|)^2, x' the record
-without feature m, sigma' the noise without it.
+c = y - theta . x is the residual without noise, d = (sigma |x|)^2 - (sigma' |x'|)^2, x' is the
+record without feature m, and sigma' is the noise of the model without feature m. The expected
+squared error is c^2 + (sigma |x|)^2 with the feature and (c + theta_m x_m)^2 + (sigma' |x'|)^2
+without it. The exact condition compares the two.
+
+The paper prints Lemma 1 as "if and only if". Only "if" holds: leaving the feature out may cancel
+part of the residual. Counterexample: x = (1, 1), theta_m = 1, c = -1, sigma = sigma' = 0.5. The
+bound of Lemma 1 is 0.118, but the expected error is 1.5 with the feature and 0.25 without it.
 
 Source: Bao et al., section III-B (Lemma 1, Corollary 1) and VI-B.
 """
@@ -16,7 +23,7 @@ import math
 
 import numpy as np
 
-from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.checks import nonnegative, positive, whole
 from pasearch.errors import UsageError
 
 
@@ -28,28 +35,67 @@ def noise_scale(sensitivity: float, epsilon: float, delta: float) -> float:
     return sensitivity * math.sqrt(2.0 * math.log(1.25 / delta)) / positive("epsilon", epsilon)
 
 
+def find_coefficients_to_drop(
+    x: np.ndarray, residual: float, sigma: float, sigma_without: float | None = None
+) -> tuple[float, float] | None:
+    """Find the coefficients at which a model of one record is better without its last feature.
+
+    The condition is exact: the expected squared error without the feature is at most that with it
+    if and only if theta_m is in the interval.
+
+    Args:
+        x: Record, (m,). Its last entry belongs to the feature and is not 0.
+        residual: Label minus the prediction of the model with the feature, without noise.
+        sigma: Standard deviation of the noise on every coefficient, 0 or above.
+        sigma_without: The same for the model without the feature. None: `sigma`.
+
+    Returns:
+        The smallest and the largest such coefficient. None if there is no such coefficient,
+        because the model without the feature has more noise than the whole error with it.
+
+    Raises:
+        UsageError: The record has no such feature, or a number is not finite.
+
+    >>> find_coefficients_to_drop(np.array([1.0, 1.0]), residual=-1.0, sigma=0.5)
+    (-0.118..., 2.118...)
+    """
+    x = np.asarray(x, float)
+    finite = math.isfinite(residual) and np.isfinite(x).all()
+    if not (finite and x.ndim == 1 and len(x) and x[-1] != 0):
+        raise UsageError("Lemma 1 needs one record whose last feature is not 0, and its residual.")
+    without = nonnegative("sigma_without", sigma if sigma_without is None else sigma_without)
+    more = (nonnegative("sigma", sigma) * np.linalg.norm(x)) ** 2
+    square = residual**2 + float(more - (without * np.linalg.norm(x[:-1])) ** 2)
+    if square < 0.0:
+        return None
+    ends = ((side * math.sqrt(square) - residual) / float(x[-1]) for side in (-1.0, 1.0))
+    low, high = sorted(ends)
+    return low, high
+
+
 def largest_coefficient_to_drop(
     x: np.ndarray, error: float, sigma: float, sigma_without: float | None = None
 ) -> float:
-    """Return up to which size a coefficient is better left out (Lemma 1), for one record.
+    """Return the bound of Lemma 1: a sufficient condition that needs no sign of the residual.
+
+    A coefficient of at most this size is better left out. The converse does not hold: a larger one
+    may be better left out too (`find_coefficients_to_drop` is exact).
 
     Args:
-        x: The record, (m,); its last entry is the feature's, not 0.
-        error: The squared error of the model without noise on it, 0 or above.
-        sigma: Standard deviation of the noise on every coefficient.
-        sigma_without: Of the noise of the model without the feature; None: the same.
+        x: Record, (m,). Its last entry belongs to the feature and is not 0.
+        error: Squared error of the model with the feature, without noise, 0 or above.
+        sigma: Standard deviation of the noise on every coefficient, 0 or above.
+        sigma_without: The same for the model without the feature. None: `sigma`.
 
     Raises:
         UsageError: The record has no such feature, or the model without it has more noise.
     """
-    x = np.asarray(x, float)
-    if not (x.ndim == 1 and len(x) and x[-1] != 0 and error >= 0.0):
-        raise UsageError("Lemma 1 is of one record whose last feature is not 0, and an error.")
-    without = sigma if sigma_without is None else sigma_without
-    d = float((sigma * np.linalg.norm(x)) ** 2 - (without * np.linalg.norm(x[:-1])) ** 2)
-    if d < 0.0:
-        raise UsageError("The model without the feature has more noise: Lemma 1 is not of that.")
-    return (math.sqrt(error + d) - math.sqrt(error)) / abs(float(x[-1]))
+    found = find_coefficients_to_drop(
+        x, math.sqrt(nonnegative("error", error)), sigma, sigma_without
+    )
+    if found is None or not found[0] <= 0.0 <= found[1]:
+        raise UsageError("Lemma 1 does not hold where the model without the feature has more noise.")
+    return min(abs(each) for each in found)
 
 
 def features_worth_their_noise(coefficients: np.ndarray, sigma: float) -> np.ndarray:

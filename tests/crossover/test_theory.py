@@ -13,6 +13,7 @@ from pasearch.crossover.theory import (
     epsilon_needed,
     epsilon_of_one_more_feature,
     features_worth_their_noise,
+    find_coefficients_to_drop,
     largest_coefficient_to_drop,
     noise_scale,
     records_needed,
@@ -21,26 +22,64 @@ from pasearch.crossover.theory import (
 from pasearch.errors import UsageError
 
 
-def simulated(theta: float, x: np.ndarray, c: float, sigma: float, without: float) -> float:
-    """Return the mean squared error without the feature less that with it, over draws of noise."""
-    draw, draws = np.random.default_rng(0), 400_000
-    rest = x.copy()
-    rest[-1] = 0.0
-    full = c + draw.normal(0.0, sigma * np.linalg.norm(x), draws)
-    # Without the feature the model misses theta x_m; the sign of the rest is the worse one.
-    less = c + abs(theta * x[-1]) + draw.normal(0.0, without * np.linalg.norm(rest), draws)
-    return float(np.mean(less**2) - np.mean(full**2))
+def simulated(
+    theta: float, x: np.ndarray, residual: float, sigma: float, without: float
+) -> tuple[float, float]:
+    """Return the mean squared error with and without the last feature, over draws of noise.
+
+    The other coefficients are arbitrary, and the label is what gives the residual. Both models are
+    built and evaluated as such: nothing here uses the formulas under test.
+    """
+    draw, draws = np.random.default_rng(0), 100_000
+    coefficients = np.r_[draw.normal(size=len(x) - 1), theta]
+    label = residual + coefficients @ x
+    full = label - (coefficients + draw.normal(0.0, sigma, (draws, len(x)))) @ x
+    noise = draw.normal(0.0, without, (draws, len(x) - 1))
+    less = label - (coefficients[:-1] + noise) @ x[:-1]
+    return float(np.mean(full**2)), float(np.mean(less**2))
+
+
+X = np.array([0.3, -1.0, 0.8])
 
 
 class TestLemma1:
     @pytest.mark.statistical
-    @pytest.mark.parametrize("c", [0.0, 0.5])
-    @pytest.mark.parametrize("without", [1.0, 0.6])
-    def test_it_is_where_a_simulation_changes_sign(self, c: float, without: float):
-        x = np.array([0.3, -1.0, 0.8])
-        limit = largest_coefficient_to_drop(x, c**2, 1.0, without)
-        assert simulated(0.9 * limit, x, c, 1.0, without) < 0
-        assert simulated(1.1 * limit, x, c, 1.0, without) > 0
+    @pytest.mark.parametrize("last", [0.8, -0.8])
+    @pytest.mark.parametrize("residual", [-0.5, 0.0, 0.5])
+    @pytest.mark.parametrize("without", [1.0, 0.6, 1.2])
+    def test_the_exact_condition_is_where_a_simulation_changes_sign(
+        self, last: float, residual: float, without: float
+    ):
+        x = np.array([0.3, -1.0, last])
+        interval = find_coefficients_to_drop(x, residual, 1.0, without)
+        assert interval is not None
+        width = interval[1] - interval[0]
+        for end, outwards in zip(interval, (-1, 1), strict=True):
+            full, less = simulated(end - 0.1 * width * outwards, x, residual, 1.0, without)
+            assert less < full, "inside the interval the feature is better left out"
+            full, less = simulated(end + 0.1 * width * outwards, x, residual, 1.0, without)
+            assert less > full, "outside the interval the feature is worth its noise"
+
+    @pytest.mark.statistical
+    @pytest.mark.parametrize("residual", [-0.5, 0.5])
+    @pytest.mark.parametrize("sign", [-1, 1])
+    def test_the_papers_bound_is_sufficient_at_both_signs(self, residual: float, sign: int):
+        limit = largest_coefficient_to_drop(X, residual**2, 1.0, 0.6)
+        full, less = simulated(0.95 * sign * limit, X, residual, 1.0, 0.6)
+        assert less < full
+
+    @pytest.mark.statistical
+    def test_the_papers_bound_is_not_necessary(self):
+        x = np.array([1.0, 1.0])
+        assert largest_coefficient_to_drop(x, 1.0, 0.5) == pytest.approx(0.118, abs=5e-4)
+        assert find_coefficients_to_drop(x, -1.0, 0.5) == pytest.approx((-0.118, 2.118), abs=5e-4)
+        full, less = simulated(1.0, x, -1.0, 0.5, 0.5)
+        assert full == pytest.approx(1.5, abs=0.02)
+        assert less == pytest.approx(0.25, abs=0.005)
+
+    @pytest.mark.unit
+    def test_no_coefficient_is_left_out_for_more_noise_than_error(self):
+        assert find_coefficients_to_drop(np.array([5.0, 0.1]), 0.0, 1.0, 2.0) is None
 
     @pytest.mark.property
     @settings(deadline=None, max_examples=60)
@@ -65,6 +104,12 @@ class TestLemma1:
     def test_a_record_without_the_feature_is_refused(self, x: list[float]):
         with pytest.raises(UsageError, match="Lemma 1"):
             largest_coefficient_to_drop(np.array(x), 0.0, 1.0)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("residual", [math.nan, math.inf])
+    def test_a_residual_that_is_not_finite_is_refused(self, residual: float):
+        with pytest.raises(UsageError, match="residual"):
+            find_coefficients_to_drop(X, residual, 1.0)
 
     @pytest.mark.unit
     def test_less_noise_with_the_feature_is_refused(self):
