@@ -28,11 +28,12 @@ def eq9_as_printed(
     acceptable_loss: float,
     validation_size: int,
     failure_probability: float,
-    runs: int,
+    runs: Sequence[int],
     epsilon: float,
 ) -> Claim:
     """Return the claim of Eq. 9 as printed, with ln(1/(e' d k)); arguments of `eq9_corrected`."""
-    prime = _epsilon_prime(acceptable_loss, validation_size, failure_probability, float(runs))
+    (k,) = runs
+    prime = _epsilon_prime(acceptable_loss, validation_size, failure_probability, float(k))
     return Claim(
         value=_eq9(epsilon, prime),
         source="Bao et al. Eq. 9, as printed",

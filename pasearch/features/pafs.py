@@ -40,6 +40,10 @@ class PrivacyAwareFeatureSelection(Evolving, Comparing):
     )
     no_size: ClassVar[str] = "searches over sizes too"
     share: ClassVar[float | None] = 0.6
+    printed: ClassVar[str] = (
+        "the paper prints 49.63 for its settings; this formula gives 49.607 for 2,313 distinct "
+        "sets at epsilon 0.1, a number that depends on the records, and 103.8 for all 6,000"
+    )
     population: int = 20
     generations: int = 3
     alpha: float = 0.3

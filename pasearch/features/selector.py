@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from pasearch.accounting.accountants import price
 from pasearch.accounting.checks import whole
 from pasearch.accounting.claims import Claim, eq8
 from pasearch.data.front_ends import MaxPool
@@ -264,6 +265,7 @@ class Comparing(Selector):
     share: ClassVar[float | None] = SELECTION_SHARE
     centred: ClassVar[bool] = True
     shows_trials: ClassVar[bool] = True
+    printed: ClassVar[str] = ""
 
     def charged(self, trainer: type[Trainer]) -> int:
         """Return how many releases candidates are trained from: one each, if they share none."""
@@ -280,11 +282,18 @@ class Comparing(Selector):
     def claims(
         self, form: Form, trainer: type[Trainer], noises: Mapping[str, float], delta: float
     ) -> list[Claim]:
-        """Return the paper's own price of the trainings (Eq. 8), which is for pure epsilon-DP."""
-        if trainer.noise_name != "epsilon":
+        """Return the paper's own price of the trainings (Eq. 8), which is for pure epsilon-DP.
+
+        Trainings of (epsilon, delta)-DP enter with their epsilon at the run's delta. There is no
+        claim for trainings that share one release: the paper has no such trainings.
+        """
+        if trainer.shared:
             return []
-        one = noises[self.training_line]
-        return [eq8(epsilon=one, runs=self.trainings, delta_prime=delta)]
+        noise = noises[self.training_line]
+        event = trainer.knob(form.split.trial_slots, form.schema.regression).event(noise)
+        one = noise if trainer.noise_name == "epsilon" else price(event, delta).epsilon
+        claim = eq8(epsilon=one, runs=self.trainings, delta_prime=delta)
+        return [claim.beside_printed(self.printed)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from pasearch.features.selector import SELECTION_SHARE, Sized
 from pasearch.features.selectors import choice_of
 from pasearch.features.trainers import trainer_of
 from pasearch.planning import events_by_partition
+from pasearch.report.plan import feature_plan_text
 from pasearch.training.settings import linear_recipe
 
 MEANS, FINAL = ("feature means", "train", 1), ("final training", "train", 1)
@@ -172,13 +173,36 @@ class TestPafs:
     def test_prints_the_papers_figure_beside(self):
         plan = plan_of("pafs")
         claim = eq8(epsilon=plan.noise("candidate training"), runs=8, delta_prime=1e-5)
-        assert plan.claims() == [claim]
-        assert plan_of("pafs", "dpsgd").claims() == plan_of("all").claims() == []
+        (found,) = plan.claims()
+        assert (found.value, found.source) == (claim.value, claim.source)
+        assert "the paper prints 49.63" in found.describe()
+        assert plan_of("all").claims() == plan_of("pafs", number=True).claims() == []
+
+    @pytest.mark.unit
+    def test_a_training_of_dp_sgd_enters_the_papers_figure_with_its_own_price(self):
+        plan = plan_of("pafs", "dpsgd")
+        knob = trainer_of("dpsgd", False).knob(plan.split.trial_slots, False)
+        one = price(knob.event(plan.noise("candidate training")), 1e-5).epsilon
+        (found,) = plan.claims()
+        assert found.value == eq8(epsilon=one, runs=8, delta_prime=1e-5).value
+        assert one < plan.price.epsilon < found.value
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("method", ["cfs-greedy", "cfs-ga"])
+    def test_correlation_based_selection_prints_the_papers_figure(self, method: str):
+        (found,) = plan_of(method).claims()
+        assert found.value == 2.31
+        assert "not reproduced" in found.describe()
+        assert found.describe() in feature_plan_text(plan_of(method))
+
+    @pytest.mark.unit
+    def test_noisy_entropies_print_what_the_paper_charges_for_them(self):
         entropies = plan_of("cfs-greedy", merits="entropies")
         mechanism = NoisyEntropies(
             epsilon=entropies.noise("entropies"), attributes=attributes_of(entropies.schema)
         )
-        (claim,) = entropies.claims()
+        claim, printed = entropies.claims()
+        assert printed.value == 2.31
         assert claim == mechanism.claim(n=entropies.split.train, delta=1e-5)
         assert claim.value is not None
         assert claim.value > entropies.price.epsilon  # from a sensitivity that is not tight

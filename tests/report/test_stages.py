@@ -351,7 +351,7 @@ def without_figure() -> dict[str, tuple[Any, str]]:
     few = {"acceptable_loss": 0.05, "validation_size": 50, "failure_probability": 0.05}
     step = {"sampling_probability": 0.25, "noise_multiplier": 6.0, "steps": 9}
     return {
-        "eq9": (eq9_corrected(**few, runs=400, epsilon=2.0), "more validation records"),
+        "eq9": (eq9_corrected(**few, runs=(400,), epsilon=2.0), "more validation records"),
         "theorem 3": (yu_theorem3(**step, delta=1e-5), "up to 1 / (16 sigma)"),
         "eq8": (eq8(epsilon=700.0, runs=10**12, delta_prime=1e-5), "exceeds every number"),
     }
