@@ -304,6 +304,10 @@ class TestPlan:
     def test_a_frozen_layer_and_another_activation_are_the_recipes(self):
         layers = asked("rwt").plan.space.candidate((0,)).architecture.layers
         assert [layer.trainable for layer in layers] == [False]  # type: ignore[union-attr]
+        deep = {"layers": [{"kind": "dense", "units": units} for units in (8, 7, 6)]}
+        layers = asked("rwt", architecture=deep).plan.space.candidate((0,)).architecture.layers
+        flags = [layer.trainable for layer in layers]  # type: ignore[union-attr]
+        assert flags == [False, False, True], "the last two layers, as `crossover +rwt`"
         relu = {"layers": [{"kind": "dense", "units": 6, "activation": "relu"}]}
         layers = asked("dpsgd-tanh", architecture=relu).plan.space.candidate((0,)).architecture
         assert layers.layers[0].activation == "tanh"  # type: ignore[union-attr]

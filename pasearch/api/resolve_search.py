@@ -155,7 +155,9 @@ def _given(
     """
     presets = [_preset(each) for each in request.recipes]
     several = len(presets) > 1
-    changing = [each for each in presets if each.activation or each.frozen or each.full_batches]
+    changing = [
+        each for each in presets if each.activation or each.trained_last or each.full_batches
+    ]
     settled = partial(_settled, request=request, regression=regression)
     if request.architecture is None and not changing and not several:
         if request.space != "auto":
@@ -262,8 +264,8 @@ def _changed(candidate: Candidate, recipe: Mapping[str, Any]) -> Candidate:
     network, preset = candidate.architecture, _preset(recipe)
     if preset.activation:
         network = network.with_activation(preset.activation)
-    if preset.frozen:
-        network = network.frozen(preset.frozen)
+    if preset.trained_last:
+        network = network.train_last(preset.trained_last)
     return replace(candidate, architecture=network)
 
 

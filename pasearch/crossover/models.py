@@ -4,7 +4,7 @@
 |---|---|
 | `linear`, `fcn`, `cnn`, `net.toml` | no hidden layer; the default network of the space; a file |
 | `...+scattering`, `...+pca:60` | the same behind a front end |
-| `...+rwt` | the last hidden layer and the output are trained, the others as drawn |
+| `...+rwt` | random weights training: the last two layers are trained, as by the recipe `rwt` |
 | `...+full-batches`, `...+recipe:NAME` | the same, trained otherwise |
 | `...+cfs:6`, `...+random:6` | the same on six features: CFS-Greedy's, or any |
 | `...+columns:age,sex`, `...+numbers` | the same on these columns, or on all but categories |
@@ -29,6 +29,7 @@ from pasearch.errors import UsageError, nearest
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.spaces.space import space
+from pasearch.training.presets import RANDOM_WEIGHTS_TRAINED_LAST
 from pasearch.training.settings import full_batches
 
 if TYPE_CHECKING:
@@ -214,10 +215,7 @@ def _with(model: Model, part: str, regression: bool) -> Model:
     """Return a model with one part more of its name."""
     candidate = model.candidate
     if part == "rwt":
-        layers = [bool(getattr(each, "trainable", False)) for each in candidate.architecture.layers]
-        if not any(layers):
-            raise UsageError(f"Model {model.name!r} has no hidden layer to freeze: leave +rwt out.")
-        frozen = candidate.architecture.frozen(max(0, sum(layers) - 1) or 1)
+        frozen = candidate.architecture.train_last(RANDOM_WEIGHTS_TRAINED_LAST)
         return replace(model, candidate=replace(candidate, architecture=frozen))
     if part == "full-batches":
         return replace(model, candidate=replace(candidate, settings=full_batches(regression)))

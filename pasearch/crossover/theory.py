@@ -94,7 +94,9 @@ def largest_coefficient_to_drop(
         x, math.sqrt(nonnegative("error", error)), sigma, sigma_without
     )
     if found is None or not found[0] <= 0.0 <= found[1]:
-        raise UsageError("Lemma 1 does not hold where the model without the feature has more noise.")
+        raise UsageError(
+            "Lemma 1 does not hold where the model without the feature has more noise."
+        )
     return min(abs(each) for each in found)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from pasearch.accounting.checks import whole
 from pasearch.errors import UsageError
 from pasearch.spaces.layers import LAYERS, Conv, Dense, Layer, Norm, Pool, Shape, check_activation
 
@@ -103,6 +104,34 @@ class Architecture:
                 f"hidden layers with weights of {self.describe()!r}."
             )
         return self._with({"trainable": False}, places[:first])
+
+    def train_last(self, count: int) -> Architecture:
+        """Freeze all layers but the last `count` at their random start (random weights training).
+
+        Layers are counted as the paper does: the output layer, and hidden layers that are neither
+        pooling nor normalisation. At least the first of these hidden layers is frozen.
+
+        Args:
+            count: Layers to train, the output layer included; 1 or more.
+
+        Raises:
+            UsageError: There is no hidden layer to freeze.
+
+        Source: Bao et al., section VII-C.
+
+        >>> table_xxix = Architecture(layers=tuple(Dense(units=each) for each in (1024, 512, 64)))
+        >>> table_xxix.train_last(2).parameters((784,), 10)
+        (1362122, 33482)
+        """
+        hidden = [i for i, each in enumerate(self.layers) if not isinstance(each, (Pool, Norm))]
+        if not hidden:
+            raise UsageError(
+                f"{self.describe()!r} has no hidden layer to freeze: random weights training needs "
+                "one. Give a network with hidden layers, or train all layers."
+            )
+        trained = min(whole("count", count), len(hidden)) - 1
+        end = hidden[-trained] if trained else hidden[-1] + 1
+        return self.frozen(sum(not isinstance(each, Pool) for each in self.layers[:end]))
 
     def with_activation(self, name: str) -> Architecture:
         """Return the same with one activation at every layer that has one other than "linear"."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -292,6 +293,40 @@ def test_any_prefix_can_be_frozen(first: int, flags: str):
     total, trainable = frozen.parameters((1, 8, 8), 3)
     assert built_counts(frozen.build((1, 8, 8), 3)) == (total, trainable)
     assert trainable >= 8 * 3 + 3
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("count", "flags"), [(1, "000"), (2, "001"), (3, "001"), (9, "001")])
+def test_the_last_layers_are_trained_and_the_first_never(count: int, flags: str):
+    trained = CNN.train_last(count)
+    found = [layer.trainable for layer in trained.layers if not isinstance(layer, Pool)]
+    assert "".join(str(int(each)) for each in found) == flags
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("hidden", "weights"),
+    [((1024, 512, 64), 33_482), ((128, 64), 64 * 128 + 64 + 650), ((64,), 650)],
+    ids=str,
+)
+def test_random_weights_training_trains_the_last_two_layers(hidden: tuple[int, ...], weights: int):
+    """Table XXIX prints 33,482 for the first of these networks."""
+    network = Architecture(layers=tuple(Dense(units=units) for units in hidden))
+    assert network.train_last(2).parameters((784,), 10)[1] == weights
+
+
+@pytest.mark.unit
+def test_what_is_frozen_stays_frozen():
+    layers = (Dense(units=4), Dense(units=3), Dense(units=2, trainable=False))
+    found = Architecture(layers=layers).train_last(3)
+    assert [layer.trainable for layer in found.layers] == [False, True, False]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("layers", [(), (Pool(),), (Norm(groups=2),)], ids=str)
+def test_a_network_without_hidden_layers_has_none_to_freeze(layers: tuple[Any, ...]):
+    with pytest.raises(UsageError, match="no hidden layer to freeze"):
+        Architecture(layers=layers).train_last(2)
 
 
 @pytest.mark.unit
