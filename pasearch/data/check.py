@@ -66,6 +66,7 @@ class CheckReport:
         first: What is said before all else; empty if nothing is.
         problems: Table first, then column by column in the file's order.
         proposed: A complete schema, guessed from the records.
+        declared: What of it was declared beforehand.
     """
 
     path: Path
@@ -73,6 +74,7 @@ class CheckReport:
     first: str = ""
     problems: tuple[Problem, ...]
     proposed: TableSchema
+    declared: TableSchema
 
     def text(self) -> str:
         """Return it for a terminal, with the warning before all values."""
@@ -83,7 +85,7 @@ class CheckReport:
 
     def toml(self) -> str:
         """Return the proposed schema as a file to edit, the warning first."""
-        return f"{TOML_WARNING}\n{self.proposed.to_toml_text()}"
+        return f"{TOML_WARNING}\n{self.proposed.to_toml_text(self.declared)}"
 
 
 def check_table(
@@ -114,6 +116,7 @@ def check_table(
     Cost: none is charged, for nothing is released: the report is private.
     """
     path = Path(path)
+    chosen = target is None and schema is None
     _check_kind(path)
     (declared, features, labels), faults = read_with_faults(
         path, target, schema, quotes=quotes, columns=columns, separator=separator
@@ -142,9 +145,10 @@ def check_table(
     return CheckReport(
         path=path,
         n=len(labels),
-        first=_many_words(parsed, usable),
+        first=_many_words(parsed, usable, faults, complete.target, labels, chosen=chosen),
         problems=tuple(problem.below(above) for problem in problems),
         proposed=complete,
+        declared=declared,
     )
 
 
@@ -180,13 +184,44 @@ def _no_row_words(path: Path, declared: TableSchema, faults: Sequence[Fault | No
     return f"{path}: no row can be used. What most rows have: {why}."
 
 
-def _many_words(parsed: np.ndarray, usable: np.ndarray) -> str:
-    """Return what is said before all else if many rows cannot be used."""
+def _many_words(
+    parsed: np.ndarray, usable: np.ndarray, faults: Sequence[Fault | None], target: Column,
+    labels: ColumnCells, *, chosen: bool,
+) -> str:  # fmt: skip
+    """Return what is said before all else if many rows cannot be used.
+
+    Args:
+        parsed: Which rows can be read.
+        usable: Which of them also have a target that is known.
+        faults: Why each row cannot be read.
+        target: As it is proposed.
+        labels: The target's cells.
+        chosen: Whether the target is the last column because nobody named one.
+    """
     n, bad = len(usable), len(usable) - np.count_nonzero(usable)
     if not bad > MANY * n:
         return ""
+    lost = np.count_nonzero(parsed & ~usable)
+    if 2 * lost > bad:
+        values, name = len(target.count(labels)), repr(target.name)
+        fault = f"the target {name} has {values:,} values"
+        if chosen:
+            fault = f"the last column {name} was taken as the target and has {values:,} values"
+        known = "number" if target.kind == "number" else "one of the classes"
+        return (
+            f"{lost:,} of {n:,} rows cannot be used, for their target is no {known}: {fault}; use "
+            "`target=` to predict another column, or `regression=True` if it is a number. What is "
+            "proposed is made from the rows that can be read."
+        ).replace("no one", "none")
+    coded = sum(fault is Fault.ENCODING for fault in faults)
+    if coded > MANY * n:
+        return (
+            f"{coded:,} of {n:,} rows are not UTF-8 and cannot be used: save the file as CSV UTF-8 "
+            'first. It may be Latin-1 or Windows-1252 (pandas: read_csv(path, encoding="cp1252"), '
+            "then to_csv(path, index=False))."
+        )
     # A row of no known class still has values in the other columns.
-    others = "the others" if (parsed == usable).all() else "the rows that can be read"
+    others = "the others" if not lost else "the rows that can be read"
     return (
         f"{bad:,} of {n:,} rows cannot be used: mend the file first (see below). What is proposed "
         f"is made from {others}."
@@ -254,7 +289,10 @@ class _Read:
             problems=list(column_problems(seen, parsed)),
             numeric=numeric,
             read=len(seen.finite) if numeric else 0,
-            fits=tuple(seen.fits) if numeric and seen.open_form else (),
+            # A unit is of its column alone.
+            fits=tuple(replace(each, units=()) for each in seen.fits)
+            if numeric and seen.open_form
+            else (),
             dotted=numeric and any("." in text for text in seen.values),
             marks=tuple(sorted(seen.words)) if open_ and seen.kind in ("number", "date") else (),
         )

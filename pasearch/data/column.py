@@ -87,7 +87,7 @@ READING_KEYS = ("missing", "decimal", "thousands")
 """How the cells of a column are read."""
 
 KEYS_OF = {
-    "number": ("low", "high", "bins"),
+    "number": ("low", "high", "bins", "units"),
     "category": ("categories", "case"),
     "text": ("vocabulary",),
     "date": ("lower", "upper", "format", "parts"),
@@ -95,8 +95,8 @@ KEYS_OF = {
 """What is declared of columns of one kind alone."""
 
 COLUMN_KEYS = (
-    "kind", "low", "high", "bins", "categories", "case", "vocabulary", "lower", "upper", "format",
-    "parts", *READING_KEYS,
+    "kind", "low", "high", "bins", "units", "categories", "case", "vocabulary", "lower", "upper",
+    "format", "parts", *READING_KEYS,
 )  # fmt: skip
 
 
@@ -141,6 +141,8 @@ class Column:
         bins: Of a number: how many of equal width, or the edges between them, rising, or
             "quantiles", to be estimated privately; 0 for none. None is `BINS`, of equal width where
             the bounds are declared, and at quantiles where they are estimated.
+        units: Of a number: texts that may stand before or behind it, such as "$" or "kg", and by
+            how much each multiplies it: `{"$": 1, "K": 1000}`.
         categories: Of a category; None: to be estimated privately.
         vocabulary: Of a text: single words in lower case.
         case: Of a category: whether capitals matter; False takes YES, Yes and yes for one, and
@@ -164,6 +166,7 @@ class Column:
     low: float | None = None
     high: float | None = None
     bins: int | tuple[float, ...] | str | None = None
+    units: tuple[tuple[str, float], ...] | None = None
     categories: tuple[str, ...] | None = None
     vocabulary: tuple[str, ...] | None = None
     case: bool | None = None
@@ -213,8 +216,18 @@ class Column:
 
     def _check_reading(self) -> None:
         """Check how cells are read: a mark that is declared is no category."""
+        if self.units is not None:
+            given = self.units.items() if isinstance(self.units, Mapping) else self.units
+            try:
+                units = tuple((composed(unit), float(factor)) for unit, factor in given)
+            except (TypeError, ValueError, OverflowError):
+                raise self._refusal(
+                    f"units is {self.units!r}: expected the factor of each, such as "
+                    '{ "$" = 1, "K" = 1000 }.'
+                ) from None
+            self._set("units", units)
         try:
-            form_of(self.decimal, self.thousands)
+            form_of(self.decimal, self.thousands, self.units)
         except UsageError as error:
             raise self._refusal(str(error)) from None
         if self.missing is not None:
@@ -355,7 +368,7 @@ class Column:
             named = set(map(self._folded, self.categories))
             usual = frozenset(mark for mark in usual if self._folded(mark) not in named)
         marks = MISSING | usual | frozenset(self.missing or ())
-        form = form_of(self.decimal, self.thousands)
+        form = form_of(self.decimal, self.thousands, self.units)
         return Reading(marks, form, truth=self.kind == "number")
 
     def read_as(self, usual: Mapping[str, Any]) -> Column:
@@ -570,6 +583,7 @@ class Column:
     def to_json(self) -> dict[str, Any]:
         """Return plain values: the name, and what is declared."""
         declared = {key: getattr(self, key) for key in COLUMN_KEYS}
+        declared["units"] = None if self.units is None else dict(self.units)
         return {"name": self.name} | {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in declared.items()

@@ -7,6 +7,9 @@
 | decimal "," | 12.3 | missing | 3.5 | missing | missing | missing |
 | decimal ",", thousands "." | 12.3 | 12300 | 3.5 | missing | missing | 1234.5 |
 
+In any form, 3.5 behind U+2212, the sign for minus, and `(3.5)`, as accountants write it, are -3.5.
+Declared units are left out, before or behind the number, and each multiplies it by its factor.
+
 Groups are whole or the cell is no number: behind the first, of one to three digits and not 0, each
 has three digits (two in the middle, as in India, will do). What is no number is missing; nothing
 raises.
@@ -21,7 +24,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -109,13 +112,15 @@ class NumberForm:
     Args:
         decimal: What stands before the decimals, "." or ",".
         thousands: What stands between groups of digits; None: nothing does.
+        units: Texts that may stand before or behind a number, and the factor of each.
 
     Raises:
-        UsageError: Other characters, or one for both.
+        UsageError: Other characters, one for both, or a unit that could be part of a number.
     """
 
     decimal: str = "."
     thousands: str | None = None
+    units: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not (isinstance(self.decimal, str) and self.decimal in (*DECIMALS,)):
@@ -129,6 +134,14 @@ class NumberForm:
                 f"{', '.join(repr(each) for each in THOUSANDS if each != self.decimal)}, and "
                 f"another than decimal, which is {self.decimal!r}."
             )
+        for unit, factor in self.units:
+            if unit != "+" and (unit != unit.strip() or unit[:1] in UNSUITED):
+                raise UsageError(
+                    f'units holds {unit!r}: expected a text such as "$" or "kg", which does not '
+                    "begin with a digit, a sign, a point or a parenthesis."
+                )
+            if not (math.isfinite(factor) and factor > 0):
+                raise UsageError(f"units: {unit!r} is {factor!r}: expected a factor above 0.")
 
     @property
     def plain(self) -> bool:
@@ -139,6 +152,25 @@ class NumberForm:
         """Return a finite number, or NaN."""
         if text is None:
             return math.nan
+        number = self._unmarked(text)
+        return self._marked(text) if math.isnan(number) else number
+
+    def _marked(self, text: str) -> float:
+        """Return a number with a sign for minus, parentheses or units, or NaN."""
+        text, factor = text.replace("\u2212", "-"), 1.0
+        if text[:1] == "(" and text[-1:] == ")":
+            text, factor = text[1:-1].strip(), -1.0
+        elif self.units and text[:1] in ("-", "+"):
+            text, factor = text[1:].lstrip(), -1.0 if text[0] == "-" else 1.0
+        signed = factor < 0
+        for unit, by in sorted(self.units, key=lambda each: -len(each[0])):
+            rest = text.removeprefix(unit)
+            rest = text.removesuffix(unit) if rest == text else rest
+            text, factor = (text, factor) if rest == text else (rest.strip(), factor * by)
+        return math.nan if signed and text[:1] in ("-", "+") else factor * self._unmarked(text)
+
+    def _unmarked(self, text: str) -> float:
+        """Return a number of digits, points and groups alone, or NaN."""
         if self.decimal != "." or self.thousands is not None:
             text = self._in_plain_form(text)
         try:
@@ -156,11 +188,16 @@ class NumberForm:
         return text.replace(self.decimal, ".")
 
 
+UNSUITED = "0123456789+-.,()"
+"""How no unit begins: it would be part of the number."""
+
 PLAIN = NumberForm()
 """How numbers are written where nothing is declared: as Python has them."""
 
 
-def form_of(decimal: object, thousands: object) -> NumberForm:
+def form_of(
+    decimal: object, thousands: object, units: tuple[tuple[str, float], ...] | None = None
+) -> NumberForm:
     """Return the form that is declared; None of either: nothing is.
 
     Raises:
@@ -168,7 +205,7 @@ def form_of(decimal: object, thousands: object) -> NumberForm:
     """
     point: Any = PLAIN.decimal if decimal is None else decimal
     group: Any = thousands
-    return NumberForm(point, group)
+    return NumberForm(point, group, units or ())
 
 
 FORMS = (
@@ -181,7 +218,12 @@ SAMPLE = 32
 """So many different texts tell whether forms other than the plain one are worth a try."""
 
 
-def fitting_forms(counts: Mapping[str, int], *, decimal: str | None = None) -> list[NumberForm]:
+def fitting_forms(
+    counts: Mapping[str, int],
+    *,
+    decimal: str | None = None,
+    units: tuple[tuple[str, float], ...] = (),
+) -> list[NumberForm]:
     """Return the forms that read the most of some texts, the likeliest first; none if none does.
 
     It looks at values: for the curator's check alone. Where the plain form reads everything, it is
@@ -190,10 +232,12 @@ def fitting_forms(counts: Mapping[str, int], *, decimal: str | None = None) -> l
     Args:
         counts: How often each text occurs.
         decimal: What stands before decimals elsewhere in the table, if that is known.
+        units: Of the forms, as of `NumberForm`.
     """
-    tried = [form for form in FORMS if decimal is None or form.decimal == decimal]
-    if decimal in (None, PLAIN.decimal) and _read(counts, PLAIN) == sum(counts.values()):
-        return [PLAIN] if counts else []
+    forms = [replace(form, units=units) for form in FORMS]
+    tried = [form for form in forms if decimal is None or form.decimal == decimal]
+    if decimal in (None, PLAIN.decimal) and _read(counts, forms[0]) == sum(counts.values()):
+        return [forms[0]] if counts else []
     sample = {text: 1 for text in islice(counts, SAMPLE)}
     if not any(2 * _read(sample, form) >= len(sample) for form in tried):
         return []

@@ -22,6 +22,7 @@ from pasearch.data.numbers import PLAIN, NumberForm, fitting_forms
 from pasearch.data.proposals import MOST_CATEGORIES, bounds_of, days_outwards
 from pasearch.data.seen import Seen, alike, by_frequency
 from pasearch.data.text_columns import TextTable
+from pasearch.data.units import units_of
 from pasearch.shown import shown
 
 SHOWN = 20
@@ -161,6 +162,8 @@ def _form_words(form: NumberForm) -> str:
     """Return what a schema says of a form."""
     told = [f'decimal = "{form.decimal}"'] if form.decimal != PLAIN.decimal else []
     told += [f'thousands = "{form.thousands}"'] if form.thousands is not None else []
+    factors = ", ".join(f'"{unit}" = {factor:.12g}' for unit, factor in form.units)
+    told += [f"units = {{ {factors} }}"] if factors else []
     return " and ".join(told)
 
 
@@ -170,13 +173,18 @@ def _number_problems(seen: Seen) -> Iterator[Problem]:
     if len(seen.finite) != seen.present:
         unread = {text: n for text, n in seen.values.items() if math.isnan(_number(seen, text))}
         what = f"not a number, {_examples(unread)}"
-        fits = [] if seen.open_form or not unread else fitting_forms(unread)
+        fits = (
+            []
+            if seen.open_form
+            else fitting_forms(unread) or fitting_forms(unread, units=units_of(unread))
+        )
         if fits:
             what += f"; {_form_words(fits[0])} would read it"
         yield from at(name, what, seen.rows(unread) if unread else ())
     for code, far in seen.codes:
-        what = f"{code} lies apart from all other numbers and occurs often, as if it meant missing"
-        told = "proposed so" if far and not column.declared else f'if so: missing = ["{code}"]'
+        said = f"{code:.15g}"
+        what = f"{said} lies apart from all other numbers and occurs often, as if it meant missing"
+        told = "proposed so" if far and not column.declared else f'if so: missing = ["{said}"]'
         yield from at(name, f"{what}; {told}", values == code)
     if column.bounds is not None:
         low, high = column.bounds
@@ -252,6 +260,10 @@ def _category_problems(seen: Seen) -> Iterator[Problem]:
         said = ", ".join(map(_quoted, twins))
         what = "differ in spaces alone: they are different categories, so correct the data"
         yield Problem(column=name, what=f"{said} {what}")
+    if column.kind is None and seen.numeric and seen.coded:
+        codes = [t for t in seen.values if t[0] == "0" and len(t) > 1] or list(seen.values)
+        what = f"codes of digits, {_examples(codes)}: proposed as categories, not as numbers"
+        yield Problem(column=name, what=what)
     known = column.categories or ()
     for text in seen.words[:SHOWN] if len(seen.words) < len(seen.counts) else ():
         if text not in known:
@@ -263,9 +275,9 @@ def _category_problems(seen: Seen) -> Iterator[Problem]:
         what = f"{found:,} different values: the {most} most frequent are proposed"
         yield from [Problem(column=name, what=what)] if found > most else []
         return
-    fold = str.casefold if column.case is False else str
-    named = set(map(fold, known))
-    alien = [value for value in by_frequency(seen.counts) if fold(value) not in named]
+    values = by_frequency(seen.counts)
+    codes = column.codes(np.array(values, object))
+    alien = [value for value, code in zip(values, codes, strict=True) if code == len(known)]
     spelled = {each.casefold(): each for each in known}
     for value in alien[:SHOWN]:
         near = spelled.get(value.casefold())
@@ -279,15 +291,14 @@ def _category_problems(seen: Seen) -> Iterator[Problem]:
 def _class_problems(seen: Seen) -> Iterator[Problem]:
     name, declared = seen.column.name, seen.column.categories
     classes = by_frequency(seen.names)[:MOST_CATEGORIES] if declared is None else declared
-    fold = str.casefold if seen.case is False else str
     found = Counter[str]()
     for text, times in seen.counts.items():
-        found[fold(text)] += times
+        found[seen.key(text)] += times
     if declared is None and seen.numeric and len(classes) > 2:
         what = f"{len(classes)} different whole numbers: proposed as classes"
         yield Problem(column=name, what=f"{what}; if they are quantities, say `regression=True`")
     for each in classes:
-        if (times := found[fold(each)]) < SMALLEST_CLASS:
+        if (times := found[seen.key(each)]) < SMALLEST_CLASS:
             what = f"class {_quoted(each)} has {times} record{'s' * (times != 1)}"
             yield Problem(column=name, what=f"{what}: too few to learn it with noise")
     if not len(classes) >= 2:

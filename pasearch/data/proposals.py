@@ -17,13 +17,13 @@ import numpy as np
 
 from pasearch.data import dates
 from pasearch.data.column import Column
-from pasearch.data.numbers import PLAIN
+from pasearch.data.numbers import PLAIN, canonical_number
 from pasearch.data.seen import TAILS, Seen, by_frequency
 
 MOST_CATEGORIES = 64
 """How many categories are proposed for a column, the most frequent first."""
 
-FAR = 2.0
+SLIP = 2.0
 """How many times as far from the middle of a column as that is wide a value lies that is a slip of
 the pen."""
 
@@ -33,6 +33,15 @@ YEARS = 2
 
 MOST_WHOLE = 20
 """Of whole numbers that lie so near to each other, each gets a bin of its own."""
+
+STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+"""Bounds are multiples of one of these times a power of ten."""
+
+MIN_STEPS = 20
+"""Least number of such multiples between the bounds: each is moved by a 20th to a 10th at most."""
+
+SCALE = (-10, 1)
+"""A scale of whole numbers, such as 1 to 5, begins here: its ends are its bounds."""
 
 EXACT = 2.0**51
 """Up to here a number halfway between two whole ones is exact."""
@@ -44,7 +53,7 @@ def proposal(seen: Seen) -> Column:
     if kind == "ignore":
         return Column(name=column.name, kind="ignore")
     if kind == "category":
-        common = by_frequency(seen.names)[:MOST_CATEGORIES]
+        common = _in_order(by_frequency(seen.names)[:MOST_CATEGORIES])
         return replace(column, kind="category", categories=tuple(common), case=seen.case)
     marks = sorted(seen.words)
     if kind == "date":
@@ -56,15 +65,25 @@ def proposal(seen: Seen) -> Column:
             missing=_marks(column, marks),
         )  # fmt: skip
     low, high = bounds_of(seen)
-    marks += [str(code) for code, far in seen.codes if far]
+    marks += [f"{code:.15g}" for code, far in seen.codes if far]
     found = replace(
         column, kind="number", low=low, high=high, bins=_bins(seen, low, high),
         missing=_marks(column, marks),
     )  # fmt: skip
     if not seen.open_form or seen.form == PLAIN:
         return found
-    decimal = None if seen.form.decimal == PLAIN.decimal else seen.form.decimal
-    return replace(found, decimal=decimal, thousands=seen.form.thousands)
+    form = seen.form
+    decimal = None if form.decimal == PLAIN.decimal else form.decimal
+    return replace(
+        found, decimal=decimal, thousands=form.thousands, units=form.units or column.units
+    )
+
+
+def _in_order(names: list[str]) -> list[str]:
+    """Return categories in alphabetical order; by value if all are numbers."""
+    if all(canonical_number(name) for name in names):
+        return sorted(names, key=float)
+    return sorted(names, key=lambda name: (name.casefold(), name))
 
 
 def _marks(column: Column, found: Sequence[str]) -> tuple[str, ...] | None:
@@ -100,7 +119,7 @@ def _parts(pattern: str | None, days: np.ndarray) -> tuple[str, ...] | None:
 
 
 def outwards(values: np.ndarray) -> tuple[float, float]:
-    """Return bounds around all values but slips of the pen, rounded outwards by their range.
+    """Return bounds around all values but slips of the pen, rounded outwards to round numbers.
 
     Bounds as wide as the worst slip would leave the others next to no differences.
     """
@@ -111,7 +130,13 @@ def outwards(values: np.ndarray) -> tuple[float, float]:
         low, high = low - abs(low) / 2 - 0.5, high + abs(high) / 2 + 0.5
     if not math.isfinite(high - low):
         return -8e307, 8e307
-    step = 10.0 ** (math.floor(math.log10(high - low)) - 1)
+    least = (high - low) / MIN_STEPS
+    if not least > 0.0:
+        return low, high
+    if (values == np.floor(values)).all() and high - low <= MOST_WHOLE:
+        least = 1.0 if SCALE[0] <= low <= SCALE[1] else 5.0
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next((each * power for each in STEPS if each * power >= least), 10 * power)
     if not step > 0.0:
         return low, high
     return _rounded(low, step, math.floor), _rounded(high, step, math.ceil)
@@ -120,7 +145,7 @@ def outwards(values: np.ndarray) -> tuple[float, float]:
 def _near(values: np.ndarray) -> tuple[float, float]:
     """Return the least and the largest value that is no slip of the pen."""
     low, high = (float(each) for each in np.quantile(values, TAILS, method="closest_observation"))
-    reach = FAR * (high - low) if high > low else math.inf
+    reach = SLIP * (high - low) if high > low else math.inf
     near = values[(values >= low - reach) & (values <= high + reach)]
     return float(near.min()), float(near.max())
 

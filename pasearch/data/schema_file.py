@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -156,17 +156,32 @@ FIRST_NAMES = 10
 """So many names are listed where none is near."""
 
 
-def toml_text(top: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> str:
+FROM_RECORDS = "  # from the records"
+"""The comment of a line whose value was read from the records."""
+
+
+def toml_text(
+    top: Mapping[str, Any],
+    columns: Mapping[str, Mapping[str, Any]],
+    read: Collection[tuple[str, str]] = (),
+) -> str:
     """Return a schema's file.
 
     Args:
         top: What stands above the columns, by key.
         columns: Of each column, by name, what is declared.
+        read: Columns ("" above them) and keys whose values were read from the records: their lines
+            get a comment.
     """
-    lines = [f"{key} = {_toml(value)}" for key, value in top.items()]
+
+    def line(column: str, key: str, value: object) -> str:
+        first, *others = f"{key} = {_toml(value)}".split("\n")
+        return "\n".join([first + FROM_RECORDS * ((column, key) in read), *others])
+
+    lines = [line("", key, value) for key, value in top.items()]
     for name, values in columns.items():
         lines += ["", f"[columns.{name if BARE.fullmatch(name) else _quoted(name)}]"]
-        lines += [f"{key} = {_toml(values[key])}" for key in COLUMN_KEYS if key in values]
+        lines += [line(name, key, values[key]) for key in COLUMN_KEYS if key in values]
     return "\n".join(lines) + "\n"
 
 
@@ -176,6 +191,10 @@ def _toml(value: object) -> str:
         return _quoted(value)
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return (
+            f"{{ {', '.join(f'{_quoted(key)} = {_toml(each)}' for key, each in value.items())} }}"
+        )
     if not isinstance(value, list | tuple):
         whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
         return repr(int(value) if whole else value)  # type: ignore[arg-type]

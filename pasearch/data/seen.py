@@ -18,7 +18,8 @@ import numpy as np
 from pasearch.data import dates
 from pasearch.data.cells import ColumnCells, Reading, as_numbers, as_text
 from pasearch.data.column import IDENTIFIER, WORD, Column
-from pasearch.data.numbers import PLAIN, NumberForm, fitting_forms
+from pasearch.data.numbers import PLAIN, NumberForm, canonical_number, fitting_forms
+from pasearch.data.units import share_read, units_of
 
 TAILS = (0.01, 0.99)
 """Between which quantiles the middle of a column lies."""
@@ -34,15 +35,32 @@ MARKS = frozenset(
 )  # fmt: skip
 """Texts that often mean an absent cell, in small letters; so does one of no letter and no digit."""
 
-CODES = np.array([-1, *(sign * int(str(d) * k) for d in (8, 9) for k in range(1, 7)
-                        for sign in (-1, 1) if sign < 0 or k > 1)], float)  # fmt: skip
-"""Numbers that often mean an absent cell, where they lie apart from the others."""
+OFTEN = 0.01
+"""Least share of the records in which a number occurs that may mean missing."""
 
-OFTEN, TIMES = 0.01, 3
-"""Such a number occurs in this share of the records at least, and so many times."""
+TIMES = 3
+"""Least number of records in which it occurs."""
 
 REST = 10
-"""So few other numbers do not show that one lies apart."""
+"""Least number of records with other numbers: fewer do not show that one lies apart."""
+
+MAX_CODES = 4
+"""Most numbers at one end of a column that may mean missing, such as 97, 98 and 99."""
+
+FAR = 1.5
+"""Least gap, in widths of the other numbers, of a number that is proposed to mean missing."""
+
+FEW_RIVALS = 3
+"""Fewer other different numbers than these do not show how wide the column is."""
+
+FAR_OF_FEW = 10.0
+"""`FAR` where the other numbers are so few: 4 is not far from 1 and 2."""
+
+NEAR = 0.1
+"""Least gap, in widths of the other numbers, of a number that is named as if it meant missing."""
+
+INNER_GAPS = 3
+"""The same in gaps between the other numbers."""
 
 COMPACT = "%Y%m%d"
 """The format of dates that look like whole numbers."""
@@ -85,7 +103,8 @@ class Seen:
     ) -> Seen:
         texts = as_text(cells)
         counts: Counter[str] = Counter(text for text in texts if text is not None)
-        marked = {text: counts.pop(text) for text in sorted(column.reading.marks & counts.keys())}
+        marks = set(map(column.key, column.reading.marks))
+        marked = {text: counts.pop(text) for text in sorted(counts) if column.key(text) in marks}
         return cls(
             column=column, cells=cells, texts=texts, marked=marked, counts=counts,
             is_target=is_target, decimal=decimal,
@@ -128,7 +147,11 @@ class Seen:
             # The usual case, and all values at once.
             if np.isfinite(self.usual_numbers).sum() == self.present:
                 return [form]
-        return fitting_forms(self.values, decimal=self.decimal)
+        fits = fitting_forms(self.values, decimal=self.decimal)
+        read = [f for f in fits if share_read(self.values, f) >= MOSTLY]
+        if not read and (units := units_of(self.values)):
+            fits = fitting_forms(self.values, decimal=self.decimal, units=units) or fits
+        return fits
 
     @cached_property
     def form(self) -> NumberForm:
@@ -217,7 +240,20 @@ class Seen:
     @cached_property
     def classes(self) -> bool:
         """Whether the values are numbers and few: classes, if they are to be predicted."""
-        return len(self.counts) <= FEW and self.whole
+        return len(self.names) <= FEW and self.whole
+
+    @cached_property
+    def coded(self) -> bool:
+        """Whether its whole numbers are codes: with leading zeros, or too long for a float64."""
+        digits = [text for text in self.values if text.isascii() and text.isdecimal()]
+        if len(digits) < MOSTLY * len(self.values):
+            return False
+        zeros = sum(self.values[text] for text in digits if text[0] == "0" and len(text) > 1)
+        alike = len({len(text) for text in digits}) == 1
+        return zeros >= (1 if alike else max(1, OFTEN * self.present)) or (
+            len({self.key(text) for text in digits if text[0] != "0"})
+            > len({float(text) for text in digits if text[0] != "0"})
+        )
 
     @cached_property
     def kind(self) -> str:
@@ -225,40 +261,41 @@ class Seen:
         if self.column.kind is not None:
             return self.column.kind
         if self.is_target:
-            return "number" if self.numeric and not self.classes else "category"
+            return "number" if self.numeric and not (self.classes or self.coded) else "category"
         if self.constant:
             return "ignore"
         if self.formats:
             return "date"
         if self.identifier or self.named or (self.wordy and not self.numeric):
             return "ignore"
-        return "number" if self.numeric else "category"
+        return "number" if self.numeric and not self.coded else "category"
 
     @cached_property
-    def codes(self) -> list[tuple[int, bool]]:
-        """The numbers that may mean missing, and whether they lie far from all others."""
-        if not np.isin(self.finite, CODES).any():
-            return []
+    def codes(self) -> list[tuple[float, bool]]:
+        """The numbers that may mean missing, and whether they lie far from all others.
+
+        Such a number repeats, and lies at an end of the column: far from the others if the gap is
+        wider than they are. It is named if the gap is wide for the column, or if it is the only
+        number below 0.
+        """
         found, times = np.unique(self.finite, return_counts=True)
-        often = times >= max(TIMES, OFTEN * len(self.finite))
-        suspects = found[np.isin(found, CODES) & often]
-        rest = self.finite[~np.isin(self.finite, suspects)]
-        if not len(suspects) or len(rest) < REST:
+        if len(found) < 2:
             return []
-        low, high = np.quantile(rest, TAILS)
-        reach = high - low
-        return [
-            (int(value), bool(reach > 0 and not low - reach <= value <= high + reach))
-            for value in suspects
-            if not rest.min() <= value <= rest.max()
-        ]
+        often = times >= max(TIMES, OFTEN * len(self.finite))
+        codes: list[tuple[float, bool]] = []
+        for sign, down in ((-1.0, -1), (1.0, 1)):
+            own = (sign * found[::down], often[::down], times[::down])
+            codes += [(sign * value, far) for value, far in _codes_above(*own)]
+        alone = found[0] == -1 and often[0] and len(found) > FEW_RIVALS
+        return codes or ([(-1.0, False)] if alone and len(self.finite) - times[0] >= REST else [])
 
     @cached_property
     def twins(self) -> list[list[str]]:
         """The values that differ in capitals alone, together."""
         if self.column.case is False:
             return []
-        return alike(self.counts, str.casefold)
+        texts = [text for text in self.counts if canonical_number(text) is None]
+        return alike(texts, str.casefold)
 
     @cached_property
     def case(self) -> bool | None:
@@ -268,13 +305,17 @@ class Seen:
     @cached_property
     def names(self) -> Counter[str]:
         """How often each category occurs; the commonest spelling stands for its twins."""
-        if self.case is not False:
-            return self.counts
         spelled: dict[str, str] = {}
         names: Counter[str] = Counter()
         for text in by_frequency(self.counts):
-            names[spelled.setdefault(text.casefold(), text)] += self.counts[text]
+            own = canonical_number(text) or text
+            names[spelled.setdefault(self.key(text), own)] += self.counts[text]
         return names
+
+    def key(self, text: str) -> str:
+        """Return what a category is compared by, as it is proposed; see `Column.key`."""
+        fold = str.casefold if self.case is False else str
+        return canonical_number(text) or fold(text)
 
 
 def may_mean_missing(text: str) -> bool:
@@ -288,6 +329,35 @@ def alike(texts: Collection[str], key: Callable[[str], str]) -> list[list[str]]:
     for text in sorted(texts):
         groups.setdefault(key(text), []).append(text)
     return [group for group in groups.values() if len(group) > 1]
+
+
+def _codes_above(
+    values: np.ndarray, often: np.ndarray, times: np.ndarray
+) -> list[tuple[float, bool]]:
+    """Return the numbers at the upper end that may mean missing, and whether they lie far above.
+
+    Args:
+        values: Every different number, rising.
+        often: Which of them repeat.
+        times: How often each occurs.
+    """
+    best: tuple[float, list[tuple[float, bool]]] = (0.0, [])
+    for many in range(1, min(MAX_CODES, len(values) - 1) + 1):
+        if not often[-many]:
+            break
+        rest, counts = values[:-many], times[:-many]
+        if counts.sum() < REST:
+            break
+        shares = np.cumsum(counts) / counts.sum()
+        low, high = (rest[np.searchsorted(shares, tail - 1e-12)] for tail in TAILS)
+        gap, reach = values[-many] - rest[-1], high - low
+        inner = np.quantile(np.diff(rest), MOSTLY) if len(rest) > 1 else math.inf
+        widths = FAR if len(rest) >= FEW_RIVALS else FAR_OF_FEW
+        far = bool(reach > 0 and gap > widths * reach and gap > inner)
+        near = reach > 0 and gap >= NEAR * reach and gap >= INNER_GAPS * inner
+        if (far or near) and gap > best[0]:
+            best = gap, [(float(value), far) for value in values[-many:]]
+    return best[1]
 
 
 def by_frequency(counts: Counter[str]) -> list[str]:

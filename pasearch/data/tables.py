@@ -461,8 +461,13 @@ class TableSchema:
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"The schema of a table is not well formed ({error!r}).") from None
 
-    def to_toml_text(self) -> str:
-        """Return it as a schema file, which `from_toml` reads."""
+    def to_toml_text(self, declared: TableSchema | None = None) -> str:
+        """Return it as a schema file, which `from_toml` reads.
+
+        Args:
+            declared: What of it was not read from the records; all other lines say that they were.
+                None: no line says so.
+        """
         top: dict[str, Any] = {"name": self.name, "target": self.target.name}
         top |= {"official_test": self.official_test} if self.official_test else {}
         top |= {} if self.quotes else {"quotes": False}
@@ -471,7 +476,13 @@ class TableSchema:
         columns = self._columns_json()
         order = self.order or [column.name for column in (*self.columns, self.target)]
         top |= {"header": False} if self.order else {}
-        return toml_text(top, {name: columns[name] for name in order})
+        known = self if declared is None else declared
+        theirs, read = known._columns_json(), set[tuple[str, str]]()
+        for name, values in columns.items():
+            own = theirs.get(name, {})
+            read |= {(name, key) for key, value in values.items() if own.get(key) != value}
+        read |= {("", key) for key in self._reading if getattr(known, key) != getattr(self, key)}
+        return toml_text(top, {name: columns[name] for name in order}, read)
 
     @classmethod
     def from_toml(cls, path: str | Path) -> TableSchema:

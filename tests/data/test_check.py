@@ -19,6 +19,7 @@ from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.problems import SHOWN, Problem
 from pasearch.data.proposals import MOST_CATEGORIES, outwards
+from pasearch.data.schema_file import FROM_RECORDS
 from pasearch.data.sources import load_dataset
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
@@ -71,8 +72,8 @@ class TestProposal:
             columns=(
                 Column(name="id", kind="ignore"),
                 Column(name="age", low=20, high=60),
-                Column(name="pay", low=1230, high=1590),
-                Column(name="work", categories=("nurse", "cook")),
+                Column(name="pay", low=1220, high=1600),
+                Column(name="work", categories=("cook", "nurse")),
                 Column(name="site", kind="ignore"),
                 Column(name="note", kind="ignore"),
             ),
@@ -118,7 +119,7 @@ class TestProposal:
         note = Column(name="note", vocabulary=("cat",))
         columns = check(tmp_path, good_rows(), declared(age, pay, note)).proposed.columns
         assert columns[1] == age
-        assert columns[2] == Column(name="pay", low=1230, high=1590, bins=4)
+        assert columns[2] == Column(name="pay", low=1220, high=1600, bins=4)
         assert columns[5] == note
 
     @pytest.mark.unit
@@ -144,7 +145,7 @@ class TestProposal:
         assert check(tmp_path, rows).proposed.columns[0].kind == "ignore"
         for row in rows:
             row[1] = row[0]
-        assert check(tmp_path, rows).proposed.columns[1] == Column(name="age", low=1000, high=1059)
+        assert check(tmp_path, rows).proposed.columns[1] == Column(name="age", low=1000, high=1060)
 
     @pytest.mark.unit
     def test_the_most_frequent_categories_are_proposed(self, tmp_path: Path):
@@ -154,24 +155,29 @@ class TestProposal:
         report = check(tmp_path, rows)
         categories = report.proposed.columns[3].categories
         assert categories is not None
-        assert (len(categories), categories[0]) == (MOST_CATEGORIES, "most")
+        assert (len(categories), categories[-1]) == (MOST_CATEGORIES, "most")
+        assert list(categories) == sorted(categories)
         found(report, "work", "101 different values")
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
         ("values", "bounds"),
         [
-            ([17, 90], (17, 90)),
+            ([17, 90], (15, 90)),
             ([12285, 1484705], (0, 1500000)),
-            ([15.96, 53.13], (15, 54)),
+            ([15.96, 53.13], (14, 54)),
             ([-0.01234, 0.999], (-0.1, 1.0)),
             ([0, 9.95], (0, 10)),
             ([-101, -99.5], (-101, -99.5)),
-            ([2001, 2011], (2001, 2011)),
+            ([2001, 2011], (2000, 2015)),
+            ([1, 5], (1, 5)),
+            ([7, 9], (5, 10)),
+            ([1203, 1597], (1200, 1600)),
+            ([0.31, 2.27], (0.3, 2.3)),
             ([*[90, 120, 180] * 100, -150, 16020], (90, 180)),
-            ([*range(10, 60), *[30] * 200, 99], (10, 99)),
-            ([5, 5], (2, 8)),
-            ([0, 0], (-0.5, 0.5)),
+            ([*range(10, 60), *[30] * 200, 99], (10, 100)),
+            ([5, 5], (0, 10)),
+            ([0, 0], (-1, 1)),
             ([], (0, 1)),
         ],
         ids=str,
@@ -186,14 +192,14 @@ class TestProposal:
             ([str(i % 6) for i in range(60)], (0, 5), (0.5, 1.5, 2.5, 3.5, 4.5)),
             ([str(i % 2) for i in range(60)], (0, 1), (0.5,)),
             ([str(i % 3 - 1) for i in range(60)], (-1, 1), (-0.5, 0.5)),
-            ([f"{i % 3 + 7},0" for i in range(60)], (7, 9), (7.5, 8.5)),
-            ([str(2001 + i % 11) for i in range(60)], (2001, 2011),
-             tuple(2001.5 + i for i in range(10))),
+            ([f"{i % 3 + 7},0" for i in range(60)], (5, 10), tuple(i + 5.5 for i in range(5))),
+            ([str(2001 + i % 11) for i in range(60)], (2000, 2015),
+             tuple(2000.5 + i for i in range(15))),
             ([str(i % 21) for i in range(60)], (0, 20), tuple(i + 0.5 for i in range(20))),
             (["-" if i == 7 else str(i % 4) for i in range(60)], (0, 3), (0.5, 1.5, 2.5)),
             (["-999" if i % 6 == 0 else str(i % 7) for i in range(60)], (0, 6),
              (0.5, 1.5, 2.5, 3.5, 4.5, 5.5)),
-            ([str(i % 22) for i in range(60)], (0, 21), None),
+            ([str(i % 22) for i in range(60)], (0, 22), None),
             ([f"{i % 5}.5" for i in range(60)], None, None),
             (["0.5", *[str(i % 5) for i in range(59)]], (0, 4), None),
             ([str(10**17 + i % 3 * 16) for i in range(60)], None, None),
@@ -214,7 +220,7 @@ class TestProposal:
             assert x.bounds == bounds
         if bins is not None:
             low, high = (int(each) for each in bounds or ())
-            toml = " ".join(report.toml().split()).replace("[ ", "[")
+            toml = " ".join(report.toml().replace(FROM_RECORDS, "").split()).replace("[ ", "[")
             assert f"low = {low} high = {high} bins = [{bins[0]}" in toml
             numbers = range(low, high + 1)
             out = np.zeros((len(numbers), x.width), np.float32)
@@ -484,8 +490,53 @@ class TestReport:
         for row in rows[:30]:
             row[-1] = "perhaps"
         first = check(tmp_path, rows, declared()).text().splitlines()[0]
-        assert first.startswith("30 of 60 rows cannot be used: ")
+        assert first.startswith(
+            "30 of 60 rows cannot be used, for their target is none of the classes: the target "
+            "'label' has 3 values; use `target=`"
+        )
         assert first.endswith("made from the rows that can be read.")
+
+    @pytest.mark.unit
+    def test_the_choice_of_the_target_is_blamed_where_it_is_the_fault(self, tmp_path: Path):
+        names = [f"car {i % 305}" for i in range(398)]
+        cells = {"mpg": [str(i % 40) for i in range(398)], "name": names}
+        first = table(tmp_path, cells).first
+        told = "the last column 'name' was taken as the target and has 305 values; use `target=`"
+        assert told in first
+        assert "mend the file" not in first
+        assert table(tmp_path, cells, target="mpg").first == ""
+        named = table(tmp_path, cells, target="name").first
+        assert "the target 'name' has 305 values; use `target=`" in named
+
+    @pytest.mark.unit
+    def test_rows_in_another_encoding_are_said_before_all_else(self, tmp_path: Path):
+        path = tmp_path / "latin.csv"
+        rows = [f"{i},{('Zürich', 'Bern')[i % 2]},{('yes', 'no')[i % 3 > 0]}" for i in range(60)]
+        path.write_bytes("\n".join(["age,town,label", *rows, ""]).encode("cp1252"))
+        first = check_table(path).first
+        assert first.startswith("30 of 60 rows are not UTF-8 and cannot be used: save the file")
+
+    @pytest.mark.unit
+    def test_every_line_read_from_the_records_says_so(self, tmp_path: Path):
+        age = Column(name="age", low=0, high=120)
+        text = check(tmp_path, good_rows(), declared(age)).toml()
+        own, others = text.split("[columns.age]")[1].split("[columns.pay]")
+        assert "from the records" not in own
+        lines = [line for line in others.splitlines() if " = " in line]
+        read = [line for line in lines if line.endswith("  # from the records")]
+        assert (
+            read
+            == lines[: len(read)]
+            == [
+                'kind = "number"  # from the records',
+                "low = 1220  # from the records",
+                "high = 1600  # from the records",
+                *(line for line in lines[3:] if "records" in line),
+            ]
+        )
+        path = tmp_path / "proposed.toml"
+        path.write_text(text, encoding="utf-8")
+        assert TableSchema.from_toml(path).complete
 
     @pytest.mark.unit
     def test_of_a_number_to_predict_the_null_rows_have_no_known_number(self, tmp_path: Path):
@@ -614,7 +665,7 @@ class TestNumberForms:
         )
         values = [f"{i},5" for i in range(59)] + ["-"]
         report = table(tmp_path, {"x": values, "y": YES}, schema=schema)
-        assert column(report, "x").bounds == (0, 59)
+        assert column(report, "x").bounds == (0, 60)
         problem = found(report, "x", "missing")
         assert (problem.what, problem.rows) == ("missing, as declared", (61,))
 
@@ -717,6 +768,182 @@ class TestMarks:
         assert found(report, "x", "far from all others, such as '16020'").rows == (201,)
 
 
+class TestSentinels:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("code", "others"),
+        [
+            ("-200", [f"{i % 97 / 10:.1f}" for i in range(300)]),
+            ("-32768", [f"{i % 49}.5" for i in range(300)]),
+            ("-9999.9", [f"{i % 49}.5" for i in range(300)]),
+            ("1e30", [f"{i % 49}.5" for i in range(300)]),
+            ("65535", [str(i % 300) for i in range(300)]),
+            ("-2147483648", [str(i % 7) for i in range(300)]),
+            ("8", [str(i % 3 + 1) for i in range(300)]),
+            ("0", [str(1950 + i % 60) for i in range(300)]),
+            ("12345", [str(i % 90) for i in range(300)]),
+        ],
+    )
+    def test_a_number_far_from_all_others_is_proposed(
+        self, tmp_path: Path, code: str, others: list[str]
+    ):
+        values = [code if i % 10 == 3 else value for i, value in enumerate(others)]
+        report = table(tmp_path, {"x": values, "y": ["yes", "no"] * 150})
+        marks = column(report, "x").missing or ()
+        assert [float(mark) for mark in marks] == [float(code)]
+        low, high = column(report, "x").bounds or (0, 0)
+        assert not low <= float(code) <= high
+        found(report, "x", "as if it meant missing; proposed so")
+
+    @pytest.mark.unit
+    def test_several_at_one_end_are_proposed_together(self, tmp_path: Path):
+        values = [str((97, 98, 99)[i % 3]) if i % 9 < 3 else str(i % 11) for i in range(300)]
+        report = table(tmp_path, {"x": values, "y": ["yes", "no"] * 150})
+        assert column(report, "x").missing == ("97", "98", "99")
+        assert column(report, "x").bounds == (0, 10)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "values",
+        [
+            [str(min(99, 80 + (i * 7) % 30)) for i in range(300)],
+            [str(2 ** (i % 7)) for i in range(300)],
+            [str((1, 2, 4)[i % 3]) for i in range(300)],
+            [str(i % 2) for i in range(300)],
+            [str(i % 5 + 1) for i in range(300)],
+            [str(max(0, i % 60 - 40)) for i in range(300)],
+            [str(i % 3 - 1) for i in range(300)],
+        ],
+        ids=["up to 99", "powers", "few", "truth", "grades", "many zeros", "signs"],
+    )
+    def test_the_end_of_a_scale_is_none(self, tmp_path: Path, values: list[str]):
+        report = table(tmp_path, {"x": values, "y": ["yes", "no"] * 150})
+        assert column(report, "x").missing is None
+        assert not [p for p in report.problems if "as if it meant missing" in p.what]
+
+
+class TestUnits:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("written", "declared", "largest"),
+        [
+            ("${:,.2f}", {"units": (("$", 1.0),), "thousands": ","}, 89_999),
+            ("{:.1f}%", {"units": (("%", 1.0),)}, 90_000),
+            ("{:.1f} %", {"units": (("%", 1.0),)}, 90_000),
+            ("{:.1f} kg", {"units": (("kg", 1.0),)}, 90_000),
+            ("{:.0f}km/h", {"units": (("km/h", 1.0),)}, 90_000),
+            ("€{:.1f}M", {"units": (("M", 1e6), ("€", 1.0))}, 9e10),
+            ("US$ {:,.0f}", {"units": (("US$", 1.0),), "thousands": ","}, 90_000),
+            ("Rs.{:.0f}", {"units": (("Rs.", 1.0),)}, 90_000),
+            ("£{:.2f}", {"units": (("£", 1.0),)}, 90_000),
+            ("CHF {:.2f}", {"units": (("CHF", 1.0),)}, 90_000),
+            ("{:.0f} USD", {"units": (("USD", 1.0),)}, 90_000),
+            ("{:.2f}\u00a0zł", {"units": (("zł", 1.0),)}, 90_000),
+            ("{:.1f}°C", {"units": (("°C", 1.0),)}, 90_000),
+            ("{:.1f} flops", {"units": (("flops", 1.0),)}, 90_000),
+            ("{:,.0f}+", {"units": (("+", 1.0),), "thousands": ","}, 90_000),
+            ("{:,.0f}", {"thousands": ","}, 90_000),
+            ("({:.1f})", {}, -500),
+            ("\u2212{:.1f}", {}, -500),
+            ("-${:.2f}", {"units": (("$", 1.0),)}, -500),
+        ],
+    )
+    def test_are_proposed_and_read(
+        self, tmp_path: Path, written: str, declared: dict[str, Any], largest: float
+    ):
+        numbers = np.random.default_rng(1).uniform(600, 90_000, 300)
+        values = [written.format(each) for each in numbers]
+        rows = [f'"{value}",{("yes", "no")[i % 2]}' for i, value in enumerate(values)]
+        path = tmp_path / "t.csv"
+        path.write_text("\n".join(["x,y", *rows, ""]), encoding="utf-8")
+        report = check_table(path)
+        x = column(report, "x")
+        assert x.kind == "number"
+        assert {key: getattr(x, key) for key in ("units", "thousands", "decimal")} == (
+            {"units": None, "thousands": None, "decimal": None} | declared
+        )
+        low, high = x.bounds or (0, 0)
+        assert low < largest <= high * 1.001 if largest > 0 else -100_000 <= low < high <= 0
+        assert not [p for p in report.problems if "not a number" in p.what]
+        file = tmp_path / "t.toml"
+        file.write_text(report.toml(), encoding="utf-8")
+        schema = TableSchema.from_toml(file)
+        assert schema == report.proposed == TableSchema.from_json(schema.to_json())
+        _, cells, _ = read_table(path, schema=schema)
+        known = schema.columns[0].scale(cells[:, 0])[0]
+        expected = (np.sign(largest) * numbers * max(1, largest / 90_000) - low) / (high - low)
+        assert known == pytest.approx(expected, abs=1e-4)
+
+    @pytest.mark.unit
+    def test_of_several_sizes_have_their_factors(self, tmp_path: Path):
+        money = [f"€{i / 10 + 1:.1f}M" if i % 2 else f"€{i + 100}K" for i in range(60)]
+        weight = [f"{i / 10 + 1:.1f} kg" if i % 3 else f"{i + 100} g" for i in range(60)]
+        report = table(tmp_path, {"money": money, "weight": weight, "y": YES})
+        assert dict(column(report, "money").units or ()) == {"€": 1, "M": 1e6, "K": 1e3}
+        assert dict(column(report, "weight").units or ()) == {"kg": 1, "g": 1e-3}
+        assert column(report, "weight").bounds == pytest.approx((0, 7), abs=0.5)
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "values",
+        [
+            [f"A{i % 30}" for i in range(60)],
+            [f"Q{i % 4 + 1}" for i in range(60)],
+            [f"{i % 30}{'ABCDEF'[i % 6]}" for i in range(60)],
+            [f"{i % 9}B" for i in range(60)],
+            [f"{i % 7 * 10}-{i % 7 * 10 + 9}" for i in range(60)],
+            [f"{i % 12}:30" for i in range(60)],
+            [f"type {i % 3}" for i in range(60)],
+            [f"10.0.{i % 9}.1" for i in range(60)],
+        ],
+    )
+    def test_codes_have_none(self, tmp_path: Path, values: list[str]):
+        assert column(table(tmp_path, {"x": values, "y": YES}), "x").kind == "category"
+
+    @pytest.mark.unit
+    def test_a_declared_number_is_told_them(self, tmp_path: Path):
+        schema = TableSchema(columns=(Column(name="x", low=0, high=60),), target=Column(name="y"))
+        report = table(tmp_path, {"x": [f"{i}.5%" for i in range(60)], "y": YES}, schema=schema)
+        assert found(report, "x", 'units = { "%" = 1 } would read it').count == 60
+
+
+class TestCodes:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        "codes",
+        [
+            ("00501", "00502", "10001"), ("01", "02", "12"), ("007", "7", "0012"),
+            ("9007199254740993", "9007199254740992"), ("00", "10"),
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_with_leading_zeros_or_too_long_for_a_number_are_categories(
+        self, tmp_path: Path, codes: tuple[str, ...]
+    ):
+        report = table(tmp_path, {"x": [codes[i % len(codes)] for i in range(60)], "y": YES})
+        assert column(report, "x").categories == tuple(sorted(codes))
+        found(report, "x", "codes of digits")
+        for target in (True, False):
+            name = "x" if target else "y"
+            cells = {"x": [codes[i % len(codes)] for i in range(60)], "y": YES}
+            own = table(tmp_path, cells, target=name)
+            assert own.proposed.target.kind == "category"
+
+    @pytest.mark.unit
+    def test_one_slip_makes_no_codes(self, tmp_path: Path):
+        values = ["07", *[str(i % 90) for i in range(299)]]
+        report = table(tmp_path, {"x": values, "y": ["yes", "no"] * 150})
+        assert column(report, "x").kind == "number"
+
+    @pytest.mark.unit
+    def test_numbers_of_several_spellings_are_one_class(self, tmp_path: Path):
+        values = ["0.0", "1.0", "0", "1"] * 15
+        report = table(tmp_path, {"x": [str(i) for i in range(60)], "y": values})
+        assert report.proposed.target.categories == ("0", "1")
+        frame = table(tmp_path, {"x": INTS, "y": ["10.0", "9.0", "2.0"] * 20})
+        assert frame.proposed.target.categories == ("2", "9", "10")
+
+
 class TestDates:
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -797,7 +1024,7 @@ class TestCategories:
         assert column(report, "x").categories == ("cook", "nurse")
         assert column(report, "x").case is column(report, "y").case is False
         found(report, "x", "'Cook', 'cook' differ in capitals alone")
-        assert column(report, "y").categories == ("Yes", "no")
+        assert column(report, "y").categories == ("no", "Yes")
 
     @pytest.mark.unit
     def test_that_differ_in_spaces_are_said(self, tmp_path: Path):

@@ -1,0 +1,166 @@
+"""Units of numbers that a table writes into its cells: "$48,665.71", "45 %", "€110.5M", "12 kg".
+
+It finds the units of a column for the curator's check alone; what a run reads is declared, as
+`units` of a column. A text is a unit if it is known as one, or if all numbers of a column with
+fractions or many different values have it. "A1" and "Q3" are codes.
+
+Source: docs/rules.md, rule 13.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
+
+from pasearch.data.numbers import NumberForm
+
+AROUND = re.compile(r"([^0-9]*)([0-9](?:[0-9.,'\u2019 \u00a0\u202f]*[0-9])?[.,]?)(.*)")
+"""What stands before the first digits of a cell, these, and what stands behind them."""
+
+CURRENCIES = frozenset(
+    "USD EUR GBP CHF JPY CNY RMB INR Rs Rs. SEK NOK DKK kr kr. PLN CZK HUF Ft RUB AUD CAD NZD SGD "
+    "HKD ZAR BRL MXN KRW TRY AED SAR ILS THB IDR MYR PHP VND UAH RON BGN ARS CLP COP PEN NGN KES "
+    "EGP PKR BDT TWD zł Kč Fr. SFr. RM US$ A$ AU$ C$ CA$ HK$ NZ$ S$ R$".split()
+)
+"""Currencies beside those of a single sign."""
+
+SCALES = {
+    "K": 1e3, "k": 1e3, "Tsd": 1e3, "thousand": 1e3, "M": 1e6, "mn": 1e6, "Mn": 1e6, "mln": 1e6,
+    "Mio": 1e6, "Mio.": 1e6, "million": 1e6, "millions": 1e6, "B": 1e9, "bn": 1e9, "Bn": 1e9,
+    "Mrd": 1e9, "Mrd.": 1e9, "billion": 1e9, "billions": 1e9, "T": 1e12, "tn": 1e12,
+    "trillion": 1e12, "lakh": 1e5, "crore": 1e7, "Cr": 1e7,
+}  # fmt: skip
+"""By how much a number is multiplied by what stands behind it."""
+
+SMALL_SCALES = {"m": 1e6, "b": 1e9, "t": 1e12}
+"""The same of amounts of money alone: elsewhere m is a metre."""
+
+FAMILIES: tuple[dict[str, float], ...] = (
+    {"ng": 1e-9, "µg": 1e-6, "mcg": 1e-6, "mg": 1e-3, "g": 1.0, "kg": 1e3, "kgs": 1e3},
+    {"oz": 1.0, "lb": 16.0, "lbs": 16.0},
+    {"nm": 1e-9, "µm": 1e-6, "mm": 1e-3, "cm": 1e-2, "dm": 0.1, "m": 1.0, "km": 1e3},
+    {"in": 1.0, "inch": 1.0, "inches": 1.0, '"': 1.0, "ft": 12.0, "feet": 12.0, "yd": 36.0},
+    {"mL": 1e-3, "ml": 1e-3, "cl": 1e-2, "dl": 0.1, "dL": 0.1, "l": 1.0, "L": 1.0},
+    {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "min": 60.0, "mins": 60.0,
+     "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hr": 3600.0, "hrs": 3600.0, "hour": 3600.0,
+     "hours": 3600.0},
+    {"day": 1.0, "days": 1.0, "week": 7.0, "weeks": 7.0, "wk": 7.0, "wks": 7.0},
+    {"month": 1.0, "months": 1.0, "mo": 1.0, "mos": 1.0, "year": 12.0, "years": 12.0, "yr": 12.0,
+     "yrs": 12.0},
+    {"bytes": 1.0, "KB": 1e3, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
+    {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9},
+    {"W": 1.0, "kW": 1e3, "MW": 1e6}, {"Wh": 1.0, "kWh": 1e3, "MWh": 1e6},
+    {"Pa": 1.0, "hPa": 100.0, "kPa": 1e3, "bar": 1e5}, {"cal": 1.0, "kcal": 1e3},
+)  # fmt: skip
+"""Units that measure the same, with their factors."""
+
+LONE = frozenset(
+    "% ‰ pct percent bps pp + ° °C °F mi mile miles mph km/h kmh kph m/s knots psi mmHg kJ J bpm "
+    "rpm px dpi pts points pcs V A mA mAh acres ha m² m2 m^2 km² km2 sqm sqft ft² ft2 m³ m3 mg/dL "
+    "mg/dl mmol/L g/dL t ton tons mAs sq.ft. x".split()
+)
+"""Further units, each of factor 1."""
+
+MAX_UNITS = 12
+"""Most different units of one column."""
+
+MANY = 20
+"""Least number of different numbers that show a quantity where the unit is a letter or unknown."""
+
+MOSTLY = 0.9
+"""Least share of the cells that must be numbers with units."""
+
+
+def share_read(counts: Mapping[str, int], form: NumberForm) -> float:
+    """Return the share of cells that are numbers in a form."""
+    read = sum(times for text, times in counts.items() if math.isfinite(form.number(text)))
+    return read / max(1, sum(counts.values()))
+
+
+def units_of(counts: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
+    """Return the units of a column with their factors, the commonest first; () if it has none.
+
+    It looks at values: for the curator's check alone.
+
+    Args:
+        counts: How often each text occurs.
+    """
+    found, unknown, spaced = Counter[str](), Counter[str](), Counter[str]()
+    numbers, cells, total = set[str](), list[tuple[set[str], int]](), sum(counts.values())
+    for text, times in counts.items():
+        if (parts := _parts(text)) is None:
+            continue
+        before, number, behind = parts
+        units = set[str]()
+        for side, names in ((before, CURRENCIES), (behind, ALL)):
+            known = _known(side, names)
+            units.update(known or ([side] if side else []))
+            if side and not known:
+                unknown[side] += times
+                spaced[side] += times * text.endswith((f" {side}", f"\u00a0{side}"))
+        numbers.add(number)
+        cells.append((units, times))
+        found.update(dict.fromkeys(sorted(units), times))
+    quantity = len(numbers) > MANY
+    fractions = any(not each.isdecimal() for each in numbers)
+    accepted = found.keys() - unknown.keys()
+    if quantity:
+        most = unknown if fractions else spaced
+        accepted |= {unit for unit, times in most.items() if times >= MOSTLY * total}
+    letters = {unit for unit in accepted if len(unit) == 1 and unit.isalpha()}
+    scales = SCALES.keys() | SMALL_SCALES.keys()
+    codes = (letters and not (quantity or fractions)) or (len(letters) > 1 and letters - scales)
+    read = sum(times for units, times in cells if units <= accepted)
+    if not accepted or codes or len(accepted) > MAX_UNITS or read < MOSTLY * total:
+        return ()
+    return _with_factors([unit for unit, _ in found.most_common() if unit in accepted])
+
+
+def _parts(text: str) -> tuple[str, str, str] | None:
+    """Return what stands before a number, the number and what stands behind it; None of others."""
+    plain = text.replace("\u2212", "-")
+    if plain[:1] == "(" and plain[-1:] == ")":
+        plain = plain[1:-1]
+    if (split := AROUND.fullmatch(plain)) is None:
+        return None
+    before, number, behind = (each.strip() for each in split.groups())
+    before = before.strip("+- \u00a0")
+    return "" if before in (".", ",") else before, number, behind
+
+
+def _known(text: str, names: frozenset[str]) -> list[str]:
+    """Return the units that a text is made of; none if a part of it is not known."""
+    units: list[str] = []
+    while text:
+        # The longest first. Letters go together: "mgx" is no mg.
+        ends = [end for end in range(len(text), 0, -1) if _is_unit(text[:end], names)]
+        if not ends or (text[ends[0] - 1].isalpha() and text[ends[0] :][:1].isalpha()):
+            return []
+        units.append(text[: ends[0]])
+        text = text[ends[0] :].strip()
+    return units
+
+
+def _is_unit(text: str, known: frozenset[str]) -> bool:
+    return text in known or (len(text) == 1 and unicodedata.category(text) == "Sc")
+
+
+ALL = CURRENCIES | {*SCALES, *SMALL_SCALES, *LONE, *(unit for each in FAMILIES for unit in each)}
+"""All known units that stand behind a number."""
+
+
+def _with_factors(units: list[str]) -> tuple[tuple[str, float], ...]:
+    """Return units with their factors; the commonest of those that measure the same has 1."""
+    money = any(unit in CURRENCIES or _is_unit(unit, frozenset()) for unit in units)
+    base = [next((each[u] for u in units if u in each), 1.0) for each in FAMILIES]
+    scales = SCALES | (SMALL_SCALES if money else {})
+    found = []
+    for unit in units:
+        family = [
+            each[unit] / one for each, one in zip(FAMILIES, base, strict=True) if unit in each
+        ]
+        found.append((unit, scales.get(unit, family[0] if family else 1.0)))
+    return tuple(found)
