@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import os
 import re
@@ -24,6 +25,7 @@ from pasearch.cli import app
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SETTINGS = ROOT / "mkdocs.yml"
+CSS = DOCS / "assets" / "site.css"
 HOOKS = runpy.run_path(str(DOCS / "site_hooks.py"))
 PICTURES = runpy.run_path(str(DOCS / "make_pictures.py"))
 REFERENCE = runpy.run_path(str(DOCS / "make_reference.py"))
@@ -130,6 +132,26 @@ def test_the_site_is_built_strictly_and_asks_no_other_machine(site: Path):
         assert [tag for tag in tags if re.search(r"(?:src|href)=.?(?:https?:)?//", tag)] == []
     assert (site / "search/search_index.json").stat().st_size > 100_000
     assert not list(site.rglob("*.py"))
+
+
+def test_formulas_are_not_folded_and_what_a_terminal_prints_is(site: Path):
+    """Columns of a formula are lined up, so a folded line cannot be read."""
+    folded = re.findall(
+        r"\.language-([\w-]+) pre > code \{\s*white-space: pre-wrap", CSS.read_text()
+    )
+    assert folded == ["text"]
+    for page in sorted(DOCS.glob("guarantees/*.md")):
+        built = (site / page.relative_to(DOCS).with_suffix(".html")).read_text()
+        blocks = re.findall(
+            r'<div class="language-([\w-]+) highlight"><pre>(.*?)</pre>', built, re.S
+        )
+        plain = [(kind, html.unescape(re.sub("<[^>]*>", "", text))) for kind, text in blocks]
+        text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for line in re.findall(r"(?<=\n\n)    (\S.*)", text):
+            (kind,) = {kind for kind, shown in plain if line in shown.splitlines()}
+            assert kind not in folded, f"{page.name}: {line}"
+    tutorial = (site / "tutorial-digits.html").read_text()
+    assert '<div class="language-text highlight">' in tutorial
 
 
 @pytest.mark.browser
