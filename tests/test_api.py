@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from pasearch.api import lifecycle as running
 from pasearch.api import search as api
 from pasearch.api.binding import fingerprint, versions
 from pasearch.api.lifecycle import Prepared
+from pasearch.api.request import SearchRequest
 from pasearch.api.resume import resume
 from pasearch.api.search import plan_architecture_search, search_architecture
 from pasearch.data.array_file import from_arrays
@@ -704,6 +706,15 @@ class TestAlteredRuns:
 def test_public_is_true_or_false_and_nothing_else(public):
     with pytest.raises(UsageError, match="data_is_public"):
         api.prepare(arrays(), budget=BUDGET, **{**OPTIONS, "data_is_public": public})
+
+
+def test_the_help_of_split_is_what_the_default_plans_do():
+    (told,) = [each.metadata for each in fields(SearchRequest) if each.name == "split"]
+    compared, alone = re.findall(r"\d[\d.]*,\d[\d.]*,\d[\d.]*", str(told))
+    for way, said in (("paas", compared), ("fixed", alone)):
+        split = prepared(way).plan.split
+        sizes = split.train, split.validation, split.test
+        assert [size / split.n for size in sizes] == [float(each) for each in said.split(",")]
 
 
 def test_a_network_too_large_to_build_is_refused_before_it_could_be_drawn():

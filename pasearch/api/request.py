@@ -170,8 +170,10 @@ class Request:
     data_root: str = said("data", "The folder with MNIST/raw/ and the like.", DATA)
     download: bool = said(False, "Let torchvision download image sets that are missing.", DATA)
     split: str | None = said(
-        None, "Shares 'train,validation,test' of the records, or 'paper'.", DATA,
-        usual="0.8,0.1,0.1, or the data's own test set; more to estimate an undeclared table from",
+        None, "Fractions 'train,validation,test' of the records, or 'paper'. Where no candidates "
+        "are compared, the validation records are trained on.", DATA,
+        usual="0.8,0.1,0.1 (so 0.9,0,0.1 where no candidates are compared), or the data's own test "
+        "set; more to estimate an undeclared table from",
     )  # fmt: skip
     search_share: float = said(
         0.0, "Share of the training records that only the search or the choice reads.", SEARCH
