@@ -63,6 +63,7 @@ FORM: dict[str, Any] = {
     },
     "model": {"file": TEXT, "sha256": TEXT},
     "estimated_privately": TEXTS,
+    "sum_rounding": NUMBER,
     "assumed_public": TEXTS,
     "claims": [{"source": TEXT, "verdict": TEXT}],
     "device": TEXT,

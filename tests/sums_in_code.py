@@ -17,7 +17,8 @@ from pasearch.training.dense import Dense
 from pasearch.training.halves import Halved
 from pasearch.training.machine_code import Plan
 from pasearch.training.one_step import Slots, reseed_dropout
-from pasearch.training.watched import Room, Watched, flattened
+from pasearch.training.record_sums import SumBuffers, flattened
+from pasearch.training.watched import Watched
 
 CLASSES = 3
 
@@ -53,7 +54,7 @@ class Sums:
         self.slots, self.bounding = slots.known_to(self.watched), bounding
         found = machine_code.chain_of(self.watched, self.slots.x)
         assert found is not None
-        code = machine_code.loops_of(found)
+        code = machine_code.loops()
         assert code is not None
         halved = Halved.all_of(found) if of_halves and isinstance(found, Dense) else None
         self.plan = Plan.of(found, weights, n, threads, code, halved=halved)
@@ -63,11 +64,11 @@ class Sums:
         """Return the sum of some slots, or of all; of other slots' records, if they are given."""
         slots = self.slots if slots is None else slots.known_to(self.watched)
         places = np.arange(len(slots.y)) if places is None else np.array(places)
-        total = np.full(len(self.plan.weights), 7.0, np.float32)
+        total = np.full(len(self.plan.weights), 7.0)
         reseed_dropout(self.watched, Stream(bytes(32)), 1)
         team = Team(self.threads)
         machine_code._Sum(self.plan, slots, self.bounding.terms, 4096, team)(places, total)
-        return torch.from_numpy(total)
+        return torch.from_numpy(total).float()
 
     def with_bad(self, bad: list[int], value: float) -> tuple[Slots, Slots]:
         """Return all slots, with bad ones' numbers of one value, and with bad ones null."""
@@ -78,8 +79,9 @@ class Sums:
 
     def by_torch(self) -> Tensor:
         """Return the sum of all slots."""
-        room = Room(self.watched.parameters)
+        room = SumBuffers(self.watched.parameters)
         reseed_dropout(self.watched, Stream(bytes(32)), 1)
         x, loss, valid = self.slots.at(torch.arange(len(self.slots.y)))
         self.bounding.sums(self.watched, x, loss, mask=valid, room=room)
+        room.write_back()
         return room.flats[0]

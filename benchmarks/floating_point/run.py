@@ -51,7 +51,8 @@ from pasearch.training.noise import Noise  # noqa: E402
 from pasearch.training.one_step import Slots  # noqa: E402
 from pasearch.training.per_example import clipped_sum_and_counts  # noqa: E402
 from pasearch.training.products import product  # noqa: E402
-from pasearch.training.watched import Watched, flattened  # noqa: E402
+from pasearch.training.record_sums import flattened  # noqa: E402
+from pasearch.training.watched import Watched  # noqa: E402
 
 ROW = ROWS["fcn-2048"]
 REPETITIONS, RUNS = 20, 1000
@@ -284,7 +285,7 @@ def rounding(file: Path, root: str) -> None:
                     worst[way] = max(worst[way], float((moved - right).norm()))
         for way in ways:
             write(
-                file, what="rounding of a float32 sum", way=way, batch=batch,
+                file, what="rounding of a sum", way=way, batch=batch,
                 worst_share_of_clip_norm=worst[way], neighbours=5 * 8,
             )  # fmt: skip
 
@@ -299,9 +300,9 @@ def by_halves(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> torch.Ten
     halved = Halved.all_of(watched.dense)
     plan = machine_code.Plan.of(watched.dense, weights, len(x), 1, code, halved=halved)
     plan = replace(plan, slack=SLACK)  # so that records are as long as the exact ones
-    found = np.empty(len(weights), np.float32)
+    found = np.zeros(len(weights))
     machine_code._Sum(plan, slots, bound.terms, len(x), Team(1))(np.arange(len(x)), found)
-    return torch.from_numpy(found).double()
+    return torch.from_numpy(found)
 
 
 def write(file: Path, **values: Any) -> None:

@@ -258,7 +258,6 @@ def _load() -> None:
     from pasearch.training import machine_code
 
     machine_code.loops()
-    machine_code.convolutional_loops()
 
 
 def _space(name: str) -> Space:

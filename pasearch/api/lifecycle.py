@@ -45,6 +45,7 @@ from pasearch.runs.cluster import Cluster
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
+from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.search.plan import Plan
 from pasearch.spaces.candidate import Candidate
 from pasearch.training.from_cells import table_json
@@ -298,6 +299,7 @@ def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
     """Return what `result.json` ends with: what was assumed, claimed, and what it was made by."""
     return {
         "attack": plan.attack,
+        "sum_rounding": SUM_ROUNDING,
         "assumed_public": list(plan.assumed_public),
         "claims": [claim.to_json() for claim in plan.claims()],
         "crossover": None,

@@ -29,9 +29,6 @@ NOT_COVERED = [
     "Run time, file times and memory use. Under repeat-and-select the run time tells the number of "
     "trainings; the files in release/ carry the run's start instead of their own time.",
     "Everything in private/: ledger, trials, losing candidates, keys. Do not publish it.",
-    "Rounding before the noise: gradients are added up in float32, and then get their noise, which "
-    "is exact. On real records that rounding changed what one record adds by less than a "
-    "ten-thousandth. For records that are made up for the purpose it may be more.",
     "What was learnt from these records before this run, such as bounds, classes, a space or a "
     "recipe that somebody chose by looking at them.",
     "A person with several records: they have less protection than the price says (k-record, or "
@@ -273,6 +270,9 @@ def _assumptions(document: dict[str, Any]) -> list[str]:
         "Accuracies and scores that are released are whole numbers with two-sided geometric noise, "
         "drawn by an exact sampler.",
         f"Randomness: {document['randomness']}.",
+        "Rounding: one record moves a sum, as computed in floating point, by at most "
+        f"{document['sum_rounding']:.6f} times what it adds to the exact sum. Gaussian noise on "
+        "sums is scaled by that factor.",
     ]
     if document["selection"]["rule"] == "repeat-and-select":
         items.append(

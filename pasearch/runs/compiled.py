@@ -87,7 +87,6 @@ instruction: Any = intrinsic
 SIGN, LOWER, MASK = whole(0x7FFFFFFF), 2**32 - 1, 2**63 - 1
 HALF, ONE, MINUS_TWO = single(0.5), single(1.0), single(-2.0)
 NAN = single(math.nan)
-PLUS = single(0.0)  # what makes a zero positive: its sign would tell on which side of it a sum was
 UNIT, TURN = single(2.0**-31), single(math.pi * 2.0**-31)
 ROOT_HALF, TOP = whole(0x3F3504F3), 2**31
 LOG_2, LOG_2_REST = single(0.693359375), single(-2.12194440e-4)
@@ -128,6 +127,17 @@ def _nearest(context: Any, x: Any) -> Any:
         return builder.call(builder.module.declare_intrinsic("llvm.rint", [kind]), given)
 
     return types.float32(types.float32), made
+
+
+@instruction
+def _nearest_wide(context: Any, x: Any) -> Any:
+    """Return the nearest integer of a float64, of two the even one."""
+
+    def made(context: Any, builder: Any, sign: Any, given: Any) -> Any:
+        kind = context.get_value_type(types.float64)
+        return builder.call(builder.module.declare_intrinsic("llvm.rint", [kind]), given)
+
+    return types.float64(types.float64), made
 
 
 @inlined
@@ -181,11 +191,12 @@ def _pair(length, turn):
 @inlined
 def _rounded(total, value, wide, grain, fine):
     """Return a sum with its noise on the grid, and how far from it that was, in grid points."""
-    rest = total * fine
-    point = _nearest(rest)
-    rest = (rest - point) + value * wide
-    moved = _nearest(rest)
-    return (point + moved + PLUS) * grain, abs(rest - moved)
+    rest = total * np.float64(fine)
+    point = _nearest_wide(rest)
+    small = single(rest - point) + value * wide
+    moved = _nearest(small)
+    # + 0.0 makes a zero positive: its sign would tell on which side of it the sum was.
+    return (point + np.float64(moved) + 0.0) * np.float64(grain), abs(small - moved)
 
 
 @inlined
@@ -232,7 +243,7 @@ def release(bits, total, wide, grain, fine, sure, first, found, places, pairs, f
 
     Args:
         bits: See `transform`.
-        total: Float32, (size,).
+        total: Float64 or float32, (size,).
         wide: Of `settings`, like the next three.
         grain: See there.
         fine: See there.
@@ -247,7 +258,7 @@ def release(bits, total, wide, grain, fine, sure, first, found, places, pairs, f
     Returns:
         How many may be rounded to the wrong one by now.
     """
-    values, before = np.empty(2 * GROUP, np.float32), np.empty(2 * GROUP, np.float32)
+    values, before = np.empty(2 * GROUP, np.float32), np.empty(2 * GROUP, np.float64)
     size = unsigned(len(total))
     for low in range(NONE, size, BOTH):
         for k in range(NONE, PAIRS):
@@ -283,7 +294,7 @@ def settle(total, places, exact, firsts, rests, wide, grain, sure, least, most):
     """Round what is in doubt by 63 bits of each U and 64 of each V, in float64.
 
     Args:
-        total: Where the grid points go, float32.
+        total: Where the grid points go, float64 or float32.
         places: Of the numbers, int64, (size,).
         exact: Their totals, float64, (size,).
         firsts: Their first bits, those of V above those of U, int64, (size,).
@@ -317,7 +328,7 @@ def release_few(words, total, given, finer, places, exact):
 
     Args:
         words: First those of U, of whole groups, and then those of V: int64.
-        total: Float32, (size,).
+        total: Float64 or float32, (size,).
         given: `settings`.
         finer: What `settle` takes behind the rests.
         places: Where the places go of what is in doubt still, int64, (size,).
@@ -326,7 +337,7 @@ def release_few(words, total, given, finer, places, exact):
     Returns:
         How many are.
     """
-    values, before = np.empty(2 * GROUP, np.float32), np.empty(2 * GROUP, np.float32)
+    values, before = np.empty(2 * GROUP, np.float32), np.empty(2 * GROUP, np.float64)
     size, half, found = unsigned(len(total)), unsigned(len(words) // 2), 0
     wide, grain, fine, sure = given
     exactly, point, surer, least, most = finer

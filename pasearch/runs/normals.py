@@ -167,7 +167,7 @@ class Normals:
         """
         parts, grain = np.asarray(total) if _on_cpu(total) else total, grid(scale)
         wide, moderate = scale / grain, 1 / MODERATE < grain < MODERATE
-        fits = self.values is None and moderate and _singles(parts, self.count)
+        fits = self.values is None and moderate and _is_flat(parts, self.count)
         if self.code is not None and fits:
             code, team = self.code, Team(1) if team is None else team
             team.divided(
@@ -357,7 +357,7 @@ def add_few(
     """Add noise in place as `of_words(words, ...).add_to(total, scale)` does, in machine code.
 
     Args:
-        total: Float32, (size,), of numpy, one after another.
+        total: Float64 or float32, (size,), contiguous, of numpy.
         scale: The noise's standard deviation, above 0.
         words: As for `of_words`, of numpy.
         stream: See there.
@@ -443,7 +443,7 @@ def compiled() -> ModuleType | None:
         with busy.at(busy.COMPILING):
             code = importlib.import_module("pasearch.runs.compiled")
             plain, fast = (_of_stream(FEW + 1, Stream(bytes(32)), 0, each) for each in (None, code))
-            totals = [np.linspace(-9.0, 9.0, FEW + 1, dtype=np.float32) for _ in range(3)]
+            totals = [np.linspace(-9.0, 9.0, FEW + 1) for _ in range(3)]
             for each, total in zip((plain, fast, fast.computed()), totals, strict=True):
                 each.add_to(total, 1.5)
     except Exception:  # noqa: BLE001 - no numba, no room for its files, or damaged ones: arrays do
@@ -505,12 +505,12 @@ def _on_cpu(array: Any) -> bool:
     return getattr(getattr(array, "device", None), "type", "cpu") == "cpu"
 
 
-def _singles(array: Any, count: int) -> bool:
-    """Whether it lies in memory as so many float32, number after number."""
+def _is_flat(array: Any, count: int) -> bool:
+    """Return whether an array is contiguous and has `count` floats."""
     return (
         isinstance(array, np.ndarray)
         and len(array) == count
-        and array.dtype == np.float32
+        and array.dtype in (np.float32, np.float64)
         and array.flags.c_contiguous
     )
 

@@ -37,6 +37,14 @@ from pasearch.runs.normals import normals
 
 SLACK = 1e-12  # of a norm, beside one rounding for each of its terms
 
+SUM_ROUNDING = 1.0 + 2.0**-10
+"""R: one record moves a sum, as computed in floating point, by at most R times what it adds to the
+exact one. Gaussian noise on sums is scaled by it. Proof: docs/guarantees/floating-point.md ("The
+sum")."""
+
+ROWS = 2**15
+"""Records that are added up at once: fewer than a float64 sum may have in one go."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisySum:
@@ -105,7 +113,8 @@ class GaussianSum(GaussianRelease):
     """Sums of vectors or matrices of norm at most 1 each, with Gaussian noise.
 
     Guarantee: `release` costs `event` for a sum that one record changes by at most 1 in L2: what is
-    released is a rounding of the sum plus exact Gaussian noise. The sensitivity is 1.
+    released is a rounding of the sum plus exact Gaussian noise of `SUM_ROUNDING` times the noise
+    multiplier, because a sum of vectors is itself rounded. The sensitivity is 1.
     """
 
     __slots__ = ()
@@ -162,7 +171,7 @@ class GaussianSum(GaussianRelease):
         sigma = self.noise_multiplier
         source = stream.child(sigma.hex(), hashlib.sha256(entries.tobytes()).hexdigest())
         noisy = entries.copy()
-        normals(len(noisy), source).add_to(noisy, sigma)
+        normals(len(noisy), source).add_to(noisy, SUM_ROUNDING * sigma)
         return noisy
 
 

@@ -153,12 +153,7 @@ def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
 
 
 def _is_known(layer: Layer) -> bool:
-    """Whether machine code knows a layer: see `training.dense` and `training.convolutional`."""
-    if isinstance(layer, Pool):
-        return True
-    if isinstance(layer, Conv):
-        plain = layer.groups == layer.dilation == 1 and not layer.weight_standardised
-        return plain and layer.activation in PLAIN
+    """Return whether compiled steps know a layer: see `training.dense`."""
     return isinstance(layer, Dense) and layer.activation in PLAIN
 
 

@@ -41,14 +41,13 @@ from pasearch.training.compiled_products import (
     multiply,
     multiply_halves,
 )
+from pasearch.training.record_sums import BLOCK
 
 ROWS = unsigned(4)
 """Records that go through a first layer of few outputs at once; of their sum, twice as many."""
 SPARE = unsigned(7)
 """How many rows behind the last one there must be room for, so that all go through alike."""
 NULL = np.uint16(0)
-FOLDED = 64
-"""Records read in place whose sum is taken by itself, in whole blocks: at least so many."""
 STRIP = unsigned(512)
 """Numbers of a row of weights that are worked on at once."""
 LARGEST = float(np.finfo(np.float32).max)
@@ -156,27 +155,10 @@ def _add(sums, inputs, outputs, x, rows, d, low):
 
 
 @exact
-def add_up(total, more):
-    """Add numbers to others, one by one."""
-    for k in range(NONE, unsigned(len(total))):
-        total[k] += more[k]
-
-
-@exact
-def fold(total, part, kept):
-    """Let a total be what stood there, times 0 or 1, and a part, which is 0 then."""
-    for k in range(NONE, unsigned(len(total))):
-        total[k] = part[k] if kept == ZERO else total[k] + part[k]
-        part[k] = ZERO
-
-
-@exact
-def _first_in_place(form, room, sums):
-    """Return where the sum of a first layer goes whose records are read in place; else nothing."""
-    starts, widths, trained, halved = form[0], form[2], form[5], form[7]
-    if not trained[0] or len(room[0]) or halved[0] >= 0:
-        return sums[:0]
-    return sums[starts[0] : starts[0] + widths[0] * form[10][0]]
+def add_up(totals, sums):
+    """Add float32 sums to float64 totals."""
+    for k in range(NONE, unsigned(len(totals))):
+        totals[k] += np.float64(sums[k])
 
 
 @sums_of
@@ -418,64 +400,62 @@ def _weigh(form, room, many):
 
 
 @exact
-def _sum_up(x, places, some, form, room, sums, kept, gemm):
-    """Write what the records' gradients are, multiplied by their factors already, into the sums.
+def _sum_up(x, places, some, form, room, totals, gemm):
+    """Add the records' gradients, already multiplied by their factors, to the totals.
 
-    What stood there is kept, or not: times 1, or times 0. A block's own sum begins with 0 and is
-    added to that as a whole; those of biases are float64. So the roundings that a record can change
-    are of its block, and of one addition a block.
+    The gradients of at most `BLOCK` records are added in float32, and those sums in float64.
     """
     starts, biases, widths, kinds, ats, trained, _, halved = form[:8]
-    copied, h, d, factors = room[0], room[1], room[2], room[4]
+    copied, h, d, factors, sums = room[0], room[1], room[2], room[4], room[13]
     many = len(places)
     for layer in range(len(kinds)):
         if not trained[layer]:
             continue
         inputs, outputs, at = widths[layer], form[10][layer], ats[layer + 1]
         size, start = inputs * outputs, starts[layer]
-        own, total = d[at : at + unsigned(many) * outputs], sums[start : start + size]
-        alone = layer == 0 and not len(copied) and halved[layer] < 0
-        to = total if kept == ZERO else room[13][:size]
-        if halved[layer] >= 0:
-            first, second, of = room[11], room[12], form[8][layer]
-            halve(own, NONE, unsigned(many) * outputs, first, second, NONE)
-            multiply_halves(
-                form[9], TURNED, PLAIN, outputs, inputs, many, (first, second),
-                (room[9][of:], room[10][of:]), ZERO, to,
-            )  # fmt: skip
-        elif alone:
-            own = d[at : at + (unsigned(many) + SPARE) * outputs]
-            own[unsigned(many) * outputs :] = ZERO
+        in_place = layer == 0 and not len(copied) and halved[layer] < 0
+        if in_place:
+            d[at + unsigned(many) * outputs : at + (unsigned(many) + SPARE) * outputs] = ZERO
             chosen = places.copy()
             for row in range(many):
                 if not factors[row] > ZERO:  # 0 * NaN is NaN, so another record is multiplied by 0
                     chosen[row] = places[some]
-            for low in range(0, many, 8):
-                eight = _four(chosen, low) + _four(chosen, low + 4)
-                _add(room[14], inputs, outputs, x, eight, own, unsigned(low))
-        else:
-            given = copied[: unsigned(many) * inputs]
-            if layer:
-                given = h[ats[layer] : ats[layer] + unsigned(many) * inputs]
-            multiply(gemm, TURNED, PLAIN, outputs, inputs, many, own, given, ZERO, to)
-        if kept != ZERO and not alone:
-            add_up(total, to)
-        if biases[layer] >= 0:
-            bias = sums[biases[layer] : biases[layer] + np.int64(outputs)]
-            wide = np.zeros(np.int64(outputs))
-            for row in range(NONE, unsigned(many)):
-                for k in range(NONE, outputs):
-                    wide[k] += np.float64(own[row * outputs + k])
-            for k in range(NONE, outputs):
-                bias[k] = (bias[k] if kept != ZERO else ZERO) + single(wide[k])
+        for low in range(0, many, BLOCK):
+            block, skipped = min(BLOCK, many - low), unsigned(low)
+            own = d[at + skipped * outputs :]
+            if halved[layer] >= 0:
+                first, second = room[11], room[12]
+                of = form[8][layer] + skipped * inputs
+                halve(own, NONE, unsigned(block) * outputs, first, second, NONE)
+                multiply_halves(
+                    form[9], TURNED, PLAIN, outputs, inputs, block, (first, second),
+                    (room[9][of:], room[10][of:]), ZERO, sums,
+                )  # fmt: skip
+            elif in_place:
+                sums[:size] = ZERO
+                for eight in range(low, low + block, 8):
+                    rows = _four(chosen, eight) + _four(chosen, eight + 4)
+                    _add(sums, inputs, outputs, x, rows, own, unsigned(eight - low))
+            else:
+                given = copied[skipped * inputs :]
+                if layer:
+                    given = h[ats[layer] + skipped * inputs :]
+                multiply(gemm, TURNED, PLAIN, outputs, inputs, block, own, given, ZERO, sums)
+            add_up(totals[start : start + size], sums)
+            if biases[layer] >= 0:
+                sums[:outputs] = ZERO
+                for row in range(NONE, unsigned(block)):
+                    for k in range(NONE, outputs):
+                        sums[k] += own[row * outputs + k]
+                add_up(totals[biases[layer] : biases[layer] + np.int64(outputs)], sums)
 
 
 @exact
 def bounded_sum(
-    x, y, valid, squares, shares, numbers, places, begin, kept, rows, first, apart, w, form, drops,
-    terms, room, sums, gemm,
+    x, y, valid, squares, shares, numbers, places, begin, rows, first, apart, w, form, drops,
+    terms, room, totals, gemm,
 ):  # fmt: skip
-    """Write the sum of the bounded gradients of some records.
+    """Add the sum of the bounded gradients of some records to the totals.
 
     Args:
         x: Records, one after another, float32, (slots * inputs,).
@@ -486,7 +466,6 @@ def bounded_sum(
         numbers: Whether y are numbers.
         places: The chosen records, int64.
         begin: Which of its batch's records the first of them is.
-        kept: What stood in the sums is multiplied by it first: 0 or 1, float32.
         rows: How many are worked on at once, at most: a block of the places.
         first: The first block that is summed.
         apart: How far the next one is from it: several threads take turns.
@@ -505,13 +484,13 @@ def bounded_sum(
             gradients, ((rows + `SPARE`) * outputs of all layers,); for squared norms, float64, and
             for factors, (rows,); with dropout, once more as for gradients, and for bits, uint32,
             (`compiled_dropout.SPARE` + outputs,) of the widest layer; twice each, for the halves of
-            weights, of what layers are given and of a layer's gradients, and for one layer's sum.
-        sums: Where the sum goes, float32, (parameters,).
+            weights, of what layers are given and of a layer's gradients; and for the sum of one
+            layer and block.
+        totals: To what the sum is added, float64, (parameters,).
         gemm: Where BLAS' product lies: see `products`.
     """
     depth, h, d = len(form[3]), room[1], room[2]
     last, outputs = form[4][depth], form[2][depth]
-    in_place, folded, kept_of_first = _first_in_place(form, room, sums), 0, kept
     _halve_weights(w, form, room)
     for low in range(first * rows, len(places), apart * rows):
         own = places[low : low + rows]
@@ -522,12 +501,4 @@ def bounded_sum(
         some = factors_of(y, valid, shares, numbers, own, terms, room)
         if some >= 0:
             _weigh(form, room, len(own))
-            _sum_up(x, own, some, form, room, sums, kept, gemm)
-            kept = UNIT
-        folded += rows
-        if folded >= FOLDED:
-            fold(in_place, room[14], kept_of_first)
-            kept_of_first, folded = UNIT, 0
-    fold(in_place, room[14], kept_of_first)
-    if kept == ZERO:
-        sums[:] = ZERO
+            _sum_up(x, own, some, form, room, totals, gemm)

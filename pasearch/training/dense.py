@@ -16,7 +16,7 @@ Source: Goodfellow 2015. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid, sigmoid_
 from pasearch.training.losses import LossOf
 from pasearch.training.norms import Factors, bounded, norms_along, zero_rows
+from pasearch.training.record_sums import BLOCK, SumBuffers
 
 ACTIVATIONS = {
     nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward.default),
@@ -141,11 +142,11 @@ class Dense:
         bounding: Factors | None,
         mask: Tensor,
         weights: Tensor | None,
-        into: Mapping[int, Tensor],
+        room: SumBuffers,
         *,
         look: bool = True,
     ) -> Tensor:
-        """Write the sum of bounded gradients: see `clipped_sum_and_counts`.
+        """Add the sum of bounded gradients to a room's totals: see `clipped_sum_and_counts`.
 
         Args:
             x: Rows, (batch, ...), that it `takes`.
@@ -153,7 +154,7 @@ class Dense:
             bounding: Not a layered one.
             mask: Of the rows.
             weights: Of the rows, or None.
-            into: Where the sums go, by a parameter's id.
+            room: Buffers of the sum.
             look: As for `norms.bounded`.
 
         Returns:
@@ -187,12 +188,16 @@ class Dense:
         if bad is not None:  # 0 * NaN is NaN: mask first
             inputs = [zero_rows(each, bad) for each in inputs]
             gradients = {place: zero_rows(each, bad) for place, each in gradients.items()}
-        for place, d in gradients.items():
-            weight, bias = self.weights[place], self.biases[place]
-            d = d.mul_(factors[:, None])
-            torch.mm(d.t(), inputs[place], out=into[id(weight)])
-            if bias is not None:
-                torch.sum(d, 0, out=into[id(bias)])
+        for d in gradients.values():
+            d.mul_(factors[:, None])
+        for low in range(0, len(x), BLOCK):
+            block = slice(low, low + BLOCK)
+            for place, d in gradients.items():
+                weight, bias = self.weights[place], self.biases[place]
+                torch.mm(d[block].t(), inputs[place][block], out=room.of[id(weight)])
+                if bias is not None:
+                    torch.sum(d[block], 0, out=room.of[id(bias)])
+            room.add_block()
         return norm
 
     def _forward(self, x: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]]:

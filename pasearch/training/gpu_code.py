@@ -48,13 +48,14 @@ from pasearch.training.gpu_halves import (
     halves_of,
     wait_for,
 )
-from pasearch.training.gpu_noise import given_of, moderate, moved
+from pasearch.training.gpu_noise import MAX_FLOAT32_ROWS, given_of, moderate, moved
 from pasearch.training.halves import SLACK
 from pasearch.training.losses import LossOf
 from pasearch.training.machine_code import UNBOUNDED, has_terms
 from pasearch.training.one_step import Slots, reseed_dropout
+from pasearch.training.record_sums import SumBuffers, flattened
 from pasearch.training.updates import Descent
-from pasearch.training.watched import Room, Watched, flattened
+from pasearch.training.watched import Watched
 
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
@@ -100,13 +101,13 @@ FEW = Tiles(
     first={"M": 32, "N": 128, "K": 64, "num_warps": 4, "num_stages": 3},
     forward={"M": 16, "N": 64, "K": 64, "num_warps": 4, "num_stages": 4},
     backward={"M": 16, "N": 32, "K": 32, "num_warps": 4, "num_stages": 2},
-    sums={"M": 64, "N": 128, "K": 16, "num_warps": 4, "num_stages": 4},
+    sums={"M": 64, "N": 64, "K": 32, "num_warps": 4, "num_stages": 4},
 )
 MANY = Tiles(
     first={"M": 64, "N": 64, "K": 64, "num_warps": 4, "num_stages": 3},
     forward={"M": 64, "N": 64, "K": 64, "num_warps": 4, "num_stages": 3},
     backward={"M": 64, "N": 64, "K": 32, "num_warps": 4, "num_stages": 3},
-    sums={"M": 64, "N": 64, "K": 64, "num_warps": 4, "num_stages": 3},
+    sums={"M": 64, "N": 64, "K": 32, "num_warps": 4, "num_stages": 3},
 )
 
 Work = list[tuple[int, int, int]]
@@ -133,6 +134,7 @@ def fits_gpu_code(
     n, most = len(y), min(recipe.chunk, slots.rows)
     known &= moderate(recipe, n)
     rows = padded(recipe.batches(n), n, DEVIATIONS)
+    known &= rows <= MAX_FLOAT32_ROWS
     shares = slots.shares
     known &= shares is None or (shares.dtype is torch.float32 and len(shares) == dense.outputs)
     widest = max(sum(weight.shape) for weight in dense.weights) + EVEN
@@ -163,7 +165,7 @@ class GpuCode:
         slots: Slots,
         recipe: Recipe,
         streams: Mapping[str, Stream],
-        room: Room,
+        room: SumBuffers,
         weights: Tensor,
         optimizer: Descent,
         average: Tensor | None,
@@ -358,13 +360,6 @@ class GpuCode:
         """What programs find."""
         return FEW if self.rows <= SMALL else MANY
 
-    @cached_property
-    def part(self) -> int:
-        """Of how many records a sum is float32; 0 where it is of all, as they are few."""
-        from pasearch.training.gpu_kernels import PART
-
-        return PART if self.rows > PART else 0
-
 
 def gpu_kernels() -> ModuleType:
     """Return the kernels of random bits and noise, which only a GPU has."""
@@ -407,9 +402,9 @@ class Together:
         What a group was given before is kept for as long as it asks for the same.
         """
         asked, self._asked = self._asked, []
-        kinds: dict[tuple[int, int, bool, int, bool], list[GpuCode]] = {}
+        kinds: dict[tuple[int, int, bool, bool], list[GpuCode]] = {}
         for code, first, many in asked:
-            kind = first % BLOCK, many, code.tiles is FEW, code.part, code.even
+            kind = first % BLOCK, many, code.tiles is FEW, code.even
             kinds.setdefault(kind, []).append(code)
         before, self._plans[group] = self._plans.get(group, {}), {}
         for (low, many, *_), codes in kinds.items():
@@ -446,7 +441,7 @@ class _Plan:
             *(("backward", partial(GpuCode.backward, layer=k), tiles.backward)
               for k in reversed(range(1, most))),
             ("factors", GpuCode.rows_of_factors, {"M": kernels.RECORDS, "K": kernels.COLUMNS}),
-            ("sums", GpuCode.sums, tiles.sums | {"PART": codes[0].part}),
+            ("sums", GpuCode.sums, tiles.sums),
         ]  # fmt: skip
         work = ([(k, *each) for k, code in enumerate(codes) for each in of(code)]
                 for _, of, _ in calls)  # fmt: skip
@@ -530,9 +525,9 @@ def _bits(number: float) -> int:
     return int(np.float64(number).view(np.int64))
 
 
-TRIED = (83, 5, 70), (300, 72, 136), (1100, 5, 70)
-"""Rows, inputs and outputs that the kernels are tried with: few rows of few numbers, more of both
-than a tile has, which are even, and more rows than one sum is of."""
+TRIED = (83, 5, 70), (300, 72, 136)
+"""Rows, inputs and outputs that the kernels are tried with: few rows of few numbers, and more of
+both than a tile has, which are even."""
 
 
 def gpu_code(device: str) -> bool:
@@ -572,11 +567,12 @@ def _agrees(device: str, rows: int, inputs: int, outputs: int) -> bool:
     (weights,) = flattened(watched.parameters)
     x = torch.linspace(-2.0, 2.0, rows * inputs).sin_().view(rows, inputs)
     valid, y, bounding = torch.arange(rows) != 4, torch.arange(rows) % 3, Flat(clip_norm=0.5)
-    slots, room = Slots.on(device, x, y, valid), Room(watched.parameters)
-    expected = Room(watched.parameters)
+    slots, room = Slots.on(device, x, y, valid), SumBuffers(watched.parameters)
+    expected = SumBuffers(watched.parameters)
     streams = {name: Stream(bytes(32)).child(name) for name in ("batch", "noise", "dropout")}
     reseed_dropout(watched, streams["dropout"], 0, slots.device)
     bounding.sums(watched, slots.x, LossOf(slots.y), mask=slots.valid, room=expected)
+    expected.write_back()
     recipe = Recipe(
         expected_batch_size=rows, steps=1, learning_rate=1.0, bounding=bounding, optimizer="sgd",
         average=None,

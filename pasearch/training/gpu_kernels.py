@@ -79,8 +79,10 @@ EVEN = 8
 RECORDS, COLUMNS = 1, 1024
 """Records of a program of `factors`, and how many of their numbers it reads at once."""
 
-PART = 1024
-"""Records whose sum is float32: those of more are added in float64."""
+BLOCK = 32
+"""Records whose gradients are added in float32; the sums of blocks are added in float64. Half of a
+processor's block (`record_sums`): three products of halves add three terms a record, and units that
+multiply matrices may cut off where a processor rounds."""
 
 LARGEST = float(np.finfo(np.float32).max)
 """Of a squared norm, as in machine code on a processor."""
@@ -438,11 +440,11 @@ def _factors(
 
 
 @triton.jit
-def _sum_of(layer, low, size, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
-    """Return (c * d)^T x, of some outputs and inputs and of the records from `low` to `size`."""
+def _sum_of(layer, size, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    """Return (c * d)^T x, float64, of some outputs and inputs: blocks of K records in float32."""
     halved, stride = _place(layer + HALVED, True), _count(layer + STRIDE, True)
-    found = tl.zeros((M, N), tl.float32)
-    for row in range(low, size, K):
+    total = tl.zeros((M, N), tl.float64)
+    for row in range(0, size, K):
         rows = row + tl.arange(0, K)
         there = rows < size
         x, starts, apart = _given(layer, rows)
@@ -453,8 +455,9 @@ def _sum_of(layer, low, size, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl
         where, mask = x + starts[:, None] + ins[None, :], there[:, None] & (ins < apart)[None, :]
         b1 = tl.load(where, mask=mask, other=0.0)
         b2 = tl.load(where + apart, mask=mask, other=0.0)
-        found = _product(tl.trans(a1), tl.trans(a2), b1, b2, found)
-    return found
+        found = _product(tl.trans(a1), tl.trans(a2), b1, b2, tl.zeros((M, N), tl.float32))
+        total += found.to(tl.float64)
+    return total
 
 
 @triton.jit
@@ -468,32 +471,24 @@ def _store_sum(own, layer, outs, ins, found, IS_EVEN: tl.constexpr):
 @triton.jit
 def _sums(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
-    PART: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     own, layer, _, row, column = _asked(work, trainings, layers, WIDE, MANY)
     _, size = _batch(own, at)
     outs, ins = row * M + tl.arange(0, M), column * N + tl.arange(0, N)
-    WIDER: tl.constexpr = tl.float64 if PART else tl.float32
     if column < 0:
         halved, stride = _place(layer + HALVED, True), _count(layer + STRIDE, True)
-        total = tl.zeros((K, M), WIDER)
+        total = tl.zeros((K, M), tl.float64)
         for low in range(0, size, K):
             rows = low + tl.arange(0, K)
             where = rows[:, None] * 2 * stride + outs[None, :]
             mask = (rows < size)[:, None] & (outs < stride)[None, :]
-            total += tl.load(halved + where, mask=mask, other=0.0).to(WIDER)
-            total += tl.load(halved + where + stride, mask=mask, other=0.0).to(WIDER)
+            total += tl.load(halved + where, mask=mask, other=0.0).to(tl.float64)
+            total += tl.load(halved + where + stride, mask=mask, other=0.0).to(tl.float64)
         where = flat(own + SUMS) + tl.load(layer + BIASES) + outs
         tl.store(where, tl.sum(total, 0).to(tl.float32), mask=outs < _count(layer + OUTPUTS, False))
     else:
-        if PART:
-            sums = tl.zeros((M, N), tl.float64)
-            for low in range(0, size, PART):
-                last = tl.minimum(low + PART, size)
-                sums += _sum_of(layer, low, last, outs, ins, M, N, K).to(tl.float64)
-            found = sums.to(tl.float32)
-        else:
-            found = _sum_of(layer, 0, size, outs, ins, M, N, K)
+        found = _sum_of(layer, size, outs, ins, M, N, K).to(tl.float32)
         if tl.load(layer + ALIGNED) != 0:
             _store_sum(own, layer, outs, ins, found, True)
         else:

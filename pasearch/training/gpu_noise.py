@@ -19,7 +19,11 @@ from pasearch.runs.normals import MODERATE, grid, of_words, pairs
 if TYPE_CHECKING:
     from pasearch.runs.normals import Normals
     from pasearch.training.recipe import Recipe
-    from pasearch.training.watched import Room
+    from pasearch.training.record_sums import SumBuffers
+
+MAX_FLOAT32_ROWS = 4096
+"""Rows of a batch whose sum may be rounded to float32 before the noise: one record moves such a sum
+by 2 B 2^-24 of the sensitivity more. Proof: docs/guarantees/floating-point.md ("The sum")."""
 
 
 def moderate(recipe: Recipe, n: int) -> bool:
@@ -27,7 +31,8 @@ def moderate(recipe: Recipe, n: int) -> bool:
     if recipe.noise_multiplier is None or recipe.bounding is None:
         return True
     factors = [factor for factor, _ in recipe.levels(n)]
-    scales = [recipe.noise_multiplier * each * recipe.bounding.sensitivity for each in factors]
+    largest = recipe.noise_multiplier * recipe.bounding.computed_sensitivity
+    scales = [factor * largest for factor in factors]
     return all(1 / MODERATE < grid(each) < MODERATE for each in scales)
 
 
@@ -49,7 +54,7 @@ def given_of(
     steps = range(first, first + BLOCK) if recipe.schedule.varies else [0]
     sigmas = [recipe.noise_at(min(step, last), n) or 0.0 for step in steps]
     key, begin, _ = gpu.noise_key(stream, first)
-    scales = [sigma * recipe.bounding.sensitivity for sigma in sigmas]
+    scales = [sigma * recipe.bounding.computed_sensitivity for sigma in sigmas]
     return gpu.given_of_noise(scales, key, begin, more)
 
 
@@ -70,7 +75,7 @@ class Release:
         room: Where sums are: one flat place of float32.
     """
 
-    def __init__(self, recipe: Recipe, n: int, stream: Stream, room: Room):
+    def __init__(self, recipe: Recipe, n: int, stream: Stream, room: SumBuffers):
         from pasearch.gpu import kernels as gpu_kernels
 
         self._recipe, self._n, self._stream, self._kernels = recipe, n, stream, gpu_kernels
@@ -85,9 +90,24 @@ class Release:
         self._work, self._block = gpu_kernels.work_of(len(flat), flat.device), -1
 
     @classmethod
-    def of(cls, recipe: Recipe, n: int, stream: Stream, room: Room) -> Release | None:
-        """Return the same; None where there are no kernels, or other numbers."""
+    def of(
+        cls, recipe: Recipe, n: int, stream: Stream, room: SumBuffers, rows: int
+    ) -> Release | None:
+        """Return the kernel's noise for a training, or None if torch adds its noise.
+
+        The kernel adds to float32 sums, so it is for batches of few rows: rounding a float64 total
+        to float32 is within `SUM_ROUNDING` up to `MAX_FLOAT32_ROWS`.
+
+        Args:
+            recipe: One that `fits_rounds`.
+            n: Number of records of the partition, null ones included.
+            stream: Random stream of the noise.
+            room: Buffers of the sum.
+            rows: Rows of a padded batch.
+        """
         flats = room.flats
+        if rows > MAX_FLOAT32_ROWS:
+            return None
         if gpu.kernels(flats[0].device) is None or stream.secure:
             return None
         known = len(flats) == 1 and flats[0].dtype is torch.float32 and moderate(recipe, n)

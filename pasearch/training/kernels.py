@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from pasearch.errors import UsageError
 from pasearch.spaces.modules import Lstm, WeightStandardisedConv2d
-from pasearch.training import wide_sums
+from pasearch.training import record_sums
 from pasearch.training.norms import (
     FORMED,
     ROUNDINGS,
@@ -72,6 +72,16 @@ class Captured:
     input: Tensor
     output_gradient: Tensor
     kept: Kept = field(default_factory=dict, init=False, repr=False)
+
+    def rows(self, rows: slice) -> Captured:
+        """Return the same of some rows of the batch."""
+        found = replace(
+            self, input=self.input[rows], output_gradient=self.output_gradient[rows]
+        )  # fmt: skip
+        found.kept.update(
+            (name, tuple(each[rows] for each in values)) for name, values in self.kept.items()
+        )
+        return found
 
     def without(self, bad: Tensor) -> Captured:
         """Return the same with the rows of the records marked in `bad`, (batch,), set to 0."""
@@ -204,7 +214,7 @@ class LinearKernel(Kernel):
         assert isinstance(layer, nn.Linear)
         a, d = seen.input, weighted(seen.output_gradient, factors)
         if a.ndim > 2 or views > 1:
-            yield from wide_sums.products(layer.weight, (layer.bias,), a, d)
+            yield from record_sums.products(layer.weight, (layer.bias,), a, d)
             return
         if layer.weight.requires_grad:
             yield layer.weight, torch.mm(d.T, a, out=into.get(id(layer.weight)))
@@ -287,10 +297,10 @@ class Conv2dKernel(Kernel):
             return
         d = weighted(seen.output_gradient, factors)
         if layer.weight.requires_grad:
-            gradient = wide_sums.of_filters(layer, _padded(layer, seen.input), d)
+            gradient = record_sums.of_filters(layer, _padded(layer, seen.input), d)
             yield layer.weight, self._of_weight(layer, gradient).to(layer.weight.dtype)
         if layer.bias is not None and layer.bias.requires_grad:
-            yield layer.bias, wide_sums.over(d, 0, 2, 3)
+            yield layer.bias, record_sums.over(d, 0, 2, 3)
 
 
 class WeightStandardisedKernel(Conv2dKernel):
@@ -379,9 +389,9 @@ class NormKernel(Kernel):
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
         d = weighted(d, factors)
         if layer.weight.requires_grad:
-            yield layer.weight, wide_sums.over(xhat * d, 0, 2).view_as(layer.weight)
+            yield layer.weight, record_sums.over(xhat * d, 0, 2).view_as(layer.weight)
         if layer.bias is not None and layer.bias.requires_grad:
-            yield layer.bias, wide_sums.over(d, 0, 2).view_as(layer.bias)
+            yield layer.bias, record_sums.over(d, 0, 2).view_as(layer.bias)
 
     def _laid_out(self, seen: Captured) -> tuple[Tensor, Tensor]:
         """Return xhat and d as (batch, weights, positions)."""
@@ -450,7 +460,7 @@ class LstmKernel(Kernel):
         assert isinstance(layer, Lstm)
         # Step by step, as the pass has made them: nothing is copied.
         d, a = (v.transpose(0, 1) for v in (weighted(d, factors), a))
-        yield from wide_sums.products(layer.weight, (layer.bias, layer.second_bias), a, d)
+        yield from record_sums.products(layer.weight, (layer.bias, layer.second_bias), a, d)
 
     def gradients(self, seen: Captured) -> dict[str, Tensor]:
         """Form them from the gates' gradients: no pass a record."""

@@ -1,10 +1,9 @@
-"""Steps of chains of layers in machine code: a call each for their batch, sum and noise.
+"""Steps of chains of linear layers in machine code: a call each for their batch, sum and noise.
 
 A step of a small network takes longer to be called than to be computed: a logistic regression's
-has some hundred calls of torch, and of .6 ms they compute for .06. That of a convolutional one goes
-through memory again and again. Here slots and bits are those of `one_step`, and the formulas too,
-but for roundings of the sum: a step in machine code and one by torch release other grid points
-where these differ, under the same price.
+has some hundred calls of torch, and of .6 ms they compute for .06. Batches, noise and formulas are
+those of `one_step`, but for roundings of the sum: a compiled step and one by torch release other
+grid points where these differ, at the same privacy cost.
 
 Whether a training goes this way follows from its network, its recipe, n and how many threads it
 has, which are public; a run that is resumed finds all of them as they were, or is refused.
@@ -35,7 +34,6 @@ from pasearch.spaces.modules import KeyedDropout
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.bound import SLACK, Bound
 from pasearch.training.bounding.flat import Flat
-from pasearch.training.convolutional import LANES, Convolutional
 from pasearch.training.dense import CODES, NARROW, Dense, laid_out, room, zeros
 from pasearch.training.dropout import Dropouts, bits_for
 from pasearch.training.halves import Halved
@@ -49,14 +47,15 @@ from pasearch.training.one_step import (
     rows_of_a_part,
 )
 from pasearch.training.products import Product, product
-from pasearch.training.watched import Room, Watched, flattened
+from pasearch.training.record_sums import SumBuffers, flattened
+from pasearch.training.watched import Watched
 
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
-CALLS, ROW, NUMBER, IMAGE = 5e-4, 2e-7, 1.5e-9, 1e-5
+CALLS, ROW, NUMBER = 5e-4, 2e-7, 1.5e-9
 """Seconds that a step saves, and each record of it, and each number that a dense layer is given of
-it, on one core; and each image, of a small convolutional network."""
+it, on one core."""
 
 COPIED, READ, MOST = (256, 2**19), (16, 2**16), 1024
 """Records that are worked on at once: at least so many, and as many as have so many numbers, their
@@ -66,12 +65,12 @@ product, of those that are read where they lie, and at most."""
 LINE = 16
 """Numbers of a line of a processor's cache: what comes out of each layer begins with one."""
 
-EACH, EACH_OF_IMAGES, SUMS = 32, 2 * LANES, 2**24
+EACH, SUMS = 32, 2**24
 """Several threads pay where each has so many records of a batch, in the mean; all their sums, of
 which each has its own, have at most so many numbers together."""
 
-Chain = Dense | Convolutional
-"""A network as loops know it."""
+MAX_BATCH = 2**22
+"""Records of a batch, in the mean: more are summed by torch, in groups of blocks."""
 
 KINDS, KNOWN = (nn.Tanh, nn.ReLU, nn.Sigmoid), {(torch.float32, "cpu")}
 """What may follow a layer, and of what kind the numbers have to be, and where."""
@@ -103,16 +102,16 @@ class MachineCode:
         slots: Slots,
         recipe: Recipe,
         streams: Mapping[str, Stream],
-        room: Room,
+        room: SumBuffers,
         team: Team,
     ):
         self._watched, self._masks = watched, streams["dropout"]
-        self._recipe, self._stream, self._room = recipe, streams["noise"], room
+        self._recipe, self._stream = recipe, streams["noise"]
         self._batch = _batches(recipe, len(slots.y), streams["batch"])
         terms = UNBOUNDED if recipe.bounding is None else recipe.bounding.terms
         part = rows_of_a_part(recipe, len(slots.y), slots.rows, team.threads)
         self._team, self._sum = team, _Sum(plan, slots, terms, part, team)
-        self._total: Any = room.flats[0].numpy()
+        self._room, self._total = room, room.totals[0].numpy()
         few, count = len(self._total) <= normals.FEW, 2 * normals.pairs(len(self._total))
         self._words = self._stream.first_words(count) if few else None
 
@@ -123,7 +122,7 @@ class MachineCode:
         slots: Slots,
         recipe: Recipe,
         streams: Mapping[str, Stream],
-        room: Room,
+        room: SumBuffers,
         weights: list[Tensor],
         *,
         team: Team,
@@ -142,7 +141,7 @@ class MachineCode:
         chain = chain_of(watched, slots.x)
         if chain is None or threads_in_code(watched, slots, recipe, team.threads) is None:
             return None
-        if (code := loops_of(chain)) is None:
+        if (code := loops()) is None:
             return None
         plan = Plan.of(chain, weights[0], recipe.expected_batch_size, team.threads, code)
         return cls(watched, plan, slots, recipe, streams, room, team)
@@ -153,8 +152,9 @@ class MachineCode:
         reseed_dropout(self._watched, self._masks, step)
         self._sum(self._batch(step), self._total)
         if sigma is None or bounding is None:
+            self._room.write_back()
             return
-        scale = state.noise_deviation = sigma * bounding.sensitivity
+        scale = state.noise_deviation = sigma * bounding.computed_sensitivity
         code = normals.compiled()
         assert code is not None, "it is loaded"
         if self._words is None:
@@ -163,8 +163,9 @@ class MachineCode:
         else:
             words = self._words.at(step)
             normals.add_few(self._total, scale, words, self._stream, step, code)
+        self._room.write_back()
         if recipe.denoising is not None:
-            denoise(self._room.flats, recipe.denoising, recipe.density(sigma), state)
+            denoise(self._room.flats, recipe.denoising, recipe.drawn_density(sigma), state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +181,6 @@ class Plan:
         squares: From records to what the loop asks of each beside: the squared norm of its input,
             where that goes to a linear layer.
         rows: Records of a block, at most.
-        together: Records of a thread's blocks whose sum is taken by itself.
         rooms: Of each thread.
         product: What multiplies.
         slack: How much too large norms are taken.
@@ -193,7 +193,6 @@ class Plan:
     dropouts: Sequence[KeyedDropout | None]
     squares: Callable[[Tensor], Tensor]
     rows: int
-    together: int
     rooms: list[tuple[Any, ...]]
     product: Product
     slack: float = SLACK
@@ -201,7 +200,7 @@ class Plan:
     @classmethod
     def of(
         cls,
-        chain: Chain,
+        chain: Dense,
         weights: Tensor,
         expected: int,
         threads: int,
@@ -219,13 +218,6 @@ class Plan:
             code: `loops_of` the network.
             halved: The layers of a dense one whose products are of halves. Default: where they pay.
         """
-        if isinstance(chain, Convolutional):
-            return cls(
-                loop=code.bounded_sum, form=chain.form(weights), weights=weights,
-                outputs=chain.outputs, dropouts=chain.dropouts,
-                squares=lambda x: x.new_zeros(len(x)), rows=LANES, together=LANES,
-                rooms=[chain.room() for _ in range(threads)], product=product(),
-            )  # fmt: skip
         outputs, inputs = [len(weight) for weight in chain.weights], chain.weights[0].shape[1]
         by = product()
         halved = halved or Halved.of(chain, by, expected / threads)
@@ -241,9 +233,9 @@ class Plan:
         return cls(
             loop=code.bounded_sum, form=form, weights=weights,
             outputs=chain.outputs, dropouts=chain.dropouts, squares=chain.squares_of_inputs,
-            rows=rows, together=rows if whole else rows * math.ceil(code.FOLDED / rows),
+            rows=rows,
             rooms=[
-                (*room(*sizes), *halved.room(rows), zeros(largest), zeros(largest))
+                (*room(*sizes), *halved.room(rows), zeros(largest))
                 for _ in range(threads)
             ],
             product=by if copied or any(halved.layers) or len(outputs) > 1 else NO_PRODUCT,
@@ -271,11 +263,11 @@ class _Sum:
         if type(slots.x) is Tensor:
             squares = plan.squares(slots.x) if slots.squares is None else slots.squares
             self._records = _flat(slots.x, slots.y, slots.valid, squares)
-        together = plan.together * team.threads
-        self._most = together * max(1, part // together)
+        rows = plan.rows * team.threads
+        self._most = rows * max(1, part // rows)
         top, plus, most = terms
         self._weights, self._terms = plan.weights.detach().numpy(), (top, plus, plan.slack, most)
-        self._others = [zeros(len(plan.weights)) for _ in range(team.threads - 1)]
+        self._others = [np.zeros(len(plan.weights)) for _ in range(team.threads - 1)]
 
     def __call__(self, places: Any, total: Any) -> None:
         """Write the sum of some slots' bounded gradients.
@@ -283,6 +275,8 @@ class _Sum:
         Records that are no tensor are fetched part by part, of whole blocks for each thread, whose
         sums are taken by themselves: all are the same.
         """
+        for each in (total, *self._others):
+            each[:] = 0.0
         if self._records is not None:
             self._add(self._records, places, 0, total)
         else:
@@ -291,8 +285,6 @@ class _Sum:
             self._team.divided(len(total), lambda _, low, high: self._join(total, low, high))
 
     def _fetched(self, places: Any, total: Any) -> None:
-        for each in (total, *self._others):
-            each[:] = 0.0
         for low in range(0, len(places), self._most):
             part = torch.from_numpy(places[low : low + self._most])
             x, loss, mask = self._slots.at(part)
@@ -302,15 +294,15 @@ class _Sum:
     def _add(self, records: tuple[Any, ...], places: Any, row: int, total: Any) -> None:
         """Let every thread add its blocks to its own sum; that of the first is the total.
 
-        The first place is that of a row of the batch; before row 0 there are no sums yet.
+        The first place is that of a row of the batch.
         """
         sums, threads, plan = (total, *self._others), self._team.threads, self._plan
-        kept, drops = np.float32(row > 0), self._dropouts.of_this_step()
+        drops = self._dropouts.of_this_step()
 
         def blocks(thread: int) -> None:
             with plan.product.in_thread():
                 plan.loop(
-                    *records, *self._shares, places, row, kept, plan.rows, thread, threads,
+                    *records, *self._shares, places, row, plan.rows, thread, threads,
                     self._weights, plan.form, drops, self._terms, plan.rooms[thread], sums[thread],
                     plan.product.address,
                 )  # fmt: skip
@@ -344,19 +336,17 @@ def _flat(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
     return (x.reshape(-1).numpy(), *(each.numpy() for each in more))
 
 
-def chain_of(watched: Watched, x: Tensor) -> Chain | None:
+def chain_of(watched: Watched, x: Tensor) -> Dense | None:
     """Return a network as loops know it; None if they do not.
 
     Args:
         watched: The network.
         x: Records, (batch, ...), or what is fetched as such.
     """
-    if watched.dense is not None:
-        return watched.dense if watched.dense.takes(x) else None
-    return Convolutional.of(watched.modules, tuple(x.shape[1:]))
+    return watched.dense if watched.dense is not None and watched.dense.takes(x) else None
 
 
-def fits(watched: Watched, chain: Chain, slots: Slots, recipe: Recipe) -> bool:
+def fits(watched: Watched, chain: Dense, slots: Slots, recipe: Recipe) -> bool:
     """Whether a training's steps are taken in machine code, where that is to be had.
 
     Args:
@@ -370,13 +360,13 @@ def fits(watched: Watched, chain: Chain, slots: Slots, recipe: Recipe) -> bool:
     plain &= recipe.augmentation is None
     if not (plain and (bounding is None or has_terms(bounding))):
         return False
-    of_images = isinstance(chain, Convolutional)
-    of_record = IMAGE if of_images else ROW + NUMBER * sum(chain.widths)
+    of_record = ROW + NUMBER * sum(chain.widths)
     parameters = list(watched.network.parameters())
     kinds = {(p.dtype, p.device.type) for p in (*parameters, x)}
     known = y.dtype is torch.int64 or (y.dtype is torch.float32 and chain.outputs == 1)
     known &= type(x) is not Tensor or x.is_contiguous()
     known &= all(p.numel() for p in parameters)
+    known &= batch <= MAX_BATCH
     saved = recipe.steps * (CALLS + of_record * batch)
     return saved >= WORTH and known and kinds == KNOWN
 
@@ -390,12 +380,10 @@ def threads_in_code(watched: Watched, slots: Slots, recipe: Recipe, threads: int
     chain = chain_of(watched, slots.x)
     if chain is None or not fits(watched, chain, slots, recipe):
         return None
-    of_images = isinstance(chain, Convolutional)
     numbers = sum(p.numel() for p in watched.parameters)
-    if threads > 1 and 2 * numbers > SUMS and not of_images:
+    if threads > 1 and 2 * numbers > SUMS:
         return None
-    each = EACH_OF_IMAGES if of_images else EACH
-    return max(1, min(threads, int(recipe.expected_batch_size // each), SUMS // numbers))
+    return max(1, min(threads, int(recipe.expected_batch_size // EACH), SUMS // numbers))
 
 
 def has_terms(bounding: Bound) -> bool:
@@ -437,11 +425,6 @@ def _outwards(dense: Dense) -> tuple[Any, ...]:
     return np.array([len(weight) for weight in dense.weights], np.uint64), dense.joined
 
 
-def loops_of(chain: Chain) -> ModuleType | None:
-    """Load the loops of such a network: see `loaded`."""
-    return convolutional_loops() if isinstance(chain, Convolutional) else loops()
-
-
 @cache
 def loops() -> ModuleType | None:
     """Load the loops of dense networks and try them on public numbers: see `runs.loops`."""
@@ -457,26 +440,12 @@ def loops() -> ModuleType | None:
     return loaded("pasearch.training.compiled", agrees)
 
 
-@cache
-def convolutional_loops() -> ModuleType | None:
-    """Load those of convolutional networks and try them on public numbers: see `runs.loops`."""
-
-    def agrees(code: ModuleType) -> bool:
-        layers = (
-            nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(),
-            nn.Linear(12, 4).requires_grad_(False), nn.Tanh(), KeyedDropout(0.4), nn.Linear(4, 3),
-        )  # fmt: skip
-        return _adds_the_same() and _agrees(nn.Sequential(*layers), (2, 6, 6), code)
-
-    return loaded("pasearch.training.compiled_convolutions", agrees)
-
-
 def _adds_the_same() -> bool:
     """Whether few numbers are added as by arrays, to the bit."""
     if (code := normals.compiled()) is None:
         return False
     stream, first = Stream(bytes(32)), np.linspace(-9.0, 9.0, 1000)
-    totals = [first.astype(np.float32) for _ in range(2)]
+    totals = [first.copy() for _ in range(2)]
     words = stream.words().take(2 * normals.pairs(1000)).copy()
     normals.add_few(totals[0], 1.5, words, stream, 0, code)
     normals.of_words(words, 1000, stream, 0).add_to(totals[1], 1.5)
@@ -510,13 +479,14 @@ def _agrees(
     (weights,) = flattened(watched.parameters)
     x = torch.linspace(-2.0, 2.0, 21 * math.prod(shape)).sin_().view(21, *shape)
     valid, y, bounding = torch.arange(21) != 4, torch.arange(21) % 3, Flat(clip_norm=0.5)
-    slots, room = Slots(x, y, valid).known_to(watched), Room(watched.parameters)
+    slots, room = Slots(x, y, valid).known_to(watched), SumBuffers(watched.parameters)
     reseed_dropout(watched, None, 0)
     bounding.sums(watched, x, LossOf(y, slots.squares), mask=valid, room=room)
+    room.write_back()
     chain = chain_of(watched, x)
     assert chain is not None, "it is one"
-    halved = Halved.all_of(chain) if of_halves and isinstance(chain, Dense) else None
+    halved = Halved.all_of(chain) if of_halves else None
     plan = Plan.of(chain, weights, 21, 1, code, halved=halved)
-    total, near = np.empty(len(weights), np.float32), 1e-3 if of_halves else 1e-5
+    total, near = np.empty(len(weights)), 1e-3 if of_halves else 1e-5
     _Sum(plan, slots, bounding.terms, 21, Team(1))(np.arange(21), total)
     return bool(np.allclose(total, room.flats[0].numpy(), atol=near))

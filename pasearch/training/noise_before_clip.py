@@ -28,7 +28,8 @@ from pasearch.training.noise import Noise, normals_on
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from pasearch.training.watched import Loss, Room, Watched
+    from pasearch.training.record_sums import SumBuffers
+    from pasearch.training.watched import Loss, Watched
 
 FORMED = 2**21
 """Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
@@ -77,7 +78,7 @@ def noise_before_clip_sum(
     standard_deviation: float,
     stream: Stream,
     step: int,
-    room: Room | None = None,
+    room: SumBuffers | None = None,
 ) -> list[Tensor]:
     """Return the sum over drawn slots of clip(bounded gradient + noise).
 
@@ -88,16 +89,18 @@ def noise_before_clip_sum(
     Network, x, mask and sums are as of `clipped_sum_and_counts`, without views; `loss` goes from a
     slice of the records to their loss. The order has B, or None on public data, and the clip C;
     the standard deviation is that of each coordinate's noise. No two trials share a stream, and no
-    two steps of it their noise. The sums are added to what stands in the room, if one is given.
+    two steps of it their noise. The sums are added to the views of the room, if one is given. Each
+    term is private on its own, so their sum is post-processing, however it is rounded.
     """
     import torch
 
     from pasearch.training.per_example import formed_gradients
-    from pasearch.training.watched import Room, Watched
+    from pasearch.training.record_sums import SumBuffers
+    from pasearch.training.watched import Watched
 
     watched = Watched.of(network)
     parameters = watched.parameters
-    room = Room(parameters) if room is None else room
+    room = SumBuffers(parameters) if room is None else room
     size = sum(p.numel() for p in parameters)
     total = torch.zeros(size, device=x.device)
     rows = max(1, FORMED // size)

@@ -2,6 +2,9 @@
 
     sum = sum over the batch of bounded g_i + noise      then denoised, if the recipe says so
 
+The sum is float64 when the noise is added to it (`record_sums`). The noise is scaled to R times the
+sensitivity, the most that one record moves the sum as computed (`runs.sums.SUM_ROUNDING`).
+
 All randomness is keyed by purpose and step.
 
 Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
@@ -31,7 +34,8 @@ from pasearch.training.losses import LossOf
 from pasearch.training.noise import Drawn, draw
 from pasearch.training.noise_before_clip import noise_before_clip_sum
 from pasearch.training.per_example import clipped_sum_and_counts
-from pasearch.training.watched import Room, Watched
+from pasearch.training.record_sums import SumBuffers
+from pasearch.training.watched import Watched
 
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
@@ -133,7 +137,7 @@ def batch_sum(
     *,
     noise_multiplier: float | None = None,
     state: State | None = None,
-    room: Room | None = None,
+    room: SumBuffers | None = None,
     team: Team | None = None,
 ) -> list[Tensor]:
     """Return one step's noisy sum of bounded gradients over a fresh batch; steps begin with 0.
@@ -144,7 +148,7 @@ def batch_sum(
     """
     watched = Watched.of(network)
     n, state = len(slots.y), state or State.start(watched, recipe)
-    room = Room(watched.parameters) if room is None else room
+    room = SumBuffers(watched.parameters) if room is None else room
     sigma = recipe.noise_at(step, n) if noise_multiplier is None else noise_multiplier
     places = torch.from_numpy(recipe.batches(n).batch(n, streams["batch"], step)).to(slots.device)
     reseed_dropout(watched, streams["dropout"], step, slots.device)
@@ -154,29 +158,31 @@ def batch_sum(
     part = rows_of_a_part(recipe, n, slots.rows, 1 if team is None else team.threads)
     chosen, stream = in_parts(places, part, recipe.batches(n).sizes_vary), streams["batch"]
     if sigma is None:
-        bounded_sum(watched, slots, recipe, stream, chosen, step, state, room, part, len(places))
+        bounded_sum(watched, slots, recipe, stream, chosen, step, state, room, part)
+        room.write_back()
         return room.views
     # Drawn while the gradients are computed.
     drawn = _begin_noise(room, recipe, streams["noise"], step, team)
-    counts = bounded_sum(
-        watched, slots, recipe, stream, chosen, step, state, room, part, len(places)
-    )
+    counts = bounded_sum(watched, slots, recipe, stream, chosen, step, state, room, part)
     assert recipe.bounding is not None
     bounds = state.bounds
-    sensitivity = recipe.bounding.at(bounds).sensitivity
+    sensitivity = recipe.bounding.at(bounds).computed_sensitivity
     if bounds:
         sigma = _adapt(recipe, state, sigma, counts, streams["noise"], step)
     state.noise_deviation = sigma * sensitivity
-    scale = state.noise_deviation if recipe.noise is None else recipe.density(sigma).scale
-    drawn().add_to(room.flats, scale, team)
+    scale = state.noise_deviation if recipe.noise is None else recipe.drawn_density(sigma).scale
+    drawn().add_to(room.totals, scale, team)
+    room.write_back()
     if recipe.denoising is not None:
-        denoise(room.flats, recipe.denoising, recipe.density(sigma), state)
+        denoise(room.flats, recipe.denoising, recipe.drawn_density(sigma), state)
     if bounds:
         _rescale(watched, recipe.bounding, state, room.views, bounds)
     return room.views
 
 
-def _begin_noise(room: Room, recipe: Recipe, stream: Stream, step: int, team: Team | None) -> Drawn:
+def _begin_noise(
+    room: SumBuffers, recipe: Recipe, stream: Stream, step: int, team: Team | None
+) -> Drawn:
     """Begin to draw a step's noise, at scale 1."""
     spare = team is not None and team.threads > 1
     count, device = sum(flat.numel() for flat in room.flats), room.flats[0].device
@@ -252,14 +258,24 @@ def bounded_sum(
     chosen: Chosen,
     step: int,
     state: State,
-    room: Room,
+    room: SumBuffers,
     part: int,
-    count: int | None = None,
 ) -> Tensor:
-    """Sum the chosen slots' bounded gradients in the room; return the counts of a bound's norms.
+    """Write the sum of the chosen records' bounded gradients to the float64 totals of `room`.
 
-    So many slots go through the network at once: see `rows_of_a_part`. Those behind a count, if it
-    is known, only fill parts up.
+    Args:
+        watched: The network.
+        slots: The records of the partition.
+        recipe: How it is trained.
+        stream: Random stream of the batches; augmentation draws from a child of it.
+        chosen: Indices of the batch's records, and which rows are no padding.
+        step: Index of the step, from 0.
+        state: State of the training; only its adaptive clipping norms are read.
+        room: Buffers of the sum; cleared first.
+        part: Number of records that go through the network at once: see `rows_of_a_part`.
+
+    Returns:
+        Sum over records of [norm <= C] - 1/2, float64, (number of adaptive clipping norms,).
     """
     places, real = chosen
     bounding = None if recipe.bounding is None else recipe.bounding.at(state.bounds)
@@ -269,9 +285,7 @@ def bounded_sum(
     if shares is None:
         shares = class_shares(recipe.class_weights, slots.device)
     views, many = recipe.augmentation, views_of(recipe)
-    if places.numel() == 0:
-        room.clear()
-        return counts
+    room.clear()
     for place, low in enumerate(range(0, len(places), part)):
         own = slice(low, low + part)
         x, loss, mask = slots.at(places[own], None if real is None else real[own])
@@ -279,21 +293,13 @@ def bounded_sum(
         if views is not None:
             generator = stream.child("views", place).generator(step)
             x, loss = views.apply(x, generator), LossOf(loss.y.repeat_interleave(views.views))
-        watched.real = None if count is None else many * min(part, count - low)
-        try:
-            values, found = summed(
-                watched, x, loss, mask=mask, views=many, weights=weights,
-                room=None if place else room, counted=bool(state.bounds),
-            )  # fmt: skip
-        finally:
-            watched.real = None
+        found = summed(
+            watched, x, loss, mask=mask, views=many, weights=weights, room=room,
+            counted=bool(state.bounds),
+        )[1]  # fmt: skip
         if state.bounds:
             counts += found
-        for view, value in zip(room.views, values, strict=True):
-            if place:
-                view += value
-            elif value is not view:
-                view.copy_(value)
+    room.end()
     return counts
 
 
@@ -356,14 +362,15 @@ def _noise_before_clip(
     stream: Stream,
     step: int,
     sigma: float,
-    room: Room,
+    room: SumBuffers,
 ) -> None:
     """Sum clipped noisy gradients in the room."""
     order, clip = recipe.noise_before_clip, recipe.bounding
     assert order is not None
     assert clip is not None, "noise on each record needs a clip after it"
     x, loss, mask = part
-    room.clear()
+    for view in room.views:
+        view.zero_()
     if len(x):
         noise_before_clip_sum(
             watched, x, lambda part: LossOf(loss.y[part]), mask, order=order, clip=clip,

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from pasearch.training.kernels import Captured, kernel_of
 from pasearch.training.losses import LossOf
 from pasearch.training.norms import Factors, bounded
-from pasearch.training.watched import Loss, Room, Watched, capture
+from pasearch.training.record_sums import BLOCK, SumBuffers
+from pasearch.training.watched import Loss, Watched, capture
 
 
 def clipped_sum_and_counts(
@@ -31,7 +32,7 @@ def clipped_sum_and_counts(
     *,
     views: int = 1,
     weights: Tensor | None = None,
-    room: Room | None = None,
+    room: SumBuffers | None = None,
     counted: bool = True,
 ) -> tuple[list[Tensor], Tensor]:
     """Return the sum over records of their bounded gradients, and how many norms are within bounds.
@@ -49,24 +50,27 @@ def clipped_sum_and_counts(
         mask: bool, (batch,); False for null records.
         views: How many rows a record has; its gradient is their mean, which is then bounded.
         weights: (batch,), 0 to 1, which bounded gradients are multiplied by; None: 1.
-        room: Where the sums go; whatever stands there is overwritten. None: room of their own.
+        room: Buffers of the sum, to whose float64 totals this one is added. None: new ones.
         counted: Whether anybody wants the counts; else they are 0.
 
     Returns:
-        The sums, like `trainable_parameters(network)`, in their order; and the sum over records of
-        [norm <= C] - 1/2: float64, (1,), or (layers,) where every layer has its own bound. Null
+        Without a room the sums, one tensor per trainable parameter, in the network's order; with a
+        room its views, which hold the last block alone. And the sum over records of
+        [norm <= C] - 1/2: float64, (1,), or (layers,) if every layer has its own bound. Null
         records add 0, and one that is not finite adds -1/2.
     """
     if x.shape[0] != views * mask.shape[0]:
         raise ValueError(f"x has {len(x)} rows: expected {views} views of {len(mask)} records.")
     watched = Watched.of(network)
-    room = Room(watched.parameters) if room is None else room
+    given, room = room, SumBuffers(watched.parameters) if room is None else room
     layered = bounding is not None and bounding.layered
     dense = watched.dense if views == 1 and not layered else None
     if dense is not None and isinstance(loss, LossOf) and dense.takes(x):
-        norms = dense.sums(x, loss, bounding, mask, weights, room.of, look=watched.look)
+        norms = dense.sums(x, loss, bounding, mask, weights, room, look=watched.look)
     else:
         norms = _summed(watched, x, loss, bounding, mask, views, weights, room)
+    if given is None:
+        room.write_back()
     inside = bounding.within(norms) if counted and bounding is not None else None
     if inside is None:
         return room.views, torch.zeros(len(norms) if layered else 1, dtype=torch.float64)
@@ -82,9 +86,11 @@ def _summed(
     mask: Tensor,
     views: int,
     weights: Tensor | None,
-    room: Room,
+    room: SumBuffers,
 ) -> Tensor:
-    """Write the sum into the room, of any network; return the norms, infinite where one is not.
+    """Add the sum to the room's totals, of any network; return the norms.
+
+    A norm that is not finite is returned as infinity.
 
     They are (batch,), or (layers, batch) where every layer has its own bound.
     """
@@ -99,29 +105,22 @@ def _summed(
         captured = [each.without(bad.repeat_interleave(views)) for each in captured]
     if views > 1:
         factors = factors.repeat_interleave(views, dim=-1)
-    _write_sums(watched, captured, factors, views, layered, room)
+    for low in range(0, len(x), BLOCK * views):
+        block = slice(low, low + BLOCK * views)
+        left = dict(room.of)
+        for place, each in enumerate(captured):
+            own = factors[place, block] if layered else factors[block]
+            kernel = watched.kernels[each.layer]
+            for parameter, value in kernel.weighted_sum(
+                each.rows(block), own, room.of, views=views
+            ):
+                view = left.pop(id(parameter))
+                if value is not view:
+                    view.copy_(value)
+        for view in left.values():  # of a layer that was not used
+            view.zero_()
+        room.add_block()
     return norms
-
-
-def _write_sums(
-    watched: Watched,
-    captured: list[Captured],
-    factors: Tensor,
-    views: int,
-    layered: bool,
-    room: Room,
-) -> None:
-    """Write the sums over rows of gradients times factors into a room."""
-    left = dict(room.of)
-    for place, each in enumerate(captured):
-        bound = factors[place] if layered else factors
-        kernel = watched.kernels[each.layer]
-        for parameter, value in kernel.weighted_sum(each, bound, room.of, views=views):
-            view = left.pop(id(parameter))
-            if value is not view:
-                view.copy_(value)
-    for view in left.values():  # of a layer that was not used
-        view.zero_()
 
 
 def formed_gradients(network: nn.Module | Watched, x: Tensor, loss: Loss) -> Tensor:

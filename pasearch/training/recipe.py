@@ -40,6 +40,7 @@ from pasearch.accounting.events import (
 from pasearch.accounting.renyi import best_order
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage, Steps
+from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.training.augmentation import AUGMENTATIONS, Augmentation
 from pasearch.training.batching import BATCHINGS, Batching
 from pasearch.training.bounding.bound import BOUNDINGS, Bound
@@ -262,6 +263,15 @@ class Recipe:
         unit = GaussianNoise() if self.noise is None else self.noise.unit
         spread = math.sqrt(unit.fisher_information)
         return unit.with_scale(noise_multiplier * self.bounding.sensitivity * spread)
+
+    def drawn_density(self, noise_multiplier: float) -> Density:
+        """Return the distribution of the noise that is drawn: the accounted one, times R.
+
+        R is the largest factor by which rounding enlarges what one record adds to a sum
+        (`runs.sums.SUM_ROUNDING`), so the drawn noise costs what the accounted one costs.
+        """
+        accounted = self.density(noise_multiplier)
+        return accounted.with_scale(accounted.scale * SUM_ROUNDING)
 
     def levels(self, n: int) -> list[tuple[float, int]]:
         """Return the factors on sigma, in order, and how many releases each has."""

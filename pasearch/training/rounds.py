@@ -37,7 +37,8 @@ from pasearch.training.one_step import (
     reseed_dropout,
 )
 from pasearch.training.recipe import Recipe
-from pasearch.training.watched import Room, Watched
+from pasearch.training.record_sums import SumBuffers
+from pasearch.training.watched import Watched
 
 ROUND = 64
 """Most steps of a round. A note comes once in 20,000 steps or less, from padding: such a round is
@@ -74,7 +75,7 @@ class Rounds:
         slots: Slots,
         recipe: Recipe,
         streams: Mapping[str, Stream],
-        room: Room,
+        room: SumBuffers,
         blocks: Blocks | None = None,
     ):
         self._watched, self._recipe, self._streams, self._room = watched, recipe, streams, room
@@ -82,7 +83,9 @@ class Rounds:
         n = len(slots.y)
         self._blocks = blocks or Blocks(recipe.batches(n), n, streams["batch"], slots.device)
         noisy = recipe.noise_multiplier is not None
-        self._release = Release.of(recipe, n, streams["noise"], room) if noisy else None
+        self._release = (
+            Release.of(recipe, n, streams["noise"], room, self._blocks.width) if noisy else None
+        )
         self._count = sum(flat.numel() for flat in room.flats)
         self._wrong = torch.zeros((), dtype=torch.bool, device=slots.device)
         fixed = not watched.keyed and recipe.augmentation is None
@@ -145,7 +148,7 @@ class Rounds:
         *,
         careful: bool,
     ) -> None:
-        recipe, flats = self._recipe, self._room.flats
+        recipe = self._recipe
         part = min(most_rows(recipe, self.slots.rows), self._blocks.width)
         if len(chosen[0]) % part:
             chosen = filled_up(chosen[0], part, chosen[1])
@@ -155,34 +158,37 @@ class Rounds:
             self._room, part,
         )  # fmt: skip
         if not words:
-            for flat in () if careful else flats:
+            self._room.write_back()
+            for flat in () if careful else self._room.flats:
                 self._wrong |= ~flat.isfinite().all()
             return
         assert recipe.bounding is not None
         assert sigma is not None
-        scale, start = sigma * recipe.bounding.sensitivity, 0
+        scale, start = sigma * recipe.bounding.computed_sensitivity, 0
         if self._release is not None:
+            self._room.write_back()
             if careful:
-                self._release.normals(step).add_to(flats[0], scale)
+                self._release.normals(step).add_to(self._room.flats[0], scale)
             else:
                 self._release.add(words[0])
             return
         exact = of_words(words[0], self._count, self._streams["noise"], step) if careful else None
         alone = None if careful else Alone.of(words[0], self._count)
-        for flat in flats:
+        for total in self._room.totals:
             if exact is not None:
-                exact.add_to(flat, scale, start=start)
+                exact.add_to(total, scale, start=start)
             if alone is not None:
-                self._wrong |= alone.add_to(flat, scale, start=start)
-            start += flat.numel()
+                self._wrong |= alone.add_to(total, scale, start=start)
+            start += total.numel()
+        self._room.write_back()
 
     def _finish(self, sigma: float | None, state: State) -> None:
         recipe = self._recipe
         if sigma is None or recipe.bounding is None:
             return
-        state.noise_deviation = sigma * recipe.bounding.sensitivity
+        state.noise_deviation = sigma * recipe.bounding.computed_sensitivity
         if recipe.denoising is not None:
-            denoise(self._room.flats, recipe.denoising, recipe.density(sigma), state)
+            denoise(self._room.flats, recipe.denoising, recipe.drawn_density(sigma), state)
 
 
 _Make = Callable[..., None]

@@ -24,7 +24,6 @@ from pasearch.gpu.bits import BLOCK
 from pasearch.runs.keys import Stream
 from pasearch.runs.team import Team
 from pasearch.training.gpu_code import GpuCode, Together, fits_gpu_code, gpu_code
-from pasearch.training.lstm_in_code import take_over
 from pasearch.training.machine_code import MachineCode, threads_in_code
 from pasearch.training.memory import is_of_memory, keep_memory, rows_at_once
 from pasearch.training.one_step import (
@@ -37,10 +36,11 @@ from pasearch.training.one_step import (
 )
 from pasearch.training.per_example import validate
 from pasearch.training.products import check_alike
+from pasearch.training.record_sums import SumBuffers, flattened
 from pasearch.training.rounds import ROUND, Rounds, fits_rounds
 from pasearch.training.steering import Pace, Screen, ValidationQuery
 from pasearch.training.updates import Descent
-from pasearch.training.watched import Room, Watched, flattened, parted
+from pasearch.training.watched import Watched, parted
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Records
@@ -176,7 +176,7 @@ class Training:
             self._do_ahead()
             self._slots = self._slots.known_to(self._watched)
         self._weights = flattened(self._watched.parameters)
-        self._sums = Room(self._watched.parameters)
+        self._sums = SumBuffers(self._watched.parameters)
         self._optimizing = recipe.optimizing
         self._optimizer = self._optimizing.of(self._weights, recipe.learning_rate)
         self._optimizer.share = 1.0 / recipe.expected_batch_size
@@ -207,8 +207,6 @@ class Training:
                 self._watched, self._slots, recipe, streams, self._sums, self._weights,
                 team=self._team,
             )  # fmt: skip
-            if take_over(self._watched, recipe, made_up, self._team):
-                self._threads = 1  # of torch, whose threads would wait, and keep others waiting
 
     def _gpu_code(self, device: str) -> GpuCode | None:
         """Return the steps by a GPU's own kernels, if they are for this training."""

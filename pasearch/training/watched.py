@@ -9,10 +9,9 @@ Source: Bu et al. 2022. Proof: docs/guarantees/dp-sgd.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Self
 
 import torch
@@ -51,13 +50,12 @@ class Watched:
     """
 
     __slots__ = (
-        "_chain", "_plain", "dense", "kernels", "keyed", "look", "network", "parameters", "real",
+        "_chain", "_plain", "dense", "kernels", "keyed", "look", "network", "parameters",
     )  # fmt: skip
 
     def __init__(self, network: nn.Module):
         self.network = network
         self.look = True  # for records that are not finite: see `norms.bounded`
-        self.real: int | None = None  # rows before those that only fill a part up; None: all
         self.parameters = trainable_parameters(network)
         self.kernels = {layer: kernel_of(layer) for layer in trainable_layers(network)}
         reseeds = (getattr(module, "reseed", None) for module in network.modules())
@@ -70,11 +68,6 @@ class Watched:
     def modules(self) -> list[nn.Module] | None:
         """What a chain calls one after another; None of another network."""
         return None if self._chain is None else [module for module, _ in self._chain]
-
-    def take(self, kernels: Mapping[nn.Module, Kernel]) -> None:
-        """Let some layers have other kernels."""
-        self.kernels |= kernels
-        self._chain = _chain(self.network, self.kernels)
 
     @classmethod
     def of(cls, network: nn.Module | Self) -> Self:
@@ -172,50 +165,6 @@ PULLS: dict[type[nn.Module], Callable[[nn.Module, Tensor, Tensor, Tensor], Tenso
 def capture(network: nn.Module | Watched, x: Tensor, loss: Loss) -> list[Captured]:
     """Return what every trainable layer saw: see `Watched.captured`."""
     return Watched.of(network).captured(x, loss)
-
-
-class Room:
-    """A flat place for numbers like a network's trainable ones, and a view like each parameter.
-
-    It is one buffer, where all are of one kind.
-
-    Args:
-        parameters: In their order.
-    """
-
-    __slots__ = ("flats", "of", "views")
-
-    def __init__(self, parameters: Sequence[nn.Parameter]):
-        self.views: list[Tensor] = []
-        self.flats: list[Tensor] = []
-        edges = [0]
-        for place, (first, second) in enumerate(pairwise(parameters), 1):
-            if (first.dtype, first.device) != (second.dtype, second.device):
-                edges.append(place)
-        for low, high in pairwise([*edges, len(parameters)]):
-            own = parameters[low:high]
-            flat = torch.zeros(
-                sum(p.numel() for p in own), dtype=own[0].dtype, device=own[0].device
-            )
-            self.flats.append(flat)
-            parts = flat.split([p.numel() for p in own])
-            self.views += [part.view(p.shape) for part, p in zip(parts, own, strict=True)]
-        self.of = {id(p): view for p, view in zip(parameters, self.views, strict=True)}
-
-    def clear(self) -> None:
-        """Let all numbers be 0."""
-        for flat in self.flats:
-            flat.zero_()
-
-
-@torch.no_grad()
-def flattened(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Move parameters into flat buffers, which are returned; they stay views, without gradients."""
-    room = Room(parameters)
-    for parameter, view in zip(parameters, room.views, strict=True):
-        view.copy_(parameter)
-        parameter.data, parameter.grad = view, None
-    return room.flats
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pasearch.runs.team import Team
 from pasearch.spaces.modules import Lstm, WeightStandardisedConv2d
-from pasearch.training import lstm_in_code
 from pasearch.training.kernels import (
     AnyKernel,
     Captured,
@@ -25,7 +23,6 @@ from pasearch.training.kernels import (
     NormKernel,
     WeightStandardisedKernel,
 )
-from pasearch.training.lstm_in_code import LstmInCode
 
 RECORDS, HALF, LARGE = 40, 8, 1e6
 Case = tuple[Kernel, nn.Module, Tensor, Tensor, int]
@@ -41,12 +38,6 @@ def gradients(*numbers: int) -> Tensor:
     d[-1] *= LARGE
     d[-1, HALF:] = -d[-1, :HALF]
     return d
-
-
-def in_code() -> LstmInCode:
-    code = lstm_in_code.loops()
-    assert code is not None
-    return LstmInCode(code, Team(2))
 
 
 def of_lstm(kernel: Kernel) -> Case:
@@ -72,10 +63,9 @@ CASES: dict[str, Callable[[], Case]] = {
                              images(halves(5)), images(gradients(4)), 1),
     "norm": lambda: (NormKernel(), nn.GroupNorm(1, 4), images(halves(4)), images(gradients(4)), 1),
     "lstm": lambda: of_lstm(LstmKernel()),
-    "lstm in machine code": lambda: of_lstm(in_code()),
     "views of a linear layer": lambda: of_views(LinearKernel()),
     "views of any layer": lambda: of_views(AnyKernel()),
-    "views of an lstm in machine code": lambda: (*of_lstm(in_code())[:4], 2),
+    "views of an lstm": lambda: (*of_lstm(LstmKernel())[:4], 2),
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
-from pasearch.training.dense import Dense, laid_out
+from pasearch.training.dense import Dense, check_parts, laid_out
 from pasearch.training.losses import LossOf
 from pasearch.training.machine_code import chain_of
 from pasearch.training.one_step import reseed_dropout
@@ -279,18 +279,13 @@ def test_a_layer_whose_parameters_are_others_takes_the_general_path(name: str, f
     def taken(strange: bool, *modules: nn.Module) -> bool:
         layer = modules[0]
         modules = (STRANGE[name](layer), *modules[1:]) if strange else modules
-        images = nn.Sequential(nn.Conv2d(1, 2, 2), *modules)
         if frozen:
             layer.requires_grad_(False)
-        is_image = isinstance(layer, nn.Conv2d)
-        chain = images if is_image else nn.Sequential(nn.Linear(12, 3), *modules)
-        shape = (1, 4, 5) if is_image else (12,)
-        return chain_of(Watched(chain), torch.zeros(2, *shape)) is not None
+        chain = nn.Sequential(nn.Linear(12, 3), *modules)
+        return chain_of(Watched(chain), torch.zeros(2, 12)) is not None
 
-    of_image = nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)
     for strange in (False, True):
         assert taken(strange, nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)) is not strange
-        assert taken(strange, nn.Conv2d(2, 2, 2), *of_image) is not strange
 
 
 @pytest.mark.unit
@@ -311,6 +306,16 @@ def test_dropout_in_two_places_takes_the_general_path():
     for second in (twice, KeyedDropout(0.5)):
         network = nn.Sequential(nn.Linear(12, 8), twice, nn.Linear(8, 8), second, nn.Linear(8, 3))
         assert (Watched(network).dense is None) == (second is twice)
-        images = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), *network)
-        found = chain_of(Watched(images), torch.zeros(2, 1, 3, 4))
-        assert (found is None) == (second is twice)
+
+
+@pytest.mark.unit
+def test_parts_of_a_buffer_that_meet_or_leave_something_out_are_an_error():
+    check_parts([(4, 2), (0, 4)], 6)
+    for parts, count in (
+        ([(0, 4), (3, 3)], 6),
+        ([(0, 4), (5, 1)], 6),
+        ([(0, 4)], 6),
+        ([(0, 7)], 6),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            check_parts(parts, count)

@@ -70,6 +70,7 @@ from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.per_example import formed_gradients
 from pasearch.training.presets import preset_toml, read_recipe, settings_of
 from pasearch.training.recipe import CONFLICTS, Recipe
+from pasearch.training.record_sums import SumBuffers
 from pasearch.training.schedules.decays import Exponential, Uniform
 from pasearch.training.schedules.validation import Validation
 from pasearch.training.watched import Watched, trainable_parameters
@@ -557,39 +558,40 @@ def book_of_the_batch(patch: pytest.MonkeyPatch) -> None:
     """Clamp to the batch's own mean magnitudes, at norm C, instead of to public vectors."""
 
     def other(
-        model: Watched, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook, exact: bool
-    ) -> list[Tensor]:
+        model: Watched, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook,
+        buffers: SumBuffers, exact: bool,
+    ) -> None:  # fmt: skip
         rows = formed_gradients(model, x, loss)[mask]
         means = rows.abs().double().sort(dim=1, descending=True).values.mean(dim=0).numpy()
         own = Codebook._of_norm(means[None], np.ones(len(means), dtype=np.int64), 0.5)
-        return split(model.network, encode(rows, own).sum(dim=0))
+        buffers.totals[0].add_(encode(rows, own).sum(dim=0))
 
-    patch.setattr(bound, "encoded_sum", other)
+    patch.setattr(bound, "add_encoded_sum", other)
 
 
 def micro_batches(patch: pytest.MonkeyPatch) -> None:
     """Encode the mean of two records, and sum that."""
 
     def other(
-        model: Watched, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook, exact: bool
-    ) -> list[Tensor]:
+        model: Watched, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook,
+        buffers: SumBuffers, exact: bool,
+    ) -> None:  # fmt: skip
         rows = formed_gradients(model, x, loss) * mask[:, None]
         means = rows.reshape(-1, 2, rows.shape[1]).mean(dim=1)
-        return split(model.network, encode(means, codebook).sum(dim=0))
+        buffers.totals[0].add_(encode(means, codebook).sum(dim=0))
 
-    patch.setattr(bound, "encoded_sum", other)
+    patch.setattr(bound, "add_encoded_sum", other)
 
 
 def twice(patch: pytest.MonkeyPatch) -> None:
     """Let a record count twice."""
-    honest = bound.encoded_sum
-    patch.setattr(bound, "encoded_sum", lambda *a: [2 * each for each in honest(*a)])
+    honest = bound.add_encoded_sum
 
+    def other(*given: Any) -> None:
+        honest(*given)
+        honest(*given)
 
-def split(model: nn.Module, total: Tensor) -> list[Tensor]:
-    parameters = trainable_parameters(model)
-    parts = total.float().split([p.numel() for p in parameters])
-    return [part.view_as(p).clone() for part, p in zip(parts, parameters, strict=True)]
+    patch.setattr(bound, "add_encoded_sum", other)
 
 
 @pytest.mark.contract
@@ -827,10 +829,10 @@ def test_it_compares_with_the_law_that_each_step_added(
     made: Recipe, weighed: list[tuple[Tensor, Density, float]]
 ):
     trained(replace(made, denoising=KolmogorovSmirnov()))
-    law = [made.density(made.noise_at(step, N) or math.nan) for step in range(made.steps)]
-    assert [density for _, density, _ in weighed] == law
+    sigmas = [made.noise_at(step, N) or math.nan for step in range(made.steps)]
+    assert [density for _, density, _ in weighed] == [*map(made.drawn_density, sigmas)]
     if made.noise is not None:
-        assert law == densities(made.event(N, DIMENSION))
+        assert [*map(made.density, sigmas)] == densities(made.event(N, DIMENSION))
 
 
 @pytest.mark.unit

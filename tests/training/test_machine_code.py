@@ -25,7 +25,7 @@ from pasearch.errors import MachineError
 from pasearch.runs import compiled as noise_loops
 from pasearch.runs import loops, normals
 from pasearch.runs.keys import Keys, Stream
-from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid, WeightStandardisedConv2d
+from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid
 from pasearch.training import compiled, compiled_activations, machine_code, products, trainer
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
@@ -47,12 +47,6 @@ def frozen(layer: nn.Module) -> nn.Module:
     return layer.requires_grad_(False)
 
 
-def with_a_frozen_bias(layer: nn.Conv2d) -> nn.Conv2d:
-    assert layer.bias is not None
-    layer.bias.requires_grad_(False)
-    return layer
-
-
 NETWORKS = {
     "linear": lambda: nn.Sequential(nn.Linear(INPUTS, CLASSES)),
     "linear, without a bias": lambda: nn.Sequential(nn.Linear(INPUTS, CLASSES, bias=False)),
@@ -62,16 +56,6 @@ NETWORKS = {
     "deep": lambda: nn.Sequential(nn.Flatten(), nn.Linear(INPUTS, 30), nn.Tanh(),
                                   nn.Linear(30, 17, bias=False), nn.ReLU(), nn.Linear(17, 9),
                                   nn.Linear(9, CLASSES)),
-    "a convolution": lambda: nn.Sequential(
-        nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 4, 2), nn.ReLU(), nn.Flatten(),
-        nn.Linear(24, CLASSES),
-    ),
-    "convolutions": lambda: nn.Sequential(
-        nn.Unflatten(1, (2, 2, 3)), nn.Conv2d(2, 5, (1, 3), padding="same", bias=False), nn.Tanh(),
-        nn.MaxPool2d((1, 2), 1), nn.Conv2d(5, 3, 2, stride=(2, 1), padding=1), nn.ReLU(),
-        nn.AvgPool2d((2, 1)), nn.Flatten(), nn.Linear(9, 7), nn.Tanh(),
-        nn.Linear(7, CLASSES, bias=False),
-    ),
     "a tempered sigmoid": lambda: nn.Sequential(nn.Linear(INPUTS, 20), TemperedSigmoid(),
                                                 nn.Linear(20, CLASSES)),
     "dropout": lambda: nn.Sequential(
@@ -80,11 +64,6 @@ NETWORKS = {
     ),
     "dropout, narrow first": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(INPUTS, 3), KeyedDropout(0.5), nn.Linear(3, CLASSES)
-    ),
-    "dropout behind convolutions": lambda: nn.Sequential(
-        nn.Unflatten(1, (2, 2, 3)), nn.Conv2d(2, 5, 2), nn.Sigmoid(), nn.Flatten(),
-        nn.Linear(10, 19), nn.Tanh(), KeyedDropout(0.4), nn.Linear(19, 7), KeyedDropout(0.2),
-        nn.Linear(7, CLASSES),
     ),
     "frozen": lambda: nn.Sequential(
         frozen(nn.Linear(INPUTS, 30)), KeyedDropout(0.2), nn.Linear(30, 18), nn.Tanh(),
@@ -97,12 +76,6 @@ NETWORKS = {
     ),
     "narrow and frozen first": lambda: nn.Sequential(
         frozen(nn.Linear(INPUTS, 5)), KeyedDropout(0.5), nn.Linear(5, CLASSES)
-    ),
-    "frozen convolutions": lambda: nn.Sequential(
-        nn.Unflatten(1, (2, 2, 3)), nn.Conv2d(2, 5, (1, 2), bias=False), nn.Sigmoid(),
-        frozen(nn.Conv2d(5, 3, 2, padding=1)), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Conv2d(3, 4, 2),
-        nn.Tanh(), nn.Flatten(), frozen(nn.Linear(4, 9)), nn.Tanh(), KeyedDropout(0.3),
-        nn.Linear(9, 7), nn.ReLU(), frozen(nn.Linear(7, 5, bias=False)), nn.Linear(5, CLASSES),
     ),
     "dropout of records": lambda: nn.Sequential(
         nn.Flatten(), KeyedDropout(0.6), nn.Linear(INPUTS, 3), nn.Tanh(), nn.Linear(3, CLASSES)
@@ -172,7 +145,6 @@ def both(
     torch.set_num_threads(threads)
     monkeypatch.setattr(trainer, "MOVED", 0)
     monkeypatch.setattr(machine_code, "EACH", 0.1)
-    monkeypatch.setattr(machine_code, "EACH_OF_IMAGES", 0.1)
     for worth in (0.0, math.inf):
         monkeypatch.setattr(machine_code, "WORTH", worth)
         torch.manual_seed(3)
@@ -521,52 +493,6 @@ def test_each_thread_has_enough_records_and_sums_have_room(monkeypatch: pytest.M
     assert found(400) == 1
 
 
-OTHERS = {
-    "nothing linear at its end": (nn.Conv2d(1, CLASSES, (3, 4)), nn.Flatten()),
-    "a linear layer along one axis": (nn.Conv2d(1, 1, (3, 1)), nn.Linear(4, CLASSES), nn.Flatten()),
-    "groups": (nn.Conv2d(1, 2, 2, groups=1), nn.Conv2d(2, 2, 2, groups=2), nn.Flatten(),
-               nn.Linear(4, CLASSES)),
-    "dilated": (nn.Conv2d(1, 2, 2, dilation=2), nn.Flatten(), nn.Linear(4, CLASSES)),
-    "padding that is not 0": (nn.Conv2d(1, 2, 2, padding=1, padding_mode="reflect"), nn.Flatten(),
-                              nn.Linear(40, CLASSES)),
-    "a pooling with padding": (nn.Conv2d(1, 2, 2), nn.MaxPool2d(2, padding=1), nn.Flatten(),
-                               nn.Linear(8, CLASSES)),
-    "a pooling that rounds up": (nn.Conv2d(1, 2, 2), nn.AvgPool2d(2, ceil_mode=True), nn.Flatten(),
-                                 nn.Linear(8 // 2, CLASSES)),
-    "a dilated pooling": (nn.Conv2d(1, 2, 2), nn.MaxPool2d((1, 2), 1, dilation=2), nn.Flatten(),
-                          nn.Linear(4, CLASSES)),
-    "a mean of another count": (nn.Conv2d(1, 2, 2), nn.AvgPool2d((2, 1), divisor_override=3),
-                                nn.Flatten(), nn.Linear(6, CLASSES)),
-    "two activations": (nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Tanh(), nn.Flatten(),
-                        nn.Linear(12, CLASSES)),
-    "another tempered sigmoid": (nn.Conv2d(1, 2, 2), TemperedSigmoid(2.0, 1.0, 1.0), nn.Flatten(),
-                                 nn.Linear(12, CLASSES)),
-    "another activation": (nn.Conv2d(1, 2, 2), nn.GELU(), nn.Flatten(), nn.Linear(12, CLASSES)),
-    "dropout of an image": (KeyedDropout(0.5), nn.Conv2d(1, 2, 2), nn.Flatten(),
-                            nn.Linear(12, CLASSES)),
-    "dropout of a convolution": (nn.Conv2d(1, 2, 2), KeyedDropout(0.5), nn.Flatten(),
-                                 nn.Linear(12, CLASSES)),
-    "layers that are half frozen": (with_a_frozen_bias(nn.Conv2d(1, 2, 2)), nn.Flatten(),
-                                    nn.Linear(12, CLASSES)),
-    "an activation of a pooling": (nn.Conv2d(1, 2, 2), nn.MaxPool2d(2, 1), nn.ReLU(), nn.Flatten(),
-                                   nn.Linear(4, CLASSES)),
-    "filters that are standardised": (WeightStandardisedConv2d(1, 2, 2), nn.Flatten(),
-                                      nn.Linear(12, CLASSES)),
-}  # fmt: skip
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize("name", OTHERS)
-def test_which_convolutional_networks_are_left_to_torch(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(machine_code, "WORTH", 0.0)
-    known = NETWORKS["a convolution"]()
-    assert Training(known, records(), recipe_of(), streams())._in_code is not None
-    other = nn.Sequential(nn.Unflatten(1, (1, 3, 4)), *OTHERS[name])
-    training = Training(other, records(), recipe_of(), streams())
-    assert training._in_code is None
-    training.step()  # and torch can
-
-
 def as_doubles() -> Records:
     data = records()
     return replace(data, x=data.x.double())
@@ -787,7 +713,7 @@ def test_a_thread_that_fails_is_an_error_and_no_sum(monkeypatch: pytest.MonkeyPa
     made, ended = fast._in_code._sum, []
 
     def loop(*given: Any) -> None:
-        thread = given[10]
+        thread = given[9]
         if thread == 1:
             raise ValueError("thread 1")
         ended.append(thread)

@@ -28,7 +28,6 @@ from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
-from pasearch.training.lstm_in_code import LstmInCode
 from pasearch.training.one_step import EVEN
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
@@ -105,7 +104,6 @@ NETWORKS: dict[str, tuple[Made, tuple[int, ...], int]] = {
 }  # fmt: skip
 IN_CODE = [
     "one layer", "dense", "deep", "of a number", "narrow first", "frozen", "joined", "a sigmoid",
-    "convolutions and sigmoids", "convolutions",
 ]  # fmt: skip
 
 
@@ -137,7 +135,7 @@ def training(
     streams = {each: Keys.from_seed(1).stream(each) for each in ("batch", "noise", "dropout")}
     records = Records(x=x, y=y, valid=valid, public=True)
     found = Training(made(), records, recipe, streams, in_rounds=in_rounds)
-    assert (found._in_code is not None) == (fast and "LSTM" not in name)
+    assert (found._in_code is not None) == fast
     return found
 
 
@@ -209,24 +207,6 @@ def test_of_halves(name: str, batch: int, monkeypatch: pytest.MonkeyPatch):
 def test_by_torch(name: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     of = training(name, monkeypatch, fast=False, **given)
     assert different(of, monkeypatch) == 1
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize(
-    "given", [{}, {"bounding": PerLayer(clip_norm=0.7)}, {"chunk": 40}], ids=str
-)
-def test_an_lstm_in_machine_code(
-    threads: int, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-):
-    torch.set_num_threads(threads)
-    monkeypatch.setattr(trainer, "threads_in_code", lambda *_: threads)
-    of = training("an LSTM", monkeypatch, fast=True, **given)
-    kernels = [each for each in of._watched.kernels.values() if type(each) is LstmInCode]
-    assert len(kernels) == 1
-    assert kernels[0]._team.threads == threads
-    assert different(of, monkeypatch) == 1
-    assert of._watched.real is None
 
 
 @pytest.mark.contract

@@ -15,7 +15,9 @@ from sums import clipped_sum
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
+from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import (
     Joined,
     KeyedDropout,
@@ -37,6 +39,8 @@ from pasearch.training.kernels import (
     WeightStandardisedKernel,
 )
 from pasearch.training.per_example import validate
+from pasearch.training.recipe import Recipe
+from pasearch.training.trainer import Training
 from pasearch.training.watched import trainable_layers, trainable_parameters
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
@@ -885,3 +889,44 @@ def test_a_record_does_not_round_away_what_others_add_to_a_standardised_filter(s
     moved = torch.cat([(a.double() - b.double()).flatten() for a, b in zip(there, gone,
             strict=True)]).norm()  # fmt: skip
     assert float(moved) < 0.1 * bounding.sensitivity
+
+
+def cut(layer: nn.Module, name: str, *rows: slice) -> nn.Module:
+    """A layer one of whose parameters was replaced by a part of it."""
+    setattr(layer, name, nn.Parameter(getattr(layer, name).detach()[rows].clone()))
+    return layer
+
+
+CUT = {
+    "a kernel": [cut(nn.Conv2d(1, 1, 3), "weight", slice(None), slice(None), slice(2), slice(2)),
+                 nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4, 3)],
+    "filters": [cut(cut(nn.Conv2d(1, 4, 3), "weight", slice(2)), "bias", slice(2)), nn.Flatten(),
+                nn.Linear(32, 3)],
+    "channels": [nn.Conv2d(1, 2, 1), cut(nn.Conv2d(4, 2, 1), "weight", slice(None), slice(2)),
+                 nn.Flatten(), nn.Linear(72, 3)],
+    "a head": [nn.Conv2d(1, 2, 3), nn.Flatten(),
+               cut(cut(nn.Linear(32, 9), "weight", slice(3)), "bias", slice(3))],
+    "a bias": [nn.Conv2d(1, 2, 3), nn.Flatten(), cut(nn.Linear(32, 3), "bias", slice(1))],
+    "a bias of a chain": [nn.Flatten(), cut(nn.Linear(36, 3), "bias", slice(1))],
+    "a kernel, by torch": [cut(nn.Conv2d(1, 9, 3, groups=1, dilation=1, padding_mode="reflect",
+                                         padding=1), "weight", slice(None), slice(None), slice(2)),
+                           nn.Flatten(), nn.Linear(378, 3)],
+}  # fmt: skip
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", CUT)
+def test_a_parameter_of_another_size_than_its_layer_says_is_refused(name: str):
+    """Torch goes by the parameter, and loops by the layer: a sum would have no bound."""
+    network = nn.Sequential(*CUT[name])
+    assert network(torch.rand(2, 1, 6, 6)).shape == (2, 3)  # torch finds nothing wrong
+    (problem,) = [each for each in validate(network) if "weight" in each] or validate(network)
+    assert "where its settings say" in problem
+    assert "make a new layer" in problem
+    data = Records(x=torch.rand(50, 1, 6, 6), y=torch.arange(50) % 3, valid=torch.ones(50) > 0,
+                   public=True)  # fmt: skip
+    recipe = Recipe(expected_batch_size=10, steps=10**6, learning_rate=0.1, noise_multiplier=1.0,
+                    bounding=Flat(clip_norm=0.5))  # fmt: skip
+    streams = {name: Keys.from_seed(1).stream(name) for name in ("batch", "noise", "dropout")}
+    with pytest.raises(UsageError, match="where its settings say"):
+        Training(network, data, recipe, streams)

@@ -1,13 +1,18 @@
-"""How far records can push the roundings of a batch's float32 sum, in machine code.
+"""Contract: one record moves a step's sum, as computed, by at most R times the clipping norm.
 
-Records are made for it: most of a sum is near a power of two, and what is left are numbers that lie
-just behind the middle between two float32 ones, on either side in turn. Without the first record
-they are rounded the other way. If a sum went on from record to record, or from block to block,
-that would move it by 2 C at 8,192 records, by 17 C at 32,768 (docs/guarantees/floating-point.md).
+The attack. Records are made so that a running sum in one precision stands just above a power of 2
+with record 0 and just below it without. All later records add a little less than half of what
+float32 numbers above that power are apart. Above it every such addition is rounded away, below it
+every one is rounded up: the two sums drift apart (docs/guarantees/floating-point.md).
+
+Every backend of a step, every kind of layer and several sizes of a batch are attacked.
 """
 
 from __future__ import annotations
 
+import copy
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,86 +20,306 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pasearch.runs.team import Team
-from pasearch.training import machine_code
+from pasearch.accounting.densities import StudentT
+from pasearch.data.partitions import Records
+from pasearch.data.precision import full_precision
+from pasearch.runs.keys import Keys
+from pasearch.runs.normals import normals
+from pasearch.runs.sums import SUM_ROUNDING
+from pasearch.spaces.modules import Lstm, WeightStandardisedConv2d
+from pasearch.training import machine_code, record_sums
+from pasearch.training.augmentation import Augmentation
+from pasearch.training.bounding.adaptive import AdaptiveQuantile
+from pasearch.training.bounding.auto_s import AutoS
+from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
+from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.encoded.bound import Encoded
 from pasearch.training.halves import Halved
-from pasearch.training.machine_code import Plan
-from pasearch.training.one_step import Slots
-from pasearch.training.watched import Watched, flattened
+from pasearch.training.recipe import Recipe
+from pasearch.training.record_sums import SumBuffers
+from pasearch.training.trainer import Training
 
-BATCH = 8192
-
-
-def made(up: float, down: float, shift: float, batch: int = BATCH) -> Tensor:
-    """Return what records add: numbers that sum up to half the batch, then tiny ones."""
-    step = 2.0**-23 * batch / 4  # twice what float32 numbers below half of it are apart
-    y = torch.zeros(batch, dtype=torch.float64)
-    y[: batch // 2] = -0.9999
-    place, left = batch // 2, batch / 2 * 0.0001
-    while left > 1e-9:
-        y[place] = -min(0.9999, left)
-        left, place = left + float(y[place]), place + 1
-    tiny = torch.tensor([-up * step, down * step]).repeat(batch)[: batch - place]
-    y[place:] = tiny
-    y[1] += shift
-    return y.float()
+BATCHES = 64, 4096
+NEAR = 1.0 - 2.0**-20
+"""What one record adds at most, in units of the largest gradient: clipping never starts."""
 
 
-def moved(network: nn.Sequential, x: Tensor, y: Tensor, halves: bool) -> float:
-    """Return by how many bounds the first record moves the sum of all."""
-    watched = Watched(network)
-    (weights,) = flattened(list(network.parameters()))
-    valid = torch.ones(BATCH, dtype=torch.bool)
-    slots = Slots(x, y, valid).known_to(watched)
-    chain = machine_code.chain_of(watched, x)
-    assert chain is not None
-    code = machine_code.loops_of(chain)
-    assert code is not None
-    every = Halved.all_of(chain)  # pyright: ignore[reportArgumentType]
-    halved = every if halves else replace(every, layers=[False] * len(every.layers))
-    plan, bound = Plan.of(chain, weights, BATCH, 1, code, halved=halved), Flat(clip_norm=1.0)
-    without, found = valid.clone(), []
+class Scale(nn.Module):
+    """One weight that multiplies its input: a layer without a closed form."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+def zeroed(*layers: nn.Module, ones: tuple[int, ...] = ()) -> nn.Sequential:
+    """Return layers whose weights are 0, but 1 in those at the indices `ones`."""
+    network = nn.Sequential(*layers)
+    for parameter in network.parameters():
+        parameter.detach().zero_()
+    for index in ones:
+        network[index].weight.detach().fill_(1.0)  # pyright: ignore[reportCallIssue]
+    return network
+
+
+def standardised() -> nn.Sequential:
+    network = nn.Sequential(
+        WeightStandardisedConv2d(1, 1, 2, bias=False), nn.Flatten(), nn.Linear(1, 1, bias=False)
+    )
+    network[0].weight.detach().copy_(torch.tensor([[[[1.0, -1.0], [1.0, -1.0]]]]))  # pyright: ignore
+    network[2].weight.detach().fill_(0.0)  # pyright: ignore[reportCallIssue]
+    return network
+
+
+IMAGE = torch.tensor([[[1.0, 1.0], [-1.0, 1.0]]])
+NETWORKS: dict[str, tuple[Callable[[], nn.Sequential], Tensor]] = {
+    "one linear layer": (lambda: zeroed(nn.Linear(1, 1, bias=False)), torch.ones(1)),
+    "many inputs": (lambda: zeroed(nn.Linear(20, 1, bias=False)), torch.ones(20)),
+    "a bias": (lambda: zeroed(nn.Linear(1, 16), nn.ReLU(), nn.Linear(16, 1)), torch.zeros(1)),
+    "two linear layers": (
+        lambda: zeroed(nn.Linear(1, 16, bias=False), nn.ReLU(), nn.Linear(16, 1, bias=False),
+                       ones=(0,)),
+        torch.ones(1),
+    ),
+    "positions": (
+        lambda: zeroed(nn.Linear(1, 1, bias=False), nn.Flatten(), nn.Linear(4, 1, bias=False),
+                       ones=(2,)),
+        torch.ones(4, 1),
+    ),
+    "a convolution": (
+        lambda: zeroed(nn.Conv2d(1, 1, 1, bias=False), nn.Flatten(), nn.Linear(1, 1, bias=False),
+                       ones=(2,)),
+        torch.ones(1, 1, 1),
+    ),
+    "a convolution of several places": (
+        lambda: zeroed(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(4, 1), ones=(2,)),
+        torch.ones(1, 2, 2),
+    ),
+    "standardised filters": (standardised, IMAGE),
+    "group norm": (
+        lambda: zeroed(nn.GroupNorm(1, 1), nn.Flatten(), nn.Linear(4, 1, bias=False), ones=(2,)),
+        IMAGE,
+    ),
+    "layer norm": (
+        lambda: zeroed(nn.LayerNorm(3), nn.Linear(3, 1, bias=False), ones=(1,)),
+        torch.tensor([1.0, -1.0, 0.5]),
+    ),
+    "lstm": (lambda: zeroed(Lstm(1, 1), nn.Linear(1, 1, bias=False), ones=(1,)), torch.ones(1, 1)),
+    "lstm of several steps": (
+        lambda: zeroed(Lstm(1, 1, biases=2), nn.Linear(1, 1, bias=False), ones=(1,)),
+        torch.ones(3, 1),
+    ),
+    "any layer": (lambda: zeroed(Scale()), torch.ones(1)),
+}  # fmt: skip
+
+
+def attacks(batch: int) -> list[Tensor]:
+    """Return what records add, each in [-1, 1], (batch,): one attack for each way to sum.
+
+    Of every `stride`-th record (a sum may run in so many lanes) the first `lead` build the lane's
+    sum up to a power of 2, less a part of record 0. The others push: by about half of what float32
+    numbers below that power are apart, all one way or in turns.
+    """
+    found = []
+    for stride in (1, 4, 16):
+        lane = batch // stride
+        for lead in sorted({min(512, lane // 2), lane // 2}):
+            below = lead * 2.0**-24  # float32 numbers just below `lead` are so far apart
+            for pushes in ((-0.5001, -0.5001), (1.02, -0.98)) if lead > 1 else ():
+                own = torch.empty(lane, dtype=torch.float64)
+                own[0], own[1 : lead + 1] = NEAR, (lead - 0.5) / lead
+                rest = lane - lead - 1
+                turns = torch.tensor(pushes, dtype=torch.float64).repeat(lane)
+                own[lead + 1 :] = below * turns[:rest]
+                y = torch.zeros(batch, dtype=torch.float64)
+                y[::stride] = own
+                found.append(y.float())
+    return found
+
+
+def gradient_norm(network: nn.Sequential, x: Tensor) -> float:
+    """Return the norm of the gradient of one record whose error is 1."""
+    twin = copy.deepcopy(network)
+    twin(x[None]).sum().backward()
+    trained = [p for p in twin.parameters() if p.grad is not None]
+    return math.sqrt(sum(float(p.grad.double().square().sum()) for p in trained))  # pyright: ignore
+
+
+def largest_move(
+    build: Callable[[], nn.Sequential],
+    x: Tensor,
+    batch: int,
+    bounding: Bound | None = None,
+    *,
+    in_rounds: bool = False,
+    augmentation: Augmentation | None = None,
+) -> float:
+    """Return the largest move of the sum of a full batch by record 0, in clipping norms."""
+    clip = gradient_norm(build(), x) * 1.0001
+    bounding = Flat(clip_norm=clip) if bounding is None else bounding
+    recipe = Recipe(
+        expected_batch_size=batch, steps=2000, learning_rate=0.1, noise_multiplier=None,
+        bounding=bounding, optimizer="sgd", average=None, augmentation=augmentation,
+    )  # fmt: skip
+    every = torch.ones(batch, dtype=torch.bool)
+    without = every.clone()
     without[0] = False
-    for each in (slots, replace(slots, valid=without)):
-        total = np.zeros(len(weights), np.float32)
-        machine_code._Sum(plan, each, bound.terms, BATCH, Team(1))(np.arange(BATCH), total)
-        found.append(torch.from_numpy(total).double())
-    return float((found[0] - found[1]).norm())
+    # The output is 0, so the gradient of the squared error is -y times that of the output.
+    records = Records(x=x.expand(batch, *x.shape).clone(), y=-torch.ones(batch), valid=every,
+                      public=True)  # fmt: skip
+    streams = {name: Keys.from_seed(3).stream(name) for name in ("batch", "noise", "dropout")}
+    training = Training(build(), records, recipe, streams, in_rounds=in_rounds)
+    worst = 0.0
+    for added in attacks(batch):
+        sums = []
+        for valid in (every, without):
+            slots = replace(training._slots, y=-added, valid=valid)
+            training._slots = slots
+            state = replace(training._state)
+            with full_precision():
+                if training._in_code is not None:
+                    inner = training._in_code._sum
+                    inner._records = (inner._records[0], slots.y.numpy(), valid.numpy(),
+                                      inner._records[3])  # pyright: ignore  # fmt: skip
+                    training._in_code.sum(0, None, state)
+                elif training._rounds is not None:
+                    training._rounds.slots = slots
+                    training._rounds.sum(0, None, state)
+                else:
+                    training._with_care(0, None, state)
+            sums.append(torch.cat([total.clone() for total in training._sums.end()]))
+        worst = max(worst, float((sums[0] - sums[1]).norm()))
+    return worst / bounding.sensitivity
 
 
-def of_weights() -> nn.Sequential:
-    """A network whose first hidden unit is its input, and which gives 0."""
-    network = nn.Sequential(nn.Linear(1, 16, bias=False), nn.ReLU(), nn.Linear(16, 1, bias=False))
-    for parameter in network.parameters():
-        parameter.detach().zero_()
-    network[0].weight.detach()[0] = 1.0  # pyright: ignore[reportIndexIssue]
-    return network
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch):
+    """Let every training that can be compiled be compiled."""
+    monkeypatch.setattr(machine_code, "WORTH", 0.0)
 
 
-def of_few() -> nn.Sequential:
-    network = nn.Sequential(nn.Linear(1, 1, bias=False))
-    network[0].weight.detach().zero_()  # pyright: ignore[reportCallIssue]
-    return network
+def check(move: float) -> None:
+    assert 0.99 < move <= SUM_ROUNDING
 
 
-def of_a_bias() -> nn.Sequential:
-    """One whose hidden units are all off: a record adds to the last bias alone."""
-    network = nn.Sequential(nn.Linear(1, 16), nn.ReLU(), nn.Linear(16, 1))
-    for parameter in network.parameters():
-        parameter.detach().zero_()
-    network[0].bias.detach().fill_(-9.0)  # pyright: ignore[reportCallIssue]
-    return network
+@pytest.mark.contract
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_by_torch(name: str, batch: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine_code, "WORTH", math.inf)
+    check(largest_move(*NETWORKS[name], batch))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("batch", [*BATCHES, 32_768])
+@pytest.mark.parametrize("name", ["one linear layer", "many inputs", "a bias", "two linear layers"])
+def test_compiled(name: str, batch: int, compiled: None):
+    check(largest_move(*NETWORKS[name], batch))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", ["two linear layers", "a convolution", "any layer"])
+def test_in_rounds(name: str):
+    check(largest_move(*NETWORKS[name], 4096, in_rounds=True))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    "bounding",
+    [PerLayer(clip_norm=2.0), AutoS(bound=1.0, gamma=1e-6), AdaptiveQuantile(clip_norm=1.01),
+     Encoded(clip_norm=1.0, vectors=4), Encoded(clip_norm=1.0, vectors=4, exact=True)],
+    ids=lambda each: each.name,
+)  # fmt: skip
+def test_other_ways_to_clip(bounding: Bound):
+    move = largest_move(*NETWORKS["one linear layer"], 32_768, bounding)
+    assert 0.4 < move <= SUM_ROUNDING
+
+
+@pytest.mark.contract
+@pytest.mark.skipif(
+    not machine_code.product().of_halves, reason="this processor has no tiles for bfloat16"
+)
+def test_compiled_with_bfloat16_halves(compiled: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        Halved, "of", classmethod(lambda cls, dense, by, records: cls.all_of(dense))
+    )
+    check(largest_move(*NETWORKS["two linear layers"], 32_768))
+
+
+@pytest.mark.contract
+def test_groups_of_blocks(monkeypatch: pytest.MonkeyPatch):
+    """Totals of groups add up to what one total adds up to."""
+    network = zeroed(nn.Linear(3, 2))
+    buffers, whole = (SumBuffers(list(network.parameters())) for _ in range(2))
+    generator = torch.Generator().manual_seed(1)
+    blocks = [torch.randn(8, generator=generator) for _ in range(11)]
+    for each in blocks:
+        whole.flats[0].copy_(each)
+        whole.add_block()
+    expected = whole.end()[0].clone()
+    monkeypatch.setattr(record_sums, "BLOCKS_OF_A_GROUP", 3)
+    for _ in range(2):  # the second step begins with nothing of the first
+        buffers.clear()
+        for each in blocks:
+            buffers.flats[0].copy_(each)
+            buffers.add_block()
+        np.testing.assert_allclose(buffers.end()[0], expected, rtol=1e-14)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("halves", [False, True])
-@pytest.mark.parametrize("network", [of_weights, of_few, of_a_bias])
-def test_a_record_moves_a_sum_by_hardly_more_than_its_bound(network, halves: bool):
-    if halves and not machine_code.product().of_halves:
-        pytest.skip("this processor has no tiles for bfloat16")
-    most, x = 0.0, torch.ones(BATCH, 1)
-    for up, down in ((1.02, 0.98), (1.0, 1.0), (2.04, 1.96), (8.16, 7.84), (32.64, 31.36)):
-        for shift in (0.0, 0.3, -0.3, 0.7):
-            most = max(most, moved(network(), x, made(up, down, shift), halves))
-    assert 0.9 < most <= 1.003
+def test_the_bound_follows_from_the_sizes_of_blocks():
+    """R covers blocks, their rounding, groups, and three products of halves; see the proof."""
+    block, groups = record_sums.BLOCK, 2**9
+    in_block = 3 * block * (block + 1) * 2.0**-24 + 2 * block * 2.0**-24
+    in_groups = (record_sums.BLOCKS_OF_A_GROUP + 1.0) ** 2 * block * 2.0**-53
+    of_groups = (groups + 1.0) ** 2 * record_sums.BLOCKS_OF_A_GROUP * block * 2.0**-53
+    assert 1.0 + in_block + in_groups + of_groups <= SUM_ROUNDING
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("way", ["compiled", "torch", "rounds", "another density"])
+def test_noise_is_scaled_to_what_a_record_moves(way: str, monkeypatch: pytest.MonkeyPatch):
+    """Noise of every backend has the standard deviation sigma R C, measurably above sigma C."""
+    monkeypatch.setattr(machine_code, "WORTH", 0.0 if way == "compiled" else math.inf)
+    network, sigma, clip = zeroed(nn.Linear(999, 4)), 1.5, 0.5
+    density = StudentT(freedom=9.0) if way == "another density" else None
+    bounding = Encoded(clip_norm=clip, vectors=4) if density else Flat(clip_norm=clip)
+    recipe = Recipe(
+        expected_batch_size=8, steps=2000, learning_rate=0.1, noise_multiplier=sigma, noise=density,
+        bounding=bounding, optimizer="sgd", average=None,
+    )  # fmt: skip
+    if density is not None:
+        expected = recipe.density(sigma).scale * SUM_ROUNDING
+        assert recipe.drawn_density(sigma).scale == pytest.approx(expected, rel=1e-12)
+    null = Records(x=torch.zeros(64, 999), y=torch.zeros(64, dtype=torch.int64),
+                   valid=torch.zeros(64, dtype=torch.bool), public=False)  # fmt: skip
+    streams = {name: Keys.from_seed(3).stream(name) for name in ("batch", "noise", "dropout")}
+    training = Training(network, null, recipe, streams, in_rounds=way == "rounds")
+    assert (training._in_code is not None) == (way == "compiled")
+    training.steps(1)
+    released = training._sums.flats[0].double().numpy()
+    if density is None:
+        exact = normals(len(released), streams["noise"], 0).computed().values
+        scale = float(released @ exact) / float(exact @ exact)
+        assert scale == pytest.approx(SUM_ROUNDING * sigma * clip, rel=2e-4)
+    else:
+        drawn = recipe.drawn_density(sigma)
+        assert np.abs(released).mean() == pytest.approx(drawn.mean_absolute, rel=0.1)
+
+
+@pytest.mark.unit
+def test_the_attack_finds_one_running_float32_sum():
+    """The attack has teeth: numbers added one by one in float32 move by far more than R."""
+    worst = 0.0
+    for added in attacks(32_768):
+        totals = []
+        for first in (added[0], torch.tensor(0.0)):
+            numbers = added.clone()
+            numbers[0] = first
+            totals.append(float(np.cumsum(numbers.numpy(), dtype=np.float32)[-1]))
+        worst = max(worst, abs(totals[0] - totals[1]))
+    assert worst > 2.0

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import Alone, grid, of_words, pairs
+from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, Lstm
 from pasearch.training import blocks, rounds, trainer
 from pasearch.training.augmentation import Augmentation
@@ -157,7 +158,7 @@ def by_hand(data: Records, made: Recipe, model: nn.Module) -> Tensor:
     own, width = streams(), Blocks(
         made.batches(len(data.y)), len(data.y), streams()["batch"], torch.device("cpu")
     ).width  # fmt: skip
-    count, scale = len(weights(model)), SIGMA * CLIP
+    count, scale = len(weights(model)), SIGMA * (SUM_ROUNDING * CLIP)
     for step in range(made.steps):
         total = torch.zeros(count)
         for slot in batch_by_hand(step, len(data.y), BATCH / len(data.y), width, own["batch"]):

@@ -20,9 +20,10 @@ from pasearch.training.bounding.flat import Flat
 from pasearch.training.losses import LossOf, losses_of
 from pasearch.training.per_example import clipped_sum_and_counts
 from pasearch.training.recipe import Recipe
+from pasearch.training.record_sums import SumBuffers, flattened
 from pasearch.training.recurrence import Recurrence
 from pasearch.training.trainer import Training
-from pasearch.training.watched import Room, Watched, flattened, trainable_parameters
+from pasearch.training.watched import Watched, trainable_parameters
 
 
 def plain() -> nn.Sequential:
@@ -132,7 +133,7 @@ def test_the_steps_of_an_lstm_are_those_of_autograd(shape: tuple[int, int, int])
 @pytest.mark.unit
 def test_a_room_is_flat_and_of_each_kind_its_own():
     network = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2).double(), nn.Linear(2, 2))
-    room = Room(list(network.parameters()))
+    room = SumBuffers(list(network.parameters()))
     assert [each.numel() for each in room.flats] == [9, 8, 6]
     assert [view.shape for view in room.views] == [p.shape for p in network.parameters()]
     room.views[1].fill_(5.0)

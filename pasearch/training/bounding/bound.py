@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, ClassVar
 from pasearch.accounting.checks import positive
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage
+from pasearch.runs.sums import SUM_ROUNDING
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pasearch.accounting.additive import Shifts
-    from pasearch.training.watched import Loss, Room, Watched
+    from pasearch.training.record_sums import SumBuffers
+    from pasearch.training.watched import Loss, Watched
 
 SLACK = 1.0 + 1e-5
 """How much too large a norm is taken, for the rounding of its computation."""
@@ -54,7 +56,12 @@ class Bound(Stage):
     @property
     @abstractmethod
     def sensitivity(self) -> float:
-        """The most that a record adds, in L2 norm."""
+        """Largest L2 norm that one record adds to the sum, in exact arithmetic."""
+
+    @property
+    def computed_sensitivity(self) -> float:
+        """Largest L2 distance by which one record moves the sum as computed; noise scales to it."""
+        return SUM_ROUNDING * self.sensitivity
 
     @property
     def one_variance(self) -> bool:
@@ -95,7 +102,7 @@ class Bound(Stage):
         *,
         views: int = 1,
         weights: Tensor | None = None,
-        room: Room | None = None,
+        room: SumBuffers | None = None,
         counted: bool = True,
     ) -> tuple[list[Tensor], Tensor]:
         """Return the sum of bounded gradients, and counts: see `clipped_sum_and_counts`."""

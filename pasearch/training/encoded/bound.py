@@ -19,8 +19,9 @@ from pasearch.accounting.checks import whole
 from pasearch.registry import Checks
 from pasearch.training.bounding.bound import BOUNDINGS, Bound, checked_bound, flag
 from pasearch.training.encoded.codebook import Codebook, public_seed
-from pasearch.training.encoded.gradients import encoded_sum
-from pasearch.training.watched import Loss, Room, Watched
+from pasearch.training.encoded.gradients import add_encoded_sum
+from pasearch.training.record_sums import SumBuffers
+from pasearch.training.watched import Loss, Watched
 
 MOST_VECTORS = 100_000
 """The most vectors of a codebook: every gradient is compared with each."""
@@ -73,7 +74,7 @@ class Encoded(Bound):
         *,
         views: int = 1,
         weights: Tensor | None = None,
-        room: Room | None = None,
+        room: SumBuffers | None = None,
         counted: bool = True,
     ) -> tuple[list[Tensor], Tensor]:
         """Return the sum of encoded gradients, and no counts."""
@@ -81,7 +82,11 @@ class Encoded(Bound):
         assert weights is None, "encoding takes gradients as they are"
         watched = Watched.of(network)
         codebook = self.codebook(sum(p.numel() for p in watched.parameters))
-        return encoded_sum(watched, x, loss, mask, codebook, self.exact), torch.zeros(0)
+        buffers = SumBuffers(watched.parameters) if room is None else room
+        add_encoded_sum(watched, x, loss, mask, codebook, buffers, self.exact)
+        if room is None:
+            buffers.write_back()
+        return buffers.views, torch.zeros(0)
 
     def words(self) -> str:
         """Return what is done to each gradient."""

@@ -39,6 +39,7 @@ from torch import Tensor, nn
 
 from pasearch.training.encoded.codebook import Codebook
 from pasearch.training.kernels import Captured, LinearKernel, kernel_of
+from pasearch.training.record_sums import SumBuffers
 from pasearch.training.watched import Loss, Watched, capture
 
 MANTISSA = 21
@@ -97,35 +98,40 @@ def encode(gradients: Tensor, codebook: Codebook) -> Tensor:
     return torch.empty_like(kept).scatter_(1, order, ranked).copysign_(kept)
 
 
-def encoded_sum(
+def add_encoded_sum(
     network: nn.Module | Watched,
     x: Tensor,
     loss: Loss,
     mask: Tensor,
     codebook: Codebook,
+    buffers: SumBuffers,
     exact: bool = False,
-) -> list[Tensor]:
-    """Return the sum over records of their encoded gradients.
+) -> None:
+    """Add the sum over records of their encoded gradients to `buffers.totals`.
 
     Guarantee: a record adds a vector whose sorted magnitudes are at most those of one vector of the
     codebook; a null record, or one with a gradient that is not finite, adds exactly 0. What it adds
-    depends on no other record's content; how many there are decides about roundings.
+    depends on no other record's content. Products and sums are float64.
 
-    Arguments and sums are as of `clipped_sum_and_counts`, without views; the codebook is of as many
-    numbers as are trained. If `exact`, gradients are formed and sorted, instead of ranked by their
-    factors.
+    Args:
+        network: Accepted by `per_example.validate`.
+        x: Records, (batch, ...).
+        loss: From the network's output to each record's own loss, (batch,).
+        mask: Bool, (batch,); False for null records.
+        codebook: Public vectors with one number per trained weight.
+        buffers: Buffers of the sum.
+        exact: Whether gradients are formed and sorted, instead of ranked by their factors.
     """
     watched = Watched.of(network)
-    parameters, captured = watched.parameters, capture(watched, x, loss)
-    sums = {id(p): torch.zeros_like(p, requires_grad=False) for p in parameters}
+    captured = capture(watched, x, loss)
+    totals = dict(zip(map(id, watched.parameters), buffers.total_views, strict=True))
     add = _sorted_sums if exact else _ranked_sums
     most = _most(captured, exact, x.device.type)
     for start in range(0, len(x), most):
         rows = slice(start, start + most)
         layers = [_part(each, rows, exact) for each in captured]
         for parameter, value in add(layers, codebook, mask[rows]):
-            sums[id(parameter)] += value
-    return [sums[id(p)] for p in parameters]
+            totals[id(parameter)] += value
 
 
 def _sorted_sums(
@@ -136,7 +142,8 @@ def _sorted_sums(
     usable = mask & torch.isfinite(gradients).all(dim=1)
     gradients.masked_fill_(~usable[:, None], 0.0)
     unused = codebook.dimension - gradients.shape[1]
-    encoded = encode(torch.nn.functional.pad(gradients, (0, unused)), codebook).sum(dim=0)
+    encoded = encode(torch.nn.functional.pad(gradients, (0, unused)), codebook)
+    encoded = encoded.sum(dim=0, dtype=torch.float64)
     sizes = [layer.d.shape[1] for layer in layers]
     for layer, total in zip(layers, encoded.split([*sizes, unused]), strict=False):
         yield from layer.split(total)
@@ -173,7 +180,7 @@ class _Formed:
 
     def sums(self, a: Tensor, d: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each parameter with its sum over records, as of `_Factored`."""
-        yield from self.split(d.T @ a[:, 0])
+        yield from self.split(d.T.double() @ a[:, 0].double())
 
 
 class _Factored:
@@ -193,9 +200,9 @@ class _Factored:
         a is (batch, inputs), without signs, and overwritten; d (batch, outputs), with them.
         """
         if self._weight is not None:
-            yield self._weight, d.T @ a[:, : self.a.shape[1]].copysign_(self.a)
+            yield self._weight, d.T.double() @ a[:, : self.a.shape[1]].copysign_(self.a).double()
         if self._bias is not None:
-            yield self._bias, d.T @ a[:, -1]
+            yield self._bias, d.T.double() @ a[:, -1].double()
 
 
 class _Rounded:
