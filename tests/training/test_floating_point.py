@@ -25,7 +25,7 @@ from pasearch.accounting.events import Gaussian
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import of_words, pairs
-from pasearch.runs.sums import GaussianSum
+from pasearch.runs.sums import SUM_ROUNDING, GaussianSum
 from pasearch.training import noise, one_step, trainer
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.encoded.laws import begin_noise, sample_noise
@@ -82,7 +82,8 @@ def clean(present: bool) -> np.ndarray:
 
 def added(z: np.ndarray, total: np.ndarray) -> np.ndarray:
     """What the old sampler's numbers went through: one float32 multiplication and addition."""
-    return torch.from_numpy(total.copy()).add_(torch.from_numpy(z), alpha=SIGMA).numpy()
+    scale = SIGMA * SUM_ROUNDING
+    return torch.from_numpy(total.copy()).add_(torch.from_numpy(z), alpha=scale).numpy()
 
 
 def stepped(made: Recipe) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
@@ -148,7 +149,7 @@ class Old:
     def add_to(self, each: list[Tensor], scale: float, team: object = None) -> None:
         parts = self._numbers.split([one.numel() for one in each])
         for one, part in zip(each, parts, strict=True):
-            one.add_(part.view_as(one), alpha=scale)
+            one.copy_(one.float().add_(part.view_as(one), alpha=scale))
 
 
 def float32_normals(count: int, stream: Stream, step: int) -> np.ndarray:
@@ -216,10 +217,10 @@ def with_density(law: Density, numbers: Callable[..., Any]) -> tuple[int, int]:
     def release(present: bool, run: int) -> np.ndarray:
         total = torch.from_numpy(clean(present).copy())
         drawn = numbers(law, SEEN, torch.device("cpu"), streams(present, run)["noise"], 0)
-        drawn.add_to([total], SIGMA)
+        drawn.add_to([total], SIGMA * SUM_ROUNDING)
         return total.numpy()
 
-    attack = Attack(added, SIGMA, ziggurat=False)
+    attack = Attack(added, SIGMA * SUM_ROUNDING, ziggurat=False)
     return advantage(attack, release, (clean(False), clean(True)), RUNS)
 
 
@@ -252,19 +253,20 @@ def once(old: bool, symmetric: bool, runs: int = RUNS, first: int = 0) -> tuple[
         return found[upper] if symmetric else found
 
     def forward(z: np.ndarray, known: np.ndarray) -> np.ndarray:
-        return known + SIGMA * z
+        return known + SIGMA * SUM_ROUNDING * z
 
     def release(present: bool, run: int) -> np.ndarray:
         stream = streams(present, first + run)["noise"]
         if old:
             clean_sum = seen(total(present))
-            return clean_sum + stream.generator().normal(0.0, SIGMA, len(clean_sum))
+            scale = SIGMA * SUM_ROUNDING
+            return clean_sum + stream.generator().normal(0.0, scale, len(clean_sum))
         mechanism = GaussianSum(noise_multiplier=SIGMA)
         if symmetric:
             return seen(mechanism.release_symmetric(total(present), stream))
         return mechanism.release(total(present), stream)
 
-    attack = Attack(forward, SIGMA, kind=np.float64)
+    attack = Attack(forward, SIGMA * SUM_ROUNDING, kind=np.float64)
     return advantage(attack, release, (seen(total(False)), seen(total(True))), runs)
 
 
