@@ -573,6 +573,12 @@ MUTANTS = (
         "data/test_check.py",
     ),
     Mutant(
+        "lines: one blank separates cells, not a run of them",
+        "skipinitialspace=self.separator == BLANK",
+        "skipinitialspace=False",
+        "data/test_table_form.py",
+    ),
+    Mutant(
         "cells: accents are compared as they are encoded",
         "            text = composed(text)\n",
         "",

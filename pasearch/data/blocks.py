@@ -118,7 +118,7 @@ def _some_lines(form: LineForm, block: bytes, which: np.ndarray) -> list[bytes]:
 
 def _ordinary(form: LineForm, block: bytes, width: int) -> _Ordinary:
     """Find the ordinary lines of a block and their cells."""
-    if len(block) > LONG * lines.block_size(width):
+    if form.separator == lines.BLANK or len(block) > LONG * lines.block_size(width):
         none = np.zeros(block.count(b"\n") + (not block.endswith(b"\n")), bool)
         return _Ordinary(none, *(np.empty((width, 0), np.int64) for _ in range(2)))
     body = np.frombuffer(block if block.endswith(b"\n") else block + b"\n", np.uint8)

@@ -24,6 +24,48 @@ BROKEN = (EOFError, zlib.error, lzma.LZMAError)
 """What is raised by what cannot be unpacked, beside errors without a number of the system's."""
 
 
+ZIP = "a zip archive: unpack it, and name the table in it"
+PARQUET = "a Parquet file: rename it so that its name ends in .parquet"
+FEATHER = (
+    "an Arrow (Feather) file: save it as Parquet "
+    '(pandas: read_feather(path).to_parquet("table.parquet"))'
+)
+OTHER_FORMATS = (
+    ((".zip",), b"PK\x03\x04", f"{ZIP}; or a spreadsheet: save it as CSV UTF-8"),
+    ((), b"\x1f\x8b", "gzip: rename it so that its name ends in .csv.gz"),
+    ((), b"BZh", "bzip2: rename it so that its name ends in .csv.bz2"),
+    ((), b"\xfd7zXZ\0", "xz: rename it so that its name ends in .csv.xz"),
+    ((), b"\x28\xb5\x2f\xfd", "zstd: rename it so that its name ends in .csv.zst"),
+    ((), b"PAR1", PARQUET),
+    ((".feather", ".arrow", ".ipc", ".fea"), b"ARROW1", FEATHER),
+    ((), b"FEA1", FEATHER),
+    ((".orc",), b"ORC", "an ORC file: save it as Parquet"),
+    ((".sav", ".zsav"), b"$FL2", "an SPSS file: save it as CSV UTF-8 or Parquet"),
+    ((".sqlite", ".db"), b"SQLite format 3", "an SQLite database: export the table as CSV UTF-8"),
+    ((), b"\xd0\xcf\x11\xe0", "a spreadsheet or document: save it as CSV UTF-8"),
+    ((), b"\xff\xfe", "UTF-16: save it as CSV UTF-8"),
+    ((), b"\xfe\xff", "UTF-16: save it as CSV UTF-8"),
+    ((".dta",), b"<stata_dta>", "a Stata file: save it as CSV UTF-8 or Parquet"),
+    ((".json", ".jsonl"), b"\0json", "JSON: save it as CSV UTF-8 or Parquet"),
+    ((".pkl", ".pickle"), b"\x80\x04", "a pickle, which is never opened: save it as Parquet"),
+    ((".html", ".htm"), b"<!DOCTYPE", "a web page: save the table in it as CSV UTF-8"),
+    ((".7z",), b"7z\xbc\xaf", "a 7z archive: unpack it, and name the table in it"),
+    ((".tar",), b"\0tar", "a tar archive: unpack it, and name the table in it"),
+)
+"""Other formats: the endings of their names, their first bytes, and what to do about them."""
+
+
+def other_format(file: BinaryIO) -> str:
+    """Return what an open file is by its first bytes, and what to do; "" if it may be a table."""
+    start = cast(Any, file).peek(16)[:16]
+    return next((remedy for _, magic, remedy in OTHER_FORMATS if start.startswith(magic)), "")
+
+
+def remedy_of(suffix: str) -> str:
+    """Return what a file of such a name is, and what to do about it; "" of others."""
+    return next((remedy for endings, _, remedy in OTHER_FORMATS if suffix in endings), "")
+
+
 @contextmanager
 def unpacked(path: Path) -> Iterator[BinaryIO]:
     """Open a file; what its name says that it is compressed by is unpacked while it is read.

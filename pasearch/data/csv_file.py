@@ -9,6 +9,7 @@ Source: docs/rules.md, rules 3 and 13.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import math
 from collections.abc import Iterator, Sequence
@@ -19,9 +20,10 @@ from typing import BinaryIO
 
 from pasearch.data.blocks import read_columns, read_faults
 from pasearch.data.cells import composed, number_of
-from pasearch.data.compressed import COMPRESSED, stem, unpacked
+from pasearch.data.compressed import COMPRESSED, other_format, remedy_of, stem, unpacked
 from pasearch.data.declared import schema_of_given
 from pasearch.data.lines import (
+    DECLARED,
     LONGEST_HEADER,
     OTHER_SEPARATORS,
     SEPARATORS,
@@ -128,7 +130,9 @@ def _form_of_new(path: Path, form: TableForm, schema: TableSchema) -> TableForm:
 def _first_cells(path: Path, form: TableForm, separator: str | None) -> list[str]:
     try:
         with _unpacked(path) as file:
-            _, first = header_of(file, quotes=form.quotes, separator=separator)
+            _, first = header_of(
+                file, quotes=form.quotes, separator=separator, names=form.names
+            )  # fmt: skip
     except (LineEndError, HeaderTooLongError):
         return []
     return [] if isinstance(first, Fault) else [composed(name.strip()) for name in first]
@@ -393,8 +397,12 @@ def _header(path: Path, file: BinaryIO, form: TableForm) -> tuple[LineForm, list
     Raises:
         UsageError: There is no header, or none that can be read.
     """
+    if other := other_format(file):
+        raise UsageError(f"{path} is no table of text lines, whatever its name says: {other}.")
     try:
-        lines, first = header_of(file, quotes=form.quotes, separator=form.separator)
+        lines, first = header_of(
+            file, quotes=form.quotes, separator=form.separator, names=form.names
+        )  # fmt: skip
     except LineEndError:
         raise UsageError(
             f"{path}: its first line has a carriage return that is not right before a line feed: "
@@ -432,7 +440,13 @@ def _check_header(path: Path, row: Sequence[str], form: TableForm) -> list[str]:
     if len(header) < form.least:
         raise UsageError(
             f"{path}: its first line is not a header of two or more columns, separated by commas, "
-            f"semicolons, tabs or | : write the names of the columns there{OR_SEPARATOR}."
+            f"semicolons, tabs or | : write the names of the columns there{OR_SEPARATOR}. Of cells "
+            "with blanks between them that is `separator='space'`."
+        )
+    if any("\0" in name for name in header):
+        raise UsageError(
+            f"{path}: its first line holds NUL characters, so it is UTF-16, or no text: save it as "
+            "CSV UTF-8."
         )
     certain = bool(declared) and declared <= set(header)
     numbers = [] if certain else [name for name in header if not math.isnan(number_of(name))]
@@ -446,8 +460,17 @@ def _check_header(path: Path, row: Sequence[str], form: TableForm) -> list[str]:
     return header
 
 
+def lines_above(path: Path, schema: TableSchema) -> int:
+    """Return how many lines a file has above its records: a header, and one such as `sep=;`."""
+    if schema.order:
+        return 0
+    with _unpacked(path) as file:
+        first = file.readline(16).removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
+    return 1 + (DECLARED.fullmatch(first) is not None)
+
+
 def check_no_spreadsheet(path: Path) -> None:
-    """Refuse a spreadsheet program's own file, by its name.
+    """Refuse a spreadsheet program's own file, and others that are no text, by their name.
 
     Raises:
         UsageError: It says how to save it.
@@ -456,3 +479,5 @@ def check_no_spreadsheet(path: Path) -> None:
         raise UsageError(
             f"{path} is a spreadsheet program's own file: save it as CSV UTF-8 (in Excel: Save as)."
         )
+    if path.is_file() and (remedy := remedy_of(path.suffix.lower())):
+        raise UsageError(f"{path} cannot be read as a table: it is {remedy}.")

@@ -2,7 +2,7 @@
 
 | the form of a file, public | is |
 |---|---|
-| its header | the first line; of a file without one, what the user says the columns are |
+| its header | the first line, or the second behind `sep=;`; or the columns that the user names |
 | what separates cells | what the user says; otherwise what finds most cells in the header |
 | what ends a line | a line feed, one carriage return before it included; nothing else |
 | whether a header with any other carriage return is read | no: lines may end with those alone |
@@ -17,6 +17,8 @@ as many cells as the header. Every other character belongs to its cell: a carria
 ends no line, NUL, a byte order mark after the file's start. A quoted cell ends in its line, so
 one with a line feed in it makes two rows, of which the first is null: `pasearch check` finds it.
 
+A space as separator means any run of spaces and tabs; those around a line belong to no cell.
+
 Source: docs/rules.md, rules 3 and 13.
 """
 
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -46,6 +49,15 @@ SEPARATORS = ",;\t|"
 
 OTHER_SEPARATORS = ":^~!#&*/ "
 """What may separate cells beside `SEPARATORS`, where the user says so."""
+
+DECLARED = re.compile(rb'"?sep=([,;\t|:^~!#&*/ ])"?')
+"""A first line by which a spreadsheet program declares the separator of a file."""
+
+ALIGNED = re.compile(r"\S(?: {2,}| *\t[ \t]*)\S")
+"""A header of names with runs of blanks between them, not a title of words."""
+
+BLANK = " "
+"""The separator that stands for a run of spaces and tabs."""
 
 SPELT = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
 """Separators by name: a shell takes some of them for itself."""
@@ -103,7 +115,7 @@ class LineForm:
             text = line.decode()
         except UnicodeDecodeError:
             return Fault.ENCODING
-        plain = text
+        plain = text = self._trimmed(text)
         for character, other in STAND_INS.items():
             plain = plain.replace(character, other)
         try:
@@ -144,6 +156,7 @@ class LineForm:
         lines = text.split("\n")
         if not lines[-1]:
             lines.pop()
+        lines = [self._trimmed(line) for line in lines] if self.separator == BLANK else lines
         try:
             rows = list(self._reader(lines))
         except csv.Error:
@@ -151,9 +164,16 @@ class LineForm:
         # A row takes a line or more: if there are as many, each has taken its own.
         return rows if len(rows) == len(lines) and all(rows) else None
 
+    def _trimmed(self, line: str) -> str:
+        """Return a line with spaces alone between its cells, and nothing around them."""
+        return line.replace("\t", " ").strip(" ") if self.separator == BLANK else line
+
     def _reader(self, lines: Iterable[str]) -> Iterator[list[str]]:
         quoting = csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE
-        return csv.reader(lines, strict=True, quoting=quoting, delimiter=self.separator)
+        return csv.reader(
+            lines, strict=True, quoting=quoting, delimiter=self.separator,
+            skipinitialspace=self.separator == BLANK,
+        )  # fmt: skip
 
 
 def block_size(width: int) -> int:
@@ -207,7 +227,11 @@ def _restored(cell: str) -> str:
 
 
 def header_of(
-    file: BinaryIO, *, quotes: bool, separator: str | None = None
+    file: BinaryIO,
+    *,
+    quotes: bool,
+    separator: str | None = None,
+    names: frozenset[str] = frozenset(),
 ) -> tuple[LineForm, list[str] | Fault]:
     """Return the form of a file's lines and the cells of the first; the file stands behind it.
 
@@ -215,15 +239,20 @@ def header_of(
         file: At its start; a byte order mark there is left out.
         quotes: As of `LineForm`.
         separator: As of `LineForm`; None: the one of `SEPARATORS` that tells the most cells of the
-            header apart, the earlier of two.
+            header apart, the earlier of two. If none does, blanks do where the header is aligned
+            by them, or is made of declared names.
+        names: Declared columns.
 
-    Guarantee: nothing behind the first line feed is looked at.
+    Guarantee: nothing behind the header is looked at.
 
     Raises:
         LineEndError: A carriage return in the first line that is not right before its line feed.
         HeaderTooLongError: It has more than `LONGEST_HEADER` bytes.
     """
     first = file.readline(LONGEST_HEADER)
+    if found := DECLARED.fullmatch(first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")):
+        separator = separator or found[1].decode()
+        first = file.readline(LONGEST_HEADER)
     line = first.removeprefix(codecs.BOM_UTF8).removesuffix(b"\n")
     if first.endswith(b"\n"):
         line = line.removesuffix(b"\r")
@@ -233,7 +262,13 @@ def header_of(
         raise HeaderTooLongError
     forms = [LineForm(quotes=quotes, separator=each) for each in separator or SEPARATORS]
     form = max(forms, key=lambda form: _width(form.row(line)))
-    return form, form.row(line)
+    row, blanks = form.row(line), LineForm(quotes=quotes, separator=BLANK)
+    if separator is None and not isinstance(row, Fault) and len(row) == 1:
+        cells = blanks.row(line)
+        known = not isinstance(cells, Fault) and bool(names) and names <= set(cells)
+        if known or ALIGNED.search(row[0].strip()):
+            return blanks, cells
+    return form, row
 
 
 def _width(row: list[str] | Fault) -> int:

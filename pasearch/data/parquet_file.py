@@ -28,6 +28,7 @@ from pasearch.data.parquet_files import (
     LargeTable,
     ParquetFiles,
     files_in,
+    partitions_in,
 )
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source, table_dataset
@@ -61,7 +62,7 @@ class ParquetFile(Source):
         path = Path(data)
         if path.suffix.lower() in SUFFIXES:
             return True
-        return bool(data) and path.is_dir() and bool(files_in(path))
+        return bool(data) and path.is_dir() and bool(partitions_in(path) or files_in(path))
 
     def load(self, data: str, declared: Declared) -> Dataset:
         """Return the data set: every row is a slot."""

@@ -39,6 +39,11 @@ OTHERS = (".csv", ".tsv", ".data", ".gz", ".bz2", ".xz", ".zst", ".arrow", ".fea
 """How files are named that may hold further rows of a table."""
 
 
+def partitions_in(folder: Path) -> list[str]:
+    """Return the sub-folders by which a table is partitioned, such as `year=2024`."""
+    return sorted(each.name for each in folder.iterdir() if "=" in each.name and each.is_dir())
+
+
 def files_in(folder: Path) -> list[Path]:
     """Return the Parquet files that lie in a folder, by name; a hidden file is none.
 
@@ -81,6 +86,12 @@ class ParquetFiles:
             UsageError: No such file, none that can be read, or files of different form.
         """
         folder = path.is_dir()
+        if folder and (parts := partitions_in(path)):
+            raise UsageError(
+                f"{path} is a table in partitions ({parts[0]}, ...), whose names hold a column: "
+                'write it as one file (pandas: read_parquet(path).to_parquet("table.parquet"), or '
+                'pyarrow.dataset with partitioning="hive" for other files).'
+            )
         paths = files_in(path) if folder else [path]
         if not paths:
             raise UsageError(f"{path} is a folder without a Parquet file.")

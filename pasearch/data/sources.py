@@ -33,9 +33,6 @@ def load_dataset(data: str, **said: Any) -> Dataset:
     """
     source, declared = source_of(data), Declared(**said)
     if source is None:
-        from pasearch.data.csv_file import check_no_spreadsheet
-
-        check_no_spreadsheet(Path(data))
         raise UsageError(unknown_words(data))
     for name in DECLARATIONS:
         given = getattr(declared, name)
@@ -51,7 +48,14 @@ def load_dataset(data: str, **said: Any) -> Dataset:
 
 
 def unknown_words(data: str) -> str:
-    """Return what is said of data that no kind takes."""
+    """Return what is said of data that no kind takes.
+
+    Raises:
+        UsageError: It is a file of a known kind that has to be converted first.
+    """
+    from pasearch.data.csv_file import check_no_spreadsheet
+
+    check_no_spreadsheet(Path(data))
     if Path(data).is_file():
         return (
             f"{data!r} is not called like a file of data: rename it so that its name ends in .csv "
@@ -77,9 +81,10 @@ def new_records(data: str, schema: AnySchema) -> Any:
 
 def rows_above(path: str | Path, schema: TableSchema) -> int:
     """Return how many rows a table has above its records: a header, in a file of lines."""
+    from pasearch.data.csv_file import lines_above
     from pasearch.data.parquet_file import ParquetFile
 
-    return 0 if ParquetFile().takes(str(path)) or schema.order else 1
+    return 0 if ParquetFile().takes(str(path)) else lines_above(Path(path), schema)
 
 
 def source_of(data: str) -> Source | None:

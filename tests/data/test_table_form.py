@@ -15,14 +15,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pasearch.api.request import SearchRequest
 from pasearch.cli import main
 from pasearch.data.check import check_table
 from pasearch.data.column import Column
 from pasearch.data.compressed import stem
-from pasearch.data.csv_file import read_table
-from pasearch.data.lines import OTHER_SEPARATORS, SEPARATORS, separator_of
+from pasearch.data.csv_file import read_table, row_faults
+from pasearch.data.lines import BLANK, OTHER_SEPARATORS, SEPARATORS, LineForm, separator_of
 from pasearch.data.sources import load_dataset, new_records
 from pasearch.data.table_form import column_names
 from pasearch.data.tables import TableSchema, undeclared
@@ -114,9 +116,147 @@ def test_the_name_of_a_data_set_is_without_endings():
     assert stem(Path(".csv"), (".csv",)) == ".csv"
 
 
+class TestBlanks:
+    """Cells with runs of blanks between them, as most old data sets of UCI have them."""
+
+    LINES = (
+        b'18.0   8   307.0      130.0\t"chevrolet chevelle"\n',
+        b'   15.0   8   350.0      ?      \t"buick, skylark"  \r\n',
+        b"36 4 79 58 rabbit\n",
+        b"36 4 79\n",
+        b"   \n",
+        b'36 4 79 58 "open\n',
+        b"36 4 79 58 \xff\n",
+    )
+    CELLS = (
+        ["18.0", "8", "307.0", "130.0", "chevrolet chevelle"],
+        ["15.0", "8", "350.0", "?", "buick, skylark"],
+        ["36", "4", "79", "58", "rabbit"],
+        [None] * 5, [None] * 5, [None] * 5, [None] * 5,
+    )  # fmt: skip
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("name", ["auto.data", "auto.csv"])
+    def test_are_read_without_a_header(self, tmp_path: Path, name: str):
+        path = tmp_path / name
+        path.write_bytes(b"".join(self.LINES))
+        read, features, labels = read_table(path, columns="a,b,c,d,name", separator="space")
+        assert [[*row, y] for row, y in zip(features.tolist(), labels.tolist(), strict=True)] == [
+            *self.CELLS
+        ]
+        faults = list(row_faults(path, read))
+        assert [fault is None for fault in faults] == [True] * 3 + [False] * 4
+        assert check_table(path, columns="a,b,c,d,name", separator="space").n == 7
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("header", "given", "read"),
+        [
+            (b"a   b c  d name\n", {}, True),
+            (b"  a\tb  c\t d\tname\n", {"separator": "space"}, True),
+            (b"a b c d name\n", {"separator": "space"}, True),
+            (b"a b c d name\n", {"target": "name"}, True),
+            (b"a b c d name\n", {}, False),
+            (b"A title of words\n", {}, False),
+        ],
+    )
+    def test_the_header_or_its_names_tell(
+        self, tmp_path: Path, header: bytes, given: dict[str, Any], read: bool
+    ):
+        path = tmp_path / "auto.csv"
+        for some in (self.LINES, self.LINES[:1], (b"1,2\n",), (b"1;2\n",)):
+            path.write_bytes(header + b"".join(some))
+            if not read:
+                with pytest.raises(UsageError, match="`separator='space'`"):
+                    read_table(path, **given)
+                continue
+            schema, features, _ = read_table(path, **given)
+            assert [each.name for each in schema.columns] == ["a", "b", "c", "d"]
+            if some[0] == self.LINES[0]:
+                assert features.tolist() == [row[:4] for row in self.CELLS[: len(some)]]
+
+    @pytest.mark.property
+    @given(
+        st.lists(
+            st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=12), min_size=1
+        )
+    )
+    def test_a_line_is_read_by_itself(self, texts: list[str]):
+        form = LineForm(separator=BLANK)
+        lines = [text.encode() for text in texts]
+        assert form.read(lines) == [form.row(line) for line in lines]
+
+
+class TestDeclaredSeparator:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("first", [b"sep=;\n", b"\xef\xbb\xbfsep=;\r\n", b'"sep=;"\n'])
+    def test_stands_above_the_header(self, tmp_path: Path, first: bytes):
+        path = tmp_path / "t.csv"
+        path.write_bytes(first + b"a,x;b\n1,5;no\n2,5;yes\n3;4;5\n")
+        schema, features, labels = read_table(path)
+        assert [each.name for each in schema.columns] == ["a,x"]
+        assert (features.tolist(), labels.tolist()) == (
+            [["1,5"], ["2,5"], [None]], ["no", "yes", None],
+        )  # fmt: skip
+        wrong = next(p for p in check_table(path).problems if "not as many values" in p.what)
+        assert wrong.rows == (5,)
+        assert list(row_faults(path, schema))[:2] == [None, None]
+
+    @pytest.mark.unit
+    def test_is_a_record_where_there_is_no_header(self, tmp_path: Path):
+        path = tmp_path / "t.csv"
+        path.write_bytes(b"sep=;\n1,no\n")
+        assert cells(path, {"columns": "a,b"}) == ([[None], ["1"]], [None, "no"])
+
+
+class TestOtherFormats:
+    @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("name", "content", "match"),
+        [
+            ("t.csv", b"PK\x03\x04\n..", "a zip archive: unpack it"),
+            (
+                "t.csv",
+                gzip.compress(b"a,b\n1,2\n"),
+                r"gzip: rename it so that its name ends in .csv",
+            ),
+            ("t.csv", bz2.compress(b"a,b\n1,2\n"), r"ends in .csv.bz2"),
+            ("t.csv", lzma.compress(b"a,b\n1,2\n"), r"ends in .csv.xz"),
+            ("t.csv", b"\x28\xb5\x2f\xfd\n", r"ends in .csv.zst"),
+            ("t.csv", b"PAR1\n", r"ends in .parquet"),
+            ("t.csv", b"ARROW1\0\0\n", "save it as Parquet"),
+            ("t.csv", "a,b\n1,2\n".encode("utf-16"), "UTF-16: save it as CSV UTF-8"),
+            ("t.csv", "a,b\n1,2\n".encode("utf-16-le"), "NUL characters, so it is UTF-16"),
+            ("t.csv.gz", gzip.compress(b"PK\x03\x04\n.."), "a zip archive: unpack it"),
+            ("t.zip", b"PK\x03\x04\n..", "a zip archive: unpack it"),
+            ("t.feather", b"ARROW1", r"read_feather\(path\).to_parquet"),
+            ("t.json", b"{}", "JSON: save it"),
+            ("t.xlsx", b"PK\x03\x04\n..", "in Excel: Save as"),
+        ],
+    )
+    def test_are_named_with_what_to_do(self, tmp_path: Path, name: str, content: bytes, match: str):
+        path = tmp_path / name
+        path.write_bytes(content)
+        for read in (load_dataset, check_table, lambda data: new_records(data, SCHEMA)):
+            with pytest.raises(UsageError, match=match):
+                read(str(path))
+
+    @pytest.mark.unit
+    def test_a_folder_of_partitions(self, tmp_path: Path):
+        for year in (2023, 2024):
+            folder = tmp_path / "t" / f"year={year}"
+            folder.mkdir(parents=True)
+            pd.DataFrame({"a": [1.0], "y": ["no"]}).to_parquet(folder / "part-0.parquet")
+        for read in (load_dataset, check_table, lambda data: new_records(data, SCHEMA)):
+            with pytest.raises(
+                UsageError, match=r"in partitions \(year=2023, ...\).*write it as one"
+            ):
+                read(str(tmp_path / "t"))
+
+
 class TestSeparators:
     @pytest.mark.oracle
-    @pytest.mark.parametrize("separator", [*SEPARATORS, *OTHER_SEPARATORS])
+    @pytest.mark.parametrize("separator", [*SEPARATORS, *OTHER_SEPARATORS.replace(BLANK, "")])
     @pytest.mark.parametrize("header", [True, False])
     def test_tell_the_same_cells_apart(
         self, separator: str, header: bool, plain: Path, tmp_path: Path
