@@ -29,7 +29,9 @@ class TestMeasure:
         assert (means[:, 0] > means[:, -1] + 0.05).all()
         assert (found.cost_of_privacy()[:, 0] > 0.02).all()
         assert found.names == ("linear", "fcn"), "the one with fewer parameters first"
-        assert found.model_at(0.5) == found.best[0]
+        # Two repeats of six tests are too few for a significant difference: the simplest is taken.
+        assert found.model_at(0.5) == "linear"
+        assert "no significant difference at any epsilon" in found.table()
         assert json.loads(json.dumps(found.to_json()))["best"] == list(found.best)
 
     def test_the_same_seed_measures_the_same_and_another_does_not(self):
@@ -112,7 +114,7 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path):
             "--repeats", "2", "--steps", "10", "--device", "cpu"]  # fmt: skip
     found = CliRunner().invoke(app, [*args, "--out", str(tmp_path / "out")])
     assert found.exit_code == 0, found.output
-    assert " is better than " in found.output
+    assert "no significant difference at any epsilon" in " ".join(found.output.split())
     page = (tmp_path / "out" / "crossover.html").read_text()
     assert "<script" not in page
     assert "Where the best model changes" in page

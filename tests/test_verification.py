@@ -33,7 +33,7 @@ from pasearch.files import MOST_DEPTH
 from pasearch.results import digest, events_of, model_name
 from pasearch.search.plan import Plan
 from pasearch.training.metrics import AccuracyByOdds
-from pasearch.verification.remaking import candidate_of, contains, remade, space_of
+from pasearch.verification.remaking import candidate_of, remade, space_of
 from pasearch.verification.signing import (
     Signature,
     new_key,
@@ -721,12 +721,12 @@ class TestAll:
         space = space_of(document["space"])
         generator = np.random.default_rng(0)
         for _ in range(20):
-            assert contains(space, space.candidate(space.draw(generator)))
+            assert space.contains(space.candidate(space.draw(generator)))
         best = document["best"]
         other = {**best, "layers": [{**best["layers"][0], "units": 5}]}
-        assert not contains(space, candidate_of(other))
-        assert not contains(space, candidate_of({**best, "settings": {"learning_rate_scale": 3.0}}))
-        assert not contains(space, candidate_of({**best, "front_end": "pca:2"}))
+        assert not space.contains(candidate_of(other))
+        assert not space.contains(candidate_of({**best, "settings": {"learning_rate_scale": 3.0}}))
+        assert not space.contains(candidate_of({**best, "front_end": "pca:2"}))
 
 
 def refusal(read: Callable[[Path], object], path: Path) -> str:

@@ -154,7 +154,7 @@ def seconds() -> list[float]:
     schema, winner, found = TableSchema.from_toml(SCHEMA), studies()[0].entries[0], []
     for _ in range(6):
         start = time.perf_counter()
-        assert forecast(schema, "mine", own, winner, 2)
+        assert forecast(schema, "mine", own, winner, 2, lambda candidate: True)
         found.append(time.perf_counter() - start)
     return found
 
@@ -168,7 +168,8 @@ def main() -> None:
     every = [pair for _, found, _ in compared for pair in found]
     by_kind = [(kind, [pair for pair in every if pair.kind == kind]) for kind in kinds]
     drawn = [each for _, _, found in compared for each in found]
-    print(table("kind", [*by_kind, ("all pairs", every), ("shown by a forecast", drawn)]))
+    shown_rows = [("shown by a forecast", drawn)] if drawn else []
+    print(table("kind", [*by_kind, ("all pairs", every), *shown_rows]))
     shares = [np.mean([pair.covered for pair in found]) for _, found, _ in compared]
     print(f"By data set {np.mean(shares):.1%} +- {np.std(shares, ddof=1) / len(shares)**0.5:.1%} "
           f"(one standard error, {len(shares)} of them), least {min(shares):.1%}.\n")  # fmt: skip

@@ -29,6 +29,7 @@ from pasearch.errors import UsageError
 from pasearch.features.auto import columns_of
 from pasearch.planning import planned_form
 from pasearch.spaces.portfolio import Study, features_of, kind_of, signal_of, study_for
+from pasearch.training.metrics import usual_metric
 
 if TYPE_CHECKING:
     from pasearch.search.plan import Plan
@@ -125,7 +126,8 @@ def _facts(plan: Plan, request: SearchRequest, public: str | None) -> Facts:
     study = study_for(schema, plan.name).among(outputs)
     outside = study.outside(signal, outputs, features_of(schema))
     recipe = plan.final_recipe(default) if plan.retrained else plan.trial_recipe(default)
-    found = None if outside else _forecast(plan, default, mu, outputs)
+    usual = plan.scored_by is usual_metric(schema.regression)
+    found = _forecast(plan, default, mu, outputs) if usual and not outside else None
     return Facts(
         name=plan.name, form=schema.describe(), kind=kind_of(schema),
         epsilon=plan.budget.epsilon, delta=plan.delta, records=plan.split.n, outputs=outputs,
@@ -148,7 +150,7 @@ def _forecast(plan: Plan, default: Candidate, mu: float, outputs: int) -> dict[s
         epsilon=plan.budget.epsilon, delta=plan.delta, mu=mu, slots=plan.kept_slots, score=None,
         error=0.0,
     )  # fmt: skip
-    return forecast(plan.schema, plan.name, own, default, outputs)
+    return forecast(plan.schema, plan.name, own, default, outputs, plan.space.contains)
 
 
 def _enough(plan: Plan, default: Candidate, outputs: int, mu: float) -> float | None:

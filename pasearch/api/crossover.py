@@ -220,7 +220,9 @@ def _report(
         parameters=tuple(each.parameters for each in models), epsilons=grid, errors=noisy,
         plain=errors[:, -1],
         crossovers=tuple(
-            crossover(noisy[a], noisy[b], grid, (models[a].name, models[b].name))
+            crossover(
+                noisy[a], noisy[b], grid, (models[a].name, models[b].name), pairs=len(pairs)
+            )
             for a, b in pairs
         ),
         assumes=assumes,

@@ -234,9 +234,9 @@ def _publish(
 
 
 def _crossover(plan: Plan, found: Found, score: dict[str, Any]) -> dict[str, Any] | None:
-    """Return where another model is the best: as a grid has measured it, or else as expected.
+    """Return the crossover that a grid has measured, or else the forecast from public data.
 
-    The latter is from public data; None if nothing like these was measured there.
+    None if nothing like these data was measured there in the metric of the run.
     """
     from pasearch.crossover.forecast import Own, forecast
     from pasearch.crossover.paid import paid_crossover
@@ -246,16 +246,21 @@ def _crossover(plan: Plan, found: Found, score: dict[str, Any]) -> dict[str, Any
     mu = plan.final_mu or plan.trial_mu
     if mu is None:
         return None
-    usual, test = usual_metric(plan.schema.regression), float(score["test"])
+    test = float(score["test"])
     share = 1.0 - test if plan.schema.regression else test  # of points, as the study has it
+    usable = score["metric"] == usual_metric(plan.schema.regression).noun and not is_drowned(score)
     own = Own(
         epsilon=plan.budget.epsilon, delta=plan.delta, mu=mu, slots=plan.kept_slots,
-        score=share if score["metric"] == usual.noun and not is_drowned(score) else None,
-        error=float(standard_error(score)), compared=plan.strategy.scored,
+        score=share if usable else None, error=float(standard_error(score)),
+        compared=plan.strategy.scored,
     )  # fmt: skip
     if isinstance(plan.strategy, Grid):
         return paid_crossover(plan, [value for _, value in found.trials], own, found.candidate)
-    return forecast(plan.schema, plan.name, own, found.candidate, plan.schema.outputs)
+    if not usable:  # the study has no curves of this metric, or there is no score to anchor them
+        return None
+    return forecast(
+        plan.schema, plan.name, own, found.candidate, plan.schema.outputs, plan.space.contains
+    )
 
 
 def why_none(plan: Plan) -> dict[str, str]:

@@ -256,7 +256,9 @@ def _front(facts: Facts) -> Branch:
 
 def _complexity(facts: Facts) -> Branch:
     if facts.forecast is None:
-        outside = facts.outside or "too few epsilons were measured at this number of records"
+        outside = facts.outside or (
+            "too few epsilons, or another metric, were measured at this number of records"
+        )
         return _branch(
             "complexity",
             answer=f"not known: {outside}",
@@ -267,67 +269,48 @@ def _complexity(facts: Facts) -> Branch:
             agree=UNMEASURED,
             because="the paper's rule is the safer one then: the simpler model.",
         )
-    agree, because = _simple_below(facts.forecast)
+    agree, because = _agreement(facts.forecast)
+    ranges = "".join(
+        f" The change at epsilon {each['epsilon']:.2g} is "
+        f"{range_words(each, facts.forecast['epsilons'])}."
+        for each in facts.forecast["crossings"]
+    )
     return _branch(
         "complexity",
-        answer=f"{facts.forecast['sentence']}{_bands(facts.forecast)}",
+        answer=f"{facts.forecast['sentence']}{ranges}",
         advice=f"Train the {facts.default}: the command does so by itself.",
-        ours=_levels(facts),
+        ours=(_levels(facts),),
         paper=PAPER["complexity"],
         agree=agree,
         because=because,
     )
 
 
-def _bands(found: dict[str, Any]) -> str:
-    """Return how far the data sets agree on each change of the best model, in words."""
-    by_place: dict[str, list[str]] = {}
-    for each in found["crossings"]:
-        words = range_words(each, found["epsilons"])
-        by_place.setdefault(f"{each['epsilon']:.2g}", []).append(words)
-    # Of several changes at one epsilon the least certain one is said.
-    apart = [where for where, words in by_place.items() if not all(words)]
-    said = "".join(
-        f" The change at epsilon {where} is uncertain: it is {words[0]}."
-        for where, words in by_place.items()
-        if where not in apart
-    )
-    if apart:
-        said += (
-            f" The data sets do not agree where the change at epsilon {' or '.join(apart)} is: it "
-            "may be at any epsilon, so the simpler of the two models will do."
-        )
-    return said
-
-
-def _simple_below(found: dict[str, Any]) -> tuple[str, str]:
-    """Return whether the simpler model wins below, as the paper has it, and why."""
+def _agreement(found: dict[str, Any]) -> tuple[str, str]:
+    """Return whether the simpler model is better below a crossing, as in the paper, and why."""
     sizes = {each["name"]: each["parameters"] for each in found["models"]}
     rises = [sizes[each["before"]] < sizes[each["after"]] for each in found["crossings"]]
     if not rises:
         return PART, (
-            "one model is the best at every epsilon that was measured here: a good input matters "
-            "more than the size."
+            "no model is clearly better than the planned one at any epsilon that was measured "
+            "here: a good input matters more than the size."
         )
     if all(rises):
-        return YES, "the simpler model wins below, the larger one above."
+        return YES, "the simpler model is better below, the larger one above."
     if any(rises):
-        return PART, "the best size goes up and down with epsilon: they are about as good."
-    return NO, (
-        "here the larger model wins below: how it learns matters more than how many numbers it has."
-    )
+        return PART, "the size of the best model rises and falls with epsilon."
+    return NO, "here the larger model is better below: training matters more than size."
 
 
-def _levels(facts: Facts) -> tuple[Evidence, ...]:
-    """Return what the study's models reached at this signal, the smallest first."""
+def _levels(facts: Facts) -> Evidence:
+    """Return the accuracy of the study's models at this signal, the smallest first."""
     assert facts.forecast is not None
     levels = ", ".join(f"{name} {_share(value)}" for name, value in facts.reached)
-    own = Evidence(
+    return Evidence(
         says=f"On {sets(facts.forecast['data_sets'])} of this kind, at this signal, on average, "
         f"the smallest model first: {levels}.",
         where=STUDY,
     )
-    return (own, OURS["pairs"]) if facts.kind == "table" else (own,)
 
 
 def _frozen(facts: Facts) -> Branch:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pasearch.cautions import LEAST_SIGNAL, LITTLE_SIGNAL
-from pasearch.crossover.advice import branches, level, many_columns, more_signal, sets
+from pasearch.crossover.advice import branches, level, many_columns, more_signal
 from pasearch.crossover.evidence import FROZEN_FCN
 from pasearch.crossover.facts import AGREEMENTS, Branch, Facts
 
@@ -201,33 +201,22 @@ def _summary(facts: Facts) -> tuple[str, ...]:
     enough = enough if facts.learns else more_signal(facts)
     strength = f"{level(facts.signal)}{per} (below {LEAST_SIGNAL:g} a model guesses)"
     found = facts.forecast
-    told = "not measured on public data" if found is None else _from_study(found)
+    told = "Not measured on public data." if found is None else found["sentence"]
     search = (
         "look at other candidates too" if facts.compares else "one training, no other candidate"
     )
     if facts.public is not None:
         search = f"on {facts.public}, for nothing; then one training"
-    chosen = f"{facts.default}; {told}"
+    chosen = f"{facts.default}. {told}"
     if many_columns(facts):
-        chosen, search = "a linear model of a few columns", f"which of {facts.columns:,} columns"
+        chosen, search = "a linear model of a few columns.", f"which of {facts.columns:,} columns"
     return (
         f"Data: {facts.name}, {facts.records:,} records, {facts.form}; epsilon {facts.epsilon:g}, "
         f"delta {facts.delta:g}. No value was read, nothing is charged.",
         f"Signal-to-noise: {strength}. {enough}",
-        f"Model: {chosen}.",
+        f"Model: {chosen}",
         f"Search: {search}.",
     )
-
-
-def _from_study(found: dict[str, Any]) -> str:
-    released = next((each for each in found["models"] if "released" in each["roles"]), None)
-    sizes = sorted(each["parameters"] for each in found["models"])
-    if released is None:
-        return f"forecast from {sets(found['data_sets'])}"
-    size = {sizes[0]: "the simplest", sizes[-1]: "the largest"}.get(
-        released["parameters"], "neither the simplest nor the largest"
-    )
-    return f"{size} of {len(sizes)}, forecast from {sets(found['data_sets'])}"
 
 
 def _commands(facts: Facts, data: str | None, said: Options) -> list[Command]:

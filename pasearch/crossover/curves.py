@@ -10,9 +10,14 @@ the set is empty, which would advise the simple model where it never wins: a mis
 
 The interval is of the bootstrap over repeats, which both models share: means of resampled repeats,
 their deviations from the mean widened by Student's t over the normal quantile, because few repeats
-tell too little of their own spread.
+say little about their own spread.
 
-Source: Bao et al., section III, Eq. 2 and Definition 2; Efron 1979.
+A difference between two models at one epsilon is significant by a two-sided paired t-test over
+repeats. Its level is divided by the number of tests, pairs of models times epsilons (Bonferroni),
+so that in 95 % of comparisons of equal models none is significant.
+
+Source: Bao et al., section III, Eq. 2 and Definition 2; Efron 1979; Dunn 1961, "Multiple
+comparisons among means".
 """
 
 from __future__ import annotations
@@ -41,6 +46,7 @@ class Crossover:
         low: Of an interval of 95 %, likewise.
         high: Likewise.
         every: All epsilons at which the mean difference changes sign, rising.
+        significant: Whether the models differ significantly at one epsilon at least.
     """
 
     simple: str
@@ -49,6 +55,7 @@ class Crossover:
     low: float
     high: float
     every: tuple[float, ...]
+    significant: bool = False
 
     def text(self, epsilons: tuple[float, ...]) -> str:
         """Return it in words: what lies off the grid is said to."""
@@ -58,14 +65,17 @@ class Crossover:
                 return f"< {epsilons[0]:g}"
             return f"> {epsilons[-1]:g}" if value > epsilons[-1] else f"{value:.3g}"
 
+        end = "" if self.significant else ", not significant"
         if math.isclose(self.low, self.high) or self.low == self.high:
-            return f"{of(self.epsilon)} (in every resample)"
-        return f"{of(self.epsilon)} ({of(self.low)} to {of(self.high)})"
+            return f"{of(self.epsilon)} (in every resample){end}"
+        return f"{of(self.epsilon)} ({of(self.low)} to {of(self.high)}){end}"
 
     def sentence(self, epsilons: tuple[float, ...]) -> str:
-        """Return which of the two is better where, on average, with the interval."""
-        between = self.text(epsilons).partition("(")[2]
-        between = "in every resample" if between.startswith("in every") else f"95 %: {between[:-1]}"
+        """Return the significantly better model by epsilon, with the interval of the change."""
+        if not self.significant:
+            return f"{self.simple} and {self.complex}: no significant difference at any epsilon."
+        between = self.text(epsilons).partition("(")[2].partition(")")[0]
+        between = "in every resample" if between.startswith("in every") else f"95 %: {between}"
         if self.epsilon < epsilons[0]:
             return f"{self.complex} is better than {self.simple} at every epsilon ({between})."
         if self.epsilon > epsilons[-1]:
@@ -77,8 +87,9 @@ class Crossover:
 
 
 def crossover(
-    simple: Array, other: Array, epsilons: tuple[float, ...], names: tuple[str, str], seed: int = 0
-) -> Crossover:
+    simple: Array, other: Array, epsilons: tuple[float, ...], names: tuple[str, str], seed: int = 0,
+    pairs: int = 1,
+) -> Crossover:  # fmt: skip
     """Return up to which epsilon the simple model is the better one, with its interval.
 
     Args:
@@ -87,6 +98,7 @@ def crossover(
         epsilons: Rising.
         names: Of both.
         seed: Of the resamples.
+        pairs: Number of pairs of models that are compared on the same repeats.
     """
     lead = np.asarray(simple, float) - np.asarray(other, float)
     mean = lead.mean(axis=1)
@@ -107,12 +119,33 @@ def crossover(
     return Crossover(
         simple=names[0], complex=names[1], epsilon=found, low=min(low, found),
         high=max(high, found), every=tuple(_signs(mean, epsilons)),
+        significant=bool((np.abs(mean) > _least_difference(lead, pairs)).any()),
     )  # fmt: skip
 
 
+def critical_value(tests: int, freedom: int) -> float:
+    """Return the critical value of a two-sided t-test at 95 %, corrected for the number of tests.
+
+    Args:
+        tests: Number of tests.
+        freedom: Degrees of freedom.
+    """
+    return float(stats.t.ppf(1 - (1 - LEVEL) / (2 * tests), freedom))
+
+
+def _least_difference(lead: Array, pairs: int) -> Array:
+    """Return the smallest significant mean difference at each epsilon; infinity for one repeat."""
+    epsilons, repeats = lead.shape
+    if repeats < 2:
+        return np.full(epsilons, np.inf)
+    limit = critical_value(pairs * epsilons, repeats - 1) / math.sqrt(repeats)
+    return limit * lead.std(axis=1, ddof=1)
+
+
 def crossover_of_means(
-    simple: Array, other: Array, spread: Array, epsilons: tuple[float, ...], names: tuple[str, str]
-) -> Crossover:
+    simple: Array, other: Array, spread: Array, epsilons: tuple[float, ...], names: tuple[str, str],
+    least: Array,
+) -> Crossover:  # fmt: skip
     """Return the same from means whose spread is known, with its interval.
 
     Args:
@@ -121,6 +154,7 @@ def crossover_of_means(
         spread: Standard deviation of a mean at each epsilon.
         epsilons: Rising.
         names: Of both.
+        least: The smallest significant difference at each epsilon.
     """
     mean = np.asarray(simple, float) - np.asarray(other, float)
     drawn = np.random.default_rng(0).standard_normal((RESAMPLES, len(mean)))
@@ -133,6 +167,7 @@ def crossover_of_means(
     return Crossover(
         simple=names[0], complex=names[1], epsilon=found, low=min(low, found),
         high=max(high, found), every=tuple(_signs(mean, epsilons)),
+        significant=bool((np.abs(mean) > least).any()),
     )  # fmt: skip
 
 
@@ -186,20 +221,22 @@ def envelope(errors: Array) -> Array:
 
 
 def simplest(errors: Array) -> Array:
-    """Return the first model at each epsilon that is not clearly worse than the best, (epsilons,).
+    """Return the first model at each epsilon that is not significantly worse than the best.
 
-    By a paired t-test over repeats, one-sided at 95 %; of one repeat, the best.
+    The test is that of a crossover, so both lead to one conclusion. With one repeat, the best.
 
     Args:
         errors: (models, epsilons, repeats), the simplest model first.
+
+    Returns:
+        Indices of models, (epsilons,).
     """
     errors = np.asarray(errors, float)
     best: Any = envelope(errors)
-    repeats = errors.shape[2]
+    models, _, repeats = errors.shape
     if repeats < 2:
         return best
-    least = np.take_along_axis(errors, best[None, :, None], axis=0)
-    lead = errors - least
-    limit = stats.t.ppf(LEVEL, repeats - 1) / math.sqrt(repeats)
-    worse = lead.mean(axis=2) > limit * lead.std(axis=2, ddof=1)
+    lead = errors - np.take_along_axis(errors, best[None, :, None], axis=0)
+    pairs = max(1, math.comb(models, 2))
+    worse = np.stack([each.mean(axis=1) > _least_difference(each, pairs) for each in lead])
     return (~worse).argmax(axis=0)

@@ -90,11 +90,6 @@ OURS = {
         "% with 256 of them, 91.2 % with all 784 pixels.",
         where=FEATURES,
     ),
-    "pairs": Evidence(
-        says="On tables the linear model with 256 pairs of columns has the best mean from a signal "
-        "of 100 a class on; below that a hidden layer beside the same input has.",
-        where=BENCHMARKS,
-    ),
     "frozen": Evidence(
         says="At epsilon 3, one run each, a network with one hidden layer that keeps its random "
         "start has .855 on MNIST (.904 trained) and .763 on Fashion-MNIST (.799 trained): there "

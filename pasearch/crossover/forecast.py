@@ -1,4 +1,4 @@
-"""A forecast, from public data, of the epsilon at which another model becomes the best.
+"""Forecast, from public data, of the epsilon at which another model becomes clearly better.
 
 The study behind the portfolio (benchmarks/portfolio) has the accuracy of each entry at many signals
 mu n / C, for several public data sets of a kind. For the data at hand n, C and the plan are public,
@@ -6,23 +6,27 @@ so each epsilon has a signal, and
 
     a_m(eps) = own + mean over the study's data sets d of  a_m,d(eps) - a_w,d(eps_run)
 
-w is the model that was released and `own` its noisy test score, so all curves are moved until the
-winner's passes through that: data sets differ in how hard they are far more than models do. The
-band holds the middle half of the study's data sets.
+w is the released model and `own` its noisy test score: all curves are shifted until that of w
+passes through the score, because data sets differ in difficulty far more than models do. The band
+holds the middle half of the study's data sets. Only models of the searched space are compared.
 
-A crossing is an epsilon at which another model becomes the best on average. Its range tells how far
-single data sets differ: it is the shortest that holds the crossings of enough of them,
+A model is clearly better than another at an epsilon if its lead is more than `POINT` and more than
+the noise of the study, the half width of the 95 % interval of the mean lead over data sets
+(Student's t). Starting from the released model at the run's epsilon, a crossing is the next epsilon
+at which another model is clearly better. It is reported only if its range excludes a part of the
+epsilons. The range is the shortest that holds the crossings of enough single data sets,
 
     ceil(.8 (m + 1)) of m data sets                of fewer than four: all epsilons
 
-where the crossing of one data set is the last epsilon at which the model from below is still the
-better one there (Definition 2). m + 1 and not m, because the data at hand are one more. This counts
-on them to be like the study's, and has no proof: `left_out` and benchmarks/crossover/forecast.py
-measure how often a data set's crossing lies in the range that the others give.
+where the crossing of one data set is the last epsilon at which the first model is still the better
+one (Definition 2). m + 1 and not m, because the data at hand are one more data set. This assumes
+that they are like the study's, and has no proof: `left_out` and benchmarks/crossover/forecast.py
+measure how often a data set's crossing is in the range that the others give.
 
 Cost: none. Everything is public, or was released and paid for already.
 
-Source: the question is that of Bao et al., sections III and VI (Definition 2); the answer is ours.
+Source: the question is that of Bao et al., sections III and VI (Definition 2); the answer is
+original to this project.
 """
 
 from __future__ import annotations
@@ -32,15 +36,16 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import stats
 
 from pasearch.accounting.sketch import gaussian_mu
-from pasearch.crossover.curves import crossover
+from pasearch.crossover.curves import LEVEL, crossover
 from pasearch.data.front_ends import Raw
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.portfolio import FEW_CATEGORIES, Study, features_of, signal_of, study_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pasearch.data.tables import AnySchema
 
@@ -55,8 +60,8 @@ BEYOND = 0.3
 LEAST_DRAWN = 5
 """With fewer epsilons there is no forecast."""
 
-NEARLY = 0.002
-"""Models that are nearer to each other than this are said to do about equally well."""
+POINT = 0.01
+"""Smallest lead that is reported: one percentage point, or 1 % of a target's range."""
 
 HELD = 0.8
 """The range of a crossing holds those of at least so many of the study's data sets, as a share."""
@@ -74,7 +79,7 @@ class Own:
         delta: Of the total.
         mu: Signal to noise of the released model's training, of one record.
         slots: Training records.
-        score: The noisy test score as a share; None where it is no accuracy.
+        score: The noisy test score as a share; None before a run.
         error: The standard error of that score.
         compared: Whether the run compared models on its own records.
     """
@@ -86,6 +91,11 @@ class Own:
     score: float | None
     error: float
     compared: bool = False
+
+    @property
+    def status(self) -> str:
+        """How the model is called: released by a run, or planned before one."""
+        return "planned" if self.score is None else "released"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +136,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """An epsilon from which on another model is the best.
+    """An epsilon beyond which another model is clearly better.
 
     Args:
-        epsilon: On average over the study's data sets.
-        low: Where its range by single data sets begins; 0: on some of them it is better at all
-            epsilons.
-        high: Where that ends; None: on some of them it is not better, up to the last epsilon.
-        before: The model that is best below.
-        after: The model that is best above.
+        epsilon: Where the better model's lead becomes clear.
+        low: Start of the range over single data sets; 0: below the first epsilon.
+        high: End of that range; None: above the last epsilon.
+        before: The model to take below.
+        after: The model to take above.
     """
 
     epsilon: float
@@ -145,18 +154,29 @@ class Crossing:
 
 
 def forecast(
-    schema: AnySchema, name: str, own: Own, winner: Candidate, outputs: int
+    schema: AnySchema,
+    name: str,
+    own: Own,
+    winner: Candidate,
+    outputs: int,
+    searched: Callable[[Candidate], bool],
 ) -> dict[str, Any] | None:
-    """Return the forecast of a run as plain values; None where nothing like it was measured.
+    """Return the forecast of a run as plain values, or None if there is nothing to compare.
 
     Args:
-        schema: Declared; sizes of models are about right where columns are not.
-        name: Of the data set, which is left out of the study.
+        schema: Declared; model sizes are approximate if columns are not.
+        name: Data set name, which is left out of the study.
         own: What the run released.
-        winner: The model that it released.
-        outputs: Classes; 1 where a number is predicted.
+        winner: The released model, or before a run the planned one.
+        outputs: Number of classes; 1 for a numeric target.
+        searched: Whether a model belongs to the searched space.
+
+    Returns:
+        Plain values. None if the study has no entry like the winner, no other entry of the searched
+        space, or no signal like that of the run.
     """
     study = study_for(schema, name).among(outputs)
+    study = study.restricted_to([searched(each) for each in study.entries])
     signals = [signal_of(own.mu * ratio, own.slots, outputs) for ratio in _ratios(own)]
     features = features_of(schema)
     drawn = [
@@ -164,9 +184,11 @@ def forecast(
         for place, signal in enumerate(signals)
         if not study.outside(signal, outputs, features, BEYOND)
     ]
-    if len(study.entries) < 2 or len(drawn) < LEAST_DRAWN:
+    if winner not in study.entries or len(study.entries) < 2 or len(drawn) < LEAST_DRAWN:
         return None
     epsilons = tuple(EPSILONS[place] for place in drawn)
+    if not epsilons[0] <= own.epsilon <= epsilons[-1]:
+        return None
     curves = curves_at(study, [signals[place] for place in drawn])
     shape = schema.widest_shape(FEW_CATEGORIES)
     sizes = [each.parameters(shape, outputs)[0] for each in study.entries]
@@ -179,19 +201,18 @@ def forecast(
         )
         for place in shown
     ]
-    lines = _lines(curves[shown], entries, own, epsilons)
-    means = np.array([line.accuracy for line in lines])
-    names = [line.name for line in lines]
-    found = crossings(means, curves[shown], names, epsilons)
+    released = next(place for place, each in enumerate(entries) if each.released)
+    route = preferred(curves[shown], released, own.epsilon, epsilons)
+    names = [each.name for each in entries]
+    found = crossings(route, curves[shown], names, epsilons)
     return {
         "kind": "forecast",
         "data_sets": curves.shape[1],
         "epsilons": list(epsilons),
-        "models": [_plain(line) for line in lines],
+        "models": [_plain(line) for line in _lines(curves[shown], entries, own, epsilons)],
         "own": {"epsilon": own.epsilon, "score": own.score, "standard_error": round(own.error, 5)},
         "crossings": [_plain(each) for each in found],
-        "sentence": sentence(means, names, found, own.epsilon, epsilons)
-        + _beside(means, lines, own, epsilons),
+        "sentence": sentence(found, route, curves[shown], entries, own, epsilons),
     }
 
 
@@ -253,8 +274,7 @@ def _lines(curves: np.ndarray, entries: list[Entry], own: Own, epsilons: Epsilon
         epsilons: Rising.
     """
     here = _at(curves, own.epsilon, epsilons)
-    released = [each for each, entry in zip(here, entries, strict=True) if entry.released]
-    reference = released[0] if released else here.max(axis=0)
+    reference = here[next(place for place, each in enumerate(entries) if each.released)]
     level = float(reference.mean()) if own.score is None else own.score
     moved = np.clip(curves - reference[None, :, None] + level, 0.0, 1.0)
     sizes = [entry.parameters for entry in entries]
@@ -275,44 +295,79 @@ def _lines(curves: np.ndarray, entries: list[Entry], own: Own, epsilons: Epsilon
     return found
 
 
-def crossings(
-    means: np.ndarray, curves: np.ndarray, names: list[str], epsilons: Epsilons = EPSILONS
-) -> list[Crossing]:
-    """Return where the best model changes; not where it changes back at once, as of equal ones.
+def preferred(
+    curves: np.ndarray, released: int, epsilon: float, epsilons: Epsilons = EPSILONS
+) -> list[int]:
+    """Return the index of the model to take at each epsilon, from the run's epsilon outwards.
+
+    The released model is kept until another one is clearly better and the range of their crossing
+    excludes a part of the epsilons; then that one is kept likewise.
 
     Args:
-        means: (models, epsilons), their accuracy on average.
-        curves: (models, data sets, epsilons).
+        curves: Accuracy, (models, data sets, epsilons).
+        released: Index of the released model.
+        epsilon: That of the run.
+        epsilons: Rising.
+    """
+    means = curves.mean(axis=1)
+    start = int(np.abs(np.log(epsilons) - math.log(epsilon)).argmin())
+    route, first = [released] * len(epsilons), released
+    for way in (range(start, len(epsilons)), range(start, -1, -1)):
+        kept = first
+        for place in way:
+            best = int(means[:, place].argmax())
+            if _is_better(curves, best, kept, place) and (
+                place == start or _is_located(curves, best, kept, epsilons)
+            ):
+                kept = best
+            route[place] = kept
+            first = kept if place == start else first
+    return route
+
+
+def _is_better(curves: np.ndarray, one: int, other: int, place: int) -> bool:
+    """Return whether a model is clearly better than another at an epsilon; see the module."""
+    lead = curves[one, :, place] - curves[other, :, place]
+    if len(lead) < 2:
+        return False
+    noise = stats.t.ppf((1 + LEVEL) / 2, len(lead) - 1) * lead.std(ddof=1) / math.sqrt(len(lead))
+    return bool(lead.mean() > max(POINT, noise))
+
+
+def _is_located(curves: np.ndarray, one: int, other: int, epsilons: Epsilons) -> bool:
+    """Return whether the range of two models' crossing excludes a part of the epsilons."""
+    _, low, high = pair_crossing(curves, one, other, epsilons)
+    return low >= epsilons[0] or high <= epsilons[-1]
+
+
+def crossings(
+    route: list[int], curves: np.ndarray, names: list[str], epsilons: Epsilons = EPSILONS
+) -> list[Crossing]:
+    """Return where the model to take changes, with the range over single data sets.
+
+    Args:
+        route: As `preferred` returns it.
+        curves: Accuracy, (models, data sets, epsilons).
         names: Of the models.
         epsilons: Rising.
     """
-    best = means.argmax(axis=0)
     found = []
-    for place in range(1, len(best)):
-        before, after = int(best[place - 1]), int(best[place])
+    for place in range(1, len(route)):
+        before, after = route[place - 1], route[place]
         if before == after:
             continue
-        _, low, high = pair_crossing(curves, before, after, epsilons)
-        mean = _zero(means[after] - means[before], place, epsilons)
-        low, high = min(low, mean), max(high, mean)
-        crossing = Crossing(
-            epsilon=_rounded_epsilon(mean),
-            low=_rounded_epsilon(low),
-            high=None if math.isinf(high) else _rounded_epsilon(high),
-            before=names[before],
-            after=names[after],
+        mean, low, high = pair_crossing(curves, before, after, epsilons)
+        within = min(max(mean, epsilons[place - 1]), epsilons[place])
+        found.append(
+            Crossing(
+                epsilon=_rounded_epsilon(within),
+                low=_rounded_epsilon(min(low, within)),
+                high=None if math.isinf(high) else _rounded_epsilon(max(high, within)),
+                before=names[before],
+                after=names[after],
+            )
         )
-        if found and _takes_back(crossing, found[-1]):
-            found.pop()
-        else:
-            found.append(crossing)
     return found
-
-
-def _takes_back(crossing: Crossing, last: Crossing) -> bool:
-    """Whether two models change places and change back at what is one epsilon when it is told."""
-    there = (crossing.before, crossing.after, crossing.epsilon)
-    return there == (last.after, last.before, last.epsilon)
 
 
 def pair_crossing(
@@ -371,48 +426,62 @@ def _range(crossings: list[float], epsilons: Epsilons) -> tuple[float, float]:
     return rising[first], rising[first + count - 1]
 
 
-def _zero(lead: np.ndarray, place: int, epsilons: Epsilons) -> float:
-    """Return where a lead passes 0 between two epsilons, on a logarithmic scale."""
-    low, high = float(lead[place - 1]), float(lead[place])
-    share = 0.5 if high == low else min(1.0, max(0.0, -low / (high - low)))
-    first, second = math.log(epsilons[place - 1]), math.log(epsilons[place])
-    return math.exp(first + share * (second - first))
-
-
 def sentence(
-    means: np.ndarray,
-    names: list[str],
     found: list[Crossing],
-    epsilon: float,
+    route: list[int],
+    curves: np.ndarray,
+    entries: list[Entry],
+    own: Own,
     epsilons: Epsilons = EPSILONS,
 ) -> str:
-    """Return what the forecast says, in one or two sentences."""
-    at, asked = _at(means, epsilon, epsilons), epsilon
-    best = int(at.argmax())
-    others = [place for place in range(len(names)) if place != best]
-    close = [names[place] for place in others if at[best] - at[place] < NEARLY]
-    epsilon = min(max(epsilon, epsilons[0]), epsilons[-1])
-    said = f"At epsilon {epsilon:g} the best model is expected to be: {names[best]}."
-    if close:
-        equal = "; ".join([names[best], *close])
+    """Return the forecast in one sentence, and one for each crossing.
+
+    Args:
+        found: The crossings.
+        route: As `preferred` returns it.
+        curves: Accuracy, (models, data sets, epsilons).
+        entries: The models.
+        own: What the run released.
+        epsilons: Rising.
+    """
+    means, names = curves.mean(axis=1), [each.name for each in entries]
+    released = next(place for place, each in enumerate(entries) if each.released)
+    start = int(np.abs(np.log(epsilons) - math.log(own.epsilon)).argmin())
+    here = route[start]
+    same = [place for place, each in enumerate(route) if each == here]
+    above = [each for each in found if each.epsilon > epsilons[start]]
+    below = [each for each in found if each.epsilon <= epsilons[start]]
+    first = f"{below[-1].epsilon if below else epsilons[0]:.2g}"
+    last = f"{above[0].epsilon if above else epsilons[-1]:.2g}"
+    lead = (means - means[here])[:, same].max()
+    if here != released:
+        gap = 100 * float(_at(means[here] - means[released], own.epsilon, epsilons))
         said = (
-            f"At epsilon {epsilon:g} these models are expected to be about equally good: {equal}."
+            f"At epsilon {own.epsilon:g}, {names[here]} is expected to be better than the "
+            f"{own.status} model, {names[released]}, by {gap:.1f} points on public data."
         )
-    above = [each for each in found if each.epsilon > epsilon]
-    below = [each for each in found if each.epsilon <= epsilon]
-    # Of two that read alike only what lies beyond both is said.
-    later = {f"{each.epsilon:.2g}": each.after for each in above}
-    earlier = {f"{each.epsilon:.2g}": each.before for each in reversed(below)}
-    for words, changes in ((" From about {} on", later), (" Below about {}", earlier)):
-        last = names[best]
-        for where, name in changes.items():
-            said += "" if name == last else f"{words.format(where)} the best would be: {name}."
-            last = name
-    if asked != epsilon:
-        said = f"Nothing like this was measured at epsilon {asked:g}. {said}"
-    if not found:
-        said += f" The same holds from {epsilons[0]:.2g} to {epsilons[-1]:.2g}."
+        if own.compared:
+            said += " The noisy scores on your own records preferred the released model."
+    elif np.ptp(means[:, same], axis=0).max() <= POINT and _is_simplest(entries, here):
+        said = (
+            f"From epsilon {first} to {last} no difference of more than one point is expected; "
+            f"the simplest model {'was' if own.status == 'released' else 'is'} {own.status}."
+        )
+    else:
+        margin = "one point" if lead <= POINT else "the noise of the study on public data"
+        said = (
+            f"From epsilon {first} to {last} no other model of the searched space is expected to "
+            f"be better than the {own.status} one by more than {margin}."
+        )
+    for each in above:
+        said += f" From about epsilon {each.epsilon:.2g} on, {each.after} is expected to be better."
+    for each in reversed(below):
+        said += f" Below about epsilon {each.epsilon:.2g}, {each.before} is expected to be better."
     return said
+
+
+def _is_simplest(entries: list[Entry], place: int) -> bool:
+    return entries[place].parameters == min(each.parameters for each in entries)
 
 
 def range_words(crossing: dict[str, Any], epsilons: Sequence[float]) -> str:
@@ -423,18 +492,6 @@ def range_words(crossing: dict[str, Any], epsilons: Sequence[float]) -> str:
     first = f"{low:g}" if low > epsilons[0] else f"{epsilons[0]:g} or below"
     last = f"{epsilons[-1]:g} or above" if high is None else f"{high:g}"
     return f"on most of the data sets between {first} and {last}"
-
-
-def _beside(means: np.ndarray, lines: list[Line], own: Own, epsilons: Epsilons) -> str:
-    """Say so where a run found another model to be the best on its own records."""
-    at = _at(means, own.epsilon, epsilons)
-    for line, value in zip(lines, at, strict=True):
-        if own.compared and "released" in line.roles and value < at.max() - NEARLY:
-            return (
-                f" This run released another, {line.name}: it was ahead in the noisy scores of "
-                "your own records, which other data do not know. Take that one."
-            )
-    return ""
 
 
 def _rounded(values: np.ndarray) -> tuple[float, ...]:

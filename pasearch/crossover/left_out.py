@@ -32,6 +32,7 @@ from pasearch.crossover.forecast import (
     last_ahead,
     pair_crossing,
     plain_name,
+    preferred,
 )
 from pasearch.spaces.portfolio import COLOURS, Study, signal_of
 
@@ -139,9 +140,12 @@ def pairs(left: LeftOut) -> list[Compared]:
 
 
 def shown(left: LeftOut) -> list[Compared]:
-    """Return the crossings that a forecast would show of it: where the best of all changes."""
-    means, found = left.curves.mean(axis=1), []
-    for each in crossings(means, left.curves, list(left.models), left.epsilons):
+    """Return the crossings in the forecast of a run that released the best model at epsilon 1."""
+    epsilon = min(max(1.0, left.epsilons[0]), left.epsilons[-1])
+    place = int(np.abs(np.log(left.epsilons) - math.log(epsilon)).argmin())
+    released = int(left.curves.mean(axis=1)[:, place].argmax())
+    route, found = preferred(left.curves, released, epsilon, left.epsilons), []
+    for each in crossings(route, left.curves, list(left.models), left.epsilons):
         pair = left.models.index(each.before), left.models.index(each.after)
         high = math.inf if each.high is None else each.high
         found.append(_compared(left, *pair, (each.epsilon, each.low, high)))

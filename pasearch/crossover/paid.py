@@ -22,7 +22,7 @@ from scipy import stats
 
 from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.events import Composed, Event
-from pasearch.crossover.curves import LEVEL, Crossover, crossover_of_means
+from pasearch.crossover.curves import LEVEL, Crossover, critical_value, crossover_of_means
 from pasearch.crossover.forecast import plain_name
 from pasearch.search.grid import Grid
 
@@ -51,8 +51,10 @@ def paid_crossover(
     shape = (len(strategy.shares), strategy.candidates, strategy.repeats)
     shares = np.array([0.0 if each is None else each / most for each in points]).reshape(shape)
     means = shares.mean(axis=2).T  # (models, levels)
-    spread, wider = _spread(plan, shares)
-    half = float(stats.norm.ppf((1 + LEVEL) / 2)) * wider * spread
+    spread, freedom = _spread(plan, shares)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * spread
+    tests = len(spread) * math.comb(strategy.candidates, 2)
+    least = critical_value(max(1, tests), freedom) * math.sqrt(2.0) * spread
     epsilons = _epsilons(plan)
     candidates = [plan.space.candidate(each) for each in _places(plan)]
     schema = plan.schema
@@ -61,11 +63,12 @@ def paid_crossover(
     names = _names(candidates)
     found = [
         crossover_of_means(
-            1.0 - means[a], 1.0 - means[b], wider * spread, epsilons, (names[a], names[b])
+            1.0 - means[a], 1.0 - means[b], half / float(stats.norm.ppf((1 + LEVEL) / 2)), epsilons,
+            (names[a], names[b]), least,
         )
         for place, a in enumerate(order) for b in order[place + 1 :]
     ]  # fmt: skip
-    taken = _taken(means[order], wider * spread)
+    taken = [int(each) for each in (means[order] >= means.max(axis=0) - least).argmax(axis=0)]
     return {
         "kind": "measured",
         "epsilons": list(epsilons),
@@ -100,11 +103,11 @@ def _names(candidates: Sequence[Candidate]) -> list[str]:
     ]
 
 
-def _spread(plan: Plan, shares: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the deviation of a mean at each level, and how much wider t's interval is.
+def _spread(plan: Plan, shares: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the standard deviation of a mean at each level, and its degrees of freedom.
 
     Args:
-        plan: Whose scores have noise.
+        plan: Of the noisy scores.
         shares: (levels, models, repeats).
     """
     _, models, repeats = shares.shape
@@ -112,9 +115,7 @@ def _spread(plan: Plan, shares: np.ndarray) -> tuple[np.ndarray, float]:
         plan.judged_by.most * plan.score_slots
     )
     each = np.maximum(shares.var(axis=2, ddof=1).mean(axis=1), noise**2)
-    quantile = (1 + LEVEL) / 2
-    wider = stats.t.ppf(quantile, models * (repeats - 1)) / stats.norm.ppf(quantile)
-    return np.sqrt(each / repeats), float(wider)
+    return np.sqrt(each / repeats), models * (repeats - 1)
 
 
 def _places(plan: Plan) -> list[Any]:
@@ -140,13 +141,6 @@ def _epsilons(plan: Plan) -> tuple[float, ...]:
     dearest = [max(fits, key=epsilon)] if fits else []
     lines = [each for each in plan.lines if each.name.startswith("training, level")]
     return tuple(float(f"{epsilon(each.event, *dearest):.3g}") for each in lines)
-
-
-def _taken(means: np.ndarray, spread: np.ndarray) -> list[int]:
-    """Return the simplest model at each level that is not clearly worse than the best."""
-    limit = float(stats.norm.ppf(LEVEL)) * spread * math.sqrt(2.0)
-    near = means >= means.max(axis=0) - limit
-    return [int(each) for each in near.argmax(axis=0)]
 
 
 def _sentence(taken: list[str], epsilons: tuple[float, ...], total: float, best: str) -> str:

@@ -58,9 +58,10 @@ class CrossoverReport:
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """The model to take at each epsilon: the simplest that is not clearly worse than the best.
+        """The model to take at each epsilon: the simplest not significantly worse than the best.
 
-        Clearly: by a paired t-test over repeats at 95 %. Of one repeat, the best.
+        By a two-sided paired t-test over repeats at 95 %, corrected for the number of tests. With
+        one repeat, the best.
         """
         return tuple(self.names[place] for place in simplest(self.errors))
 

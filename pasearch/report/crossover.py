@@ -29,9 +29,6 @@ Values = dict[str, Any]
 LEAST, MOST = -0.2, 1.2
 """Between which shares a chart is drawn."""
 
-SHARE = "1 \N{MINUS SIGN} error, as a share of the range"
-"""What is drawn of a number that is predicted."""
-
 LABELS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Which epsilons have a label."""
 
@@ -42,14 +39,19 @@ def crossover(document: Values) -> Values | None:
     if not found:
         return None
     measured, of_numbers = found["kind"] == "measured", "error" in document["score"]["metric"]
+    measure = document["score"]["metric"]
+    if (
+        "measured_crossover" in document
+    ):  # made by the default metric, whatever the run is scored by
+        measure = "mean absolute error" if of_numbers else "accuracy"
     return {
         "sentence": found["sentence"],
-        "chart": chart(found, SHARE if of_numbers else "accuracy"),
+        "measure": measure,
+        "chart": chart(found, measure, of_errors=of_numbers),
         "data_sets": found.get("data_sets"),
         "repeats": found.get("repeats"),
         "paid": "measured_crossover" not in document,
         "has_point": _has_point(found),
-        "of_numbers": of_numbers,
         "models": [{"name": each["name"], "note": _note(each)} for each in found["models"]],
         "crossings": [
             each["sentence"] if measured else _crossing(each, found["epsilons"])
@@ -74,21 +76,21 @@ def _note(model: Values) -> str:
 
 
 def _crossing(each: Values, epsilons: list[float]) -> str:
-    apart = "the data sets do not agree on where: it may be at any epsilon"
-    held = range_words(each, epsilons) or apart
     return (
         f"From about epsilon {each['epsilon']:g} on, {each['after']} instead of {each['before']} "
-        f"({held})."
+        f"({range_words(each, epsilons)})."
     )
 
 
-def chart(found: Values, measure: str) -> Markup:
-    """Return the models' accuracies over epsilon, with bands, and the run's own point.
+def chart(found: Values, measure: str, *, of_errors: bool = False) -> Markup:
+    """Return the models' scores over epsilon, with bands, and the run's own point.
 
     Args:
         found: A crossover, as `result.json` has it.
-        measure: What is drawn upwards, in words.
+        measure: Name of the vertical axis.
+        of_errors: Whether to draw errors, 1 minus the values of `found`.
     """
+    found = _as_errors(found) if of_errors else found
     epsilons, models, own = found["epsilons"], found["models"], found["own"]
     values = [y for each in models for y in (*each["low"], *each["high"])]
     if own["score"] is not None:
@@ -133,6 +135,23 @@ def chart(found: Values, measure: str) -> Markup:
         "svg", *shapes, class_="chart", role="img", aria_label=found["sentence"], width="100%",
         height=PLOT + BELOW,
     )  # fmt: skip
+
+
+def _as_errors(found: Values) -> Values:
+    """Return a crossover with errors instead of 1 minus the error."""
+
+    def errors(values: list[float]) -> list[float]:
+        return [1.0 - each for each in values]
+
+    score = found["own"]["score"]
+    own = found["own"] | {"score": None if score is None else 1.0 - score}
+    models = [
+        each
+        | {"accuracy": errors(each["accuracy"]), "low": errors(each["high"]),
+           "high": errors(each["low"])}
+        for each in found["models"]
+    ]  # fmt: skip
+    return {**found, "own": own, "models": models}
 
 
 def _own(own: Values, place: float, height: Any) -> list[Markup]:

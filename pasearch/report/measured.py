@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pasearch.report.crossover import Values, chart
 from pasearch.report.html import environment
 
@@ -44,11 +46,12 @@ def crossover_html(measured: Values) -> str:
     names = "data", "n", "repeats", "sentence", "models", "crossovers", "metric", "assumes"
     shown = {name: measured[name] for name in names}
     metric = measured["metric"]
-    measure = metric.removeprefix("1 - ") if metric.startswith("1 - ") else f"1 minus the {metric}"
+    measure, of_errors = metric.removeprefix("1 - "), not metric.startswith("1 - ")
+    tests = max(1, math.comb(len(models), 2) * len(measured["epsilons"]))
     page = environment().get_template("crossover.html.j2")
     return page.render(
-        **shown, chart=chart(drawn, measure), rows=rows, delta=f"{measured['delta']:g}",
-        measure=measure[0].upper() + measure[1:],
+        **shown, chart=chart(drawn, measure, of_errors=of_errors), rows=rows,
+        delta=f"{measured['delta']:g}", measure=measure[0].upper() + measure[1:], tests=tests,
     )  # fmt: skip
 
 

@@ -53,6 +53,10 @@ RANGE_POINTS = 1025
 """How finely a continuous range is divided: a range is a choice among that many values."""
 
 
+DEPTH_GENES = ("layers", "blocks")
+"""Genes that set the number of layers of a network."""
+
+
 class Space(ABC):
     """What candidates are drawn from, uniformly: a law fixed before data is read."""
 
@@ -87,6 +91,21 @@ class Space(ABC):
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
+
+    def contains(self, candidate: Candidate) -> bool:
+        """Return whether a candidate can be drawn, with its settings and its front end.
+
+        The most similar candidate is built gene by gene; genes of the number of layers come first.
+        """
+        names, wanted = getattr(self, "genes", ()), candidate.to_json()
+        genotype = [0] * len(names)
+        for place in sorted(range(len(names)), key=lambda each: names[each] not in DEPTH_GENES):
+            likeness = []
+            for value in range(self.sizes[place]):
+                genotype[place] = value
+                likeness.append(_likeness(self.candidate(genotype).to_json(), wanted))
+            genotype[place] = likeness.index(max(likeness))
+        return self.candidate(genotype).to_json() == wanted
 
     def draw(self, generator: np.random.Generator) -> Genotype:
         """Return a genotype drawn uniformly, gene by gene."""
@@ -297,6 +316,9 @@ class Portfolio(Space):
         (index,) = genotype
         return self.entries[index]
 
+    def contains(self, candidate: Candidate) -> bool:
+        return any(each.to_json() == candidate.to_json() for each in self.entries)
+
     def fixed(self) -> Genotype:
         return (0,)
 
@@ -327,6 +349,16 @@ class Portfolio(Space):
             check_settings(entry.get("settings", {}))
         made = tuple(Candidate.from_json(each) for each in entries)
         return cls(name=str(values.get("name", "portfolio")), entries=made)
+
+
+def _likeness(one: dict[str, Any], other: dict[str, Any]) -> tuple[bool, int]:
+    """Return whether two candidates have the same depth, and how many fields they share."""
+    pairs = [*zip(one["layers"], other["layers"], strict=False)]
+    pairs.append((one["settings"], other["settings"]))
+    same = sum(a.get(name) == value for a, b in pairs for name, value in b.items())
+    return len(one["layers"]) == len(other["layers"]), same + (
+        one["front_end"] == other["front_end"]
+    )
 
 
 def check_settings(settings: object) -> None:

@@ -53,9 +53,6 @@ DEVICES = ("cpu", "cuda")
 OF_SIZE = ("expected_batch_size", "steps", "cap", "schedule", "screening")
 """What of a recipe depends on how many records it is trained on."""
 
-COUNTS = ("layers", "blocks")
-"""Genes that say how many layers a network has."""
-
 ESTIMABLE = {float(each) for edges in (LOWER, UPPER) for each in edges}
 """What estimated bounds may be: the edges of the public scale of sizes, 1 and -1 among them."""
 
@@ -369,35 +366,3 @@ def _shown(document: Document, selector: Selector, names: list[str]) -> Document
     if document["dataset"]["declared_public"] and "by_size" in document:
         found["by_size"] = document["by_size"]
     return found
-
-
-def contains(space: Space, candidate: Candidate) -> bool:
-    """Return whether a space has this candidate."""
-    entries = space.entries if isinstance(space, Portfolio) else [_nearest(space, candidate)]
-    return any(each.to_json() == candidate.to_json() for each in entries)
-
-
-def _nearest(space: Space, candidate: Candidate) -> Candidate:
-    """Return the candidate of a space that is most like this one, found gene by gene.
-
-    A gene sets fields of its own; those that say how many layers there are come first.
-    """
-    names, wanted = getattr(space, "genes", ()), candidate.to_json()
-    genotype = [0] * len(names)
-    for place in sorted(range(len(names)), key=lambda each: names[each] not in COUNTS):
-        likeness = []
-        for value in range(space.sizes[place]):
-            genotype[place] = value
-            likeness.append(_alike(space.candidate(genotype).to_json(), wanted))
-        genotype[place] = likeness.index(max(likeness))
-    return space.candidate(genotype)
-
-
-def _alike(one: Document, other: Document) -> tuple[bool, int]:
-    """Return whether two candidates have as many layers, and how many fields they share."""
-    pairs = [*zip(one["layers"], other["layers"], strict=False)]
-    pairs.append((one["settings"], other["settings"]))
-    same = sum(a.get(name) == value for a, b in pairs for name, value in b.items())
-    return len(one["layers"]) == len(other["layers"]), same + (
-        one["front_end"] == other["front_end"]
-    )

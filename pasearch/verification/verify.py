@@ -43,7 +43,7 @@ from pasearch.search.auto import FIXED, Option
 from pasearch.search.grid import Grid
 from pasearch.search.plan import Plan
 from pasearch.search.strategies import from_json
-from pasearch.verification.remaking import Remade, candidate_of, contains, declared_of, remade
+from pasearch.verification.remaking import Remade, candidate_of, declared_of, remade
 from pasearch.verification.signing import NAME as SIGNATURE
 from pasearch.verification.signing import problems_of, public_key
 from pasearch.verification.strategies import (
@@ -348,7 +348,7 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
     if not plan.strategy.scored and document["plan"]["score_epsilon"] is not None:
         yield "plan.score_epsilon is given, and nothing is scored."
     yield from of_strategy(document, plan)
-    if not contains(plan.space, candidate_of(best)):
+    if not plan.space.contains(candidate_of(best)):
         yield "best is no candidate of the space."
     picked: tuple[Any, ...] = (None,)
     if plan.pick is not None:
@@ -369,7 +369,7 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
     low, high = _reach(plan)
     known: dict[str, Any] = {}
     for place, trial in enumerate(trials):
-        if not contains(plan.space, candidate_of(trial["parameters"])):
+        if not plan.space.contains(candidate_of(trial["parameters"])):
             yield f"trials[{place}] is no candidate of the space."
         value = trial["noisy_correct"]
         if value is not None and not (type(value) is int and low <= value <= high):

@@ -286,20 +286,6 @@ class TestBranches:
         assert found["complexity"].agree == agree
         assert ("between 0.2 and 0.9" in found["complexity"].answer) == bool(changes)
 
-    def test_a_crossing_that_may_be_anywhere_is_said_so(self):
-        wide = forecast(("small", "large"))
-        wide["crossings"][0] |= {"low": 0.0, "high": None}
-        found = {each.name: each for each in branches(facts(forecast=wide))}
-        assert "may be at any epsilon" in found["complexity"].answer
-        # Of several that may be anywhere it is said once.
-        wide["crossings"].append({**wide["crossings"][0], "epsilon": 0.769})
-        (found,) = (each for each in branches(facts(forecast=wide)) if each.name == "complexity")
-        assert "the change at epsilon 0.5 or 0.77 is:" in found.answer
-        assert found.answer.count("may be at any epsilon") == 1
-        wide["crossings"][1] |= {"epsilon": 0.501, "low": 0.4, "high": 0.6}
-        (found,) = (each for each in branches(facts(forecast=wide)) if each.name == "complexity")
-        assert "between 0.4 and 0.6" not in found.answer
-
     @pytest.mark.parametrize(
         ("batch", "told"),
         [(1800.0, "all records are in every step"), (500.0, "a random part of the records")],

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pasearch.crossover.curves import band, crossover, envelope
+from pasearch.crossover.curves import band, crossover, envelope, simplest
 
 GRID = tuple(float(each) for each in np.geomspace(0.1, 10, 12))
 NAMES = ("simple", "complex")
@@ -57,11 +57,13 @@ class TestDefinition2:
         assert (found.low, found.high) == (0.0, math.inf), "nothing is known of its spread"
 
     def test_in_words(self):
-        found = crossover(*made(1.0), GRID, NAMES)
-        assert found.sentence(GRID).startswith("simple is better than complex up to epsilon 1")
-        never = crossover(*made(GRID[0] / 10), GRID, NAMES)
+        found = crossover(*made(1.0, noise=1e-5), GRID, NAMES)
+        assert found.sentence(GRID).startswith(
+            "simple is better than complex up to epsilon 1 (95 %"
+        )
+        never = crossover(*made(GRID[0] / 10, noise=1e-5), GRID, NAMES)
         assert "complex is better than simple at every epsilon (" in never.sentence(GRID)
-        always = crossover(*made(GRID[-1] * 10), GRID, NAMES)
+        always = crossover(*made(GRID[-1] * 10, noise=1e-5), GRID, NAMES)
         assert "simple is better than complex at every epsilon (" in always.sentence(GRID)
 
 
@@ -88,3 +90,18 @@ def test_a_band_is_students_interval():
     assert means.tolist() == [2.0]
     assert halves[0] == pytest.approx(4.3027 / math.sqrt(3), rel=1e-4)
     assert band(np.array([[1.0]]))[1].tolist() == [0.0]
+
+
+@pytest.mark.statistical
+def test_equal_models_differ_significantly_in_one_of_twenty_comparisons_at_most():
+    """Three equal models, 12 epsilons, 5 repeats: 36 two-sided tests, one conclusion."""
+    draw, tries = np.random.default_rng(0), 1000
+    errors = 0.2 + 0.01 * draw.standard_normal((tries, 3, len(GRID), 5))
+    assert sum(any(simplest(each)) for each in errors) / tries <= 0.06
+
+
+@pytest.mark.unit
+def test_a_clear_difference_is_significant():
+    errors = np.stack(made(0.01, repeats=5, noise=0.001))
+    assert simplest(errors).tolist() == [1] * len(GRID)
+    assert crossover(*errors, GRID, NAMES).significant

@@ -28,6 +28,8 @@ from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import Portfolio
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pasearch.data.tables import AnySchema
 
 FILE = "portfolio-1.json"
@@ -102,6 +104,10 @@ class Study:
         Large images have too many scattering coefficients to be whitened, and pixels no pairs.
         """
         return self._of([place for place, each in enumerate(self.entries) if _fits(each, shape)])
+
+    def restricted_to(self, kept: Sequence[bool]) -> Study:
+        """Return the study with some of its entries: one flag an entry."""
+        return self._of([place for place, each in enumerate(kept) if each])
 
     def at(self, signal: float) -> np.ndarray:
         """Return the accuracy of every entry on every data set, (data sets, entries).
