@@ -168,12 +168,22 @@ def check_table(score: Mapping[str, Any]) -> None:
     """
     if score.get("cells") is None:
         return
-    from pasearch.training.from_cells import ANSWER, EDGES, ODDS, RIGHT
+    from pasearch.training.from_cells import (
+        ANSWER,
+        EDGES_OF,
+        ERROR,
+        ERROR_EDGES,
+        ODDS,
+        RIGHT,
+        TARGET_BINS,
+    )
 
     check_form(score, TABLE_FORM)
     rows, columns = score["cells"], score["columns"]
+    bins = len(rows[0]) if rows and len(rows[0]) in EDGES_OF else max(EDGES_OF)
     widths = {
-        ODDS: (2, len(EDGES) + 1), ANSWER: (len(rows), len(rows)), RIGHT: (len(rows), 2)
+        ODDS: (2, bins), ANSWER: (len(rows), len(rows)), RIGHT: (len(rows), 2),
+        ERROR: (TARGET_BINS, len(ERROR_EDGES) - 1),
     }  # fmt: skip
     if columns not in widths:
         raise refusal(f"score.columns is {shown(columns)}: expected one of {', '.join(widths)}")

@@ -115,11 +115,12 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """What the test tells beside its score; empty where it released one number.
+        """Post-processing of the test's table of counts; empty if it released one number.
 
         Each of `accuracy`, `balanced_accuracy`, `auc`, `most_common` and, one a class, `shares`,
         `recall` and `precision` has a `value`, a standard `error` and, where it has no value, the
-        `reason`. `confusion`, `calibration`, `classes`: see docs/result.md. It costs nothing.
+        `reason`. `confusion`, `calibration`, `classes`: see docs/result.md. For a numeric target:
+        `mean_absolute_error`, `median` (of always answering it), `lead` and `r2`. It costs nothing.
         """
         from pasearch.training.from_cells import measures_of
 

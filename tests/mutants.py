@@ -442,9 +442,27 @@ MUTANTS = (
     ),
     Mutant(
         "test: a table whatever its noise does to the score",
-        "if right * table.noise(epsilon).standard_deviation ** 2 <= LITTLE * slots:",
+        "if bins * added <= limit:",
         "if slots:",
         "training/test_metrics.py",
+    ),
+    Mutant(
+        "test: a table of errors whatever its noise does to the score",
+        "small = table.spread(usual, slots, deviation) <= MAX_ERROR_NOISE",
+        "small = True",
+        "training/test_metrics.py",
+    ),
+    Mutant(
+        "forecast: a lead within the noise of the study is reported",
+        "if _is_better(curves, best, kept, place) and (",
+        "if means[best, place] > means[kept, place] and (",
+        "crossover/test_forecast.py",
+    ),
+    Mutant(
+        "crossover: no correction for the number of tests",
+        "float(stats.t.ppf(1 - (1 - LEVEL) / (2 * tests), freedom))",
+        "float(stats.t.ppf(1 - (1 - LEVEL) / 2, freedom))",
+        "crossover/test_curves.py",
     ),
     Mutant(
         "test: a table at twice the epsilon that is charged",

@@ -351,7 +351,8 @@ def score_json(
     if cells:
         score |= table_json(own, metric.columns)
     if plan.schema.regression:
-        score["scale"] = "of the width of the target's bounds; a null record counts as wrong by all"
+        null = "are left out" if cells else "count as wrong by all"
+        score["scale"] = f"of the width of the target's bounds; null records {null}"
     if exact is not None:
         score["exact"] = shown(exact)
     return score

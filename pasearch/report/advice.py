@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from pasearch.accounting.budget import Budget
+from pasearch.data.built_in import BUILT_IN
 from pasearch.data.frames import TYPES
 from pasearch.doubts import without_classes
 from pasearch.results import FEATURES
@@ -15,57 +17,74 @@ COMMANDS = {"architecture search": "arch", "training": "train", FEATURES: "featu
 
 
 def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
-    """Return (what for, command), the most urgent first; RUN and DATA stand for the user's own.
+    """Return (purpose, command), the most urgent first; RUN, DATA and SCHEMA are the user's.
 
     Args:
         document: `result.json`.
-        is_known: Whether the test score tells the model from a guess.
+        is_known: Whether the model is told apart from the baseline.
     """
     command, budget = COMMANDS.get(document["task"], "arch"), document["budget"]["epsilon"]
+    data = data_arguments(document)
     table = document["dataset"]["schema"].get("kind") == "table"
     found, blind = [], without_classes(document) is not None
     if blind:
         found.append((
-            "This model tells nothing, as the classes were not found. Write them down without "
-            "looking, and give that file with --schema:",
+            "This model is useless, because the classes were not found. Write them down from "
+            "public knowledge in a schema, and pass it with --schema:",
             "pasearch check DATA --propose schema.toml",
         ))  # fmt: skip
     elif not is_known:
         found.append((
-            "This model is not worth using yet. See what a larger budget would buy, before any of "
-            "it is spent:",
-            f"pasearch plan {command} DATA --eps {4 * budget:g}",
+            "This model is not worth using yet. Plan a larger budget, before any of it is spent:",
+            f"pasearch plan {command} {data} --eps {4 * budget:g}",
         ))  # fmt: skip
     if table and not blind and set(document["assumed_public"]) - {TYPES}:
         found.append((
-            "What the columns may hold was read from the records, and no price covers that. Before "
-            "a release, write down what you know without looking:",
+            "Bounds and categories were read from the records, and no privacy cost covers that. "
+            "Before a release, declare them from public knowledge:",
             "pasearch check DATA --propose schema.toml",
         ))  # fmt: skip
     records = "new.csv" if table else "new.npz"
     if is_known:
         found.append(("Use the model:", f"pasearch predict RUN {records} --out predictions.csv"))
     found += [
-        ("Prove the price to somebody else, who needs release/ alone:", "pasearch verify RUN"),
+        ("Let somebody else check the privacy cost, with release/ alone:", "pasearch verify RUN"),
     ]
     if document.get("ledger") is None and not document["dataset"]["declared_public"]:
-        found += _ledger_step(document, f"pasearch {command} DATA --eps {budget:g}")
+        found += _ledger_step(document, f"pasearch {command} {data} --eps {budget:g}")
     return found
 
 
-def _ledger_step(document: Values, command: str) -> list[tuple[str, str]]:
-    """Return how a ledger is begun, with a total that two runs like this one fit into.
+def data_arguments(document: Values) -> str:
+    """Return DATA with the options that describe it, as a command line takes them."""
+    declared = (document.get("plan") or {}).get("declared") or {}
+    words = ["DATA"]
+    if declared.get("kind") == "table":
+        target, columns = declared.get("target") or {}, declared.get("columns") or []
+        if any(len(each) > 1 for each in columns) or len(target) > 2 or "categories" in target:
+            words.append("--schema SCHEMA")
+        else:
+            words += [f"--target {shlex.quote(str(target['name']))}"] * ("name" in target)
+            words += ["--regression"] * (target.get("kind") == "number")
+    elif declared.get("kind") == "arrays" and document["dataset"]["name"] not in BUILT_IN:
+        low, high, classes = (declared.get(name) for name in ("low", "high", "classes"))
+        words += ["--regression"] * bool(declared.get("regression"))
+        words += [f"--bounds {low:g} {high:g}"] * (low is not None and high is not None)
+        words += [f"--classes {classes}"] * (classes is not None)
+    return " ".join(words)
 
-    Nothing where no such total is known.
-    """
+
+def _ledger_step(document: Values, command: str) -> list[tuple[str, str]]:
+    """Return how to begin a ledger with a total for two runs like this one; nothing without one."""
     total, budget = document.get("two_runs"), document["budget"]
     if total is None:
         return []
     usual = budget["delta"] == Budget(budget["epsilon"]).resolve(document["dataset"]["n"]).delta
     own = "" if usual else f" --delta {budget['delta']!r}"
     return [(
-        "Another run on these records adds to this price, and this run named no ledger that adds "
-        "them up. To begin one, with room for two such runs:",
+        "Each further run on these records adds to the privacy cost. This run used no shared "
+        f"ledger, so its epsilon {budget['epsilon']:g} comes on top of the ledger's. To begin one, "
+        "with room for two such runs:",
         f"{command}{own} --ledger people.ledger --ledger-budget {total['epsilon']:g} "
         f"{total['delta']!r}",
     )]  # fmt: skip

@@ -19,7 +19,7 @@ from pasearch.planning import TEST
 from pasearch.report import figures
 from pasearch.report.networks import capital, some
 from pasearch.shown import shown
-from pasearch.training.from_cells import ANSWER, ODDS, RIGHT, Measure, interval, measures_of
+from pasearch.training.from_cells import ANSWER, ERROR, ODDS, RIGHT, Measure, interval, measures_of
 
 Values = dict[str, Any]
 
@@ -48,8 +48,14 @@ KINDS = {
     ODDS: "of the true class and how sure the model is",
     ANSWER: "of the true class and the class that the model answers",
     RIGHT: "of the true class and whether the answer is right",
+    ERROR: "of the target's value and the size of the error",
 }
 """What the counts of a table are by."""
+
+
+def release_name(name: str, noun: str) -> str:
+    """Return the name of a release for a reader: that of the test names the run's metric."""
+    return f"test {noun}" if name == TEST else name
 
 
 def counts_words(document: Values, name: str, noise: str) -> str:
@@ -71,9 +77,9 @@ def counts_words(document: Values, name: str, noise: str) -> str:
 
 
 def measured(document: Values, schema: AnySchema) -> Values:
-    """Return what a table tells, as `measures_of`; empty where it tells nothing of all classes."""
+    """Return the measures of a table of classes, as `measures_of`; empty if it lacks a class."""
     told = measures_of(document["score"], schema)
-    return told if told and len(told["classes"]) == schema.outputs else {}
+    return told if len(told.get("classes", ())) == schema.outputs and not schema.regression else {}
 
 
 def named(name: object) -> str:

@@ -10,6 +10,7 @@ from pasearch.cautions import MOSTLY_NOISE
 from pasearch.data.frames import TYPES
 from pasearch.planning import TEST
 from pasearch.report import stages, summary
+from pasearch.report.classes import release_name
 from pasearch.report.networks import some
 from pasearch.report.stages import CHOICE, SEARCH, TRAINING
 from pasearch.shown import duration, epsilon_words, shown
@@ -193,8 +194,7 @@ def _expected(plan: Plan | FeaturePlan) -> str:
     What public data let expect is accuracy, of as many classes as are declared.
     """
     tested = (
-        f"unknown: nothing was measured yet. The run measures it, with noise, on "
-        f"{plan.split.test:,} test records."
+        f"test {plan.scored_by.noun} not yet measured (noisy, on {plan.split.test:,} test records)."
     )
     auto = plan.auto or {}
     drowned = any(MOSTLY_NOISE in each for each in plan.warnings)
@@ -204,8 +204,8 @@ def _expected(plan: Plan | FeaturePlan) -> str:
         if f"{each['strategy']}, {each['winner']}" == auto["chosen"]:
             share = 100 * each["expected"]
             return (
-                f"{tested} Such models reached about {share:.0f} % on other, public data: yours "
-                "may be harder."
+                f"{tested} On other, public data such models reached {share:.0f} % on average; "
+                "yours may be harder or easier."
             )
     return tested
 
@@ -244,6 +244,7 @@ def _released(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
     last = {line.partition: line for line in plan.lines}
     for line in plan.lines:
         name = line.name if not brief else _plain_name(line.name)
+        name = release_name(name, plan.scored_by.noun)
         name = name if line.count == 1 else f"{name}, {line.count} times"
         price = by_partition[line.partition]
         several = sum(other.partition == line.partition for other in plan.lines) > 1

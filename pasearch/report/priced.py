@@ -103,7 +103,8 @@ def _line(document: Values, line: Values) -> Values:
     noise = classes.counts_words(document, line["name"], noise)
     # Its description says already that the best of K is released.
     selected = line["event"]["type"] == "repeat-and-select" and line["count"] == 1
-    return {"name": line["name"], "times": "" if selected else _times(line), "noise": noise}
+    name = classes.release_name(line["name"], (document.get("score") or {}).get("metric", ""))
+    return {"name": name.strip(), "times": "" if selected else _times(line), "noise": noise}
 
 
 def _times(line: Values) -> str:

@@ -1,13 +1,15 @@
-"""How good the released model is: its test score with its interval, beside what costs nothing.
+"""How good the released model is: its test score with its interval, and the baselines.
 
     interval  =  value -+ 1.96 standard errors, of the sample and of the noise together
 
-Beside it stand what guessing reaches, what always answering the most common class would reach where
-a table of counts was released, and what public data sets let expect before the run. The verdict
-compares with the better of the two answers that need no model. How far a model is above the most
-common class is known better than either share, since both are of the same records.
+The baselines are a random answer, the majority class or the median of the target; the last two are
+post-processing of the released table of counts. The verdict compares with the best of them. The
+lead over the majority class, or over the median, has a smaller error than either score, because
+both are of the same records. If the test released one number, the page says that the baseline is
+not available.
 
-Source: docs/result.md, `score`; `training.metrics.error_of`; `training.from_cells.lead`.
+Source: docs/result.md, `score`; `training.metrics.error_of`; `training.from_cells.lead`,
+`training.from_cells.error_measures`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pasearch.data.tables import AnySchema
 from pasearch.report import classes, figures
 from pasearch.report.classes import DEVIATIONS
 from pasearch.report.networks import capital, number
-from pasearch.training.from_cells import interval, lead, table_of
+from pasearch.training.from_cells import ERROR, error_measures, interval, lead, table_of
 
 Values = dict[str, Any]
 
@@ -100,13 +102,10 @@ def quality(document: Values, schema: AnySchema) -> Values:
     guess, told = _guess(score["metric"], schema), classes.measured(document, schema)
     always, rival = _always(document, told), _rival(document, schema, told, error)
     sorts = "" if drowned or rival is None or rival.beaten else _sorts(score["metric"], told)
-    known = [(_guess_words(metric.of_numbers, schema), guess, None)]
-    known += [] if always is None else [always]
-    known.append(("Other, public data on average", _ahead(document, schema), None))
-    rows: list[tuple[str, float, tuple[float, float] | None]] = [
-        ("This model", value, (low, high)),
-        *((name, at, between) for name, at, between in known if at is not None),
-    ]
+    rows: list[tuple[str, float, tuple[float, float] | None]] = [("This model", value, (low, high))]
+    if guess is not None:
+        rows.append((f"Random baseline ({schema.outputs} classes)", guess, None))
+    rows += [each for each in (always, _median(document)) if each is not None]
     most = metric.worst
     if score["metric"] not in GUESSED:
         most = _round_up(max(high, *(at for _, at, _ in rows)))
@@ -119,7 +118,7 @@ def quality(document: Values, schema: AnySchema) -> Values:
         "unit": "" if drowned else unit.strip(),
         "interval": f"the noise alone has a standard deviation of {said(noise)}"
         if drowned
-        else f"95 times in 100 between {said(low)} and {said(high)}",
+        else f"95 % CI {said(low).removesuffix(unit)}\N{EN DASH}{said(high)}",
         "verdict": f"{verdict} {sorts}".strip(),
         "is_known": not drowned and bool(rival is None or rival.beaten or sorts),
         "rows": _drawn(rows, most, said, drowned),
@@ -129,6 +128,7 @@ def quality(document: Values, schema: AnySchema) -> Values:
         "details": [
             f"On {score['of']:,} test records that the training did not see, with noise. "
             f"Standard error {said(error)}, of which noise {said(noise)}.",
+            *_explained(document),
             *unread,
             *([] if drowned else _weakest(told)),
             *untold,
@@ -179,11 +179,15 @@ def _verdict(
             "The noise is too large: this test says nothing about the model. A larger epsilon, or "
             "more test records, would."
         )
-    if score["metric"] not in GUESSED:
-        return f"{_own_unit(document, schema, score['test'])}Smaller is better."
-    assert rival is not None
+    unit = _own_unit(document, schema, score["test"])
+    if rival is None:
+        return f"{unit}Smaller is better."
     if rival.beaten and _untold(document, schema):
-        return f"Guessing reaches {said(rival.at)}."  # which one answer for all may beat, too
+        return f"Random baseline {said(rival.at)}."  # the majority class may reach more
+    if score["metric"] not in GUESSED:
+        how = "smaller" if rival.beaten else "larger" if rival.wins else "not told apart"
+        than = "from that" if how == "not told apart" else "than that"
+        return f"{unit}The error is {how} {than} of {rival.words}, {said(rival.at)}."
     how = "Better than" if rival.beaten else "Worse than" if rival.wins else "Not told apart from"
     return f"{how} {rival.words}, which reaches {said(rival.at)}."
 
@@ -198,12 +202,17 @@ def _rival(document: Values, schema: AnySchema, told: Values, error: float) -> R
         error: The score's standard error.
     """
     score, metric = document["score"], document["score"]["metric"]
+    if (numbers := _errors(document)) and numbers["median"]["value"] is not None:
+        return Rival(
+            words=_median_words(document), at=numbers["median"]["value"],
+            margin=numbers["lead"]["value"], error=numbers["lead"]["error"],
+        )  # fmt: skip
     guess = _guess(metric, schema)
     if guess is None:
         return None
     if _always(document, told) is None or told["most_common"]["value"] <= guess:
-        better = guess - score["test"] if metric not in GUESSED else score["test"] - guess
-        return Rival(words="guessing", at=guess, margin=better, error=error)
+        margin = score["test"] - guess
+        return Rival(words="the random baseline", at=guess, margin=margin, error=error)
     most, table = told["most_common"], table_of(score)
     assert table is not None
     above = lead(table)
@@ -225,8 +234,44 @@ def _always(document: Values, told: Values) -> tuple[str, float, tuple[float, fl
     if told["recall"][most["class"]]["value"] is None:
         return None
     name = classes.named(told["classes"][most["class"]])
-    words = f"Always the most common class ({name})"
-    return words, most["value"], classes.ends_of(most)
+    return f"Majority class ({name})", most["value"], classes.ends_of(most)
+
+
+def _errors(document: Values) -> Values:
+    """Return what a table of errors contains, as `error_measures`; empty without one."""
+    table = table_of(document["score"])
+    return error_measures(table) if table is not None and table.columns == ERROR else {}
+
+
+def _median(document: Values) -> tuple[str, float, tuple[float, float]] | None:
+    """Return the error of always answering the median, with its name and interval."""
+    told = _errors(document).get("median")
+    if told is None or told["value"] is None:
+        return None
+    reach = DEVIATIONS * told["error"]
+    ends = max(0.0, told["value"] - reach), min(1.0, told["value"] + reach)
+    words = _median_words(document)
+    return words[0].upper() + words[1:], told["value"], ends
+
+
+def _median_words(document: Values) -> str:
+    """Return the median baseline in words, with the median in the target's own unit."""
+    target, width = target_bounds(document), target_width(document)
+    if target is None or width is None:
+        return "always answering the median"
+    median = target[0] + width * _errors(document)["median"]["at"]
+    return f"always answering the median, {number(median)}"
+
+
+def _explained(document: Values) -> list[str]:
+    """Return R2 in a sentence, if the test released a table of errors."""
+    told = _errors(document).get("r2")
+    if told is None or told["value"] is None:
+        return []
+    return [
+        f"R\N{SUPERSCRIPT TWO} {told['value']:.2f} \N{PLUS-MINUS SIGN} {told['error']:.2f} (1: no "
+        "error; 0: as always answering the mean)."
+    ]
 
 
 def _sorts(metric: str, told: Values) -> str:
@@ -282,49 +327,37 @@ def _weakest(told: Values) -> list[str]:
 
 
 def _untold(document: Values, schema: AnySchema) -> list[str]:
-    """Return why it is unknown how far the most common class reaches, where nothing tells it."""
+    """Return that the baseline is not available, and why; nothing if it is."""
     from pasearch.training.metrics import MOST_CLASSES
 
     score = document["score"]
-    if score["metric"] != "accuracy" or score.get("cells"):
+    if schema.regression:
+        if _median(document) is not None:
+            return []
+        return [
+            "Median baseline not available at this epsilon; its error may be as small as the "
+            "model's."
+        ]
+    if score["metric"] in ("log loss", "Brier score"):
+        return [
+            "Base-rate baseline not available: this test releases one number; it may be as good as "
+            "the model."
+        ]
+    if score["metric"] != "accuracy" or _always(document, classes.measured(document, schema)):
         return []
-    why = "More test records, or a larger epsilon, would tell it."
+    why = "at this epsilon"
     if schema.outputs > MOST_CLASSES:
-        why = f"It is told of up to {MOST_CLASSES} classes."
+        why = f"for more than {MOST_CLASSES} classes"
     return [
-        "What always answering the most common class would reach is unknown: it may be as much. "
-        + why
+        f"Majority-class baseline not available {why}; it may be as high as the model's accuracy."
     ]
 
 
 def _guess(noun: str, schema: AnySchema) -> float | None:
-    """Return what an answer without a model reaches; None where nothing is known of it."""
-    if noun in GUESSED:
-        return 0.5 if noun == GUESSED[-1] else 1.0 / schema.outputs
-    return 0.5 if noun == "mean absolute error" else None
-
-
-def _guess_words(of_numbers: bool, schema: AnySchema) -> str:
-    if of_numbers:
-        return "The middle of the range, at worst"
-    return f"Guessing among {schema.outputs} classes"
-
-
-def _ahead(document: Values, schema: AnySchema) -> float | None:
-    """Return the accuracy that was expected of what was run, from public data; None if unknown."""
-    from pasearch.cautions import LEAST_SIGNAL
-
-    auto, budget = document.get("auto") or {}, document["budget"]["epsilon"]
-    if document["score"]["metric"] != "accuracy":
+    """Return the score of a random answer; None if it is not known."""
+    if noun not in GUESSED:
         return None
-    for each in document.get("alternatives") or []:
-        signal = each.get("signal_to_noise")
-        if each["epsilon"] == budget and (signal or 0.0) < LEAST_SIGNAL * schema.outputs:
-            return None  # the study behind it has no model that noise drowns
-    for each in auto.get("expected") or []:
-        if f"{each['strategy']}, {each['winner']}" == auto["chosen"]:
-            return float(each["expected"])
-    return None
+    return 0.5 if noun == GUESSED[-1] else 1.0 / schema.outputs
 
 
 def _own_unit(document: Values, schema: AnySchema, value: float) -> str:
@@ -337,13 +370,19 @@ def _own_unit(document: Values, schema: AnySchema, value: float) -> str:
     return f"That is {number(width * value)} in the unit of {unit}. "
 
 
-def target_width(document: Values) -> float | None:
-    """Return how wide the bounds of the number to predict are, in its own unit."""
+def target_bounds(document: Values) -> tuple[float, float] | None:
+    """Return the bounds of a numeric target in its own unit, or None."""
     target = document["dataset"]["schema"].get("target")
     if isinstance(target, dict):
         target = (target.get("low"), target.get("high"))
     low, high = target or (None, None)
-    return None if low is None or high is None else high - low
+    return None if low is None or high is None else (low, high)
+
+
+def target_width(document: Values) -> float | None:
+    """Return the width of the bounds of a numeric target in its own unit, or None."""
+    bounds = target_bounds(document)
+    return None if bounds is None else bounds[1] - bounds[0]
 
 
 def _round_up(value: float) -> float:

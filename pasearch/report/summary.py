@@ -135,8 +135,8 @@ def score_line(document: Values, schema: AnySchema) -> tuple[str, str]:
     exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
     if found["value"] == "unknown":
         return found["name"], (
-            f"unknown{exact}. {DROWNED} A larger epsilon would tell more, and so would more than "
-            f"{score['of']:,} test records."
+            f"unknown{exact}. {DROWNED} A larger epsilon would reduce the noise, and so would more "
+            f"than {score['of']:,} test records."
         )
     unit = " of the target's range" if "scale" in score else ""
     value = " ".join([found["value"], *([found["unit"]] if found["unit"] else [])])

@@ -249,6 +249,11 @@ def _why(
         f"budget) cost {lost} on nine data sets of ten, and reached {insured:.3f} on "
         "average."
     )
+    if took and insured < alone:
+        said += (
+            f" That is {alone - insured:.4f} less than the default alone, the expected cost of a "
+            "protection against data on which the default is a bad choice."
+        )
     if took:
         return f"{said} So the default is trained, unless a look finds another well ahead."
     if not known.trust > LEAST_TRUST:

@@ -4,9 +4,10 @@
 
 | columns | what a column is |
 |---|---|
-| `log-odds` | two classes: between which of 19 `edges` the log-odds of the second class are |
+| `log-odds` | two classes: between which of the `edges`, 19 or 5, the log-odds of the second are |
 | `answer` | k classes: the class that the model answers |
 | `wrong, right` | k classes: whether the answer is the record's class |
+| `error` | numeric target: the absolute error, one of 10 intervals; rows are 8 intervals of y |
 
 A share r / t has an error of its sample, sqrt(p (1 - p) / t), and of the noise of its cells, of
 which `right` are counted in r and `wrong` in t alone:
@@ -40,7 +41,7 @@ Array = np.ndarray[Any, Any]
 Measure = dict[str, Any]
 """`value` and `error`, both None where nothing can be told, and the `reason` why, or None."""
 
-ODDS, ANSWER, RIGHT = "log-odds", "answer", "wrong, right"
+ODDS, ANSWER, RIGHT, ERROR = "log-odds", "answer", "wrong, right", "error"
 """What the columns of a table are."""
 
 EDGES = tuple(
@@ -51,8 +52,18 @@ EDGES = tuple(
 )  # fmt: skip
 """Where log-odds are cut, rising; a bin holds its upper edge."""
 
-MIDDLE = EDGES.index(0.0) + 1
-"""The first bin above 0: from there on the answer is the second class. At 0 it is the first."""
+FEW_EDGES = (-2.5, -1.0, 0.0, 1.0, 2.5)
+"""The edges of a table with six bins, for small tests: fewer cells have less noise together."""
+
+EDGES_OF = {len(edges) + 1: edges for edges in (EDGES, FEW_EDGES)}
+"""Edges by the number of bins. Half of the bins are above 0, where the second class is answered."""
+
+ERROR_EDGES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 1.0)
+"""Intervals of absolute errors, as a fraction of the target's range; an error counts as the middle
+of its interval."""
+
+TARGET_BINS = 8
+"""Number of equal intervals of a numeric target: enough for its median and its variance."""
 
 SEEN = 4.0
 """How many deviations of its noise a class's count shows, for the class to count."""
@@ -97,9 +108,9 @@ class Table:
     def said(self) -> Array:
         """The class that each column answers, (columns,), where columns tell it."""
         columns = self.counts.shape[1]
-        return (np.arange(columns) >= MIDDLE).astype(int) if self.columns == ODDS else (
-            np.arange(columns)
-        )  # fmt: skip
+        if self.columns == ODDS:
+            return (np.arange(columns) >= columns // 2).astype(int)
+        return np.arange(columns)
 
     @cached_property
     def totals(self) -> Array:
@@ -134,9 +145,11 @@ def table_json(cells: Sequence[int], columns: str) -> dict[str, Any]:
         cells: Row by row, with noise.
         columns: What the columns are.
     """
-    width = {ODDS: len(EDGES) + 1, RIGHT: 2}.get(columns) or math.isqrt(len(cells))
+    widths = {ODDS: len(cells) // 2, RIGHT: 2, ERROR: len(cells) // TARGET_BINS}
+    width = widths.get(columns) or math.isqrt(len(cells))
     rows = [list(cells[start : start + width]) for start in range(0, len(cells), width)]
-    return {"cells": rows, "columns": columns} | ({"edges": [*EDGES]} if columns == ODDS else {})
+    edges = {ODDS: EDGES_OF.get(width, ()), ERROR: ERROR_EDGES}.get(columns)
+    return {"cells": rows, "columns": columns} | ({} if edges is None else {"edges": [*edges]})
 
 
 def measures(table: Table) -> dict[str, Any]:
@@ -180,6 +193,8 @@ def measures_of(score: dict[str, Any], schema: AnySchema) -> dict[str, Any]:
     table = table_of(score)
     if table is None:
         return {}
+    if table.columns == ERROR:
+        return error_measures(table)
     names = schema.decode_class(np.arange(len(table.counts))).tolist()
     return {"classes": names, **measures(table)}
 
@@ -274,7 +289,8 @@ def precision(table: Table) -> list[Measure] | None:
     confused, found = confusion(table), []
     if confused is None:
         return None
-    each = MIDDLE if table.columns == ODDS else 1  # how many cells each count is the sum of
+    # How many cells each count is the sum of.
+    each = table.counts.shape[1] // 2 if table.columns == ODDS else 1
     for place, counts in enumerate(confused[0].T):
         total, cells = float(counts.sum()), each * len(counts)
         if not total > max(SEEN * math.sqrt(cells) * table.noise, 0.5):
@@ -325,8 +341,9 @@ def confusion(table: Table) -> tuple[Array, float] | None:
     """
     counts = table.counts
     if table.columns == ODDS:
-        both = counts[:, :MIDDLE].sum(axis=1), counts[:, MIDDLE:].sum(axis=1)
-        return np.stack(both, axis=1), math.sqrt(MIDDLE) * table.noise
+        half = counts.shape[1] // 2
+        both = counts[:, :half].sum(axis=1), counts[:, half:].sum(axis=1)
+        return np.stack(both, axis=1), math.sqrt(half) * table.noise
     if table.columns == RIGHT:
         if len(counts) != 2:
             return None
@@ -364,7 +381,7 @@ def calibration(table: Table) -> list[dict[str, Any]] | None:
     groups = [*_groups(table)]
     if not groups:
         return None
-    ends, found = (None, *EDGES, None), []
+    ends, found = (None, *EDGES_OF[table.counts.shape[1]], None), []
     for bins in groups:
         own = table.counts[:, bins]
         total, cells = float(own.sum()), len(bins)
@@ -405,6 +422,61 @@ def _mean_chance(low: float | None, high: float | None) -> float:
     """Return the mean probability of log-odds that are even between two ends."""
     low, high = -OUTERMOST if low is None else low, OUTERMOST if high is None else high
     return float((np.logaddexp(0.0, high) - np.logaddexp(0.0, low)) / (high - low))
+
+
+def error_measures(table: Table) -> dict[str, Measure]:
+    """Return the test of a numeric target, each value with one standard error.
+
+    All values are fractions of the target's range, over the records whose target can be read. Each
+    value is a ratio of sums of counts, and the noise of a count enters with its derivative.
+
+    Returns:
+        `mean_absolute_error` of the model; `median`: that of always answering the median, `at`;
+        `lead`: how much smaller the model's is; `r2`: 1 - squared errors / variance. All are None
+        if the test has fewer such records than its noise would show.
+    """
+    bins, total = table.counts.shape[0], float(table.counts.sum())
+    levels = (np.array(ERROR_EDGES[1:]) + np.array(ERROR_EDGES[:-1])) / 2
+    if not total > max(SEEN * math.sqrt(table.counts.size) * table.noise, 0.5):
+        unknown = measure(None, reason="the test has fewer records than the noise would show")
+        return {name: unknown for name in ("mean_absolute_error", "median", "lead", "r2")}
+    rows = table.counts.sum(axis=1)
+    middle = (np.arange(bins) + 0.5) / bins
+    median, width = _median(rows), 1 / bins
+    away = np.abs(middle - median)
+    inside = away < width / 2  # there values are on both sides of the median
+    away[inside] = ((width / 2) ** 2 + away[inside] ** 2) / width
+
+    def mean_of(parts: Array) -> Measure:
+        """Return the mean over records of a value that each cell has, (bins, levels)."""
+        value = float((table.counts * parts).sum() / total)
+        off = np.broadcast_to(parts - value, table.counts.shape)
+        sample = max(float((table.counts * off**2).sum()), 0.0) / total**2
+        return measure(
+            value, math.sqrt(sample + float((off**2).sum()) * (table.noise / total) ** 2)
+        )
+
+    errors, constant = levels[None], away[:, None]
+    mean = float((rows * middle).sum() / total)
+    spread = (middle - mean) ** 2 + width**2 / 12
+    variance = max(float((rows * spread).sum() / total), width**2 / 12)
+    squares = float((table.counts * levels**2).sum() / total)
+    explained = 1.0 - squares / variance
+    # The ratio's error by its derivative: the mean of (e^2 - (1 - R2) (y - mean)^2) / variance.
+    slope = mean_of((errors**2 - (1.0 - explained) * spread[:, None]) / variance)
+    return {
+        "mean_absolute_error": mean_of(errors),
+        "median": {**mean_of(constant), "at": median},
+        "lead": mean_of(constant - errors),
+        "r2": measure(min(1.0, explained), slope["error"]),
+    }
+
+
+def _median(rows: Array) -> float:
+    """Return the median of noisy counts in equal intervals of [0, 1], interpolated."""
+    counts = np.maximum(rows, 0.0)
+    below = np.concatenate([[0.0], np.cumsum(counts)])
+    return float(np.interp(below[-1] / 2, below, np.linspace(0.0, 1.0, len(rows) + 1)))
 
 
 def _clamped(share: float) -> float:

@@ -17,8 +17,9 @@ counts, each released with noise: a record is in one cell, so it changes one cou
 made of them is post-processing: the mean over classes of right / all, and the area under the curve,
 ties counted half. A null record has no points and is in no cell.
 
-The test of a metric `accuracy` is such a table too, where that costs little precision
-(`metric_of_test`): its right cells are summed, and the table tells much beside (`from_cells`).
+The test of a metric `accuracy` or `mae` is such a table too if its noise is small enough
+(`metric_of_test`). Its headline is post-processing, and so are the baseline and what else the table
+contains (`from_cells`).
 
 Source: Bao et al., section VIII-A (accuracy); docs/rules.md, rule 9; otherwise ours. Proof:
 docs/guarantees/geometric-scores.md.
@@ -39,10 +40,15 @@ from pasearch.runs.sums import NoisySum
 from pasearch.training.from_cells import (
     ANSWER,
     EDGES,
-    MIDDLE,
+    EDGES_OF,
+    ERROR,
+    ERROR_EDGES,
     ODDS,
     RIGHT,
     SEEN,
+    TARGET_BINS,
+    Table,
+    error_measures,
     measures,
     table_of,
 )
@@ -63,9 +69,13 @@ WORST_LOSS = 5.0
 IMAGINED = 400
 """How many draws of the noise tell how far it moves what counts are made into."""
 
-LITTLE = 0.25 * 0.9 * (1 - 0.9)
-"""How much variance a table may add to the share of right answers, times records: a quarter of
-that of an accuracy of .9, whose standard error then grows by an eighth at most."""
+SMALL_NOISE, MAX_NOISE = 0.04, 0.16
+"""Variance that a table may add to the accuracy, times records: a quarter of the sample's variance
+at an accuracy of .8, and all of it."""
+
+MAX_ERROR_NOISE = 0.025
+"""Standard deviation that a table may add to the mean absolute error, as a fraction of the target's
+range: a quarter of an error of .1."""
 
 MOST_CLASSES = 50
 """The most classes of a table of answers."""
@@ -345,20 +355,27 @@ class AccuracyTable(OfCounts):
         return math.sqrt(len(self.right(counts))) * noise / slots
 
 
+@dataclass(frozen=True, slots=True)
 class AccuracyByOdds(AccuracyTable):
-    """That of two classes, by bins of log-odds as `AreaUnderCurve` has them."""
+    """That of two classes, by bins of log-odds.
 
-    of_probabilities = True
-    columns = ODDS
+    Args:
+        bins: Number of bins, a key of `EDGES_OF`.
+    """
+
+    bins: int = len(EDGES) + 1
+    of_probabilities: ClassVar[bool] = True
+    columns: ClassVar[str] = ODDS
 
     def cells(self, outputs: int) -> int:
-        return 2 * (len(EDGES) + 1)
+        return 2 * self.bins
 
     def right(self, counts: list[int]) -> list[int]:
-        return [*counts[:MIDDLE], *counts[len(EDGES) + 1 + MIDDLE :]]
+        half = self.bins // 2
+        return [*counts[:half], *counts[self.bins + half :]]
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
-        return _by_odds(answers, y, valid)
+        return _by_odds(answers, y, valid, EDGES_OF[self.bins])
 
 
 class AccuracyByAnswer(AccuracyTable):
@@ -378,7 +395,54 @@ class AccuracyByAnswer(AccuracyTable):
         return cells.bincount(minlength=self.cells(outputs)).tolist()
 
 
-def _by_odds(answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
+class ErrorTable(OfCounts):
+    """The mean absolute error, of counts by target and by error: for the test alone.
+
+    A record whose target cannot be read is in no cell, and the mean is over the others.
+    """
+
+    name, noun = "mae", "mean absolute error"
+    most, of_numbers = AbsoluteError.most, True
+    columns = ERROR
+
+    def cells(self, outputs: int) -> int:
+        return TARGET_BINS * (len(ERROR_EDGES) - 1)
+
+    def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
+        import torch
+
+        error = (_within(answers.squeeze(1)) - y).abs().nan_to_num(nan=1.0).double()
+        edges = torch.tensor(ERROR_EDGES[1:-1], dtype=torch.float64)
+        row = (TARGET_BINS * y.double()).nan_to_num(nan=0.0).long().clamp(0, TARGET_BINS - 1)
+        cells = row * (len(ERROR_EDGES) - 1) + torch.bucketize(error, edges)
+        return cells[valid].bincount(minlength=self.cells(1)).tolist()
+
+    def points(self, counts: list[int], slots: int, noise: float = 0.0) -> int:
+        value = self._told(counts, slots, noise)["value"]
+        return 0 if value is None else round(self.most * slots * (1.0 - value))
+
+    def spread(self, counts: list[int], slots: int, noise: float) -> float:
+        edges = np.array(ERROR_EDGES)
+        levels, value = (edges[1:] + edges[:-1]) / 2, self._told(counts, slots, noise)["value"]
+        if value is None:
+            return 1.0
+        return noise / sum(counts) * math.sqrt(TARGET_BINS * float(((levels - value) ** 2).sum()))
+
+    def _told(self, counts: list[int], slots: int, noise: float) -> dict[str, Any]:
+        rows = np.array(counts, np.float64).reshape(TARGET_BINS, -1)
+        table = Table(counts=rows, columns=ERROR, noise=noise, of=slots)
+        return error_measures(table)["mean_absolute_error"]
+
+    def shown(self, share: float) -> float:
+        return 1.0 - share
+
+    def share(self, shown: float) -> float:
+        return 1.0 - shown
+
+
+def _by_odds(
+    answers: Tensor, y: Tensor, valid: Tensor, edges: tuple[float, ...] = EDGES
+) -> list[int]:
     """Return counts of each of two classes between the edges of the log-odds.
 
     A record is on the side of 0 that its answer is on, whatever the rounding: at 0 on the first's.
@@ -388,11 +452,11 @@ def _by_odds(answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
     if answers.shape[1] == 1:  # fewer than two classes were found: all answers are the first
         answers = torch.nn.functional.pad(answers, (0, 1), value=-math.inf)
     odds = (answers[:, 1].double() - answers[:, 0]).nan_to_num(nan=0.0)
-    bins = torch.bucketize(odds, torch.tensor(EDGES, dtype=torch.float64))
+    bins, width = torch.bucketize(odds, torch.tensor(edges, dtype=torch.float64)), len(edges) + 1
     second = answers[:, :2].argmax(dim=1) == 1
-    bins = torch.where(second, bins.clamp(min=MIDDLE), bins.clamp(max=MIDDLE - 1))
-    cells = (y.long() * (len(EDGES) + 1) + bins)[valid & (y >= 0) & (y <= 1)]
-    return cells.bincount(minlength=2 * (len(EDGES) + 1)).tolist()
+    bins = torch.where(second, bins.clamp(min=width // 2), bins.clamp(max=width // 2 - 1))
+    cells = (y.long() * width + bins)[valid & (y >= 0) & (y <= 1)]
+    return cells.bincount(minlength=2 * width).tolist()
 
 
 METRICS: dict[str, Metric] = {
@@ -429,8 +493,11 @@ def error_of(score: dict[str, Any]) -> float:
         score: The `score` of a `result.json`.
     """
     metric, count, noise = of_noun(score["metric"]), score["of"], score["noise"]
+    table = table_of(score)
+    if table is not None and table.columns == ERROR:
+        error = error_measures(table)["mean_absolute_error"]["error"]
+        return metric.worst if error is None else error
     if not metric.summed:
-        table = table_of(score)
         told = {} if table is None else measures(table)[metric.name.replace("-", "_")]
         error = (told or {}).get("error")
         return noise["standard_deviation"] if error is None else error
@@ -452,26 +519,41 @@ def usual_metric(regression: bool) -> Metric:
 
 
 def metric_of_test(metric: Metric, *, outputs: int, slots: int, epsilon: float) -> Metric:
-    """Return by what the released model is tested: a table of counts, where it costs little.
+    """Return the metric of the released model's test: a table of counts if its noise is small.
 
-    A table tells more at the same price, and its sum of R cells has R times the variance of one
-    count. The one that tells most is taken of those to which that adds `LITTLE` at most: of two
-    classes by log-odds (R = 20), else by answers (R = classes). Only public numbers decide.
+    A table contains the baseline at the same privacy cost, because a record is in one cell. The sum
+    of R cells has R times the noise variance of one count. The table with the most information is
+    taken:
+
+        two classes     by 20 bins of log-odds if they add `SMALL_NOISE` at most, or by 6 if these
+                        add `MAX_NOISE`; otherwise by answers if the noise shows the classes
+        more classes    by answers, if they add `MAX_NOISE` at most
+        numeric target  by error and target, if they add `MAX_ERROR_NOISE` at most
+
+    Only public numbers decide.
 
     Args:
-        metric: By what the run scores.
-        outputs: Classes, declared or estimated privately.
-        slots: Test records, n.
-        epsilon: Of the test.
+        metric: Metric of the run.
+        outputs: Number of classes, declared or estimated privately.
+        slots: Number of test records, n.
+        epsilon: That of the test.
     """
+    deviation = NoisyCounts(epsilon=epsilon).standard_deviation
+    if isinstance(metric, AbsoluteError):
+        table = ErrorTable()
+        usual = [0] * table.cells(1)
+        usual[len(ERROR_EDGES) // 2] = slots  # all errors about .1
+        small = table.spread(usual, slots, deviation) <= MAX_ERROR_NOISE
+        return table if small else metric
     if not isinstance(metric, Accuracy) or not 2 <= outputs <= MOST_CLASSES:
         return metric
-    tables = [AccuracyByOdds()] if outputs == 2 else []
-    for table in (*tables, AccuracyByAnswer()):
-        right = len(table.right([0] * table.cells(outputs)))
-        if right * table.noise(epsilon).standard_deviation ** 2 <= LITTLE * slots:
-            return table
-    return metric
+    added = deviation**2 / slots
+    if outputs > 2:
+        return AccuracyByAnswer() if outputs * added <= MAX_NOISE else metric
+    for bins, limit in zip(sorted(EDGES_OF, reverse=True), (SMALL_NOISE, MAX_NOISE), strict=True):
+        if bins * added <= limit:
+            return AccuracyByOdds(bins)
+    return AccuracyByAnswer() if slots / 2 > SEEN * math.sqrt(2.0) * deviation else metric
 
 
 def metric_of(name: str | None, *, regression: bool, outputs: int | None) -> Metric:

@@ -101,7 +101,7 @@ PRESETS: dict[str, Preset] = {
         recipe={**PLAIN, "screening": {"q0": 10.0, "mu0": 10}},
     ),
     "dynamic-uniform": _dynamic(
-        "the same noise in every epoch; the schedules' own baseline", name="uniform"
+        "constant noise multiplier; baseline of the schedules", name="uniform"
     ),
     "dynamic-time": _dynamic(
         "noise falls from epoch to epoch, as 1 / (1 + k epoch)", 38, name="time", rate=0.05

@@ -136,7 +136,7 @@ class TestFeatures:
             del document["score"][each]
         one = api.FeatureResult(path=chosen.path, document=document, card=chosen.card)
         assert "More about the test" not in one._repr_html_()
-        assert "Guessing reaches 50.0 %" in one._repr_html_()
+        assert "Random baseline 50.0 %" in one._repr_html_()
 
     def test_secret_sets_stay_secret(self, chosen: api.FeatureResult):
         document = copy.deepcopy(chosen.document)

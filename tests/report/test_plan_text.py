@@ -165,10 +165,7 @@ def test_an_undeclared_table_is_described_by_its_columns():
     )
 
 
-UNKNOWN = (
-    "Quality   unknown: nothing was measured yet. The run measures it, with noise, on 30 test "
-    "records."
-)
+UNKNOWN = "Quality   test accuracy not yet measured (noisy, on 30 test records)."
 AUTO = {
     "chosen": "a, b", "why": "", "expected": [{"strategy": "a", "winner": "b", "expected": 0.87}],
 }  # fmt: skip
@@ -179,7 +176,8 @@ def test_quality_is_unknown_beforehand_and_never_promised():
     assert row(planned(epsilon=4.0), "Quality") == UNKNOWN
     plan = replace(planned(epsilon=4.0, bounds=(0, 1), classes=2), auto=AUTO, warnings=())
     assert row(plan, "Quality") == (
-        f"{UNKNOWN} Such models reached about 87 % on other, public data: yours may be harder."
+        f"{UNKNOWN} On other, public data such models reached 87 % on average; yours may be harder "
+        "or easier."
     )
 
 
@@ -193,7 +191,8 @@ def test_public_data_let_expect_nothing_of_other_scores_or_classes_or_of_noise()
         replace(plan, auto={**AUTO, "chosen": "c, d"}),
         replace(planned(epsilon=4.0), auto=AUTO),
     ):
-        assert row(other, "Quality") == UNKNOWN
+        noun = other.scored_by.noun
+        assert row(other, "Quality") == UNKNOWN.replace("accuracy", noun)
 
 
 @pytest.mark.contract

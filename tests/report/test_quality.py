@@ -24,7 +24,7 @@ from pasearch.runs.mechanisms import NoisyCounts
 from pasearch.training.from_cells import (
     ANSWER,
     EDGES,
-    MIDDLE,
+    ERROR,
     ODDS,
     RIGHT,
     Table,
@@ -130,18 +130,20 @@ class TestVerdict:
 
     def test_a_class_that_only_noise_makes_the_most_common_is_no_rival(self):
         made = people(names(4), np.diag([3, 1, 2, 1]), ANSWER, of=40)
-        assert "guessing, which reaches 25.0 %" in verdict(made)
-        assert "most common class" not in page(made).text
+        assert "the random baseline, which reaches 25.0 %" in verdict(made)
+        assert "Majority class" not in page(made).text
 
     def test_guessing_is_the_rival_where_it_reaches_more(self):
         # Many records that could not be read are in no class, and wrong for all.
         made = people(["no", "yes"], [[1040, 0], [0, 930]], ANSWER)
         assert told(made)["most_common"]["value"] == pytest.approx(0.26)
-        assert verdict(made).startswith("Not told apart from guessing, which reaches 50.0 %.")
+        assert verdict(made).startswith(
+            "Not told apart from the random baseline, which reaches 50.0 %."
+        )
 
     def test_a_balanced_score_is_compared_with_guessing(self):
         made = KINDS["sixty"]
-        assert verdict(made) == "Better than guessing, which reaches 1.7 %."
+        assert verdict(made) == "Better than the random baseline, which reaches 1.7 %."
         assert "Always the most common class" not in page(made).text
 
     def test_a_model_no_better_than_one_answer_may_tell_classes_apart(self):
@@ -173,14 +175,13 @@ class TestVerdict:
         assert not is_drowned(KINDS["five"]["score"])
 
     @pytest.mark.parametrize(
-        ("outputs", "why"), [(3, "a larger epsilon"), (60, "up to 50 classes")]
+        ("outputs", "why"), [(3, "at this epsilon"), (60, "for more than 50 classes")]
     )
     def test_one_number_leaves_the_most_common_class_unknown(self, outputs: int, why: str):
         target = {"name": "ill", "kind": "category", "categories": names(outputs)}
         text = page(table(target)).text
-        assert f"Guessing reaches {percent(1 / outputs)}" in text
-        assert "What always answering the most common class would reach is unknown" in text
-        assert why in text
+        assert f"Random baseline {percent(1 / outputs)}" in text
+        assert f"Majority-class baseline not available {why}; it may be as high as" in text
         assert "More about the test" not in text
 
     def test_records_that_cannot_be_read_are_told_where_they_are_many(self):
@@ -199,7 +200,45 @@ class TestVerdict:
     def test_a_number_to_predict_has_no_classes(self):
         text = page(regression()).text
         assert "More about the test" not in text
-        assert "most common class" not in text
+        assert "Majority class" not in text
+
+
+def with_errors(epsilon: float = 2.0, of: int = 1000) -> dict[str, Any]:
+    """A regression whose test released a table of errors."""
+    rows = np.zeros((8, 10))
+    rows[:4, 3:7] = [[20, 30, 20, 5], [60, 90, 60, 15], [80, 120, 80, 20], [60, 80, 50, 10]]
+    rows[4:7, 4:8] = [[40, 30, 20, 5], [20, 20, 20, 5], [10, 15, 10, 5]]
+    made = regression()
+    cells = [int(each) for row in rows for each in row]
+    made["score"] |= {"of": of, "test": 0.07, **table_json(cells, ERROR)}
+    made["score"]["noise"] = {"mechanism": "two-sided geometric", "epsilon": epsilon,
+                              "standard_deviation": 0.002}  # fmt: skip
+    return made
+
+
+@pytest.mark.unit
+class TestNumbers:
+    def test_the_median_is_the_baseline_and_r2_is_told(self):
+        made = with_errors()
+        text, line = page(made).text, score_line(made, schema_of(made))[1]
+        assert "The error is smaller than that of always answering the median" in text
+        assert "The error is smaller than that of always answering the median" in line
+        assert re.search("R² 0[.][0-9]+ ± 0[.][0-9]+", text)
+        names = [each["name"] for each in quality(made, schema_of(made))["rows"]]
+        assert names[0] == "This model"
+        assert names[1].startswith("Always answering the median, ")
+        assert "middle of the range" not in text
+
+    def test_one_number_has_no_median(self):
+        made = regression()
+        assert "Median baseline not available at this epsilon" in page(made).text
+        assert (
+            "Median baseline not available at this epsilon" in score_line(made, schema_of(made))[1]
+        )
+
+    def test_no_other_data_are_a_rival(self):
+        for made in (document(), regression(), with_errors(), *KINDS.values()):
+            assert "public data on average" not in page(made).text
 
 
 @pytest.mark.statistical
@@ -374,7 +413,7 @@ class TestMore:
         made = document()
         rows = np.diag([18] * 9 + [17])
         made["score"] |= table_json([int(each) for each in rows.ravel()], ANSWER)
-        assert "Always the most common class ('0') 10.1 %" in page(made).text
+        assert "Majority class ('0') 10.1 %" in page(made).text
         assert made["score"]["of"] == 179
 
 
@@ -434,7 +473,7 @@ def test_the_middle_of_the_odds_is_where_the_answer_changes():
     assert isinstance(schema, TableSchema)
     rows = np.array(made["score"]["cells"])
     confused = told(made)["confusion"]
-    assert confused == [[rows[c, :MIDDLE].sum(), rows[c, MIDDLE:].sum()] for c in (0, 1)]
+    assert confused == [[rows[c, :10].sum(), rows[c, 10:].sum()] for c in (0, 1)]
     assert sum(confused[c][c] for c in (0, 1)) == made["score"]["points"]
     assert METRICS["auc"].columns == made["score"]["columns"]
 

@@ -100,11 +100,11 @@ class TestScore:
         found = quality(document(), ARRAYS)
         assert name == "Test accuracy"
         assert told == (
-            f"90.0 % on 1,000 test records ({found['interval']}). {found['verdict']} What always "
-            "answering the most common class would reach is unknown: it may be as much. More test "
-            "records, or a larger epsilon, would tell it."
+            f"90.0 % on 1,000 test records ({found['interval']}). {found['verdict']} Majority-"
+            "class baseline not available at this epsilon; it may be as high as the model's "
+            "accuracy."
         )
-        assert "Guessing" in told
+        assert "Random baseline" in told
 
     def test_one_that_noise_drowns_is_unknown_and_no_number_is_given(self):
         drowned = document()

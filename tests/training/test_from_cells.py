@@ -23,7 +23,6 @@ from pasearch.training import from_cells
 from pasearch.training.from_cells import (
     ANSWER,
     EDGES,
-    MIDDLE,
     ODDS,
     RIGHT,
     Table,
@@ -228,7 +227,7 @@ def test_it_is_written_and_read_again(columns: str, outputs: int):
 
 @pytest.mark.unit
 def test_the_middle_of_the_bins_is_where_the_answer_changes():
-    assert EDGES[MIDDLE - 1] == 0.0
+    assert EDGES[len(EDGES) // 2] == 0.0
     assert EDGES == tuple(sorted(EDGES))
     assert EDGES == tuple(-each for each in reversed(EDGES))
 

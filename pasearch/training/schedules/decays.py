@@ -19,10 +19,10 @@ from pasearch.training.schedules.schedule import SCHEDULES, Schedule, Steepness,
 @SCHEDULES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uniform(Schedule):
-    """The same noise in every epoch."""
+    """A constant noise multiplier: every step draws new noise of the same size."""
 
     name: ClassVar[str] = "uniform"
-    phrase: ClassVar[str] = "the same noise in every epoch"
+    phrase: ClassVar[str] = "constant noise multiplier, new noise at every step"
     varies: ClassVar[bool] = False
 
     def factor(self, epoch: int) -> float:
