@@ -329,7 +329,7 @@ def score_json(
         cells: The counts of a table, row by row, with noise; empty where one number was released.
     """
     tested, metric = plan.split.test, plan.tested_by if cells else plan.scored_by
-    own, deviation = list(cells) or [points], plan.test.standard_deviation
+    own, deviation = list(cells) or [points], metric.noise(plan.test.epsilon).standard_deviation
     if cells:
         points = metric.points(own, tested, deviation)
     spread = metric.spread(own, tested, deviation)
