@@ -29,6 +29,20 @@ PAIRS = {
 """Of which two models a crossover is told, the simpler one first."""
 
 
+PAPER_STEPS = {
+    "fig-7": 300_000, "fig-8": 300_000, "fig-10": 300_000, "fig-12": 210_000, "table-iv": 90_000,
+    "table-v": 210_000, "table-ix": 300_000, "rates": 210_000, "clipping": 210_000,
+}  # fmt: skip
+"""Steps of the longest training that the paper compares: 500 epochs of batch 100 (Table IV: 150)
+of 60,000 records of MNIST or 42,000 of SVHN."""
+
+
+def share_of_steps(name: str, rows: Rows) -> str:
+    """Return the share of the paper's steps that a study's trainings have, in per cent."""
+    most = 100.0 * max(row["steps"] for row in rows) / PAPER_STEPS[name]
+    return f"{most:.2g} % of the paper's steps"
+
+
 def read() -> dict[str, Rows]:
     """Return all results by study."""
     found: dict[str, Rows] = defaultdict(list)
@@ -61,7 +75,8 @@ def accuracies(name: str, rows: Rows) -> None:
     study, found = STUDIES[name], cells(rows)
     size = {row["arm"]: (row["parameters"], row["trainable"]) for row in rows}
     seeds = [len(values) for values in found.values()]
-    print(f"\n### {name} ({min(seeds)} to {max(seeds)} seeds)\n")
+    share = share_of_steps(name, rows)
+    print(f"\n### {name} ({min(seeds)} to {max(seeds)} seeds; {share})\n")
     heads = [str(e) if isinstance(e, str) else f"{e:g}" for e in study.epsilons]
     print("| model | parameters (trained) | " + " | ".join(heads) + " |")
     print("|---|---|" + "---|" * len(heads))

@@ -199,6 +199,20 @@ class TestFigures:
         others = [v for (d, r), v in found.items() if d == "mnist" and r != "default"]
         assert max(others) == found["mnist", "auto-s"]
 
+    def test_studies_state_their_share_of_the_papers_steps(self):
+        text = (ROOT / "benchmarks/crossover/README.md").read_text()
+        results = ROOT / "benchmarks/crossover/results/runs.jsonl"
+        rows = [json.loads(each) for each in results.read_text().splitlines()]
+        paper = {"fig-10": 300_000, "table-ix": 300_000, "table-iv": 90_000, "clipping": 210_000}
+        for study, steps in paper.items():
+            most = max(each["steps"] for each in rows if each["study"] == study)
+            assert most < steps / 100
+            assert f"{100 * most / steps:.2g} % of the paper's steps" in text.split(study)[-1][:60]
+        verdicts = [line.split("|")[2] for line in text.splitlines() if line.startswith("| T")]
+        assert any("not measured at the paper's length" in each for each in verdicts)
+        for word in ("refuted", "not reproduced"):
+            assert not any(word in each for each in verdicts), "needs the paper's own length"
+
     def test_searches_are_medians_of_those_runs(self):
         path = ROOT / "benchmarks/search_pays/results/runs.jsonl"
         rows = [json.loads(each) for each in path.read_text().splitlines()]
