@@ -153,6 +153,7 @@ class Terms:
             "most_categories": self.most,
             "leak_share": self.leak_share,
             "fixed_tail": self.split.fixed_tail,
+            **({"unused": self.split.unused} if self.split.unused else {}),
             "metric": self.metric,
         }
 

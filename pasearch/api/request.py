@@ -170,8 +170,9 @@ class Request:
     data_root: str = said("data", "The folder with MNIST/raw/ and the like.", DATA)
     download: bool = said(False, "Let torchvision download image sets that are missing.", DATA)
     split: str | None = said(
-        None, "Fractions 'train,validation,test' of the records, or 'paper'. Where no candidates "
-        "are compared, the validation records are trained on.", DATA,
+        None, "Fractions 'train,validation,test' of the records, or 'paper': the sizes that Bao et "
+        "al. print in IV-A. With fractions, if no candidates are compared, the validation records "
+        "are trained on.", DATA,
         usual="0.8,0.1,0.1 (so 0.9,0,0.1 where no candidates are compared), or the data's own test "
         "set; more to estimate an undeclared table from",
     )  # fmt: skip

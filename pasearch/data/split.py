@@ -1,6 +1,7 @@
 """The sizes of the partitions, and which slots are in each: public, and drawn without a value.
 
-Source: docs/rules.md, rules 3 and 4. Proof: docs/guarantees/composition-and-partitions.md.
+Source: docs/rules.md, rules 3 and 4; Bao et al., section IV-A (the paper's splits). Proof:
+docs/guarantees/composition-and-partitions.md.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Split:
             an official test set; 0 draws all partitions from all slots.
         portions: Into how many disjoint parts of equal size the slots for candidates are cut; each
             is then a partition, in their place. A remainder is not used.
+        unused: Slots in no partition: their records are never read.
     """
 
     search: int = 0
@@ -41,11 +43,16 @@ class Split:
     test: int
     fixed_tail: int = 0
     portions: int = 1
+    unused: int = 0
 
     def __post_init__(self) -> None:
-        sizes = {name: getattr(self, name) for name in PARTITIONS}
+        sizes = {name: getattr(self, name) for name in (*PARTITIONS, "unused")}
         if not all(size >= 0 for size in sizes.values()) or not self.train:
             raise UsageError(f"A split has sizes {sizes}: expected some records to train on.")
+        if self.fixed_tail and self.unused:
+            raise UsageError(
+                "A split with a fixed tail has no unused records: expected one of them."
+            )
         if self.fixed_tail not in (0, self.test, self.validation + self.test):
             raise UsageError(
                 f"A split's fixed tail is {self.fixed_tail}: expected 0, test, or validation and "
@@ -60,7 +67,7 @@ class Split:
     @property
     def n(self) -> int:
         """The number of all slots."""
-        return self.search + self.train + self.validation + self.test
+        return self.search + self.train + self.validation + self.test + self.unused
 
     @property
     def trial_partition(self) -> str:
@@ -88,8 +95,9 @@ class Split:
         order = generator.permutation(head)
         if self.fixed_tail:  # of many slots, a copy of the others is worth sparing
             order = np.concatenate([order, head + generator.permutation(self.fixed_tail)])
-        ends = np.cumsum([getattr(self, name) for name in PARTITIONS])[:-1]
-        found: dict[str, np.ndarray] = dict(zip(PARTITIONS, np.split(order, ends), strict=True))
+        ends = np.cumsum([getattr(self, name) for name in PARTITIONS])
+        parts = np.split(order, ends)[:-1]  # the last part is unused
+        found: dict[str, np.ndarray] = dict(zip(PARTITIONS, parts, strict=True))
         if self.portions > 1:
             # No slot is in two partitions: what is cut is none any more.
             whole, size = found.pop(self.trial_partition), self.trial_slots
@@ -97,6 +105,50 @@ class Split:
                 part = whole[number * size : (number + 1) * size]
                 found[portion_name(self.trial_partition, number)] = part
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperSplit:
+    """The sizes that Bao et al. print for one of their data sets.
+
+    Args:
+        name: Data set, as the paper calls it.
+        records: Numbers of records by which the data set is recognised: all, or one known file.
+        train: Training records.
+        validation: Validation records; 0 if the paper prints none.
+        test: Test records.
+    """
+
+    name: str
+    records: tuple[int, ...]
+    train: int
+    validation: int = 0
+    test: int
+
+
+PAPER_SPLITS = (
+    # All records; UCI's adult.data.
+    PaperSplit(name="Adult", records=(48_842, 32_561), train=22_750, test=9_750),
+    PaperSplit(name="Breast Cancer", records=(286,), train=191, test=95),
+    # UCI's file; the copy on Kaggle, which lacks two records.
+    PaperSplit(name="SMS Spam", records=(5_574, 5_572), train=4_700, test=836),
+    # Images: the paper uses 52,000 of these.
+    PaperSplit(
+        name="SVHN", records=(99_289,), train=42_000, validation=5_000, test=5_000
+    ),
+    PaperSplit(name="Medical Cost", records=(1_338,), train=1_000, test=300),
+    PaperSplit(
+        name="Purchase-100", records=(197_324, 197_000), train=157_750,
+        validation=5_000, test=5_000,
+    ),
+)  # fmt: skip
+"""Splits that section IV-A prints, but for MNIST, Fashion-MNIST and CIFAR-10: these halve their
+official test set."""
+
+
+def find_paper_split(n: int) -> PaperSplit | None:
+    """Find the split that Bao et al. print for a data set of n records; None if there is none."""
+    return next((each for each in PAPER_SPLITS if n in each.records), None)
 
 
 SHARES = (0.8, 0.1, 0.1)
@@ -125,18 +177,29 @@ def make_split(
         search_share: Share of the training slots that is set aside for the search, in [0, 1).
         scored: False gives the validation slots to train: nothing is compared.
         official_test: How many of the last slots are the data set's own test set.
-        paper: Take the official test set as validation and test, half each, and all the rest
-            for training (Bao et al., IV-A: 60,000 / 5,000 / 5,000).
+        paper: Take the sizes of Bao et al., IV-A. Records beyond these sizes are unused. If scores
+            are needed and the paper prints no validation set, `VALIDATION_SHARE` of its training
+            slots form one. An official test set of other data is halved into validation and test,
+            as the paper does for images (60,000 / 5,000 / 5,000).
         portions: Into how many parts the candidates' slots are cut.
 
     Raises:
         UsageError: Shares that do not add up, a paper split without an official test set, or so
             few slots that a partition is empty.
     """
-    train, validation, tail = _divided(n, shares, official_test, paper)
-    test = n - train - validation
-    if not scored:
-        train, validation = (train, validation) if paper else (train + validation, 0)
+    printed = find_paper_split(n) if paper else None
+    unused = 0
+    if printed is not None:
+        train, validation, tail = printed.train, printed.validation, 0
+        unused = n - train - validation - printed.test
+        if scored and not validation:
+            validation = round(train * VALIDATION_SHARE)
+            train -= validation
+    else:
+        train, validation, tail = _divided(n, shares, official_test, paper)
+    test = n - train - validation - unused
+    if not (scored or paper):
+        train, validation = train + validation, 0
     if not 0.0 <= search_share < 1.0:
         raise UsageError(f"`search_share={search_share}`: expected a share in [0, 1).")
     search = round(train * search_share)
@@ -147,7 +210,7 @@ def make_split(
         raise UsageError(f"`search_share={search_share}` of the training records is no record.")
     return Split(
         search=search, train=train, validation=validation, test=test, fixed_tail=tail,
-        portions=portions,
+        portions=portions, unused=unused,
     )  # fmt: skip
 
 
@@ -157,9 +220,14 @@ def _divided(
     """Return the sizes of train, search included, and of validation, and the fixed tail's."""
     if paper:
         if not official_test:
+            known = ", ".join(
+                f"{each.name} ({' or '.join(f'{own:,}' for own in each.records)})"
+                for each in PAPER_SPLITS
+            )
             raise UsageError(
-                "`split=paper`: this data set has no split in the paper. "
-                "Give shares instead, such as `split=0.8,0.1,0.1`."
+                f"`split=paper`: the paper prints no split of {n:,} records: expected {known} "
+                "records, or images with an official test set. Give shares instead, such as "
+                "`split=0.8,0.1,0.1`."
             )
         return n - official_test, official_test // 2, official_test
     if shares is None and official_test:

@@ -162,14 +162,16 @@ def _setting(document: dict[str, Any]) -> list[str]:
     data, price, budget = document["dataset"], document["price"], document["budget"]
     selection = document["selection"]
     slots = ", ".join(f"{name} {size:,}" for name, size in data["slots"].items())
+    unused = document.get("plan", {}).get("unused", 0)
+    unused = f"; {unused:,} records are in no part" if unused else ""
     leaves = "what the selector holds" if _is_choice(document) else "release/"
     return [
         f"Central model: the curator's machine sees the records; {leaves} may leave it.",
         f"Unit of privacy: {price['unit']}. Adjacency: {price['adjacency']}.",
         *_searched_on(document),
-        f"Data: {data['name']}, n = {data['n']:,} records (public): {slots}; a random split. A "
-        "record that cannot be read or does not fit the declared schema is the null record, which "
-        "counts as an error in every score.",
+        f"Data: {data['name']}, n = {data['n']:,} records (public): {slots}; a random "
+        f"split{unused}. A record that cannot be read or does not fit the declared schema is the "
+        "null record, which counts as an error in every score.",
         f"Budget: epsilon {budget['epsilon']:g}, delta {budget['delta']:g}.",
         "Nothing was searched: one network, fixed beforehand, was trained once."
         if document["task"] == stages.TRAINING

@@ -147,9 +147,10 @@ NO_REPORT = "none yet: this is only a plan, and the run writes the report"
 def _beside(plan: Plan | FeaturePlan) -> list[str]:
     """Return into which parts the records are divided, and by what models are scored."""
     sizes = ", ".join(f"{size:,} {name}" for name, size in plan.split.sizes().items())
+    unused = f"; {plan.split.unused:,} records are not used" if plan.split.unused else ""
     return [
         "",
-        _row("Records", f"{sizes} (random split)"),
+        _row("Records", f"{sizes} (random split{unused})"),
         *([] if plan.metric is None else [_row("Metric", plan.scored_by.noun)]),
     ]
 

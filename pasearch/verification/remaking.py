@@ -186,7 +186,7 @@ def _recipes(values: list[Document]) -> tuple[Recipe, ...]:
 def _split(document: Document, portions: int) -> Split:
     """Return the split that the document's slots are of."""
     sizes = dict(document["dataset"]["slots"])
-    fixed_tail = document["plan"]["fixed_tail"]
+    fixed_tail, unused = document["plan"]["fixed_tail"], document["plan"].get("unused", 0)
     if portions > len(sizes):
         raise refusal(f"the plan has {portions} portions, and dataset.slots fewer")
     if portions > 1:
@@ -194,10 +194,12 @@ def _split(document: Document, portions: int) -> Split:
         cuts = [portion_name(cut, number) for number in range(portions)]
         others = sum(size for name, size in sizes.items() if name not in cuts)
         sizes = {name: size for name, size in sizes.items() if name not in cuts}
-        sizes[cut] = document["dataset"]["n"] - others  # a remainder is in no portion
+        sizes[cut] = document["dataset"]["n"] - others - unused  # a remainder is in no portion
     if unknown := sorted(set(sizes) - {"search", "train", "validation", "test"}):
         raise refusal(f"dataset.slots has no place for {shown(unknown[0])}")
-    return Split(**{"train": 0, "test": 0, **sizes}, fixed_tail=fixed_tail, portions=portions)
+    return Split(
+        **{"train": 0, "test": 0, **sizes}, fixed_tail=fixed_tail, portions=portions, unused=unused
+    )
 
 
 def space_of(values: Document) -> Space:

@@ -82,6 +82,47 @@ class TestMakeSplit:
         assert unscored.train == 60
 
     @pytest.mark.unit
+    @pytest.mark.parametrize(
+        ("n", "sizes"),
+        [
+            (48_842, (22_750, 0, 9_750)),
+            (32_561, (22_750, 0, 9_750)),
+            (286, (191, 0, 95)),
+            (5_574, (4_700, 0, 836)),
+            (1_338, (1_000, 0, 300)),
+            (197_324, (157_750, 5_000, 5_000)),
+            (99_289, (42_000, 5_000, 5_000)),
+        ],
+    )
+    def test_the_sizes_that_the_paper_prints(self, n: int, sizes: tuple[int, int, int]):
+        split = make_split(n, paper=True, scored=False)
+        assert (split.train, split.validation, split.test) == sizes
+        assert (split.n, split.unused, split.fixed_tail) == (n, n - sum(sizes), 0)
+        scored = make_split(n, paper=True)
+        assert (scored.train + scored.validation, scored.test) == (sizes[0] + sizes[1], sizes[2])
+        assert scored.validation == (sizes[1] or round(0.1 * sizes[0]))
+
+    @pytest.mark.unit
+    def test_the_papers_sizes_need_no_official_test_set_and_override_one(self):
+        split = make_split(48_842, paper=True, official_test=16_281, scored=False)
+        assert split == Split(train=22_750, test=9_750, unused=16_342)
+
+    @pytest.mark.unit
+    def test_unused_records_are_in_no_partition(self):
+        split = Split(train=50, validation=10, test=20, unused=20)
+        slots = split.slots(generator())
+        found = np.concatenate([slots[name] for name in PARTITIONS])
+        assert split.sizes() == {"train": 50, "validation": 10, "test": 20}
+        assert len(set(found)) == len(found) == 80
+        assert max(found) > 80, "drawn from all records"
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("n", [100, 569, 699, 70_000])
+    def test_other_data_have_no_split_in_the_paper(self, n: int):
+        with pytest.raises(UsageError, match=r"no split of .* records: .*Breast Cancer \(286\)"):
+            make_split(n, paper=True)
+
+    @pytest.mark.unit
     def test_an_official_test_set_is_kept_unless_shares_are_given(self):
         kept = make_split(70_000, official_test=10_000)
         assert kept == Split(train=54_000, validation=6000, test=10_000, fixed_tail=10_000)
@@ -137,7 +178,7 @@ class TestMakeSplit:
 
     @pytest.mark.unit
     def test_a_paper_split_of_other_data(self):
-        with pytest.raises(UsageError, match="no split in the paper"):
+        with pytest.raises(UsageError, match="no split of 100 records"):
             make_split(100, paper=True)
 
     @pytest.mark.unit
@@ -147,6 +188,8 @@ class TestMakeSplit:
             {"train": 0, "test": 5},
             {"train": 5, "test": -1},
             {"train": 5, "test": 5, "search": -1},
+            {"train": 5, "test": 5, "unused": -1},
+            {"train": 5, "test": 5, "unused": 1, "fixed_tail": 5},
             {"train": 5, "test": 5, "fixed_tail": 3},
             {"train": 5, "validation": 4, "test": 5, "fixed_tail": 4},
             {"train": 5, "validation": 4, "test": 5, "fixed_tail": 14},
