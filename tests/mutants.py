@@ -1035,6 +1035,36 @@ MUTANTS = (
         "generator.geometric(q, size=draws if n else np.load(str(n)))",
         "test_layers.py",
     ),
+    Mutant(
+        "papers: Lemma 1 whatever the sign of the residual",
+        "(side * math.sqrt(square) - residual)",
+        "(side * math.sqrt(square) - abs(residual))",
+        "crossover/test_theory.py",
+    ),
+    Mutant(
+        "papers: Eq. 9 once for all generations",
+        "failure_probability, 1 / k))\n        for k in runs",
+        "failure_probability, 1 / k))\n        for k in (sum(runs),)",
+        "accounting/test_claims.py",
+    ),
+    Mutant(
+        "papers: random weights training freezes the first layer alone",
+        'whole("count", count), len(hidden)) - 1',
+        'max(whole("count", count), len(hidden)), len(hidden)) - 1',
+        "spaces/test_networks.py",
+    ),
+    Mutant(
+        "papers: records beyond the paper's split are tested on",
+        "unused = n - train - validation - printed.test",
+        "unused = 0",
+        "data/test_partitions.py",
+    ),
+    Mutant(
+        "screening: the tuned rate of a short training has no limit",
+        "rate = min(rate, MAX_SCREENED_STEP / recipe.bounding.sensitivity)",
+        "pass",
+        "training/test_screening.py",
+    ),
 )
 
 

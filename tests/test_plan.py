@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
+from pasearch.accounting.claims import eq9_corrected
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect, SelfComposed, Worst
 from pasearch.api.search import plan_architecture_search
 from pasearch.cautions import (
@@ -243,6 +244,16 @@ class TestWays:
             assert planned(way).price.epsilon <= 2.0
 
     @pytest.mark.unit
+    def test_the_papers_figure_of_mgrs_is_summed_over_its_generations(self):
+        plan = small(20_000, strategy="mgrs", candidates=8, generations=2)
+        (claim,) = plan.claims()
+        one = plan.strategy.claims(lambda _: 1.0, delta=1e-5, validation=plan.split.validation)
+        settings = {"acceptable_loss": 0.05, "failure_probability": 0.05, "epsilon": 1.0}
+        size = {"validation_size": plan.split.validation}
+        assert one[0].value == eq9_corrected(**settings, **size, runs=(8, 4)).value  # type: ignore[arg-type]
+        assert "prints 8.53" in claim.describe()
+
+    @pytest.mark.unit
     def test_learning_rates_are_public(self):
         plan = planned("fixed")
         candidate = plan.space.candidate(plan.space.fixed())
@@ -305,7 +316,7 @@ class TestRefusals:
             ({"space": {"family": "cnn", "choices": {}}}, "does not fit"),
             ({"strategy": "fixed", "search_share": 0.2}, "fixed"),
             ({"split": "0.9,0.1"}, "three shares"),
-            ({"split": "paper"}, "no split in the paper"),
+            ({"split": "paper"}, "the paper prints no split"),
             ({"strategy": "paas", "score_epsilon": 0.0}, "epsilon"),
             ({"strategy": "paas", "score_epsilon": float("nan")}, "epsilon"),
             ({"device": "abacus"}, "abacus"),

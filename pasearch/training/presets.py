@@ -96,7 +96,8 @@ PRESETS: dict[str, Preset] = {
         recipe={**PLAIN, "bounding": {"name": "auto-s", "bound": 1.0, "gamma": 0.01}},
     ),
     "sa-dpsgd": Preset(
-        about="updates that raise the loss of validation records are mostly undone",
+        about="updates that raise the loss of validation records are mostly undone; the paper "
+        "screens every update; here every steps/20-th is, or every one by public records",
         source="Fu et al., Algorithm 2",
         recipe={**PLAIN, "screening": {"q0": 10.0, "mu0": 10}},
     ),

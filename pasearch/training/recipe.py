@@ -501,6 +501,11 @@ def default_recipe(
     )
 
 
+MAX_SCREENED_STEP = 6.0
+"""Largest tuned learning rate times clipping norm of a screened training; above it most blocks of
+updates raise the loss and are undone. Measured on MNIST, 50 and 150 steps (docs/recipes.md)."""
+
+
 def tuned_learning_rate(recipe: Recipe, mu: float | None, slots: int) -> float:
     """Return a learning rate for this amount of noise, from public numbers only.
 
@@ -509,9 +514,15 @@ def tuned_learning_rate(recipe: Recipe, mu: float | None, slots: int) -> float:
     mu n is the whole training's signal to noise (mu: `calibration.noise_for_mu`). The exponent was
     fitted on digits and MNIST at totals from .5 to 4. Without noise: 0.5. Adam's steps have the
     scale of the learning rate itself: 1e-3.
+
+    With screening the learning rate is at most `MAX_SCREENED_STEP` / C, which binds in trainings
+    that are shorter than the default: several updates in a row are taken or undone together.
     """
     if (rate := recipe.optimizing.usual_rate) is not None:
         return rate
     if mu is None or recipe.bounding is None:
         return 0.5
-    return 1.3 * (mu * slots) ** 0.8 / (recipe.steps * recipe.bounding.sensitivity)
+    rate = 1.3 * (mu * slots) ** 0.8 / (recipe.steps * recipe.bounding.sensitivity)
+    if recipe.screening is not None:
+        rate = min(rate, MAX_SCREENED_STEP / recipe.bounding.sensitivity)
+    return rate

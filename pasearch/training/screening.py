@@ -115,7 +115,9 @@ class Annealing(Stage):
         return kept, False
 
     def words(self) -> str:
-        steps, they = ("step", "it") if self.every == 1 else (f"{self.every:,} steps", "they")
+        steps, they = ("step", "it")
+        if self.every > 1:
+            steps, they = f"{self.every:,} steps (the paper: every step)", "they"
         return (
             f"a validation query after every {steps}: if the loss rose, {they} may be undone "
             f"(annealing, Q0 {self.q0:g}, mu0 {self.mu0:,})"

@@ -337,7 +337,8 @@ def test_encoding_and_denoising_are_said():
 
 @pytest.mark.unit
 def test_screening_is_said():
-    for every, words in ((1, "after every step: if the loss"), (9, "after every 9 steps: if the")):
+    often = "after every 9 steps (the paper: every step): if the"
+    for every, words in ((1, "after every step: if the loss"), (9, often)):
         assert words in others(screening=Annealing(q0=10, mu0=3, every=every))[0]
 
 

@@ -31,6 +31,7 @@ from pasearch.training.losses import (
     mean_of_points,
 )
 from pasearch.training.metrics import METRICS
+from pasearch.training.recipe import Recipe, tuned_learning_rate
 from pasearch.training.screening import GRID, SCREENINGS, Annealing, AnnealingState, coin
 
 RULE = Annealing(q0=2.0, mu0=3)
@@ -432,3 +433,15 @@ class TestChargingOnlyAcceptedUpdates:
             laws.append(law)
         losses = [abs(math.log(laws[0][key] / laws[1][key])) for key in laws[0]]
         assert epsilon + 1e-9 < max(losses) <= 3 * epsilon + 1e-9
+
+
+@pytest.mark.unit
+def test_a_short_screened_training_has_no_larger_step_than_measured():
+    plain = Recipe(expected_batch_size=512, steps=150, noise_multiplier=0.7)
+    screened = replace(plain, screening=Annealing(q0=10.0, mu0=10, every=7))
+    norm = plain.bounding.sensitivity  # type: ignore[union-attr]
+    assert tuned_learning_rate(plain, 1.0, 60_000) * norm > 50
+    assert tuned_learning_rate(screened, 1.0, 60_000) * norm == pytest.approx(6.0)
+    long = {"steps": 1500}
+    pair = [tuned_learning_rate(replace(r, **long), 1.0, 60_000) for r in (plain, screened)]
+    assert pair[0] == pair[1], "the default length is not limited"
