@@ -85,6 +85,30 @@ MUTANTS = (
         "data/test_cache.py",
     ),
     Mutant(
+        "temperature: the logits are not divided",
+        "        divide_logits(self._network.state_dict(), self._recipe.temperature)\n",
+        "",
+        "training/test_temperature.py",
+    ),
+    Mutant(
+        "temperature: the bias is not divided",
+        "list(weights)[-2:]",
+        "list(weights)[-2:-1]",
+        "training/test_temperature.py",
+    ),
+    Mutant(
+        "temperature: iterates that are compared with the last keep their logits",
+        "            divide_logits(weights, self._temperature)\n",
+        "            pass\n",
+        "training/test_temperature.py",
+    ),
+    Mutant(
+        "temperature: a feature selection trains for one class",
+        "linear_recipe(len(records), self.noise, self.regression, self.outputs)",
+        "linear_recipe(len(records), self.noise, self.regression)",
+        "test_one_linear_model.py",
+    ),
+    Mutant(
         "front ends: by the threads of the moment",
         "with threads(1), full_precision():\n        team",
         "with full_precision():\n        team",

@@ -73,8 +73,9 @@ def test_one_stream_trains_the_same_model(number: bool, monkeypatch: pytest.Monk
     candidate = Candidate(
         architecture=Architecture(layers=()), settings=own, front_end=front_end("centred")
     )
-    recipe = candidate_recipe((default_recipe(200),), candidate, 0.3, 200)
-    assert recipe == linear_recipe(200, 0.3, number)
+    outputs = schema.outputs
+    recipe = candidate_recipe((default_recipe(200),), candidate, 0.3, 200, outputs=outputs)
+    assert recipe == linear_recipe(200, 0.3, number, outputs)
     seen = Records(x=fitted.module(records.x), y=records.y, valid=records.valid, public=True)
     streams = training_streams(STREAM)
     network = train_candidate(candidate, seen, schema, recipe, streams, device="cpu")

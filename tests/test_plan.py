@@ -261,7 +261,7 @@ class TestWays:
         expected = tuned_learning_rate(recipe, plan.trial_mu, 900)
         assert recipe.learning_rate == expected * candidate.architecture.rate_factor()
         given = Recipe(expected_batch_size=10, steps=10, learning_rate=0.3)
-        assert candidate_recipe((given,), candidate, 0.5, 900).learning_rate == 0.3
+        assert candidate_recipe((given,), candidate, 0.5, 900, outputs=2).learning_rate == 0.3
 
 
 class TestGrouping:

@@ -164,6 +164,24 @@ def copied(runs: Runs, tmp_path: Path) -> Callable[[str], Copy]:
 
 
 @pytest.mark.contract
+@pytest.mark.parametrize("name", ["fixed", "insured", "cfs"])
+@pytest.mark.parametrize("temperature", [None, 3.0])
+def test_a_recipe_states_its_own_temperature_or_none(
+    copied: Callable[[str], Copy], name: str, temperature: float | None
+):
+    """Files of earlier versions state no temperature and verify; another than the rule's fails."""
+    copy = copied(name)
+    document = copy.document
+    assert document["recipe"].pop("temperature") > 1.0
+    for recipe in (*document["plan"].get("recipes", ()), *document["plan"].get("finals", ())):
+        assert recipe.pop("temperature") is None
+    if temperature is not None:
+        document["recipe"]["temperature"] = temperature
+    copy.reseal(document)
+    assert bool(copy.problems()) == (temperature is not None)
+
+
+@pytest.mark.contract
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_that_nobody_edited_verifies(runs: Runs, name: str):
     price, problems = verify(runs[name])

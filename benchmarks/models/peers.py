@@ -67,12 +67,15 @@ ROUNDS, RESIDUAL = 30, 0.5
 """Of adassp: its rounds, and where residuals are cut, as a share of the target's width."""
 
 
-def frame_of(name: str, folder: Path) -> pd.DataFrame:
-    """Return a table without missing cells, at most `MOST` records of it."""
-    target, ignored = TABLES[name]
+def frame_of(name: str, folder: Path, tables: dict[str, Any] | None = None) -> pd.DataFrame:
+    """Return a table without missing cells, at most `MOST` records of it.
+
+    `tables` maps names to the target and the columns that are left out; None takes `TABLES`.
+    """
+    target, ignored = (tables or TABLES)[name]
     frame = pd.read_csv(folder / f"{name}.csv", na_values=["?", ""], keep_default_na=False)
     frame = frame.drop(columns=list(ignored)).dropna()
-    if name in CLASSES:
+    if name not in NUMBERS:
         frame[target] = frame[target].astype(str)
     return frame.sample(min(MOST, len(frame)), random_state=0).reset_index(drop=True)
 

@@ -280,7 +280,10 @@ def measured(
 def train(data: Public, candidate: Candidate, n: int, mu: float, seed: int) -> dict[str, Any]:
     """Train one candidate and return what it reached."""
     slots = data.head[:n]
-    recipe = candidate_recipe((default_recipe(len(slots)),), candidate, mu, len(slots))
+    recipe = candidate_recipe(
+        (default_recipe(len(slots)),), candidate, mu, len(slots),
+        outputs=data.dataset.schema.outputs,
+    )  # fmt: skip
     streams = training_streams(Keys.from_seed(seed).stream("study", n, str(mu)))
     front = data.front(candidate, slots, mu, seed)
     start, schema = time.perf_counter(), data.dataset.schema

@@ -87,7 +87,9 @@ class Table:
             for each in (own, held):
                 x = torch.where(torch.tensor(kept), each.x, torch.zeros(()))
                 each.x[:] = NORM * x / x.norm(dim=1, keepdim=True).clamp(min=1e-9)
-        recipe = candidate_recipe((default_recipe(len(own)),), candidate, mu, len(own))
+        recipe = candidate_recipe(
+            (default_recipe(len(own)),), candidate, mu, len(own), outputs=self.schema.outputs
+        )
         streams = training_streams(Keys.from_seed(seed).stream("proxy", str(mu)))
         network = train_candidate(candidate, own, self.schema, recipe, streams, device="cpu")
         accuracy = counts(network, held, METRICS["accuracy"], device="cpu")[0] / len(held)

@@ -110,8 +110,9 @@ class Study:
         # As many records as planned have the planned signal; fewer have the same, by less noise.
         mu = setting.mu * self.train / len(own) if noisy else None
         recipes = tuple(each.within(len(own)) for each in setting.recipes)
-        recipe = candidate_recipe(recipes, candidate, mu, len(own))
-        schema: Any = _Form(shape=shape, outputs=self.dataset.schema.outputs)
+        outputs = self.dataset.schema.outputs
+        recipe = candidate_recipe(recipes, candidate, mu, len(own), outputs=outputs)
+        schema: Any = _Form(shape=shape, outputs=outputs)
         streams = training_streams(stream)
         network = train_candidate(candidate, own, schema, recipe, streams, device=self.device)
         if failed(network):

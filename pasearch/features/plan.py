@@ -130,7 +130,8 @@ class FeaturePlan(Charged):
         mu = self.model_noise
         if mu is None or self.trainer.noise_name != "mu":
             return None
-        return linear_recipe(self.split.train, mu, self.schema.regression)
+        _, outputs = planned_form(self.schema, self.most)
+        return linear_recipe(self.split.train, mu, self.schema.regression, outputs)
 
     def seconds_of_steps(self) -> float | None:
         """Return about how long all trainings take together, on two CPU cores.

@@ -234,7 +234,7 @@ class Steps(Trainer):
     def _fit(self, records: AnyRecords, view: View, stream: Stream, told: Told) -> LinearModel:
         network = Architecture(layers=()).build((view.width,), self.outputs)
         streams = {purpose: stream.child(purpose) for purpose in ("batch", "noise", "dropout")}
-        recipe = linear_recipe(len(records), self.noise, self.regression)
+        recipe = linear_recipe(len(records), self.noise, self.regression, self.outputs)
 
         def finished(step: int) -> None:
             if told is not None:

@@ -60,6 +60,11 @@ def stage_words(recipe: Recipe) -> list[str]:
     words = [stage.words() for stage in recipe.stages()]
     if (weights := recipe.class_weights) is not None:
         words.append(WEIGHTED.format(", ".join(f"{each:g}" for each in weights)))
+    if recipe.temperature not in (None, 1.0):
+        words.append(
+            f"logits divided by the public temperature {recipe.temperature:.3g} after the last "
+            "step, which calibrates probabilities and changes no predicted class"
+        )
     return words
 
 

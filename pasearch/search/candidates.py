@@ -34,14 +34,17 @@ def candidate_recipe(
     mu: float | None,
     slots: int,
     shape: RoundShape = WHOLE,
+    *,
+    outputs: int,
 ) -> Recipe:
     """Return how a candidate is trained: its steps, their noise, and a learning rate to match.
 
     `training.settings` says what a candidate's settings change. In a shorter round it is the same
-    training, with fewer steps; in one of less mu, with more noise.
+    training, with fewer steps; in one of less mu, with more noise. `outputs` is the number of
+    classes, 1 for a regression target: the temperature depends on it.
     """
     recipe, own = recipes[recipe_of(candidate.settings)], None if mu is None else mu * shape.mu
-    whole = tuned(recipe, candidate.settings, own, slots, candidate.rate_factor())
+    whole = tuned(recipe, candidate.settings, own, slots, candidate.rate_factor(), outputs)
     return replace(whole, steps=shape.shortened(whole.steps))
 
 

@@ -439,7 +439,7 @@ class Search:
             return found
         front = self._front(candidate.front_end)
         opened = self.dataset[partition].through(front)
-        course, kept = Course(), Trajectory(recipe.steps)
+        course, kept = Course(), Trajectory(recipe.steps, recipe.temperature)
         watch, looks = self._watch(front, recipe.steps, course)
 
         def told(finished: int, network: nn.Module) -> None:

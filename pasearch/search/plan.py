@@ -173,13 +173,16 @@ class Plan(Charged):
 
     def trial_recipe(self, candidate: Candidate, shape: RoundShape = WHOLE) -> Recipe:
         """Return how a candidate is trained in a round of the search."""
-        slots = self.split.trial_slots
-        return candidate_recipe(self.recipes, candidate, self.trial_mu, slots, shape)
+        slots, (_, outputs) = self.split.trial_slots, planned_form(self.schema, self.most)
+        return candidate_recipe(
+            self.recipes, candidate, self.trial_mu, slots, shape, outputs=outputs
+        )
 
     def final_recipe(self, candidate: Candidate) -> Recipe:
         """Return how the winner is trained anew."""
         assert self.retrained
-        return candidate_recipe(self.finals, candidate, self.final_mu, self.split.train)
+        slots, (_, outputs) = self.split.train, planned_form(self.schema, self.most)
+        return candidate_recipe(self.finals, candidate, self.final_mu, slots, outputs=outputs)
 
     def seconds_per_training(self) -> tuple[float, float, float]:
         """Return how long the default, all candidates on average, and the slowest of them take.

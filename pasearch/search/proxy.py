@@ -98,8 +98,8 @@ class Proxy:
         assert plan.trial_mu is not None
         signal = plan.trial_mu * plan.split.train / len(train)
         recipe = plan.recipe.within(len(train))
-        recipe = candidate_recipe((recipe,), candidate, signal, len(train))
         schema = self.dataset.schema
+        recipe = candidate_recipe((recipe,), candidate, signal, len(train), outputs=schema.outputs)
         streams = training_streams(stream)
         network = train_candidate(candidate, train, schema, recipe, streams, device=device)
         if failed(network):

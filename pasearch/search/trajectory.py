@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from pasearch.search.variants import BITS, CHECKPOINTS, MEANS, PRUNED, SHIFTS, edges
+from pasearch.training.temperature import divide_logits
 
 Weights = dict[str, torch.Tensor]
 
@@ -25,10 +26,11 @@ class Trajectory:
 
     Args:
         steps: How many the training is planned to make.
+        temperature: What the trainer divides the final logits by; the iterates' are, too.
     """
 
-    def __init__(self, steps: int):
-        self._steps = steps
+    def __init__(self, steps: int, temperature: float | None = None):
+        self._steps, self._temperature = steps, temperature
         self._kept: dict[float, Weights] = {}
         self._sums: dict[float, tuple[int, Weights]] = {}
 
@@ -54,6 +56,8 @@ class Trajectory:
             outputs: Of the network.
         """
         own = _copy(network)
+        for weights in (*self._kept.values(), *(total for _, total in self._sums.values())):
+            divide_logits(weights, self._temperature)
         found = [own, *(self._kept.get(share, own) for share in CHECKPOINTS)]
         for share in MEANS:
             count, total = self._sums.get(share, (0, {}))

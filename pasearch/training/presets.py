@@ -271,8 +271,8 @@ def said(recipe: Mapping[str, Any]) -> dict[str, Any]:
 def preset_json(name: str) -> dict[str, Any]:
     """Return a preset as `read_recipe` takes it, every field spelt out.
 
-    Batch, steps and learning rate are left out: they fit the data. Of a preset whose schedule is
-    stretched to the run's epochs, so is the schedule.
+    Batch, steps, learning rate and temperature are left out: they fit the data. Of a preset whose
+    schedule is stretched to the run's epochs, so is the schedule.
 
     Raises:
         UsageError: There is none of that name.
@@ -280,7 +280,7 @@ def preset_json(name: str) -> dict[str, Any]:
     preset = preset_of(name)
     made = Recipe(expected_batch_size=1, steps=1, **settings_of({"preset": name}))
     values = said(made.to_json())
-    left = {"expected_batch_size", "steps", "learning_rate"}
+    left = {"expected_batch_size", "steps", "learning_rate", "temperature"}
     left |= set() if preset.epochs is None else {"schedule"}
     left |= {"bounding", "average"} if preset.full_batches else set()
     return {"preset": name} | {key: values[key] for key in values if key not in left}

@@ -87,6 +87,9 @@ class Recipe:
             variance is taken off the second moment).
         momentum: In [0, 1); Adam's beta_1 too.
         average: Horizon of the weights' moving average, as a share of the steps; None for none.
+        temperature: Divisor of the logits, above 0: the output layer is divided by it after the
+            last step, which changes no label. None until the classes are known (`tuned`), which is
+            trained as 1.
         class_weights: One a class, 0 or above, in the classes' order; a record's bounded gradient
             is multiplied by its class's share of the largest. None: all count alike.
         chunk: Most rows in one forward pass, but 32 at least where the sizes of batches vary. Only
@@ -109,6 +112,7 @@ class Recipe:
     optimizer: str = "momentum"
     momentum: float = 0.9
     average: float | None = 0.1
+    temperature: float | None = None
     class_weights: tuple[float, ...] | None = None
     chunk: int = 4096
 
@@ -119,7 +123,7 @@ class Recipe:
         }
         if checked["steps"] > MOST_STEPS:
             raise UsageError(f"steps is {checked['steps']:,}: expected at most {MOST_STEPS:,}.")
-        for name in ("learning_rate", "noise_multiplier"):
+        for name in ("learning_rate", "noise_multiplier", "temperature"):
             if getattr(self, name) is not None:
                 checked[name] = positive(name, getattr(self, name))
         checked["momentum"] = nonnegative("momentum", self.momentum)
@@ -341,8 +345,10 @@ class Recipe:
         return replace(self, noise_multiplier=None, bounding=None, noise=None, denoising=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return plain values; a temperature of 1 is left out, as in files of earlier versions."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.temperature == 1.0:
+            del values["temperature"]
         return {
             name: value.to_json() if name in READERS and value is not None else value
             for name, value in values.items()

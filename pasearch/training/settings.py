@@ -27,6 +27,7 @@ from pasearch.errors import UsageError
 from pasearch.spaces.candidate import PRICED
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
+from pasearch.training.temperature import temperature_of
 
 Settings = tuple[tuple[str, float], ...]
 """Pairs (name, value); see `spaces.candidate.SETTINGS`."""
@@ -52,9 +53,12 @@ def full_batches(regression: bool) -> Settings:
     )  # fmt: skip
 
 
-def linear_recipe(slots: int, mu: float, regression: bool) -> Recipe:
-    """Return how a linear model is trained on so many slots, with the dial at mu."""
-    return tuned(default_recipe(slots), full_batches(regression), mu, slots)
+def linear_recipe(slots: int, mu: float, regression: bool, outputs: int = 1) -> Recipe:
+    """Return how a linear model is trained on so many slots, with the dial at mu.
+
+    `outputs` is the number of classes, as of `tuned`.
+    """
+    return tuned(default_recipe(slots), full_batches(regression), mu, slots, outputs=outputs)
 
 
 def priced(settings: Settings) -> Settings:
@@ -108,9 +112,10 @@ def noised(recipe: Recipe, settings: Settings, mu: float | None, slots: int) -> 
 
 
 def tuned(
-    recipe: Recipe, settings: Settings, mu: float | None, slots: int, factor: float = 1.0
-) -> Recipe:
-    """Return a candidate's recipe with its noise and its learning rate.
+    recipe: Recipe, settings: Settings, mu: float | None, slots: int, factor: float = 1.0,
+    outputs: int = 1,
+) -> Recipe:  # fmt: skip
+    """Return a candidate's recipe with its noise, its temperature and its learning rate.
 
     Args:
         recipe: Before both.
@@ -118,8 +123,13 @@ def tuned(
         mu: The dial of the whole training's noise; None trains without, on public data.
         slots: n, of the partition that is trained on.
         factor: Of the rate that the rule gives, for the candidate's architecture.
+        outputs: Number of classes, 1 for a regression target. A clipped training of two classes or
+            more has the temperature of `temperature_of`, if the recipe sets none.
     """
     own, values = noised(recipe, settings, mu, slots), dict(settings)
+    if own.temperature is None:
+        divisor = 1.0 if mu is None or outputs < 2 else temperature_of(outputs, mu * slots)
+        own = replace(own, temperature=divisor)
     if "learning_rate" in values:
         return replace(own, learning_rate=float(values["learning_rate"]))
     rate = own.learning_rate

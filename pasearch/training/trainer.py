@@ -39,6 +39,7 @@ from pasearch.training.products import check_alike
 from pasearch.training.record_sums import SumBuffers, flattened
 from pasearch.training.rounds import ROUND, Rounds, fits_rounds
 from pasearch.training.steering import Pace, Screen, ValidationQuery
+from pasearch.training.temperature import divide_logits
 from pasearch.training.updates import Descent
 from pasearch.training.watched import Watched, parted
 
@@ -431,13 +432,14 @@ class Training:
         self._finished += 1
 
     def finish(self) -> None:
-        """Let the network have its averaged weights, if the recipe averages, and be on its own.
+        """Install the averaged weights, divide the logits by the temperature, detach the network.
 
         Its parameters no longer lie in one buffer, which a file of the network would hold.
         """
         self._average.install()
         for parameter in self._watched.parameters:
             parameter.data = parameter.detach().clone()
+        divide_logits(self._network.state_dict(), self._recipe.temperature)
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,10 @@ def _features(document: Document, dials: StatedDials) -> tuple[FeaturePlan, Docu
     )
     plan = replace(plan, schema=schema_of(document), auto=document["auto"])
     found = _features_found(document, plan)
-    return plan, feature_selection.result_document(plan, found, _made(document))
+    made = feature_selection.result_document(plan, found, _made(document))
+    if "temperature" not in document["recipe"]:  # of a file that states none it is 1
+        made["recipe"].pop("temperature", None)
+    return plan, made
 
 
 def declared_of(document: Document) -> AnySchema:
@@ -180,7 +183,8 @@ def declared_of(document: Document) -> AnySchema:
 
 
 def _recipes(values: list[Document]) -> tuple[Recipe, ...]:
-    return tuple(map(Recipe.from_json, values))
+    # A file that states no temperature has 1.
+    return tuple(Recipe.from_json({"temperature": 1.0} | each) for each in values)
 
 
 def _split(document: Document, portions: int) -> Split:

@@ -88,7 +88,7 @@ class TestPrice:
     def test_is_that_of_the_training(self, name: str):
         """Whatever the setting: what is charged is the event of what is trained."""
         candidate = linear(**{name: VALUES[name]})
-        trained = candidate_recipe((recipe(),), candidate, 0.2, SLOTS)
+        trained = candidate_recipe((recipe(),), candidate, 0.2, SLOTS, outputs=2)
         charged = training_event((recipe(),), [candidate.settings], SLOTS, 0.2)
         assert charged == trained.event(SLOTS)
 

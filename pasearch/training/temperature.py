@@ -1,0 +1,65 @@
+"""Temperature: the factor by which a trained classifier is overconfident, from public numbers.
+
+    p(class | record) = softmax(logits / T)              T > 0 changes no label and no AUC
+
+Clipping is why T is above 1. A clipped gradient says which way the probability is wrong, and not by
+how much: the sum of clipped gradients vanishes at probabilities that are too near to 0 and 1,
+however little noise there is. The factor depends on the training configuration and on the number of
+classes, hardly on data, n or epsilon, so a constant that was fitted on public tables serves others.
+
+The trainer divides the output layer by T after the last step. Nothing else divides: predictions,
+ONNX, model files, log loss, Brier score and calibration tables all read the divided layer.
+
+Cost: none, because T is a function of public numbers.
+
+Source: Guo, Pleiss, Sun and Weinberger 2017 (temperature scaling); constants: benchmarks/models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+TWO_CLASSES = 1.15
+"""Excess over 1 of the temperature of two classes."""
+
+DECAY = 0.8
+"""Exponent by which the excess falls with the number of classes."""
+
+WEAK_SIGNAL = 130.0
+"""Signal mu n below which the noise of the weights dominates the logits."""
+
+WEAK_FACTOR = 1.6
+"""Factor on the temperature below `WEAK_SIGNAL`; it falls to 1 as the square of the signal."""
+
+
+def temperature_of(classes: int, signal: float) -> float:
+    """Return the temperature of a clipped training.
+
+    Args:
+        classes: Number of classes, 2 or more.
+        signal: mu n, the signal to noise of the whole training, above 0.
+
+    Returns:
+        (1 + `TWO_CLASSES` / (classes - 1)^`DECAY`) times a factor from 1, where the signal is
+        strong, to `WEAK_FACTOR`.
+    """
+    weak = (WEAK_FACTOR - 1.0) * min(1.0, WEAK_SIGNAL / signal) ** 2
+    return (1.0 + TWO_CLASSES * (classes - 1) ** -DECAY) * (1.0 + weak)
+
+
+@torch.no_grad()
+def divide_logits(weights: Mapping[str, Tensor], temperature: float | None) -> None:
+    """Divide the output layer by a temperature, in place.
+
+    Args:
+        weights: State of a network. Its last two tensors are the weight (outputs, inputs) and the
+            bias (outputs,) of the output layer.
+        temperature: Above 0; None leaves the weights as they are.
+    """
+    if temperature is None:
+        return
+    for name in list(weights)[-2:]:
+        weights[name].div_(temperature)
