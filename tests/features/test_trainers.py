@@ -132,7 +132,7 @@ class TestBounds:
             trainers, "train", lambda network, given, recipe, own, **others: seen.append(recipe)
         )
         STEPS.fit(records(), View.of(MEANS), streams(1)[0])
-        assert seen == [linear_recipe(200, 0.05, regression=False)]
+        assert seen == [linear_recipe(200, 0.05, regression=False, outputs=STEPS.outputs)]
 
     @pytest.mark.contract
     @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS, STEPS])
