@@ -112,6 +112,7 @@ class Terms:
         assumed_public: What was read from the records for nothing, because the user said so.
         leak_share: The share of delta that may go to categories which one record might show.
         metric: By what models are scored, one of `METRICS`; None: the usual one.
+        notes: What the plan says of the data's source: public.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Terms:
     assumed_public: tuple[str, ...] = ()
     leak_share: float = ESTIMATE_DELTA
     metric: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def scored_by(self) -> Metric:
@@ -143,6 +145,7 @@ class Terms:
         """Return the fields that a plan takes over."""
         names = (
             "name", "schema", "public", "budget", "split", "most", "assumed_public", "metric",
+            "notes",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
@@ -180,7 +183,8 @@ class Charged:
     """What every solved plan has, and what it can say of itself from its lines alone.
 
     Args:
-        name: See `Terms`, like schema, public, budget, split, most, assumed_public and metric.
+        name: See `Terms`, like schema, public, budget, split, most, assumed_public, metric and
+            notes.
         lines: Everything that will be charged.
         schema_estimate: How what the schema leaves undeclared is estimated; None when nothing is.
         auto: Why `auto` took this way, where it did.
@@ -201,6 +205,7 @@ class Charged:
     metric: str | None = None
     auto: dict[str, Any] | None = field(default=None, hash=False)
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
     basis: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
 
     @property

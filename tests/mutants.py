@@ -988,6 +988,18 @@ MUTANTS = (
         "runs/test_ledger.py",
     ),
     Mutant(
+        "images: what other programs leave is a class",
+        'return path.name.startswith(".") or path.name.lower() in JUNK',
+        "return False",
+        "data/test_images.py",
+    ),
+    Mutant(
+        "images: classes are numbers",
+        "return classes if self.class_names is None else",
+        "return classes if True else",
+        "data/test_images.py",
+    ),
+    Mutant(
         "onnx: numbers that mean missing are numbers in the graph",
         "if markers := column.reading.absent_numbers:",
         "if markers := []:",

@@ -290,4 +290,5 @@ def terms_of(request: Request, dataset: Dataset, split: Split, assumed: tuple[st
         assumed_public=(*dataset.assumed, *assumed),
         leak_share=ESTIMATE_DELTA if request.ledger is None else LEDGER_LEAK,
         metric=request.metric,
+        notes=dataset.notes,
     )

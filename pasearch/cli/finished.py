@@ -106,7 +106,11 @@ def report(path: Run, as_json: Json = False, verbose: Card = False) -> None:
 def predict(
     path: Run,
     data: Annotated[
-        Path, typer.Argument(help="New records: a table with the data's columns, or a .npz with x.")
+        Path,
+        typer.Argument(
+            help="New records: a table with the data's columns, a .npz with x, an image, or a "
+            "folder of images."
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", help="A new .csv. [default: print the predictions]")
@@ -117,14 +121,14 @@ def predict(
 ) -> None:
     """Predict new records with a finished run's model. What it prints is as private as they are."""
     check_new_file(out, "out")
-    from pasearch.data.sources import new_records
+    from pasearch.data.sources import new_records, record_names
     from pasearch.files import write_new
     from pasearch.report.classes import distrust
     from pasearch.results import load_result
 
     result = load_result(path)
     records = new_records(str(data), result.schema)
-    text = _csv(result, records, probabilities=probabilities)
+    text = _csv(result, records, record_names(str(data)), probabilities=probabilities)
     for line in _misread(result, records, data):
         typer.echo(shown(line), err=True)
     if probabilities and (told := distrust(result.document, result.schema)):
@@ -172,8 +176,15 @@ def _misread(result: Result, records: Any, data: Path) -> list[str]:
     return misread(schema, records, used, rows_above(data, schema))
 
 
-def _csv(result: Result, records: Any, *, probabilities: bool) -> str:
-    """Return predictions as .csv, a record a line; an empty one of a row that cannot be read."""
+def _csv(result: Result, records: Any, names: list[str] | None, *, probabilities: bool) -> str:
+    """Return predictions as .csv, one line per record; empty for a record that cannot be read.
+
+    Args:
+        result: Of the run.
+        records: New ones.
+        names: Of the records, which become the first column; None: there is no such column.
+        probabilities: Whether each class has a column.
+    """
     from pasearch.data.misread import readable
 
     header, columns = ["prediction"], [result.predict(records)]
@@ -183,6 +194,9 @@ def _csv(result: Result, records: Any, *, probabilities: bool) -> str:
     rows: list[list[Any]] = [[each.item() for each in row] for row in zip(*columns, strict=True)]
     empty, known = [""] * len(header), readable(records).tolist()
     rows = [row if told else empty for row, told in zip(rows, known, strict=True)]
+    if names is not None:
+        header = ["file", *header]
+        rows = [[name, *row] for name, row in zip(names, rows, strict=True)]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
     return text.getvalue()

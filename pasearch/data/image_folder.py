@@ -1,8 +1,11 @@
-"""A folder of image files, one sub-folder a class.
+"""A folder of image files, with one sub-folder for each class.
 
-The sub-folders' names are the layout, so they are public, like a table's header; which file shows
-what is not. Every file is one slot, in the order of its path. A file that is no image is a null
-record.
+The sub-folders' names are the layout, so they are public, like a table's header, and they are the
+names of the classes. Which file shows what is private. Every file with an image's ending is one
+record, in the order of its path; if it holds no image it is a null record.
+
+Hidden files and folders, and those that other programs leave behind (`JUNK`),
+are skipped at any depth.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -23,11 +26,25 @@ from pasearch.accounting.checks import whole
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.source import SOURCES, Declared, Source
+from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.files import check_memory
 
 IMAGE_FILES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
 """What is read. Not TIFF: its library writes what it thinks of a file to the terminal."""
+
+JUNK = frozenset({
+    "__macosx", "@eadir", "@__thumb", "#recycle", "#snapshot", "$recycle.bin", "recycler",
+    "system volume information", "lost+found", "__pycache__", "network trash folder",
+    "temporary items", "picasaoriginals", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r",
+    "picasa.ini", ".ds_store", ".ipynb_checkpoints", ".git", ".appledouble", ".thumbnails",
+    ".trashes", ".spotlight-v100", ".fseventsd", ".picasa.ini", ".nomedia",
+})  # fmt: skip
+"""Files and folders that systems and programs make next to a user's own, in lower case: a plan
+names these alone, because other names may tell of a record."""
+
+MAX_LISTED = 20
+"""The most names of skipped files that a plan lists."""
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
 """Of what such a file may hold: Pillow would go by the content, start Ghostscript for EPS, and let
@@ -56,15 +73,98 @@ class ImageFolder(Source):
     uses = ("image_side", "grey")
 
     def takes(self, data: str) -> bool:
-        """Return whether there is such a folder, and its name does not end as another kind's."""
+        """Return whether it is an image by its name, or a folder not named as another kind."""
         suffix, kinds = Path(data).suffix.lower(), SOURCES.kinds().values()
         others = any(suffix in kind.suffixes for kind in kinds)
-        return bool(data) and Path(data).is_dir() and not others
+        return suffix in IMAGE_FILES or (bool(data) and Path(data).is_dir() and not others)
 
     def load(self, data: str, declared: Declared) -> Dataset:
         """Return the data set: every image file is a slot."""
         side, grey = declared.image_side, declared.grey
         return image_folder(Path(data), side=side, grey=grey, public=declared.public)
+
+    def new_records(self, data: str, schema: AnySchema) -> np.ma.MaskedArray:
+        """Return the images of a folder, of its sub-folders, or of one file.
+
+        Returns:
+            bytes, (images, *shape), in the order of their paths; masked if a file is no image.
+        """
+        shape = schema.shape
+        side, channels = shape[-1], shape[:-2]
+        squares = shape[-2:] == (side, side) and channels in ((), (3,))
+        if not (isinstance(schema, Schema) and squares and (schema.low, schema.high) == (0, 255)):
+            raise UsageError(
+                f"{data} holds images, and the model was trained on other records: "
+                f"{schema.describe()}. Name new records of that form."
+            )
+        files = _images_of(Path(data))
+        check_memory(
+            f"{data}: {len(files):,} images", len(files) * math.prod(shape), "name fewer at a time"
+        )
+        images = np.ma.zeros((len(files), *shape), np.uint8)
+        for place, path in enumerate(files):
+            image = _read_image(path, side, grey=not channels)
+            images[place] = np.ma.masked if image is None else image
+        return images
+
+    def record_names(self, data: str) -> list[str]:
+        """Return the paths of the images, from the folder on."""
+        root = Path(data)
+        if root.is_file():
+            return [root.name]
+        return [path.relative_to(root).as_posix() for path in _images_of(root)]
+
+
+def _images_of(root: Path) -> list[Path]:
+    """Return the image files of a folder, in the order of their paths; or the one file.
+
+    Raises:
+        UsageError: There is none, or the folder cannot be read.
+    """
+    files = [root] if root.is_file() else _files_in(root, root)[0]
+    if not files:
+        raise UsageError(
+            f"{root} holds no image: expected files whose names end in "
+            f"{', '.join(sorted(IMAGE_FILES))}, in the folder or in its sub-folders."
+        )
+    return files
+
+
+def _files_in(root: Path, folder: Path) -> tuple[list[Path], set[str]]:
+    """Return the image files below a folder, in the order of their paths, and what was skipped.
+
+    Args:
+        root: The data's own folder, for messages.
+        folder: It, or a folder in it.
+
+    Returns:
+        The files; and names of skipped folders and files, of other files their endings.
+
+    Raises:
+        UsageError: A folder that cannot be read.
+    """
+    found: list[Path] = []
+    skipped: set[str] = set()
+    try:
+        for each in sorted(folder.iterdir()):
+            if _is_junk(each):
+                skipped.add(each.name if each.name.lower() in JUNK else "hidden files or folders")
+            elif each.is_dir() and (folder == root or not each.is_symlink()):
+                inside, left = _files_in(root, each)
+                found += inside
+                skipped |= left
+            elif each.suffix.lower() in IMAGE_FILES and each.is_file():
+                found.append(each)
+            else:
+                skipped.add(f"*{each.suffix}" if each.suffix else "files without an ending")
+    except OSError as error:
+        raise UsageError(f"{root} cannot be read ({error.strerror}): make it readable.") from None
+    return found, skipped
+
+
+def _is_junk(path: Path) -> bool:
+    """Return whether a file or folder is hidden, or made by a system, as its name says."""
+    return path.name.startswith(".") or path.name.lower() in JUNK
 
 
 def image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> Dataset:
@@ -80,19 +180,21 @@ def image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> D
         UsageError: Fewer than two sub-folders, no image file in them, or a side that is no side.
     """
     side = image_side(IMAGE_SIDE if side is None else side)
-    try:
-        folders = (each for each in root.iterdir() if each.is_dir())
-        classes = sorted(each.name for each in folders if not each.name.startswith("."))
-        files = [
-            (path, label)
-            for label, name in enumerate(classes)
-            for path in sorted((root / name).rglob("*"))
-            if path.suffix.lower() in IMAGE_FILES and path.is_file()
-        ]
-    except OSError as error:
-        raise UsageError(f"{root} cannot be read ({error.strerror}): make it readable.") from None
+    if root.is_file():
+        raise UsageError(
+            f"{root} is one image: expected a folder with one sub-folder for each class, two or "
+            "more, with image files in them."
+        )
+    found, skipped = _files_in(root, root)
+    folders = (each for each in root.iterdir() if each.is_dir())
+    classes = sorted(each.name for each in folders if not _is_junk(each))
+    labels_of = {name: label for label, name in enumerate(classes)}
+    inside = [(path, path.relative_to(root).parts[0]) for path in found]
+    files = [(path, labels_of[name]) for path, name in inside if name in labels_of]
     if len(classes) < 2 or not files:
         raise UsageError(f"{root} {_no_images(root, len(classes), len(files))}")
+    loose = len(found) - len(files)
+    empty = sorted({*classes} - {name for _, name in inside})
     shape = (side, side) if grey else (3, side, side)
     check_memory(
         f"{root}: {len(files):,} images of {side} x {side} pixels", len(files) * math.prod(shape),
@@ -107,11 +209,41 @@ def image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> D
             images[slot] = image
     return Dataset(
         name=root.resolve().name,
-        schema=Schema(shape=shape, low=0.0, high=255.0, classes=len(classes)),
+        schema=Schema(
+            shape=shape, low=0.0, high=255.0, classes=len(classes), class_names=tuple(classes)
+        ),
         features=images,
         labels=labels,
         public=public,
+        notes=tuple(_notes(skipped, loose, empty)),
     )
+
+
+def _notes(skipped: set[str], loose: int, empty: list[str]) -> Iterator[str]:
+    """Yield what a plan says of what was not read; names of files are public.
+
+    Args:
+        skipped: Names of files and folders.
+        loose: Number of images in no class's folder.
+        empty: Classes without an image.
+    """
+    if skipped:
+        yield (
+            f"skipped in the folder, at any depth: {_listed(sorted(skipped))} (hidden, left by "
+            f"another program, or not named as an image: {', '.join(sorted(IMAGE_FILES))})."
+        )
+    if loose:
+        yield f"skipped: {loose:,} images that are in no sub-folder, so they have no class."
+    if empty:
+        yield (
+            f"no image file in the sub-folder of a class: {_listed(empty)}. It is a class all the "
+            "same: delete the folder if it is none."
+        )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_LISTED:,} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(names[:MAX_LISTED]) + more
 
 
 def _no_images(root: Path, classes: int, images: int) -> str:

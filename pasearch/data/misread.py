@@ -58,8 +58,13 @@ def misread(
 
 
 def readable(cells: TableCells) -> np.ndarray:
-    """Return which rows could be told apart into cells, bool, (rows,)."""
-    return cells.present() if isinstance(cells, TextTable) else np.ones(len(cells), bool)
+    """Return which records could be read, bool, (rows,): rows of a table, or images."""
+    if isinstance(cells, TextTable):
+        return cells.present()
+    if isinstance(cells, np.ma.MaskedArray):
+        masked = np.ma.getmaskarray(cells).reshape(len(cells), -1)
+        return np.array([not row.all() for row in masked], bool)
+    return np.ones(len(cells), bool)
 
 
 def _reasons(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:

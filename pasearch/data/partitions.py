@@ -325,6 +325,7 @@ class Dataset:
         assumed: What its form takes as public, and may have been read from the records.
         workspace: A private folder for records that memory does not hold; None: where temporary
             files are.
+        notes: What the plan says of the source, such as files that were skipped: public.
 
     Raises:
         UsageError: Arrays whose form does not fit the schema.
@@ -339,6 +340,7 @@ class Dataset:
     cache: Path | None = None
     assumed: tuple[str, ...] = ()
     workspace: Path | None = None
+    notes: tuple[str, ...] = ()
     _partitions: dict[str, Partition] = field(default_factory=dict, init=False, repr=False)
     _behind: dict[str, tuple[np.ndarray, np.ndarray]] = field(
         default_factory=dict, init=False, repr=False

@@ -18,6 +18,9 @@ from pasearch.errors import UsageError
 MOST_CLASSES = 100_000
 """The most classes: a network has an output for each."""
 
+MAX_LISTED_CLASSES = 10
+"""The most class names in one line of a description."""
+
 MOST_NUMBERS = 2**24
 """The most numbers of one record: 64 MB as float32."""
 
@@ -68,10 +71,12 @@ class Schema:
         classes: Number of classes; labels are 0 ... classes - 1, any other label is a null record.
         target: Bounds (low, high) of the number to predict; values outside are clamped.
         regression: Whether a number is predicted.
+        class_names: Names of the classes, in their order, such as the sub-folders of a folder of
+            images; None: the classes are numbers.
 
     Raises:
-        UsageError: Bounds that are not finite or not low < high, fewer than two classes, or an
-            empty shape.
+        UsageError: Names that are not one distinct text for each class, bounds that are not finite
+            or not low < high, fewer than two classes, or an empty shape.
     """
 
     shape: tuple[int, ...]
@@ -80,8 +85,18 @@ class Schema:
     classes: int | None = None
     target: tuple[float, float] | None = None
     regression: bool = False
+    class_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.class_names is not None:
+            names = tuple(self.class_names)
+            texts = all(isinstance(name, str) and name for name in names)
+            if not texts or not len({*names}) == len(names) == self.classes:
+                raise UsageError(
+                    f"The names of the classes are {self.class_names!r}: expected a different text "
+                    f"for each of the {self.classes} classes."
+                )
+            object.__setattr__(self, "class_names", names)
         if (self.low is None) != (self.high is None):
             raise UsageError(f"Bounds are {self.low!r}, {self.high!r}: expected both or neither.")
         if self.low is not None:
@@ -217,8 +232,8 @@ class Schema:
         return x
 
     def decode_class(self, classes: np.ndarray) -> np.ndarray:
-        """Return classes as the labels have them: whole numbers."""
-        return classes
+        """Return classes as the labels have them: their names, or whole numbers."""
+        return classes if self.class_names is None else np.array(self.class_names)[classes]
 
     def decode_number(self, scaled: np.ndarray) -> np.ndarray:
         """Return predictions in the target's own units."""
@@ -254,6 +269,10 @@ class Schema:
         if self.regression:
             bounds = "" if self.target is None else " in [{:g}, {:g}]".format(*self.target)
             return f"a number{bounds}"
+        if self.class_names is not None:
+            shown = ", ".join(self.class_names[:MAX_LISTED_CLASSES])
+            more = ", ..." if len(self.class_names) > MAX_LISTED_CLASSES else ""
+            return f"{self.classes} classes ({shown}{more})"
         return "classes" if self.classes is None else f"{self.classes} classes"
 
     def describe_items(self) -> list[str]:
@@ -264,7 +283,9 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         target = None if self.target is None else list(self.target)
-        return {"kind": "arrays", **asdict(self), "shape": list(self.shape), "target": target}
+        plain = {"kind": "arrays", **asdict(self), "shape": list(self.shape), "target": target}
+        names = plain.pop("class_names")
+        return plain if names is None else {**plain, "class_names": list(names)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Schema:
@@ -277,7 +298,8 @@ class Schema:
             target, shape = values.get("target"), tuple(values["shape"])
             plain = {name: value for name, value in values.items() if name != "kind"}
             aim = None if target is None else tuple(target)
-            return cls(**{**plain, "shape": shape, "target": aim})
+            names = None if plain.get("class_names") is None else tuple(plain["class_names"])
+            return cls(**{**plain, "shape": shape, "target": aim, "class_names": names})
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"The schema of arrays is not well formed ({error!r}).") from None
 

@@ -110,8 +110,12 @@ class Source(Stage):
         """
         raise UsageError(
             f"{data}: new records are not read from {self.kind}. Name a file of them, as the model "
-            "was trained on: a table or a .npz."
+            "was trained on: a table, a .npz, or images."
         )
+
+    def record_names(self, data: str) -> list[str] | None:
+        """Return what each of the new records is called, in their order; None if nothing is."""
+        return None
 
 
 SOURCES = Registry(

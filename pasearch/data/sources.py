@@ -79,6 +79,12 @@ def new_records(data: str, schema: AnySchema) -> Any:
     return source.new_records(data, schema)
 
 
+def record_names(data: str) -> list[str] | None:
+    """Return what each of the records of `new_records` is called; None if nothing is."""
+    source = source_of(data)
+    return None if source is None else source.record_names(data)
+
+
 def rows_above(path: str | Path, schema: TableSchema) -> int:
     """Return how many rows a table has above its records: a header, in a file of lines."""
     from pasearch.data.csv_file import lines_above

@@ -217,7 +217,8 @@ def _priced(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
     claims = plan.claims() if detail == "whole" else []
     beside = [f"Beside: {each.describe()}" for each in claims if each.value is not None]
     names = list if detail == "whole" else some
-    lines = [*released, *beside, *(f"Warning: {warning}" for warning in plan.warnings)]
+    lines = [*released, *beside, *(f"Note: {note}" for note in plan.notes)]
+    lines += [f"Warning: {warning}" for warning in plan.warnings]
     if plan.schema_estimate is not None:
         lines.append(_estimated(plan, names))
     if plan.assumed_public:

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
+from pasearch.accounting.budget import Budget
+from pasearch.api.search import plan_architecture_search, search_architecture
+from pasearch.cli import main
 from pasearch.data import image_folder
 from pasearch.data.built_in import TORCHVISION_SETS
 from pasearch.data.image_folder import IMAGE_SIDE
+from pasearch.data.misread import readable
 from pasearch.data.partitions import Dataset
-from pasearch.data.sources import load_dataset
+from pasearch.data.schema import Schema
+from pasearch.data.sources import load_dataset, new_records, record_names
 from pasearch.data.split import Split
 from pasearch.errors import UsageError
+from pasearch.report.plan import plan_text
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Receipt
 
@@ -403,3 +412,144 @@ def test_an_idx_file_that_announces_too_much_is_not_unpacked(tmp_path: Path):
         file.write(small + bytes(10**7))
     with pytest.raises(UsageError, match="is too long"):
         load_dataset("mnist", data_root=tmp_path)
+
+
+class TestClassNames:
+    """The sub-folders name the classes; what other programs leave in a folder is none of them."""
+
+    JUNK = (
+        "__MACOSX/._a.png", "@eaDir/a.png", ".ipynb_checkpoints/a-checkpoint.png", "Thumbs.db",
+        ".DS_Store", "cat/@eaDir/a.png/thumb.jpg", "dog/.ipynb_checkpoints/a.png", "dog/._b.png",
+        "cat/Thumbs.db", "$RECYCLE.BIN/x.png", "lost+found/y.png", "dog/deep/__MACOSX/a.png",
+        "desktop.ini",
+    )  # fmt: skip
+
+    @pytest.fixture
+    def junk(self, folder: Path) -> Path:
+        for name in self.JUNK:
+            if Path(name).suffix in (".png", ".jpg"):
+                write(folder / name, BLUE)
+            else:
+                (folder / name).write_text("junk")
+        return folder
+
+    @pytest.mark.unit
+    def test_are_those_of_the_sub_folders(self, folder: Path):
+        schema = load_dataset(str(folder)).schema
+        assert schema.decode_class(np.array([1, 0])).tolist() == ["dog", "cat"]
+        assert "2 classes (cat, dog)" in schema.describe()
+        assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("names", [("a",), ("a", "a"), ("a", ""), ("a", 1), ("a", "b", "c"), 5])
+    def test_are_one_text_for_each_class(self, names: Any):
+        values = Schema(shape=(2,), low=0, high=1, classes=2).to_json()
+        assert "class_names" not in values
+        with pytest.raises(UsageError):
+            Schema.from_json({**values, "class_names": names})
+
+    @pytest.mark.contract
+    def test_junk_changes_no_record_and_is_named_in_the_plan(self, folder: Path, junk: Path):
+        shutil.copytree(junk, clean := junk.parent / "clean" / junk.name)
+        for name in self.JUNK:
+            (clean / name).unlink()
+        for name in ("__MACOSX", "@eaDir", ".ipynb_checkpoints", "$RECYCLE.BIN", "lost+found",
+                     "cat/@eaDir", "dog/.ipynb_checkpoints", "dog/deep"):  # fmt: skip
+            shutil.rmtree(clean / name)
+        own, other = load_dataset(str(clean)), load_dataset(str(junk))
+        assert own.schema == other.schema
+        assert (raw(own.features) == raw(other.features)).all()
+        assert (raw(own.labels) == raw(other.labels)).all()
+        assert own.notes == ()
+        plan = plan_architecture_search(str(junk), budget=Budget(3.0), strategy="fixed")
+        for name in ("$RECYCLE.BIN", ".DS_Store", "@eaDir", "__MACOSX"):
+            assert name in " ".join(other.notes)
+        assert "Note: skipped in the folder" in plan_text(plan, detail="prices")
+        # A file that a system makes later does not end a run for good.
+        assert (
+            plan.to_json()
+            == plan_architecture_search(str(clean), budget=Budget(3.0), strategy="fixed").to_json()
+        )
+
+    @pytest.mark.unit
+    def test_a_name_that_may_tell_of_a_record_is_not_shown(self, folder: Path):
+        (folder / "dog" / ".john smith.png").write_text("x")
+        (folder / "dog" / "jane doe").write_text("x")
+        (folder / "dog" / "jane doe.tiff").write_text("x")
+        told = " ".join(load_dataset(str(folder)).notes)
+        assert "john" not in told
+        assert "jane" not in told
+        assert "*.tiff" in told
+
+    @pytest.mark.unit
+    def test_images_without_a_class_and_classes_without_an_image_are_named(self, folder: Path):
+        write(folder / "loose.png", RED)
+        (folder / "emu").mkdir()
+        dataset = load_dataset(str(folder))
+        assert dataset.schema.class_names == ("cat", "dog", "emu")
+        assert any("1 images that are in no sub-folder" in each for each in dataset.notes)
+        assert any("emu" in each for each in dataset.notes)
+
+    @pytest.mark.unit
+    def test_one_image_is_no_data_to_train_on(self, folder: Path):
+        with pytest.raises(UsageError, match="is one image: expected a folder"):
+            load_dataset(str(folder / "dog" / "a.png"))
+
+
+class TestNewImages:
+    @pytest.mark.unit
+    @pytest.mark.parametrize("grey", [True, False])
+    def test_are_read_as_those_of_the_data(self, folder: Path, grey: bool):
+        dataset = load_dataset(str(folder), image_side=8, grey=grey)
+        schema, trained = dataset.schema, raw(dataset.features)
+        found = new_records(str(folder), schema)
+        assert (np.asarray(found) == trained).all()
+        names = ["cat/a.png", "cat/b.jpg", "dog/a.png", "dog/b.png", "dog/c.png"]
+        assert record_names(str(folder)) == names
+        assert readable(found).tolist() == [name != "dog/b.png" for name in names]
+        flat, one = folder / "dog", folder / "dog" / "c.png"
+        write(flat / "__MACOSX" / "a.png", RED)
+        assert (np.asarray(new_records(str(flat), schema)) == trained[2:]).all()
+        assert record_names(str(flat)) == ["a.png", "b.png", "c.png"]
+        assert (np.asarray(new_records(str(one), schema)) == trained[4:]).all()
+        assert record_names(str(one)) == ["c.png"]
+
+    @pytest.mark.unit
+    def test_of_no_use_are_refused(self, folder: Path, tmp_path: Path):
+        schema = load_dataset(str(folder)).schema
+        (tmp_path / "nothing").mkdir()
+        with pytest.raises(UsageError, match="holds no image"):
+            new_records(str(tmp_path / "nothing"), schema)
+        with pytest.raises(UsageError, match=r"no\.png is not there"):
+            new_records(str(tmp_path / "no.png"), schema)
+        for other in (
+            load_dataset("digits").schema,
+            Schema(shape=(3,), low=0, high=255, classes=2),
+        ):
+            with pytest.raises(UsageError, match="trained on other records"):
+                new_records(str(folder), other)
+
+    @pytest.mark.contract
+    def test_are_predicted_by_the_names_of_their_folders(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ):  # fmt: skip
+        for place in range(20):
+            write(folder / "dog" / f"{place}.png", RED)
+            write(folder / "cat" / f"{place}.png", BLUE)
+        result = search_architecture(
+            str(folder), budget=Budget(8.0), strategy="fixed", steps=5, image_side=8, grey=True,
+            out=tmp_path / "run", device="cpu",
+        )  # fmt: skip
+        assert result.classes_.tolist() == ["cat", "dog"]
+        assert set(result.predict(str(folder / "dog"))) <= {"cat", "dog"}
+        assert result.document["dataset"]["schema"]["class_names"] == ["cat", "dog"]
+        assert "cat" in result.report
+        monkeypatch.setattr("sys.argv", ["pasearch", "predict", str(result.path), str(folder)])
+        with pytest.raises(SystemExit):
+            main()
+        head, *lines = capsys.readouterr().out.splitlines()
+        assert head == "file,prediction"
+        assert {line.split(",")[1] for line in lines} <= {"cat", "dog", ""}
+        assert "dog/b.png," in lines
+        assert len(lines) == 45
