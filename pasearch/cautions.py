@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from pasearch.data.column import IDENTIFIER
-from pasearch.data.estimation import SchemaEstimate
+from pasearch.data.estimation import CLASS_FOUND, RARE_CLASS, SchemaEstimate
+from pasearch.data.schema import Schema
 from pasearch.data.split import Split, estimate_partition
 from pasearch.data.tables import AnySchema
 from pasearch.training.metrics import Metric, ScoreNoise
@@ -18,11 +21,69 @@ is more than half of all values, the score is said to be unknown."""
 MOSTLY_NOISE = "at this budget say no more than the noise"
 """What is said of training records whose sum does not stand out of the noise."""
 
+HOPELESS = 0.1
+"""The probability of finding one of two equal classes, below which a run is refused: both are then
+found with a probability of 1 % at most."""
+
 LEAST_SIGNAL = 5.0
 """Training records times mu, a class: below it accuracy is close to guessing."""
 
 LITTLE_SIGNAL = 20.0
 """Likewise: below it a model is far from what its records could teach it without noise."""
+
+MIN_CLASSES = 2
+"""Number of classes that an undeclared target has at least, if a model is to predict it."""
+
+
+def unestimable(
+    estimate: SchemaEstimate | None, classes: SchemaEstimate | None, split: Split, schema: AnySchema
+) -> list[str]:
+    """Return the reasons in public numbers why what is undeclared cannot be estimated.
+
+    Args:
+        estimate: How what is undeclared is estimated, but for a class list.
+        classes: How an undeclared class list is estimated.
+        split: Sizes of the partitions.
+        schema: The declared form of the data.
+
+    Returns:
+        Sentences, each of which ends with what to change.
+    """
+    found, slots, train = [], getattr(split, estimate_partition(split)), split.train
+    if estimate is not None and estimate.least > slots:
+        found.append(
+            f"the undeclared schema would be estimated from {slots:,} records, and a category or a "
+            f"class is found only if about {estimate.least:,} records have it: declare the schema "
+            "(`schema=`, or `pasearch check FILE --propose`), raise `epsilon=`, or add records."
+        )
+    if isinstance(schema, Schema):
+        return found  # two classes are the least that are counted of arrays
+    if classes is not None and classes.counts.count_found(HOPELESS) > train / MIN_CLASSES:
+        found.append(
+            f"the undeclared classes would be estimated from {train:,} training records, and "
+            f"{MIN_CLASSES} classes are found only if about {classes.least:,} records have each: "
+            "declare the classes (`labels=no,yes`), raise `epsilon=`, or add records."
+        )
+    return found
+
+
+def guessing(signal: float | None, schema: AnySchema, epsilon: float) -> list[str]:
+    """Return the reason in public numbers why a model can only guess, if it can.
+
+    Args:
+        signal: Signal-to-noise ratio of the released model's training, over all outputs; None if
+            nothing is trained.
+        schema: The declared form of the data.
+        epsilon: Of the whole run.
+    """
+    outputs = schema.outputs or MIN_CLASSES
+    if signal is None or signal >= LEAST_SIGNAL * outputs:
+        return []
+    return [
+        f"the signal-to-noise ratio{'' if schema.regression else ' per class'} is "
+        f"{signal / outputs:.2g} at epsilon {epsilon:g}, and below {LEAST_SIGNAL:g} a model "
+        "guesses: raise `epsilon=`, or add records."
+    ]
 
 
 def task_not_said(schema: AnySchema) -> list[str]:
@@ -31,9 +92,8 @@ def task_not_said(schema: AnySchema) -> list[str]:
     if aim is None:
         return []
     return [
-        f"nobody said whether column {aim!r} holds classes or numbers, and it is taken as classes. "
-        "If it is a number to predict, say so (`regression=True`) in a new run: what this one has "
-        "spent stays spent."
+        f"the type of target {aim!r} is not declared, so its values are taken as classes. If it is "
+        "a number to predict, use `regression=True`; otherwise declare its classes (`labels=`)."
     ]
 
 
@@ -73,13 +133,27 @@ def rare_categories(estimate: SchemaEstimate | None, split: Split) -> list[str]:
         return []
     found = (
         f"only what at least about {estimate.least:,} of them hold will be found: rarer categories "
-        "and classes are lost."
+        "are lost."
         if estimate.least <= slots
         else "that is too few to find any category or class at this budget."
     )
     return [
         f"the undeclared schema is estimated privately from {slots:,} records, and {found} Declare "
         "the schema, or have larger scored parts (`split=`)."
+    ]
+
+
+def rare_classes(estimate: SchemaEstimate | None, split: Split) -> list[str]:
+    """Warn when a class must be common to be found."""
+    if estimate is None:
+        return []
+    count = math.ceil(estimate.counts.count_found(CLASS_FOUND))
+    if not count > 2 * RARE_CLASS * split.train:
+        return []
+    return [
+        f"the undeclared classes are estimated privately from {split.train:,} training records, "
+        f"and one that fewer than about {count:,} of them have may not be found. Declare the "
+        "classes (`labels=no,yes`, or in the schema)."
     ]
 
 

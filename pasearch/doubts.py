@@ -23,18 +23,6 @@ def _estimated_target(document: dict[str, Any]) -> dict[str, Any]:
     return {} if known else target
 
 
-def without_classes(document: dict[str, Any]) -> str | None:
-    """Return that too few classes were estimated privately for a model to tell anything, if so."""
-    target = _estimated_target(document)
-    if target.get("kind") != "category" or len(target.get("categories") or ()) > 1:
-        return None
-    return (
-        f"Of column {target['name']!r} fewer than two classes were found, so this model tells "
-        "nothing. If it is a number to predict, say so (`regression=True`) in another run, at a "
-        "price of its own. Else run `pasearch check FILE`, and declare the classes (`schema=`)."
-    )
-
-
 def useless(document: dict[str, Any]) -> list[str]:
     """Return why a result says nothing, if it does; all of it is released already."""
     found, score = [], document["score"]
@@ -42,8 +30,6 @@ def useless(document: dict[str, Any]) -> list[str]:
         found.append(
             "No feature is told apart from noise at this epsilon: the choice is as good as random."
         )
-    if classless := without_classes(document):
-        found.append(classless)
     classes = schema_of(document).outputs
     if score["metric"] == "area under the ROC curve" and classes > 2:
         found.append(

@@ -170,6 +170,10 @@ class BudgetError(PasearchError):
     exit_code = 3
 
 
+class ChargedError(BudgetError):
+    """A run has ended without a model, and its whole plan stays charged. Its folder stays, too."""
+
+
 class InterruptedRunError(PasearchError):
     """A run was interrupted; the folder it names can be resumed.
 

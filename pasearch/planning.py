@@ -4,9 +4,10 @@
 
 A plan is a list of lines (a release, its partition, its event). Each dial is solved on the private
 side of what is left of its partition's budget. First stands what is estimated privately of an
-undeclared schema (three quarters of the epsilon of `validation`, or of `test`), then the fit of
-front ends (a tenth of the epsilon each, where candidates are trained); `search.plan` and
-`features.plan` add their own lines, and the printed accuracy has all of `test`.
+undeclared schema (three quarters of the epsilon of `validation`, or of `test`; for a class list a
+quarter of the epsilon of `train`, at most), then the fit of front ends (a tenth of the epsilon
+each, where candidates are trained); `search.plan` and `features.plan` add their own lines, and the
+printed accuracy has all of `test`.
 
 Everything here is arithmetic on public numbers: n, shapes, the space, the strategy.
 
@@ -26,7 +27,12 @@ from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Composed, Event, SelfComposed, Worst, from_json, to_json
-from pasearch.data.estimation import SchemaEstimate
+from pasearch.data.estimation import (
+    CLASS_FOUND,
+    RARE_CLASS,
+    SchemaEstimate,
+    undeclared_classes,
+)
 from pasearch.data.split import Split, estimate_partition
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
@@ -41,6 +47,13 @@ ESTIMATE_SHARE = 0.75
 
 ESTIMATE_DELTA = 0.1
 """The share of delta that goes to categories which one record alone might show."""
+
+CLASSES = "classes"
+"""The name of the line that an undeclared class list is charged to."""
+
+CLASS_SHARE = 0.25
+"""The largest share of epsilon that the class list takes, of the training records: at most 5 % less
+signal for the training, because squares of signals add up."""
 
 LEDGER_LEAK = 1e-3
 """The same where runs share a ledger, whose delta must do for all of them."""
@@ -113,6 +126,7 @@ class Terms:
         leak_share: The share of delta that may go to categories which one record might show.
         metric: By what models are scored, one of `METRICS`; None: the usual one.
         notes: What the plan says of the data's source: public.
+        type_failures: Reasons why the type of the target's column makes every run fail.
     """
 
     name: str
@@ -125,6 +139,7 @@ class Terms:
     leak_share: float = ESTIMATE_DELTA
     metric: str | None = None
     notes: tuple[str, ...] = ()
+    type_failures: tuple[str, ...] = ()
 
     @property
     def scored_by(self) -> Metric:
@@ -145,7 +160,7 @@ class Terms:
         """Return the fields that a plan takes over."""
         names = (
             "name", "schema", "public", "budget", "split", "most", "assumed_public", "metric",
-            "notes",
+            "notes", "type_failures",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
@@ -160,11 +175,14 @@ class Terms:
             "metric": self.metric,
         }
 
-    def warnings(self, estimate: SchemaEstimate | None, mu: float | None) -> tuple[str, ...]:
+    def warnings(
+        self, estimate: SchemaEstimate | None, classes: SchemaEstimate | None, mu: float | None
+    ) -> tuple[str, ...]:
         """Return what the user should know before it runs.
 
         Args:
-            estimate: How what is undeclared is estimated.
+            estimate: How what is undeclared is estimated, but for a class list.
+            classes: How an undeclared class list is estimated.
             mu: The dial of the released model's training, if it has one.
         """
         split, outputs = self.split, planned_form(self.schema, self.most)[1]
@@ -174,6 +192,7 @@ class Terms:
             *cautions.task_not_said(self.schema),
             *cautions.identifiers(self.schema, self.assumed_public),
             *cautions.rare_categories(estimate, split),
+            *cautions.rare_classes(classes, split),
             *cautions.mostly_noise(mu, split.train, outputs),
         )
 
@@ -187,10 +206,13 @@ class Charged:
             notes.
         lines: Everything that will be charged.
         schema_estimate: How what the schema leaves undeclared is estimated; None when nothing is.
+        class_estimate: How an undeclared class list is estimated from the training records; None
+            if the classes are declared, or one of the items of `schema_estimate`.
         auto: Why `auto` took this way, where it did.
         warnings: What the user should know before it runs.
         basis: What it was solved from and is in no other field of a result, as plain values: with
             it a result's plan can be made again (`verification`).
+        type_failures: Reasons why the type of the target's column makes every run fail.
     """
 
     name: str
@@ -200,6 +222,7 @@ class Charged:
     split: Split
     lines: tuple[Line, ...]
     schema_estimate: SchemaEstimate | None = None
+    class_estimate: SchemaEstimate | None = None
     assumed_public: tuple[str, ...] = ()
     most: int = 32
     metric: str | None = None
@@ -207,6 +230,31 @@ class Charged:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
     basis: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
+    type_failures: tuple[str, ...] = ()
+
+    @property
+    def signal(self) -> float | None:
+        """Signal-to-noise ratio of the released model's training, over all outputs.
+
+        It is the number of training records times mu. None if nothing is trained with privacy.
+        """
+        return None
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Reasons why a run of this plan is certain to fail; empty for public data.
+
+        They follow from public facts: number of records, schema, column types and budget.
+        """
+        if self.public:
+            return ()
+        return (
+            *self.type_failures,
+            *cautions.unestimable(
+                self.schema_estimate, self.class_estimate, self.split, self.schema
+            ),
+            *cautions.guessing(self.signal, self.schema, self.budget.epsilon),
+        )
 
     @property
     def parts(self) -> tuple[Any, ...]:
@@ -293,7 +341,12 @@ class Charged:
 
         Of a schema that is not estimated privately yet, there is nothing to say.
         """
-        return [] if self.schema_estimate is None else list(self.schema.describe_items())
+        return list(self.schema.describe_items()) if self.estimates_schema else []
+
+    @property
+    def estimates_schema(self) -> bool:
+        """Whether anything undeclared is estimated privately."""
+        return not (self.schema_estimate is None and self.class_estimate is None)
 
     def __str__(self) -> str:
         """Return the plan as text: what will be released, and its price."""
@@ -349,10 +402,14 @@ class Charged:
             "schema_estimate": None
             if self.schema_estimate is None
             else self.schema_estimate.to_json(),
+            "class_estimate": None
+            if self.class_estimate is None
+            else self.class_estimate.to_json(),
             "assumed_public": list(self.assumed_public),
             "data_is_public": self.public,
             "auto": self.auto,
             "warnings": list(self.warnings),
+            "refusals": list(self.refusals),
         }
 
 
@@ -381,11 +438,16 @@ def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event
     }
 
 
-def solve_estimate(terms: Terms, dials: Dials) -> tuple[SchemaEstimate | None, list[Line]]:
-    """Return how what is undeclared is estimated, and its lines; None where all is declared."""
-    items, budget = len(terms.schema.undeclared), terms.budget
+Estimates = tuple[SchemaEstimate | None, SchemaEstimate | None, list[Line]]
+"""How what is undeclared is estimated, how a class list is, and the lines of both."""
+
+
+def solve_estimate(terms: Terms, dials: Dials) -> Estimates:
+    """Return how what is undeclared is estimated; None for what is declared."""
+    classes, lines = _solve_classes(terms, dials)
+    items, budget = len(terms.schema.undeclared) - (classes is not None), terms.budget
     if not items:
-        return None, []
+        return None, classes, lines
     partition = estimate_partition(terms.split)
     delta = terms.leak_share * known_delta(budget) / items
 
@@ -399,7 +461,34 @@ def solve_estimate(terms: Terms, dials: Dials) -> tuple[SchemaEstimate | None, l
         *SIGMA_RANGE,
     )
     event = estimate(sigma).event
-    return estimate(sigma), [Line(name="schema", partition=partition, event=event, count=items)]
+    line = Line(name="schema", partition=partition, event=event, count=items)
+    return estimate(sigma), classes, [line, *lines]
+
+
+def _solve_classes(terms: Terms, dials: Dials) -> tuple[SchemaEstimate | None, list[Line]]:
+    """Return how an undeclared class list is estimated from the training records, and its line.
+
+    Portions are partitions of their own: there the class list is one of the items of the schema.
+    """
+    if terms.split.portions > 1 or undeclared_classes(terms.schema) is None:
+        return None, []
+    budget, delta = terms.budget, terms.leak_share * known_delta(terms.budget)
+
+    def estimate(sigma: float) -> SchemaEstimate:
+        return SchemaEstimate(noise_multiplier=sigma, delta=delta, most=terms.most)
+
+    # The count that is found is 1 + sigma times a constant: less noise than this is not needed.
+    far = 1e3
+    slope = (estimate(far).counts.count_found(CLASS_FOUND) - 1.0) / far
+    enough = max(SIGMA_RANGE[0], (RARE_CLASS * terms.split.train - 1.0) / slope)
+    sigma = dials.smallest(
+        CLASSES,
+        lambda value: estimate(value).event,
+        Budget(CLASS_SHARE * budget.epsilon, budget.delta),
+        enough, SIGMA_RANGE[1],
+    )  # fmt: skip
+    event = estimate(sigma).event
+    return estimate(sigma), [Line(name=CLASSES, partition="train", event=event, count=1)]
 
 
 def solve_front_ends(

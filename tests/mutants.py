@@ -1060,6 +1060,30 @@ MUTANTS = (
         "test_verification.py",
     ),
     Mutant(
+        "refusal: a run that is certain to fail begins",
+        "    request = prepared.request\n    check_not_refused(prepared)\n",
+        "    request = prepared.request\n",
+        "test_refusals.py",
+    ),
+    Mutant(
+        "refusal: force does not matter",
+        "if not reasons or prepared.request.force:",
+        "if not reasons:",
+        "test_refusals.py",
+    ),
+    Mutant(
+        "classes: one class is trained on",
+        "    _check_classes_found(plan, estimated, keys)\n",
+        "",
+        "test_refusals.py",
+    ),
+    Mutant(
+        "classes: the list is estimated with the noise of many items",
+        "Budget(CLASS_SHARE * budget.epsilon, budget.delta),",
+        "Budget(CLASS_SHARE * budget.epsilon / 4, budget.delta),",
+        "test_refusals.py",
+    ),
+    Mutant(
         "imports: upwards",
         "draws = math.ceil(q * n + 4 * math.sqrt(q * n)) + 4",
         "from pasearch.search import engine\n        draws = 2 * n if engine else 4",

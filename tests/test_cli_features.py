@@ -141,7 +141,8 @@ class TestSchema:
     def test_is_estimated_unless_said_otherwise(self, run: Run, people: Path):
         code, estimated, _ = run("features", people, *QUICK, "--method", "all", "--dry-run")
         assert code == 0
-        assert "Undeclared, so estimated privately from the test records" in estimated
+        assert "Undeclared, so estimated privately before the first training" in estimated
+        assert "from the test records" in estimated
         code, read, _ = run(
             "features", people, *QUICK, "--method", "all", "--dry-run", "--assume-public-schema"
         )

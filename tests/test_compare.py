@@ -300,7 +300,7 @@ class TestRefused:
             ({"repeats": 0}, "whole number"), ({"repeats": True}, "whole number"),
             ({"repeats": 10**6}, "trainings"), ({"workers": 0}, "whole number"),
             ({"epsilon": 0.0}, "above 0"), ({"epsilon": float("nan")}, "above 0"),
-            ({"epsilon": 0.001}, "larger `epsilon=`"), ({"delta": 0.5}, "below 1/n"),
+            ({"delta": 0.5}, "below 1/n"),
             ({"seed": -1}, "Seed"), ({"steps": 0}, "whole number"),
             ({"batch": 10**6}, "batch"), ({"metric": "mae"}, "metric"),
             ({"strategy": "rs"}, "does not take"), ({"budget": 1}, "does not take"),

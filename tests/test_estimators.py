@@ -99,8 +99,8 @@ def handed(monkeypatch: pytest.MonkeyPatch):
 
 CHECKS = parametrize_with_checks(
     [
-        PrivateArchitectureSearchClassifier(**PUBLIC),
-        PrivateArchitectureSearchRegressor(**{**PUBLIC, "space": "fcn"}),
+        PrivateArchitectureSearchClassifier(**PUBLIC, force=True),
+        PrivateArchitectureSearchRegressor(**{**PUBLIC, "space": "fcn", "force": True}),
     ]
 )
 

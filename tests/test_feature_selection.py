@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from pasearch.api.resume import resume
 from pasearch.api.search import search_architecture
 from pasearch.data.frames import TYPES
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.features import plan as planning
 from pasearch.features import subsets
 from pasearch.features.chosen import Chosen
 from pasearch.features.engine import PrivateReads
@@ -130,25 +128,6 @@ class TestReports:
         assert "age: a number in [1, 2]" in report_html(document)
         assert "age: a number in [1, 2]" in json.dumps(card_json(document))
         assert r"age: a number in \[1, 2\]" in card_markdown(document)
-
-    @pytest.mark.contract
-    def test_a_model_without_classes_is_warned_of_wherever_it_is_shown(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ):
-        monkeypatch.setattr(planning, "_check_findable", lambda *arguments: None)
-        people = frame().assign(pay="low")  # a single class can be found
-        with pytest.warns(UserWarning, match="fewer than two classes"):
-            result = select_features(
-                people, target="pay", budget=Budget(2.0, 1e-5), out=tmp_path / "x", method="all",
-                device="cpu",
-            )  # fmt: skip
-        (said,) = [line for line in result.document["warnings"] if "two classes" in line]
-        page = (tmp_path / "x/release/report.html").read_text()
-        assert said.split(". If")[0].split("fewer")[1] in page
-        text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", page))
-        assert "pasearch check DATA --propose schema.toml" in text
-        assert "the classes were not found" in page
-        assert "larger budget" not in page, "it is not what helps"
 
     @pytest.mark.unit
     @pytest.mark.parametrize(("told", "useless"), [(0.0, True), (0.01, True), (0.5, False)])

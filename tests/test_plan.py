@@ -365,14 +365,15 @@ def named(plan: Plan, name: str) -> list:
 
 
 AGE = Column(name="age", low=0, high=90)
-UNDECLARED: dict[str, tuple[Schema | TableSchema, int]] = {
-    "bounds": (Schema(shape=(5,), classes=3), 1),
-    "classes": (Schema(shape=(5,), low=0.0, high=1.0), 1),
-    "both": (Schema(shape=(5,)), 2),
-    "a number": (Schema(shape=(5,), regression=True), 2),
-    "table": (TableSchema(columns=(AGE, Column(name="b")), target=Column(name="c")), 2),
-    "target": (TableSchema(columns=(AGE,), target=Column(name="c", kind="number")), 1),
+UNDECLARED: dict[str, tuple[Schema | TableSchema, int, bool]] = {
+    "bounds": (Schema(shape=(5,), classes=3), 1, False),
+    "classes": (Schema(shape=(5,), low=0.0, high=1.0), 0, True),
+    "both": (Schema(shape=(5,)), 1, True),
+    "a number": (Schema(shape=(5,), regression=True), 2, False),
+    "table": (TableSchema(columns=(AGE, Column(name="b")), target=Column(name="c")), 1, True),
+    "target": (TableSchema(columns=(AGE,), target=Column(name="c", kind="number")), 1, False),
 }
+"""Schemas, how many items of them are estimated from the scored slots, and whether a class list."""
 
 
 class TestUndeclared:
@@ -382,14 +383,21 @@ class TestUndeclared:
     @pytest.mark.parametrize("strategy", ["fixed", "rs"])
     @pytest.mark.parametrize("what", UNDECLARED)
     def test_has_one_line_that_counts_its_items(self, what: str, strategy: str):
-        schema, items = UNDECLARED[what]
+        schema, items, classes = UNDECLARED[what]
         plan = priced(schema, strategy=strategy)
-        (line,) = named(plan, "schema")
-        assert line.count == items == len(schema.undeclared)
-        assert line.partition == plan.estimate_partition
-        assert line.partition == ("validation" if strategy == "rs" else "test")
-        assert plan.schema_estimate is not None
-        assert line.event == plan.schema_estimate.event
+        assert items + classes == len(schema.undeclared)
+        for line in named(plan, "schema"):
+            assert line.count == items
+            assert line.partition == plan.estimate_partition
+            assert line.partition == ("validation" if strategy == "rs" else "test")
+            assert plan.schema_estimate is not None
+            assert line.event == plan.schema_estimate.event
+        for line in named(plan, "classes"):
+            assert (line.count, line.partition) == (1, "train")
+            assert plan.class_estimate is not None
+            assert line.event == plan.class_estimate.event
+        assert len(named(plan, "schema")) == bool(items)
+        assert len(named(plan, "classes")) == classes
         assert "estimated privately from" in plan_text(plan)
         for name in schema.undeclared:
             assert name in plan_text(plan)
@@ -445,13 +453,17 @@ class TestUndeclared:
         strategy=st.sampled_from(["fixed", "rs"]),
     )
     def test_leaves_training_its_whole_epsilon(self, epsilon: float, what: str, strategy: str):
-        plan = priced(UNDECLARED[what][0], epsilon, strategy=strategy)
+        schema, items, classes = UNDECLARED[what]
+        plan = priced(schema, epsilon, strategy=strategy)
         total, by_partition = plan.prices
         assert total.epsilon <= epsilon
         assert by_partition["train"].epsilon >= 0.98 * epsilon
         own = priced(KNOWN, epsilon, strategy=strategy)
         # A dial is solved to within a thousandth, from where the other lines leave it.
-        assert plan.trial_mu == pytest.approx(own.trial_mu, rel=1e-3), "training pays nothing of it"
+        paid = 0.08 if classes else 1e-3
+        assert plan.trial_mu == pytest.approx(own.trial_mu, rel=paid), "but for the class list"
+        if not items:
+            return
         alone = price_partitions({"x": events_by_partition(named(plan, "schema"))[
             plan.estimate_partition]}, plan.delta)[0]  # fmt: skip
         assert alone.epsilon <= ESTIMATE_SHARE * epsilon
@@ -471,7 +483,7 @@ class TestUndeclared:
 
     @pytest.mark.unit
     def test_more_items_share_the_same_epsilon(self):
-        one, two = (priced(UNDECLARED[what][0]) for what in ("bounds", "both"))
+        one, two = (priced(UNDECLARED[what][0]) for what in ("bounds", "a number"))
         assert one.schema_estimate is not None
         assert two.schema_estimate is not None
         assert two.schema_estimate.noise_multiplier > one.schema_estimate.noise_multiplier
@@ -479,9 +491,11 @@ class TestUndeclared:
 
     @pytest.mark.unit
     def test_the_plan_reads_no_value_of_it(self):
-        for schema, _ in UNDECLARED.values():
+        for schema, items, classes in UNDECLARED.values():
             plan = priced(schema, strategy="rs")
-            assert json.loads(json.dumps(plan.to_json(), allow_nan=False))["schema_estimate"]
+            planned = json.loads(json.dumps(plan.to_json(), allow_nan=False))
+            assert bool(planned["schema_estimate"]) == bool(items)
+            assert bool(planned["class_estimate"]) == classes
 
     @pytest.mark.unit
     def test_a_declared_schema_buys_nothing(self):

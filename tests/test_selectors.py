@@ -79,7 +79,7 @@ def frame(n: int = 1200) -> tuple[pd.DataFrame, np.ndarray]:
 CHECKS = parametrize_with_checks(
     [
         PrivateCFS(assume_public_schema=True),
-        PAFS(assume_public_schema=True, **SMALL),
+        PAFS(assume_public_schema=True, force=True, **SMALL),
         PrivatePCA(assume_public_schema=True),
     ]
 )

@@ -60,8 +60,9 @@ def measured(
     start = time.perf_counter()
     said: dict[str, Any] = {} if bought else {"schema": SCHEMA}
     prepared = prepare(
-        source, budget=Budget(epsilon), method=method, trainer=trainer, seed=seed, **said
-    )
+        source, budget=Budget(epsilon), method=method, trainer=trainer, seed=seed,
+        force=True, **said,  # at every epsilon of the study
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         result = run(prepared, out=Path(folder) / "run")
         model, took = result.model, result.document["strategy"]

@@ -294,6 +294,7 @@ def of_pool(
         found = select_features(
             data, budget=Budget(epsilon), data_root=options.data_root, seed=seed, trainer="dpsgd",
             out=f"{folder}/run", **POOLS[arm],
+            force=True,  # at every epsilon of the study
         )  # fmt: skip
     taken = round(time.process_time() - start, 1)
     return {"accuracy": found.test_accuracy, "repeats": 1, "processor": taken}

@@ -45,6 +45,7 @@ def measured(folder: Path, declared: bool, epsilon: float, arm: str, seed: int) 
         given: dict[str, Any] = {
             "schema": DECLARED if declared else path / "schema.toml", "seed": seed,
             "budget": Budget(epsilon, 1e-5), "out": path / "run", "device": "cpu",
+            "force": True,  # at every epsilon of the study
         }  # fmt: skip
         if arm == "features":
             result = select_features(folder / "adult.csv", method="all", **given)

@@ -105,6 +105,7 @@ def trained(options: argparse.Namespace, recipe: str, epsilon: float, seed: int)
         seed=seed,
         device=options.device,
         cache=options.cache,
+        force=True,  # at every epsilon of the study
         **steps,
     )
     with tempfile.TemporaryDirectory() as folder:

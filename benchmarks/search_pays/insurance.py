@@ -203,6 +203,7 @@ def measured(known: Known, data: str, arm: str, epsilon: float, seed: int) -> di
         given |= {
             "schema": path / "schema.toml", "seed": seed, "budget": Budget(epsilon),
             "device": "cpu", "assume_public_schema": True,
+            "force": True,  # at every epsilon of the study
         }  # fmt: skip
         plan = plan_architecture_search(path / f"{name}.csv", **given)
         if way == "auto" and plan.strategy.name == "fixed" and fixed is not None:

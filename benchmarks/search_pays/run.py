@@ -104,7 +104,8 @@ def kind_of(options: argparse.Namespace) -> str:
 def run_of(data: Any, settings: dict[str, Any], epsilon: float, seed: int) -> dict[str, Any]:
     """Return what a run released."""
     start = time.perf_counter()
-    prepared = prepare(data, budget=Budget(epsilon), seed=seed, **settings)
+    # The study compares strategies at epsilons at which some of them only guess.
+    prepared = prepare(data, budget=Budget(epsilon), seed=seed, force=True, **settings)
     with tempfile.TemporaryDirectory() as folder:
         result = run(prepared, out=Path(folder) / "run", progress=None)
     document = result.document

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pasearch.spaces.candidate import Candidate
 
 OF_DATA = (
-    "schema", "target", "quotes", "columns", "separator", "regression", "metric", "bounds",
-    "classes", "image_side", "grey", "max_categories", "split", "data_root",
+    "schema", "target", "quotes", "columns", "separator", "regression", "labels", "metric",
+    "bounds", "classes", "image_side", "grey", "max_categories", "split", "data_root",
 )  # fmt: skip
 """What may be said of the data, as `search_architecture` takes it."""
 

@@ -32,7 +32,7 @@ from pasearch.crossover.workflows import (
     comparison,
     models_to_compare,
 )
-from pasearch.errors import UsageError
+from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.space import space as named_space
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 TAKES = (
     *(name for name, _, option in options_of(SearchRequest) if option.group == DATA),
-    "data_is_public", "steps", "batch", "learning_rate", "device",
+    "data_is_public", "steps", "batch", "learning_rate", "device", "force",
 )  # fmt: skip
 """Options of `search_architecture` that a comparison has too."""
 
@@ -89,11 +89,12 @@ def compare_workflows(
         workers: How many processes train side by side; None: one a core.
         on_training: Called with (trainings finished, all trainings).
         options: Others of `search_architecture`, those of its data (schema, target, bounds, metric,
-            split ...) and steps, batch, learning_rate, device.
+            split ...) and steps, batch, learning_rate, device, force.
 
     Raises:
         UsageError: Private records, a space that is not known, does not fit or has one candidate,
-            an epsilon at which a model would guess, or another argument that cannot be; nothing was
+            or another argument that cannot be; nothing was trained.
+        BudgetError: An epsilon at which a model would guess, without `force=True`; nothing was
             trained.
 
     Cost: none: only records that were declared public are read.
@@ -116,7 +117,7 @@ def _compared(request: SearchRequest, candidates: int, trained: dict[str, Any]) 
     models = _models(plan, dataset, candidates, keys)
     plan_of = _alone(request, dataset, plan.split)
     plans = [plan_of(each) for each in models]
-    signal = _checked_signal(plans[0], dataset)
+    signal = _checked_signal(plans[0], force=request.force)
     slots = plan.split.slots(keys.stream("split").generator())
     study = Study(
         dataset=dataset, models=models, settings=[[setting_of(each)] for each in plans],
@@ -207,18 +208,19 @@ def _alone(request: SearchRequest, dataset: Dataset, split: Split) -> Callable[[
     return planned
 
 
-def _checked_signal(plan: Plan, dataset: Dataset) -> float:
-    """Return the signal-to-noise per output of a training with privacy.
+def _checked_signal(plan: Plan, *, force: bool) -> float:
+    """Return the signal-to-noise ratio per output of a training with privacy.
 
     Raises:
-        UsageError: It is so low that a model would guess.
+        BudgetError: It is so low that a model would guess, and that is not forced.
     """
-    assert plan.trial_mu is not None
-    signal = plan.trial_mu * plan.split.train / dataset.schema.outputs
-    if not signal >= LEAST_SIGNAL:
-        raise UsageError(
+    assert plan.signal is not None
+    signal = plan.signal / plan.schema.outputs
+    if not (signal >= LEAST_SIGNAL or force):
+        raise BudgetError(
             f"epsilon is {plan.budget.epsilon:g}: {plan.split.train:,} training records have a "
-            f"signal-to-noise of {signal:.2g} per output there, and below {LEAST_SIGNAL:g} a model "
-            "guesses, whichever is chosen. Take a larger `epsilon=`, or more records."
+            f"signal-to-noise ratio of {signal:.2g} per output there, and below {LEAST_SIGNAL:g} a "
+            "model guesses, whichever is chosen. Raise `epsilon=`, add records, or compare all the "
+            "same with `force=True`."
         )
     return signal

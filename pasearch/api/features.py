@@ -6,7 +6,6 @@ Source: Bao et al., sections V-B and VIII-B; docs/rules.md, rules 1, 11 and 12; 
 from __future__ import annotations
 
 import shutil
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +35,6 @@ from pasearch.api.resolve import (
 )
 from pasearch.api.trainers import check_trainers
 from pasearch.data.partitions import Dataset
-from pasearch.doubts import without_classes
 from pasearch.errors import UsageError
 from pasearch.features import selectors
 from pasearch.features.auto import choose
@@ -92,10 +90,7 @@ def select_features(request: FeatureRequest) -> FeatureResult:
         >>> result = select_features(frame, schema=schema, budget=Budget(1.0))
         >>> result.features, result.price, result.predict(new)
     """
-    result = run(prepared(request))
-    if line := without_classes(result.document):
-        warnings.warn(line, UserWarning, stacklevel=3)
-    return result
+    return run(prepared(request))
 
 
 def prepared(request: FeatureRequest, dataset: Dataset | None = None) -> Prepared[FeaturePlan]:

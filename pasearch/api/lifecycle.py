@@ -24,6 +24,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.api.binding import check_surroundings, fingerprint, versions
 from pasearch.api.request import MEMORY, Request
 from pasearch.api.resolve import device_of
+from pasearch.cautions import MIN_CLASSES
 from pasearch.data.declared import plain_json
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import is_path
@@ -31,6 +32,7 @@ from pasearch.doubts import useless
 from pasearch.effects import effects_of
 from pasearch.errors import (
     BudgetError,
+    ChargedError,
     InterruptedRunError,
     MachineError,
     PasearchError,
@@ -38,7 +40,7 @@ from pasearch.errors import (
     system_words,
 )
 from pasearch.files import parse_json, read_json
-from pasearch.planning import SELECTION_RULES, events_by_partition
+from pasearch.planning import CLASSES, SELECTION_RULES, events_by_partition
 from pasearch.registry import outside_parts
 from pasearch.results import SCHEMA_VERSION, digest, model_name
 from pasearch.runs.cluster import Cluster
@@ -85,6 +87,23 @@ class Prepared(Generic[Solved]):
     given: Candidate | None = None
 
 
+def check_not_refused(prepared: Prepared[Any]) -> None:
+    """Refuse a run that is certain to fail, unless the request forces it.
+
+    Raises:
+        BudgetError: Public facts show that it would fail; nothing was read or charged.
+    """
+    reasons = prepared.plan.refusals
+    if not reasons or prepared.request.force:
+        return
+    first, *others = reasons
+    raise BudgetError(
+        f"This run is certain to fail, so nothing was read or charged: {first} To run it all the "
+        "same, use `force=True`.",
+        *others,
+    )
+
+
 @contextmanager
 def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Iterator[RunFolder]:
     """Make a run's folder, and take it away again if the run is refused before it has spent.
@@ -99,11 +118,13 @@ def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Ite
 
     Raises:
         UsageError: No such device or folder, a ledger without a total: nothing was written.
+        BudgetError: The run is certain to fail and is not forced: nothing was written.
         InterruptedRunError: The user stopped it.
     """
     from pasearch.runs.folder import RunFolder
 
     request = prepared.request
+    check_not_refused(prepared)
     device_of(request)
     if not prepared.plan.public:
         check_total(request)
@@ -114,6 +135,9 @@ def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Ite
         with _reporting_loss(folder):
             yield folder
             folder.hide_times()
+    except ChargedError:
+        folder.hide_times()
+        raise
     except (UsageError, BudgetError):
         if not _has_begun(folder) or not _has_spent(folder):
             folder.discard()
@@ -637,19 +661,43 @@ def estimate_schema(
         keys: The run's secret randomness.
         folder: The estimate is kept in `private/`, so a resume makes none twice.
 
-    Cost: the plan's line "schema", on the partition that has epsilon to spare.
+    Raises:
+        ChargedError: Fewer than two classes were found. The run ends, and stays charged.
+
+    Cost: the plan's line "classes", on the training records, and its line "schema", on the
+        partition that has epsilon to spare.
     """
-    estimate, schema = plan.schema_estimate, plan.schema
-    if estimate is None:
+    if not plan.estimates_schema:
         return plan
-    path = folder.private / "schema.json"
+    schema, path = plan.schema, folder.private / "schema.json"
     if path.exists():
         estimated = type(schema).from_json(read_json(path, "a schema", follow=False))
     else:
-        cells = dataset[plan.estimate_partition].cells()
-        items = [f"item {number}" for number in range(len(schema.undeclared))]
-        with ledger.charged("schema", cells, key=items) as (features, labels):
-            estimated = estimate.estimate(schema, features, labels, keys.stream("schema"))
+        estimated = schema
+        if (classes := plan.class_estimate) is not None:
+            with ledger.charged(CLASSES, dataset["train"].labels(), key=CLASSES) as labels:
+                estimated = classes.estimate_classes(schema, labels, keys.stream(CLASSES))
+        if (estimate := plan.schema_estimate) is not None:
+            cells = dataset[plan.estimate_partition].cells()
+            items = [f"item {number}" for number in range(len(estimated.undeclared))]
+            with ledger.charged("schema", cells, key=items) as (features, labels):
+                estimated = estimate.estimate(estimated, features, labels, keys.stream("schema"))
         folder.atomic_write("schema.json", json.dumps(estimated.to_json()))
+    _check_classes_found(plan, estimated, keys)
     dataset.adopt(estimated)
     return replace(plan, schema=estimated)
+
+
+def _check_classes_found(plan: Plan | FeaturePlan, schema: Any, keys: Keys) -> None:
+    """End a run whose released class list has fewer than two classes: no model can be trained."""
+    classes = None if schema.regression else getattr(schema.target, "categories", None)
+    if classes is None or len(classes) >= MIN_CLASSES:
+        return
+    keys.destroy()
+    found = f"only {classes[0]!r} was found" if classes else "no class was found"
+    raise ChargedError(
+        f"The classes of {schema.target.name!r} were estimated privately and {found}, so no model "
+        f"was trained. The whole plan stays charged, epsilon {plan.price.epsilon:.4g}. Declare the "
+        "classes in a new run (`labels=no,yes`, `classes` of an estimator, or a schema), or use "
+        "`regression=True` if the target is a number."
+    )

@@ -146,6 +146,14 @@ class Request:
         DATA, usual="comma, semicolon, tab or |: which the header has; a comma if there is none",
     )  # fmt: skip
     regression: bool = said(False, "Predict a number, not a class.", DATA)
+    labels: str | Sequence[Any] | None = said(
+        None,
+        "Declared classes of a table's target: with commas between, such as no,yes. In Python also "
+        "a list.",
+        DATA,
+        usual="those of the schema; without one estimated privately",
+        reads=str,
+    )
     metric: str | None = said(
         None,
         "By what candidates are compared and the test is reported: accuracy, balanced-accuracy, "
@@ -192,6 +200,12 @@ class Request:
         False,
         "Read what the schema leaves undeclared from the records, uncharged. Not private.",
         PUBLIC,
+    )
+    force: bool = said(
+        False,
+        "Run and charge even if public facts (number of records, schema, column types, epsilon) "
+        "show that the run will fail.",
+        RUN,
     )
     device: str = said("auto", "auto, cpu or cuda.", RUN)
     executor: str = said(

@@ -22,7 +22,9 @@ from pasearch.api.request import Request
 from pasearch.data.array_file import from_arrays
 from pasearch.data.built_in import BUILT_IN
 from pasearch.data.declared import schema_of_given
+from pasearch.data.estimation import undeclared_classes
 from pasearch.data.partitions import Dataset
+from pasearch.data.schema_file import target_of_task
 from pasearch.data.sources import DECLARATIONS, load_dataset, useful
 from pasearch.data.split import SHARES, Split, make_split
 from pasearch.data.tables import AnySchema, TableSchema
@@ -104,7 +106,7 @@ def of_frame(frame: Any, request: Request) -> Dataset:
 
     Types that are none of texts are listed as taken as public: see `data.frames`.
     """
-    from pasearch.data.frames import TYPES, cells_of, kind_of, names_of
+    from pasearch.data.frames import TYPES, cells_of, kind_of, names_of, target_failures
     from pasearch.data.tables import undeclared
 
     names = names_of(frame)
@@ -122,8 +124,8 @@ def of_frame(frame: Any, request: Request) -> Dataset:
         raise UsageError("The frame has fewer than two columns: expected features and a target.")
     schema = undeclared(names, names[-1]) if declared is None else declared
     schema = schema.for_header(names, where="The frame", target=request.target)
-    if request.regression:
-        schema = replace(schema, target=replace(schema.target, kind="number"))
+    task = {"regression": request.regression, "labels": request.labels}
+    schema = replace(schema, target=target_of_task(schema.target, **task))
     typed = any(kind_of(dtype) is not None for dtype in frame.dtypes)
     cells = cells_of(frame)
     places = {name: place for place, name in enumerate(names)}
@@ -136,6 +138,7 @@ def of_frame(frame: Any, request: Request) -> Dataset:
         public=request.data_is_public,
         official_test=schema.official_test,
         assumed=(TYPES,) if typed and not request.data_is_public else (),
+        type_failures=target_failures(schema.target, frame.dtypes.iloc[places[schema.target.name]]),
     )
 
 
@@ -256,7 +259,7 @@ def _shares_to_estimate(
     From public numbers: n, the budget, and how many items are undeclared. Where even `MOST_SHARE`
     is not enough, what is estimated is poor anyway, and the records are left to the training.
     """
-    items = len(dataset.schema.undeclared)
+    items = len(dataset.schema.undeclared) - (undeclared_classes(dataset.schema) is not None)
     if not (isinstance(dataset.schema, TableSchema) and items):
         return None
     total = request.total.resolve(dataset.n)
@@ -291,4 +294,5 @@ def terms_of(request: Request, dataset: Dataset, split: Split, assumed: tuple[st
         leak_share=ESTIMATE_DELTA if request.ledger is None else LEDGER_LEAK,
         metric=request.metric,
         notes=dataset.notes,
+        type_failures=dataset.type_failures,
     )

@@ -69,6 +69,9 @@ Workers = Annotated[
     int | None, typer.Option("--workers", help="Trainings at a time. [default: one a core]")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Of split, candidates and noise.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Compare at an epsilon at which models only guess, too.")
+]
 Out = Annotated[Path | None, typer.Option("--out", help="A new .json file for the comparison.")]
 
 
@@ -93,6 +96,7 @@ def compare(
     device: Device = "auto",
     workers: Workers = None,
     seed: Seed = 0,
+    force: Force = False,
     out: Out = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -108,7 +112,7 @@ def compare(
     given: dict[str, Any] = {
         "schema": schema, "target": target, "regression": regression or None, "metric": metric,
         "bounds": bounds, "classes": classes, "data_root": data_root, "steps": steps,
-        "batch": batch,
+        "batch": batch, "force": force or None,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     found = compare_workflows(

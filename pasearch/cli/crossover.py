@@ -82,6 +82,7 @@ Root = Annotated[Path | None, typer.Option("--data-root", help="torchvision's fo
 Steps = Annotated[int | None, typer.Option("--steps", help="Of one training.")]
 Batch = Annotated[int | None, typer.Option("--batch", help="Expected batch size.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Force = Annotated[bool, typer.Option("--force", help=SAID["force"])]
 Seed = Annotated[int, typer.Option("--seed", help="Of splits and noise.")]
 
 
@@ -111,6 +112,7 @@ def crossover(
     ray_address: RayAddress = None,
     gpus_per_worker: Gpus = None,
     seed: Seed = 0,
+    force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -131,7 +133,8 @@ def crossover(
     if eps is not None:
         _paid(
             data, models, given,
-            {"eps_grid": eps_grid, "repeats": repeats, "out": out}, Budget(eps, delta),
+            {"eps_grid": eps_grid, "repeats": repeats, "out": out, "force": force or None},
+            Budget(eps, delta),
             free={"proxy": proxy, "data_is_public": data_is_public, "resume": resume, "seed": seed},
             how={"dry_run": dry_run, "as_json": as_json, "quiet": quiet},
         )  # fmt: skip

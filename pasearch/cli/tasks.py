@@ -66,10 +66,12 @@ def do_task(
     if dry_run:
         _show_plan(prepared, as_json=as_json, quiet=quiet, alone=True, verbose=verbose)
         return
+    from pasearch.api.lifecycle import check_not_refused
     from pasearch.api.resolve import device_of
     from pasearch.progress import told
 
     device_of(prepared.request)
+    check_not_refused(prepared)
     with _read_by("The run was not begun."):
         _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False, verbose=verbose)
     with told(prepared.plan.trainings, show=not (quiet or as_json)) as bar:

@@ -79,7 +79,7 @@ class CsvFile(Source):
         "the path of a table (.csv, .tsv, .data, or one of these and .gz, .bz2, .xz or .zst behind)"
     )
     suffixes = (*PLAIN, *(plain + packed for plain in PLAIN for packed in COMPRESSED))
-    uses = ("target", "schema", "quotes", "columns", "separator", "regression")
+    uses = ("target", "schema", "quotes", "columns", "separator", "regression", "labels")
 
     def takes(self, data: str) -> bool:
         """Return whether the name ends as one of its files."""

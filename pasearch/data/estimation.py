@@ -9,7 +9,9 @@ price, noise multiplier sigma and a leak delta, whatever it turns out to be:
              then its bounds and bins or its categories (sigma / sqrt(.9)). Otherwise those alone
 
 An estimate is a release: every later step, on any partition, may use it. It is made from the slots
-of scores or of the test, which have epsilon to spare, so training keeps all of its own.
+of scores or of the test, which have epsilon to spare. A class list is made from the training slots,
+because without it no model can be trained: they are most of the records, so that a rare class is
+found at a small part of their epsilon (`planning.solve_classes`).
 
 Source: docs/rules.md, rule 13. Proof: docs/guarantees/estimated-schema.md.
 """
@@ -32,6 +34,13 @@ from pasearch.runs.estimates import CategoryCounts, ClassCount, NumberBounds, fi
 from pasearch.runs.keys import Stream
 from pasearch.runs.quantiles import NumberBins, bins_of
 from pasearch.runs.sums import GaussianSum
+
+RARE_CLASS = 0.01
+"""The share of the training records that a class shall need to be found: the noise of the class
+list is no smaller than that takes."""
+
+CLASS_FOUND = 0.99
+"""The probability with which a class of that share is found, if the budget allows it."""
 
 KIND_SHARE = 0.1
 """The share of a column's price, 1 / sigma^2, that asks whether it holds numbers."""
@@ -67,6 +76,34 @@ class SchemaEstimate:
     def least(self) -> int:
         """How many slots must hold a category, about, for it to be estimated privately."""
         return self._categories(1.0).threshold
+
+    @property
+    def counts(self) -> CategoryCounts:
+        """The mechanism that finds the categories, or classes, of one item."""
+        return self._categories(1.0)
+
+    def estimate_classes(self, schema: AnySchema, labels: Any, stream: Stream) -> AnySchema:
+        """Return the schema with its undeclared classes estimated privately from these slots.
+
+        Args:
+            schema: With undeclared classes: see `undeclared_classes`.
+            labels: Of the slots, (slots,).
+            stream: The release's own randomness.
+
+        Returns:
+            The schema with its classes, which are a release; other columns stay as they are.
+
+        Cost: `event`, once.
+        """
+        if isinstance(schema, Schema):
+            return replace(schema, classes=self._count_classes(labels, stream))
+        target = self._of_column(schema.target, labels, True, True, stream)
+        return schema.completed({target.name: target})
+
+    def _count_classes(self, labels: Any, stream: Stream) -> int:
+        """Return the number of classes of arrays: their labels are whole numbers from 0."""
+        counted = ClassCount(noise_multiplier=self.noise_multiplier, most=self.most)
+        return counted.release(labels, stream.child("target"))
 
     def estimate(self, schema: AnySchema, features: Any, labels: Any, stream: Stream) -> AnySchema:
         """Return the schema with everything undeclared estimated privately from these slots.
@@ -104,8 +141,7 @@ class SchemaEstimate:
         if "target" in schema.undeclared and schema.regression:
             values["target"] = self._bounds(1.0).release(labels, stream.child("target"))
         elif "target" in schema.undeclared:
-            classes = ClassCount(noise_multiplier=self.noise_multiplier, most=self.most)
-            values["classes"] = classes.release(labels, stream.child("target"))
+            values["classes"] = self._count_classes(labels, stream)
         return replace(schema, **values)
 
     def _common_bounds(self, features: np.ndarray, stream: Stream) -> tuple[float, float]:
@@ -161,6 +197,12 @@ class SchemaEstimate:
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         return asdict(self)
+
+
+def undeclared_classes(schema: AnySchema) -> str | None:
+    """Return the item of a schema's `undeclared` that is its class list; None without one."""
+    name = "target" if isinstance(schema, Schema) else schema.target.name
+    return name if not schema.regression and name in schema.undeclared else None
 
 
 def read_free(schema: AnySchema, features: Any, labels: Any, most: int) -> AnySchema:

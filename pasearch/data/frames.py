@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.data.cells import composed, text_of
+from pasearch.data.cells import as_numbers, composed, text_of
 from pasearch.data.column import KEYS_OF, Column
 from pasearch.data.numbers import decimals_of
 from pasearch.data.schema_file import column_of, nearest_of
@@ -104,6 +104,69 @@ def cells_of(frame: Any) -> np.ndarray:
             known = np.array([isinstance(each, Real) for each in cells[:, place]], bool)
             cells[known, place] = decimals_of(cells[known, place].astype(kind))
     return cells
+
+
+def target_failures(target: Column, dtype: Any) -> tuple[str, ...]:
+    """Return the reasons why the type of the target's column makes a run fail: public facts.
+
+    Args:
+        target: Declared or not.
+        dtype: Type of the column in its source: of numpy, pandas or pyarrow.
+
+    Returns:
+        At most one sentence that ends with what to change.
+    """
+    kind, known = _kind_and_values(dtype)
+    if target.kind is None and kind == "float":
+        return (
+            f"target {target.name!r} is of type {dtype}, which has fractions, and it is not "
+            "declared whether it is a number or holds classes: use `regression=True`, or declare "
+            "the classes (`labels=`).",
+        )
+    if target.categories is None or (kind not in ("float", "integer") and known is None):
+        return ()
+    numbers = [] if known is not None else as_numbers(np.array(target.categories, object)).tolist()
+    cells = numbers if kind == "float" else [int(x) for x in numbers if x == x // 1]
+    cells = np.array([*(known or cells), None], object)[:-1]
+    found = set(target.codes(cells).tolist()) & set(range(len(target.categories)))
+    if len(found) >= 2:
+        return ()
+    listed = ", ".join(map(repr, target.categories[:MAX_LISTED_CLASSES]))
+    more = ", ..." if len(target.categories) > MAX_LISTED_CLASSES else ""
+    return (
+        f"target {target.name!r} is of type {dtype}, in which fewer than two of its declared "
+        f"classes ({listed}{more}) can occur: declare the classes as this type writes them, or "
+        "convert the column.",
+    )
+
+
+MAX_LISTED_CLASSES = 5
+"""Number of declared classes that a message names."""
+
+
+def _kind_and_values(dtype: Any) -> tuple[str | None, list[object] | None]:
+    """Return "float", "integer" or None, and all values of the type if they are few and known."""
+    dtype = getattr(dtype, "pyarrow_dtype", dtype)
+    if type(dtype).__name__ == "CategoricalDtype":
+        return None, [*dtype.categories]
+    if not hasattr(dtype, "kind"):
+        return _kind_of_arrow(dtype)
+    kind = {"f": "float", "i": "integer", "u": "integer"}.get(dtype.kind)
+    return kind, [False, True] if dtype.kind == "b" else None
+
+
+def _kind_of_arrow(kind: Any) -> tuple[str | None, list[object] | None]:
+    """Do the same for a type of pyarrow."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return _kind_of_arrow(kind.value_type)
+    if types.is_boolean(kind):
+        return None, [False, True]
+    decimal = types.is_decimal(kind)
+    if types.is_floating(kind) or (decimal and kind.scale > 0):
+        return "float", None
+    return "integer" if types.is_integer(kind) or decimal else None, None
 
 
 def kind_of(dtype: Any) -> str | None:

@@ -21,7 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pasearch.data.column import Column
 from pasearch.data.declared import schema_of_given
+from pasearch.data.frames import target_failures
 from pasearch.data.parquet_files import (
     SUFFIXES,
     LargeColumn,
@@ -55,7 +57,7 @@ class ParquetFile(Source):
     kind = "a Parquet file"
     expected = "the path of a .parquet file, or of a folder of them"
     suffixes = SUFFIXES
-    uses = ("target", "schema", "regression")
+    uses = ("target", "schema", "regression", "labels")
 
     def takes(self, data: str) -> bool:
         """Return whether the name ends as a Parquet file's, or such files lie in the folder."""
@@ -71,7 +73,10 @@ class ParquetFile(Source):
         files = ParquetFiles.of(path)
         many = len(files) * len(files.names) > AT_ONCE
         read = _large if many else _read
-        return table_dataset(*read(files, path, declared.target, schema), declared)
+        dataset = table_dataset(*read(files, path, declared.target, schema), declared)
+        target = dataset.schema.target
+        assert isinstance(target, Column)
+        return replace(dataset, type_failures=target_failures(target, files.types[target.name]))
 
     def new_records(self, data: str, schema: AnySchema) -> TextTable:
         """Return the cells, (rows, columns); the columns may come in any order, with others."""

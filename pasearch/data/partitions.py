@@ -252,6 +252,10 @@ class Partition(_Part[Records]):
         """Return the same partition, whose records are opened as they are: to estimate a schema."""
         return Cells(self._name, self._dataset, self._slots)
 
+    def labels(self) -> Labels:
+        """Return the same partition, of which only the labels are opened, as they are."""
+        return Labels(self._name, self._dataset, self._slots)
+
     def in_parts(self) -> InParts:
         """Return the same partition, whose records may be more than memory holds encoded."""
         return InParts(self._name, self._dataset, self._slots, self._front)
@@ -293,6 +297,15 @@ class Cells(_Part[tuple[TableCells, ColumnCells]]):
         return features, labels
 
 
+class Labels(_Part[ColumnCells]):
+    """One part of the slots, of which only the labels are read: to estimate the class list."""
+
+    __slots__ = ()
+
+    def _shown(self) -> ColumnCells:
+        return Sealed(self._dataset.labels)._array[self._slots]
+
+
 def _spelled(cell: object) -> str:
     """Return a cell as text: a whole number too long for decimal digits as hexadecimal ones."""
     try:
@@ -326,6 +339,7 @@ class Dataset:
         workspace: A private folder for records that memory does not hold; None: where temporary
             files are.
         notes: What the plan says of the source, such as files that were skipped: public.
+        type_failures: Reasons why the type of the target's column makes every run fail.
 
     Raises:
         UsageError: Arrays whose form does not fit the schema.
@@ -341,6 +355,7 @@ class Dataset:
     assumed: tuple[str, ...] = ()
     workspace: Path | None = None
     notes: tuple[str, ...] = ()
+    type_failures: tuple[str, ...] = ()
     _partitions: dict[str, Partition] = field(default_factory=dict, init=False, repr=False)
     _behind: dict[str, tuple[np.ndarray, np.ndarray]] = field(
         default_factory=dict, init=False, repr=False

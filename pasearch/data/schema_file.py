@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
+from pasearch.data.cells import text_of
 from pasearch.data.column import COLUMN_KEYS, READING_KEYS, Column
 from pasearch.data.schema import needed
 from pasearch.errors import UsageError, closest
@@ -72,6 +74,48 @@ def check_classes(target: Column) -> None:
             f"Column {target.name!r} is the target and has {len(target.categories)} "
             f"class{'es' * (not target.categories)}: expected two or more."
         )
+
+
+def target_of_task(
+    target: Column, *, regression: bool = False, labels: str | Sequence[Any] | None = None
+) -> Column:
+    """Return a table's target with the task that the user declares besides the schema.
+
+    Args:
+        target: As the schema declares it.
+        regression: Whether a number is predicted.
+        labels: Two or more classes: a sequence, or a string with commas between; None declares
+            nothing.
+
+    Raises:
+        UsageError: The schema or `regression` declares another task, or the labels are not two or
+            more different classes.
+    """
+    if regression:
+        if target.kind not in (None, "number"):
+            raise UsageError(
+                f"`regression=True` predicts a number, but the schema declares column "
+                f"{target.name!r} as a {target.kind}: change one of them."
+            )
+        target = replace(target, kind="number")
+    if labels is None:
+        return target
+    if target.kind == "number" or target.categories is not None:
+        what = "classes" if target.categories is not None else "a number"
+        raise UsageError(
+            f"`labels=` declares classes, but column {target.name!r} is declared as {what} already:"
+            " leave one of the two out."
+        )
+    each = labels.split(",") if isinstance(labels, str) else labels
+    names = [text_of(label) for label in each]
+    if any(name in (None, "") for name in names):
+        raise UsageError(
+            f"`labels=` has a label that stands for a missing value: expected two or more classes "
+            f"of column {target.name!r}, such as 'no,yes'."
+        )
+    target = replace(target, kind="category", categories=tuple(map(str, names)))
+    check_classes(target)
+    return target
 
 
 def _order(header: object, columns: Mapping[str, Column], target: str) -> tuple[str, ...]:

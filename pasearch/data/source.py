@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 from pasearch.data.cells import ColumnCells, TableCells
 from pasearch.data.parquet_files import LargeColumn, LargeTable
 from pasearch.data.partitions import Dataset
+from pasearch.data.schema_file import target_of_task
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage
@@ -38,6 +39,7 @@ class Declared:
         bounds: (low, high) of the features of arrays.
         classes: Number of classes of arrays.
         regression: A number is to be predicted, not a class.
+        labels: Classes of a table's target, as of `target_of_task`.
         target: Name of a table's column to predict; None takes the last one.
         schema: Of a table, as of `schema_of_given`.
         quotes: False takes the quotation marks of a table as ordinary characters.
@@ -53,6 +55,7 @@ class Declared:
     bounds: tuple[float, float] | None = None
     classes: int | None = None
     regression: bool = False
+    labels: str | Sequence[Any] | None = None
     target: str | None = None
     schema: Any = None
     quotes: bool = True
@@ -139,15 +142,10 @@ def table_dataset(
         declared: What the user says.
 
     Raises:
-        UsageError: A number is to be predicted, and the target is declared as something else.
+        UsageError: As of `target_of_task`.
     """
-    if declared.regression:
-        if schema.target.kind not in (None, "number"):
-            raise UsageError(
-                f"`regression=True` predicts a number, but the schema declares column "
-                f"{schema.target.name!r} as a {schema.target.kind}: change one of them."
-            )
-        schema = replace(schema, target=replace(schema.target, kind="number"))
+    target = target_of_task(schema.target, regression=declared.regression, labels=declared.labels)
+    schema = replace(schema, target=target)
     return Dataset(
         name=schema.name,
         schema=schema,

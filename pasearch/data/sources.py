@@ -12,7 +12,8 @@ from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError, nearest, nearest_file
 
 DECLARATIONS = (
-    "bounds", "classes", "regression", "target", "schema", "quotes", "columns", "separator",
+    "bounds", "classes", "regression", "labels", "target", "schema", "quotes", "columns",
+    "separator",
     "image_side", "grey",
 )  # fmt: skip
 """The fields of `Declared` that are for some kinds of data only."""

@@ -20,23 +20,30 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pasearch.accounting import calibration
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction
 from pasearch.accounting.claims import Claim
 from pasearch.accounting.dials import Dials
+from pasearch.accounting.events import Gaussian
 from pasearch.cautions import drowned
-from pasearch.data.estimation import SchemaEstimate
-from pasearch.data.split import (
-    Split,  # noqa: F401 - of inherited fields
-    estimate_partition,
-)
+from pasearch.data.estimation import SchemaEstimate  # noqa: F401 - of inherited fields
+from pasearch.data.split import Split  # noqa: F401 - of inherited fields
 from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features.knobs import GAUSSIAN, SCORE, DialledLine
 from pasearch.features.logistic import check_objective
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Choice, Form
 from pasearch.features.trainers import Trainer, trainer_of
-from pasearch.planning import TEST, Charged, Terms, planned_form, solve, solve_estimate
+from pasearch.planning import (
+    SIGMA_RANGE,
+    TEST,
+    Charged,
+    Terms,
+    planned_form,
+    solve,
+    solve_estimate,
+)
 from pasearch.registry import check_words
 from pasearch.runs.ledger import Line
 from pasearch.spaces.architecture import Architecture
@@ -90,6 +97,18 @@ class FeaturePlan(Charged):
     def trainer(self) -> type[Trainer]:
         """How models are trained."""
         return trainer_of(self.choice.trainer, self.schema.regression)
+
+    @property
+    def signal(self) -> float | None:
+        if not (self.has(FINAL) or self.choice.selector.trains_candidates):
+            return None
+        if self.trainer.noise_name == "mu" and self.model_noise is not None:
+            return self.model_noise * self.split.train
+        # Other trainers have no mu of their own: at most that of the whole budget.
+        once = calibration.smallest(
+            lambda sigma: Gaussian(noise_multiplier=sigma), self.budget, *SIGMA_RANGE
+        )
+        return self.split.train / once
 
     @property
     def score(self) -> ScoreNoise | None:
@@ -222,19 +241,18 @@ def make_feature_plan(
     _check_choice(choice, form)
     solving = _Solving(terms=terms, choice=choice, form=form, dials=dials or Dials())
     share = solving.share(selection_share)
-    estimate, own = solve_estimate(terms, solving.dials)
-    if final:
-        _check_findable(estimate, terms)
+    estimate, classes, own = solve_estimate(terms, solving.dials)
     solving.lines += own
     solving.solve_all(share, final=final)
     plan = FeaturePlan(
         **terms.of_plan(), choice=choice, lines=tuple(solving.lines), schema_estimate=estimate,
+        class_estimate=classes,
         noises=tuple(solving.noises.items()), searched_on=searched_on,
         basis={
             **terms.basis(), "choice": choice.to_json(), "selection_share": selection_share,
             "dials": solving.dials.values,
         },
-        warnings=terms.warnings(estimate, solving.mu()),
+        warnings=terms.warnings(estimate, classes, solving.mu()),
     )  # fmt: skip
     if final:
         untold = drowned(plan.scored_by, plan.test, plan.split.test)
@@ -332,21 +350,6 @@ class _Solving:
         if self.trainer.noise_name != "mu":
             return None
         return self.noises.get(FINAL, self.noises.get(self.choice.selector.training_line))
-
-
-def _check_findable(estimate: SchemaEstimate | None, terms: Terms) -> None:
-    """Refuse to estimate classes that more records must have than they are estimated from."""
-    schema, split = terms.schema, terms.split
-    if estimate is None or schema.regression or schema.outputs > 0:
-        return
-    slots = getattr(split, estimate_partition(split))
-    if estimate.least > slots:
-        raise BudgetError(
-            f"The classes are not declared, and would be estimated privately from {slots:,} "
-            f"records: only what about {estimate.least:,} of them hold would be found, so none "
-            "would be. Declare them "
-            "(`schema=`; `pasearch check` proposes one), raise `epsilon=`, or have more records."
-        )
 
 
 def _check_choice(choice: Choice, form: Form) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from pasearch.accounting.budget import Budget
 from pasearch.data.built_in import BUILT_IN
 from pasearch.data.frames import TYPES
-from pasearch.doubts import without_classes
 from pasearch.results import FEATURES
 
 Values = dict[str, Any]
@@ -26,19 +25,13 @@ def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
     command, budget = COMMANDS.get(document["task"], "arch"), document["budget"]["epsilon"]
     data = data_arguments(document)
     table = document["dataset"]["schema"].get("kind") == "table"
-    found, blind = [], without_classes(document) is not None
-    if blind:
-        found.append((
-            "This model is useless, because the classes were not found. Write them down from "
-            "public knowledge in a schema, and pass it with --schema:",
-            "pasearch check DATA --propose schema.toml",
-        ))  # fmt: skip
-    elif not is_known:
+    found = []
+    if not is_known:
         found.append((
             "This model is not worth using yet. Plan a larger budget, before any of it is spent:",
             f"pasearch plan {command} {data} --eps {4 * budget:g}",
         ))  # fmt: skip
-    if table and not blind and set(document["assumed_public"]) - {TYPES}:
+    if table and set(document["assumed_public"]) - {TYPES}:
         found.append((
             "Bounds and categories were read from the records, and no privacy cost covers that. "
             "Before a release, declare them from public knowledge:",

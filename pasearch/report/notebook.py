@@ -104,10 +104,10 @@ def plan_html(plan: Plan | FeaturePlan) -> Markup:
     ]
     lines = [(each.name, each.partition, each.count, each.event.__class__.__name__)
              for each in plan.lines]  # fmt: skip
-    warned = list(plan.warnings)
+    warned = [*(f"Refused: {each}" for each in plan.refusals), *plan.warnings]
     if plan.assumed_public:
         warned.append(f"Taken as public, so not charged: {', '.join(plan.assumed_public)}.")
-    if plan.schema_estimate is not None:
+    if plan.estimates_schema:
         warned.append(f"Estimated privately, as undeclared: {', '.join(plan.schema.undeclared)}.")
     notes = Markup("").join(Markup("<li>{}</li>").format(each) for each in warned)
     return Markup("<p><b>Plan</b>: no private record was read, nothing is charged yet.</p>{}{}{}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
 from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
 from pasearch.cautions import MOSTLY_NOISE
+from pasearch.data.estimation import CLASS_FOUND, undeclared_classes
 from pasearch.data.frames import TYPES
 from pasearch.planning import TEST
 from pasearch.report import stages, summary
@@ -219,7 +221,11 @@ def _priced(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
     names = list if detail == "whole" else some
     lines = [*released, *beside, *(f"Note: {note}" for note in plan.notes)]
     lines += [f"Warning: {warning}" for warning in plan.warnings]
-    if plan.schema_estimate is not None:
+    lines += [
+        f"Refused: {reason} Nothing would be charged; `force=True` runs it all the same."
+        for reason in (plan.refusals if detail != "summary" else ())
+    ]
+    if plan.estimates_schema:
         lines.append(_estimated(plan, names))
     if plan.assumed_public:
         lines.append(
@@ -355,10 +361,22 @@ def feature_time_text(plan: FeaturePlan) -> str:
 
 
 def _estimated(plan: Plan | FeaturePlan, names: Names) -> str:
+    others = [name for name in plan.schema.undeclared]
+    found = []
+    if (classes := plan.class_estimate) is not None:
+        aim = undeclared_classes(plan.schema)
+        others.remove(str(aim))
+        found.append(
+            f"the classes of {aim!r} from the training records (a class of "
+            f"{math.ceil(classes.counts.count_found(CLASS_FOUND)):,} records is found with "
+            f"probability {CLASS_FOUND:g})"
+        )
+    if others:
+        found.append(f"{_listed(others, names)} from the {plan.estimate_partition} records")
     return (
-        f"Undeclared, so estimated privately from the {plan.estimate_partition} records before the "
-        f"first training: {_listed(plan.schema.undeclared, names)}. A declared schema (`schema=`, "
-        "`bounds=`, `classes=`) costs nothing and is better."
+        "Undeclared, so estimated privately before the first training: "
+        f"{', and '.join(found)}. A declared schema (`schema=`, `labels=`, `bounds=`, `classes=`) "
+        "costs nothing and is better."
     )
 
 

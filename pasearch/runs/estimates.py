@@ -84,6 +84,14 @@ class CategoryCounts:
         """The least noisy count that is released, in records."""
         return _threshold(self.noise_multiplier, self.delta)
 
+    def count_found(self, probability: float) -> float:
+        """Return the number of records of a category that is released with this probability.
+
+        Args:
+            probability: In (0, 1). If more than `most` categories pass, the rarest are left out.
+        """
+        return self.threshold + self.noise_multiplier * float(ndtri(probability))
+
     def release(self, counts: Mapping[str, int], stream: Stream) -> list[str]:
         """Return the categories that are kept.
 

@@ -29,6 +29,7 @@ from pasearch.data.split import Split
 from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
 from pasearch.errors import BudgetError, UsageError
 from pasearch.planning import (
+    CLASSES,
     MU_RANGE,
     SCORE_RANGE,
     Charged,
@@ -152,6 +153,11 @@ class Plan(Charged):
         return self.split.train if self.retrained else self.split.trial_slots
 
     @property
+    def signal(self) -> float | None:
+        mu = self.final_mu if self.retrained else self.trial_mu
+        return None if mu is None else mu * self.kept_slots
+
+    @property
     def judged_by(self) -> Metric:
         return self.strategy.judged_by(self.scored_by)
 
@@ -268,8 +274,12 @@ class Plan(Charged):
             of_mu = self._of_mu(self.recipes, self.split.trial_slots)
             lines = _trial_lines(self.strategy, self.split, of_mu)
         fronts = self.strategy.front_ends(self.space) if self.front_noise else ()
-        _, fits = solve_front_ends(fronts, self.trial_partition, budget, Dials())
-        return calibration.about(dialled(lines, fits), budget, *MU_RANGE)
+        _, others = solve_front_ends(fronts, self.trial_partition, budget, Dials())
+        if (classes := self.class_estimate) is not None:
+            factor = budget.epsilon / self.budget.epsilon
+            event = replace(classes, noise_multiplier=classes.noise_multiplier / factor).event
+            others.append(Line(name=CLASSES, partition="train", event=event, count=1))
+        return calibration.about(dialled(lines, others), budget, *MU_RANGE)
 
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
@@ -394,7 +404,7 @@ class _Solving:
         terms, queries = self.terms, self._most_queries()
         if queries and validated_on is None:
             self._check_queries()
-        estimate, estimated = solve_estimate(terms, self.dials)
+        estimate, classes, estimated = solve_estimate(terms, self.dials)
         self.lines += estimated
         front_noise = () if free else self._front_ends()
         trial_mu = self._trials()
@@ -408,10 +418,11 @@ class _Solving:
             finals=self.finals, trial_mu=trial_mu, final_mu=final_mu, score=score,
             test=test, lines=tuple(self.lines),
             warnings=(
-                *terms.warnings(estimate, trial_mu if final_mu is None else final_mu),
+                *terms.warnings(estimate, classes, trial_mu if final_mu is None else final_mu),
                 *drowned(terms.scored_by, test, terms.split.test),
             ),
-            schema_estimate=estimate, front_noise=front_noise, validation_noise=validation_noise,
+            schema_estimate=estimate, class_estimate=classes, front_noise=front_noise,
+            validation_noise=validation_noise,
             validated_on=validated_on if queries else None, dimensions=self.dimensions, pick=pick,
             basis={
                 **terms.basis(), "recipes": [each.to_json() for each in self.recipes],

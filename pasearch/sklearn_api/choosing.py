@@ -18,6 +18,7 @@ from pasearch.accounting.accountants import Price
 from pasearch.api.features import choice_of, chosen_json
 from pasearch.api.lifecycle import (
     Prepared,
+    check_not_refused,
     check_total,
     estimate_schema,
     head,
@@ -36,7 +37,7 @@ from pasearch.features.model import feature_names
 from pasearch.features.plan import FeaturePlan, make_feature_plan
 from pasearch.results import FEATURES, price_of
 from pasearch.runs.folder import RunFolder
-from pasearch.sklearn_api.fits import NAME, Array, check_classes_found
+from pasearch.sklearn_api.fits import NAME, Array
 
 MIDDLE = 0.5
 """Where a missing number stands within its bounds, scaled to [0, 1]."""
@@ -167,6 +168,7 @@ def run(request: FeatureRequest, given: Given, table: TableSchema) -> Found:
     plan = _planned(request, dataset, assumed)
     check_total(request)
     prepared = Prepared(request=request, dataset=dataset, plan=plan)
+    check_not_refused(prepared)
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary) / "run", NAME)
         return _charged(prepared, given, known, folder)
@@ -192,11 +194,9 @@ def _charged(
     with opened(prepared, folder, device, resumed=False) as (ledger, keys):
         try:
             dataset.partition(plan.split, keys.stream("split").generator())
-            if plan.schema_estimate is not None:
+            if plan.estimates_schema:
                 complete = estimate_schema(plan, dataset, ledger, keys, folder).schema
                 assert isinstance(complete, TableSchema)
-                if not complete.regression:
-                    check_classes_found(complete.target.categories)
                 # The same slots, as the permutation sees no value.
                 table, dataset = complete, given.encodable(complete)
                 dataset.partition(plan.split, keys.stream("split").generator())

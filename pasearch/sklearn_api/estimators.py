@@ -35,7 +35,7 @@ from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import InterruptedRunError
 from pasearch.results import SearchResult, network_of, price_of, release_of, schema_of
-from pasearch.sklearn_api.fits import NAME, Array, Pair, PrivateFit, check_classes_found
+from pasearch.sklearn_api.fits import NAME, Array, Pair, PrivateFit
 from pasearch.sklearn_api.inputs import array_schema, formed_labels, labels_of, pairs_of
 
 
@@ -139,6 +139,7 @@ class _PrivateArchitectureSearch(PrivateFit):
                     metric=self.metric,
                     device=self.device,
                     secure_noise=self.secure_noise,
+                    force=self.force,
                     seed=self.random_state,
                     progress=False,
                 )
@@ -187,7 +188,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         strategy: One of `search.strategy.STRATEGIES`, or "auto".
         space: A built-in space, a TOML path, a dictionary, or "auto".
         bounds: See `PrivateFit`, like `schema`, `assume_public_schema`, `max_categories`,
-            `ledger`, `ledger_budget` and `random_state`.
+            `ledger`, `ledger_budget`, `force` and `random_state`.
         classes: The declared labels, two or more. None: those of the schema's target; without one
             estimated privately. Labels of dtype object then come back as texts.
         candidates: See `search.strategies.strategy`.
@@ -238,7 +239,6 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         names: Any = target.categories
         if isinstance(schema, TableSchema):
             names = schema.target.categories
-        check_classes_found(names)
         found = labels_of(names, known, labels.dtype)
         self._order = np.argsort(found)
         self.classes_ = found[self._order]

@@ -39,7 +39,7 @@ from pasearch.data.column import Column
 from pasearch.data.declared import schema_of_given
 from pasearch.data.frames import TYPES
 from pasearch.data.tables import TableSchema
-from pasearch.errors import BudgetError, UsageError
+from pasearch.errors import UsageError
 from pasearch.sklearn_api.inputs import (
     ALIKE,
     column_of,
@@ -90,6 +90,7 @@ class PrivateFit(BaseEstimator):
         ledger: A file that adds up all fits on one data set, and refuses one that is too much; a
             clone has it too.
         ledger_budget: (epsilon, delta) of them all together, for a ledger that is not there yet.
+        force: Fit and charge even if public facts show that the model can only guess.
         random_state: Makes the noise reproducible, and the fit not private: tests only.
 
     Attributes:
@@ -109,6 +110,7 @@ class PrivateFit(BaseEstimator):
     max_categories: int = 32
     ledger: str | Path | None = None
     ledger_budget: Pair | None = None
+    force: bool = False
     random_state: int | None = None
 
     def __sklearn_tags__(self) -> Any:
@@ -262,12 +264,3 @@ class PrivateFit(BaseEstimator):
         elif self.assume_public_schema is True:
             assert_all_finite(numbers, input_name="y")
         return Column(name=name, kind="number", low=low, high=high), numbers
-
-
-def check_classes_found(names: Any) -> None:
-    """Refuse to go on where an estimate has found no class."""
-    if not names:
-        raise BudgetError(
-            "No class was frequent enough to be estimated privately at this budget, and the fit "
-            "was charged: declare `classes`, or take a larger epsilon."
-        )

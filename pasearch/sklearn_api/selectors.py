@@ -69,7 +69,8 @@ class _PrivateChoice(PrivateFit):
         request = FeatureRequest(
             data=NAME, budget=Budget(self.epsilon, self.delta), method=self.METHOD,
             max_categories=self.max_categories, assume_public_schema=self.assume_public_schema,
-            ledger=self.ledger, ledger_budget=self.ledger_budget, seed=self.random_state, **options,
+            ledger=self.ledger, ledger_budget=self.ledger_budget, force=self.force,
+            seed=self.random_state, **options,
         )  # fmt: skip
         if request.k is not None and not request.k <= len(columns):
             raise UsageError(
@@ -167,7 +168,7 @@ class PrivateCFS(_PrivateSelector):
         k: How many columns are kept; None keeps those of the features that have the largest merit.
         merits: "tables" or "entropies"; see `features.cfs.CFSGreedy`.
         bounds: See `PrivateFit`, like `schema`, `assume_public_schema`, `max_categories`,
-            `ledger`, `ledger_budget` and `random_state`.
+            `ledger`, `ledger_budget`, `force` and `random_state`.
         classes: The declared labels, two or more; None: estimated privately.
         regression: y is a number and not a class.
         target_bounds: Declared (low, high) of that number; None: estimated privately.

@@ -361,15 +361,12 @@ class TestFindable:
     @pytest.mark.unit
     def test_of_few_slots(self):
         estimated = Column(name="y", kind="category")
-        with pytest.raises(
-            BudgetError, match="estimated privately from 10 records: only what about"
-        ):
-            self.plan(100, estimated)
-        assert self.plan(5000, estimated).schema_estimate is not None
-        no_model = self.plan(100, estimated, final=False)
-        assert no_model.schema_estimate is not None
+        for more in ({}, {"final": False}):
+            assert "undeclared classes" in self.plan(10, estimated, **more).refusals[0]
+            assert self.plan(5000, estimated, **more).refusals == ()
+            assert self.plan(5000, estimated, **more).class_estimate is not None
         declared = Column(name="y", kind="category", categories=("no", "yes"))
-        assert self.plan(100, declared).schema_estimate is None
+        assert self.plan(100, declared).class_estimate is None
 
 
 class TestRefusals:

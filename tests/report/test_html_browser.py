@@ -231,7 +231,7 @@ def page_of(kind: str, folder: Path) -> str:
             )  # fmt: skip
             return crossover_html(found.to_json())
         case "drowned":
-            result = search_architecture(**{**digits, "budget": Budget(0.02)})
+            result = search_architecture(**{**digits, "budget": Budget(0.02), "force": True})
         case _:
             raise AssertionError(kind)
     return result.report

@@ -41,12 +41,14 @@ def row(plan: Plan, name: str) -> str:
 @pytest.mark.unit
 def test_what_is_estimated_is_a_line_and_a_sentence():
     text = plan_text(planned())
-    assert "  schema, 2 times             test" in text
+    assert "  schema                      test" in text
+    assert "  classes                     train" in text
     assert "a leak (delta " in text
     assert (
-        "Undeclared, so estimated privately from the test records before the first training: "
-        "bounds, target." in text
+        "Undeclared, so estimated privately before the first training: the classes of 'target' "
+        "from the training records (a class of " in text
     )
+    assert "and bounds from the test records." in text
     assert "estimated_privately" not in plan_text(planned(bounds=(0, 1), classes=2))
 
 
