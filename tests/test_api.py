@@ -1068,6 +1068,20 @@ class TestRegression:
         return x, y
 
     @pytest.mark.contract
+    def test_a_test_of_numbers_has_its_median_baseline(self, tmp_path: Path):
+        x = np.random.default_rng(0).random((1500, 3), np.float32)
+        result = search_architecture(
+            (x, 0.25 + x[:, 0] / 2), budget=Budget(3.0), out=tmp_path / "x", regression=True,
+            bounds=(0.0, 1.0), target=(0.0, 1.0), strategy="fixed", steps=30, device="cpu",
+        )  # fmt: skip
+        score, told = result.document["score"], result.metrics
+        assert score["columns"] == "error"
+        assert score["test"] == pytest.approx(told["mean_absolute_error"]["value"], abs=1e-3)
+        assert told["median"]["value"] == pytest.approx(0.125, abs=0.06)
+        assert score["noise"]["standard_deviation"] <= 0.025
+        assert verify(tmp_path / "x")[1] == []
+
+    @pytest.mark.contract
     @pytest.mark.parametrize("strategy", ["fixed", "paas"])
     def test_predicts_numbers_in_their_own_units(self, tmp_path: Path, strategy: str, capsys):
         options = {**OPTIONS, "classes": None, "strategy": strategy}
