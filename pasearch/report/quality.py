@@ -119,6 +119,7 @@ def quality(document: Values, schema: AnySchema) -> Values:
         "interval": f"the noise alone has a standard deviation of {said(noise)}"
         if drowned
         else f"95 % CI {said(low).removesuffix(unit)}\N{EN DASH}{said(high)}",
+        "baseline": "" if len(rows) < 2 else f"{rows[-1][0]}: {said(rows[-1][1])}",
         "verdict": f"{verdict} {sorts}".strip(),
         "is_known": not drowned and bool(rival is None or rival.beaten or sorts),
         "rows": _drawn(rows, most, said, drowned),

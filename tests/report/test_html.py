@@ -323,6 +323,8 @@ def test_the_first_screen_says_what_was_asked_found_and_paid():
         "A network of 128 tanh units, then 64 relu units, then one output for each of 10 classes",
         "Test accuracy 90.0",
         "95 % CI 84.7\N{EN DASH}93.6 %",
+        "Random baseline (10 classes): 10.0 %",
+        "Majority-class baseline not available at this epsilon",
         "1.9994 at \u03b4 0.0001",
         "17,226 parameters, 8,970 trained",
     ):
