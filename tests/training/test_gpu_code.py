@@ -386,12 +386,10 @@ def test_a_record_moves_a_sum_of_many_by_its_bound_at_most(
 
     monkeypatch.setattr(gpu_kernels, "RECORDS", 256)  # a program for each takes longer
     n, (build, one) = MAX_FLOAT32_ROWS, rounding.NETWORKS["one linear layer"]
-    everybody, most = torch.ones(n, dtype=torch.bool), 0.0
-    for added in rounding.attacks(n)[:4]:
-        sums = Sums(build(), one.expand(n, 1).clone(), -added, Flat(clip_norm=1.0))
-        moved = sums.of(everybody).double() - sums.of(everybody & ~only(n, 0)).double()
-        most = max(most, float(moved.norm()))
-    assert 0.99 < most <= SUM_ROUNDING
+    everybody, added = torch.ones(n, dtype=torch.bool), rounding.attacks(n)[0]
+    sums = Sums(build(), one.expand(n, 1).clone(), -added, Flat(clip_norm=1.0))
+    moved = sums.of(everybody).double() - sums.of(everybody & ~only(n, 0)).double()
+    assert 0.99 < float(moved.norm()) <= SUM_ROUNDING
 
 
 @pytest.mark.unit

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,9 +271,11 @@ def test_a_wrong_training_is_caught_in_the_weights(
 def test_a_mean_over_the_records_that_are_there_is_caught(monkeypatch: pytest.MonkeyPatch):
     honest = per_example.clipped_sum_and_counts
 
-    def mean(network: nn.Module, x: Tensor, loss: object, bounding: Flat, mask: Tensor, **way: int):
-        sums, counts = honest(network, x, loss, bounding, mask, **way)  # pyright: ignore
-        return [each * N / int(mask.sum()) for each in sums], counts
+    def mean(network: nn.Module, x: Tensor, loss: object, bounding: Flat, mask: Tensor, **way: Any):
+        found = honest(network, x, loss, bounding, mask, **way)  # pyright: ignore
+        for total in way["room"].totals:
+            total *= N / int(mask.sum())
+        return found
 
     monkeypatch.setattr(per_example, "clipped_sum_and_counts", mean)
     made = recipe()
