@@ -1102,12 +1102,6 @@ MUTANTS = (
         "crossover/test_theory.py",
     ),
     Mutant(
-        "papers: Eq. 9 once for all generations",
-        "failure_probability, 1 / k))\n        for k in runs",
-        "failure_probability, 1 / k))\n        for k in (sum(runs),)",
-        "accounting/test_claims.py",
-    ),
-    Mutant(
         "papers: random weights training freezes the first layer alone",
         'whole("count", count), len(hidden)) - 1',
         'max(whole("count", count), len(hidden)), len(hidden)) - 1',
