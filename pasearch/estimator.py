@@ -23,11 +23,14 @@ from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
 from pasearch.results import FeatureResult, SearchResult, load_result
+from pasearch.runs.session import warn_of_exact_score
 
 if TYPE_CHECKING:
     from pasearch.accounting.accountants import Price
 
 Array = np.ndarray[Any, Any]
+
+_REMEDY = "the run's own test score, in `result`, is noisy and paid for"
 
 
 class _Trained(BaseEstimator):
@@ -178,9 +181,11 @@ class TrainedClassifier(ClassifierMixin, _Trained):
                 target's column of a frame.
             sample_weight: Of each record.
 
-        Cost: none is charged, and no noise is added: the number is as private as the records.
+        Cost: none is charged, and no noise is added: the number is as private as the records, and
+            the first score of a process warns of that.
         """
         aims = self._aims(X, y)
+        warn_of_exact_score(_REMEDY, stacklevel=2)
         if isinstance(self.schema, TableSchema):
             classes, known = self.schema.encode_labels(np.asarray(aims))
             aims = np.where(known, self.schema.decode_class(classes), "")
@@ -195,6 +200,7 @@ class TrainedRegressor(RegressorMixin, _Trained):
         schema = self.schema
         reading = schema.target.reading if isinstance(schema, TableSchema) else USUAL_READING
         aims = as_numbers(np.asarray(self._aims(X, y)), reading)
+        warn_of_exact_score(_REMEDY, stacklevel=2)
         return float(r2_score(aims, self.predict(X), sample_weight=sample_weight))
 
 

@@ -43,8 +43,8 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 @pytest.fixture(autouse=True)
 def no_fit_so_far() -> None:
     """Let each test's fits be the first ones: from the second one on, they are added up."""
-    if (fits := sys.modules.get("pasearch.sklearn_api.fits")) is not None:
-        fits._SPENT.clear()
+    if (session := sys.modules.get("pasearch.runs.session")) is not None:
+        shutil.rmtree(session.session_folder())
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

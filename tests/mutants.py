@@ -31,6 +31,30 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "scores: within a ledger a score is not charged",
+        '.reserve(secrets.token_hex(16), {"score": Pure(epsilon=epsilon)}, n)',
+        "",
+        "sklearn_api/test_labels_and_scores.py",
+    ),
+    Mutant(
+        "scores: within a ledger a score is exact",
+        "noisy = NoisyCount(epsilon=epsilon).release(int(correct.sum()), stream)",
+        "noisy = int(correct.sum())",
+        "sklearn_api/test_labels_and_scores.py",
+    ),
+    Mutant(
+        "scores: workers count their fits by themselves",
+        "if FOLDER not in os.environ:",
+        "if os.environ.pop(FOLDER, None) is None or True:",
+        "sklearn_api/test_labels_and_scores.py",
+    ),
+    Mutant(
+        "labels: categories of a type come back as texts",
+        "dtype = dtype.categories.dtype",
+        "dtype = np.dtype(object)",
+        "sklearn_api/test_labels_and_scores.py",
+    ),
+    Mutant(
         "workers: a training receives its trial's whole stream",
         "return {purpose: stream.child(purpose) for purpose in PURPOSES}",
         'return {**{each: stream.child(each) for each in PURPOSES}, "trial": stream}',

@@ -14,29 +14,34 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import nn
 
 from pasearch.accounting.accountants import Price
 from pasearch.accounting.budget import Budget
+from pasearch.accounting.checks import positive
 from pasearch.api.search import search_architecture
 from pasearch.data.cells import as_numbers
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
-from pasearch.errors import InterruptedRunError
+from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.results import SearchResult, network_of, price_of, release_of, schema_of
+from pasearch.runs.keys import Stream
+from pasearch.runs.session import warn_of_exact_score
 from pasearch.sklearn_api.fits import NAME, Array, Pair, PrivateFit
 from pasearch.sklearn_api.inputs import array_schema, formed_labels, labels_of, pairs_of
+from pasearch.sklearn_api.scores import charge_score, noisy_accuracy, noisy_r_squared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +108,7 @@ class _PrivateArchitectureSearch(PrivateFit):
     device: str = "auto"
     secure_noise: bool = False
     out: str | Path | None = None
+    score_epsilon: float | None = None
 
     def _checked(self, X: Any, y: Any) -> tuple[list[str | None], Array, Array]:
         """Return each feature's kind, the cells and the labels; no value is looked at."""
@@ -171,6 +177,25 @@ class _PrivateArchitectureSearch(PrivateFit):
             schema = TableSchema(columns=self._columns(kinds, cells), target=target, name=NAME)
         return Dataset(name=NAME, schema=schema, features=cells, labels=labels, assumed=self._types)
 
+    def _begin_score(self, n: int, sample_weight: Any) -> tuple[float, Stream] | None:
+        """Charge a score to the ledger; without one return None, and warn that it is exact.
+
+        Returns:
+            Its epsilon, and the random stream of its noise.
+        """
+        if self.ledger is None:
+            warn_of_exact_score(
+                "with a ledger (`ledger=`) scores are noisy and charged", stacklevel=3
+            )
+            return None
+        if sample_weight is not None:
+            raise UsageError(
+                "sample_weight: a score within a ledger counts each record once. Leave it out."
+            )
+        given = self.epsilon / 10 if self.score_epsilon is None else self.score_epsilon
+        epsilon = positive("score_epsilon", given)
+        return epsilon, charge_score(self.ledger, epsilon, n)
+
     def _outputs(self, X: Any) -> Array:
         check_is_fitted(self, "result_")
         return self.result_.outputs(self._cells(X, reset=False))
@@ -199,6 +224,8 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
             balanced-accuracy, auc, log-loss or brier; of a regressor mae or rmse. None: accuracy,
             or mae.
         device: "auto", "cpu" or "cuda".
+        score_epsilon: Epsilon of one `score` within a ledger, above 0; None takes a tenth of
+            epsilon.
         secure_noise: Everything random comes from AES-256: batches and candidates too.
         out: Folder of the run, which must not exist (so not for cross-validation); None takes a
             temporary one, deleted after the fit.
@@ -207,7 +234,8 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         classes_: The class labels, sorted.
         result_: `KeptResult`: the document, the card and the weights; the rest as of `PrivateFit`.
 
-    Cost: epsilon and delta, each fit; predictions cost nothing.
+    Cost: epsilon and delta, each fit; within a ledger `score_epsilon`, each `score`; predictions
+        cost nothing.
     """
 
     classes: Iterable[Any] | None = None
@@ -234,12 +262,13 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         """
         kinds, cells, labels = self._checked(X, y)
         name = self._target_name(y, cells.shape[1])
-        target, known = self._class(name, labels, self.classes)
+        target, known, dtype = self._class(name, y, labels, self.classes)
         schema = self._search(kinds, cells, labels, target)
         names: Any = target.categories
         if isinstance(schema, TableSchema):
             names = schema.target.categories
-        found = labels_of(names, known, labels.dtype)
+        found = labels_of(names, known, dtype)
+        self._target = replace(target, name="y", categories=tuple(names))
         self._order = np.argsort(found)
         self.classes_ = found[self._order]
         return self
@@ -262,6 +291,33 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         """Return scores, (records, classes); of two classes, the second's lead, (records,)."""
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy: noisy and charged within a ledger, otherwise exact.
+
+        Guarantee: within a ledger `score_epsilon`-differentially private for one scored record;
+        the result may then be below 0 or above 1. Without a ledger none, and the first score of a
+        process warns.
+
+        Args:
+            X: Records, as in the fit.
+            y: Their labels, of any type: compared with `classes_` by value.
+            sample_weight: Weight of each record, (records,); None within a ledger.
+
+        Raises:
+            BudgetError: The ledger has no room for the score; no label was read.
+
+        Cost: `score_epsilon`, each call, on the ledger.
+        """
+        outputs = self._outputs(X)
+        labels = column_or_1d(formed_labels(y, read=False))
+        check_consistent_length(outputs, labels)
+        charged = self._begin_score(len(labels), sample_weight)
+        codes, known = TableSchema(columns=(), target=self._target).encode_labels(labels)
+        correct = known & (codes == outputs.argmax(axis=1))
+        if charged is None:
+            return float(np.average(correct, weights=sample_weight))
+        return noisy_accuracy(correct, *charged)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -307,3 +363,32 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
         """Return the predicted number of each record, float64, (records,)."""
         outputs = self._outputs(X)
         return self.result_.schema.decode_number(outputs[:, 0])
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R squared: noisy and charged within a ledger, otherwise exact.
+
+        Guarantee: within a ledger `score_epsilon`-differentially private for one scored record;
+        targets are then clamped to the target's bounds. Without a ledger none, and the first score
+        of a process warns.
+
+        Args:
+            X: Records, as in the fit.
+            y: Their numbers, (records,).
+            sample_weight: Weight of each record, (records,); None within a ledger.
+
+        Raises:
+            BudgetError: The ledger has no room for the score; no number was read.
+
+        Cost: `score_epsilon`, each call, on the ledger.
+        """
+        predicted = self.predict(X)
+        labels = column_or_1d(formed_labels(y, read=False))
+        check_consistent_length(predicted, labels)
+        charged = self._begin_score(len(labels), sample_weight)
+        numbers = as_numbers(labels)
+        if charged is None:
+            return float(r2_score(numbers, predicted, sample_weight=sample_weight))
+        low = self.result_.schema.decode_number(np.zeros(1))[0]
+        width = self.result_.schema.decode_number(np.ones(1))[0] - low
+        target, answer = (np.clip((each - low) / width, 0.0, 1.0) for each in (numbers, predicted))
+        return noisy_r_squared(target, answer, *charged)

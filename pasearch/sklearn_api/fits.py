@@ -15,7 +15,8 @@ A `schema` declares columns by name, and the target: what it says of a column co
 table above.
 
 What all fits on one data set cost together is kept in a file, `ledger`, never in the estimator: a
-clone has the path, so it is refused where the original would be.
+clone has the path, so it is refused where the original would be. With a ledger `score` is noisy and
+charged there, too; without one it is exact, and warns of that.
 
 Source: docs/rules.md, rules 1, 3, 12 and 13; scikit-learn, "Developing scikit-learn estimators".
 """
@@ -40,10 +41,14 @@ from pasearch.data.declared import schema_of_given
 from pasearch.data.frames import TYPES
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
+from pasearch.runs.session import record_fit
 from pasearch.sklearn_api.inputs import (
     ALIKE,
+    LABEL_TYPES,
     column_of,
+    common_label_type,
     declared_columns,
+    declared_label_type,
     declared_labels,
     formed,
     kind_of,
@@ -61,10 +66,6 @@ Pair = tuple[float, float]
 
 NAME = "arrays"
 """What plan and card call the data."""
-
-
-_SPENT: list[float] = []
-"""Epsilon of each fit of this process that no ledger adds up."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -131,16 +132,17 @@ class PrivateFit(BaseEstimator):
             )
 
     def _count(self, price: Price) -> None:
-        """Note what a fit cost, and say, from the second one on, what they may cost together."""
+        """Count a fit without a ledger; from the second one on, warn what they cost together."""
         if self.ledger is not None or self.random_state is not None:  # of the latter `fit` warns
             return
-        _SPENT.append(price.epsilon)
-        if len(_SPENT) > 1:
+        spent = record_fit(price.epsilon)
+        if len(spent) > 1:
             warnings.warn(
-                f"{len(_SPENT)} private fits so far, and no ledger adds them up. Of the same "
-                f"people's records, as in cross-validation or a grid search, they cost epsilon "
-                f"{math.fsum(_SPENT):.3g} together, not {price.epsilon:.3g}: name one file for all "
-                "of them, `ledger=`.",
+                f"{len(spent)} private fits so far in this process and its workers, and no ledger "
+                "adds them up: on the same people's records, as in cross-validation or a grid "
+                f"search with its refit, they cost epsilon {math.fsum(spent):.3g} together, not "
+                f"{price.epsilon:.3g}, and scikit-learn's scores of them are exact (`ledger=` "
+                "charges all of it to one file).",
                 UserWarning,
                 stacklevel=4,
             )
@@ -213,10 +215,17 @@ class PrivateFit(BaseEstimator):
             name += "_"
         return name
 
-    def _class(self, name: str, labels: Array, classes: Any) -> tuple[Column, Array | None]:
-        """Return what is declared of a class, and the labels if they are declared or public."""
-        if labels.dtype.kind not in (*ALIKE, "O"):
-            raise ValueError(f"Unknown label type: y is of type {labels.dtype}.")
+    def _class(
+        self, name: str, y: Any, labels: Array, classes: Any
+    ) -> tuple[Column, Array | None, np.dtype[Any]]:
+        """Return what is declared of a class, the labels if declared or public, and their type.
+
+        The type that y declares is form, and an error may name it. The type of a list, or of
+        objects, is that of most labels: it only decides how predicted labels are written.
+        """
+        dtype = declared_label_type(y, labels)
+        if dtype.kind not in (*ALIKE, "O"):
+            raise ValueError(f"Unknown label type: y is of type {dtype}.")
         known, names = None, None
         aim = self._target_of_schema()
         if aim is not None:
@@ -230,15 +239,19 @@ class PrivateFit(BaseEstimator):
                     "The classes are declared twice, by `classes` and by the schema's target: "
                     "leave one out."
                 )
-            known = labels_read(aim.categories, labels.dtype)
+            known = labels_read(aim.categories, dtype)
             names = tuple(as_text(known))
         elif classes is not None:
-            known = declared_labels(classes, labels.dtype)
+            known = declared_labels(classes, dtype)
             names = tuple(as_text(known))
         elif self.assume_public_schema is True:
             known = read_labels(labels)
+        if dtype.kind == "O" and classes is None and (known is None or aim is not None):
+            known, dtype = None, common_label_type(labels)
+            self._types += (LABEL_TYPES,) if dtype.kind != "O" else ()
         # Names that are None or not different are refused by the column.
-        return Column(name=name, kind="category", categories=names), known  # type: ignore[arg-type]
+        column = Column(name=name, kind="category", categories=names)  # type: ignore[arg-type]
+        return column, known, dtype
 
     def _number(self, name: str, labels: Array, bounds: Pair | None) -> tuple[Column, Array]:
         """Return what is declared of a number that is predicted, and its values."""

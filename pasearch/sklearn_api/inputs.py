@@ -9,16 +9,17 @@ Source: docs/rules.md, rules 3 and 13.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 
-from pasearch.data.cells import as_text
+from pasearch.data.cells import ABSENT, as_text
 from pasearch.data.column import Column
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
@@ -30,8 +31,22 @@ TRUTH = ("False", "True")
 ALIKE = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "truth values", "U": "texts"}
 """What labels may be, by their number type; objects may be any of these."""
 
-TOLD_APART = {"b": lambda name: name == TRUTH[1], "i": int, "u": int, "f": float}
-"""How an estimated class's name is read, by the labels' number type; otherwise it is a text."""
+LABEL_TYPES = "the type of the labels (numbers or truth values)"
+"""What is taken as public of labels that come as a list, or as objects."""
+
+
+def _integer(name: str) -> int:
+    """Return the integer that a class's name is; "2.0" is 2."""
+    try:
+        return int(name)
+    except ValueError:
+        if not (number := float(name)).is_integer():
+            raise
+        return int(number)
+
+
+TOLD_APART = {"b": lambda name: bool(TRUTH.index(name)), "i": _integer, "u": _integer, "f": float}
+"""How a class's name is read, by the labels' number type; otherwise it is a text."""
 
 
 def formed(X: Any, *, bounds: Any = None) -> Any:
@@ -167,11 +182,46 @@ def _typed(given: Any) -> Any:
         return given
     if hasattr(given, "toarray"):  # sparse: refused by its form
         return given
-    if type(getattr(given, "dtype", None)).__name__ == "CategoricalDtype":
+    dtype = getattr(given, "dtype", None)
+    if dtype is not None and not isinstance(dtype, np.dtype):  # categories, nullable numbers ...
         return np.asarray(given.astype(object), dtype=object)
-    if hasattr(given, "dtype") and hasattr(given, "index"):
+    if dtype is not None and hasattr(given, "index"):
         return given
     return np.asarray(given, dtype=object)
+
+
+def declared_label_type(y: Any, labels: np.ndarray) -> np.dtype[Any]:
+    """Return the type of labels that y declares; object where it declares none.
+
+    Args:
+        y: Targets as they were given.
+        labels: The same as an array, (records,).
+    """
+    dtype: Any = y.dtypes.iloc[0] if hasattr(y, "columns") else getattr(y, "dtype", None)
+    if type(dtype).__name__ == "CategoricalDtype":
+        dtype = dtype.categories.dtype
+    if dtype is None or isinstance(dtype, np.dtype):
+        return labels.dtype if dtype is None else dtype
+    kind = getattr(dtype, "kind", "O")
+    return np.dtype({"b": bool, "i": int, "u": int, "f": float}.get(kind, object))
+
+
+def common_label_type(labels: np.ndarray) -> np.dtype[Any]:
+    """Return the type that most labels of an array of objects have; object for texts.
+
+    Missing labels have no type. One record changes it only where two types are equally frequent.
+    """
+    kinds: Counter[type] = Counter()
+    for own, count in Counter(map(type, labels.tolist())).items():
+        for base, kind in ((bool, bool), (np.bool_, bool), (Integral, int), (Real, float)):
+            if issubclass(own, base):
+                kinds[kind] += count
+                break
+        else:
+            kinds[object] += count * (own.__name__ not in (*ABSENT, "NoneType"))
+    if kinds[int] > 0:  # a float among integers is a missing label, or equals an integer
+        kinds[int] += kinds.pop(float, 0)
+    return np.dtype(max(kinds, key=lambda kind: kinds[kind], default=object))
 
 
 def kind_of(dtype: Any) -> str | None:
@@ -285,7 +335,7 @@ def labels_read(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
         UsageError: y holds numbers, and a name is none.
     """
     try:
-        return np.unique(labels_of(names, None, dtype))
+        return np.unique(_typed_names(names, dtype))
     except ValueError:
         raise UsageError(
             f"The schema's classes are {', '.join(map(repr, names[:20]))}, and y holds "
@@ -335,5 +385,13 @@ def labels_of(names: Sequence[str], known: np.ndarray | None, dtype: np.dtype[An
     if known is not None:
         places = {name: place for place, name in enumerate(as_text(known))}
         return known[[places[name] for name in names]]
+    try:
+        return _typed_names(names, dtype)
+    except ValueError:  # a name is not of the type that most labels have: all stay texts
+        return np.array(list(names), object)
+
+
+def _typed_names(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the labels of a type that are called so; a ValueError if one is not of the type."""
     read = TOLD_APART.get(dtype.kind, str)
     return np.array([read(name) for name in names], object if dtype.kind == "O" else None)

@@ -116,7 +116,7 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         kinds, cells = self._formed(X, **({"y": None} if y is None else {}))
         labels = column_or_1d(formed_labels(y, read=bool(self.assume_public_schema)), warn=True)
         check_consistent_length(cells, labels)
-        target, labels = self._target(self._target_name(y, cells.shape[1]), labels)
+        target, labels = self._target(self._target_name(y, cells.shape[1]), y, labels)
         columns = self._columns(kinds, cells)
         found = self._choose(columns, cells, target, labels, **self._options())
         self.support_ = np.zeros(len(columns), bool)
@@ -141,7 +141,7 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         """Return what this selector asks for, beside what all do."""
         raise NotImplementedError
 
-    def _target(self, name: str, labels: Array) -> tuple[Column, Array]:
+    def _target(self, name: str, y: Any, labels: Array) -> tuple[Column, Array]:
         """Return what is declared of y, and it; its values only where they are assumed public."""
         if self.regression:
             if self.classes is not None:
@@ -149,7 +149,7 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
             return self._number(name, labels, self.target_bounds)
         if self.target_bounds is not None:
             raise UsageError("target_bounds are of a number: say regression=True, or leave it out.")
-        return self._class(name, labels, self.classes)[0], labels
+        return self._class(name, y, labels, self.classes)[0], labels
 
     def _get_support_mask(self) -> Any:
         check_is_fitted(self, "support_")

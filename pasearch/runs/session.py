@@ -1,0 +1,68 @@
+"""Fits and exact scores that no ledger charges, counted over a process and its workers.
+
+`GridSearchCV(n_jobs=2)` fits in worker processes and refits in the process that started them. Both
+append to one file, whose folder an environment variable names, so the count is right in each.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+
+FOLDER = "PASEARCH_SESSION"
+"""The environment variable, inherited by worker processes, that names the session's folder."""
+
+if FOLDER not in os.environ:
+    os.environ[FOLDER] = str(Path(tempfile.gettempdir()) / f"pasearch-{secrets.token_hex(16)}")
+    _OWNER = os.getpid()
+else:
+    _OWNER = 0
+
+
+def session_folder() -> Path:
+    """Return the folder of this process and its workers; nobody else can read it."""
+    folder = Path(os.environ[FOLDER])
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def record_fit(epsilon: float) -> list[float]:
+    """Add a fit to those of this session, and return the epsilon of each so far."""
+    with open(session_folder() / "fits", "a+", encoding="utf-8") as file:
+        file.write(f"{epsilon!r}\n")
+        file.flush()
+        file.seek(0)
+        return [float(line) for line in file]
+
+
+def warn_of_exact_score(remedy: str, stacklevel: int) -> None:
+    """Warn that a score is outside the guarantee: once in this process, and once in its workers.
+
+    Args:
+        remedy: What to do instead, as the end of a sentence.
+        stacklevel: As of `warnings.warn`, counted from the caller.
+    """
+    marker = "scored" if _OWNER == os.getpid() else "scored-by-workers"
+    try:
+        (session_folder() / marker).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    warnings.warn(
+        "This score is exact and was not charged, so on private records it is outside the "
+        "guarantee, and so is a choice made by such scores, as in cross_val_score or GridSearchCV, "
+        "which also makes one private fit, with its own epsilon, for each fold of each candidate "
+        f"and one more for the refit: {remedy}.",
+        UserWarning,
+        stacklevel=stacklevel + 1,
+    )
+
+
+@atexit.register
+def _remove_folder() -> None:
+    if _OWNER == os.getpid():
+        shutil.rmtree(os.environ[FOLDER], ignore_errors=True)

@@ -1,0 +1,231 @@
+"""Labels keep their type, and scores are charged or warned of."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+
+from pasearch import load, search_architecture
+from pasearch.accounting.budget import Budget
+from pasearch.errors import BudgetError, UsageError
+from pasearch.runs.allowance import Allowance
+from pasearch.runs.keys import Keys
+from pasearch.sklearn_api.estimators import (
+    PrivateArchitectureSearchClassifier as Classifier,
+)
+from pasearch.sklearn_api.estimators import (
+    PrivateArchitectureSearchRegressor as Regressor,
+)
+from pasearch.sklearn_api.scores import noisy_accuracy, noisy_r_squared
+
+N = 400
+AGES = np.random.default_rng(0).integers(18, 90, N)
+OLD = AGES > 50
+X = pd.DataFrame({"age": AGES})
+SMALL: dict[str, Any] = {"epsilon": 8.0, "strategy": "fixed", "device": "cpu", "steps": 20}
+NUMBERS, WORDS, TRUTH = ["0", "1"], ["no", "yes"], ["False", "True"]
+
+
+def of(names: list[Any]) -> np.ndarray:
+    return np.where(OLD, names[1], names[0])
+
+
+def fitted(y: Any, names: list[str]) -> Classifier:
+    columns = {"age": {"low": 18, "high": 90}, "y": {"categories": names}}
+    return Classifier(**SMALL, schema={"target": "y", "columns": columns}).fit(X, y)
+
+
+ints = of([0, 1])
+TYPES: dict[str, tuple[Any, list[str], type]] = {
+    "list of integers": (ints.tolist(), NUMBERS, np.integer),
+    "tuple of integers": (tuple(ints.tolist()), NUMBERS, np.integer),
+    "list of numpy integers": (list(ints), NUMBERS, np.integer),
+    "object integers": (pd.Series(ints, dtype=object), NUMBERS, np.integer),
+    "object integers, one missing": ([None, *ints.tolist()[1:]], NUMBERS, np.integer),
+    "object integers, one is a text": (["x", *ints.tolist()[1:]], NUMBERS, np.integer),
+    "categories of integers": (pd.Series(ints).astype("category"), NUMBERS, np.integer),
+    "categorical, no series": (pd.Categorical(ints), NUMBERS, np.integer),
+    "Int64": (pd.Series(ints).astype("Int64"), NUMBERS, np.integer),
+    "Int64, one missing": (pd.Series([None, *ints[1:]], dtype="Int64"), NUMBERS, np.integer),
+    "UInt8": (pd.Series(ints).astype("UInt8"), NUMBERS, np.integer),
+    "categories of Int64": (pd.Series(ints, dtype="Int64").astype("category"), NUMBERS, np.integer),
+    "frame of Int64": (pd.DataFrame({"y": ints}, dtype="Int64"), NUMBERS, np.integer),
+    "list of floats": (ints.astype(float).tolist(), NUMBERS, np.floating),
+    "Float64": (pd.Series(ints).astype("Float64"), NUMBERS, np.floating),
+    "list of truth values": (OLD.tolist(), TRUTH, np.bool_),
+    "boolean": (pd.Series(OLD).astype("boolean"), TRUTH, np.bool_),
+    "boolean, one missing": (pd.Series([None, *OLD[1:]], dtype="boolean"), TRUTH, np.bool_),
+    "categories of truth values": (pd.Series(OLD).astype("category"), TRUTH, np.bool_),
+    "numpy truth values": (OLD, TRUTH, np.bool_),
+    "list of texts": (of(WORDS).tolist(), WORDS, str),
+    "list of texts that are numbers": (of(NUMBERS).tolist(), NUMBERS, str),
+    "string": (pd.Series(of(WORDS)).astype("string"), WORDS, str),
+    "categories of texts": (pd.Series(of(WORDS)).astype("category"), WORDS, str),
+    "numpy texts": (of(WORDS), WORDS, str),
+}
+
+
+@pytest.mark.contract
+@pytest.mark.filterwarnings("ignore:A column-vector y")
+@pytest.mark.parametrize("given", TYPES)
+def test_predicted_labels_have_the_type_of_y_and_can_be_scored(given: str):
+    y, names, kind = TYPES[given]
+    model = fitted(y, names)
+    predicted = model.predict(X)
+    assert {isinstance(each, kind) for each in predicted} == {True}
+    assert model.classes_.tolist() == sorted(model.classes_.tolist())
+    assert model.score(X, y) > 0.8
+    if "one" not in given and given not in ("object integers", "categorical, no series"):
+        assert accuracy_score(np.asarray(y).ravel().tolist(), predicted.tolist()) > 0.8
+
+
+@pytest.mark.unit
+def test_types_of_values_are_listed_as_assumed_public():
+    assert "labels" in str(fitted(ints.tolist(), NUMBERS).result_.document["assumed_public"])
+    assert "labels" not in str(fitted(ints, NUMBERS).result_.document["assumed_public"])
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("names", [WORDS, NUMBERS])
+def test_truth_values_of_other_names_are_refused_before_a_charge(tmp_path: Path, names: list[str]):
+    columns = {"age": {"low": 18, "high": 90}, "y": {"categories": names}}
+    kept = {"ledger": tmp_path / "l", "ledger_budget": (9.0, 1e-4)}
+    model = Classifier(**SMALL, schema={"target": "y", "columns": columns}, **kept)
+    with pytest.raises(UsageError, match="expected classes as y has them"):
+        model.fit(X, OLD)
+    assert not (tmp_path / "l").exists()
+
+
+# Scores
+
+DECLARED: dict[str, Any] = {**SMALL, "epsilon": 1.0, "bounds": (18, 90), "delta": 1e-4}
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("given", [None, 0.25])
+def test_a_score_within_a_ledger_is_charged_and_noisy(tmp_path: Path, given: float | None):
+    path = tmp_path / "ledger"
+    kept = {"ledger": path, "ledger_budget": (3.0, 1e-3), "score_epsilon": given}
+    model = Classifier(**DECLARED, classes=[0, 1], **kept).fit(X.to_numpy(), ints)
+    exact = float((model.predict(X.to_numpy()) == ints).mean())
+    scores = {model.score(X.to_numpy(), ints) for _ in range(4)}
+    assert len(scores) > 1
+    assert all(abs(score - exact) < 0.5 for score in scores)
+    assert all(score * N == pytest.approx(round(score * N)) for score in scores)
+    costs = [price.epsilon for _, _, price in Allowance.open(path).runs()]
+    assert costs[1:] == pytest.approx([given or 0.1] * 4, rel=0.05)
+    with pytest.raises(UsageError, match="sample_weight"):
+        model.score(X.to_numpy(), ints, sample_weight=np.ones(N))
+
+
+@pytest.mark.contract
+def test_a_score_that_does_not_fit_reads_no_label(tmp_path: Path, monkeypatch: Any):
+    kept = {"ledger": tmp_path / "l", "ledger_budget": (1.05, 1e-3), "score_epsilon": 1.0}
+    model = Classifier(**DECLARED, classes=[0, 1], **kept).fit(X.to_numpy(), ints)
+    read = []
+    monkeypatch.setattr("pasearch.data.tables.TableSchema.encode_labels", lambda *_: read.append(1))
+    with pytest.raises(BudgetError, match="does not fit"):
+        model.score(X.to_numpy(), ints)
+    assert not read
+
+
+@pytest.mark.contract
+def test_a_score_of_numbers_within_a_ledger_is_charged_and_noisy(tmp_path: Path):
+    kept = {"ledger": tmp_path / "l", "ledger_budget": (9.0, 1e-3), "score_epsilon": 3.0}
+    y = AGES / 90.0
+    model = Regressor(**DECLARED, target_bounds=(0, 1), **kept).fit(X.to_numpy(float), y)
+    scores = [model.score(X.to_numpy(float), y) for _ in range(2)]
+    assert scores[0] != scores[1]
+    costs = [price.epsilon for _, _, price in Allowance.open(tmp_path / "l").runs()]
+    assert costs[1:] == pytest.approx([3.0, 3.0], rel=1e-3)
+
+
+@pytest.mark.statistical
+def test_noisy_scores_are_those_without_noise_at_a_large_epsilon():
+    generator, keys = np.random.default_rng(1), Keys.from_seed(1)
+    target = generator.random(500)
+    predicted = np.clip(target + 0.1 * generator.standard_normal(500), 0, 1)
+    exact = 1 - ((target - predicted) ** 2).sum() / ((target - target.mean()) ** 2).sum()
+    assert noisy_r_squared(target, predicted, 1e4, keys.stream("r")) == pytest.approx(
+        exact, abs=1e-2
+    )
+    assert noisy_accuracy(target > 0.3, 50.0, keys.stream("a")) == (target > 0.3).mean()
+    found = [noisy_accuracy(target > 0.3, 0.1, keys.stream("n", i)) for i in range(400)]
+    assert np.std(found) * 500 == pytest.approx(np.sqrt(2) / 0.1, rel=0.15)
+
+
+@pytest.mark.contract
+def test_cross_validation_within_a_ledger_charges_fits_and_scores(tmp_path: Path):
+    kept = {"ledger": tmp_path / "l", "ledger_budget": (3.0, 1e-3)}
+    model = Classifier(**DECLARED, classes=[0, 1], **kept)
+    cross_val_score(model, X.to_numpy(), ints, cv=2, error_score="raise")
+    assert len(Allowance.open(tmp_path / "l").runs()) == 4
+
+
+@pytest.mark.contract
+def test_an_exact_score_warns_once_in_one_sentence(tmp_path: Path):
+    model = Classifier(**DECLARED, classes=[0, 1]).fit(X.to_numpy(), ints)
+    number = Regressor(**DECLARED, target_bounds=(0, 90)).fit(X.to_numpy(float), AGES)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            model.score(X.to_numpy(), ints)
+            number.score(X.to_numpy(float), AGES)
+    (only,) = [str(each.message) for each in told if "exact and" in str(each.message)]
+    assert re.match(r"[^.]*\.$", only)
+    assert told[0].filename == __file__
+
+
+@pytest.mark.contract
+def test_the_exact_score_of_a_loaded_run_warns(tmp_path: Path):
+    search_architecture(
+        (X.to_numpy(float), ints), budget=Budget(1.0, 1e-4), bounds=(18, 90), classes=2,
+        strategy="fixed", steps=3, out=tmp_path / "x", progress=False,
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="exact and was not charged"):
+        load(tmp_path / "x").score(X.to_numpy(float), ints)
+
+
+SCRIPT = """
+import numpy as np, warnings
+from sklearn.model_selection import GridSearchCV
+from pasearch.sklearn_api.estimators import PrivateArchitectureSearchClassifier as C
+x = np.random.default_rng(0).random((120, 1)); y = (x[:, 0] > .5).astype(int)
+made = C(strategy="fixed", steps=2, device="cpu", delta=1e-4, bounds=(0, 1), classes=[0, 1])
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    GridSearchCV(made, {"epsilon": [1.0, 2.0]}, cv=2, n_jobs=2).fit(x, y)
+print(*[str(each.message) for each in told if "fits so far" in str(each.message)], sep="\\n")
+"""
+
+
+@pytest.mark.contract
+def test_fits_of_workers_and_the_refit_are_counted_together():
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=300
+    )
+    (only,) = done.stdout.strip().splitlines()
+    assert only.startswith("5 private fits so far")
+    count, together = re.search(r"epsilon ([\d.]+) together, not ([\d.]+)", only).groups()  # type: ignore[union-attr]
+    assert float(count) == pytest.approx(6 + float(together), abs=0.05)
+    assert done.stderr.count("This score is exact") == 1
+
+
+@pytest.mark.unit
+def test_one_process_counts_its_fits_and_the_refit():
+    made = Classifier(**DECLARED, classes=[0, 1])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        GridSearchCV(made, {"steps": [2, 3]}, cv=2).fit(X.to_numpy(), ints)
+    fits = [str(each.message) for each in told if "fits so far" in str(each.message)]
+    assert [each.split()[0] for each in fits] == ["2", "3", "4", "5"]
