@@ -63,10 +63,11 @@ def heard(progress: Progress | bool | None, trainings: float | None) -> Progress
     stream = sys.stderr
     if progress is False or stream is None or not (progress or watched(stream)):
         return Progress()
+    shown: Any = CellOutput() if in_notebook(stream) else stream
     if trainings is None:
-        stream.write(SECRET)
+        shown.write(SECRET)
         return Progress()
-    return Line(trainings, stream, anew=watched(stream))
+    return Line(trainings, shown, anew=watched(stream))
 
 
 def check(progress: object) -> None:
@@ -84,7 +85,35 @@ def check(progress: object) -> None:
 
 def watched(stream: TextIO) -> bool:
     """Return whether somebody is looking at what is written: a terminal, or a notebook's cell."""
-    return type(stream).__module__.startswith("ipykernel") or stream.isatty()
+    return in_notebook(stream) or stream.isatty()
+
+
+def in_notebook(stream: TextIO) -> bool:
+    """Return whether what is written goes to the output of a notebook's cell."""
+    return type(stream).__module__.startswith("ipykernel")
+
+
+class CellOutput:
+    """One output of a notebook's cell, which each write replaces.
+
+    On stderr every state of a line would be kept, and be shown as an error is.
+    """
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def write(self, text: str) -> None:
+        """Show a text in place of the one before."""
+        from IPython.display import display
+
+        shown = {"text/plain": text.strip()}
+        if self._handle is None:
+            self._handle = display(shown, raw=True, display_id=True)
+        else:
+            self._handle.update(shown, raw=True)
+
+    def flush(self) -> None:
+        """Do nothing: a text is shown at once."""
 
 
 class Line(Progress):

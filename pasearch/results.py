@@ -201,8 +201,9 @@ class Result:
         """Return every trial as a pandas frame, the best score first.
 
         Its columns: `trial`; `network` with its `parameters` (how many) and `settings`, or
-        `features` and how many (`size`); `score` (with noise, as a share of the best there is) and
-        `released` (whether it is the released candidate). What was not compared has no score.
+        `features` and how many (`size`); `score`, with noise, the number that `plot()` shows;
+        `released` (whether it is the released candidate); and `metric`, the name of the score. What
+        was not compared has no score. The score of the test is another number, of other records.
 
         Raises:
             UsageError: Trials are secret under this strategy, or pandas is not installed.

@@ -268,6 +268,35 @@ class TestFromPython:
         assert isinstance(heard(progress, 3), Line) is shown
 
     @pytest.mark.unit
+    @pytest.mark.parametrize("trainings", [3, None])
+    def test_in_a_notebook_one_output_is_replaced_and_stderr_is_empty(
+        self, monkeypatch: pytest.MonkeyPatch, trainings: int | None
+    ):
+        pytest.importorskip("IPython")
+        stream = type("OutStream", (Terminal,), {"__module__": "ipykernel.iostream"})()
+        shown: list[tuple[str, str]] = []
+
+        class Handle:
+            def update(self, data: dict[str, str], *, raw: bool) -> None:
+                shown.append(("update", data["text/plain"]))
+
+        def display(data: dict[str, str], *, raw: bool, display_id: bool) -> Handle:
+            shown.append(("display", data["text/plain"]))
+            return Handle()
+
+        monkeypatch.setattr("IPython.display.display", display)
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr("pasearch.progress.EVERY", 0.0)
+        line = heard(None, trainings)
+        for step in range(1, 5):
+            line.step(step, 4)
+            line.search(0, step, 3)
+        assert stream.getvalue() == ""
+        assert [kind for kind, _ in shown].count("display") == 1
+        assert (len(shown) > 3) is (trainings is not None)
+        assert all("\r" not in text and text for _, text in shown)
+
+    @pytest.mark.unit
     @pytest.mark.parametrize("progress", [None, True, Heard()])
     def test_of_a_secret_number_of_trainings_one_sentence_is_shown(
         self, monkeypatch: pytest.MonkeyPatch, progress: Any

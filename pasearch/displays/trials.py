@@ -187,29 +187,23 @@ class TrialsDisplay:
 
 def _scored(document: Values) -> Values:
     """Return what a display has of trials that may be shown."""
-    from pasearch.training.metrics import of_noun
+    from pasearch.report.networks import judged_by, score_name, shown_score
 
-    noun = document["strategy"].get("judged_by", document["score"]["metric"])
-    metric, line = of_noun(noun), _score_line(document)
+    metric, line, measure = judged_by(document), _score_line(document), score_name(document)
     trials = document["trials"]
     names, best = [_name(each) for each in trials], [_is_best(document, each) for each in trials]
     points = [each["noisy_correct"] for each in trials]
-    if line is None:  # of public records, whose number is in no document
-        scores = [(None if each is None else float(each), None) for each in points]
-        measure = f"Points by {noun}, exact, of public records"
-    else:
+    deviations: list[float | None] = [None] * len(points)
+    if line is not None:
         slots = document["dataset"]["slots"][line["partition"]]
-        epsilon = line["event"]["epsilon"]
-        scores = [_score(metric, each, slots, epsilon) for each in points]
+        deviations = [_deviation(metric, each, slots, line["event"]["epsilon"]) for each in points]
         better = "higher" if metric.shown(1.0) > metric.shown(0.0) else "lower"
-        measure = (
-            f"Noisy {noun} on {slots:,} records ({line['partition']})\n"
-            f"({unit_of(noun)}; {better} is better)"
-        )
+        measure += f"\n({unit_of(metric.noun)}; {better} is better)"
+    scores = [shown_score(document, each) for each in points]
     return {
         "trials": tuple(
             Trial(name=name, score=score, deviation=deviation, won=won)
-            for name, (score, deviation), won in zip(names, scores, best, strict=True)
+            for name, score, deviation, won in zip(names, scores, deviations, best, strict=True)
         ),
         "measure": measure,
     }
@@ -219,18 +213,14 @@ def _score_line(document: Values) -> Values | None:
     return next((each for each in document["events"] if each["name"] == "score"), None)
 
 
-def _score(
-    metric: Metric, points: int | None, slots: int, epsilon: float
-) -> tuple[float | None, float | None]:
-    """Return a trial's score and the deviation of its noise, which counts alone would tell."""
-    if points is None:
-        return None, None
+def _deviation(metric: Metric, points: int | None, slots: int, epsilon: float) -> float | None:
+    """Return the deviation of the noise of a trial's score, which counts alone would tell."""
+    if points is None or not metric.summed:
+        return None
     share = points / (slots * metric.most)
-    if not metric.summed:
-        return metric.shown(share), None
     noise = metric.noise(epsilon).standard_deviation / (slots * metric.most)
     deviation = abs(metric.slope(min(1.0, max(0.0, share)))) * noise
-    return metric.shown(share), deviation if math.isfinite(deviation) else None
+    return deviation if math.isfinite(deviation) else None
 
 
 def _name(trial: Values) -> str:

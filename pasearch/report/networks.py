@@ -145,6 +145,29 @@ def judged_by(document: Values) -> Metric:
     return of_noun(document["strategy"].get("judged_by", document["score"]["metric"]))
 
 
+def shown_score(document: Values, points: int | None) -> float | None:
+    """Return a trial's score as every page, frame and figure shows it; None if it failed.
+
+    Args:
+        document: `result.json`.
+        points: Of the trial, noisy; exact of public records, and then shown as they are.
+    """
+    if points is None:
+        return None
+    most = most_points(document)
+    return float(points) if most is None else judged_by(document).shown(points / most)
+
+
+def score_name(document: Values) -> str:
+    """Return the name of the trials' scores: the metric, and of which records."""
+    noun = document["strategy"].get("judged_by", document["score"]["metric"])
+    line = next((each for each in document["events"] if each["name"] == "score"), None)
+    if line is None:  # the number of public records is in no document
+        return f"Points by {noun}, exact, of public records"
+    slots = document["dataset"]["slots"][line["partition"]]
+    return f"Noisy {noun} on {slots:,} records ({line['partition']})"
+
+
 def spaced(name: str) -> str:
     """Return a name as words."""
     return str(name).replace("_", " ")

@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 
 from pasearch.errors import UsageError
 from pasearch.report.classes import one_line
-from pasearch.report.networks import most_points, parts_of, some
+from pasearch.report.networks import judged_by, parts_of, score_name, shown_score, some
 from pasearch.report.plan import feature_plan_text, plan_text
 from pasearch.report.quality import quality
 from pasearch.spaces.candidate import Candidate
@@ -23,8 +23,8 @@ Values = dict[str, Any]
 SECRET = ("repeat-and-select", "disjoint portions")
 """Selection rules under which trials are secret."""
 
-COLUMNS = ("trial", "network", "parameters", "settings", "score", "released")
-OF_FEATURES = ("trial", "features", "size", "score", "released")
+COLUMNS = ("trial", "network", "parameters", "settings", "score", "released", "metric")
+OF_FEATURES = ("trial", "features", "size", "score", "released", "metric")
 """The columns of a leaderboard: of networks, and of sets of features."""
 
 
@@ -48,25 +48,27 @@ def leaderboard(document: Values, schema: AnySchema) -> Any:
             "how many there were, are not shown. Take `strategy='insured'`, ahead, grid or paas to "
             "see them."
         )
-    most = most_points(document)
-    rows = [_row(document, number, each, most, schema) for number, each in
-            enumerate(document.get("trials") or [], 1)]  # fmt: skip
+    rows = [
+        _row(document, number, each, schema)
+        for number, each in enumerate(document.get("trials") or [], 1)
+    ]
     columns = OF_FEATURES if "features" in document["best"] else COLUMNS
     frame = pd.DataFrame(rows, columns=list(columns))
-    ranked = frame.sort_values("score", ascending=False, kind="stable", na_position="last")
+    metric = judged_by(document)
+    lower = metric.shown(1.0) < metric.shown(0.0)
+    ranked = frame.sort_values("score", ascending=lower, kind="stable", na_position="last")
     return ranked.reset_index(drop=True)
 
 
-def _row(
-    document: Values, number: int, trial: Values, most: int | None, schema: AnySchema
-) -> Values:
-    points, best = trial["noisy_correct"], document["best"]
-    score = None if points is None or not most else points / most
+def _row(document: Values, number: int, trial: Values, schema: AnySchema) -> Values:
+    best = document["best"]
+    score = shown_score(document, trial["noisy_correct"])
+    scored = {"score": score, "metric": score_name(document)}
     if "features" in trial:
         names = trial["features"]
         return {
-            "trial": number, "features": ", ".join(names), "size": len(names), "score": score,
-            "released": names == best["features"],
+            "trial": number, "features": ", ".join(names), "size": len(names),
+            "released": names == best["features"], **scored,
         }  # fmt: skip
     candidate = Candidate.from_json(trial["parameters"])
     return {
@@ -74,7 +76,7 @@ def _row(
         "network": ", then ".join(parts_of(candidate)),
         "parameters": candidate.parameters(schema.shape, schema.outputs)[0],
         "settings": dict(candidate.settings),
-        "score": score,
+        **scored,
         "released": all(trial["parameters"].get(key) == best.get(key)
                         for key in ("front_end", "layers", "settings")),
     }  # fmt: skip

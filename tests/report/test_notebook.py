@@ -15,6 +15,7 @@ import pytest
 
 import pasearch as api
 from pasearch.accounting.budget import Budget
+from pasearch.displays.trials import TrialsDisplay
 from pasearch.errors import UsageError
 from pasearch.results import SearchResult
 
@@ -32,12 +33,25 @@ class TestLeaderboard:
     def test_every_trial_is_there_and_the_best_is_first(self, result: SearchResult):
         frame = result.leaderboard()
         assert list(frame.columns) == [
-            "trial", "network", "parameters", "settings", "score", "released",
+            "trial", "network", "parameters", "settings", "score", "released", "metric",
         ]  # fmt: skip
         assert sorted(frame["trial"]) == [1, 2, 3]
-        assert frame["score"].is_monotonic_decreasing
+        lower = frame["metric"][0].startswith("Noisy Brier")
+        assert frame["score"].is_monotonic_increasing is lower
         assert frame["released"].tolist() == [True, False, False]
         assert frame["parameters"][0] == result.document["best"]["parameters"]
+
+    @pytest.mark.parametrize("noun", ["accuracy", "Brier score", "log loss"])
+    def test_frame_and_figure_show_one_number_under_one_name(self, result: SearchResult, noun: str):
+        document = copy.deepcopy(result.document)
+        document["strategy"]["judged_by"] = noun
+        shown = SearchResult(path=result.path, document=document, card=result.card)
+        frame, figure = shown.leaderboard(), TrialsDisplay.from_result(document)
+        scores = dict(zip(frame["trial"], frame["score"], strict=True))
+        assert [scores[trial] for trial in (1, 2, 3)] == list(figure.scores)
+        assert set(frame["metric"]) == {figure.measure.splitlines()[0]}
+        assert noun in figure.measure
+        assert frame["score"].is_monotonic_decreasing is (noun == "accuracy")
 
     def test_secret_trials_stay_secret(self, result: SearchResult):
         document = copy.deepcopy(result.document)
@@ -111,7 +125,9 @@ class TestPlan:
 class TestFeatures:
     def test_leaderboard(self, chosen: api.FeatureResult):
         frame = chosen.leaderboard()
-        assert list(frame.columns) == ["trial", "features", "size", "score", "released"]
+        assert list(frame.columns) == [
+            "trial", "features", "size", "score", "released", "metric",
+        ]  # fmt: skip
         assert len(frame) == len(chosen.document["trials"])
         assert frame["score"].is_monotonic_decreasing
         assert frame["released"].sum() == 1
