@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.metrics import accuracy_score, r2_score
+from sklearn.metrics import r2_score
+from sklearn.utils import check_consistent_length
 
 from pasearch.data.cells import USUAL_READING, as_numbers
 from pasearch.data.schema import Schema
@@ -189,7 +190,9 @@ class TrainedClassifier(ClassifierMixin, _Trained):
         if isinstance(self.schema, TableSchema):
             classes, known = self.schema.encode_labels(np.asarray(aims))
             aims = np.where(known, self.schema.decode_class(classes), "")
-        return float(accuracy_score(aims, self.predict(X), sample_weight=sample_weight))
+        predicted = self.predict(X)
+        check_consistent_length(aims, predicted)
+        return float(np.average(np.asarray(aims) == predicted, weights=sample_weight))
 
 
 class TrainedRegressor(RegressorMixin, _Trained):

@@ -309,7 +309,8 @@ def _finish(onnx: Any, model: Any, schema: AnySchema, about: dict[str, str]) -> 
         label = free("label")
         classes = schema.decode_class(np.arange(schema.outputs))
         names = [str(each).encode() for each in classes] if classes.dtype.kind == "U" else classes
-        kind = onnx.TensorProto.STRING if classes.dtype.kind == "U" else onnx.TensorProto.INT64
+        types = {"U": "STRING", "f": "DOUBLE", "b": "BOOL"}
+        kind = getattr(onnx.TensorProto, types.get(classes.dtype.kind, "INT64"))
         graph.initializer.append(onnx.helper.make_tensor("classes", kind, [len(classes)], names))
         graph.node.extend([
             onnx.helper.make_node("ArgMax", [name], ["best"], axis=1, keepdims=0),

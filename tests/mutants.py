@@ -31,6 +31,12 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "arrays: a label between two declared ones is taken for the next",
+        "valid = known[classes] == labels",
+        "valid = classes == classes",
+        "data/test_array_labels.py",
+    ),
+    Mutant(
         "scores: within a ledger a score is not charged",
         '.reserve(secrets.token_hex(16), {"score": Pure(epsilon=epsilon)}, n)',
         "",
@@ -1019,8 +1025,8 @@ MUTANTS = (
     ),
     Mutant(
         "images: classes are numbers",
-        "return classes if self.class_names is None else",
-        "return classes if True else",
+        "known = self.class_names if self.labels is None else self.labels",
+        "known = self.labels",
         "data/test_images.py",
     ),
     Mutant(

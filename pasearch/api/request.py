@@ -165,8 +165,13 @@ class Request:
         None, "Declared lowest and highest value of all features of arrays (.npz).", DATA,
         usual="estimated privately",
     )  # fmt: skip
-    classes: int | None = said(
-        None, "Declared number of classes of arrays (.npz).", DATA, usual="estimated privately"
+    classes: int | str | Sequence[Any] | None = said(
+        None,
+        "Declared classes of arrays (.npz): their number, if labels are 0, 1 ..., or all labels "
+        "with commas between, such as --classes=-1,1.",
+        DATA,
+        usual="estimated privately",
+        reads=str,
     )
     image_side: int | None = said(
         None, "Pixels that the images of a folder are scaled to.", DATA, usual="32"

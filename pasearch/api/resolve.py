@@ -212,6 +212,7 @@ def check_same_form(public: Dataset, schema: AnySchema, option: str) -> None:
     same = own.shape == schema.shape and own.outputs == schema.outputs
     labels = [getattr(getattr(e, "target", None), "categories", None) for e in (own, schema)]
     same = same and (None in labels or labels[0] == labels[1])
+    same = same and getattr(own, "labels", None) == getattr(schema, "labels", None)
     if not (same and own.regression == schema.regression and own.names == schema.names):
         raise UsageError(
             f"`{option}=`: {public.name!r} has {own.describe()}, the private data "

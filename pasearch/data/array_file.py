@@ -5,7 +5,9 @@ Source: docs/rules.md, rules 3 and 13.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ class ArrayFile(Source):
         path = Path(data)
         arrays = _open_npz(path)
         bounds = _declared_bounds(path, arrays)
-        classes = _whole_array(path, arrays, "classes") if "classes" in arrays else None
+        classes = _classes_array(path, arrays)
         if declared.regression and declared.classes is not None:
             raise UsageError(
                 "`regression=True` predicts a number, so there are no `classes=`: leave one out."
@@ -84,7 +86,8 @@ def from_arrays(
 
     Args:
         x: Numbers, (n, features), (n, height, width) or (n, channels, height, width).
-        y: Whole numbers, (n,); any numbers for a regression.
+        y: Labels, (n,): whole numbers, or of the type of the declared labels; any numbers for a
+            regression.
         name: What the plan and the card call it.
         where: What an error message calls it.
         said: What the user says about them, fields of `Declared`: the rest is estimated privately.
@@ -95,6 +98,9 @@ def from_arrays(
     """
     declared = Declared(**said)
     _check_arrays(x, y, where, declared.regression)
+    classes, known = (None, None) if declared.regression else (
+        declared_classes(declared.classes, y.dtype, where)
+    )  # fmt: skip
     if len(x) != len(y):
         raise UsageError(f"{where}: x has {len(x)} records and y has {len(y)}: expected as many.")
     if not len(x) > 0:
@@ -109,10 +115,10 @@ def from_arrays(
     except (TypeError, ValueError):
         raise UsageError(f"{where}: bounds are {bounds!r}: expected two numbers.") from None
     schema = Schema(
-        shape=x.shape[1:], low=low, high=high, classes=declared.classes,
+        shape=x.shape[1:], low=low, high=high, classes=classes, labels=known,
         regression=declared.regression,
     )  # fmt: skip
-    labels = y if declared.regression else y.astype(np.int64)
+    labels = y if declared.regression or known is not None else y.astype(np.int64)
     return Dataset(name=name, schema=schema, features=x, labels=labels, public=declared.public)
 
 
@@ -127,11 +133,69 @@ def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
             f"{where}: x has shape {x.shape} and type {x.dtype}: expected numbers, (n, features), "
             "(n, height, width) or (n, channels, height, width)."
         )
-    if y.ndim != 1 or y.dtype.kind not in ("iuf" if regression else "iu"):
+    if y.ndim != 1 or y.dtype.kind not in ("iuf" if regression else "iufbU"):
         raise UsageError(
             f"{where}: y has shape {y.shape} and type {y.dtype}: expected "
-            f"{'numbers' if regression else 'whole numbers'}, (n,)."
+            f"{'numbers' if regression else 'labels: whole numbers, or texts'}, (n,)."
         )
+
+
+def declared_classes(
+    given: Any, dtype: np.dtype[Any], where: str
+) -> tuple[int | None, tuple[Any, ...] | None]:
+    """Return the number of classes, and their labels if these are not 0, 1 ...
+
+    Args:
+        given: The number of classes, or the labels: a sequence, or a text with commas between.
+        dtype: Number type of y, public.
+        where: What an error message calls the data.
+
+    Raises:
+        UsageError: Labels that are none, or not of the type of y; or a number of classes where y
+            holds no whole numbers.
+    """
+    many = given
+    if isinstance(given, str) and "," not in given and given.strip().lstrip("+").isdecimal():
+        many = int(given)
+    if many is None or isinstance(many, Integral):
+        if dtype.kind == "b" and many in (None, 2):
+            return 2, (False, True)
+        if dtype.kind in "iu":
+            return many, None  # type: ignore[return-value]
+        raise UsageError(
+            f"{where}: y is of type {dtype}, and classes is {given!r}: list the labels as y holds "
+            "them, `classes=` ('no,yes', say)"
+            + (", or predict a number (`regression=True`)." if dtype.kind == "f" else ".")
+        )
+    try:
+        parts = given.split(",") if isinstance(given, str) else list(given)
+        texts = [str(part).strip() for part in parts]
+        if dtype.kind == "U":
+            labels: list[Any] = texts
+        elif dtype.kind == "b":
+            labels = [bool(("False", "True").index(text)) for text in texts]
+        else:
+            labels = [_number(text) for text in texts]
+    except (TypeError, ValueError):
+        labels = []
+    if len(set(labels)) != len(labels) or len(labels) < 2:
+        raise UsageError(
+            f"{where}: classes is {given!r}, and y is of type {dtype}: expected the number of "
+            "classes, or two or more different labels as y holds them."
+        )
+    labels.sort()
+    plain = dtype.kind in "iu" and labels == list(range(len(labels)))
+    return len(labels), None if plain else tuple(labels)
+
+
+def _number(text: str) -> int | float:
+    """Return the number that a text is; a ValueError if it is none that a label can be."""
+    try:
+        return int(text)
+    except ValueError:
+        if not math.isfinite(number := float(text)):
+            raise
+        return int(number) if number.is_integer() else number
 
 
 def _open_npz(path: Path) -> dict[str, Stored]:
@@ -156,6 +220,13 @@ def _declared_bounds(path: Path, arrays: dict[str, Stored]) -> tuple[float, floa
     if bounds.shape != (2,) or bounds.dtype.kind not in "iuf":
         raise UsageError(f"{path}: `bounds` has shape {bounds.shape}: expected two numbers.")
     return float(bounds[0]), float(bounds[1])
+
+
+def _classes_array(path: Path, arrays: dict[str, Stored]) -> Any:
+    """Return the number of classes, or their labels, that the file has; None if neither."""
+    if "classes" not in arrays or math.prod(arrays["classes"].shape) == 1:
+        return _whole_array(path, arrays, "classes") if "classes" in arrays else None
+    return arrays["classes"].read().ravel().tolist()
 
 
 def _whole_array(path: Path, arrays: dict[str, Stored], name: str) -> int:

@@ -68,7 +68,8 @@ class Schema:
         shape: Shape of one record: (features,), (height, width) or (channels, height, width).
         low: Lower bound of every feature, in the data's own units; values below are clamped.
         high: Upper bound of every feature.
-        classes: Number of classes; labels are 0 ... classes - 1, any other label is a null record.
+        classes: Number of classes; a label that is none of `labels` makes a null record.
+        labels: The label of each class, sorted; None: 0 ... classes - 1.
         target: Bounds (low, high) of the number to predict; values outside are clamped.
         regression: Whether a number is predicted.
         class_names: Names of the classes, in their order, such as the sub-folders of a folder of
@@ -86,6 +87,7 @@ class Schema:
     target: tuple[float, float] | None = None
     regression: bool = False
     class_names: tuple[str, ...] | None = None
+    labels: tuple[Any, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.class_names is not None:
@@ -122,6 +124,13 @@ class Schema:
                     "because a network has an output for each."
                 )
             object.__setattr__(self, "classes", int(self.classes))
+        if self.labels is not None:
+            if self.classes != len(self.labels) or sorted(set(self.labels)) != [*self.labels]:
+                raise UsageError(
+                    f"The labels are {some_labels(self.labels)}: expected one for each class, "
+                    "sorted."
+                )
+            object.__setattr__(self, "labels", tuple(self.labels))
         if not self.shape or not all(_whole(side) and side > 0 for side in self.shape):
             raise UsageError(f"A record's shape is {self.shape}: expected at least one feature.")
         if not math.prod(int(side) for side in self.shape) <= MOST_NUMBERS:
@@ -196,6 +205,12 @@ class Schema:
         Args:
             labels: (rows,), in the data's own units.
         """
+        if self.labels is not None:
+            known = np.asarray(self.labels)
+            with np.errstate(all="ignore"):  # a warning would tell of a value
+                classes = np.searchsorted(known, labels).clip(max=len(known) - 1)
+                valid = known[classes] == labels
+            return np.where(valid, classes, 0).astype(np.int64), valid
         if not self.regression:
             valid = (labels >= 0) & (labels < needed(self.classes))
             return np.where(valid, labels, 0).astype(np.int64), valid
@@ -213,7 +228,8 @@ class Schema:
         low, high = (self.low, self.high) if self.low is not None else (other.low, other.high)
         classes = self.classes if self.classes is not None else other.classes
         target = self.target if self.target is not None else other.target
-        return replace(self, low=low, high=high, classes=classes, target=target)
+        labels = self.labels if self.classes is not None else other.labels
+        return replace(self, low=low, high=high, classes=classes, target=target, labels=labels)
 
     def encode_new(self, records: Any) -> np.ndarray:
         """Return new records, float32 (rows, *shape), as in training; one not finite becomes 0.
@@ -232,8 +248,9 @@ class Schema:
         return x
 
     def decode_class(self, classes: np.ndarray) -> np.ndarray:
-        """Return classes as the labels have them: their names, or whole numbers."""
-        return classes if self.class_names is None else np.array(self.class_names)[classes]
+        """Return the labels of classes: as declared, the names of the classes, or 0, 1 ..."""
+        known = self.class_names if self.labels is None else self.labels
+        return classes if known is None else np.array(known)[classes]
 
     def decode_number(self, scaled: np.ndarray) -> np.ndarray:
         """Return predictions in the target's own units."""
@@ -252,7 +269,8 @@ class Schema:
                 f"the schema says {self.shape}."
             )
         kinds = features.dtype.kind, labels.dtype.kind
-        if kinds[0] not in "iufb" or kinds[1] not in ("iuf" if self.regression else "iu"):
+        expected = "iuf" if self.regression else kinds_of_labels(self.labels)
+        if kinds[0] not in "iufb" or kinds[1] not in expected:
             raise UsageError(
                 f"Data {where!r}: features are of type {features.dtype} and labels of "
                 f"{labels.dtype}: expected numbers, and whole numbers."
@@ -269,10 +287,8 @@ class Schema:
         if self.regression:
             bounds = "" if self.target is None else " in [{:g}, {:g}]".format(*self.target)
             return f"a number{bounds}"
-        if self.class_names is not None:
-            shown = ", ".join(self.class_names[:MAX_LISTED_CLASSES])
-            more = ", ..." if len(self.class_names) > MAX_LISTED_CLASSES else ""
-            return f"{self.classes} classes ({shown}{more})"
+        if (known := self.class_names or self.labels) is not None:
+            return f"{self.classes} classes ({some_labels(known)})"
         return "classes" if self.classes is None else f"{self.classes} classes"
 
     def describe_items(self) -> list[str]:
@@ -284,8 +300,11 @@ class Schema:
         """Return plain values."""
         target = None if self.target is None else list(self.target)
         plain = {"kind": "arrays", **asdict(self), "shape": list(self.shape), "target": target}
-        names = plain.pop("class_names")
-        return plain if names is None else {**plain, "class_names": list(names)}
+        for key in ("class_names", "labels"):
+            known = plain.pop(key)
+            if known is not None:
+                plain[key] = list(known)
+        return plain
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Schema:
@@ -298,10 +317,23 @@ class Schema:
             target, shape = values.get("target"), tuple(values["shape"])
             plain = {name: value for name, value in values.items() if name != "kind"}
             aim = None if target is None else tuple(target)
-            names = None if plain.get("class_names") is None else tuple(plain["class_names"])
-            return cls(**{**plain, "shape": shape, "target": aim, "class_names": names})
+            for key in ("class_names", "labels"):
+                plain[key] = None if plain.get(key) is None else tuple(plain[key])
+            return cls(**{**plain, "shape": shape, "target": aim})
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"The schema of arrays is not well formed ({error!r}).") from None
+
+
+def kinds_of_labels(labels: Sequence[Any] | None) -> str:
+    """Return the kinds of number types (numpy's letters) that y may have for declared labels."""
+    kind = "i" if labels is None else np.asarray(labels).dtype.kind
+    return "iu" if labels is None else "iuf" if kind in "iuf" else kind
+
+
+def some_labels(labels: Sequence[Any]) -> str:
+    """Return labels as text, the first few of many."""
+    more = ", ..." if len(labels) > MAX_LISTED_CLASSES else ""
+    return ", ".join(map(str, labels[:MAX_LISTED_CLASSES])) + more
 
 
 class Form(Protocol):

@@ -37,7 +37,8 @@ class Declared:
     Args:
         public: Every record is public.
         bounds: (low, high) of the features of arrays.
-        classes: Number of classes of arrays.
+        classes: Number of classes of arrays, whose labels are 0, 1 ...; or the labels: a list, or
+            a text with commas between.
         regression: A number is to be predicted, not a class.
         labels: Classes of a table's target, as of `target_of_task`.
         target: Name of a table's column to predict; None takes the last one.
@@ -53,7 +54,7 @@ class Declared:
 
     public: bool = False
     bounds: tuple[float, float] | None = None
-    classes: int | None = None
+    classes: int | str | Sequence[Any] | None = None
     regression: bool = False
     labels: str | Sequence[Any] | None = None
     target: str | None = None

@@ -1,0 +1,111 @@
+"""Labels of arrays: mapped as declared, or refused before a charge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pasearch
+from pasearch.accounting.budget import Budget
+from pasearch.data.array_file import from_arrays
+from pasearch.data.schema import Schema
+from pasearch.errors import UsageError
+
+N = 300
+X = np.random.default_rng(0).random((N, 3))
+PLACES = np.digitize(X[:, 0], [0.4, 0.7])
+LABELS: dict[str, tuple[list[Any], Any]] = {
+    "-1, 1": ([-1, 1], [-1, 1]),
+    "1, 2": ([1, 2], "1,2"),
+    "3, 7": ([7, 3], (3, 7)),
+    "bytes": (np.array([3, 7], np.uint8), "3, 7"),
+    "large": ([0, 2**62], [0, 2**62]),
+    "three": ([10, -5, 3], "-5,3,10"),
+    "floats": ([0.0, 1.0], [0, 1]),
+    "halves": ([0.5, 1.5], "0.5,1.5"),
+    "texts": (["lo", "hi"], "hi,lo"),
+    "texts that are numbers": (["01", "1"], ["01", "1"]),
+    "truth values, undeclared": ([False, True], None),
+    "truth values, counted": ([False, True], 2),
+    "truth values, listed": ([False, True], [True, False]),
+    "from 0, listed": ([0, 1, 2], range(3)),
+}
+
+
+def of(labels: Any) -> np.ndarray:
+    return np.asarray(labels)[PLACES % len(labels)]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("kind", LABELS)
+def test_declared_labels_are_mapped_and_come_back(kind: str):
+    labels, declared = LABELS[kind]
+    y = of(labels)
+    schema: Any = from_arrays(X, y, bounds=(0, 1), classes=declared).schema
+    classes, valid = schema.encode_labels(y)
+    assert valid.all()
+    assert set(classes.tolist()) == set(range(schema.classes))
+    assert (schema.decode_class(classes) == y).all()
+    again = Schema.from_json(schema.to_json())
+    assert again == schema
+    schema.check_form("x", X, y)
+
+
+@pytest.mark.unit
+def test_other_labels_make_null_records():
+    schema: Any = from_arrays(X, of([-1, 1]), bounds=(0, 1), classes=[-1, 1]).schema
+    given = np.array([-1, 0, 1, 2, -(2**60)])
+    assert schema.encode_labels(given)[1].tolist() == [True, False, True, False, False]
+    with np.errstate(all="raise"):
+        numbers = np.array([-1.0, np.nan, np.inf, 1.0])
+        assert schema.encode_labels(numbers)[1].tolist() == [True, False, False, True]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("labels", "declared"),
+    [
+        (["lo", "hi"], 2), (["lo", "hi"], None), ([0.0, 1.0], 2), ([0.5, 1.5], None),
+        ([False, True], 3), ([0, 1], "no,yes"), ([0, 1], [1, 1]), ([0, 1], [1]), ([0, 1], "x"),
+        ([False, True], [0, 1]), ([0, 1], [0, float("nan")]),
+    ],
+)  # fmt: skip
+def test_labels_that_cannot_match_are_refused_by_their_type(labels: Any, declared: Any):
+    with pytest.raises(UsageError, match="classes"):
+        from_arrays(X, of(labels), bounds=(0, 1), classes=declared)
+
+
+@pytest.mark.unit
+def test_labels_from_0_that_are_listed_are_the_number_of_classes():
+    y = of([0, 1, 2])
+    listed, counted = (from_arrays(X, y, classes=each).schema for each in (range(3), 3))
+    assert listed == counted
+    assert listed.to_json() == counted.to_json()
+    assert "labels" not in counted.to_json()
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("kind", ["-1, 1", "halves", "texts", "truth values, undeclared"])
+def test_a_run_predicts_labels_as_y_has_them(tmp_path: Path, kind: str):
+    labels, declared = LABELS[kind]
+    y = of(labels)
+    np.savez(tmp_path / "mine.npz", x=X, y=y)
+    pasearch.search_architecture(
+        tmp_path / "mine.npz", budget=Budget(8.0), bounds=(0, 1), classes=declared,
+        strategy="fixed", steps=60, device="cpu", out=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    model = pasearch.load(tmp_path / "run")
+    assert sorted(model.classes_.tolist()) == sorted(np.unique(y).tolist())
+    assert np.mean(model.predict(X) == y) > 0.6
+    assert model.score(X, y) == np.mean(model.predict(X) == y)
+
+
+@pytest.mark.unit
+def test_a_file_may_list_its_labels(tmp_path: Path):
+    from pasearch.data.sources import load_dataset
+
+    np.savez(tmp_path / "mine.npz", x=X, y=of([-1, 1]), classes=np.array([-1, 1]))
+    assert load_dataset(str(tmp_path / "mine.npz")).schema.labels == (-1, 1)
