@@ -122,6 +122,7 @@ def document(**changes: Any) -> dict[str, Any]:
         "assumed_public": [],
         "claims": [],
         "crossover": None,
+        "sum_rounding": 1.000496,
         "device": "cpu",
         "reproducible": False,
         "randomness": "a 256-bit key from the operating system",
