@@ -40,6 +40,7 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger, Line, Receipt
 from pasearch.runs.normals import normals
+from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.per_example import clipped_sum_and_counts
@@ -92,11 +93,12 @@ class Plan:
 
     @property
     def sensitivity(self) -> float:
-        """How far one record moves the sum: C, and what the rounding of its site's sum adds.
+        """How far one record moves the sum: R C, and what the rounding of its site's sum adds.
 
-        Two roundings differ by less than one grid point more than what they round.
+        R covers how the site's own sum is rounded (docs/guarantees/floating-point.md). Two
+        roundings to the grid differ by less than one grid point more than what they round.
         """
-        return self.clip_norm + GRID * math.sqrt(self.dimension)
+        return SUM_ROUNDING * self.clip_norm + GRID * math.sqrt(self.dimension)
 
     @property
     def scale(self) -> float:

@@ -54,7 +54,7 @@ def unestimable(
         found.append(
             f"the undeclared schema would be estimated from {slots:,} records, and a category or a "
             f"class is found only if about {estimate.least:,} records have it: declare the schema "
-            "(`schema=`, or `pasearch check FILE --propose`), raise `epsilon=`, or add records."
+            "(`schema=`; `pasearch check` proposes one), raise `epsilon=`, or add records."
         )
     if isinstance(schema, Schema):
         return found  # two classes are the least that are counted of arrays

@@ -104,8 +104,7 @@ class CellOutput:
 
     def write(self, text: str) -> None:
         """Show a text in place of the one before."""
-        from IPython.display import display
-
+        display = sys.modules["IPython.display"].display  # loaded: this is a notebook's output
         shown = {"text/plain": text.strip()}
         if self._handle is None:
             self._handle = display(shown, raw=True, display_id=True)

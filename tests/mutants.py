@@ -31,6 +31,12 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "sums: gradients are formed again, of other rows",
+        "zip(own, seen.kept[FORMED], strict=True):",
+        "zip(own, self.gradients(seen).values(), strict=True):",
+        "training/test_rounding_of_sums.py",
+    ),
+    Mutant(
         "arrays: a label between two declared ones is taken for the next",
         "valid = known[classes] == labels",
         "valid = classes == classes",

@@ -161,8 +161,8 @@ BAD: dict[str, tuple[bytes, list[str], str]] = {
     "header only": (b"a,b,y\n", [], "a header and no row"),
     "few rows": (b"a,b,y\n1,2,0\n3,4,1\n", [], "too few"),
     "latin-1": ("n\xe4me,y\n".encode("latin-1") + b"1,0\n" * 50, [], "not UTF-8"),
-    "binary": (bytes(range(256)) * 20, [], "column 2 has no name"),
-    "utf-16": ("a,y\n1,0\n".encode("utf-16") * 50, [], "not UTF-8"),
+    "binary": (bytes(range(256)) * 20, [], "holds NUL characters"),
+    "utf-16": ("a,y\n1,0\n".encode("utf-16") * 50, [], "UTF-16: save it as CSV UTF-8"),
     "open quote": (b'a,"b,y\n' + b"1,2,0\n" * 50, [], "its first line is not a header"),
     "no such target": (b"a,b,y\n" + b"1,2,0\n" * 50, ["--target", "z"], "no column 'z'"),
     "k above features": (

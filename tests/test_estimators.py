@@ -38,7 +38,10 @@ from pasearch.sklearn_api.estimators import (
     PrivateArchitectureSearchRegressor,
 )
 
-SMALL: dict[str, Any] = {"strategy": "fixed", "space": "tables", "steps": 3, "device": "cpu"}
+SMALL: dict[str, Any] = {
+    "strategy": "fixed", "space": "tables", "steps": 3, "device": "cpu", "force": True,
+}  # fmt: skip
+"""Too few records to learn from, so the runs insist."""
 PUBLIC = {**SMALL, "assume_public_schema": True}
 ENOUGH: dict[str, Any] = {"epsilon": 8.0, "steps": None}
 """With 400 records, enough to learn from: one setting, as every other has a plan to solve."""
@@ -99,7 +102,7 @@ def handed(monkeypatch: pytest.MonkeyPatch):
 
 CHECKS = parametrize_with_checks(
     [
-        PrivateArchitectureSearchClassifier(**PUBLIC, force=True),
+        PrivateArchitectureSearchClassifier(**PUBLIC),
         PrivateArchitectureSearchRegressor(**{**PUBLIC, "space": "fcn", "force": True}),
     ]
 )
@@ -175,17 +178,15 @@ class TestLabels:
         assert valid.tolist() == [False] * 20 + [True] * 40
         assert (classes[20:] == (y[20:] == "b")).all()
 
-    def test_one_estimated_class_is_always_predicted(self):
+    def test_one_estimated_class_ends_the_fit_before_the_training(self):
         x, _ = records(400)
-        fitted = classifier(**ENOUGH, bounds=(-1, 1)).fit(x, np.full(400, 7))
-        assert fitted.classes_.tolist() == [7]
-        assert set(fitted.predict(x)) == {7}
-        assert (fitted.predict_proba(x) == 1.0).all()
+        with pytest.raises(BudgetError, match=r"only '7' was found, so no model was trained"):
+            classifier(**ENOUGH, bounds=(-1, 1)).fit(x, np.full(400, 7))
 
-    def test_too_rare_to_be_estimated_are_an_error_that_says_so(self):
+    def test_too_rare_to_be_estimated_are_refused_before_a_charge(self):
         x, y = records(60)
-        with pytest.raises(BudgetError, match=r"No class was frequent enough.*was charged"):
-            classifier(epsilon=0.1, bounds=(-1, 1)).fit(x, y)
+        with pytest.raises(BudgetError, match=r"nothing was read or charged.*declare the classes"):
+            classifier(epsilon=0.1, bounds=(-1, 1), force=False).fit(x, y)
 
     @pytest.mark.parametrize(
         ("classes", "says"),
@@ -558,7 +559,7 @@ class TestSettings:
             "strategy": "rs", "space": "fcn", "max_categories": 5, "candidates": 3.0,
             "search_share": 0.2, "steps": 7, "batch": 9, "device": "cpu", "ledger": "there",
             "ledger_budget": (2.0, 1e-6), "assume_public_schema": False, "secure_noise": True,
-            "metric": "rmse",
+            "metric": "rmse", "force": True,
         }  # fmt: skip
         seen: dict[str, Any] = {}
 

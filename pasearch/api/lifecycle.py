@@ -699,5 +699,6 @@ def _check_classes_found(plan: Plan | FeaturePlan, schema: Any, keys: Keys) -> N
         f"The classes of {schema.target.name!r} were estimated privately and {found}, so no model "
         f"was trained. The whole plan stays charged, epsilon {plan.price.epsilon:.4g}. Declare the "
         "classes in a new run (`labels=no,yes`, `classes` of an estimator, or a schema), or use "
-        "`regression=True` if the target is a number."
+        "`regression=True` if the target is a number. `pasearch check FILE` shows rows that cannot "
+        "be read."
     )

@@ -119,7 +119,13 @@ def from_arrays(
         regression=declared.regression,
     )  # fmt: skip
     labels = y if declared.regression or known is not None else y.astype(np.int64)
-    return Dataset(name=name, schema=schema, features=x, labels=labels, public=declared.public)
+    notes = () if classes is None or known is not None else (
+        f"the labels are 0 to {classes - 1}, as `classes={classes}` declares. A record with "
+        "another label is unusable: list labels such as `classes=-1,1`.",
+    )  # fmt: skip
+    return Dataset(
+        name=name, schema=schema, features=x, labels=labels, public=declared.public, notes=notes
+    )
 
 
 def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:

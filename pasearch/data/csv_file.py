@@ -65,7 +65,7 @@ FIRST_ROWS = 100
 NO_SEPARATOR = "\x1f"
 """What separates the cells of a file of one column, so that a line is a cell: no text has it."""
 
-OR_SEPARATOR = ", or say what separates them, `separator=`"
+OR_SEPARATOR = ", or declare the separator, `separator=` ('space' if blanks separate the cells)"
 NO_HEADER = " If the first line is a record, the file has no header: name its columns, `columns=`."
 
 
@@ -440,8 +440,7 @@ def _check_header(path: Path, row: Sequence[str], form: TableForm) -> list[str]:
     if len(header) < form.least:
         raise UsageError(
             f"{path}: its first line is not a header of two or more columns, separated by commas, "
-            f"semicolons, tabs or | : write the names of the columns there{OR_SEPARATOR}. Of cells "
-            "with blanks between them that is `separator='space'`."
+            f"semicolons, tabs or | : write the names of the columns there{OR_SEPARATOR}."
         )
     if any("\0" in name for name in header):
         raise UsageError(

@@ -18,7 +18,7 @@ from torch import Tensor
 from pasearch.data.compact import CompactRows
 from pasearch.data.means import ROW_NORM, Array, centring
 from pasearch.data.partitions import AnyRecords, CompactRecords, Records
-from pasearch.runs.sums import bounded_rows
+from pasearch.runs.sums import ROWS, bounded_rows
 
 REACH = 1.25
 """Longer rows than REACH times ROW_NORM are cut, where a method bounds rows and not gradients."""
@@ -167,5 +167,7 @@ def second_moments(view: View, records: AnyRecords) -> Array:
     for part in records.parts():
         rows = view.rows(part).numpy() / (REACH * ROW_NORM)
         rows = bounded_rows(rows, part.valid.numpy())
-        total += rows.T @ rows
+        for low in range(0, len(rows), ROWS):
+            own = rows[low : low + ROWS]
+            total += own.T @ own
     return total

@@ -149,7 +149,10 @@ def halve_rows(x, places, inputs, first, second, to):
 
 @inlined
 def multiply_halves(gemm, turn_a, turn_b, m, n, k, a, b, kept, c):
-    """Do what `compiled.multiply` does, of matrices as pairs of halves."""
-    multiply(gemm, turn_a, turn_b, m, n, k, a[0], b[0], kept, c)
-    multiply(gemm, turn_a, turn_b, m, n, k, a[0], b[1], UNIT, c)
+    """Do what `compiled.multiply` does, of matrices as pairs of halves.
+
+    The small products come first: each later addition rounds a sum that stays small.
+    """
+    multiply(gemm, turn_a, turn_b, m, n, k, a[0], b[1], kept, c)
     multiply(gemm, turn_a, turn_b, m, n, k, a[1], b[0], UNIT, c)
+    multiply(gemm, turn_a, turn_b, m, n, k, a[0], b[0], UNIT, c)

@@ -496,8 +496,12 @@ class AnyKernel(Kernel):
     """Any layer from one tensor to one tensor that treats records apart: gradients are formed."""
 
     def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
-        """Sum the squares of the formed gradients; over views, with what rounding may hide."""
-        return torch.stack([squares_of(g, views) for g in self.gradients(seen).values()]).sum(0)
+        """Sum the squares of the formed gradients; over views, with what rounding may hide.
+
+        The gradients are kept: a second pass over other rows may round, or draw, otherwise.
+        """
+        formed = seen.kept[FORMED] = tuple(self.gradients(seen).values())
+        return torch.stack([squares_of(gradient, views) for gradient in formed]).sum(0)
 
     def weighted_sum(
         self,
@@ -508,14 +512,14 @@ class AnyKernel(Kernel):
         views: int = 1,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Contract the formed gradients with the factors."""
-        own = dict(seen.layer.named_parameters(recurse=False))
+        own = [p for p in seen.layer.parameters(recurse=False) if p.requires_grad]
         dropped = factors == 0.0
-        for name, gradient in self.gradients(seen).items():
+        for parameter, gradient in zip(own, seen.kept[FORMED], strict=True):
             # The layer may have no finite gradient where the record's input was set to 0.
             kept = zero_rows(gradient, dropped)
             wide = torch.float64 if views > 1 else factors.dtype
             found = torch.einsum("b,b...->...", factors.to(wide), kept.to(wide))
-            yield own[name], found.to(factors.dtype)
+            yield parameter, found.to(factors.dtype)
 
 
 KERNELS: dict[type[nn.Module], Kernel] = {

@@ -70,6 +70,7 @@ def clipped_sum_and_counts(
     else:
         norms = _summed(watched, x, loss, bounding, mask, views, weights, room)
     if given is None:
+        room.end()
         room.write_back()
     inside = bounding.within(norms) if counted and bounding is not None else None
     if inside is None:
@@ -212,6 +213,8 @@ def _faults(module: nn.Module, own: list[nn.Parameter]) -> Iterator[str]:
             )
     if any(True for _ in module.buffers(recurse=False)):
         yield "keeps buffers, which records could reach; use parameters."
+    if own and any(hasattr(child, "reseed") for child in [*module.modules()][1:]):
+        yield "draws within a layer that has parameters; put KeyedDropout beside the layer."
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks
     if any(hooks) or module._backward_pre_hooks:
         yield "has hooks, which may change what it computes; remove them."

@@ -112,6 +112,7 @@ class SumBuffers:
             self._end_group()
             for total, group in zip(self.totals, self._groups, strict=True):
                 total.copy_(group)
+            self._groups = []
         return self.totals
 
     def write_back(self) -> None:

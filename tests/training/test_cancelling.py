@@ -75,6 +75,8 @@ def sums(case: Case, factors: Tensor) -> list[Tensor]:
     if isinstance(layer, Lstm):
         # As a pass leaves them: step after step.
         seen.kept["replayed"] = tuple(v.transpose(0, 1).clone().transpose(0, 1) for v in (a, d))
+    if isinstance(kernel, AnyKernel):
+        kernel.squared_norms(seen, views)  # which keeps the gradients
     found = kernel.weighted_sum(seen, factors, views=views)
     return [value.detach().clone() for _, value in found]
 
