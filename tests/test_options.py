@@ -243,7 +243,7 @@ class TestFinished:
         code, _, err = run("predict", "x", "document.csv")
         assert (code, "is not a header of two or more columns" in err) == (2, True)
         assert "--" not in err.partition("document.csv")[2], "an option that predict lacks"
-        (tmp_path / "torn.csv").write_text('kind,age\nb,4\n"torn,5\na,7\n')
+        (tmp_path / "torn.csv").write_text('kind,age\nb,1\n"torn,5\na,2\n')
         code, out, err = run("predict", "x", "torn.csv")
         assert (code, len(out.splitlines())) == (0, 4)
         assert out.splitlines()[2] == '""', "nothing is predicted for what cannot be read"

@@ -98,6 +98,8 @@ def from_arrays(
     """
     declared = Declared(**said)
     _check_arrays(x, y, where, declared.regression)
+    if declared.regression and declared.classes is not None:
+        raise UsageError("A number is predicted, so there are no classes: leave them out.")
     classes, known = (None, None) if declared.regression else (
         declared_classes(declared.classes, y.dtype, where)
     )  # fmt: skip

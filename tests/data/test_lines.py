@@ -230,7 +230,8 @@ class TestNeighbours:
         assert "quotes" not in plan_architecture_search(path, budget=budget).schema.to_json()
         with pytest.raises(UsageError, match="quotes is 0"):
             plan_architecture_search(path, budget=budget, quotes=0)  # type: ignore[arg-type]
-        options = ["x.csv", "--eps", "8", "--no-quotes", "--method", "all", "--out", "y"]
+        options = ["x.csv", "--eps", "8", "--no-quotes", "--method", "all", "--out", "y",
+                   "--labels", "no,yes"]  # fmt: skip
         monkeypatch.setattr("sys.argv", ["pasearch", "features", *options])
         with pytest.raises(SystemExit) as left:
             main()

@@ -229,6 +229,6 @@ def test_two_columns_that_matter_only_together_are_found(tmp_path: Path):
             out=tmp_path / front,
         )  # fmt: skip
         reached[front] = np.mean(result.predict(table.drop(columns="y")) == table["y"])
-    assert reached["centred"] < 0.6
+    assert reached["centred"] < 0.76, "a sum of functions of one column is right about 3 of 4"
     assert reached["centred_pairs"] > 0.85
     assert RowForm(bound=1.0).columns == ()

@@ -834,8 +834,11 @@ class TestRead:
         with pytest.raises(UsageError, match="is a folder: expected the path of a table") as found:
             read_table(tmp_path)
         assert ".parquet file or a folder of these. Name a file in it." in str(found.value)
-        for encoding in ("latin-1", "utf-16"):
-            with pytest.raises(UsageError, match="its header is not UTF-8"):
+        for encoding, told in (
+            ("latin-1", "its header is not UTF-8"),
+            ("utf-16", "UTF-16: save it"),
+        ):
+            with pytest.raises(UsageError, match=told):
                 read_table(write(tmp_path / "x.csv", "a,é\n1,2\n", encoding=encoding))
 
     @pytest.mark.unit
