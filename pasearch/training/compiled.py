@@ -413,10 +413,9 @@ def _sum_up(x, places, some, form, room, totals, gemm):
             continue
         inputs, outputs, at = widths[layer], form[10][layer], ats[layer + 1]
         size, start = inputs * outputs, starts[layer]
-        in_place = layer == 0 and not len(copied) and halved[layer] < 0
+        in_place, chosen = layer == 0 and not len(copied) and halved[layer] < 0, places.copy()
         if in_place:
             d[at + unsigned(many) * outputs : at + (unsigned(many) + SPARE) * outputs] = ZERO
-            chosen = places.copy()
             for row in range(many):
                 if not factors[row] > ZERO:  # 0 * NaN is NaN, so another record is multiplied by 0
                     chosen[row] = places[some]
