@@ -393,7 +393,7 @@ MUTANTS = (
     ),
     Mutant(
         "halves: a product left out",
-        "multiply(gemm, turn_a, turn_b, m, n, k, a[0], b[1], UNIT, c)",
+        "multiply(gemm, turn_a, turn_b, m, n, k, a[1], b[0], UNIT, c)",
         "pass",
         "training/test_halves.py",
     ),
