@@ -765,9 +765,10 @@ class TestUndeclared:
         assert document["price"]["epsilon"] <= 3.0
         (line,) = (each for each in document["events"] if each["name"] == "schema")
         assert (line["count"], line["partition"]) == (
-            2, "test" if way == "fixed" else "validation",
+            1, "test" if way == "fixed" else "validation",
         )  # fmt: skip
-        assert spent(tmp_path / "x")["schema", line["partition"]][1] == 2
+        assert spent(tmp_path / "x")["schema", line["partition"]][1] == 1
+        assert spent(tmp_path / "x")["classes", "train"][1] == 1
         schema = document["dataset"]["schema"]
         assert schema["low"] < schema["high"]
         assert schema["classes"] >= 2
@@ -787,7 +788,8 @@ class TestUndeclared:
             interrupt(patch, at=0)
             with pytest.raises(InterruptedRunError):
                 search_architecture(arrays(), budget=BUDGET, out=tmp_path / "x", **options)
-        assert spent(tmp_path / "x")["schema", "test"][1] == 2
+        assert spent(tmp_path / "x")["schema", "test"][1] == 1
+        assert spent(tmp_path / "x")["classes", "train"][1] == 1
         resumed = resume(tmp_path / "x", data=arrays())
         assert resumed.document == whole.document
         assert spent(tmp_path / "x") == spent(tmp_path / "whole")
@@ -1078,7 +1080,7 @@ class TestRegression:
         assert score["columns"] == "error"
         assert score["test"] == pytest.approx(told["mean_absolute_error"]["value"], abs=1e-3)
         assert told["median"]["value"] == pytest.approx(0.125, abs=0.06)
-        assert score["noise"]["standard_deviation"] <= 0.025
+        assert score["noise"]["standard_deviation"] <= 0.05, "it follows the noisy counts"
         assert verify(tmp_path / "x")[1] == []
 
     @pytest.mark.contract
@@ -1166,7 +1168,8 @@ categories = ["low", "high"]
         )  # fmt: skip
         document = result.document
         (line,) = (each for each in document["events"] if each["name"] == "schema")
-        assert line["count"] == 4
+        assert line["count"] == 3
+        assert [each["name"] for each in document["events"]].count("classes") == 1
         assert document["dataset"]["n"] == 240
         assert len(document["estimated_privately"]) == 4
         assert document["dataset"]["schema"]["kind"] == "table"

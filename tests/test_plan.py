@@ -460,7 +460,7 @@ class TestUndeclared:
         assert by_partition["train"].epsilon >= 0.98 * epsilon
         own = priced(KNOWN, epsilon, strategy=strategy)
         # A dial is solved to within a thousandth, from where the other lines leave it.
-        paid = 0.08 if classes else 1e-3
+        paid = 0.1 if classes else 1e-3  # the list takes at most a quarter of epsilon
         assert plan.trial_mu == pytest.approx(own.trial_mu, rel=paid), "but for the class list"
         if not items:
             return

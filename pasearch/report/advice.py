@@ -62,8 +62,10 @@ def data_arguments(document: Values) -> str:
     elif declared.get("kind") == "arrays" and document["dataset"]["name"] not in BUILT_IN:
         low, high, classes = (declared.get(name) for name in ("low", "high", "classes"))
         words += ["--regression"] * bool(declared.get("regression"))
-        words += [f"--bounds {low:g} {high:g}"] * (low is not None and high is not None)
-        words += [f"--classes {classes}"] * (classes is not None)
+        if low is not None and high is not None:
+            words.append(f"--bounds {low:g} {high:g}")
+        if classes is not None:
+            words.append(f"--classes {classes}")
     return " ".join(words)
 
 
