@@ -131,6 +131,7 @@ def document(name: str, *, declared: bool = False) -> dict[str, Any]:
         "claims": [{"text": name}],
         "device": "cpu",
         "reproducible": False,
+        "sum_rounding": 1.0009765625,
         "randomness": "a key from the operating system",
         "warnings": [name],
         "versions": {"pasearch": "0.1.0"},
