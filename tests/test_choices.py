@@ -110,7 +110,7 @@ class TestStrategy:
         for text in texts:
             # Of one network that is fixed beforehand, they say that nothing is searched.
             searched = plan.strategy.only(plan.space) is None
-            assert (plan.strategy.words() if searched else "othing") in text
+            assert (plan.strategy.words() if searched else "fixed beforehand") in text
 
 
 @pytest.mark.contract

@@ -20,6 +20,7 @@ import torch
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import normals
+from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.architecture import Architecture
 from pasearch.training.bounding.bound import SLACK
 from pasearch.training.bounding.flat import Flat
@@ -87,7 +88,7 @@ def train_all(x: Array, y: Array, cells: Sequence[Cell], batch: Stream) -> Array
             if (sigma := cell.recipe.noise_multiplier) is not None:
                 own = np.concatenate([sums[: cell.size, :, place].T.ravel(), sums[-1, :, place]])
                 noise = Noise(normals(len(own), cell.noise, step))
-                noise.add_to([torch.from_numpy(own)], sigma * clips[place] * SLACK)
+                noise.add_to([torch.from_numpy(own)], sigma * clips[place] * SLACK * SUM_ROUNDING)
                 sums[: cell.size, :, place] = own[:-2].reshape(2, -1).T
                 sums[-1, :, place] = own[-2:]
         weights -= (np.array(rates) * sums).astype(np.float32)

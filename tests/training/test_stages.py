@@ -31,6 +31,7 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs import normals
 from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.training import one_step, steering
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
@@ -223,7 +224,8 @@ class TestAdaptive:
         first = noisy_sum(records(null=tuple(range(N))), made)
         # noise of the small bound, which is then brought to the first one's scale, as its grid is
         assert torch.allclose(total, first, atol=2.1 * normals.grid(1.2 * 0.7))
-        assert quiet.noise_deviation == pytest.approx(1.2 * 0.7 / math.sqrt(0.95))
+        expected = 1.2 * SUM_ROUNDING * 0.7 / math.sqrt(0.95)
+        assert quiet.noise_deviation == pytest.approx(expected)
 
 
 class TestNoiseFirst:

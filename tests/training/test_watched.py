@@ -138,8 +138,10 @@ def test_a_room_is_flat_and_of_each_kind_its_own():
     assert [view.shape for view in room.views] == [p.shape for p in network.parameters()]
     room.views[1].fill_(5.0)
     assert room.flats[0].tolist() == [0.0] * 6 + [5.0] * 3
+    room.add_block()
+    assert room.totals[0].tolist() == [0.0] * 6 + [5.0] * 3
     room.clear()
-    assert not room.flats[0].any()
+    assert not room.totals[0].any()
 
 
 @pytest.mark.unit
