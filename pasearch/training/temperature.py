@@ -18,9 +18,10 @@ Source: Guo, Pleiss, Sun and Weinberger 2017 (temperature scaling); constants: b
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TWO_CLASSES = 1.15
 """Excess over 1 of the temperature of two classes."""
@@ -50,7 +51,6 @@ def temperature_of(classes: int, signal: float) -> float:
     return (1.0 + TWO_CLASSES * (classes - 1) ** -DECAY) * (1.0 + weak)
 
 
-@torch.no_grad()
 def divide_logits(weights: Mapping[str, Tensor], temperature: float | None) -> None:
     """Divide the output layer by a temperature, in place.
 
@@ -62,4 +62,4 @@ def divide_logits(weights: Mapping[str, Tensor], temperature: float | None) -> N
     if temperature is None:
         return
     for name in list(weights)[-2:]:
-        weights[name].div_(temperature)
+        weights[name].detach().div_(temperature)

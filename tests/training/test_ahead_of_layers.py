@@ -13,7 +13,7 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import KeyedDropout
-from pasearch.training import machine_code, one_step, trainer, watched
+from pasearch.training import one_step, trainer, watched
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.pooling import pooled
 from pasearch.training.recipe import Recipe
@@ -130,16 +130,6 @@ def test_a_short_training_does_no_layer_to_all_records():
     for steps, shape in ((4, (30, 2, 2)), (3, (1, 5, 5))):  # of 12 records; there are 40
         training = trainer.Training(frozen(), images(), replace(RECIPE, steps=steps), streams)
         assert tuple(training._slots.x.shape[1:]) == shape
-
-
-@pytest.mark.unit
-def test_what_is_frozen_is_done_once_and_the_rest_goes_by_machine_code(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(machine_code, "WORTH", 0.0)
-    streams = {name: Keys.from_seed(3).stream(name) for name in ("batch", "noise", "dropout")}
-    training = trainer.Training(frozen(), images(), RECIPE, streams)
-    assert training._in_code is not None
 
 
 @pytest.mark.unit
