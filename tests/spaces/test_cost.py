@@ -130,8 +130,7 @@ def test_machine_code_is_reckoned_with_where_it_is_faster():
         (Pool(size=1), kept, Pool(), Conv(filters=2, kernel=2), Dense(units=4)),
     ):  # fmt: skip
         convolved = cost(Architecture(layers=layers), (1, 6, 6), 3)
-        in_code = IN_MACHINE_CODE.seconds(convolved, 10)
-        assert planned_seconds(convolved, 10, LONG) == LONG * in_code
+        assert planned_seconds(convolved, 10, LONG) == LONG * BY_TORCH.seconds(convolved, 10)
 
 
 @pytest.mark.unit
