@@ -54,6 +54,7 @@ from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.normals import Normals, grid
+from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.search.engine import Search
 from pasearch.search.fitness import points
 from pasearch.search.plan import VALIDATION_QUERY
@@ -393,7 +394,7 @@ def test_the_noise_is_what_the_event_charges(name: str):
     assert len(found.normals) == len(charged) == made.steps
     assert gaussian_pvalue(found.normals) > ACCEPT
     if made.optimizer == "adam-corrected":
-        assert found.adam == pytest.approx([1.0] * made.steps)
+        assert found.adam == pytest.approx([SUM_ROUNDING**2] * made.steps)
 
 
 @pytest.mark.statistical
