@@ -128,8 +128,8 @@ MUTANTS = (
     ),
     Mutant(
         "temperature: the bias is not divided",
-        "list(weights)[-2:]",
-        "list(weights)[-2:-1]",
+        "    for each in (weight, bias):\n        each.detach().div_",
+        "    for each in (weight,):\n        each.detach().div_",
         "training/test_temperature.py",
     ),
     Mutant(

@@ -58,8 +58,14 @@ def divide_logits(weights: Mapping[str, Tensor], temperature: float | None) -> N
         weights: State of a network. Its last two tensors are the weight (outputs, inputs) and the
             bias (outputs,) of the output layer.
         temperature: Above 0; None leaves the weights as they are.
+
+    Raises:
+        ValueError: The last two tensors are others, so labels would change.
     """
     if temperature is None:
         return
-    for name in list(weights)[-2:]:
-        weights[name].detach().div_(temperature)
+    weight, bias = list(weights.values())[-2:]
+    if bias.ndim != 1 or weight.shape[:1] != bias.shape:
+        raise ValueError("The last two tensors are no output layer's weight and bias.")
+    for each in (weight, bias):
+        each.detach().div_(temperature)

@@ -230,5 +230,5 @@ def test_two_columns_that_matter_only_together_are_found(tmp_path: Path):
         )  # fmt: skip
         reached[front] = np.mean(result.predict(table.drop(columns="y")) == table["y"])
     assert reached["centred"] < 0.76, "a sum of functions of one column is right about 3 of 4"
-    assert reached["centred_pairs"] > 0.85
+    assert reached["centred_pairs"] > max(0.85, reached["centred"] + 0.2)
     assert RowForm(bound=1.0).columns == ()

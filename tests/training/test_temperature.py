@@ -197,3 +197,12 @@ class TestRule:
         recipe = default_recipe(1000, noise_multiplier=1.0)
         with_one = default_recipe(1000, noise_multiplier=1.0, temperature=3.0)
         assert recipe.event(1000) == with_one.event(1000)
+
+
+@pytest.mark.unit
+def test_an_output_layer_without_a_bias_is_refused():
+    """Another layer's tensor would be divided, and labels would change."""
+    network = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2, bias=False))
+    with pytest.raises(ValueError, match="no output layer"):
+        divide_logits(network.state_dict(), 2.0)
+    divide_logits(network.state_dict(), None)
