@@ -447,9 +447,9 @@ def error_measures(table: Table) -> dict[str, Measure]:
     inside = away < width / 2  # there values are on both sides of the median
     away[inside] = ((width / 2) ** 2 + away[inside] ** 2) / width
 
-    def mean_of(parts: Array) -> Measure:
-        """Return the mean over records of a value that each cell has, (bins, levels)."""
-        value = float((table.counts * parts).sum() / total)
+    def mean_of(parts: Array, least: float = -math.inf) -> Measure:
+        """Estimate the mean over records of a value that each cell has, (bins, levels)."""
+        value = max(least, float((table.counts * parts).sum() / total))
         off = np.broadcast_to(parts - value, table.counts.shape)
         sample = max(float((table.counts * off**2).sum()), 0.0) / total**2
         return measure(
@@ -465,8 +465,8 @@ def error_measures(table: Table) -> dict[str, Measure]:
     # The ratio's error by its derivative: the mean of (e^2 - (1 - R2) (y - mean)^2) / variance.
     slope = mean_of((errors**2 - (1.0 - explained) * spread[:, None]) / variance)
     return {
-        "mean_absolute_error": mean_of(errors),
-        "median": {**mean_of(constant), "at": median},
+        "mean_absolute_error": mean_of(errors, least=0.0),  # noise alone may take it below 0
+        "median": {**mean_of(constant, least=0.0), "at": median},
         "lead": mean_of(constant - errors),
         "r2": measure(min(1.0, explained), slope["error"]),
     }

@@ -208,7 +208,7 @@ class TestNeighbours:
     ):
         monkeypatch.chdir(tmp_path)
         small = [row for row in STRANGE.values() if len(row) < 10_000]
-        rows = [GOOD, b"20,nurse,,no", *small] * 8 + list(STRANGE.values())
+        rows = [GOOD, b"20,nurse,,no", *small] * 40 + list(STRANGE.values())
         written(tmp_path / "x.csv", rows)
         for command in (["features"], ["train", "--steps", "3"]):
             options = ["x.csv", "--eps", "8", "--delta", "1e-4", "--quiet", "--out", command[0]]

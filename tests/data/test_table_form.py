@@ -167,7 +167,7 @@ class TestBlanks:
         for some in (self.LINES, self.LINES[:1], (b"1,2\n",), (b"1;2\n",)):
             path.write_bytes(header + b"".join(some))
             if not read:
-                with pytest.raises(UsageError, match="`separator='space'`"):
+                with pytest.raises(UsageError, match=r"`separator=` \('space'"):
                     read_table(path, **given)
                 continue
             schema, features, _ = read_table(path, **given)
