@@ -20,7 +20,7 @@ from pasearch.data import patches
 from pasearch.errors import UsageError
 from pasearch.progress import SECRET, SELDOM, Bar, Line, Progress, heard, told
 from pasearch.runs import loops, normals
-from pasearch.training import machine_code, settings
+from pasearch.training import linear_backend, settings
 
 STEPS = 4
 
@@ -134,7 +134,7 @@ def test_both_kinds_of_machine_code_are_said(monkeypatch: pytest.MonkeyPatch):
         return honest(name, *rest)
 
     for module, load in (
-        (normals, normals.compiled), (loops, machine_code.loops),
+        (normals, normals.compiled), (loops, linear_backend.load_kernel),
         (loops, patches.loops),
     ):  # fmt: skip
         load.cache_clear()

@@ -41,18 +41,11 @@ from pasearch.accounting.densities import LaplaceNoise, StudentT  # noqa: E402
 from pasearch.data.sources import load_dataset  # noqa: E402
 from pasearch.runs.keys import Keys, Stream  # noqa: E402
 from pasearch.runs.normals import normals, of_words, pairs  # noqa: E402
-from pasearch.runs.team import Team  # noqa: E402
-from pasearch.training import machine_code, noise, trainer  # noqa: E402
-from pasearch.training.bounding.bound import SLACK  # noqa: E402
+from pasearch.training import noise, trainer  # noqa: E402
 from pasearch.training.bounding.flat import Flat  # noqa: E402
 from pasearch.training.encoded.laws import begin_noise, sample_noise  # noqa: E402
-from pasearch.training.halves import Halved  # noqa: E402
 from pasearch.training.noise import Noise  # noqa: E402
-from pasearch.training.one_step import Slots  # noqa: E402
 from pasearch.training.per_example import clipped_sum_and_counts  # noqa: E402
-from pasearch.training.products import product  # noqa: E402
-from pasearch.training.record_sums import flattened  # noqa: E402
-from pasearch.training.watched import Watched  # noqa: E402
 
 ROW = ROWS["fcn-2048"]
 REPETITIONS, RUNS = 20, 1000
@@ -249,13 +242,10 @@ def paired(
 
 
 def rounding(file: Path, root: str) -> None:
-    """By how much the change of a float32 sum differs from the change of the exact one.
-
-    Sums by torch, and, where this processor has tiles, by products of halves in machine code.
-    """
+    """Measure by how much the change of a float32 sum differs from that of the exact sum."""
     records = load_dataset("mnist", data_root=root, public=True).all_records(None)
     x, y_all = records.x[:10_240].flatten(1), records.y[:10_240]
-    ways = ("float32", "halves") if product().of_halves else ("float32",)
+    ways = ("float32",)
     for batch in (256, 2048):
         worst = dict.fromkeys(ways, 0.0)
         for start in range(0, 5 * batch, batch):
@@ -272,7 +262,6 @@ def rounding(file: Path, root: str) -> None:
 
             sums = {
                 "float32": lambda mask: total(torch.float32, mask),
-                "halves": lambda mask, part=part, y=y: by_halves(part, y, mask),
             }
             whole = {way: sums[way](mask) for way in ways}
             exact = total(torch.float64, mask)
@@ -288,21 +277,6 @@ def rounding(file: Path, root: str) -> None:
                 file, what="rounding of a sum", way=way, batch=batch,
                 worst_share_of_clip_norm=worst[way], neighbours=5 * 8,
             )  # fmt: skip
-
-
-def by_halves(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return a sum of bounded gradients whose products are all of halves, float64."""
-    watched, bound = Watched(ROW.network()), Flat(clip_norm=1.0)
-    (weights,) = flattened(watched.parameters)
-    slots, code = Slots(x, y, mask).known_to(watched), machine_code.loops()
-    assert watched.dense is not None
-    assert code is not None
-    halved = Halved.all_of(watched.dense)
-    plan = machine_code.Plan.of(watched.dense, weights, len(x), 1, code, halved=halved)
-    plan = replace(plan, slack=SLACK)  # so that records are as long as the exact ones
-    found = np.zeros(len(weights))
-    machine_code._Sum(plan, slots, bound.terms, len(x), Team(1))(np.arange(len(x)), found)
-    return torch.from_numpy(found)
 
 
 def write(file: Path, **values: Any) -> None:

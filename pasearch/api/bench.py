@@ -255,9 +255,9 @@ def bench(
 
 def _load() -> None:
     """Load what private trainings load before their first step."""
-    from pasearch.training import machine_code
+    from pasearch.training import linear_backend
 
-    machine_code.loops()
+    linear_backend.load_kernel()
 
 
 def _space(name: str) -> Space:

@@ -181,11 +181,8 @@ def linear_algebra() -> list[str]:
     import threadpoolctl
     import torch  # noqa: F401
 
-    from pasearch.training.products import product
-
     found = (each for each in threadpoolctl.threadpool_info() if each["user_api"] == "blas")
-    told = {str(sorted({**each, "filepath": ""}.items())) for each in found}
-    return sorted(told | ({"products of halves"} if product().of_halves else set()))
+    return sorted({str(sorted({**each, "filepath": ""}.items())) for each in found})
 
 
 @functools.cache

@@ -47,27 +47,22 @@ class Pace:
 
 
 BY_TORCH = Pace(layer=8e-4, trained=1e-8, operation=8e-12, number=1.9e-9)
-IN_MACHINE_CODE = Pace(layer=1e-4, trained=5e-9, operation=1.1e-11, number=7.5e-10)
+BY_LINEAR_BACKEND = Pace(layer=1e-4, trained=5e-9, operation=1.1e-11, number=7.5e-10)
 """Fitted to steps of the default recipe on made-up records: torch's on two cores of an AMD EPYC,
-machine code's on one core, of it and of an Intel Xeon."""
+those of the linear backend on one core, of it and of an Intel Xeon."""
 
 WORTH = 1.0
-"""Seconds that a training must save for machine code to be loaded: that takes half a second a
-process, and some ten where it has to be compiled."""
+"""Seconds that a training must save for compiled code to be loaded: that takes half a second a
+process, and some seconds where it has to be compiled."""
 
-MANY, BOTH = 2**20, 0.6
-"""From how many numbers of a batch on machine code has both cores, and what share of its time on
-one its records then take."""
+MIN_SHARED_NUMBERS = 2**20  # numbers of a batch from which the linear backend uses both cores
+SHARED_TIME = 0.6  # fraction of the time on one core that the records of such a batch take on two
 
 WINDOWS = 4
 """How often a convolution's step goes through all that its windows hold."""
 
 GATES = 24
 """How many numbers of each unit an LSTM goes through in each step of a sequence."""
-
-
-PLAIN = ("linear", "relu", "sigmoid", "tanh", "tempered_sigmoid")
-"""Activations that machine code knows; of tempered sigmoids the usual one, which is tanh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +78,7 @@ class Cost:
         layers: With weights.
         parameters: All of the network.
         trained: Those that are trained.
-        known: Whether machine code knows all layers, so that steps may be made in it.
+        is_linear: Whether one linear layer is trained, for which `training.linear_backend` is.
     """
 
     operations: float
@@ -93,7 +88,7 @@ class Cost:
     layers: int
     parameters: int
     trained: int
-    known: bool = False
+    is_linear: bool = False
 
     def moved(self, batch: float) -> float:
         """Return bytes that go through memory in a step."""
@@ -111,12 +106,12 @@ def planned_seconds(work: Cost, batch: float, steps: int) -> float:
     Args:
         work: Of the network.
         batch: Records of a step.
-        steps: Of the training: machine code is loaded for many.
+        steps: Of the training: the linear backend is used for many.
     """
     by_torch = steps * BY_TORCH.seconds(work, batch)
-    share = BOTH if batch * work.held >= MANY else 1.0
-    in_code = steps * IN_MACHINE_CODE.seconds(work, batch, share)
-    return in_code if work.known and by_torch - in_code >= WORTH else by_torch
+    share = SHARED_TIME if batch * work.held >= MIN_SHARED_NUMBERS else 1.0
+    linear = steps * BY_LINEAR_BACKEND.seconds(work, batch, share)
+    return linear if work.is_linear and by_torch - linear >= WORTH else by_torch
 
 
 def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
@@ -148,17 +143,8 @@ def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
     return Cost(
         operations=operations, plain=plain, held=math.prod(shape), numbers=numbers,
         layers=weighted, parameters=total, trained=trained,
-        known=all(map(_is_known, rest)) and not any(_is_joined(each) for each in rest[1:]),
+        is_linear=len(rest) == 1,
     )  # fmt: skip
-
-
-def _is_known(layer: Layer) -> bool:
-    """Return whether compiled steps know a layer: see `training.dense`."""
-    return isinstance(layer, Dense) and layer.activation in PLAIN
-
-
-def _is_joined(layer: Layer) -> bool:
-    return isinstance(layer, Dense) and layer.joined
 
 
 def _is_ahead(layer: Layer) -> bool:

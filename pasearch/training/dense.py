@@ -17,9 +17,7 @@ Source: Goodfellow 2015. Proof: docs/guarantees/dp-sgd.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,10 +34,7 @@ ACTIVATIONS = {
 """In place, and from the gradient of what came out, and that, to the gradient of what went in."""
 
 CODES: dict[type[nn.Module] | None, int] = {None: 0, nn.Tanh: 1, nn.ReLU: 2, nn.Sigmoid: 3}
-"""What machine code calls them."""
-
-NARROW = 16
-"""From how many outputs on a first layer is a product like the others, in machine code."""
+"""Their codes in the GPU's kernels."""
 
 FLATTEN = repr(nn.Flatten())
 
@@ -221,57 +216,6 @@ class Dense:
 def place_of(parameter: Tensor, weights: Tensor) -> int:
     """Return where a parameter begins in the flat weights."""
     return (parameter.data_ptr() - weights.data_ptr()) // parameter.element_size()
-
-
-def zeros(count: int) -> np.ndarray[Any, Any]:
-    """Return float32 numbers where torch puts them: products may round by where they lie."""
-    return torch.zeros(count).numpy()
-
-
-def room(copies: int, made: int, rows: int, bits: int) -> tuple[Any, ...]:
-    """Return a thread's own places: see `compiled.bounded_sum`."""
-    return (
-        zeros(copies), zeros(made), zeros(made), np.zeros(rows), zeros(rows),
-        zeros(made if bits else 0), np.zeros(bits, np.uint32),
-    )  # fmt: skip
-
-
-Part = tuple[Tensor | None, int]
-"""A parameter, if there is one, and how many numbers it has to have."""
-
-
-def laid_out(
-    layers: Sequence[tuple[Part, Part]], weights: Tensor
-) -> tuple[list[tuple[int | None, int | None]], np.ndarray[Any, Any]]:
-    """Return where each layer's weights and bias begin, None for none, and the frozen numbers.
-
-    Args:
-        layers: Of each its weights and its bias.
-        weights: Those that are trained, flat; the frozen ones are copied behind each other.
-
-    Raises:
-        ValueError: They are not what layers say: see `check_parts`.
-    """
-    places: list[tuple[int | None, int | None]] = []
-    frozen, behind, trained = [weights.new_zeros(0)], 0, []
-    for parts in layers:
-        if len({part.requires_grad for part, _ in parts if part is not None}) > 1:
-            raise ValueError("A layer is half frozen.")
-        own: list[int | None] = []
-        for part, size in parts:
-            if part is None:
-                own.append(None)
-            elif part.requires_grad:
-                trained.append((place_of(part, weights), size))
-                own.append(trained[-1][0])
-            else:
-                check_parts([(0, size)], part.numel())
-                own.append(behind)
-                frozen.append(part.detach().flatten())
-                behind += size
-        places.append((own[0], own[1]))
-    check_parts(trained, len(weights))
-    return places, torch.cat(frozen).numpy()
 
 
 def check_parts(parts: Sequence[tuple[int, int]], count: int) -> None:

@@ -36,10 +36,12 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.normals import pairs
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training.blocks import Blocks, padded
+from pasearch.training.bounding.bound import NO_CLIPPING, has_terms
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.dense import CODES, check_parts, place_of
 from pasearch.training.gpu_halves import (
     EVEN,
+    SLACK,
     HalvedRecords,
     Outs,
     event_of,
@@ -49,9 +51,7 @@ from pasearch.training.gpu_halves import (
     wait_for,
 )
 from pasearch.training.gpu_noise import MAX_FLOAT32_ROWS, given_of, moderate, moved
-from pasearch.training.halves import SLACK
 from pasearch.training.losses import LossOf
-from pasearch.training.machine_code import UNBOUNDED, has_terms
 from pasearch.training.one_step import Slots, reseed_dropout
 from pasearch.training.record_sums import SumBuffers, flattened
 from pasearch.training.updates import Descent
@@ -273,7 +273,7 @@ class GpuCode:
         """Return the training's row: see `gpu_kernels`."""
         slots, moment = self._slots, self._optimizer.states[0].get("sum")
         bounding = self._recipe.bounding
-        top, plus, most = UNBOUNDED if bounding is None else bounding.terms or UNBOUNDED
+        top, plus, most = NO_CLIPPING if bounding is None else bounding.terms or NO_CLIPPING
         about_moves = self._given, self._sum, self._weights, moment, self._average, *self._halves
         records = self._records
         about = records.halves, slots.y, slots.valid, self._places, self._sizes, records.squares

@@ -24,7 +24,7 @@ from pasearch.gpu.bits import BLOCK
 from pasearch.runs.keys import Stream
 from pasearch.runs.team import Team
 from pasearch.training.gpu_code import GpuCode, Together, fits_gpu_code, gpu_code
-from pasearch.training.machine_code import MachineCode, threads_in_code
+from pasearch.training.linear_backend import LinearBackend, accepts, count_threads
 from pasearch.training.memory import is_of_memory, keep_memory, rows_at_once
 from pasearch.training.one_step import (
     Slots,
@@ -48,10 +48,11 @@ if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
 
-SHARED, SHARED_IN_CODE, MOVED = 1.4e8, 8e7, 2**20
-"""From how many operations of a step's largest product on several threads pay, by torch and in
-machine code, or from how many numbers of its records: below, they wait for each other longer than
-they save (benchmarks/speed)."""
+# Several threads pay from this size of a step on; below, they wait for each other longer than they
+# save (benchmarks/speed).
+MIN_SHARED_OPERATIONS = 1.4e8  # of the step's largest matrix product, by PyTorch
+MIN_SHARED_LINEAR_OPERATIONS = 8e7  # the same, by the linear backend
+MIN_SHARED_NUMBERS = 2**20  # numbers of the batch's records
 
 
 def train(
@@ -202,9 +203,9 @@ class Training:
             blocks = None if self._on_gpu is None else self._on_gpu.blocks
             self._rounds = Rounds(self._watched, self._slots, recipe, streams, self._sums, blocks)
         self._before: _Snapshot | None = None
-        self._in_code: MachineCode | None = None
+        self._linear: LinearBackend | None = None
         if self._rounds is None:
-            self._in_code = MachineCode.of(
+            self._linear = LinearBackend.of(
                 self._watched, self._slots, recipe, streams, self._sums, self._weights,
                 team=self._team,
             )  # fmt: skip
@@ -227,12 +228,13 @@ class Training:
         most, recipe = torch.get_num_threads(), self._recipe
         if device != "cpu":
             return most
-        batch, of_records = recipe.expected_batch_size, self._watched.dense is not None
+        batch = recipe.expected_batch_size
         product = self._watched.product(made_up) * min(batch, recipe.chunk, self._slots.rows)
-        moved = batch * made_up[0].numel() >= MOVED
-        by_torch = most if product >= SHARED or moved else 1
-        in_code = 1 if of_records and product < SHARED_IN_CODE and not moved else most
-        return threads_in_code(self._watched, self._slots, recipe, in_code) or by_torch
+        moved = batch * made_up[0].numel() >= MIN_SHARED_NUMBERS
+        if accepts(self._watched, self._slots, recipe):
+            shared = moved or product >= MIN_SHARED_LINEAR_OPERATIONS
+            return count_threads(recipe, most if shared else 1)
+        return most if moved or product >= MIN_SHARED_OPERATIONS else 1
 
     def _do_ahead(self) -> None:
         """Do to all records, once, what the network does to them before its first trained layer.
@@ -263,9 +265,9 @@ class Training:
             if (sigma := self._pace.spend(sigma)) is None:
                 return False
         self._check_place()
-        if self._in_code is not None:
+        if self._linear is not None:
             with threads(1):  # those of torch would wait, and take the processor from others
-                self._in_code.sum(self._finished, sigma, self._state)
+                self._linear.sum(self._finished, sigma, self._state)
                 self._move()
         else:
             with_care = self._with_care if self._rounds is None else self._rounds.sum_with_care

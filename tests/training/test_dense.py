@@ -17,9 +17,8 @@ from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
-from pasearch.training.dense import Dense, check_parts, laid_out
+from pasearch.training.dense import Dense, check_parts
 from pasearch.training.losses import LossOf
-from pasearch.training.machine_code import chain_of
 from pasearch.training.one_step import reseed_dropout
 from pasearch.training.per_example import clipped_sum_and_counts
 from pasearch.training.recipe import Recipe
@@ -282,21 +281,10 @@ def test_a_layer_whose_parameters_are_others_takes_the_general_path(name: str, f
         if frozen:
             layer.requires_grad_(False)
         chain = nn.Sequential(nn.Linear(12, 3), *modules)
-        return chain_of(Watched(chain), torch.zeros(2, 12)) is not None
+        return Watched(chain).dense is not None
 
     for strange in (False, True):
         assert taken(strange, nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)) is not strange
-
-
-@pytest.mark.unit
-def test_a_layer_that_is_half_frozen_has_no_place():
-    weights = torch.zeros(6)
-    layer = (nn.Parameter(weights[:6].view(2, 3)), 6), (nn.Parameter(torch.zeros(2)), 2)
-    layer[1][0].requires_grad_(False)
-    with pytest.raises(ValueError, match="half frozen"):
-        laid_out([layer], weights)
-    with pytest.raises(ValueError, match="3 numbers: expected 2"):
-        laid_out([((None, 0), (layer[1][0], 3))], weights[:0])
 
 
 @pytest.mark.unit

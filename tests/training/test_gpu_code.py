@@ -35,8 +35,8 @@ from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.encoded.denoising import KolmogorovSmirnov
 from pasearch.training.gpu_code import GpuCode, Together, fits_gpu_code
+from pasearch.training.gpu_halves import SLACK
 from pasearch.training.gpu_noise import MAX_FLOAT32_ROWS
-from pasearch.training.halves import SLACK
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, class_shares, reseed_dropout
 from pasearch.training.recipe import Recipe

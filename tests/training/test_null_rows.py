@@ -21,7 +21,7 @@ from pasearch.data.partitions import Records
 from pasearch.data.precision import full_precision
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import Joined, Lstm, TemperedSigmoid, sigmoid, sigmoid_
-from pasearch.training import halves, machine_code, one_step, trainer
+from pasearch.training import linear_backend, one_step, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.auto_s import AutoS
@@ -102,9 +102,6 @@ NETWORKS: dict[str, tuple[Made, tuple[int, ...], int]] = {
     "an LSTM": (lambda: nn.Sequential(Lstm(6, 16), nn.Linear(16, CLASSES)), (8, 6), CLASSES),
     "an LSTM of 7": (lambda: nn.Sequential(Lstm(6, 7), nn.Linear(7, CLASSES)), (8, 6), CLASSES),
 }  # fmt: skip
-IN_CODE = [
-    "one layer", "dense", "deep", "of a number", "narrow first", "frozen", "joined", "a sigmoid",
-]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -128,14 +125,14 @@ def training(
         "expected_batch_size": 64, "steps": 5000, "learning_rate": 0.1, "noise_multiplier": None,
         "bounding": Flat(clip_norm=0.7), "optimizer": "sgd", "average": None, **given,
     })  # fmt: skip
-    monkeypatch.setattr(machine_code, "WORTH", 0.0 if fast else np.inf)
-    monkeypatch.setattr(machine_code, "EACH", 0.1)
-    monkeypatch.setattr(trainer, "MOVED", 0)
+    monkeypatch.setattr(linear_backend, "WORTH", 0.0 if fast else np.inf)
+    monkeypatch.setattr(linear_backend, "MIN_THREAD_RECORDS", 0.1)
+    monkeypatch.setattr(trainer, "MIN_SHARED_NUMBERS", 0)
     torch.manual_seed(3)
     streams = {each: Keys.from_seed(1).stream(each) for each in ("batch", "noise", "dropout")}
     records = Records(x=x, y=y, valid=valid, public=True)
     found = Training(made(), records, recipe, streams, in_rounds=in_rounds)
-    assert (found._in_code is not None) == fast
+    assert (found._linear is not None) == fast
     return found
 
 
@@ -143,12 +140,12 @@ def added(of: Training, size: int, place: int, monkeypatch: pytest.MonkeyPatch) 
     """Return the sum of a batch of so many, in which the one record stands at a place."""
     chosen = np.arange(1, size + 1)
     chosen[place] = 0
-    if of._in_code is not None:
-        monkeypatch.setattr(of._in_code, "_batch", lambda step: chosen)
+    if of._linear is not None:
+        monkeypatch.setattr(of._linear, "_batch", lambda step: chosen)
     monkeypatch.setattr(Poisson, "batch", lambda *_: chosen)
     with full_precision():
-        if of._in_code is not None:
-            of._in_code.sum(0, None, of._state)
+        if of._linear is not None:
+            of._linear.sum(0, None, of._state)
         else:
             of._with_care(0, None, of._state)
     total: Tensor = of._sums.flats[0] + 0.0  # -0 and 0 are one number
@@ -172,25 +169,11 @@ def different(of: Training, monkeypatch: pytest.MonkeyPatch, places: bool = True
 @pytest.mark.contract
 @pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), AutoS()], ids=repr)
 @pytest.mark.parametrize(("threads", "batch"), [(1, 64), (2, 64), (1, 70), (1, 9)])
-@pytest.mark.parametrize("name", IN_CODE)
-def test_in_machine_code(
-    name: str, threads: int, batch: int, bounding: Bound, monkeypatch: pytest.MonkeyPatch
+def test_by_the_linear_backend(
+    threads: int, batch: int, bounding: Bound, monkeypatch: pytest.MonkeyPatch
 ):
     torch.set_num_threads(threads)
-    of = training(name, monkeypatch, fast=True, bounding=bounding, expected_batch_size=batch)
-    assert different(of, monkeypatch) == 1
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize("batch", [2, 64, 300])
-@pytest.mark.parametrize("name", ["dense", "deep", "of a number", "frozen", "joined"])
-def test_of_halves(name: str, batch: int, monkeypatch: pytest.MonkeyPatch):
-    if not machine_code.product().of_halves:
-        pytest.skip("this processor has no tiles for bfloat16")
-    monkeypatch.setattr(machine_code.Halved, "of", lambda chain, *_: halves.Halved.all_of(chain))
-    of = training(name, monkeypatch, fast=True, expected_batch_size=batch)
-    assert of._in_code is not None
-    assert (of._in_code._sum._plan.form[7] >= 0).any()
+    of = training("one layer", monkeypatch, fast=True, bounding=bounding, expected_batch_size=batch)
     assert different(of, monkeypatch) == 1
 
 
@@ -215,7 +198,7 @@ def test_by_torch(name: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPa
 def test_by_several_threads_of_torch(name: str, threads: int, monkeypatch: pytest.MonkeyPatch):
     """The last numbers of each thread's share are taken by themselves by some of its functions."""
     torch.set_num_threads(threads)
-    monkeypatch.setattr(trainer, "SHARED", 0)
+    monkeypatch.setattr(trainer, "MIN_SHARED_OPERATIONS", 0)
     of = training(name, monkeypatch, fast=False, expected_batch_size=300)
     assert of._team.threads == threads
     assert different(of, monkeypatch) == 1
@@ -228,7 +211,7 @@ def test_by_more_threads_than_have_memory(
     name: str, threads: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ):
     torch.set_num_threads(threads)
-    monkeypatch.setattr(trainer, "SHARED", 0)
+    monkeypatch.setattr(trainer, "MIN_SHARED_OPERATIONS", 0)
     of = training(name, monkeypatch, fast=False, chunk=chunk)
     assert of._team.threads == threads
     assert different(of, monkeypatch) == 1

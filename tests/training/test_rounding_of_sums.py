@@ -27,7 +27,7 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.normals import normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, Lstm, WeightStandardisedConv2d
-from pasearch.training import kernels, machine_code, record_sums
+from pasearch.training import kernels, linear_backend, record_sums
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
@@ -35,7 +35,6 @@ from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.encoded.bound import Encoded
-from pasearch.training.halves import Halved
 from pasearch.training.per_example import clipped_sum_and_counts, validate
 from pasearch.training.recipe import Recipe
 from pasearch.training.record_sums import SumBuffers
@@ -182,11 +181,11 @@ def largest_move(
             training._slots = slots
             state = replace(training._state)
             with full_precision():
-                if training._in_code is not None:
-                    inner = training._in_code._sum
+                if training._linear is not None:
+                    inner = training._linear
                     inner._records = (inner._records[0], slots.y.numpy(), valid.numpy(),
                                       inner._records[3])  # pyright: ignore  # fmt: skip
-                    training._in_code.sum(0, None, state)
+                    training._linear.sum(0, None, state)
                 elif training._rounds is not None:
                     training._rounds.slots = slots
                     training._rounds.sum(0, None, state)
@@ -198,9 +197,9 @@ def largest_move(
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch):
-    """Let every training that can be compiled be compiled."""
-    monkeypatch.setattr(machine_code, "WORTH", 0.0)
+def linear(monkeypatch: pytest.MonkeyPatch):
+    """Let the linear backend make the steps of every training that it accepts."""
+    monkeypatch.setattr(linear_backend, "WORTH", 0.0)
 
 
 def check(move: float) -> None:
@@ -211,14 +210,14 @@ def check(move: float) -> None:
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_by_torch(name: str, batch: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(machine_code, "WORTH", math.inf)
+    monkeypatch.setattr(linear_backend, "WORTH", math.inf)
     check(largest_move(*NETWORKS[name], batch))
 
 
 @pytest.mark.contract
 @pytest.mark.parametrize("batch", [*BATCHES, 32_768])
-@pytest.mark.parametrize("name", ["one linear layer", "many inputs", "a bias", "two linear layers"])
-def test_compiled(name: str, batch: int, compiled: None):
+@pytest.mark.parametrize("name", ["one linear layer", "many inputs", "a bias"])
+def test_by_the_linear_backend(name: str, batch: int, linear: None):
     check(largest_move(*NETWORKS[name], batch))
 
 
@@ -238,17 +237,6 @@ def test_in_rounds(name: str):
 def test_other_ways_to_clip(bounding: Bound):
     move = largest_move(*NETWORKS["one linear layer"], 32_768, bounding)
     assert 0.4 < move <= SUM_ROUNDING
-
-
-@pytest.mark.contract
-@pytest.mark.skipif(
-    not machine_code.product().of_halves, reason="this processor has no tiles for bfloat16"
-)
-def test_compiled_with_bfloat16_halves(compiled: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        Halved, "of", classmethod(lambda cls, dense, by, records: cls.all_of(dense))
-    )
-    check(largest_move(*NETWORKS["two linear layers"], 32_768))
 
 
 @pytest.mark.contract
@@ -319,10 +307,10 @@ def test_the_bound_follows_from_the_sizes_of_blocks():
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("way", ["compiled", "torch", "rounds", "another density"])
+@pytest.mark.parametrize("way", ["linear", "torch", "rounds", "another density"])
 def test_noise_is_scaled_to_what_a_record_moves(way: str, monkeypatch: pytest.MonkeyPatch):
     """Noise of every backend has the standard deviation sigma R C, measurably above sigma C."""
-    monkeypatch.setattr(machine_code, "WORTH", 0.0 if way == "compiled" else math.inf)
+    monkeypatch.setattr(linear_backend, "WORTH", 0.0 if way == "linear" else math.inf)
     network, sigma, clip = zeroed(nn.Linear(999, 4)), 1.5, 0.5
     density = StudentT(freedom=9.0) if way == "another density" else None
     bounding = Encoded(clip_norm=clip, vectors=4) if density else Flat(clip_norm=clip)
@@ -337,7 +325,7 @@ def test_noise_is_scaled_to_what_a_record_moves(way: str, monkeypatch: pytest.Mo
                    valid=torch.zeros(64, dtype=torch.bool), public=False)  # fmt: skip
     streams = {name: Keys.from_seed(3).stream(name) for name in ("batch", "noise", "dropout")}
     training = Training(network, null, recipe, streams, in_rounds=way == "rounds")
-    assert (training._in_code is not None) == (way == "compiled")
+    assert (training._linear is not None) == (way == "linear")
     training.steps(1)
     released = training._sums.flats[0].double().numpy()
     if density is None:

@@ -225,8 +225,9 @@ def test_the_largest_product_of_a_record(
 def test_a_small_step_has_one_thread(
     batch: int, shared: float, moved: int, used: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(trainer, "SHARED", shared)  # `plain`'s largest product has 2 * 12 * 7
-    monkeypatch.setattr(trainer, "MOVED", moved)
+    # The largest product of `plain` has 2 * 12 * 7 operations.
+    monkeypatch.setattr(trainer, "MIN_SHARED_OPERATIONS", shared)
+    monkeypatch.setattr(trainer, "MIN_SHARED_NUMBERS", moved)
     seen = []
     honest = trainer.batch_sum
     monkeypatch.setattr(

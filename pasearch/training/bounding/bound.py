@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pasearch.training.record_sums import SumBuffers
     from pasearch.training.watched import Loss, Watched
 
+NO_CLIPPING = math.inf, 0.0, 1.0  # `Bound.terms` of factors that are all 1
 SLACK = 1.0 + 1e-5
 """How much too large a norm is taken, for the rounding of its computation."""
 MOST = 1e12
@@ -173,3 +174,9 @@ def finite(norms: Tensor, factors: Tensor) -> Tensor:
     import torch
 
     return torch.where(norms < math.inf, factors, 0.0)
+
+
+def has_terms(bounding: Bound) -> bool:
+    """Check whether a clipping method's factors are those of its `terms`."""
+    kind, named = type(bounding), bounding.terms is not None
+    return named and kind.sums is Bound.sums and kind.factors is Bound.factors

@@ -1,0 +1,256 @@
+"""Steps of linear models by compiled code: one call per step for batch, sum and noise.
+
+A step of a small linear model takes PyTorch longer to call than to compute. Linear models are the
+default for tables, so they have one compiled kernel (`linear_kernel`). Batches and noise are those
+of `one_step`; sums differ by rounding. Whether a training uses this backend follows from public
+numbers (network, recipe, n and threads), so a resumed run uses the same one.
+
+Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pasearch.runs import normals
+from pasearch.runs.keys import Stream
+from pasearch.runs.loops import loaded
+from pasearch.runs.team import Team
+from pasearch.spaces.cost import WORTH
+from pasearch.training.batching import Poisson
+from pasearch.training.bounding.bound import NO_CLIPPING, SLACK, has_terms
+from pasearch.training.bounding.flat import Flat
+from pasearch.training.dense import Dense, place_of
+from pasearch.training.losses import LossOf
+from pasearch.training.one_step import Slots, State, denoise, rows_of_a_part
+from pasearch.training.record_sums import BLOCK, SumBuffers, flattened
+from pasearch.training.watched import Watched
+
+if TYPE_CHECKING:
+    from pasearch.training.recipe import Recipe
+
+SECONDS_PER_STEP = 5e-4  # saved against PyTorch, on one core
+SECONDS_PER_RECORD = 2e-7  # the same, for each record of the batch
+SECONDS_PER_NUMBER = 1.5e-9  # the same, for each input and output of a record
+MIN_THREAD_RECORDS = 32  # expected records per thread from which a further thread pays
+MAX_BATCH = 2**22  # expected records; larger batches are summed by PyTorch, in groups of blocks
+
+
+class LinearBackend:
+    """Noisy clipped sums of one training of a linear model.
+
+    Args:
+        model: The linear model.
+        slots: The records, on the CPU.
+        recipe: One that `accepts`.
+        streams: As in `trainer.train`.
+        buffers: Buffers of the sums.
+        weights: Flat parameters.
+        team: Threads of a step.
+        kernel: The loaded `linear_kernel`.
+    """
+
+    def __init__(
+        self,
+        model: Dense,
+        slots: Slots,
+        recipe: Recipe,
+        streams: Mapping[str, Stream],
+        buffers: SumBuffers,
+        weights: Tensor,
+        team: Team,
+        kernel: ModuleType,
+    ):
+        self._model, self._slots, self._recipe, self._team = model, slots, recipe, team
+        self._kernel, self._buffers, self._stream = kernel, buffers, streams["noise"]
+        self._batch = _sampler(recipe, len(slots.y), streams["batch"])
+        top, plus, most = (
+            NO_CLIPPING if recipe.bounding is None else recipe.bounding.terms or NO_CLIPPING
+        )
+        self._terms = top, plus, SLACK, most
+        (weight,), (bias,), inputs = model.weights, model.biases, model.widths[0]
+        place = -1 if bias is None else place_of(bias, weights)
+        self._shape = np.array([inputs, model.outputs, place_of(weight, weights), place], np.int64)
+        self._weights, self._total = weights.detach().numpy(), buffers.totals[0].numpy()
+        sizes = BLOCK * model.outputs, inputs * model.outputs
+        self._scratch = [
+            tuple(np.zeros(size, np.float32) for size in sizes) for _ in range(team.threads)
+        ]
+        self._others = [np.zeros_like(self._total) for _ in range(team.threads - 1)]
+        shares = torch.ones(model.outputs) if slots.shares is None else slots.shares
+        self._shares, self._is_numeric = shares.numpy(), slots.y.is_floating_point()
+        part, whole = rows_of_a_part(recipe, len(slots.y), slots.rows), BLOCK * team.threads
+        self._part = whole * max(1, part // whole)
+        self._records = None
+        if type(slots.x) is Tensor:
+            squares = model.squares_of_inputs(slots.x) if slots.squares is None else slots.squares
+            self._records = _as_arrays(slots.x, slots.y, slots.valid, squares)
+        few, count = len(self._total) <= normals.FEW, 2 * normals.pairs(len(self._total))
+        self._words = self._stream.first_words(count) if few else None
+
+    @classmethod
+    def of(
+        cls,
+        watched: Watched,
+        slots: Slots,
+        recipe: Recipe,
+        streams: Mapping[str, Stream],
+        buffers: SumBuffers,
+        weights: list[Tensor],
+        *,
+        team: Team,
+    ) -> LinearBackend | None:
+        """Create the backend of a training; None if PyTorch makes its steps."""
+        model = watched.dense
+        if (
+            model is None
+            or not accepts(watched, slots, recipe)
+            or (kernel := load_kernel()) is None
+        ):
+            return None
+        return cls(model, slots, recipe, streams, buffers, weights[0], team, kernel)
+
+    def sum(self, step: int, sigma: float | None, state: State) -> None:
+        """Write a step's noisy sum to the buffers and update the state, as `one_step.batch_sum`."""
+        recipe, bounding = self._recipe, self._recipe.bounding
+        self.add_gradients(self._batch(step))
+        if sigma is None or bounding is None:
+            self._buffers.write_back()
+            return
+        scale = state.noise_deviation = sigma * bounding.computed_sensitivity
+        code = normals.compiled()
+        assert code is not None, "`load_kernel` has tried it"
+        if self._words is None:
+            made = normals.normals(len(self._total), self._stream, step, code)
+            made.add_to(self._total, scale, team=self._team)
+        else:
+            words = self._words.at(step)
+            normals.add_few(self._total, scale, words, self._stream, step, code)
+        self._buffers.write_back()
+        if recipe.denoising is not None:
+            denoise(self._buffers.flats, recipe.denoising, recipe.drawn_density(sigma), state)
+
+    def add_gradients(self, indices: Any) -> None:
+        """Set the float64 totals to the sum of the clipped gradients of some records.
+
+        Records that are not in memory are fetched in parts of whole blocks.
+        """
+        for each in (self._total, *self._others):
+            each[:] = 0.0
+        if self._records is not None:
+            self._add(self._records, indices)
+        else:
+            for low in range(0, len(indices), self._part):
+                part = torch.from_numpy(indices[low : low + self._part])
+                x, loss, mask = self._slots.at(part)
+                own = _as_arrays(x, loss.y, mask, self._model.squares_of_inputs(x))
+                self._add(own, np.arange(len(part)))
+        if self._others:
+            self._team.divided(len(self._total), lambda _, low, high: self._join(low, high))
+
+    def _add(self, records: tuple[Any, ...], indices: Any) -> None:
+        totals = self._total, *self._others
+        self._team.all(
+            lambda thread: self._kernel.add_clipped_gradients(
+                *records, self._shares, self._is_numeric, indices, thread, self._team.threads,
+                self._weights, self._shape, self._terms, self._scratch[thread], totals[thread],
+            )
+        )  # fmt: skip
+
+    def _join(self, low: int, high: int) -> None:
+        for each in self._others:
+            self._total[low:high] += each[low:high]
+
+
+def accepts(watched: Watched, slots: Slots, recipe: Recipe) -> bool:
+    """Check from public numbers whether this backend makes the steps of a training.
+
+    It does for one trained linear layer without dropout, float32 on the CPU, a clipping method with
+    one factor per record, and a training for which it saves a second or more.
+    """
+    model, bounding, x, y = watched.dense, recipe.bounding, slots.x, slots.y
+    if model is None or len(model.weights) != 1 or not model.takes(x):
+        return False
+    parameters = [model.weights[0], *(each for each in model.biases if each is not None)]
+    batch = recipe.expected_batch_size
+    saved = SECONDS_PER_RECORD + SECONDS_PER_NUMBER * sum(model.widths)
+    return (
+        model.activations == [None]
+        and model.dropouts == [None, None]
+        and all(each.requires_grad and each.numel() for each in parameters)
+        and len(parameters) == len(watched.parameters)
+        and all((p.dtype, p.device.type) == (torch.float32, "cpu") for p in (*parameters, x))
+        and (type(x) is not Tensor or x.is_contiguous())
+        and (y.dtype is torch.int64 or (y.dtype is torch.float32 and model.outputs == 1))
+        and recipe.noise is None
+        and recipe.noise_before_clip is None
+        and recipe.augmentation is None
+        and (bounding is None or has_terms(bounding))
+        and batch <= MAX_BATCH
+        and recipe.steps * (SECONDS_PER_STEP + saved * batch) >= WORTH
+    )
+
+
+def count_threads(recipe: Recipe, threads: int) -> int:
+    """Count the threads of a step, at most `threads`: each has `MIN_THREAD_RECORDS` or more."""
+    return max(1, min(threads, int(recipe.expected_batch_size // MIN_THREAD_RECORDS)))
+
+
+def _sampler(recipe: Recipe, n: int, stream: Stream) -> Callable[[int], Any]:
+    """Choose what draws the batch of a step: the same indices as `Batching.batch`."""
+    batching = recipe.batches(n)
+    defined_by = next(each for each in type(batching).__mro__ if "batch" in vars(each))
+    if isinstance(batching, Poisson) and defined_by is Poisson:
+        generator = stream.generators()
+        return lambda step: batching.indices(n, generator(step))
+    return partial(batching.batch, n, stream)
+
+
+def _as_arrays(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
+    """View records one after another, and what else there is of them, as arrays."""
+    return (x.reshape(-1).numpy(), *(each.numpy() for each in more))
+
+
+@cache
+def load_kernel() -> ModuleType | None:
+    """Load the compiled kernel and compare it with PyTorch on public numbers (`runs.loops`)."""
+    return loaded("pasearch.training.linear_kernel", _agrees)
+
+
+def _agrees(kernel: ModuleType) -> bool:
+    """Compare noise with that of arrays, to the bit, and a sum with PyTorch's."""
+    if (code := normals.compiled()) is None:
+        return False
+    stream, first = Stream(bytes(32)), np.linspace(-9.0, 9.0, 1000)
+    totals = [first.copy() for _ in range(2)]
+    words = stream.words().take(2 * normals.pairs(1000)).copy()
+    normals.add_few(totals[0], 1.5, words, stream, 0, code)
+    normals.of_words(words, 1000, stream, 0).add_to(totals[1], 1.5)
+    layer = nn.Linear(5, 3)
+    for parameter in layer.parameters():
+        parameter.detach().copy_(
+            torch.linspace(-1.0, 1.0, parameter.numel()).sin_().view_as(parameter)
+        )
+    watched = Watched(nn.Sequential(layer))
+    (weights,) = flattened(watched.parameters)
+    x, bounding = torch.linspace(-2.0, 2.0, 105).sin_().view(21, 5), Flat(clip_norm=0.5)
+    valid, y, buffers = torch.arange(21) != 4, torch.arange(21) % 3, SumBuffers(watched.parameters)
+    bounding.sums(watched, x, LossOf(y), mask=valid, room=buffers)
+    buffers.write_back()
+    model, total = watched.dense, np.zeros(len(weights))
+    assert model is not None, "it is a linear model"
+    kernel.add_clipped_gradients(
+        *_as_arrays(x, y, valid, model.squares_of_inputs(x)), np.ones(3, np.float32), False,
+        np.arange(21), 0, 1, weights.numpy(),
+        np.array([5, 3, 0, 15], np.int64), (0.5, 0.0, SLACK, 1.0),
+        (np.zeros(BLOCK * 3, np.float32), np.zeros(15, np.float32)), total,
+    )  # fmt: skip
+    same_noise = np.array_equal(totals[0], totals[1])
+    return same_noise and np.allclose(total, buffers.flats[0].numpy(), atol=1e-5)

@@ -1,0 +1,215 @@
+"""Compiled loop of the linear backend: clipped gradients of a linear model, summed over records.
+
+For a record x with label y, logits z = W x + b and d = softmax(z) - onehot(y), or d = z - y for a
+numeric target, the gradient is (d x^T, d) and its squared norm ||d||^2 (||x||^2 + 1). The records
+are read where they are in memory; nothing is copied.
+
+Guarantee: a null record, and one whose norm is not finite, adds exactly 0. What a record adds does
+not depend on the other records of its batch. At most `BLOCK` records are added in float32, and the
+sums of blocks in float64.
+
+Proof: docs/guarantees/dp-sgd.md ("The linear backend"), docs/guarantees/floating-point.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pasearch.runs.compiled import loop
+from pasearch.training.record_sums import BLOCK
+
+# Sums may be reordered, as a library's products are; NaN and infinity keep their meaning.
+reordered: Any = loop(fastmath={"reassoc", "contract", "nsz", "arcp"})
+exact: Any = loop(fastmath=False)
+
+# Unsigned indices spare the compiled code a test for negative ones.
+unsigned = np.uint64
+NONE, ONE, TWO, THREE, FOUR = (unsigned(each) for each in range(5))
+ZERO = np.float32(0.0)
+STRIP = unsigned(512)  # numbers of a record that are worked on at once, so that they stay in cache
+MAX_SQUARE = float(
+    np.finfo(np.float32).max
+)  # of a squared norm, so that a factor is a normal number
+UNDERFLOW = 2.0 * float(np.finfo(np.float32).tiny)  # what one number may lose of a squared norm
+
+
+@reordered
+def _dot_two_rows(w, first, second, x, p, q, r, s, low, high):
+    """Compute the products of two rows of weights with four records, from `low` to `high`."""
+    a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = ZERO
+    for k in range(low, high):
+        a, b = w[first + k], w[second + k]
+        x0, x1, x2, x3 = x[p + k], x[q + k], x[r + k], x[s + k]
+        a0 += a * x0
+        a1 += a * x1
+        a2 += a * x2
+        a3 += a * x3
+        b0 += b * x0
+        b1 += b * x1
+        b2 += b * x2
+        b3 += b * x3
+    return (a0, a1, a2, a3), (b0, b1, b2, b3)
+
+
+@reordered
+def _multiply(x, rows, w, inputs, outputs, z, low):
+    """Write W x of four records to rows `low` to `low + 3` of z; each weight is loaded once."""
+    to = low * outputs
+    for k in range(to, to + FOUR * outputs):
+        z[k] = ZERO
+    for left in range(NONE, inputs, STRIP):
+        right = min(left + STRIP, inputs)
+        for o in range(NONE, outputs, TWO):
+            other = min(o + ONE, outputs - ONE)  # the last output takes the place of a missing one
+            first, second = _dot_two_rows(
+                w, o * inputs, other * inputs, x, rows[0] * inputs, rows[1] * inputs,
+                rows[2] * inputs, rows[3] * inputs, left, right,
+            )  # fmt: skip
+            for row in range(4):
+                at = to + unsigned(row) * outputs
+                z[at + o] += first[row]
+                if other > o:
+                    z[at + other] += second[row]
+
+
+@reordered
+def _add_outer_products(sums, inputs, outputs, x, rows, d, low):
+    """Add d x^T of eight records, rows `low` to `low + 7` of d, to a float32 sum."""
+    i0, i1, i2, i3 = rows[0] * inputs, rows[1] * inputs, rows[2] * inputs, rows[3] * inputs
+    j0, j1, j2, j3 = rows[4] * inputs, rows[5] * inputs, rows[6] * inputs, rows[7] * inputs
+    to, later = low * outputs, (low + FOUR) * outputs
+    for left in range(NONE, inputs, STRIP):
+        right = min(left + STRIP, inputs)
+        for o in range(NONE, outputs):
+            line, at, on = o * inputs, to + o, later + o
+            d0, d1 = d[at], d[at + outputs]
+            d2, d3 = d[at + TWO * outputs], d[at + THREE * outputs]
+            e0, e1 = d[on], d[on + outputs]
+            e2, e3 = d[on + TWO * outputs], d[on + THREE * outputs]
+            for k in range(left, right):
+                first = (d0 * x[i0 + k] + d1 * x[i1 + k]) + (d2 * x[i2 + k] + d3 * x[i3 + k])
+                second = (e0 * x[j0 + k] + e1 * x[j1 + k]) + (e2 * x[j2 + k] + e3 * x[j3 + k])
+                sums[line + k] += first + second
+
+
+@exact
+def _squared_norm(d, at, outputs):
+    """Compute ||d||^2 of one record in float64."""
+    total = 0.0
+    for k in range(at, at + outputs):
+        value = np.float64(d[k])  # `float` of a float32 is a float32 here
+        total += value * value
+    return total
+
+
+@exact
+def squared_norm_of_gradient(given, mine, inputs, outputs, biased):
+    """Compute a bound of one record's squared gradient norm; NaN if float32 cannot hold a part.
+
+    Args:
+        given: ||x||^2, float64.
+        mine: ||d||^2, float64.
+        inputs: Length of x.
+        outputs: Length of d.
+        biased: Whether the model has a bias.
+    """
+    if not (given <= MAX_SQUARE and mine <= MAX_SQUARE):
+        return math.nan
+    lost, missed = np.float64(outputs) * UNDERFLOW, np.float64(inputs) * UNDERFLOW
+    return (mine + lost) * (given + missed + (1.0 if biased else 0.0))
+
+
+@exact
+def _differentiate_loss(z, at, outputs, y, is_numeric):
+    """Replace one record's logits by the loss's gradient: NaN if the label is no class."""
+    if is_numeric:
+        z[at] = z[at] - np.float32(y)
+        return
+    largest = z[at]
+    for k in range(at + ONE, at + outputs):
+        largest = z[k] if z[k] > largest else largest
+    total = 0.0
+    for k in range(at, at + outputs):
+        z[k] = np.float32(math.exp(np.float64(z[k] - largest)))
+        total += np.float64(z[k])
+    known = 0 <= y < np.int64(outputs)
+    share = np.float32(1.0 / total) if known else np.float32(math.nan)
+    for k in range(at, at + outputs):
+        z[k] *= share
+    if known:
+        z[at + unsigned(y)] -= np.float32(1.0)
+
+
+@exact
+def add_clipped_gradients(
+    x, y, valid, squares, shares, is_numeric, indices, first, apart, weights, shape, terms,
+    buffers, totals,
+):  # fmt: skip
+    """Add the clipped gradients of some records to float64 totals.
+
+    Args:
+        x: Records one after another, float32, (records * inputs,).
+        y: Labels, int64, or numeric targets, float32; (records,).
+        valid: bool, (records,); False for null records.
+        squares: ||x||^2 of each record, float32, (records,).
+        shares: Weight of each class in (0, 1], float32, (classes,).
+        is_numeric: Whether y are numeric targets.
+        indices: The records of the batch, int64.
+        first: Index of the first block that this thread sums.
+        apart: Number of threads: each takes every `apart`-th block.
+        weights: Flat parameters, float32.
+        shape: (inputs, outputs, index of the weights, index of the bias or -1), int64.
+        terms: As in `Bound.terms`, with `SLACK` before the last.
+        buffers: Float32: z and d of a block, (BLOCK * outputs,), and its sum, (inputs * outputs,).
+        totals: Float64, (parameters,).
+    """
+    inputs, outputs = unsigned(shape[0]), unsigned(shape[1])
+    start, bias = shape[2], shape[3]
+    top, plus, slack, most = terms
+    d, sums = buffers
+    w = weights[start : start + shape[0] * shape[1]]
+    rows, counts = np.zeros(BLOCK, np.uint64), np.zeros(BLOCK, np.bool_)
+    for low in range(first * BLOCK, len(indices), apart * BLOCK):
+        count = min(BLOCK, len(indices) - low)
+        for row in range(BLOCK):  # the last record takes the place of missing ones
+            rows[row] = unsigned(indices[low + min(row, count - 1)])
+        for row in range(0, count, 4):
+            _multiply(x, rows[row : row + 4], w, inputs, outputs, d, unsigned(row))
+        some = -1
+        for row in range(count):
+            slot, at = rows[row], unsigned(row) * outputs
+            for k in range(NONE, outputs if bias >= 0 else NONE):
+                d[at + k] += weights[bias + np.int64(k)]
+            _differentiate_loss(d, at, outputs, y[slot], is_numeric)
+            mine = _squared_norm(d, at, outputs)
+            square = squared_norm_of_gradient(
+                np.float64(squares[slot]), mine, inputs, outputs, bias >= 0
+            )
+            factor = ZERO
+            if valid[slot] and square <= MAX_SQUARE:
+                factor = np.float32(min(most, top / (math.sqrt(square) * slack + plus)))
+                if not is_numeric and 0 <= y[slot] < len(shares):
+                    factor *= shares[np.int64(y[slot])]
+            for k in range(at, at + outputs):  # 0 * NaN is NaN
+                d[k] = d[k] * factor if factor > ZERO else ZERO
+            counts[row] = factor > ZERO
+            some = row if counts[row] else some
+        if some < 0:
+            continue
+        for row in range(BLOCK):  # a record that adds 0 may not be finite: read another one
+            if row >= count or not counts[row]:
+                rows[row] = rows[some]
+        d[count * shape[1] :] = ZERO
+        sums[:] = ZERO
+        for row in range(0, count, 8):
+            _add_outer_products(sums, inputs, outputs, x, rows[row : row + 8], d, unsigned(row))
+        for k in range(len(sums)):
+            totals[start + k] += np.float64(sums[k])
+        for k in range(shape[1] if bias >= 0 else 0):
+            total = ZERO
+            for row in range(count):
+                total += d[row * shape[1] + k]
+            totals[bias + k] += np.float64(total)
