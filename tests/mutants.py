@@ -646,8 +646,8 @@ MUTANTS = (
     ),
     Mutant(
         "linear backend: squares that float32 cannot hold count",
-        "    if not (given <= MAX_SQUARE and mine <= MAX_SQUARE):\n        return math.nan",
-        "    if False:\n        return math.nan",
+        "            if valid[slot] and square <= MAX_SQUARE:",
+        "            if valid[slot] and square < math.inf:",
         "training/test_linear_backend.py",
     ),
     Mutant(

@@ -43,15 +43,19 @@ def _is_kept() -> bool:
 CACHED = _is_kept()
 
 
-def _sources() -> str:
-    """Return a hash of all files with loops."""
-    found = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.parent.rglob("compiled*.py")):
-        found.update(file.read_bytes())
+FILES = ("runs/compiled.py", "training/linear_kernel.py", "data/compiled_patches.py")
+"""All files with compiled code, in the package: `loop` binds what numba keeps to their content."""
+
+
+def _hash_sources() -> str:
+    """Hash the content of `FILES`."""
+    package, found = Path(__file__).parent.parent, hashlib.sha256()
+    for file in FILES:
+        found.update((package / file).read_bytes())
     return found.hexdigest()
 
 
-SOURCES = _sources()
+SOURCES = _hash_sources()
 
 
 def loop(**flags: Any) -> Any:

@@ -107,7 +107,7 @@ def _squared_norm(d, at, outputs):
 
 @exact
 def squared_norm_of_gradient(given, mine, inputs, outputs, biased):
-    """Compute a bound of one record's squared gradient norm; NaN if float32 cannot hold a part.
+    """Compute a bound of one record's squared gradient norm; NaN or infinite if a part is.
 
     Args:
         given: ||x||^2, float64.
@@ -116,8 +116,6 @@ def squared_norm_of_gradient(given, mine, inputs, outputs, biased):
         outputs: Length of d.
         biased: Whether the model has a bias.
     """
-    if not (given <= MAX_SQUARE and mine <= MAX_SQUARE):
-        return math.nan
     lost, missed = np.float64(outputs) * UNDERFLOW, np.float64(inputs) * UNDERFLOW
     return (mine + lost) * (given + missed + (1.0 if biased else 0.0))
 

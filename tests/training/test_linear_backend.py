@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -564,3 +566,15 @@ def test_first_words_are_the_streams(count: int):
     words = stream.first_words(count)
     for step in (0, 3, 2**64 - 1, 1):
         assert np.array_equal(words.at(step), stream.words(step).take(count))
+
+
+@pytest.mark.unit
+def test_every_file_with_compiled_code_is_in_the_hash_that_its_cache_is_bound_to():
+    """Numba looks at a function's own file alone, so a changed callee would go unnoticed."""
+    package = Path(noise_loops.__file__).parent.parent
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"\bnjit\b|\bruns\.compiled import\b.*\bloop\b", path.read_text("utf-8"))
+    }
+    assert found == set(noise_loops.FILES)
