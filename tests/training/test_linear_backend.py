@@ -214,6 +214,20 @@ class TestSums:
             assert 0.0 < float(sums_of(fast).double().norm()) <= bounding.sensitivity
 
     @pytest.mark.contract
+    def test_of_a_gradient_whose_factor_float32_cannot_hold_are_zero(
+        self, monkeypatch: pytest.MonkeyPatch
+    ):
+        """A factor of 1e-43 has two digits, so what is multiplied by it could exceed the bound."""
+        monkeypatch.setitem(MODELS, "numeric", lambda: nn.Sequential(nn.Linear(INPUTS, 1)))
+        x = torch.full((1, INPUTS), 1e18)
+        data = Records(x=x, y=torch.full((1,), 3e18), valid=torch.ones(1, dtype=torch.bool),
+                       public=True)  # fmt: skip
+        recipe = recipe_of(bounding=Flat(clip_norm=1e-5), expected_batch_size=1)
+        fast, _ = both("numeric", recipe, data, monkeypatch)
+        set_batch(fast, [0], monkeypatch)
+        assert not sums_of(fast).any()
+
+    @pytest.mark.contract
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
     @pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), None], ids=repr)
     @each_number_of_threads
