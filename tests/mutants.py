@@ -561,6 +561,12 @@ MUTANTS = (
         "data/test_check.py",
     ),
     Mutant(
+        "lines: a quotation mark joins two lines",
+        "return rows if len(rows) == len(lines) and all(rows) else None",
+        "return rows + [rows[-1]] * (len(lines) - len(rows))",
+        "data/test_lines.py",
+    ),
+    Mutant(
         "lines: one blank separates cells, not a run of them",
         "skipinitialspace=self.separator == BLANK",
         "skipinitialspace=False",

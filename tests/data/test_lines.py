@@ -88,6 +88,18 @@ ROWS = st.one_of(
 )  # fmt: skip
 
 
+PAIR = [b'33,cook,"a', b'cat",yes']
+RECORDS = st.lists(
+    st.one_of(
+        st.just(PAIR),
+        st.just([GOOD, b'20,"nurse",,no', b'"7","a, ""b""",\xc2\xa3,yes']),
+        ROWS.map(lambda row: [row.replace(b"\n", b"")]),
+    ),
+    min_size=1, max_size=6,
+).map(lambda parts: [row for part in parts for row in part])  # fmt: skip
+"""Records, among them two lines that are one record of `csv` if they are read together."""
+
+
 def written(path: Path, rows: list[bytes], end: bytes = b"\n") -> Path:
     path.write_bytes(end.join([HEADER, *rows]) + end)
     return path
@@ -134,6 +146,44 @@ class TestNeighbours:
         assert [rows[i] for i in others] == [other_rows[i] for i in others]
         given_labels, other_given = labels.tolist(), other_labels.tolist()
         assert [given_labels[i] for i in others] == [other_given[i] for i in others]
+
+    @pytest.mark.property
+    @settings(max_examples=300, deadline=None)
+    @given(
+        good=RECORDS,
+        data=st.data(),
+        end=st.sampled_from(list(ENDS.values())),
+        block=st.sampled_from([30, lines.BLOCK]),
+        quotes=st.booleans(),
+    )
+    def test_a_change_to_one_line_changes_only_its_encoded_record(
+        self, good: list[bytes], data: st.DataObject, end: bytes, block: int, quotes: bool,
+        tmp_path_factory: pytest.TempPathFactory,
+    ):  # fmt: skip
+        place = data.draw(st.integers(0, len(good) - 1))
+        line = good[place]
+        at = data.draw(st.integers(0, len(line)))
+        changed = data.draw(
+            st.one_of(
+                ROWS,
+                st.just(line[:at] + b'"' + line[at:]),
+                st.just(line[:at] + line[at + 1 :]),
+                st.binary(min_size=1, max_size=3).map(lambda part: line[:at] + part + line[at:]),
+            )
+        ).replace(b"\n", b"")
+        path = tmp_path_factory.mktemp("rows") / "x.csv"
+        encoded = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lines, "BLOCK", block)
+            for each in (good, [*good[:place], changed, *good[place + 1 :]]):
+                schema, features, labels = read_table(
+                    written(path, each, end), schema=SCHEMA, quotes=quotes
+                )
+                x = np.zeros((len(labels), *schema.shape), np.float32)
+                usable = schema.encode(features, out=x)
+                columns = [x, usable, *schema.encode_labels(labels)]
+                encoded.append([np.delete(column, place, axis=0).tobytes() for column in columns])
+        assert encoded[0] == encoded[1]
 
     @pytest.mark.property
     @settings(max_examples=300, deadline=None)
