@@ -23,9 +23,23 @@ def kernels() -> Iterator[Any]:
     pytest.importorskip("triton")
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("kernels are compiled here, for a GPU")
+    from triton.runtime import interpreter
+
     from pasearch.gpu import kernels as gpu_kernels
+    from pasearch.training import gpu_kernels as training_kernels
+
+    patched: set[str] = set()
+
+    def call(function: Any, *given: Any, **named: Any) -> Any:
+        if function.fn.__module__ not in patched:
+            interpreter._patch_lang(function.fn)
+            patched.add(function.fn.__module__)
+        return function.rewrite()(*given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
+        # Triton patches its language at each call of a function within a kernel: once is enough.
+        patch.setattr(interpreter.InterpretedFunction, "__call__", call)
+        patch.setattr(training_kernels, "RECORDS", 16)  # a program for each record takes longer
         patch.setattr(gpu, "kernels", lambda _: gpu_kernels)
         patch.setattr(trainer, "gpu_code", lambda _: True)
         yield gpu_kernels

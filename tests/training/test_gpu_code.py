@@ -26,7 +26,7 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.normals import grid
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
-from pasearch.training import gpu_code
+from pasearch.training import gpu_code, gpu_kernels
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
@@ -382,9 +382,7 @@ def test_a_record_moves_a_sum_of_many_by_its_bound_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Records are made for its roundings (see test_rounding_of_sums.py)."""
-    from pasearch.training import gpu_kernels
-
-    monkeypatch.setattr(gpu_kernels, "RECORDS", 256)  # a program for each takes longer
+    monkeypatch.setattr(gpu_kernels, "RECORDS", 256)  # fewer programs
     n, (build, one) = MAX_FLOAT32_ROWS, rounding.NETWORKS["one linear layer"]
     everybody, added = torch.ones(n, dtype=torch.bool), rounding.attacks(n)[0]
     sums = Sums(build(), one.expand(n, 1).clone(), -added, Flat(clip_norm=1.0))
@@ -764,6 +762,7 @@ def test_secure_noise_views_and_a_lack_of_kernels_are_torchs(monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.unit
 def test_kernels_are_tried_on_few_and_on_many_rows(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gpu_kernels, "RECORDS", 1)  # as on a GPU
     for sides in gpu_code.TRIED:
         assert gpu_code._agrees("cpu", *sides)
     monkeypatch.setattr(GpuCode, "backward", lambda *_, **__: [])
