@@ -12,11 +12,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from pasearch import notebooks
 from pasearch.runs.processor import round_alike
 
 __version__ = "0.1.0"
 
 round_alike()
+
+notebooks.LOADERS.update(
+    displays=lambda: import_module("pasearch.displays"),
+    report=lambda: import_module("pasearch.report.notebook"),
+)
 
 if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget

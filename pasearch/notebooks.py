@@ -1,18 +1,22 @@
-"""What values show of themselves in a notebook: a card and a figure, made by parts above them.
+"""Figures and cards of plans, results and reports in a notebook.
 
-A plan and a result stand below the report and the displays, so these are found by their names, as a
-registry finds what it holds.
+Plans and results are below the report and the displays, and import neither. The package's
+`__init__` registers how these two are loaded.
 
 Source: docs/python.md, "In a notebook".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 from pasearch.errors import UsageError
+
+LOADERS: dict[str, Callable[[], ModuleType]] = {}
+"""Functions that import `pasearch.displays` ("displays") and `pasearch.report.notebook`
+("report")."""
 
 FIGURES = {
     "trials": ("TrialsDisplay", "from_result"),
@@ -25,7 +29,7 @@ FIGURES = {
 
 
 def plotted(given: Any, kinds: Sequence[str], kind: str | None, ax: Any, **options: Any) -> Any:
-    """Return a display of a value, drawn.
+    """Draw a figure of a plan, a result or a report.
 
     Args:
         given: A plan, a result or a report.
@@ -40,15 +44,15 @@ def plotted(given: Any, kinds: Sequence[str], kind: str | None, ax: Any, **optio
     if kind is not None and kind not in kinds:
         raise UsageError(f"kind is {kind!r}: expected one of {', '.join(kinds)}.")
     display, maker = FIGURES[kinds[0] if kind is None else kind]
-    made = getattr(getattr(import_module("pasearch.displays"), display), maker)(given)
+    made = getattr(getattr(LOADERS["displays"](), display), maker)(given)
     return made.plot(ax=ax, **options)
 
 
 def plan_html(plan: Any) -> str:
-    """Return what a notebook shows of a plan."""
-    return import_module("pasearch.report.notebook").plan_html(plan)
+    """Render a plan as HTML, for a notebook."""
+    return LOADERS["report"]().plan_html(plan)
 
 
 def plan_text(plan: Any) -> str:
-    """Return a plan as text, as the command line prints it."""
-    return import_module("pasearch.report.notebook").text_of(plan)
+    """Render a plan as text, as the command line prints it."""
+    return LOADERS["report"]().text_of(plan)

@@ -54,6 +54,10 @@ def part_of(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+LOADERS = {"import_module", "__import__", "loaded", "usable"}
+"""Functions that import the module whose name they are given."""
+
+
 def imported_by(tree: ast.AST) -> set[Path]:
     """The package's files that a file imports, anywhere in it and for whatever reason."""
     modules = set()
@@ -65,6 +69,10 @@ def imported_by(tree: ast.AST) -> set[Path]:
             modules |= {node.module} if names - set(MODULES) else set()
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
+        # Imports by name count. A registry's do not: it loads what registers itself there.
+        by_name = isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in LOADERS
+        if by_name and node.args and isinstance(node.args[0], ast.Constant):
+            modules.add(str(node.args[0].value))
     folders = {f"{module}.__init__" for module in modules}
     return {MODULES[module] for module in (modules | folders) & set(MODULES)}
 
@@ -101,6 +109,7 @@ def test_imports_point_down(file: Path):
 @pytest.mark.contract
 def test_no_files_import_each_other():
     assert not circles_of(GRAPH)
+    assert PACKAGE / "runs" / "compiled.py" in GRAPH[PACKAGE / "runs" / "normals.py"], "by its name"
 
 
 @pytest.mark.contract

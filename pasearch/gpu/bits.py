@@ -25,7 +25,7 @@ import numpy as np
 
 from pasearch import busy
 from pasearch.errors import system_words
-from pasearch.runs.keys import Stream
+from pasearch.runs.keys import Stream, signed
 from pasearch.runs.normals import grid, of_words, pairs
 
 if TYPE_CHECKING:
@@ -166,8 +166,3 @@ def mask_key(stream: Stream, step: int) -> tuple[int, int]:
     """Return the key of a step's dropout masks, and the step of the block."""
     block, within = divmod(step, BLOCK)
     return stream.child("blocks").seed64(block), within
-
-
-def signed(number: int) -> int:
-    """Return 64 bits as an int64 has them."""
-    return number - 2**64 if number >= 2**63 else number

@@ -27,8 +27,8 @@ import torch
 import triton
 import triton.language as tl
 
-from pasearch.gpu.bits import signed
 from pasearch.runs import compiled as code
+from pasearch.runs.keys import signed
 from pasearch.runs.normals import ALONE, pairs
 
 PAIRS, WARPS, AT_ONCE, SETTLERS = 128, 2, 64, 16

@@ -473,3 +473,8 @@ def _read(path: Path) -> tuple[str, dict[str, Any], Keys]:
     if not sound or content.get("version") != VERSION:
         raise UsageError(f"{path} is not a file of keys of this version: start a new run.")
     return bound, parts, keys
+
+
+def signed(number: int) -> int:
+    """Convert an integer of 64 bits to the int64 with the same bits."""
+    return number - 2**64 if number >= 2**63 else number

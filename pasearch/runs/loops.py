@@ -14,6 +14,9 @@ from types import ModuleType
 from pasearch import busy
 from pasearch.errors import MachineError, system_words
 
+GROUP = 32
+"""Pairs of normal numbers whose first members are adjacent, followed by their second members."""
+
 OFF = "NUMBA_DISABLE_JIT"
 """What switches machine code off, if the environment has it."""
 

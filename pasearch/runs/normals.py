@@ -38,10 +38,8 @@ import numpy as np
 
 from pasearch import busy
 from pasearch.runs.keys import Stream, Words
+from pasearch.runs.loops import GROUP
 from pasearch.runs.team import Team
-
-GROUP = 32
-"""Pairs whose first numbers lie side by side, and then their second ones: for vectors."""
 
 BLOCK = 2**16
 """Numbers that are worked on at once: their bits stay in a processor's cache."""

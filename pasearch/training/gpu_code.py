@@ -31,8 +31,8 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.gpu import bits as gpu
-from pasearch.gpu.bits import BLOCK, GIVEN, NEVER, signed
-from pasearch.runs.keys import Stream
+from pasearch.gpu.bits import BLOCK, GIVEN, NEVER
+from pasearch.runs.keys import Stream, signed
 from pasearch.runs.normals import pairs
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training.blocks import Blocks, padded
