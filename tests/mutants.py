@@ -640,14 +640,14 @@ MUTANTS = (
     ),
     Mutant(
         "linear backend: norms without the input",
-        "                np.float64(squares[slot]), mine, inputs, outputs, bias >= 0\n",
-        "                0.0, mine, inputs, outputs, bias >= 0\n",
+        "                np.float64(squares[slot]), square_d, inputs, outputs, bias >= 0\n",
+        "                0.0, square_d, inputs, outputs, bias >= 0\n",
         "training/test_linear_backend.py",
     ),
     Mutant(
         "linear backend: squares of float32, which underflow",
-        "    return (mine + lost) * (given + missed + (1.0 if biased else 0.0))",
-        "    return np.float64(np.float32(mine)) * (given + (1.0 if biased else 0.0))",
+        "    return (square_d + lost_d) * (square_x + lost_x + (1.0 if biased else 0.0))",
+        "    return np.float64(np.float32(square_d)) * (square_x + (1.0 if biased else 0.0))",
         "training/test_linear_backend.py",
     ),
     Mutant(
@@ -658,8 +658,8 @@ MUTANTS = (
     ),
     Mutant(
         "linear backend: norms without the bias",
-        "(given + missed + (1.0 if biased else 0.0))",
-        "(given + missed)",
+        "(square_x + lost_x + (1.0 if biased else 0.0))",
+        "(square_x + lost_x)",
         "training/test_linear_backend.py",
     ),
     Mutant(

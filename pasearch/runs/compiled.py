@@ -44,18 +44,12 @@ CACHED = _is_kept()
 
 
 FILES = ("runs/compiled.py", "training/linear_kernel.py", "data/compiled_patches.py")
-"""All files with compiled code, in the package: `loop` binds what numba keeps to their content."""
+"""All files of the package with compiled code. Numba's cache is bound to the content of all."""
 
 
-def _hash_sources() -> str:
-    """Hash the content of `FILES`."""
-    package, found = Path(__file__).parent.parent, hashlib.sha256()
-    for file in FILES:
-        found.update((package / file).read_bytes())
-    return found.hexdigest()
-
-
-SOURCES = _hash_sources()
+SOURCES = hashlib.sha256(
+    b"".join((Path(__file__).parent.parent / file).read_bytes() for file in FILES)
+).hexdigest()
 
 
 def loop(**flags: Any) -> Any:

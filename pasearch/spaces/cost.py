@@ -78,7 +78,7 @@ class Cost:
         layers: With weights.
         parameters: All of the network.
         trained: Those that are trained.
-        is_linear: Whether one linear layer is trained, for which `training.linear_backend` is.
+        is_linear: Whether only one linear layer is trained: `training.linear_backend` may do it.
     """
 
     operations: float

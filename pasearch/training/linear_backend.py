@@ -71,13 +71,15 @@ class LinearBackend:
         self._model, self._slots, self._recipe, self._team = model, slots, recipe, team
         self._kernel, self._buffers, self._stream = kernel, buffers, streams["noise"]
         self._batch = _sampler(recipe, len(slots.y), streams["batch"])
-        top, plus, most = (
-            NO_CLIPPING if recipe.bounding is None else recipe.bounding.terms or NO_CLIPPING
-        )
+        terms = NO_CLIPPING if recipe.bounding is None else recipe.bounding.terms
+        assert terms is not None, "`accepts` has checked it"
+        top, plus, most = terms
         self._terms = top, plus, SLACK, most
         (weight,), (bias,), inputs = model.weights, model.biases, model.widths[0]
-        place = -1 if bias is None else place_of(bias, weights)
-        self._shape = np.array([inputs, model.outputs, place_of(weight, weights), place], np.int64)
+        bias_at = -1 if bias is None else place_of(bias, weights)
+        self._shape = np.array(
+            [inputs, model.outputs, place_of(weight, weights), bias_at], np.int64
+        )
         self._weights, self._total = weights.detach().numpy(), buffers.totals[0].numpy()
         sizes = BLOCK * model.outputs, inputs * model.outputs
         self._scratch = [

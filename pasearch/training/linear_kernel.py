@@ -30,9 +30,8 @@ unsigned = np.uint64
 NONE, ONE, TWO, THREE, FOUR = (unsigned(each) for each in range(5))
 ZERO = np.float32(0.0)
 STRIP = unsigned(512)  # numbers of a record that are worked on at once, so that they stay in cache
-MAX_SQUARE = float(
-    np.finfo(np.float32).max
-)  # of a squared norm, so that a factor is a normal number
+# The largest squared norm, so that a clipping factor is a normal float32.
+MAX_SQUARE = float(np.finfo(np.float32).max)
 UNDERFLOW = 2.0 * float(np.finfo(np.float32).tiny)  # what one number may lose of a squared norm
 
 
@@ -106,18 +105,18 @@ def _squared_norm(d, at, outputs):
 
 
 @exact
-def squared_norm_of_gradient(given, mine, inputs, outputs, biased):
-    """Compute a bound of one record's squared gradient norm; NaN or infinite if a part is.
+def _bound_squared_norm(square_x, square_d, inputs, outputs, biased):
+    """Compute an upper bound of a record's squared gradient norm; not finite if a part is not.
 
     Args:
-        given: ||x||^2, float64.
-        mine: ||d||^2, float64.
+        square_x: ||x||^2, float64.
+        square_d: ||d||^2, float64.
         inputs: Length of x.
         outputs: Length of d.
         biased: Whether the model has a bias.
     """
-    lost, missed = np.float64(outputs) * UNDERFLOW, np.float64(inputs) * UNDERFLOW
-    return (mine + lost) * (given + missed + (1.0 if biased else 0.0))
+    lost_x, lost_d = np.float64(inputs) * UNDERFLOW, np.float64(outputs) * UNDERFLOW
+    return (square_d + lost_d) * (square_x + lost_x + (1.0 if biased else 0.0))
 
 
 @exact
@@ -176,15 +175,15 @@ def add_clipped_gradients(
             rows[row] = unsigned(indices[low + min(row, count - 1)])
         for row in range(0, count, 4):
             _multiply(x, rows[row : row + 4], w, inputs, outputs, d, unsigned(row))
-        some = -1
+        summed = -1  # a row whose record is summed; its numbers are finite
         for row in range(count):
             slot, at = rows[row], unsigned(row) * outputs
             for k in range(NONE, outputs if bias >= 0 else NONE):
                 d[at + k] += weights[bias + np.int64(k)]
             _differentiate_loss(d, at, outputs, y[slot], is_numeric)
-            mine = _squared_norm(d, at, outputs)
-            square = squared_norm_of_gradient(
-                np.float64(squares[slot]), mine, inputs, outputs, bias >= 0
+            square_d = _squared_norm(d, at, outputs)
+            square = _bound_squared_norm(
+                np.float64(squares[slot]), square_d, inputs, outputs, bias >= 0
             )
             factor = ZERO
             if valid[slot] and square <= MAX_SQUARE:
@@ -194,12 +193,12 @@ def add_clipped_gradients(
             for k in range(at, at + outputs):  # 0 * NaN is NaN
                 d[k] = d[k] * factor if factor > ZERO else ZERO
             counts[row] = factor > ZERO
-            some = row if counts[row] else some
-        if some < 0:
+            summed = row if counts[row] else summed
+        if summed < 0:
             continue
         for row in range(BLOCK):  # a record that adds 0 may not be finite: read another one
             if row >= count or not counts[row]:
-                rows[row] = rows[some]
+                rows[row] = rows[summed]
         d[count * shape[1] :] = ZERO
         sums[:] = ZERO
         for row in range(0, count, 8):

@@ -23,9 +23,13 @@ from pasearch.training import from_cells
 from pasearch.training.from_cells import (
     ANSWER,
     EDGES,
+    ERROR,
+    ERROR_EDGES,
     ODDS,
     RIGHT,
+    TARGET_BINS,
     Table,
+    error_measures,
     measures,
     measures_of,
     table_json,
@@ -251,3 +255,16 @@ def test_the_interval_holds_the_true_share_95_times_in_100(share: float, n: int,
     assert np.mean(held) > 0.935
     if share > 0.95:
         assert np.mean(plain) < 0.935, "give or take the error does not hold here"
+
+
+@pytest.mark.unit
+def test_noise_takes_no_mean_error_below_zero():
+    """Negative noisy counts at large errors weigh more than the records at small ones."""
+    counts = np.zeros((TARGET_BINS, len(ERROR_EDGES) - 1))
+    counts[:, 0], counts[:, -1] = 100.0, -20.0
+    found = error_measures(table(counts, ERROR, noise=1.0, of=1000))
+    assert found["mean_absolute_error"]["value"] == 0.0
+    assert found["mean_absolute_error"]["error"] > 0.0
+    counts[:] = 0.0
+    counts[0, 0], counts[1:, 0] = -300.0, 100.0
+    assert error_measures(table(counts, ERROR, noise=1.0, of=1000))["median"]["value"] >= 0.0

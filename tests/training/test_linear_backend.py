@@ -26,11 +26,12 @@ from pasearch.training import linear_backend, linear_kernel, trainer
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.bound import Bound, has_terms
+from pasearch.training.bounding.bound import SLACK, Bound, has_terms
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.linear_backend import MIN_THREAD_RECORDS, LinearBackend
 from pasearch.training.recipe import Recipe
+from pasearch.training.record_sums import BLOCK
 from pasearch.training.trainer import Training, train
 
 N, INPUTS, CLASSES = 400, 12, 3
@@ -291,6 +292,32 @@ class TestSums:
         assert max(fetched.asked) <= max(64 * threads, chunk)
         set_batch(outside, [], monkeypatch)
         assert not sums_of(outside).any()
+
+    @pytest.mark.contract
+    @pytest.mark.parametrize("outputs", [1, 2, 3, 10, 17])
+    @pytest.mark.parametrize("inputs", [1, 2, 7, 16, 33, 108, 511, 513, 1025])
+    def test_of_one_record_are_the_same_wherever_it_is(self, inputs: int, outputs: int):
+        """To the bit: in batches of any size, at any index, among null records."""
+        draw = np.random.default_rng(7)
+        n, shape = 400, np.array([inputs, outputs, 0, inputs * outputs], np.int64)
+        x = draw.normal(size=(n, inputs)).astype(np.float32)
+        y = draw.normal(size=n).astype(np.float32) if outputs == 1 else np.arange(n) % outputs
+        squares = (x.astype(float) ** 2).sum(1).astype(np.float32)
+        weights = draw.normal(size=(inputs + 1) * outputs).astype(np.float32)
+        found = set()
+        for size in (1, 2, 5, 9, 63, 64, 65, 130, 399):
+            for place in {0, 1, 2, 3, 4, 7, size // 2, size - 2, size - 1} & set(range(size)):
+                indices, total = np.arange(1, size + 1), np.zeros(len(weights))
+                indices[place] = 0
+                linear_kernel.add_clipped_gradients(
+                    x.ravel(), y, np.arange(n) == 0, squares, np.ones(outputs, np.float32),
+                    outputs == 1, indices, 0, 1, weights, shape, (0.7, 0.0, SLACK, 1.0),
+                    (np.zeros(BLOCK * outputs, np.float32),
+                     np.zeros(inputs * outputs, np.float32)), total,
+                )  # fmt: skip
+                found.add((total + 0.0).tobytes())  # -0 and 0 are one number
+        assert len(found) == 1
+        assert 0.0 < np.linalg.norm(total) <= 0.7
 
     @pytest.mark.unit
     def test_are_an_error_if_a_thread_fails(self, monkeypatch: pytest.MonkeyPatch):
