@@ -12,6 +12,9 @@ import pytest
 from pasearch.gpu import bits as gpu
 from pasearch.training import trainer
 
+PAIRS = 512
+"""Pairs of numbers that a program of `release` adds here; a GPU's adds 128."""
+
 
 @contextmanager
 def kernels() -> Iterator[Any]:
@@ -39,7 +42,11 @@ def kernels() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         # Triton patches its language at each call of a function within a kernel: once is enough.
         patch.setattr(interpreter.InterpretedFunction, "__call__", call)
-        patch.setattr(training_kernels, "RECORDS", 16)  # a program for each record takes longer
+        # Programs are interpreted one after the other: the fewer there are, the less time it takes.
+        patch.setattr(training_kernels, "RECORDS", 32)
+        patch.setattr(training_kernels, "COLUMNS", 64)
+        patch.setattr(gpu_kernels, "PAIRS", PAIRS)
+        patch.setattr(gpu_kernels, "SETTLERS", 2)
         patch.setattr(gpu, "kernels", lambda _: gpu_kernels)
         patch.setattr(trainer, "gpu_code", lambda _: True)
         yield gpu_kernels

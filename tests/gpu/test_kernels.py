@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -29,11 +30,20 @@ pytestmark = [
 
 KERNELS = gpu.kernels
 
+WIDE = 4096
+"""Pairs of numbers that one program adds where there are many: few programs take less time."""
+
 
 @pytest.fixture(scope="module")
 def code() -> Iterator[Any]:
     with interpreted.kernels() as found:
         yield found
+
+
+@pytest.fixture
+def wide(code: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(code, "PAIRS", WIDE)
+    return code
 
 
 def philox(counter: tuple[int, ...], key: tuple[int, int]) -> tuple[int, ...]:
@@ -131,19 +141,20 @@ def totals(count: int, scale: float = 1.0) -> torch.Tensor:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("count", [1, 31, 32, 33, 64, 511, 512, 513, 30_000])
 @pytest.mark.parametrize("scale", [0.25, 0.2501, 0.4999, 1e-7, 3e5])
-def test_noise_is_exact_to_the_bit(code: Any, count: int, scale: float):
-    for step in (0, BLOCK - 1):
-        own = Sums(code, totals(count, scale), scale)
-        before = own.sums.clone()
-        assert torch.equal(own.release(step), own.exact(before, step))
-        assert int(own.noted) == NEVER
+def test_noise_is_exact_to_the_bit(code: Any, scale: float, monkeypatch: pytest.MonkeyPatch):
+    for size, counts in ((128, (1, 31, 32, 33, 64, 511, 512, 513)), (WIDE, (30_000,))):
+        monkeypatch.setattr(code, "PAIRS", size)
+        for count, step in itertools.product(counts, (0, BLOCK - 1)):
+            own = Sums(code, totals(count, scale), scale)
+            before = own.sums.clone()
+            assert torch.equal(own.release(step), own.exact(before, step)), (count, step)
+            assert int(own.noted) == NEVER, (count, step)
 
 
 @pytest.mark.statistical
-def test_its_law_is_normal_and_steps_are_apart(code: Any):
-    first, second = (Sums(code, torch.zeros(40_000), 0.7).release(step) for step in (0, 1))
+def test_its_law_is_normal_and_steps_are_apart(wide: Any):
+    first, second = (Sums(wide, torch.zeros(40_000), 0.7).release(step) for step in (0, 1))
     assert kstest(first.numpy() / 0.7, "norm").pvalue > 1e-3
     assert kstest(first.numpy() / 0.5, "norm").pvalue < 1e-9
     correlation = float(first @ second) / 0.49 / math.sqrt(len(first))
@@ -186,16 +197,16 @@ def test_nothing_is_contracted_where_errors_are_told(code: Any, monkeypatch: pyt
 
 @pytest.mark.unit
 def test_what_float32_cannot_tell_is_settled_by_all_bits(
-    code: Any, monkeypatch: pytest.MonkeyPatch
+    wide: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    own = Sums(code, totals(30_000), 0.2501)
+    own = Sums(wide, totals(30_000), 0.2501)
     before = own.sums.clone()
     own.release()
     assert 5 < int(own.doubts[0]) < 100
-    monkeypatch.setattr(code, "SETTLERS", 1)
-    other = Sums(code, before.clone(), 0.2501)
+    monkeypatch.setattr(wide, "SETTLERS", 1)
+    other = Sums(wide, before.clone(), 0.2501)
     assert torch.equal(other.release(), own.sums)
-    few = Sums(code, before.clone(), 0.2501)
+    few = Sums(wide, before.clone(), 0.2501)
     few.doubts[1] = 2
     few.release(7)
     assert int(few.noted) == 7, "where there is no room the step is noted"
@@ -217,12 +228,12 @@ def test_a_sum_that_is_not_finite_is_noted(code: Any, total: float):
 
 @pytest.mark.unit
 def test_what_127_bits_do_not_decide_is_noted_with_its_first_step(
-    code: Any, monkeypatch: pytest.MonkeyPatch
+    wide: Any, monkeypatch: pytest.MonkeyPatch
 ):
     import triton.language as tl
 
-    monkeypatch.setattr(code, "_ALONE", tl.constexpr(0.4))
-    own = Sums(code, totals(30_000), 0.2501)
+    monkeypatch.setattr(wide, "_ALONE", tl.constexpr(0.4))
+    own = Sums(wide, totals(30_000), 0.2501)
     own.release(11)
     assert int(own.noted) == 11
     own.doubts[0] = 0
@@ -252,9 +263,9 @@ def test_without_noise_a_sum_stays_as_it_is(code: Any):
 @pytest.mark.unit
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("mean", [0.0, 0.3])
-def test_weights_are_moved_by_what_is_released(code: Any, momentum: float, mean: float):
+def test_weights_are_moved_by_what_is_released(wide: Any, momentum: float, mean: float):
     """Those of numbers that are settled later, too."""
-    count, own = 30_000, Sums(code, totals(30_000), 0.2501)
+    count, own = 30_000, Sums(wide, totals(30_000), 0.2501)
     numbers = own.given.numpy().view(np.float64)
     numbers[:, 2:6] = 0.5, momentum, 1 / 8, mean
     weights, moment, average = (torch.randn(count) for _ in range(3))
@@ -295,12 +306,12 @@ def test_weights_are_halved_as_torch_halves_them(code: Any):
 
 @pytest.mark.unit
 def test_kernels_are_tried_and_torch_takes_over_where_they_fail(
-    code: Any, monkeypatch: pytest.MonkeyPatch
+    wide: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(gpu, "TRIED", 2**14)
-    assert gpu._agrees(code, "cpu")
-    monkeypatch.setattr(code, "_S0", code.tl.constexpr(-1.95e-1))
-    assert not gpu._agrees(code, "cpu")
+    assert gpu._agrees(wide, "cpu")
+    monkeypatch.setattr(wide, "_S0", wide.tl.constexpr(-1.95e-1))
+    assert not gpu._agrees(wide, "cpu")
     monkeypatch.undo()
     name = "pasearch.gpu.kernels"
     with pytest.raises(ValueError, match="no scale"):
