@@ -7,6 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -189,18 +190,27 @@ def test_figures_are_those_of_the_result_files():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_links_lead_somewhere(page: Path):
-    for target in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", page.read_text()):
-        assert target.startswith("http") or (page.parent / target).exists(), target
+def found_in_pages(pattern: str, pages: Sequence[Path] = PAGES) -> list[tuple[Path, str]]:
+    """List what a pattern finds in pages, with the page that holds it."""
+    found = [(page, each) for page in pages for each in re.findall(pattern, page.read_text())]
+    assert found
+    return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_files_that_are_named_exist(page: Path):
-    for name in set(
-        re.findall(r"`((?:tests|pasearch|docs|benchmarks)/[\w/.-]+\.\w+)`", page.read_text())
-    ):
-        assert (ROOT / name).exists(), name
+def test_links_lead_somewhere():
+    assert not [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page, target in found_in_pages(r"\]\(([^)#]+)(?:#[\w-]+)?\)")
+        if not (target.startswith("http") or (page.parent / target).exists())
+    ]
+
+
+def test_files_that_are_named_exist():
+    assert not [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page, name in found_in_pages(r"`((?:tests|pasearch|docs|benchmarks)/[\w/.-]+\.\w+)`")
+        if not (ROOT / name).exists()
+    ]
 
 
 OF_RAY = ("--generate", "--object-store-memory")
@@ -216,11 +226,13 @@ def helps() -> str:
     )
 
 
-@pytest.mark.parametrize("page", PAGES[:-1], ids=lambda p: p.name)
-def test_options_that_are_named_exist(page: Path):
+def test_options_that_are_named_exist():
     known = helps()
-    for option in sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))):
-        assert option in known or option in ("--quiet", *OF_RAY), option
+    assert not [
+        f"{page.relative_to(ROOT)}: {option}"
+        for page, option in found_in_pages(r"(?<![\w-])--[a-z][a-z-]+", PAGES[:-1])
+        if not (option in known or option in ("--quiet", *OF_RAY))
+    ]
 
 
 def test_pages_that_the_source_cites_exist():
