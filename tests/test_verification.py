@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -149,6 +150,24 @@ class Copy:
             document["files"][name] = digest((self.path / name).read_bytes())
         document["model"]["sha256"] = document["files"][model_name(document)]
         self.write(document)
+
+    @contextmanager
+    def edited(self, edit: str, sealed: bool) -> Iterator[None]:
+        """Apply one edit; restore all files afterwards."""
+        document = deepcopy(self.document)
+        EDITS[edit](document)
+        assert document != self.document, edit
+        before = {file: file.read_bytes() for file in self.path.iterdir()}
+        try:
+            if sealed:
+                self.reseal(document)
+            else:
+                self.write(document)
+        except (PasearchError, ArithmeticError, LookupError, TypeError, ValueError):
+            self.write(document)  # no report can be made of it
+        yield
+        for file, content in before.items():
+            file.write_bytes(content)
 
     def problems(self, **given: Any) -> list[str]:
         """What is found; a result that cannot even be read counts as found."""
@@ -356,23 +375,15 @@ EDITS: dict[str, Edit] = {
 
 @pytest.mark.unit
 @pytest.mark.parametrize("sealed", [False, True], ids=["alone", "with card, report and digests"])
-@pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("name", ["fixed", "rs"])
-def test_an_edited_result_does_not_verify(
-    copied: Callable[[str], Copy], name: str, edit: str, sealed: bool
-):
-    copy = copied(name)
-    document = deepcopy(copy.document)
-    EDITS[edit](document)
-    assert document != copy.document
-    if sealed:
-        try:
-            copy.reseal(document)
-        except (PasearchError, ArithmeticError, LookupError, TypeError, ValueError):
-            copy.write(document)  # no report can be made of it
-    else:
-        copy.write(document)
-    assert copy.problems(), edit
+def test_an_edited_result_does_not_verify(copied: Callable[[str], Copy], name: str, sealed: bool):
+    """Every edit is sealed in both runs. Alone, each stands in one of them: they take turns."""
+    copy, survived = copied(name), []
+    for edit in EDITS if sealed else [*EDITS][name == "rs" :: 2]:
+        with copy.edited(edit, sealed):
+            if not copy.problems():
+                survived.append(edit)
+    assert not survived
 
 
 def cleared(document: Document) -> None:
