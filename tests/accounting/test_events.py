@@ -154,7 +154,6 @@ def test_every_number_is_a_python_float(kind, numbers, of):
     assert event == kind(*map(float, numbers))
 
 
-@pytest.mark.parametrize("bad", [0, -1.0, float("nan"), float("inf"), "1", True, None, [1.0]])
 @pytest.mark.parametrize(
     "make",
     [
@@ -172,9 +171,10 @@ def test_every_number_is_a_python_float(kind, numbers, of):
         lambda x: SelfComposed(Gaussian(1.0), x),
     ],
 )
-def test_a_bad_number_never_enters_an_event(make, bad):
-    with pytest.raises(UsageError):
-        make(bad)
+def test_a_bad_number_never_enters_an_event(make):
+    for bad in (0, -1.0, float("nan"), float("inf"), "1", True, None, [1.0]):
+        with pytest.raises(UsageError):
+            pytest.fail(f"{bad!r}: {make(bad)}")
 
 
 @pytest.mark.parametrize("bad", [-1e-9, float("nan"), float("inf"), "0", False, None])
