@@ -1046,6 +1046,12 @@ MUTANTS = (
         "test_layers.py",
     ),
     Mutant(
+        "imports: a layer below the report imports it by a string",
+        'LOADERS["report"]().plan_html(plan)',
+        '__import__("importlib").import_module("pasearch.report.notebook").plan_html(plan)',
+        "test_layers.py",
+    ),
+    Mutant(
         "papers: Lemma 1 whatever the sign of the residual",
         "(side * math.sqrt(square) - residual)",
         "(side * math.sqrt(square) - abs(residual))",

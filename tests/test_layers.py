@@ -1,7 +1,9 @@
 """The layers of the architecture, asserted from the import graph of files.
 
 Imports point down only, and no two files import each other, however far around, not even for types
-or inside a function. A file or a function that does not fit says why.
+or inside a function. The name of a module in a string counts as an import (`import_module`, tables
+of modules), except in two places: `pasearch/__init__.py`, which names the public interface, and
+the calls of `Registry`, because a plug-in imports the interface that it implements.
 """
 
 from __future__ import annotations
@@ -54,14 +56,18 @@ def part_of(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-LOADERS = {"import_module", "__import__", "loaded", "usable"}
-"""Functions that import the module whose name they are given."""
-
-
 def imported_by(tree: ast.AST) -> set[Path]:
     """The package's files that a file imports, anywhere in it and for whatever reason."""
-    modules = set()
+    modules: set[str] = set()
+    plug_ins = {
+        part
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Registry"
+        for part in ast.walk(node)
+    }
     for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in plug_ins:
+            modules.add(node.value)
         if isinstance(node, ast.ImportFrom) and not node.level and node.module:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             modules |= names if names & set(MODULES) else set()
@@ -69,10 +75,6 @@ def imported_by(tree: ast.AST) -> set[Path]:
             modules |= {node.module} if names - set(MODULES) else set()
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
-        # Imports by name count. A registry's do not: it loads what registers itself there.
-        by_name = isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in LOADERS
-        if by_name and node.args and isinstance(node.args[0], ast.Constant):
-            modules.add(str(node.args[0].value))
     folders = {f"{module}.__init__" for module in modules}
     return {MODULES[module] for module in (modules | folders) & set(MODULES)}
 
@@ -92,7 +94,8 @@ def circles_of(graph: dict[Path, set[Path]]) -> set[frozenset[str]]:
 
 
 GRAPH = {
-    file: imported_by(ast.parse(file.read_text())) - {PACKAGE / "__init__.py"} for file in FILES
+    file: imported_by(ast.parse(file.read_text())) - {PACKAGE / "__init__.py", file}
+    for file in FILES
 }
 
 
@@ -243,6 +246,8 @@ def test_every_part_has_a_layer():
         "if TYPE_CHECKING:\n    from pasearch.api.search import run",
         "from pasearch.api import search",
         "import pasearch.api.search",
+        "import_module('pasearch.api.search')",
+        "TASKS = {'arch': 'pasearch.api.search'}\nimport_module(TASKS['arch'])",
     ],
 )
 def test_the_checker_sees_a_wrong_import(text: str):

@@ -12,7 +12,8 @@ from pasearch.api.request import Request
 from pasearch.data import column, tables
 from pasearch.data import schema as arrays
 from pasearch.data.column import BINS, Column
-from pasearch.data.front_ends import PrincipalComponents, front_end
+from pasearch.data.front_ends import PrincipalComponents
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError

@@ -12,7 +12,8 @@ from selections import table
 
 import pasearch as api
 from pasearch.accounting.budget import Budget
-from pasearch.data.front_ends import Centred, CentredPairs, front_end
+from pasearch.data.front_ends import Centred, CentredPairs
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.features.trainers import Steps

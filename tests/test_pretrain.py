@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from pasearch import pretrain
 from pasearch.api import pretrain as pretraining
 from pasearch.cli.app import app
-from pasearch.data.front_ends import front_end, named_text
+from pasearch.data.front_ends.parsing import front_end, named_text
 from pasearch.errors import UsageError
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from run import CANDIDATES, LINEAR, ONLY, full
 
-from pasearch.data.front_ends import front_end
+from pasearch.data.front_ends.parsing import front_end
 
 HERE = Path(__file__).parent
 OUT = HERE.parents[1] / "pasearch" / "spaces" / "portfolio" / "portfolio-1.json"

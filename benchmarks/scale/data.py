@@ -183,7 +183,7 @@ def pairs(table: Path, rounds: int, batch: int | None, threads: int) -> dict[str
     """Return microseconds a record of a step: from memory, from disk, and from a cold disk."""
     import torch
 
-    from pasearch.data.front_ends import front_end
+    from pasearch.data.front_ends.parsing import front_end
     from pasearch.data.sources import load_dataset
     from pasearch.data.split import make_split
     from pasearch.runs.keys import Keys

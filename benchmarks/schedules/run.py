@@ -35,7 +35,7 @@ from zcdp import epochs_within, epsilon_of_rho, uniform_noise
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Composed, Event, Gaussian, SelfComposed
-from pasearch.data.front_ends import front_end
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys

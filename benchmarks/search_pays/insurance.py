@@ -36,7 +36,7 @@ import numpy as np
 import pandas as pd
 
 from pasearch import Budget, plan_architecture_search, search_architecture
-from pasearch.data.front_ends import front_end
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.sources import load_dataset
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate

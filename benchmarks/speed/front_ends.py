@@ -75,7 +75,7 @@ def on_a_gpu(shape: tuple[int, ...]) -> dict[str, tuple[Way | None, Way]]:
     """Return pairs of a processor and a GPU, by name: images come from memory and go back."""
     import torch
 
-    from pasearch.data.front_ends import front_end
+    from pasearch.data.front_ends.parsing import front_end
     from pasearch.data.mapping import copied, through
 
     found: dict[str, tuple[Way | None, Way]] = {}

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pasearch.accounting.checks import whole
-from pasearch.data.front_ends import Raw, front_end
+from pasearch.data.front_ends import Raw
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError, nearest
 from pasearch.spaces.architecture import Architecture

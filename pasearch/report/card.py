@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pasearch.accounting.events import describe, from_json
-from pasearch.data.front_ends import front_end
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.registry import OUTSIDE
 from pasearch.report import classes, stages
 from pasearch.results import FEATURES

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pasearch.data.front_ends import front_end
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.report import figures, stages
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate

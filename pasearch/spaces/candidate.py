@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pasearch.data.front_ends import FrontEnd, Raw, front_end, named_text
+from pasearch.data.front_ends import FrontEnd, Raw
+from pasearch.data.front_ends.parsing import front_end, named_text
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
 from pasearch.spaces.architecture import Architecture

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.accounting.checks import whole
-from pasearch.data.front_ends import FrontEnd, front_end, named_text
+from pasearch.data.front_ends import FrontEnd
+from pasearch.data.front_ends.parsing import front_end, named_text
 from pasearch.errors import UsageError, nearest
 from pasearch.files import read_toml
 from pasearch.spaces.architecture import Architecture

@@ -27,7 +27,7 @@ from pasearch.crossover.forecast import (
     sentence,
 )
 from pasearch.crossover.left_out import Compared, LeftOut, left_out, pairs, shown
-from pasearch.data.front_ends import front_end
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.schema import Schema
 from pasearch.report.crossover import crossover
 from pasearch.spaces.architecture import Architecture

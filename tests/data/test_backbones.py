@@ -26,7 +26,8 @@ from pasearch import (
 )
 from pasearch.data import backbones, whitening
 from pasearch.data.backbones import MODULES, Backbone, CentredBackbone, PublicBackbone, built
-from pasearch.data.front_ends import FrontEnd, front_end, named_text, ready
+from pasearch.data.front_ends import FrontEnd, ready
+from pasearch.data.front_ends.parsing import front_end, named_text
 from pasearch.data.means import ROW_NORM
 from pasearch.errors import UsageError
 from pasearch.report.plan import plan_text

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.data import cache, compact, mapping
-from pasearch.data.front_ends import Fitted, FrontEnd, Shape, front_end, ready
+from pasearch.data.front_ends import Fitted, FrontEnd, Shape, ready
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.partitions import Dataset, Records
 from pasearch.data.rows import PickedRows
 from pasearch.data.schema import Schema

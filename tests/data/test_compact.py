@@ -17,7 +17,8 @@ from pasearch.data.array_file import from_arrays
 from pasearch.data.column import Column
 from pasearch.data.compact import CompactRows, Room
 from pasearch.data.csv_file import read_table
-from pasearch.data.front_ends import front_end, ready
+from pasearch.data.front_ends import ready
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.partitions import CompactRecords, Dataset, Records, UnchargedReadError
 from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema

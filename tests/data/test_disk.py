@@ -20,7 +20,8 @@ from pasearch.data import mapped
 from pasearch.data.array_file import from_arrays
 from pasearch.data.column import Column
 from pasearch.data.disk import BehindRows, bytes_of
-from pasearch.data.front_ends import Fitted, front_end, ready
+from pasearch.data.front_ends import Fitted, ready
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.mapped import write_ordered
 from pasearch.data.partitions import CompactRecords, Dataset, Records, UnchargedReadError
 from pasearch.data.rows import Rows

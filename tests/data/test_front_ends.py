@@ -24,10 +24,10 @@ from pasearch.data.front_ends import (
     PrincipalComponents,
     Raw,
     Standardise,
-    front_end,
     ready,
 )
 from pasearch.data.front_ends.images import Scattering, Whitened, WhitenedCentred
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.made_up import dead_leaves
 from pasearch.data.means import ROW_NORM
 from pasearch.data.projections import TYPICAL_NORM

@@ -15,7 +15,8 @@ import pasearch as api
 from pasearch.accounting.budget import Budget
 from pasearch.data import pairs
 from pasearch.data.column import Column
-from pasearch.data.front_ends import MOST_PAIRS, Centred, CentredPairs, front_end
+from pasearch.data.front_ends import MOST_PAIRS, Centred, CentredPairs
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.means import ROW_NORM
 from pasearch.data.schema import RowForm, Schema
 from pasearch.data.tables import TableSchema

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from pasearch.accounting.events import Gaussian
 from pasearch.data.array_file import from_arrays
-from pasearch.data.front_ends import Fitted, front_end, ready
+from pasearch.data.front_ends import Fitted, ready
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.partitions import Cells, Dataset, Records, Sealed, UnchargedReadError
 from pasearch.data.schema import Schema
 from pasearch.data.split import PARTITIONS, Split, make_split

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from pasearch.accounting.events import Gaussian
 from pasearch.data import means, projections
-from pasearch.data.front_ends import Fitted, front_end
+from pasearch.data.front_ends import Fitted
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.means import ROW_NORM
 from pasearch.data.projections import LEAST_DEVIATION, TYPICAL_NORM, fit_components, fit_moments
 from pasearch.data.schema import RowForm

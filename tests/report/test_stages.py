@@ -28,7 +28,8 @@ from pasearch.accounting.densities import (
 from pasearch.accounting.density import Density
 from pasearch.api.lifecycle import Made
 from pasearch.api.search import Found, plan_architecture_search, result_document
-from pasearch.data.front_ends import FRONT_ENDS, FrontEnd, front_end
+from pasearch.data.front_ends import FRONT_ENDS, FrontEnd
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.errors import UsageError
 from pasearch.registry import Stage
 from pasearch.report.card import card_markdown

@@ -34,16 +34,13 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.accounting.checks import whole
 from pasearch.accounting.events import Event, Gaussian
 from pasearch.data.schema import RowForm
-from pasearch.errors import UsageError, nearest
+from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage
 from pasearch.runs.keys import Stream
 
@@ -460,48 +457,6 @@ class PrincipalComponents(FrontEnd):
         from pasearch.data.projections import fit_components
 
         return Fitted(self, fit_components(x, valid, self.components, noise_multiplier, stream))
-
-
-BACKBONES = "pasearch.data.backbones"
-"""Where those are that need torchvision; they derive from what is here, and are found by name."""
-
-
-def named_text(given: object, folder: Path | None = None) -> object:
-    """Return what a user gives as a front end by its text: a table names a public backbone.
-
-    Only for what a user says: a table opens a file. The path of its weights begins at `folder`,
-    where the table stands in a file.
-    """
-    if not isinstance(given, Mapping):
-        return given
-    return import_module(BACKBONES).read(given, folder).text
-
-
-def front_end(text: object) -> FrontEnd:
-    """Return the front end that `text` names, such as "raw", "pca:60" or "max_pool:2".
-
-    Raises:
-        UsageError: No such front end, or a number that it cannot take.
-    """
-    if isinstance(text, FrontEnd):
-        return text
-    if isinstance(text, str) and text.startswith("backbone"):
-        backbone = import_module(BACKBONES).of_text(text)
-        if backbone is not None:
-            return backbone
-    name, colon, number = text.partition(":") if isinstance(text, str) else ("", "", "")
-    kind = FRONT_ENDS.find(name)
-    if kind is not None and not colon:
-        return kind()
-    digits = number.isascii() and number.isdigit() and len(number) < 10
-    if kind is not None and digits and int(number) >= kind.least and kind.field_names():
-        return kind(int(number))  # pyright: ignore[reportCallIssue]
-    takes = [f"{n}:{each.least}" for n, each in FRONT_ENDS.kinds().items() if each.field_names()]
-    raise UsageError(
-        f"Front end {text!r} is not known: expected one of {', '.join(FRONT_ENDS.kinds())}; some "
-        f"may name a whole number, at least that of {', '.join(takes)}."
-        + nearest(name, FRONT_ENDS.kinds())
-    )
 
 
 def image_of(front: FrontEnd, shape: Shape) -> Shape:
