@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pasearch import notebooks
 from pasearch.runs.processor import round_alike
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 round_alike()
 

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pasearch import documents, notebooks
+from pasearch import __version__, documents, notebooks
 from pasearch.accounting.accountants import Price
 from pasearch.accounting.events import Composed, Event, SelfComposed, from_json
 from pasearch.documents import check_form, check_table, refusal, shown, well_formed
@@ -390,9 +390,12 @@ def document_of(content: bytes, file: Path) -> dict[str, Any]:
     document = parse_json(content, str(file), "a JSON file")
     version = document.get("schema_version") if isinstance(document, dict) else None
     if type(version) is not int or version != SCHEMA_VERSION:
+        versions = document.get("versions") if isinstance(document, dict) else None
+        writer = versions.get("pasearch") if isinstance(versions, dict) else None
         raise UsageError(
-            f"{file} has schema_version {shown(version)}: this pasearch reads {SCHEMA_VERSION}. "
-            "Use the version of pasearch that wrote it (see `versions` in the file)."
+            f"{file} has schema_version {shown(version)} and was written by version "
+            f"{shown(writer)} of pasearch. Version {__version__} reads schema_version "
+            f"{SCHEMA_VERSION}: use the version that wrote the file."
         )
     if not document.get("events"):
         raise UsageError("result.json lists no events: there is nothing to price.")

@@ -406,6 +406,19 @@ class TestResume:
         assert resume(stopped, data=arrays()).price == prepared("paas").plan.price
 
     @pytest.mark.contract
+    def test_a_run_of_another_version_is_refused_and_the_version_is_named(self, stopped: Path):
+        kept, keys = (stopped / "private" / name for name in ("surroundings.json", "keys"))
+        content, before = kept.read_text(), keys.read_bytes()
+        noted = json.loads(content)
+        noted["versions"]["pasearch"] = "0.1.0"
+        kept.write_text(json.dumps(noted))
+        with pytest.raises(UsageError, match=r"pasearch was 0\.1\.0, and is "):
+            resume(stopped, data=arrays())
+        assert keys.read_bytes() == before
+        kept.write_text(content)
+        assert resume(stopped, data=arrays()).price == prepared("paas").plan.price
+
+    @pytest.mark.contract
     @pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
     def test_without_a_note_of_them_the_keys_decide(
         self, stopped: Path, content: str | None, monkeypatch

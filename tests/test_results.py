@@ -172,6 +172,14 @@ class TestReading:
                 read(copy)
 
     @pytest.mark.unit
+    def test_a_refusal_names_the_version_that_wrote_the_file(self, copy: Path):
+        change(copy, lambda document: document["versions"].update(pasearch="0.1.0"))
+        assert read_document(copy)["versions"]["pasearch"] == "0.1.0"
+        change(copy, lambda document: document.update(schema_version=3))
+        with pytest.raises(UsageError, match=r"written by version '0\.1\.0' of pasearch"):
+            read_document(copy)
+
+    @pytest.mark.unit
     def test_no_version_is_refused(self, copy: Path):
         change(copy, lambda document: document.pop("schema_version"))
         with pytest.raises(UsageError, match="None"):

@@ -194,4 +194,4 @@ def versions(*, cluster: bool = False) -> dict[str, str]:
         *([Cluster.name] if cluster else []),
     )  # fmt: skip
     found = {name: version(name) for name in names}
-    return {"pasearch": version("pasearch"), "python": platform.python_version(), **found}
+    return {"pasearch": pasearch.__version__, "python": platform.python_version(), **found}

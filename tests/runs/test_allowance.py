@@ -7,6 +7,7 @@ import datetime
 import functools
 import math
 import pickle
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -846,3 +847,49 @@ def test_a_refusal_says_when_nothing_fits(tmp_path: Path):
     allowance.reserve("first", {"train": Gaussian(4.0)}, 1000)
     with pytest.raises(BudgetError, match="Hardly anything fits"):
         allowance.reserve("second", {"train": Gaussian(1.0)}, 1000)
+
+
+OF_0_1 = Path(__file__).parent / "fixtures" / "ledger-0.1.0.sqlite"
+"""A shared ledger of version 0.1.0 with a total of (12, 1e-5); made by `make_ledger.py`."""
+
+SPENT_AT_0_1 = [0.1999818125270783, 0.4308170003179294, 0.528204695316861, 1.3846851085976641,
+                1.5673978735220815]  # fmt: skip
+"""Total epsilon after each run, as version 0.1.0 printed it."""
+
+
+class TestALedgerOf01:
+    @pytest.fixture
+    def old(self, tmp_path: Path) -> Allowance:
+        shutil.copy(OF_0_1, tmp_path / "old.ledger")
+        return Allowance.open(tmp_path / "old.ledger")
+
+    @pytest.mark.contract
+    def test_it_is_read_and_its_spent_total_is_not_smaller(self, old: Allowance):
+        assert old.total() == Budget(12.0, DELTA)
+        assert old.spent().epsilon >= SPENT_AT_0_1[-1] * (1 - 1e-12)
+        names, days, _ = zip(*old.runs(), strict=True)
+        assert names == ("poisson", "truncated", "selected", "sums", "worst")
+        assert set(days) == {"2026-11-27"}
+
+    @pytest.mark.contract
+    def test_a_run_of_it_is_resumed_for_nothing_under_its_own_plan_alone(self, old: Allowance):
+        sums = {"train": Composed((Gaussian(5.0), DiscreteGaussian(sigma=40.0, sensitivity=4.0)))}
+        before = old.spent()
+        assert old.reserve("sums", sums, N) == before
+        with pytest.raises(BudgetError, match="another plan"):
+            old.reserve("sums", {"train": Gaussian(50.0)}, N)
+        assert old.spent() == before
+
+    @pytest.mark.contract
+    def test_a_new_run_is_charged_in_addition(self, old: Allowance):
+        with sqlite3.connect(OF_0_1.as_uri() + "?mode=ro", uri=True) as connection:
+            rows = connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
+        after = old.reserve("new", {"train": Geometric(epsilon=0.4)}, N)
+        assert after.epsilon > SPENT_AT_0_1[-1] + 0.1
+        assert Allowance.open(old.path).spent() == after
+        with sqlite3.connect(old.path) as connection:
+            kept = connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
+        assert kept[:-1] == rows
+        with pytest.raises(BudgetError, match="does not fit"):
+            old.reserve("too much", {"train": Geometric(epsilon=12.0)}, N)
+        assert old.spent() == after
