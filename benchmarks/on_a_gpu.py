@@ -8,7 +8,7 @@
     speed         a step of each row against every peer that is installed
     front ends    images through scattering and whitening, against the processor beside it
     limits        how far from the least time that this GPU allows
-    bench         what `pasearch bench` says
+    bench         how fast this GPU trains privately
 
 Each writes what it prints to RESULTS/NAME.log, and its results beside it. What is left when the
 time is over is not begun, and what is under way is ended; `--only` names some.
@@ -48,7 +48,7 @@ PARTS: dict[str, list[list[str]]] = {
         [PYTHON, "benchmarks/speed/limits.py", "--device", "cuda", "--out", "{out}/limits.jsonl"]
     ],
     "bench": [
-        [PYTHON, "-m", "pasearch", "bench", "--device", "cuda", "--out", "{out}/bench.json"]
+        [PYTHON, "benchmarks/bench.py", "--device", "cuda", "--out", "{out}/bench.json"]
     ],
 }  # fmt: skip
 

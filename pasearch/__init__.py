@@ -27,7 +27,6 @@ notebooks.LOADERS.update(
 if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget
     from pasearch.api.advise import advise
-    from pasearch.api.bench import bench
     from pasearch.api.compare import compare_workflows
     from pasearch.api.crossover import measure_crossover
     from pasearch.api.features import plan_feature_selection, select_features
@@ -68,7 +67,6 @@ _HOME = {
     "TrainedRegressor": "pasearch.estimator",
     "UsageError": "pasearch.errors",
     "advise": "pasearch.api.advise",
-    "bench": "pasearch.api.bench",
     "compare_workflows": "pasearch.api.compare",
     "load": "pasearch.estimator",
     "load_result": "pasearch.results",
@@ -106,7 +104,6 @@ __all__ = [
     "TrainedRegressor",
     "UsageError",
     "advise",
-    "bench",
     "compare_workflows",
     "load",
     "load_result",

@@ -43,7 +43,7 @@ TAKEN = (
 """Functions of a request."""
 
 HELPED = (
-    *TAKEN, "advise", "bench", "compare_workflows", "load", "load_result", "measure_crossover",
+    *TAKEN, "advise", "compare_workflows", "load", "load_result", "measure_crossover",
     "pretrain", "resume", "verify",
 )  # fmt: skip
 

@@ -39,6 +39,7 @@ from pasearch.planning import ESTIMATE_SHARE, FRONT_END_SHARE, events_by_partiti
 from pasearch.report.plan import plan_text, time_text
 from pasearch.search.candidates import candidate_recipe
 from pasearch.search.plan import Plan
+from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.training.metrics import METRICS, metric_of, usual_metric
 from pasearch.training.recipe import Recipe, tuned_learning_rate
 
@@ -706,3 +707,42 @@ def test_a_column_that_is_called_as_identifiers_are_is_warned_of(
         strategy="fixed", steps=5,
     )  # fmt: skip
     assert not any("looks like an identifier" in each for each in plan.warnings)
+
+
+@pytest.mark.contract
+def test_the_time_of_a_training_follows_from_the_cost_of_its_network():
+    plan = plan_architecture_search("digits", budget=Budget(2.0), strategy="rs", space="fcn")
+    recipe, (usual, average, longest) = plan.recipe, plan.seconds_per_training()
+    network = plan.space.candidate(plan.space.fixed()).architecture
+    work = cost(network, (8, 8), 10)
+    assert usual == planned_seconds(work, recipe.expected_batch_size, recipe.steps)
+    assert 0 < average < longest
+    assert usual <= longest
+
+
+@pytest.mark.contract
+def test_each_candidate_is_reckoned_with_as_it_is_trained():
+    x, y = np.zeros((4000, 6)), np.zeros(4000, int)
+    known = {"bounds": (0.0, 1.0), "classes": 2, "budget": Budget(1.0)}
+    plan = plan_architecture_search((x, y), strategy="insured", **known)
+    default = plan.space.candidate(plan.space.fixed())
+    recipe = plan.final_recipe(default) if plan.retrained else plan.trial_recipe(default)
+    shape = default.front_end.output_shape((6,))
+    work = cost(default.architecture, shape, 2)
+    planned = planned_seconds(work, recipe.expected_batch_size, recipe.steps)
+    assert plan.seconds_per_training()[0] == planned
+
+
+@pytest.mark.contract
+def test_undeclared_columns_are_planned_with_the_default_number_of_categories(
+    tmp_path: pathlib.Path,
+):
+    path = tmp_path / "x.csv"
+    path.write_text("a,b,y\n" + "1,u,v\n" * 3000)
+    few, many = (
+        plan_architecture_search(
+            str(path), budget=Budget(1.0), strategy="fixed", max_categories=most
+        ).seconds_per_training()[0]
+        for most in (32, 200)
+    )
+    assert few == pytest.approx(many, rel=0.2)

@@ -2,10 +2,10 @@
 
     python benchmarks/speed/limits.py --threads 1
 
-The limit is that of `pasearch bench`: operations over the rate of large float32 products, plus the
-noise's random bytes over AES's rate, or the bytes moved over that of a copy if that takes longer.
-What torch's own float32 normal numbers take is told for comparison; it is in no limit. Steps are
-timed like in `run.py`, and the median of the rounds is told.
+The limit is that of `benchmarks/bench.py`: operations over the rate of large float32 products, plus
+the noise's random bytes over AES's rate, or the bytes moved over that of a copy if that takes
+longer. The time of torch's own float32 normal numbers is printed for comparison, and is in no
+limit. Steps are timed as in `run.py`; the table shows the median of the rounds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from run import BLOCK, add_line, block, hold, machine
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))
 
 
 def main() -> None:
@@ -35,10 +36,10 @@ def main() -> None:
     given = parser.parse_args()
     hold(given.threads, given.device)
     import torch
+    from bench import measured
     from peers import Setting, ours
     from rows import ROWS, SIGMA, usual
 
-    from pasearch.api.bench_rates import measured
     from pasearch.spaces.cost import cost
 
     torch.set_num_threads(given.threads)

@@ -35,7 +35,6 @@ SUMMARIES = {
     "compare": "Choose a model with privacy in mind, and without.",
     "pretrain": "Train a backbone on public images, without privacy.",
     "account": "Calculate prices; no data is read.",
-    "bench": "Measure how fast this machine trains privately.",
 }
 """The commands in the order in which they are listed, each with a line that 80 columns hold."""
 

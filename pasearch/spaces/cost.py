@@ -1,4 +1,4 @@
-"""What a private training step costs in time: operations, numbers moved, random bytes.
+"""The work of a private training step, and the time that a plan expects for it.
 
 For a record, by layer, a multiplication and an addition being two operations:
 
@@ -7,9 +7,6 @@ For a record, by layer, a multiplication and an addition being two operations:
     sum of bounded gradients    2 m          of trained layers
     norms                       the lesser of 2 L^2 (inputs + outputs) and 4 parameters, L > 1
                                 positions; inputs + outputs of a layer with one
-
-For a step, of `trained` numbers: 8 random bytes each, and 16 bytes moved (the sum written, read
-with the noise, and the weight read and written); for a record, 8 bytes a number that it holds.
 
 Source: Bu et al. 2022 (the two forms of a norm); the rest is counted.
 """
@@ -89,15 +86,6 @@ class Cost:
     parameters: int
     trained: int
     is_linear: bool = False
-
-    def moved(self, batch: float) -> float:
-        """Return bytes that go through memory in a step."""
-        return 8.0 * self.held * batch + 16.0 * self.trained
-
-    @property
-    def random(self) -> float:
-        """Random bytes of a step's noise: 32 bits a number."""
-        return 4.0 * self.trained
 
 
 def planned_seconds(work: Cost, batch: float, steps: int) -> float:

@@ -50,8 +50,6 @@ def test_the_work_of_a_linear_model_by_hand():
     assert (found.held, found.parameters, found.trained) == (7, 24, 24)
     assert found.plain == 2 * 24 * 2  # forward, and the sum: nothing below wants a gradient
     assert found.operations == found.plain + norm_operations(24, 1)
-    assert found.moved(10) == 8 * 7 * 10 + 16 * 24
-    assert found.random == 4 * 24
 
 
 @pytest.mark.oracle

@@ -1,35 +1,52 @@
-"""How fast this machine trains privately: `pasearch bench`.
+"""How fast this machine trains privately, and how long a search would take.
+
+    python benchmarks/bench.py
+    python benchmarks/bench.py --space cnn --candidates 60 --epochs 500 --n 60000
 
 Networks of the registered search spaces, the smallest, the middle and the largest by operations,
-are trained for a moment on made-up records: by the default recipe, with all that privacy adds, and
-by plain SGD. No data is read, so nothing is charged. The limit is that of `bench_rates`.
+are trained for a moment on synthetic records: by the default recipe, with all that privacy adds,
+and by plain SGD. No data is read, so nothing is charged. The limit of a private step is
+
+    least = max(bytes moved / copied a second,
+                operations / multiplied a second + random bytes / drawn a second)
+
+A step draws 4 random bytes per trained number. It moves 16 bytes per trained number (the sum is
+written, and read with the noise; the weight is read and written), and 8 bytes per number of a
+record. Products and random bits use the same cores; memory is read at the same time. Further work
+of a step, such as activations or the transform from bits to normal numbers, is not counted: the
+limit is a bound that no implementation of this kind reaches, not a forecast.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 from pasearch.accounting.checks import positive, whole
-from pasearch.api.bench_rates import Rates, measured, synchronize
+from pasearch.data.partitions import Records
 from pasearch.errors import UsageError, nearest
+from pasearch.runs.keys import Keys
 from pasearch.shown import duration
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.cost import Cost, cost, planned_seconds
 from pasearch.spaces.families import NAMED
 from pasearch.spaces.layers import Shape
 from pasearch.spaces.space import Space, space
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from pasearch.data.partitions import Records
-    from pasearch.training.recipe import Recipe
+from pasearch.training import linear_backend
+from pasearch.training.recipe import Recipe, default_recipe
+from pasearch.training.trainer import Training
 
 SLOTS = 8192
 """Made-up records: the least for which the default recipe takes its largest batch."""
@@ -118,7 +135,7 @@ class Bench:
     def describe(self) -> str:
         """Return the tables, and what their figures mean."""
         many = f"{self.threads} thread{'s' * (self.threads > 1)}"
-        rates = {name: value / 1e9 for name, value in self.rates.to_json().items()}
+        rates = {name: value / 1e9 for name, value in asdict(self.rates).items()}
         lines = (
             f"Device: {self.device}{f', {many}' if self.device == 'cpu' else ''}",
             "\nRecords a second, of three networks of each space, in batches of "
@@ -175,7 +192,7 @@ class Bench:
             for place, (k, epochs, n) in enumerate(self.searches)
         ]  # fmt: skip
         return {
-            "device": self.device, "threads": self.threads, "rates": self.rates.to_json(),
+            "device": self.device, "threads": self.threads, "rates": asdict(self.rates),
             "speeds": [{**asdict(each), "spaces": dict(each.spaces)} for each in self.speeds],
             "searches": searches,
         }  # fmt: skip
@@ -193,6 +210,96 @@ def _columns(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
         ).rstrip()
 
 
+SIDE = {"cpu": 512, "cuda": 8192}
+"""Rows of the square matrices that are multiplied."""
+COPIED = {"cpu": 2**24, "cuda": 2**30}
+"""Bytes that are copied at once: more than a core's own cache holds. On a CPU each call takes about
+a millisecond, so that some of them meet no other work."""
+WORDS = {"cpu": 2**15, "cuda": 2**26}
+"""Random 64-bit words that are drawn at once: on a CPU as many as the noise draws at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a machine does in a second, at best.
+
+    Args:
+        operations: Of float32 products.
+        bytes: Read and written in a copy.
+        random: Bytes from the generator that the noise is made of.
+        normals: Of torch.randn, float32 numbers, for comparison.
+    """
+
+    operations: float
+    bytes: float
+    random: float
+    normals: float
+
+    def least(self, cost: Cost, batch: float) -> float:
+        """Return the least seconds of a private step over so many records."""
+        computing = cost.operations * batch / self.operations + 4.0 * cost.trained / self.random
+        return max(computing, self._moved(cost, batch) / self.bytes)
+
+    def parts(self, cost: Cost, batch: float) -> dict[str, float]:
+        """Return the seconds of each part by itself."""
+        return {
+            "products": cost.operations * batch / self.operations,
+            "memory": self._moved(cost, batch) / self.bytes,
+            "random": 4.0 * cost.trained / self.random,
+            "randn": cost.trained / self.normals,
+        }
+
+    @staticmethod
+    def _moved(cost: Cost, batch: float) -> float:
+        """Return bytes that go through memory in a step."""
+        return 8.0 * cost.held * batch + 16.0 * cost.trained
+
+
+def measured(device: str, seconds: float) -> Rates:
+    """Measure a machine's rates, with the threads that torch has now.
+
+    Args:
+        device: "cpu" or "cuda".
+        seconds: About how long that takes, all in all.
+    """
+    side, size, words = SIDE[device], COPIED[device] // 8, WORDS[device]
+    a, b, product = (torch.rand(side, side, device=device) for _ in range(3))
+    source, target = (torch.zeros(size, dtype=torch.int64, device=device) for _ in range(2))
+    normal = torch.empty(words, device=device)
+    each = seconds / 4
+    if device == "cpu":
+        stream = Keys().stream("bench").words()
+        drawn: Callable[[], object] = lambda: stream.take(words)  # noqa: E731
+    else:
+        drawn = torch.empty(words, dtype=torch.int64, device=device).random_
+    return Rates(
+        operations=2.0 * side**3 / best(lambda: torch.mm(a, b, out=product), each, device),
+        bytes=16.0 * size / best(lambda: target.copy_(source), each, device),
+        random=8.0 * words / best(drawn, each, device),
+        normals=words / best(normal.normal_, each, device),
+    )
+
+
+def best(call: Callable[[], object], seconds: float, device: str) -> float:
+    """Return the least seconds of one call, of as many as fit into the time, three at least."""
+    found: list[float] = []
+    call()
+    end = time.perf_counter() + seconds
+    while len(found) < 3 or time.perf_counter() < end:
+        synchronize(device)
+        start = time.perf_counter()
+        call()
+        synchronize(device)
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def synchronize(device: str | torch.device) -> None:
+    """Wait for a device."""
+    if str(device) == "cuda":
+        torch.cuda.synchronize()
+
+
 def bench(
     *,
     spaces: tuple[str, ...] = (),
@@ -200,47 +307,28 @@ def bench(
     threads: int | None = None,
     seconds: float = 20.0,
     searches: tuple[tuple[int, int, int], ...] = SEARCHES,
-    on_start: Callable[[int], None] | None = None,
 ) -> Bench:
-    """Measure how fast this machine trains privately, and what a search would take.
+    """Measure how fast this machine trains privately, and how long a search would take.
 
     Args:
-        spaces: Names of search spaces, or paths of their TOML files; () for all that are built in.
+        spaces: Names of search spaces, or paths of their TOML files; () for all built-in spaces.
         device: "auto", "cpu" or "cuda".
-        threads: Of torch; None leaves them as they are.
-        seconds: About how long the measurement may take, above 0. A network that is slow is
-            trained for one step at least. Machine code is loaded before; the first time on a
-            machine it is compiled, in half a minute.
-        searches: Triples (candidates, epochs, records), whose time is told.
-        on_start: Called with the number of networks when the first is about to be trained.
-
-    Returns:
-        The speeds, the machine's rates, and each search's hours.
-
-    Raises:
-        UsageError: A space that is not known, a GPU that is not there, a number that cannot be.
-
-    Cost: none: the records are made up, and no data is read.
+        threads: Threads of torch; None leaves them as they are.
+        seconds: Approximate duration of the measurement, above 0. Each network is trained for at
+            least one step. Compiled code is loaded before; the first time on a machine it is
+            compiled.
+        searches: Triples (candidates, epochs, records) whose duration is estimated.
     """
-    import torch
-
-    from pasearch.api.request import TrainRequest
-    from pasearch.api.resolve import device_of
-
     positive("seconds", seconds)
-    for place, name in enumerate(("candidates", "epochs", "records")):
-        for each in searches:
-            whole(name, each[place])
     networks = list(_networks([_space(name) for name in spaces or NAMED]))
-    where = device_of(TrainRequest(data="digits", device=device))  # pyright: ignore[reportArgumentType]
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    where = found if device == "auto" else device
     before = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(whole("threads", threads))
-    if on_start is not None:
-        on_start(len(networks))
     try:
         if where == "cpu":
-            _load()
+            linear_backend.load_kernel()
         end = time.perf_counter() + seconds
         own = torch.get_num_threads()
         rates = measured(where, RATES_SHARE * seconds)
@@ -251,13 +339,6 @@ def bench(
     finally:
         torch.set_num_threads(before)
     return Bench(device=where, threads=own, rates=rates, speeds=tuple(speeds), searches=searches)
-
-
-def _load() -> None:
-    """Load what private trainings load before their first step."""
-    from pasearch.training import linear_backend
-
-    linear_backend.load_kernel()
 
 
 def _space(name: str) -> Space:
@@ -271,10 +352,10 @@ def _space(name: str) -> Space:
     )
 
 
-_Network = tuple[Candidate, Shape, int, tuple[tuple[str, str], ...]]
+Network = tuple[Candidate, Shape, int, tuple[tuple[str, str], ...]]
 
 
-def _networks(spaces: list[Space]) -> Iterator[_Network]:
+def _networks(spaces: list[Space]) -> Iterator[Network]:
     """Yield each network that is trained, with its record's shape, its classes, and its places."""
     places: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
     kept: dict[tuple[Any, ...], Candidate] = {}
@@ -304,8 +385,6 @@ def _speed(
     seconds: float,
 ) -> Speed:
     """Train one network for so long, half privately and half not."""
-    from pasearch.training.recipe import default_recipe
-
     recipe = default_recipe(SLOTS, steps=STEPS, learning_rate=0.1, noise_multiplier=1.0)
     given = candidate.front_end.output_shape(shape)
     records, batch = _made_up(given, classes), recipe.expected_batch_size
@@ -324,18 +403,12 @@ def _speed(
     )  # fmt: skip
 
 
-def _start():
-    from pasearch.runs.keys import Keys
-
+def _start() -> np.random.Generator:
     return Keys().stream("weights").generator()
 
 
 def _made_up(shape: Shape, classes: int) -> Records:
     """Return records that nobody has."""
-    import torch
-
-    from pasearch.data.partitions import Records
-
     generator = torch.Generator().manual_seed(1)
     return Records(
         x=torch.rand((SLOTS, *shape), generator=generator),
@@ -349,9 +422,6 @@ def _private(
     network: nn.Module, records: Records, recipe: Recipe, device: str
 ) -> Callable[[], int]:
     """Return what makes private steps as a run makes them, and says how many: on a GPU a round."""
-    from pasearch.runs.keys import Keys
-    from pasearch.training.trainer import Training
-
     keys = Keys()
     streams = {purpose: keys.stream(purpose) for purpose in ("batch", "noise", "dropout")}
     training = Training(network, records, recipe, streams, device=device)
@@ -360,9 +430,6 @@ def _private(
 
 def _plain(network: nn.Module, records: Records, batch: int, device: str) -> Callable[[], None]:
     """Return a step of plain SGD, on a batch of fixed size."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
     network.to(device).train()
     x, y = records.x.to(device), records.y.to(device)
     weights: list[torch.Tensor] = [each for each in network.parameters() if each.requires_grad]
@@ -396,3 +463,35 @@ def _seconds_of(
             found.append((time.perf_counter() - start) / made)
     # The first one warms up.
     return [statistics.median(found[1:] or found) for found in times]
+
+
+def main() -> None:
+    """Measure, print the tables, and write the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--space", nargs="+", default=[], help="Spaces. Default: all built in.")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--threads", type=int, help="Of the processor. Default: all.")
+    parser.add_argument("--seconds", type=float, default=20.0, help="Of the measurement.")
+    parser.add_argument("--candidates", type=int, help="Of one search. Default: 60.")
+    parser.add_argument("--epochs", type=int, help="Of each of its trainings. Default: 50.")
+    parser.add_argument("--n", type=int, help="Records of that search. Default: 60,000.")
+    parser.add_argument("--out", type=Path, help="A new .json file for the figures.")
+    given = parser.parse_args()
+    if given.out is not None and given.out.exists():
+        parser.error(f"--out {given.out} exists: name a new file.")
+    own = (given.candidates, given.epochs, given.n)
+    k, epochs, n = SEARCHES[1]
+    one = (given.candidates or k, given.epochs or epochs, given.n or n)
+    found = bench(
+        spaces=tuple(given.space), device=given.device, threads=given.threads,
+        seconds=given.seconds, searches=(one,) if any(own) else SEARCHES,
+    )  # fmt: skip
+    print(found.describe())
+    if given.out is not None:
+        given.out.write_text(json.dumps(found.to_json(), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
