@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pasearch.api.resume import resume
     from pasearch.api.search import plan_architecture_search, search_architecture
     from pasearch.api.train import plan_training, train
-    from pasearch.crossover.advised import Advice
+    from pasearch.crossover.advice import Advice
     from pasearch.crossover.report import CrossoverReport
     from pasearch.crossover.workflows import Comparison
     from pasearch.data.tables import TableSchema as Schema
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pasearch.verification.verify import verify
 
 _HOME = {
-    "Advice": "pasearch.crossover.advised",
+    "Advice": "pasearch.crossover.advice",
     "PAFS": "pasearch.sklearn_api.selectors",
     "Budget": "pasearch.accounting.budget",
     "BudgetError": "pasearch.errors",

@@ -1,6 +1,6 @@
 """How often a forecast's range of a crossing holds the measured one, by leaving data sets out.
 
-Every data set of the portfolio's study is left out in turn; what `pasearch.crossover.left_out`
+Every data set of the portfolio's study is left out in turn; what `left_out.py`
 compares is counted by kind, for every two models and for the crossings that a forecast would show.
 Photographs are of one data set only: it has no others to be forecast from.
 
@@ -28,10 +28,10 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from left_out import Compared, LeftOut, left_out, pairs, shown
 from scipy import stats
 
 from pasearch.crossover.forecast import Own, forecast, last_ahead
-from pasearch.crossover.left_out import Compared, LeftOut, left_out, pairs, shown
 from pasearch.data.tables import TableSchema
 from pasearch.spaces.portfolio import studies
 

@@ -21,8 +21,7 @@ from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import dataset_of, public_data
 from pasearch.api.search import prepared
 from pasearch.cautions import LEAST_SIGNAL, mostly_noise, rare_categories
-from pasearch.crossover.advised import Advice, advised
-from pasearch.crossover.facts import Facts, Weakest
+from pasearch.crossover.advice import Advice, Facts, Weakest, advised
 from pasearch.crossover.forecast import Own, forecast, plain_name
 from pasearch.data.front_ends import Raw
 from pasearch.errors import UsageError

@@ -14,7 +14,7 @@ from pasearch.cli.options import DATA_HELP, flag_of, with_flags, wrapped
 from pasearch.shown import shown
 
 if TYPE_CHECKING:
-    from pasearch.crossover.advised import Command
+    from pasearch.crossover.advice import Command
 
 Data = Annotated[str, typer.Argument(help=DATA_HELP)]
 Epsilon = Annotated[

@@ -1,37 +1,197 @@
-"""Simple or complex, and what else to decide before a run: Bao et al.'s flowchart as rules.
+"""Advice before a run: Bao et al.'s flowchart as rules, and the command that follows from them.
 
-    facts (form, number of records, budget, plan)  ->  a branch a question, in this order
+    facts (form, number of records, budget, plan)  ->  one branch per question, in this order
+
+    no signal           ->  pasearch plan arch ...      nothing is spent: see what it would be
+    poor estimates      ->  pasearch check ...          a schema to edit into public knowledge
+    many columns        ->  pasearch features ...
+    otherwise           ->  pasearch arch ...           on public data first, if there are any
 
 Every rule has a question, an answer for the data at hand, and the evidence: a figure of ours with
-the file that it stands in, and what the paper says. Where these differ the branch says so. Nothing
-here reads a record: the facts are public.
+the file that contains it, and the statement of the paper (`evidence.json`; tests look up each
+figure of ours in its file). If these differ, the branch states it. The facts are public: nothing
+here reads a record.
 
 Cost: none.
 
-Source: Bao et al., Fig. 11 (a picture: what it distils is in sections V-C, VI-E and VII). The
-figures are those of `crossover.evidence`; docs/guide.md has the rules for a reader.
+Source: Bao et al., Fig. 11 (a picture: what it distils is in sections V-C, VI-E and VII);
+docs/guide.md has the rules for a reader.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from pasearch.cautions import LEAST_SIGNAL
-from pasearch.crossover.evidence import (
-    FIT,
-    FROZEN_CNN,
-    FROZEN_FCN,
-    ONE_HOT,
-    OURS,
-    PAPER,
-    STUDY,
-)
-from pasearch.crossover.facts import NO, PART, SILENT, UNMEASURED, YES, Branch, Evidence, Facts
+from pasearch.cautions import LEAST_SIGNAL, LITTLE_SIGNAL
 from pasearch.crossover.forecast import range_words
 from pasearch.crossover.theory import records_needed
 from pasearch.features.auto import MANY
+from pasearch.files import read_json
+
+STUDY = "pasearch/spaces/portfolio/portfolio-1.json"
+"""The study on public data (benchmarks/portfolio), as it is shipped."""
+
+FIT = (1.1, 8922.4)
+"""The paper's alpha and beta of eps = ln(alpha + beta / n), its simple model on MNIST, VI-B."""
+
+FROZEN_CNN, FROZEN_FCN = 0.6, 1.4
+"""Below which epsilon random weights training wins on MNIST in the paper (Fig. 10)."""
+
+ONE_HOT = 0.05
+"""From which epsilon on one-hot categories pay on Adult (Table XVI, and ours)."""
+
+YES, NO, PART = "yes", "no", "in part"
+UNMEASURED, SILENT = "not measured by us", "the paper does not say"
+AGREEMENTS = (YES, NO, PART, UNMEASURED, SILENT)
+"""Whether what we measured agrees with what the paper says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What was measured, or what a paper says.
+
+    Args:
+        says: In a sentence or two, with its figures.
+        where: The file of this project that the figures stand in; or the paper's section or table.
+    """
+
+    says: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """One question of the guide, answered for the data at hand.
+
+    Args:
+        name: One word, the same in every version.
+        question: In plain words.
+        answer: Yes, no or what, with its numbers.
+        advice: What to do, in a sentence or two.
+        ours: What we measured.
+        paper: What Bao et al. say.
+        agree: One of `AGREEMENTS`.
+        because: Why, where they do not agree, or what the agreement leaves open.
+    """
+
+    name: str
+    question: str
+    answer: str
+    advice: str
+    ours: tuple[Evidence, ...]
+    paper: Evidence
+    agree: str
+    because: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weakest:
+    """The training with the weakest signal that was measured on public data of a kind.
+
+    Args:
+        data: The public data set.
+        signal: Signal-to-noise per class (of a number: of all).
+        accuracy: Of the best model, as a share; of numbers 1 minus the error.
+        guessing: What guessing has, as a share; None of numbers.
+    """
+
+    data: str
+    signal: float
+    accuracy: float
+    guessing: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that advice may depend on: public numbers, none of which is a value of a record.
+
+    Args:
+        name: Of the data.
+        form: Of a record, and what is predicted, in words.
+        kind: As the study on public data has it: table, regression, arrays, image or photo.
+        epsilon: Of the whole run.
+        delta: Of the whole run.
+        records: n.
+        outputs: Classes; 1 where a number is predicted. Where classes are not declared, the most
+            that would be estimated privately.
+        known: Whether the classes, or that a number is predicted, are declared.
+        signal: Signal-to-noise of the planned training, per class.
+        enough: The least epsilon of a few round ones that would have signal enough; None where
+            none up to 10 has. The run's own where it has enough.
+        columns: How many columns, or numbers of a record, there are to choose from.
+        pixels: Whether records are images, or have more than one axis.
+        table: Whether records are rows of a table.
+        undeclared: What is estimated privately: columns, bounds, classes.
+        poor: Whether it would be estimated from too few records to find much.
+        public: What the public data of the same form are called; None: none were named.
+        metric: By what the run is scored; None: the usual one.
+        default: The model that the plan trains unless a look finds a better one, in words.
+        front: What its front end makes of a record, in words; empty: nothing.
+        hidden: How many hidden layers it has.
+        rate: Its learning rate.
+        batch: Records a step, in expectation.
+        slots: Training records.
+        steps: Of its training.
+        compares: Whether the plan looks at other candidates too.
+        why: What the plan says about that.
+        outside: What of this training nobody has measured on public data; empty: nothing.
+        weakest: See `Weakest`.
+        reached: (model in words, mean accuracy at this signal on public data) of the study's
+            models, the smallest model first.
+        forecast: As of `crossover.forecast`; None where nothing like it was measured.
+    """
+
+    name: str
+    form: str
+    kind: str
+    epsilon: float
+    delta: float
+    records: int
+    outputs: int
+    known: bool
+    signal: float
+    enough: float | None
+    columns: int
+    pixels: bool
+    table: bool
+    undeclared: tuple[str, ...]
+    poor: bool
+    public: str | None
+    metric: str | None
+    default: str
+    front: str
+    hidden: int
+    rate: float
+    batch: float
+    slots: int
+    steps: int
+    compares: bool
+    why: str
+    outside: str
+    weakest: Weakest
+    reached: tuple[tuple[str, float], ...]
+    forecast: dict[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def learns(self) -> bool:
+        """Whether the signal is large enough to learn anything."""
+        return self.signal >= LEAST_SIGNAL
+
+    @property
+    def of_numbers(self) -> bool:
+        """Whether a number is predicted."""
+        return self.kind == "regression"
+
+
+_EVIDENCE: dict[str, dict[str, dict[str, str]]] = read_json(Path(__file__).parent / "evidence.json")
+OURS = {about: Evidence(**each) for about, each in _EVIDENCE["ours"].items()}
+"""Measurements of ours, by subject."""
+PAPER = {question: Evidence(**each) for question, each in _EVIDENCE["paper"].items()}
+"""Statements of Bao et al., by question."""
 
 QUESTIONS = {
     "signal": "Is the signal large enough to learn anything?",
@@ -269,7 +429,26 @@ def _complexity(facts: Facts) -> Branch:
             agree=UNMEASURED,
             because="the paper's rule is the safer one then: the simpler model.",
         )
-    agree, because = _agreement(facts.forecast)
+    sizes = {each["name"]: each["parameters"] for each in facts.forecast["models"]}
+    rises = [sizes[each["before"]] < sizes[each["after"]] for each in facts.forecast["crossings"]]
+    if not rises:
+        agree, because = (
+            PART,
+            (
+                "no model is clearly better than the planned one at any epsilon that was measured "
+                "here: a good input matters more than the size."
+            ),
+        )
+    elif all(rises):
+        agree, because = YES, "the simpler model is better below, the larger one above."
+    elif any(rises):
+        agree, because = PART, "the size of the best model rises and falls with epsilon."
+    else:
+        agree, because = (
+            NO,
+            ("here the larger model is better below: training matters more than size."),
+        )
+    levels = ", ".join(f"{name} {_share(value)}" for name, value in facts.reached)
     ranges = "".join(
         f" The change at epsilon {each['epsilon']:.2g} is "
         f"{range_words(each, facts.forecast['epsilons'])}."
@@ -279,37 +458,16 @@ def _complexity(facts: Facts) -> Branch:
         "complexity",
         answer=f"{facts.forecast['sentence']}{ranges}",
         advice=f"Train the {facts.default}: the command does so by itself.",
-        ours=(_levels(facts),),
+        ours=(
+            Evidence(
+                says=f"On {sets(facts.forecast['data_sets'])} of this kind, at this signal, on "
+                f"average, the smallest model first: {levels}.",
+                where=STUDY,
+            ),
+        ),
         paper=PAPER["complexity"],
         agree=agree,
         because=because,
-    )
-
-
-def _agreement(found: dict[str, Any]) -> tuple[str, str]:
-    """Return whether the simpler model is better below a crossing, as in the paper, and why."""
-    sizes = {each["name"]: each["parameters"] for each in found["models"]}
-    rises = [sizes[each["before"]] < sizes[each["after"]] for each in found["crossings"]]
-    if not rises:
-        return PART, (
-            "no model is clearly better than the planned one at any epsilon that was measured "
-            "here: a good input matters more than the size."
-        )
-    if all(rises):
-        return YES, "the simpler model is better below, the larger one above."
-    if any(rises):
-        return PART, "the size of the best model rises and falls with epsilon."
-    return NO, "here the larger model is better below: training matters more than size."
-
-
-def _levels(facts: Facts) -> Evidence:
-    """Return the accuracy of the study's models at this signal, the smallest first."""
-    assert facts.forecast is not None
-    levels = ", ".join(f"{name} {_share(value)}" for name, value in facts.reached)
-    return Evidence(
-        says=f"On {sets(facts.forecast['data_sets'])} of this kind, at this signal, on average, "
-        f"the smallest model first: {levels}.",
-        where=STUDY,
     )
 
 
@@ -405,3 +563,255 @@ RULES: tuple[Callable[[Facts], Branch | None], ...] = (
     _search, _rare,
 )  # fmt: skip
 """Every rule, in the order of `QUESTIONS`."""
+
+CHECK = "check"
+"""The curator's own command: what it prints is private."""
+
+FUNCTIONS = {
+    "arch": "search_architecture",
+    "features": "select_features",
+    "plan arch": "plan_architecture_search",
+    "crossover": "measure_crossover",
+    CHECK: "pasearch.data.check.check_table",
+}
+"""What does a command's work in Python."""
+
+OF_CROSSOVER = ("schema", "bounds", "classes", "regression", "data_root")
+"""What `pasearch crossover` may be told of the data."""
+
+OF_CHECK = ("schema", "target", "quotes", "columns", "separator")
+"""What `pasearch check` may be told of the data."""
+
+MOST_ALTERNATIVES = 2
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command to copy, and when to run it.
+
+    Args:
+        task: Its words behind `pasearch`.
+        data: A name or path; None: the data were handed over in memory.
+        models: Of a comparison.
+        options: (name as in Python, value); epsilon and delta are the budget's.
+        why: In a sentence.
+    """
+
+    task: str
+    data: str | None
+    options: tuple[tuple[str, Any], ...] = ()
+    models: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def call(self) -> str:
+        """As a call in Python; data that were handed over in memory are called `data` there."""
+        if self.task == CHECK:
+            given = {name: value for name, value in self.options if name in OF_CHECK[1:]}
+            budget = {}
+        else:
+            given = dict(self.options)
+            budget = {name: given.pop(name) for name in ("epsilon", "delta") if name in given}
+        said = [f"{name}={value!r}" for name, value in given.items()]
+        if budget:
+            inside = ", ".join(f"{name}={value!r}" for name, value in budget.items())
+            said.insert(0, f"budget=Budget({inside})")
+        data = "data" if self.data is None else repr(self.data)
+        models = [repr(list(self.models))] if self.models else []
+        return f"{FUNCTIONS[self.task]}({', '.join([data, *models, *said])})"
+
+
+def called(command: Command) -> str:
+    """Return a command as a call in Python."""
+    return command.call
+
+
+Line = Callable[[Command], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What to do with data of a form, at a budget, before anything is read or charged.
+
+    Args:
+        data: What the data are called.
+        epsilon: Of the whole run.
+        delta: Of the whole run.
+        records: Their number.
+        summary: Four sentences: the data, the signal, the model, the search.
+        command: The one to run.
+        alternatives: Others, at most two.
+        branches: Every question of the guide, answered.
+        warnings: What the plan of the run warns of.
+    """
+
+    data: str
+    epsilon: float
+    delta: float
+    records: int
+    summary: tuple[str, ...]
+    command: Command
+    alternatives: tuple[Command, ...]
+    branches: tuple[Branch, ...]
+    warnings: tuple[str, ...] = ()
+
+    def branch(self, name: str) -> Branch:
+        """Return the branch of a name, as in `crossover.advice.QUESTIONS`; KeyError without one."""
+        return {each.name: each for each in self.branches}[name]
+
+    def text(self, line: Line = called, *, whole: bool = True) -> str:
+        """Return it for a terminal: five lines that sum it up, other commands, then every question.
+
+        Args:
+            line: From a command to how it is written.
+            whole: Whether the questions are answered too, each with its evidence.
+        """
+        lines = [*self.summary, f"    {line(self.command)}", "", f"Why: {self.command.why}"]
+        for each in self.alternatives:
+            lines += [f"Or: {each.why}", f"    {line(each)}"]
+        lines += [f"Warning: {each}" for each in self.warnings]
+        for number, branch in enumerate(self.branches if whole else (), 1):
+            assert branch.agree in AGREEMENTS
+            agree = branch.agree if not branch.because else f"{branch.agree}: {branch.because}"
+            lines += [
+                "",
+                f"{number}. {branch.question}",
+                f"Answer  {_ended(branch.answer)}",
+                f"Advice  {_ended(branch.advice)}",
+                *(f"Ours    {each.says} [{each.where}]" for each in branch.ours),
+                f"Paper   {branch.paper.says} [{branch.paper.where}]",
+                f"Agree   {_ended(agree)}",
+            ]
+        return "\n".join(lines)
+
+    def to_json(self, line: Line = called) -> dict[str, Any]:
+        """Return plain values; `line` as of `text`."""
+        values = {name: getattr(self, name) for name in ("data", "epsilon", "delta", "records")}
+        return {
+            **values,
+            "summary": list(self.summary),
+            "command": line(self.command),
+            "why": self.command.why,
+            "alternatives": [{"command": line(e), "why": e.why} for e in self.alternatives],
+            "branches": [asdict(each) for each in self.branches],
+            "warnings": list(self.warnings),
+        }
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def advised(
+    facts: Facts, *, data: str | None, said: Options, warnings: tuple[str, ...] = ()
+) -> Advice:
+    """Return the advice for data of which public numbers are known.
+
+    Args:
+        facts: See `Facts`.
+        data: The data's name or path; None: they were handed over in memory.
+        said: What the user said: epsilon, delta, what the data are, and `public`.
+        warnings: Of the plan.
+
+    Cost: none.
+    """
+    command, *others = _commands(facts, data, said)
+    return Advice(
+        data=facts.name,
+        epsilon=facts.epsilon,
+        delta=facts.delta,
+        records=facts.records,
+        summary=_summary(facts),
+        command=command,
+        alternatives=tuple(others[:MOST_ALTERNATIVES]),
+        branches=branches(facts),
+        warnings=warnings,
+    )
+
+
+def _summary(facts: Facts) -> tuple[str, ...]:
+    """Return the data, the signal, the model and the search, a line each."""
+    per = "" if facts.of_numbers else " per class"
+    little = "Little to learn from: more records, or a larger epsilon, would give far more."
+    enough = "Enough to learn from." if facts.signal >= LITTLE_SIGNAL else little
+    enough = enough if facts.learns else more_signal(facts)
+    strength = f"{level(facts.signal)}{per} (below {LEAST_SIGNAL:g} a model guesses)"
+    found = facts.forecast
+    told = "Not measured on public data." if found is None else found["sentence"]
+    search = (
+        "look at other candidates too" if facts.compares else "one training, no other candidate"
+    )
+    if facts.public is not None:
+        search = f"on {facts.public}, for nothing; then one training"
+    chosen = f"{facts.default}. {told}"
+    if many_columns(facts):
+        chosen, search = "a linear model of a few columns.", f"which of {facts.columns:,} columns"
+    return (
+        f"Data: {facts.name}, {facts.records:,} records, {facts.form}; epsilon {facts.epsilon:g}, "
+        f"delta {facts.delta:g}. No value was read, nothing is charged.",
+        f"Signal-to-noise: {strength}. {enough}",
+        f"Model: {chosen}",
+        f"Search: {search}.",
+    )
+
+
+def _commands(facts: Facts, data: str | None, said: Options) -> list[Command]:
+    """Return the command to run, then others, the most useful first."""
+    known = {name: value for name, value in said.items() if name != "public"}
+    public = said.get("public")
+
+    def of(task: str, why: str, **more: Any) -> Command:
+        given = {**known, **more}
+        options = tuple((name, value) for name, value in given.items() if value is not None)
+        return Command(task=task, data=data, options=options, why=why)
+
+    searched = {} if public is None else {"search_on": str(public)}
+    arch = of("arch", "it trains the model above under this budget.", **searched)
+    if public is not None:
+        arch = of("arch", "it searches on the public data and trains once, privately.", **searched)
+    first: list[Command] = [arch]
+    if many_columns(facts):
+        named = {"method": "top", **searched} if searched else {}
+        why = "it chooses columns and trains on them under this budget."
+        first = [of("features", why, **named), arch]
+    if not facts.learns:
+        first = [
+            of(
+                "plan arch",
+                "it prints what a run would release; nothing is read or spent. Train when the "
+                "signal is large enough.",
+                epsilon=facts.enough or facts.epsilon,
+            )
+        ]
+    checks, others = [], []
+    if facts.table and facts.undeclared and data is not None:
+        told = tuple((n, v) for n, v in known.items() if n in OF_CHECK)
+        proposed = ("propose", Path(data).with_suffix(".toml").name)
+        why = (
+            "it proposes a schema, for you alone: edit it into what is publicly known, and give it "
+            "as `schema=`."
+        )
+        checks = [Command(task=CHECK, data=data, options=(*told, proposed), why=why)]
+    if public is not None and "target" not in known:
+        told = tuple((name, value) for name, value in known.items() if name in OF_CROSSOVER)
+        frozen = ("fcn+rwt",) if facts.hidden and facts.epsilon < FROZEN_FCN else ()
+        others.append(
+            Command(
+                task="crossover",
+                data=data,
+                models=("linear", "fcn", *frozen),
+                options=(*told, ("proxy", str(public))),
+                why="it measures simple against complex on the public data, at your number of "
+                "records; nothing is charged.",
+            )
+        )
+    two = facts.outputs == 2 and facts.known and facts.metric is None
+    if facts.learns and two and not many_columns(facts):
+        others.append(
+            of("arch", "if some classes are rare.", metric="balanced-accuracy", **searched)
+        )
+    if facts.learns:
+        others.append(of("plan arch", "to see the price first; nothing is read or spent."))
+    return [*checks, *first, *others] if facts.poor else [*first, *checks, *others]

@@ -20,8 +20,8 @@ epsilons. The range is the shortest that holds the crossings of enough single da
 
 where the crossing of one data set is the last epsilon at which the first model is still the better
 one (Definition 2). m + 1 and not m, because the data at hand are one more data set. This assumes
-that they are like the study's, and has no proof: `left_out` and benchmarks/crossover/forecast.py
-measure how often a data set's crossing is in the range that the others give.
+that they are like the study's, and has no proof: benchmarks/crossover/forecast.py
+measures how often a data set's crossing is in the range that the others give.
 
 Cost: none. Everything is public, or was released and paid for already.
 

@@ -23,18 +23,28 @@ from pasearch.api.search import plan_architecture_search, prepared
 from pasearch.cautions import LEAST_SIGNAL
 from pasearch.cli import app
 from pasearch.cli.advise import shell
-from pasearch.crossover.advice import QUESTIONS, RULES, branches, level, more_signal
-from pasearch.crossover.advised import Advice, Command
-from pasearch.crossover.evidence import FIT, FROZEN_CNN, FROZEN_FCN, ONE_HOT, OURS, PAPER
-from pasearch.crossover.facts import (
+from pasearch.crossover.advice import (
     AGREEMENTS,
+    FIT,
+    FROZEN_CNN,
+    FROZEN_FCN,
     NO,
+    ONE_HOT,
+    OURS,
+    PAPER,
     PART,
+    QUESTIONS,
+    RULES,
     UNMEASURED,
     YES,
+    Advice,
+    Command,
     Evidence,
     Facts,
     Weakest,
+    branches,
+    level,
+    more_signal,
 )
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset

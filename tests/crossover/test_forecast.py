@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from left_out import Compared, LeftOut, left_out, pairs, shown
 
 import pasearch as api
 from pasearch.accounting.budget import Budget
@@ -26,7 +27,6 @@ from pasearch.crossover.forecast import (
     preferred,
     sentence,
 )
-from pasearch.crossover.left_out import Compared, LeftOut, left_out, pairs, shown
 from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.schema import Schema
 from pasearch.report.crossover import crossover
