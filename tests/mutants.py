@@ -1052,6 +1052,18 @@ MUTANTS = (
         "test_layers.py",
     ),
     Mutant(
+        "versions: a shared ledger of 0.1 has another table",
+        "events TEXT NOT NULL, curve TEXT NOT NULL) WITHOUT ROWID",
+        "events TEXT NOT NULL, curve BLOB NOT NULL) WITHOUT ROWID",
+        "runs/test_allowance.py",
+    ),
+    Mutant(
+        "versions: an unfinished run is not bound to the version of pasearch",
+        '"pasearch": pasearch.__version__, "python"',
+        '"pasearch": "0.1.0", "python"',
+        "test_api.py",
+    ),
+    Mutant(
         "papers: Lemma 1 whatever the sign of the residual",
         "(side * math.sqrt(square) - residual)",
         "(side * math.sqrt(square) - abs(residual))",
