@@ -13,6 +13,7 @@ Source: Bao et al., Fig. 11, sections V-C, VI-E and VII; docs/rules.md, rule 13.
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,8 +63,8 @@ def advise(
         epsilon: Of the whole run that is thought of, above 0.
         delta: Of the whole run; None: the power of ten below 1/n.
         public: Public data of the same form, a name or a path; they are read.
-        options: What the data are: schema, target, quotes, columns, separator, regression, metric,
-            bounds, classes, image_side, grey, max_categories, split, data_root; as of
+        options: What the data are: schema, target, quotes, columns, separator, regression, labels,
+            metric, bounds, classes, image_side, grey, max_categories, split, data_root; as of
             `search_architecture`.
 
     Returns:
@@ -91,8 +92,9 @@ def advise(
     facts = _facts(plan, request, None if public is None else Path(str(public)).name)
     said = {"epsilon": epsilon, "delta": delta, "public": public}
     said |= {name: value for name, value in options.items() if _is_said(name, value)}
-    if not isinstance(said.get("columns"), str | Path | None):
-        said["columns"] = ",".join(said["columns"])
+    for name in ("columns", "labels", "classes"):
+        if not isinstance(said.get(name), str | Path | Integral | None):
+            said[name] = ",".join(map(str, said[name]))
     return advised(
         facts,
         data=str(data) if isinstance(data, (str, Path)) else None,

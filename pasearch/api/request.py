@@ -148,10 +148,10 @@ class Request:
     regression: bool = said(False, "Predict a number, not a class.", DATA)
     labels: str | Sequence[Any] | None = said(
         None,
-        "Declared classes of a table's target: with commas between, such as no,yes. In Python also "
-        "a list.",
+        "Declared classes of a table's target, or all labels of arrays: with commas between, such "
+        "as no,yes. In Python also a list.",
         DATA,
-        usual="those of the schema; without one estimated privately",
+        usual="those of the schema or of `classes`; without one estimated privately",
         reads=str,
     )
     metric: str | None = said(

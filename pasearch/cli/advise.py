@@ -42,7 +42,15 @@ Metric = Annotated[str | None, typer.Option("--metric", help="By what it is scor
 Bounds = Annotated[
     tuple[float, float] | None, typer.Option("--bounds", help="Of arrays: low high.")
 ]
-Classes = Annotated[int | None, typer.Option("--classes", help="Of arrays.")]
+Labels = Annotated[
+    str | None, typer.Option("--labels", help="Declared classes, with commas between: no,yes.")
+]
+Classes = Annotated[
+    str | None,
+    typer.Option(
+        "--classes", help="Of arrays: their number if labels are 0, 1 ..., or all labels."
+    ),
+]
 Side = Annotated[int | None, typer.Option("--image-side", help="Of a folder of images.")]
 Grey = Annotated[bool, typer.Option("--grey", help="A folder of images: one channel.")]
 Root = Annotated[Path | None, typer.Option("--data-root", help="torchvision's folder.")]
@@ -68,6 +76,7 @@ def advise(
     regression: Regression = False,
     metric: Metric = None,
     bounds: Bounds = None,
+    labels: Labels = None,
     classes: Classes = None,
     image_side: Side = None,
     grey: Grey = False,
@@ -82,8 +91,9 @@ def advise(
     from pasearch.api.advise import advise as advised
 
     given: dict[str, Any] = {
-        "schema": schema, "target": target, "metric": metric, "bounds": bounds, "classes": classes,
-        "image_side": image_side, "data_root": None if data_root is None else str(data_root),
+        "schema": schema, "target": target, "metric": metric, "bounds": bounds, "labels": labels,
+        "classes": classes, "image_side": image_side,
+        "data_root": None if data_root is None else str(data_root),
         "regression": regression or None, "grey": grey or None,
         "quotes": None if quotes else False, "columns": columns, "separator": separator,
     }  # fmt: skip

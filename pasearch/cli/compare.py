@@ -51,8 +51,14 @@ Bounds = Annotated[
     tuple[float, float] | None,
     typer.Option("--bounds", help="Lowest and highest value of all features of arrays (.npz)."),
 ]
+Labels = Annotated[
+    str | None, typer.Option("--labels", help="Declared classes, with commas between: no,yes.")
+]
 Classes = Annotated[
-    int | None, typer.Option("--classes", help="Number of classes of arrays (.npz).")
+    str | None,
+    typer.Option(
+        "--classes", help="Of arrays (.npz): their number if labels are 0, 1 ..., or all labels."
+    ),
 ]
 Root = Annotated[
     str | None, typer.Option("--data-root", help="Folder with MNIST/raw/. [default: data]")
@@ -89,6 +95,7 @@ def compare(
     regression: Regression = False,
     metric: Metric = None,
     bounds: Bounds = None,
+    labels: Labels = None,
     classes: Classes = None,
     data_root: Root = None,
     steps: Steps = None,
@@ -111,8 +118,8 @@ def compare(
 
     given: dict[str, Any] = {
         "schema": schema, "target": target, "regression": regression or None, "metric": metric,
-        "bounds": bounds, "classes": classes, "data_root": data_root, "steps": steps,
-        "batch": batch, "force": force or None,
+        "bounds": bounds, "labels": labels, "classes": classes, "data_root": data_root,
+        "steps": steps, "batch": batch, "force": force or None,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     found = compare_workflows(

@@ -76,7 +76,15 @@ SchemaFile = Annotated[Path | None, typer.Option("--schema", help="A table's sch
 Bounds = Annotated[
     tuple[float, float] | None, typer.Option("--bounds", help="Of arrays: low high.")
 ]
-Classes = Annotated[int | None, typer.Option("--classes", help="Of arrays.")]
+Labels = Annotated[
+    str | None, typer.Option("--labels", help="Declared classes, with commas between: no,yes.")
+]
+Classes = Annotated[
+    str | None,
+    typer.Option(
+        "--classes", help="Of arrays: their number if labels are 0, 1 ..., or all labels."
+    ),
+]
 Regression = Annotated[bool, typer.Option("--regression", help="A number is predicted.")]
 Root = Annotated[Path | None, typer.Option("--data-root", help="torchvision's folder.")]
 Steps = Annotated[int | None, typer.Option("--steps", help="Of one training.")]
@@ -101,6 +109,7 @@ def crossover(
     data_is_public: Public = False,
     schema: SchemaFile = None,
     bounds: Bounds = None,
+    labels: Labels = None,
     classes: Classes = None,
     regression: Regression = False,
     data_root: Root = None,
@@ -124,8 +133,8 @@ def crossover(
     of it trains the best model.
     """
     given: dict[str, Any] = {
-        "schema": schema, "bounds": bounds, "classes": classes, "data_root": data_root,
-        "steps": steps, "batch": batch, "regression": regression or None,
+        "schema": schema, "bounds": bounds, "labels": labels, "classes": classes,
+        "data_root": data_root, "steps": steps, "batch": batch, "regression": regression or None,
         "executor": executor, "workers": workers, "ray_address": ray_address,
         "gpus_per_worker": gpus_per_worker, "device": device,
     }  # fmt: skip

@@ -576,7 +576,7 @@ FUNCTIONS = {
 }
 """What does a command's work in Python."""
 
-OF_CROSSOVER = ("schema", "bounds", "classes", "regression", "data_root")
+OF_CROSSOVER = ("schema", "bounds", "labels", "classes", "regression", "data_root")
 """What `pasearch crossover` may be told of the data."""
 
 OF_CHECK = ("schema", "target", "quotes", "columns", "separator")

@@ -35,7 +35,7 @@ class ArrayFile(Source):
     kind = "a .npz"
     expected = "the path of a .npz file with arrays x and y, or of a folder with x.npy and y.npy"
     suffixes = (".npz",)
-    uses = ("bounds", "classes", "regression")
+    uses = ("bounds", "classes", "regression", "labels")
 
     def takes(self, data: str) -> bool:
         """Return whether the name ends in .npz, or the two files lie in the folder."""
@@ -47,12 +47,14 @@ class ArrayFile(Source):
         arrays = _open_npz(path)
         bounds = _declared_bounds(path, arrays)
         classes = _classes_array(path, arrays)
-        if declared.regression and declared.classes is not None:
+        given = _given_classes(declared)
+        if declared.regression and given is not None:
+            name = "labels" if declared.classes is None else "classes"
             raise UsageError(
-                "`regression=True` predicts a number, so there are no `classes=`: leave one out."
+                f"`regression=True` predicts a number, so there are no `{name}=`: leave one out."
             )
         bounds = bounds if declared.bounds is None else declared.bounds
-        classes = classes if declared.classes is None else declared.classes
+        classes = classes if given is None else given
         pair = arrays["x"], arrays["y"]
         at_once = sum(each.nbytes for each in pair) <= AT_ONCE
         x, y = (each.read() if at_once else each for each in pair)
@@ -98,10 +100,11 @@ def from_arrays(
     """
     declared = Declared(**said)
     _check_arrays(x, y, where, declared.regression)
-    if declared.regression and declared.classes is not None:
+    given = _given_classes(declared)
+    if declared.regression and given is not None:
         raise UsageError("A number is predicted, so there are no classes: leave them out.")
     classes, known = (None, None) if declared.regression else (
-        declared_classes(declared.classes, y.dtype, where)
+        declared_classes(given, y.dtype, where)
     )  # fmt: skip
     if len(x) != len(y):
         raise UsageError(f"{where}: x has {len(x)} records and y has {len(y)}: expected as many.")
@@ -121,10 +124,7 @@ def from_arrays(
         regression=declared.regression,
     )  # fmt: skip
     labels = y if declared.regression or known is not None else y.astype(np.int64)
-    notes = () if classes is None or known is not None else (
-        f"the labels are 0 to {classes - 1}, as `classes={classes}` declares. A record with "
-        "another label is unusable: list labels such as `classes=-1,1`.",
-    )  # fmt: skip
+    notes = () if declared.regression or known is not None else (_note_of_count(classes),)
     return Dataset(
         name=name, schema=schema, features=x, labels=labels, public=declared.public, notes=notes
     )
@@ -146,6 +146,35 @@ def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
             f"{where}: y has shape {y.shape} and type {y.dtype}: expected "
             f"{'numbers' if regression else 'labels: whole numbers, or texts'}, (n,)."
         )
+
+
+def _given_classes(declared: Declared) -> Any:
+    """Return the number of classes or the labels that the user declares; None if neither.
+
+    Raises:
+        UsageError: `classes` and `labels` are both given.
+    """
+    if declared.labels is None:
+        return declared.classes
+    if declared.classes is not None:
+        raise UsageError(
+            "`labels=` and `classes=` both declare the classes: leave one of them out."
+        )
+    labels = declared.labels
+    return labels.split(",") if isinstance(labels, str) else labels  # a list is never a number
+
+
+def _note_of_count(classes: int | None) -> str:
+    """Return which labels a number of classes stands for, declared or to be estimated."""
+    assumed = (
+        "the labels are taken as 0, 1, 2 ..., because none are declared"
+        if classes is None
+        else f"the labels are taken as 0 to {classes - 1}, as `classes={classes}` declares"
+    )
+    return (
+        f"{assumed}. A record with another label is unusable: if yours are others, such as 1 and "
+        "2, list them all (`labels=1,2`)."
+    )
 
 
 def declared_classes(
@@ -188,8 +217,8 @@ def declared_classes(
         labels = []
     if len(set(labels)) != len(labels) or len(labels) < 2:
         raise UsageError(
-            f"{where}: classes is {given!r}, and y is of type {dtype}: expected the number of "
-            "classes, or two or more different labels as y holds them."
+            f"{where}: the declared classes are {given!r}, and y is of type {dtype}: expected the "
+            "number of classes, or two or more different labels as y holds them."
         )
     labels.sort()
     plain = dtype.kind in "iu" and labels == list(range(len(labels)))

@@ -40,7 +40,8 @@ class Declared:
         classes: Number of classes of arrays, whose labels are 0, 1 ...; or the labels: a list, or
             a text with commas between.
         regression: A number is to be predicted, not a class.
-        labels: Classes of a table's target, as of `target_of_task`.
+        labels: Classes of a table's target, as of `target_of_task`, or all labels of arrays: a
+            list, or a text with commas between.
         target: Name of a table's column to predict; None takes the last one.
         schema: Of a table, as of `schema_of_given`.
         quotes: False takes the quotation marks of a table as ordinary characters.

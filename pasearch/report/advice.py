@@ -54,19 +54,33 @@ def data_arguments(document: Values) -> str:
     words = ["DATA"]
     if declared.get("kind") == "table":
         target, columns = declared.get("target") or {}, declared.get("columns") or []
-        if any(len(each) > 1 for each in columns) or len(target) > 2 or "categories" in target:
+        labels = target.get("categories")
+        known = {"name", "kind"} | ({"categories"} if _fit_an_option(labels) else set())
+        if any(len(each) > 1 for each in columns) or set(target) - known:
             words.append("--schema SCHEMA")
         else:
             words += [f"--target {shlex.quote(str(target['name']))}"] * ("name" in target)
             words += ["--regression"] * (target.get("kind") == "number")
+            words += [f"--labels {_joined(labels)}"] if labels else []
     elif declared.get("kind") == "arrays" and document["dataset"]["name"] not in BUILT_IN:
         low, high, classes = (declared.get(name) for name in ("low", "high", "classes"))
         words += ["--regression"] * bool(declared.get("regression"))
         if low is not None and high is not None:
             words.append(f"--bounds {low:g} {high:g}")
-        if classes is not None:
+        if (labels := declared.get("labels")) is not None:
+            words.append(f"--labels {_joined(labels)}")
+        elif classes is not None:
             words.append(f"--classes {classes}")
     return " ".join(words)
+
+
+def _fit_an_option(labels: list[str] | None) -> bool:
+    """Return whether the option that takes labels with commas between can hold these."""
+    return labels is not None and len(labels) > 1 and not any("," in each for each in labels)
+
+
+def _joined(labels: list[Any]) -> str:
+    return shlex.quote(",".join(map(str, labels)))
 
 
 def _ledger_step(document: Values, command: str) -> list[tuple[str, str]]:

@@ -91,7 +91,7 @@ def _target(plan: FeaturePlan) -> str:
 
 
 def _head(plan: Plan | FeaturePlan, usual: bool, model: str, report: str, ledger: str) -> list[str]:
-    """Return the budget, and the summary of five lines."""
+    """Return the budget, and the summary, with the notes on the data below it."""
     told = " (none was given: `epsilon=` sets it)" if usual else ""
     declared = "; declared public" if plan.public else ""
     protects = summary.odds_line(summary.planned_meaning(plan)) + summary.beside(
@@ -111,6 +111,8 @@ def _head(plan: Plan | FeaturePlan, usual: bool, model: str, report: str, ledger
         _row("Price", price),
         *([_row("Ledger", ledger)] if ledger else []),
         _row("Report", where),
+        *([""] if plan.notes else []),
+        *(_row("Note", note[0].upper() + note[1:]) for note in plan.notes),
     ]
 
 
@@ -219,7 +221,7 @@ def _priced(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
     claims = plan.claims() if detail == "whole" else []
     beside = [f"Beside: {each.describe()}" for each in claims if each.value is not None]
     names = list if detail == "whole" else some
-    lines = [*released, *beside, *(f"Note: {note}" for note in plan.notes)]
+    lines = [*released, *beside]
     lines += [f"Warning: {warning}" for warning in plan.warnings]
     lines += [
         f"Refused: {reason} Nothing would be charged; `force=True` runs it all the same."

@@ -306,9 +306,21 @@ def _unread(document: Values, told: Values) -> list[str]:
         return []
     return [
         f"Only about {100 * max(0.0, known):.0f} of 100 test records have a known class. The "
-        "others could not be read, or have another class, and count as errors: `pasearch check` "
-        "lists them."
+        f"others could not be read, or have another class, and count as errors: {_remedy(document)}"
     ]
+
+
+def _remedy(document: Values) -> str:
+    """Return what to do if many records have no known class."""
+    schema = document["dataset"]["schema"]
+    if schema.get("kind") != "arrays":
+        return "`pasearch check` lists them."
+    if schema.get("labels") is not None:
+        return "in a new run, list every label that y has (`labels=`)."
+    return (
+        f"this run took the labels as 0 to {schema['classes'] - 1}. If y has others, list them all "
+        "in a new run (`labels=1,2`)."
+    )
 
 
 MOSTLY_KNOWN = 0.9

@@ -109,3 +109,98 @@ def test_a_file_may_list_its_labels(tmp_path: Path):
 
     np.savez(tmp_path / "mine.npz", x=X, y=of([-1, 1]), classes=np.array([-1, 1]))
     assert load_dataset(str(tmp_path / "mine.npz")).schema.labels == (-1, 1)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("kind", ["-1, 1", "1, 2", "halves", "texts", "truth values, listed"])
+def test_labels_declare_what_a_list_of_classes_does(tmp_path: Path, kind: str):
+    from pasearch.data.sources import load_dataset
+
+    labels, declared = LABELS[kind]
+    y = of(labels)
+    np.savez(tmp_path / "mine.npz", x=X, y=y, classes=2)
+    expected = from_arrays(X, y, classes=declared).schema
+    assert from_arrays(X, y, labels=declared).schema == expected
+    assert load_dataset(str(tmp_path / "mine.npz"), labels=declared).schema == expected
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"labels": "1,2", "classes": 2}, "leave one of them out"),
+        ({"labels": "2"}, "two or more different labels"),
+        ({"labels": "1,2", "regression": True}, "no classes"),
+    ],
+)
+def test_labels_and_another_declaration_are_refused(said: dict[str, Any], words: str):
+    with pytest.raises(UsageError, match=words):
+        from_arrays(X, of([1, 2]), **said)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("classes", "taken"), [(2, "0 to 1"), (None, "0, 1, 2 ...")])
+def test_a_plan_names_the_labels_that_a_count_stands_for(classes: int | None, taken: str):
+    from pasearch.report.plan import plan_text
+
+    plan = pasearch.plan_architecture_search(
+        (X, of([1, 2])), budget=Budget(8.0), bounds=(0, 1), classes=classes, strategy="fixed"
+    )
+    lines = plan_text(plan, detail="prices").splitlines()
+    (note,) = [place for place, line in enumerate(lines) if line.startswith("Note ")]
+    assert lines[note - 2].startswith("Report "), "directly below the summary"
+    assert f"labels are taken as {taken}" in lines[note]
+    assert "`labels=1,2`" in lines[note]
+    listed = pasearch.plan_architecture_search(
+        (X, of([1, 2])), budget=Budget(8.0), bounds=(0, 1), labels=[1, 2], strategy="fixed"
+    )
+    assert "labels are taken" not in plan_text(listed, detail="prices")
+
+
+@pytest.mark.contract
+def test_a_result_tells_of_labels_that_a_count_leaves_out(tmp_path: Path):
+    from pasearch.report.summary import score_line
+
+    result = pasearch.search_architecture(
+        (X, of([1, 2])), budget=Budget(8.0), bounds=(0, 1), classes=2, strategy="fixed", steps=20,
+        device="cpu", out=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    line = score_line(result.document, result.schema)[1]
+    assert "test records have a known class" in line
+    assert "took the labels as 0 to 1" in line
+    assert "`labels=1,2`" in line
+    assert "pasearch check" not in line
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("named", [("--labels", "1,2"), ("--classes", "1,2")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("advise", "--eps", "2"),
+        ("compare", "--data-is-public", "--candidates", "2", "--repeats", "1", "--steps", "2"),
+        ("crossover", "linear", "fcn", "--data-is-public", "--repeats", "2", "--steps", "2",
+         "--eps-grid", "1,2"),
+    ],
+)  # fmt: skip
+def test_commands_without_a_run_take_labels(
+    tmp_path: Path, command: tuple[str, ...], named: tuple[str, str]
+):
+    from typer.testing import CliRunner
+
+    from pasearch.cli.app import app
+
+    np.savez(tmp_path / "mine.npz", x=X, y=of([1, 2]))
+    words = [command[0], str(tmp_path / "mine.npz"), *command[1:], "--bounds", "0", "1", *named]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    if command[0] == "advise":
+        assert "2 classes (1, 2)" in done.output
+        assert " ".join(named) in done.output
+
+
+@pytest.mark.unit
+def test_advice_prints_labels_that_were_given_as_a_list(tmp_path: Path):
+    np.savez(tmp_path / "mine.npz", x=X, y=of([-1, 1]))
+    found = pasearch.advise(tmp_path / "mine.npz", epsilon=2.0, bounds=(0, 1), labels=[-1, 1])
+    assert dict(found.command.options)["labels"] == "-1,1"

@@ -464,7 +464,7 @@ class TestClassNames:
         plan = plan_architecture_search(str(junk), budget=Budget(3.0), strategy="fixed")
         for name in ("$RECYCLE.BIN", ".DS_Store", "@eaDir", "__MACOSX"):
             assert name in " ".join(other.notes)
-        assert "Note: skipped in the folder" in plan_text(plan, detail="prices")
+        assert "Skipped in the folder" in plan_text(plan, detail="prices")
         # A file that a system makes later does not end a run for good.
         assert (
             plan.to_json()

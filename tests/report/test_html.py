@@ -401,16 +401,25 @@ def test_commands_carry_what_describes_the_data():
     made = table({"name": "the answer", "kind": "category", "categories": ["a", "b"]})
     assert "DATA --schema" not in page(made).text
     column = {"name": "age"}
+
+    def classes(*names: str) -> dict[str, Any]:
+        return {"name": "c", "kind": "category", "categories": [*names]}
+
     for columns, target, words in (
         ([{**column, "low": 0.0, "high": 9.0}], {"name": "c"}, "DATA --schema SCHEMA"),
         ([column], {"name": "the answer"}, "DATA --target 'the answer'"),
         ([column], {"name": "c", "kind": "number"}, "DATA --target c --regression"),
+        ([column], classes("no", "not yet"), "DATA --target c --labels 'no,not yet'"),
+        ([column], classes("a,b", "c"), "DATA --schema SCHEMA"),
+        ([column], {**classes("a", "b"), "case": False}, "DATA --schema SCHEMA"),
     ):
         made["plan"] = {"declared": {"kind": "table", "columns": columns, "target": target}}
         assert data_arguments(made) == words
     made["plan"] = {"declared": {"kind": "arrays", "low": 0.0, "high": 2.5, "classes": 3}}
     made["dataset"]["name"] = "mine"
     assert data_arguments(made) == "DATA --bounds 0 2.5 --classes 3"
+    made["plan"]["declared"] |= {"classes": 2, "labels": [-1, 1]}
+    assert data_arguments(made) == "DATA --bounds 0 2.5 --labels -1,1"
 
 
 @pytest.mark.unit
