@@ -289,16 +289,17 @@ class Charged:
 
     @cached_property
     def two_runs(self) -> dict[str, float] | None:
-        """Epsilon and delta of a ledger with room for two such runs; None where none has a bound.
+        """Epsilon and delta of a ledger with room for this run and one more; None without a bound.
 
-        In a ledger less of delta may go to categories that are estimated privately.
+        In a ledger less of delta may go to categories that are estimated privately, so the second
+        run has another share of it than this one.
         """
-        from pasearch.runs.adaptive import total_for
+        from pasearch.runs.shared_ledger import total_for
 
         leak = LEDGER_LEAK / self.basis.get("leak_share", LEDGER_LEAK)
-        together = events_by_partition(self.lines)
-        events = {name: from_json(_leaking(to_json(each), leak)) for name, each in together.items()}
-        epsilon = total_for(events, self.delta)
+        first = events_by_partition(self.lines)
+        second = {name: from_json(_leaking(to_json(each), leak)) for name, each in first.items()}
+        epsilon = total_for([first, second], self.delta)
         return {"epsilon": epsilon, "delta": self.delta} if 0.0 < epsilon < math.inf else None
 
     @property

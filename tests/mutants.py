@@ -995,7 +995,19 @@ MUTANTS = (
         "ledger: runs beyond what all may cost",
         "if after.epsilon <= total.epsilon:",
         "if True:",
-        "runs/test_allowance.py",
+        "runs/test_shared_ledger.py",
+    ),
+    Mutant(
+        "ledger: a finished run is added again",
+        "if name in known:",
+        "if name in known[1:]:",
+        "test_ledger_page.py",
+    ),
+    Mutant(
+        "ledger: a finished run is added out of order",
+        'if day is not None and rows and day < rows[-1]["day"]:',
+        "if False:",
+        "test_ledger_page.py",
     ),
     Mutant(
         "verify: the price is believed",
@@ -1055,7 +1067,7 @@ MUTANTS = (
         "versions: a shared ledger of 0.1 has another table",
         "events TEXT NOT NULL, curve TEXT NOT NULL) WITHOUT ROWID",
         "events TEXT NOT NULL, curve BLOB NOT NULL) WITHOUT ROWID",
-        "runs/test_allowance.py",
+        "runs/test_shared_ledger.py",
     ),
     Mutant(
         "versions: an unfinished run is not bound to the version of pasearch",

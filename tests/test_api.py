@@ -34,10 +34,10 @@ from pasearch.data.partitions import Dataset, Partition, UnchargedReadError
 from pasearch.errors import BudgetError, InterruptedRunError, MachineError, UsageError
 from pasearch.report.quality import is_drowned
 from pasearch.results import SearchResult, behind_encoding, load_result
-from pasearch.runs.allowance import Allowance
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Receipt
+from pasearch.runs.shared_ledger import SharedLedger
 from pasearch.search import engine, multi_generation, randomized
 from pasearch.verification.verify import verify
 
@@ -820,7 +820,7 @@ class TestUndeclared:
         assert "## Assumed public, read without a charge" in result.card
 
 
-class TestAllowance:
+class TestSharedLedger:
     """--ledger: all runs on the same data together, and one too many is refused."""
 
     def started(self, path: Path | None, ledger: Path, **options: Any) -> SearchResult:
@@ -831,12 +831,12 @@ class TestAllowance:
     def test_a_run_too_many_is_refused_and_leaves_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        ledger = tmp_path / "people.allowance"
+        ledger = tmp_path / "people.ledger"
         for name in ("one", "two"):
             result = self.started(tmp_path / name, ledger, ledger_budget=(3.0, 1e-3))
             assert result.document["ledger"] == {"epsilon": 3.0, "delta": 1e-3}
             assert "at most epsilon 3 at delta 0.001 together" in result.card
-        spent = Allowance.open(ledger).spent()
+        spent = SharedLedger.open(ledger).spent()
         monkeypatch.setattr(Partition, "open", lambda *arguments: pytest.fail("read"))
         with pytest.raises(BudgetError, match="does not fit"):
             self.started(tmp_path / "three", ledger)
@@ -845,30 +845,30 @@ class TestAllowance:
         with pytest.raises(BudgetError, match="does not fit"):
             self.started(None, ledger)
         assert not (tmp_path / "runs").exists()
-        assert len(Allowance.open(ledger).runs()) == 2
-        assert Allowance.open(ledger).spent() == spent
+        assert len(SharedLedger.open(ledger).runs()) == 2
+        assert SharedLedger.open(ledger).spent() == spent
 
     @pytest.mark.contract
     def test_a_resumed_run_reserves_nothing_twice(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        ledger = tmp_path / "people.allowance"
+        ledger = tmp_path / "people.ledger"
         with monkeypatch.context() as patch:
             interrupt(patch, at=0)
             with pytest.raises(InterruptedRunError):
                 self.started(tmp_path / "x", ledger, ledger_budget=(3.0, 1e-3))
-        spent = Allowance.open(ledger).spent()
+        spent = SharedLedger.open(ledger).spent()
         assert spent.epsilon > 0.9
         resume(tmp_path / "x", data=arrays())
-        assert len(Allowance.open(ledger).runs()) == 1
-        assert Allowance.open(ledger).spent() == spent
+        assert len(SharedLedger.open(ledger).runs()) == 1
+        assert SharedLedger.open(ledger).spent() == spent
 
     @pytest.mark.contract
     @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(2, "No such file"), UsageError])
     def test_a_run_whose_folder_was_deleted_stays_charged_and_says_so(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any
     ):
-        ledger = tmp_path / "people.allowance"
+        ledger = tmp_path / "people.ledger"
 
         def delete(*arguments, **options):
             shutil.rmtree(tmp_path / "x")
@@ -881,7 +881,7 @@ class TestAllowance:
         assert "run stays charged" in str(told.value)
         assert "charged in addition" in str(told.value)
         assert "Nothing was read" not in str(told.value)
-        assert len(Allowance.open(ledger).runs()) == 1
+        assert len(SharedLedger.open(ledger).runs()) == 1
         assert not (tmp_path / "x").exists()
 
     @pytest.mark.contract
@@ -892,14 +892,14 @@ class TestAllowance:
             os.rename(tmp_path / "x", tmp_path / "elsewhere")
             raise KeyboardInterrupt
 
-        ledger = tmp_path / "people.allowance"
+        ledger = tmp_path / "people.ledger"
         with monkeypatch.context() as patch:
             patch.setattr(engine, "train_candidate", move)
             with pytest.raises(MachineError, match="move it back"):
                 self.started(tmp_path / "x", ledger, ledger_budget=(3.0, 1e-3))
         os.rename(tmp_path / "elsewhere", tmp_path / "x")
         resume(tmp_path / "x", data=arrays())
-        assert len(Allowance.open(ledger).runs()) == 1
+        assert len(SharedLedger.open(ledger).runs()) == 1
 
     @pytest.mark.contract
     @pytest.mark.parametrize("seed", [None, 1])
@@ -909,7 +909,7 @@ class TestAllowance:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: bool, anew: bool,
         seed: int | None,
     ):  # fmt: skip
-        ledger, total = tmp_path / "people.allowance", (5.0, 1e-3)
+        ledger, total = tmp_path / "people.ledger", (5.0, 1e-3)
         if others:
             self.started(tmp_path / "other", ledger, ledger_budget=total)
         with monkeypatch.context() as patch:
@@ -926,7 +926,7 @@ class TestAllowance:
         assert (ledger.read_bytes() if ledger.exists() else None) == before
         ledger.write_bytes(saved)
         resume(tmp_path / "x", data=arrays())
-        assert len(Allowance.open(ledger).runs()) == 1 + others
+        assert len(SharedLedger.open(ledger).runs()) == 1 + others
 
     @pytest.mark.contract
     def test_a_ledger_that_is_lost_before_the_run_is_in_it_is_not_made_anew(
@@ -934,11 +934,11 @@ class TestAllowance:
     ):
         """Where none was there, the run had not begun, and makes it."""
         for name, there in (("one", True), ("two", False)):
-            ledger = tmp_path / f"{name}.allowance"
+            ledger = tmp_path / f"{name}.ledger"
             if there:
                 self.started(tmp_path / "other", ledger, ledger_budget=(5.0, 1e-3))
             with monkeypatch.context() as patch:
-                patch.setattr(Allowance, "begin", Mock(side_effect=KeyboardInterrupt))
+                patch.setattr(SharedLedger, "begin", Mock(side_effect=KeyboardInterrupt))
                 with pytest.raises(InterruptedRunError):
                     self.started(tmp_path / name, ledger, ledger_budget=(5.0, 1e-3))
             ledger.unlink(missing_ok=True)
@@ -953,7 +953,7 @@ class TestAllowance:
     def test_a_ledger_that_is_lost_while_a_run_goes_on_is_to_be_put_back(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        ledger, genuine, kept = tmp_path / "people.allowance", engine.train_candidate, []
+        ledger, genuine, kept = tmp_path / "people.ledger", engine.train_candidate, []
 
         def lose(*arguments, **options):
             kept.append(ledger.read_bytes())
@@ -971,22 +971,22 @@ class TestAllowance:
     def test_a_run_that_is_refused_when_it_is_reserved_can_be_resumed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        ledger = tmp_path / "people.allowance"
+        ledger = tmp_path / "people.ledger"
         with monkeypatch.context() as patch:
             patch.setattr(Dataset, "check_room", Mock(side_effect=UsageError("no room")))
             with pytest.raises(UsageError, match="no room"):
                 self.started(tmp_path / "x", ledger, ledger_budget=(3.0, 1e-3))
         resume(tmp_path / "x", data=arrays())
-        assert len(Allowance.open(ledger).runs()) == 1
+        assert len(SharedLedger.open(ledger).runs()) == 1
 
     @pytest.mark.contract
     def test_is_reserved_before_a_record_is_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        ledger, genuine = tmp_path / "people.allowance", Partition.open
+        ledger, genuine = tmp_path / "people.ledger", Partition.open
 
         def opening(partition: Partition, receipt: Receipt):
-            assert len(Allowance.open(ledger).runs()) == 1
+            assert len(SharedLedger.open(ledger).runs()) == 1
             return genuine(partition, receipt)
 
         monkeypatch.setattr(Partition, "open", opening)

@@ -687,13 +687,13 @@ class TestLedger:
         self, run: Run, npz: Path, tmp_path: Path
     ):
         options = [npz, "--eps", 1, "--strategy", "fixed", "--space", "tables", "--steps", 5,
-                   "--batch", 20, "--ledger", "people.allowance"]  # fmt: skip
+                   "--batch", 20, "--ledger", "people.ledger"]  # fmt: skip
         for name in ("a", "b"):
             code, _, err = run("arch", *options, "--ledger-budget", 3, "1e-3", "--out", name)
             assert code == 0, err
         code, _, err = run("arch", *options, "--out", "c")
         assert code == 3
-        assert "people.allowance" in err
+        assert "people.ledger" in err
         assert "Nothing was read" in err
         assert not (tmp_path / "c").exists()
         card = Path("b/release/privacy-card.md").read_text()
@@ -701,13 +701,13 @@ class TestLedger:
 
     def test_one_run_before_is_one(self, run: Run, npz: Path):
         options = [npz, "--eps", 1, "--strategy", "fixed", "--space", "tables", "--steps", 5,
-                   "--batch", 20, "--ledger", "people.allowance"]  # fmt: skip
+                   "--batch", 20, "--ledger", "people.ledger"]  # fmt: skip
         code, _, err = run("arch", *options, "--ledger-budget", 1.5, "1e-3", "--out", "a")
         assert code == 0, err
         code, _, err = run("arch", *options, "--out", "b")
         assert code == 3
         told = " ".join(err.split())
-        assert "people.allowance: the run before has spent epsilon " in told
+        assert "people.ledger: the run before has spent epsilon " in told
         assert "The runs share that delta, so their epsilons add up only roughly." in told
         code, _, err = run(
             "arch", *options[:-1], "other", "--ledger-budget", 0.5, "1e-3", "--out", "c"
@@ -898,7 +898,7 @@ class TestMachine:
     def test_nor_does_a_ledger_that_cannot_be_made(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("pasearch.runs.ledger._exclusive", full_store)
+        monkeypatch.setattr("pasearch.runs.ledger.transaction", full_store)
         code, _, err = run("arch", "--eps", 2, *FIXED, "--out", "x")
         assert (code, "The disk is full." in err) == (1, True)
         assert not written(tmp_path)
@@ -934,8 +934,8 @@ class TestMachine:
     ):
         options = [npz, "--eps", 2, *FIXED, "--batch", 20, "--out", "x"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pasearch.runs.allowance._create", full_store)
-            shared = ["--ledger", "people.allowance", "--ledger-budget", 4, "1e-3"]
+            patch.setattr("pasearch.runs.shared_ledger._create", full_store)
+            shared = ["--ledger", "people.ledger", "--ledger-budget", 4, "1e-3"]
             code, _, err = run("arch", *options, *shared)
         assert (code, "The disk is full." in err) == (1, True)
         assert "treat" not in err, "its budget is not spent"

@@ -30,7 +30,7 @@ from pasearch.data.frames import TYPES
 from pasearch.data.partitions import Cells, Dataset, Partition
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.results import load_result
-from pasearch.runs.allowance import Allowance
+from pasearch.runs.shared_ledger import SharedLedger
 from pasearch.search import engine
 from pasearch.sklearn_api import estimators
 from pasearch.sklearn_api.estimators import (
@@ -362,17 +362,17 @@ class TestLedger:
         )
         with pytest.raises(BudgetError, match="does not fit"):
             cross_val_score(estimator, x, y, cv=3, error_score="raise")
-        allowance = Allowance.open(path)
-        assert len(allowance.runs()) == 4, "two fits, and a score of each"
-        assert allowance.spent().epsilon <= 2.5
+        shared = SharedLedger.open(path)
+        assert len(shared.runs()) == 4, "two fits, and a score of each"
+        assert shared.spent().epsilon <= 2.5
 
     def test_cross_validation_is_charged_fold_by_fold(self, tmp_path: Path):
         path = tmp_path / "ledger"
-        Allowance.open(path, Budget(9.0, 5e-3))
+        SharedLedger.open(path, Budget(9.0, 5e-3))
         estimator = regressor(bounds=(-1, 1), target_bounds=(0, 1), ledger=path)
         scores = cross_val_score(estimator, *records(90), cv=3, error_score="raise")
         assert scores.shape == (3,)
-        runs = Allowance.open(path).runs()
+        runs = SharedLedger.open(path).runs()
         assert len({name for name, *_ in runs}) == 6, "a fit and a score of each fold"
 
     def test_is_reserved_before_a_record_is_read(
@@ -382,7 +382,7 @@ class TestLedger:
         reserved = []
 
         def opening(self: Partition, receipt: Any):
-            reserved.append(len(Allowance.open(path).runs()))
+            reserved.append(len(SharedLedger.open(path).runs()))
             return genuine(self, receipt)
 
         monkeypatch.setattr(Partition, "open", opening)

@@ -259,7 +259,7 @@ def test_the_checker_sees_a_wrong_import(text: str):
 
 
 READERS = {
-    "json.loads": {"files.py", "runs/allowance.py", "runs/journal.py",
+    "json.loads": {"files.py", "runs/shared_ledger.py", "runs/journal.py",
                    "spaces/portfolio/__init__.py", "results.py"},
     "json.load": set(),
     "tomllib.loads": {"files.py"},
@@ -269,7 +269,7 @@ READERS = {
         "search/weights.py", "search/population.py", "results.py", "data/backbones.py",
     },
     "Image.open": {"data/image_folder.py"},
-    "sqlite3.connect": {"runs/ledger.py", "runs/allowance.py", "runs/stores.py"},
+    "sqlite3.connect": {"runs/ledger.py", "runs/shared_ledger.py", "runs/stores.py"},
     "pickle.load": set(),
     "pickle.loads": set(),
 }  # fmt: skip

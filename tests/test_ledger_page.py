@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,13 @@ from pasearch.api.search import prepare
 from pasearch.cli.app import app
 from pasearch.errors import BudgetError
 from pasearch.planning import events_by_partition
-from pasearch.runs.adaptive import adaptive_price, failure, loss_curve, worst
+from pasearch.runs.shared_ledger import (
+    SharedLedger,
+    adaptive_price,
+    failure,
+    loss_curve,
+    worst,
+)
 
 PAGE = Path(__file__).parent.parent / "docs" / "howto-ledger.md"
 TOTAL_DELTA = 1e-4
@@ -53,7 +61,7 @@ def test_so_do_its_sums(epsilon: float, delta: float, count: int, words: str):
 
 @pytest.mark.contract
 @pytest.mark.parametrize("declared", [True, False])
-def test_the_command_that_a_report_proposes_lets_two_runs_in_and_no_third(
+def test_the_commands_that_a_report_proposes_hold_its_run_and_one_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: bool
 ):
     """Undeclared categories take less of delta in a ledger than they did in the run."""
@@ -64,10 +72,81 @@ def test_the_command_that_a_report_proposes_lets_two_runs_in_and_no_third(
     task = ["arch", data, "--eps", "1", "--strategy", "fixed", "--steps", "5"]
     assert CliRunner().invoke(app, [*task, "--out", "one"]).exit_code == 0
     told = re.sub("<[^>]*>", "", Path("one/release/report.html").read_text())
-    (found,) = re.findall(r"pasearch (\w+ DATA .* --ledger .*)", told)
-    proposed = [*shlex.split(found.replace("DATA", data)), "--steps", "5"]
-    codes = [CliRunner().invoke(app, [*proposed, "--out", name]) for name in "abc"]
-    assert [each.exit_code or type(each.exception).__name__ for each in codes[:2]] == [
-        "NoneType", "NoneType",
-    ]  # fmt: skip
-    assert isinstance(codes[2].exception, BudgetError)
+    begin, use = re.findall(r"pasearch (ledger people.ledger .*|\w+ DATA .* --ledger .*)", told)
+    add = shlex.split(begin.replace("RUN", "one"))
+    for added in ("Added: one.", "one was in this ledger already."):
+        done = CliRunner().invoke(app, add)
+        assert done.exit_code == 0, done.exception
+        assert added in done.stdout
+        assert "Runs       1\n" in done.stdout
+    proposed = [*shlex.split(use.replace("DATA", data)), "--steps", "5"]
+    codes = [CliRunner().invoke(app, [*proposed, "--out", name]) for name in "ab"]
+    assert codes[0].exception is None
+    assert isinstance(codes[1].exception, BudgetError)
+    listed = json.loads(CliRunner().invoke(app, ["ledger", "people.ledger", "--json"]).stdout)
+    assert listed["spent"]["epsilon"] <= listed["budget"]["epsilon"]
+    assert len(listed["runs"]) == 2
+
+
+@pytest.mark.contract
+def test_a_run_is_added_once_with_the_users_word_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    task = ["arch", "digits", "--eps", "1", "--strategy", "fixed", "--steps", "5", "--out"]
+    for name in ("one", "two"):
+        assert CliRunner().invoke(app, [*task, name]).exit_code == 0
+
+    def ledger(*arguments: str) -> tuple[str, str, int]:
+        done = CliRunner().invoke(app, ["ledger", *arguments])
+        runs = len(SharedLedger.open(arguments[0]).runs()) if Path(arguments[0]).exists() else 0
+        return type(done.exception).__name__, str(done.exception or done.stdout), runs
+
+    assert ledger("a")[::2] == ("UsageError", 0)
+    assert "ledger_budget" in ledger("a", "--add", "one")[1]
+    small = ledger("a", "--add", "one", "--ledger-budget", "0.5", "1e-4")
+    assert (small[0], small[2]) == ("BudgetError", 0)
+    assert ledger("a", "--add", "one", "--ledger-budget", "1.5", "1e-4")[::2] == ("NoneType", 1)
+    assert "--same-data" in ledger("a", "--add", "two")[1]
+    before = SharedLedger.open("a").spent()
+    refused = ledger("a", "--add", "two", "--same-data")
+    assert "does not fit" in refused[1]
+    assert (refused[0], refused[2], SharedLedger.open("a").spent()) == ("BudgetError", 1, before)
+
+    assert ledger("b", "--add", "two", "--ledger-budget", "3", "1e-4")[2] == 1
+    assert ledger("b", "--add", "two/release")[1].endswith("was in this ledger already.\n")
+    about = Path("one/private/run.json")
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"started": 10**9}))
+    assert "began on 2001-09-09" in ledger("b", "--add", "one", "--same-data")[1]
+    assert len(SharedLedger.open("b").runs()) == 1
+    monkeypatch.setattr("pasearch.runs.shared_ledger._today", lambda: "2001-09-08")
+    shutil.rmtree("two/private")
+    assert ledger("b", "--add", "two", "--same-data")[0] == "UsageError"
+
+
+@pytest.mark.contract
+def test_a_run_with_a_ledger_has_one_name_in_all_ledgers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    task = ["arch", "digits", "--eps", "1", "--strategy", "fixed", "--steps", "5", "--out", "one"]
+    total = ["--ledger-budget", "3", "1e-4"]
+    assert CliRunner().invoke(app, [*task, "--ledger", "a", *total]).exit_code == 0
+    for ledger in ("a", "b", "b"):
+        assert CliRunner().invoke(app, ["ledger", ledger, "--add", "one", *total]).exit_code == 0
+    (a, b) = (SharedLedger.open(ledger).runs() for ledger in "ab")
+    assert a == b
+
+
+@pytest.mark.contract
+def test_a_result_that_was_changed_is_not_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    task = ["arch", "digits", "--eps", "1", "--strategy", "fixed", "--steps", "5", "--out", "one"]
+    assert CliRunner().invoke(app, task).exit_code == 0
+    result = Path("one/release/result.json")
+    document = json.loads(result.read_text())
+    document["events"][0]["count"] = 1
+    result.write_text(json.dumps(document))
+    done = CliRunner().invoke(app, ["ledger", "a", "--add", "one", "--ledger-budget", "3", "1e-4"])
+    assert "does not verify" in str(done.exception)
+    assert not Path("a").exists()

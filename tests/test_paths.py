@@ -16,7 +16,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.cli import paths
 from pasearch.cli.paths import check_new_file, check_paths, check_writable
 from pasearch.errors import UsageError
-from pasearch.runs.allowance import Allowance
+from pasearch.runs.shared_ledger import SharedLedger
 
 pytestmark = pytest.mark.unit
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("file.csv").write_text("a,b\n1,2\n")
     Path("schema.toml").write_text("")
     Path("there").mkdir()
-    Allowance.open("old.allowance", Budget(1.0, 1e-5))
+    SharedLedger.open("old.ledger", Budget(1.0, 1e-5))
     return tmp_path
 
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_read_or_written_is_named_with_what_to_do(
         {"out": "a/b/c/new"},
         {"schema": "schema.toml", "architecture": Path("schema.toml")},
         {"schema": {"target": "y"}, "architecture": {"layers": []}},
-        {"ledger": "old.allowance"},
+        {"ledger": "old.ledger"},
         {"ledger": "new", "ledger_budget": (3.0, 1e-5)},
         {"cache": "cache"},
         {"search_on": "mnist", "validate_on": "file.csv"},
@@ -151,7 +151,7 @@ def test_a_plan_writes_nothing_so_no_place_need_be_writable(monkeypatch: pytest.
 
 @pytest.mark.parametrize("option", ["schema", "ledger"])
 def test_a_file_that_may_not_be_read_is_refused(option: str, monkeypatch: pytest.MonkeyPatch):
-    name = "schema.toml" if option == "schema" else "old.allowance"
+    name = "schema.toml" if option == "schema" else "old.ledger"
     monkeypatch.setattr(paths.os, "access", lambda *_: False)
     with pytest.raises(UsageError, match=f"{name} may not be read.*`{option}=`"):
         check_paths({option: name}, run=True)

@@ -24,8 +24,8 @@ from pasearch import (
 )
 from pasearch.data.estimation import undeclared_classes
 from pasearch.errors import BudgetError, ChargedError, UsageError
-from pasearch.runs.allowance import Allowance
 from pasearch.runs.keys import Keys
+from pasearch.runs.shared_ledger import SharedLedger
 from pasearch.sklearn_api.estimators import PrivateArchitectureSearchClassifier
 
 TINY = Budget(0.001)
@@ -317,7 +317,7 @@ class TestClassList:
         assert (private / "ledger.sqlite").exists()
         assert not (private / "keys").exists()
         assert not any((tmp_path / "x" / "release").iterdir())
-        assert Allowance.open(ledger).spent().epsilon > 0.5
+        assert SharedLedger.open(ledger).spent().epsilon > 0.5
 
     @pytest.mark.contract
     @pytest.mark.parametrize("do", [train, select_features])

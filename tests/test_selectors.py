@@ -27,8 +27,8 @@ from pasearch.features import cfs as cfs_of
 from pasearch.features import contingency, engine
 from pasearch.features import pca as pca_of
 from pasearch.results import events_of
-from pasearch.runs.allowance import Allowance
 from pasearch.runs.ledger import Ledger
+from pasearch.runs.shared_ledger import SharedLedger
 from pasearch.sklearn_api import choosing
 from pasearch.sklearn_api.choosing import units_of
 from pasearch.sklearn_api.selectors import PAFS, PrivateCFS, PrivatePCA
@@ -421,7 +421,7 @@ class TestLedger:
             assert twin.ledger == str(path)
             with pytest.raises(BudgetError, match="does not fit"):
                 twin.fit(*records())
-        assert len(Allowance.open(path).runs()) == 1
+        assert len(SharedLedger.open(path).runs()) == 1
         assert fitted.result_.document["ledger"] == {"epsilon": 1.5, "delta": 2e-3}
 
     def test_cross_validation_is_refused_midway(self, tmp_path: Path):
@@ -430,8 +430,8 @@ class TestLedger:
         model = make_pipeline(cfs(**settings), LogisticRegression())
         with pytest.raises(BudgetError, match="does not fit"):
             cross_val_score(model, *records(), cv=3, error_score="raise")
-        assert len(Allowance.open(path).runs()) == 2
-        assert Allowance.open(path).spent().epsilon <= 2.5
+        assert len(SharedLedger.open(path).runs()) == 2
+        assert SharedLedger.open(path).spent().epsilon <= 2.5
 
     def test_is_reserved_before_a_record_is_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -440,7 +440,7 @@ class TestLedger:
         for kind in (Partition, InParts, Cells):
 
             def opening(self: Any, receipt: Any, genuine: Any = kind.open):
-                reserved.append(len(Allowance.open(path).runs()))
+                reserved.append(len(SharedLedger.open(path).runs()))
                 return genuine(self, receipt)
 
             monkeypatch.setattr(kind, "open", opening)

@@ -25,6 +25,7 @@ from pasearch.api.binding import check_surroundings, fingerprint, versions
 from pasearch.api.request import MEMORY, Request
 from pasearch.api.resolve import device_of
 from pasearch.cautions import MIN_CLASSES
+from pasearch.data.built_in import BUILT_IN
 from pasearch.data.declared import plain_json
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import is_path
@@ -54,7 +55,7 @@ from pasearch.training.from_cells import table_json
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
-    from pasearch.runs.allowance import Forecast
+    from pasearch.runs.shared_ledger import Forecast
 
 
 Solved = TypeVar("Solved", bound="Plan | FeaturePlan")
@@ -309,6 +310,7 @@ class Made:
         ledger: The budget of all runs that name the same ledger, if it named one.
         storage: The kind of the shared store of its trials, if it named one.
         cluster: Whether a Ray cluster trained.
+        data_root: Whether built-in data were read from a folder that the user named.
     """
 
     device: str
@@ -317,6 +319,7 @@ class Made:
     ledger: dict[str, float] | None = None
     storage: str | None = None
     cluster: bool = False
+    data_root: bool = False
 
 
 def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
@@ -338,6 +341,7 @@ def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
         "versions": versions(cluster=made.cluster) | outside_parts(plan.parts),
         **({} if made.storage is None else {"storage": made.storage}),
         **({"executor": Cluster.name} if made.cluster else {}),
+        **({"data_root": True} if made.data_root else {}),
     }
 
 
@@ -525,18 +529,20 @@ def made_by(prepared: Prepared, device: str, reproducible: bool) -> Made:
         ledger=_shared_ledger(prepared),
         storage=getattr(getattr(prepared.request, "storage", None), "kind", None),
         cluster=prepared.request.executor == Cluster.name,
+        data_root=name_of(prepared.request.data) in BUILT_IN
+        and prepared.request.data_root != Request.data_root,
     )
 
 
 def _shared_ledger(prepared: Prepared) -> dict[str, float] | None:
     """Return the budget of all runs that share the ledger, if the user named one."""
-    from pasearch.runs.allowance import Allowance
+    from pasearch.runs.shared_ledger import SharedLedger
 
     if prepared.request.ledger is None or prepared.plan.public:
         return None
     if not Path(prepared.request.ledger).exists():
         raise _lost_ledger(prepared.request.ledger, "is gone")
-    total = Allowance.open(prepared.request.ledger).total()
+    total = SharedLedger.open(prepared.request.ledger).total()
     assert total.delta is not None
     return {"epsilon": total.epsilon, "delta": total.delta}
 
@@ -553,7 +559,7 @@ def check_total(request: Request) -> None:
 
 def _reserve(prepared: Prepared, folder: Any, keys: Keys) -> None:
     """Reserve the whole plan in the ledger of the data set, if the user named one."""
-    from pasearch.runs.allowance import Allowance
+    from pasearch.runs.shared_ledger import SharedLedger
 
     request, plan = prepared.request, prepared.plan
     if request.ledger is None or plan.public:
@@ -571,12 +577,12 @@ def _reserve(prepared: Prepared, folder: Any, keys: Keys) -> None:
     before = _reserved_as(folder)
     if before is not None and not path.exists():
         raise _lost_ledger(path, "is gone")
-    if before and all(name != run for run, _, _ in Allowance.open(path).runs()):
+    if before and all(name != run for run, _, _ in SharedLedger.open(path).runs()):
         raise _lost_ledger(path, "does not hold this run, so it is not the file that did")
     if before is None and path.exists():
         folder.atomic_write(RESERVED, "")
     total = _total_asked(request, plan.split.n)
-    Allowance.begin(path, total, name, events_by_partition(plan.lines), plan.split.n)
+    SharedLedger.begin(path, total, name, events_by_partition(plan.lines), plan.split.n)
     folder.atomic_write(RESERVED, name)
 
 
@@ -607,13 +613,15 @@ def ledger_forecast(prepared: Prepared[Any]) -> Forecast | None:
 
     Cost: nothing.
     """
-    from pasearch.runs.allowance import Allowance
+    from pasearch.runs.shared_ledger import SharedLedger
 
     request, plan = prepared.request, prepared.plan
     total = _total_asked(request, plan.split.n)
     if request.ledger is None or plan.public or not (total or Path(request.ledger).exists()):
         return None
-    return Allowance.forecast(request.ledger, total, events_by_partition(plan.lines), plan.split.n)
+    return SharedLedger.forecast(
+        request.ledger, total, events_by_partition(plan.lines), plan.split.n
+    )
 
 
 def _total_asked(request: Request, n: int) -> Budget | None:

@@ -3,7 +3,7 @@
     task        arch, features, train        what a request asks for, and how its run is shown
     plan TASK   the same, without the run
     on a run    resume, verify, report, predict, sign
-    others      check, recipes, advise, crossover, compare, pretrain, key, account ...
+    others      ledger, check, recipes, advise, crossover, compare, pretrain, key, account ...
 
 Everything heavy is imported inside the commands, so that `--help` is quick.
 """
@@ -28,6 +28,7 @@ SUMMARIES = {
     "export": "Write a finished run's model as an ONNX file.",
     "sign": "Sign a finished run.",
     "key": "Make a pair of keys to sign with.",
+    "ledger": "Show a shared ledger, or add a finished run to it.",
     "check": "Find every problem of a table, and propose a schema.",
     "recipes": "List the recipes of training, or show one.",
     "advise": "Say what to do with data at a budget.",

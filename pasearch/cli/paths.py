@@ -41,7 +41,7 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
         if isinstance(value := asked.get(name), (str, Path)):
             _check_file(Path(value), name)
     if (ledger := asked.get("ledger")) is not None:
-        _check_ledger(Path(ledger), asked.get("ledger_budget"), run=run)
+        check_ledger(Path(ledger), asked.get("ledger_budget"), run=run)
     if (cache := asked.get("cache")) is not None:
         check_writable(Path(cache, "new") if os.path.lexists(cache) else Path(cache), "cache")
     _check_data(asked)
@@ -120,8 +120,17 @@ def _check_file(path: Path, option: str) -> None:
         )
 
 
-def _check_ledger(path: Path, total: object, *, run: bool) -> None:
-    """Refuse a ledger that cannot be kept where it is named, or has no total."""
+def check_ledger(path: Path, total: object, *, run: bool) -> None:
+    """Refuse a ledger that cannot be kept where it is named, or has no total.
+
+    Args:
+        path: The shared ledger.
+        total: The total for a new file; None leaves an existing one's.
+        run: Whether the file is made if it is not there.
+
+    Raises:
+        UsageError: It names the option to change.
+    """
     if path.is_dir():
         raise UsageError(f"{shown(path)} is a folder: name a file (`ledger=`).")
     if path.exists():
@@ -146,11 +155,11 @@ def _check_ledger(path: Path, total: object, *, run: bool) -> None:
 
 
 def _is_ledger(path: Path) -> bool:
-    """Return whether a file's first bytes are those of an allowance; whoever opens it checks all.
+    """Return whether a file's first bytes are those of a shared ledger; its reader checks the rest.
 
     Before it is used: closing a file that SQLite holds open would drop its lock.
     """
-    from pasearch.runs.allowance import APPLICATION
+    from pasearch.runs.shared_ledger import APPLICATION
 
     with path.open("rb") as file:
         head = file.read(72)

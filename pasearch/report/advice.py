@@ -16,7 +16,9 @@ COMMANDS = {"architecture search": "arch", "training": "train", FEATURES: "featu
 
 
 def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
-    """Return (purpose, command), the most urgent first; RUN, DATA and SCHEMA are the user's.
+    """Return (purpose, command), the most urgent first.
+
+    RUN, DATA, SCHEMA and DATA_ROOT stand for the user's own paths.
 
     Args:
         document: `result.json`.
@@ -71,6 +73,7 @@ def data_arguments(document: Values) -> str:
             words.append(f"--labels {_joined(labels)}")
         elif classes is not None:
             words.append(f"--classes {classes}")
+    words += ["--data-root DATA_ROOT"] * ("data_root" in document)
     return " ".join(words)
 
 
@@ -84,16 +87,21 @@ def _joined(labels: list[Any]) -> str:
 
 
 def _ledger_step(document: Values, command: str) -> list[tuple[str, str]]:
-    """Return how to begin a ledger with a total for two runs like this one; nothing without one."""
+    """Return how to begin a shared ledger with this run in it, and how to use it."""
     total, budget = document.get("two_runs"), document["budget"]
     if total is None:
         return []
-    usual = budget["delta"] == Budget(budget["epsilon"]).resolve(document["dataset"]["n"]).delta
-    own = "" if usual else f" --delta {budget['delta']!r}"
-    return [(
-        "Each further run on these records adds to the privacy cost. This run used no shared "
-        f"ledger, so its epsilon {budget['epsilon']:g} comes on top of the ledger's. To begin one, "
-        "with room for two such runs:",
-        f"{command}{own} --ledger people.ledger --ledger-budget {total['epsilon']:g} "
-        f"{total['delta']!r}",
-    )]  # fmt: skip
+    default = budget["delta"] == Budget(budget["epsilon"]).resolve(document["dataset"]["n"]).delta
+    delta = "" if default else f" --delta {budget['delta']!r}"
+    return [
+        (
+            "Each further run on these records adds to the privacy cost. This run used no shared "
+            "ledger. To begin one with this run in it, and room for one more such run:",
+            f"pasearch ledger people.ledger --add RUN --ledger-budget {total['epsilon']:g} "
+            f"{total['delta']!r}",
+        ),
+        (
+            "Then name that ledger in every further run on these records, such as:",
+            f"{command}{delta} --ledger people.ledger",
+        ),
+    ]

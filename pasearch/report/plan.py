@@ -19,7 +19,7 @@ from pasearch.shown import duration, epsilon_words, shown
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
-    from pasearch.runs.allowance import Forecast
+    from pasearch.runs.shared_ledger import Forecast
     from pasearch.search.plan import Plan
 
 Detail = Literal["summary", "prices", "whole"]

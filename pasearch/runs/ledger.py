@@ -169,7 +169,7 @@ class Ledger:
             with linked_draft(path) as draft:
                 connection = _connect(draft)
                 try:
-                    with _exclusive(connection):
+                    with transaction(connection):
                         for statement in _SCHEMA:
                             connection.execute(statement)
                         connection.executemany("INSERT INTO lines VALUES (?, ?, ?, ?)", rows)
@@ -261,7 +261,7 @@ class Ledger:
                     f"this read. It has: {planned}."
                 )
         try:
-            with _exclusive(self._connection):
+            with transaction(self._connection):
                 for key in keys:
                     self._charge_one(line, names, key, limits)
         except sqlite3.Error as error:
@@ -338,7 +338,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         for pragma in ("locking_mode = EXCLUSIVE", "synchronous = FULL", "fullfsync = ON"):
             connection.execute(f"PRAGMA {pragma}")
         connection.execute("PRAGMA foreign_keys = ON")
-        with _exclusive(connection):
+        with transaction(connection):
             pass
     except sqlite3.DatabaseError as error:
         connection.close()
@@ -390,7 +390,7 @@ def _check_whole(connection: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def _exclusive(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     """Commit all of a block, or nothing of it."""
     connection.execute("BEGIN EXCLUSIVE")
     try:

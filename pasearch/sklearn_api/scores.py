@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from pasearch.accounting.events import Pure
-from pasearch.runs.allowance import Allowance
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.mechanisms import NoisyCount
+from pasearch.runs.shared_ledger import SharedLedger
 from pasearch.runs.sums import NoisySum
 
 Array = np.ndarray[Any, Any]
@@ -38,7 +38,7 @@ def charge_score(ledger: str | Path, epsilon: float, n: int) -> Stream:
 
     Cost: epsilon, on the ledger.
     """
-    Allowance.open(ledger).reserve(secrets.token_hex(16), {"score": Pure(epsilon=epsilon)}, n)
+    SharedLedger.open(ledger).reserve(secrets.token_hex(16), {"score": Pure(epsilon=epsilon)}, n)
     return Keys().stream("score")
 
 

@@ -294,6 +294,7 @@ def _made(document: Document) -> Made:
         ledger=document["ledger"],
         storage=document.get("storage"),
         cluster="executor" in document,
+        data_root="data_root" in document,
     )
 
 

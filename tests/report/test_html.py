@@ -882,16 +882,25 @@ def test_a_wider_layer_has_a_wider_box():
 
 @pytest.mark.contract
 @pytest.mark.parametrize("delta", [1e-4, 3e-5])
-def test_a_ledger_is_proposed_with_the_total_that_the_run_found(delta: float):
+def test_a_ledger_is_proposed_that_holds_the_run_and_has_the_total_that_it_found(delta: float):
     made = changed("budget", "delta", to=delta) | {"two_runs": {"epsilon": 4.5, "delta": delta}}
-    ((what, command),) = [each for each in next_steps(made, True) if "--ledger" in each[1]]
-    assert "with room for two such runs" in what
-    words = command.split()
-    assert ("--delta" in words) == (delta != 1e-4), "where it is not the usual one of the data"
-    assert words[-3:] == ["--ledger-budget", "4.5", repr(delta)]
-    assert command in page(made).text
+    begin, use = [command for _, command in next_steps(made, True) if ".ledger" in command]
+    assert begin == f"pasearch ledger people.ledger --add RUN --ledger-budget 4.5 {delta!r}"
+    assert use.endswith(" --ledger people.ledger")
+    assert ("--delta" in use) == (delta != 1e-4), "where it is not the default of the data"
+    assert begin in page(made).text
+    assert use in page(made).text
     for none in (document(), made | {"ledger": {"epsilon": 9.0, "delta": 1e-4}}):
-        assert not [each for each in next_steps(none, True) if "--ledger" in each[1]]
+        assert not [each for each in next_steps(none, True) if ".ledger" in each[1]]
+
+
+@pytest.mark.unit
+def test_the_folder_of_built_in_data_is_repeated():
+    made = document(two_runs={"epsilon": 4.5, "delta": 1e-4})
+    assert not [each for each in next_steps(made, False) if "--data-root" in each[1]]
+    steps = [each for _, each in next_steps(made | {"data_root": True}, False) if "DATA " in each]
+    assert steps
+    assert all("DATA --data-root DATA_ROOT" in each for each in steps)
 
 
 @pytest.mark.unit

@@ -18,7 +18,7 @@ from pasearch.cautions import MOSTLY_NOISE
 from pasearch.data.column import Column
 from pasearch.data.tables import TableSchema
 from pasearch.report.plan import feature_plan_text, ledger_words, plan_text, task_of
-from pasearch.runs.allowance import Forecast
+from pasearch.runs.shared_ledger import Forecast
 from pasearch.search.plan import Plan
 
 SPACE = {"name": "small", "choices": {"units_1": [4, 8]}}

@@ -15,11 +15,11 @@ import pytest
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Gaussian, Geometric
 from pasearch.errors import UsageError
-from pasearch.runs.allowance import Allowance
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.journal import Journal
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line
+from pasearch.runs.shared_ledger import SharedLedger
 
 EVENT = Geometric(epsilon=0.1)
 LINES = [
@@ -33,18 +33,18 @@ def made_ledger(path: Path) -> Path:
     return path
 
 
-def made_allowance(path: Path) -> Path:
-    path.write_bytes(_allowance())
+def made_shared(path: Path) -> Path:
+    path.write_bytes(_shared())
     return path
 
 
 @cache
-def _allowance() -> bytes:
+def _shared() -> bytes:
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "allowance"
-        allowance = Allowance.open(path, Budget(4.0, 1e-6))
+        path = Path(folder) / "shared"
+        shared = SharedLedger.open(path, Budget(4.0, 1e-6))
         for run in range(2):
-            allowance.reserve(f"run {run}", {"test": EVENT}, 1000)
+            shared.reserve(f"run {run}", {"test": EVENT}, 1000)
         return path.read_bytes()
 
 
@@ -59,8 +59,8 @@ def open_ledger(path: Path) -> None:
     Ledger.open(path).close()
 
 
-def open_allowance(path: Path) -> None:
-    Allowance.open(path, Budget(4.0, 1e-6)).spent()
+def open_shared(path: Path) -> None:
+    SharedLedger.open(path, Budget(4.0, 1e-6)).spent()
 
 
 def open_journal(path: Path) -> None:
@@ -69,7 +69,7 @@ def open_journal(path: Path) -> None:
 
 STORES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], None]]] = {
     "ledger": (made_ledger, open_ledger),
-    "allowance": (made_allowance, open_allowance),
+    "shared": (made_shared, open_shared),
     "journal": (made_journal, open_journal),
 }
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -100,7 +100,7 @@ def refused(path: Path, reader: Callable[[Path], object]) -> str:
 
 @pytest.mark.unit
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-@pytest.mark.parametrize("store", ["ledger", "allowance"])
+@pytest.mark.parametrize("store", ["ledger", "shared"])
 def test_a_damaged_database_is_refused(
     tmp_path: Path, store: str, damage: Callable[[bytes], bytes]
 ):
@@ -120,7 +120,7 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, damage: str):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("store", ["ledger", "allowance"])
+@pytest.mark.parametrize("store", ["ledger", "shared"])
 def test_an_empty_file_is_not_begun_anew(tmp_path: Path, store: str):
     path = tmp_path / "store"
     path.touch()
@@ -216,12 +216,12 @@ def test_a_ledger_without_its_own_triggers_is_none(tmp_path: Path, change: str):
         "DELETE FROM runs WHERE number = 1",
     ],
 )
-def test_rows_of_an_allowance_that_make_no_sense(tmp_path: Path, change: str):
-    path = made_allowance(tmp_path / "allowance")
+def test_rows_of_a_shared_ledger_that_make_no_sense(tmp_path: Path, change: str):
+    path = made_shared(tmp_path / "shared")
     _changed(path, change)
-    assert "damaged" in refused(path, open_allowance)
+    assert "damaged" in refused(path, open_shared)
     with pytest.raises(UsageError, match="damaged"):
-        Allowance(path=path).reserve("another", {"test": EVENT}, 1000)
+        SharedLedger(path=path).reserve("another", {"test": EVENT}, 1000)
 
 
 def _changed(path: Path, change: str) -> None:

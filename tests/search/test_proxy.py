@@ -22,8 +22,8 @@ from pasearch.data.front_ends import PrincipalComponents, Raw
 from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
 from pasearch.data.schema import Schema
 from pasearch.errors import InterruptedRunError, UsageError
-from pasearch.runs.allowance import Allowance
 from pasearch.runs.ledger import Ledger, Receipt
+from pasearch.runs.shared_ledger import SharedLedger
 from pasearch.search import engine, fitness
 from pasearch.search.plan import Plan
 from pasearch.search.proxy import Proxy
@@ -440,10 +440,10 @@ class TestRun:
         assert whole.document == result.document
 
     @pytest.mark.unit
-    def test_the_allowance_of_the_data_pays_for_one_training(self, tmp_path: Path, others: Path):
-        made = prepared(others, ledger=tmp_path / "people.allowance", ledger_budget=(4.0, 1e-3))
+    def test_the_shared_ledger_pays_for_one_training(self, tmp_path: Path, others: Path):
+        made = prepared(others, ledger=tmp_path / "people.ledger", ledger_budget=(4.0, 1e-3))
         api.run(made, out=tmp_path / "x", progress=None)
-        spent = Allowance.open(tmp_path / "people.allowance").spent()
+        spent = SharedLedger.open(tmp_path / "people.ledger").spent()
         assert spent.epsilon == pytest.approx(made.plan.price.epsilon)
 
 

@@ -18,8 +18,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from pasearch import load, search_architecture
 from pasearch.accounting.budget import Budget
 from pasearch.errors import BudgetError, UsageError
-from pasearch.runs.allowance import Allowance
 from pasearch.runs.keys import Keys
+from pasearch.runs.shared_ledger import SharedLedger
 from pasearch.sklearn_api.estimators import (
     PrivateArchitectureSearchClassifier as Classifier,
 )
@@ -122,7 +122,7 @@ def test_a_score_within_a_ledger_is_charged_and_noisy(tmp_path: Path, given: flo
     assert len(scores) > 1
     assert all(abs(score - exact) < 0.5 for score in scores)
     assert all(score * N == pytest.approx(round(score * N)) for score in scores)
-    costs = [price.epsilon for _, _, price in Allowance.open(path).runs()]
+    costs = [price.epsilon for _, _, price in SharedLedger.open(path).runs()]
     assert costs[1:] == pytest.approx([given or 0.1] * 4, rel=0.05)
     with pytest.raises(UsageError, match="sample_weight"):
         model.score(X.to_numpy(), ints, sample_weight=np.ones(N))
@@ -146,7 +146,7 @@ def test_a_score_of_numbers_within_a_ledger_is_charged_and_noisy(tmp_path: Path)
     model = Regressor(**DECLARED, target_bounds=(0, 1), **kept).fit(X.to_numpy(float), y)
     scores = [model.score(X.to_numpy(float), y) for _ in range(2)]
     assert scores[0] != scores[1]
-    costs = [price.epsilon for _, _, price in Allowance.open(tmp_path / "l").runs()]
+    costs = [price.epsilon for _, _, price in SharedLedger.open(tmp_path / "l").runs()]
     assert costs[1:] == pytest.approx([3.0, 3.0], rel=1e-3)
 
 
@@ -169,7 +169,7 @@ def test_cross_validation_within_a_ledger_charges_fits_and_scores(tmp_path: Path
     kept = {"ledger": tmp_path / "l", "ledger_budget": (3.0, 1e-3)}
     model = Classifier(**DECLARED, classes=[0, 1], **kept)
     cross_val_score(model, X.to_numpy(), ints, cv=2, error_score="raise")
-    assert len(Allowance.open(tmp_path / "l").runs()) == 4
+    assert len(SharedLedger.open(tmp_path / "l").runs()) == 4
 
 
 @pytest.mark.contract

@@ -1,4 +1,4 @@
-"""The allowance of a data set: reserved first, durably, by all runs together within one total."""
+"""The shared ledger of a data set: all runs reserve in it first, durably, within one total."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from pasearch.accounting.events import (
 from pasearch.accounting.renyi import rdp
 from pasearch.accounting.selection import Law
 from pasearch.errors import BudgetError, UsageError
-from pasearch.runs import adaptive, folder
-from pasearch.runs import allowance as module
-from pasearch.runs.allowance import ORDERS, Allowance, adaptive_price, failure, loss_curve
+from pasearch.runs import folder
+from pasearch.runs import shared_ledger as module
+from pasearch.runs.shared_ledger import ORDERS, SharedLedger, adaptive_price, failure, loss_curve
 
 ROOT = Path(__file__).resolve().parents[2]
 DELTA = 1e-5
@@ -67,16 +67,16 @@ def priced_once() -> Iterator[None]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "adult.allowance"
+    return tmp_path / "adult.ledger"
 
 
 @pytest.fixture
-def allowance(path: Path) -> Allowance:
-    return Allowance.open(path, Budget(1.0, DELTA))
+def shared(path: Path) -> SharedLedger:
+    return SharedLedger.open(path, Budget(1.0, DELTA))
 
 
 def reserved(path: Path) -> list[str]:
-    """Read the file as it lies there, without the allowance's code."""
+    """Read the file as it lies there, without the code of the ledger."""
     with sqlite3.connect(path) as connection:
         found = [run for (run,) in connection.execute("SELECT run FROM runs ORDER BY number")]
     connection.close()
@@ -94,12 +94,12 @@ def priced(events: list[Event], delta: float = DELTA) -> float:
 @pytest.mark.contract
 def test_a_first_run_that_does_not_fit_leaves_no_file_and_no_total(path: Path):
     with pytest.raises(BudgetError, match=r"does not fit.*Nothing was read"):
-        Allowance.begin(path, Budget(0.5, DELTA), "a", PLAN, N)
+        SharedLedger.begin(path, Budget(0.5, DELTA), "a", PLAN, N)
     with pytest.raises(UsageError, match="begin another ledger"):
-        Allowance.begin(path, Budget(0.5, 0.5), "a", PLAN, N)
+        SharedLedger.begin(path, Budget(0.5, 0.5), "a", PLAN, N)
     assert not list(path.parent.iterdir())
-    Allowance.begin(path, Budget(2.5, DELTA), "a", PLAN, N)
-    assert Allowance.open(path).total() == Budget(2.5, DELTA)
+    SharedLedger.begin(path, Budget(2.5, DELTA), "a", PLAN, N)
+    assert SharedLedger.open(path).total() == Budget(2.5, DELTA)
     assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
@@ -116,11 +116,11 @@ def test_a_file_has_its_first_run_from_its_first_instant(
 
     monkeypatch.setattr(folder.os, "link", watched)
     monkeypatch.setattr(folder, "sync_folder", lambda _: synced.append(reserved(path)))
-    first = Allowance.begin(path, Budget(2.5, DELTA), "a", PLAN, N)
+    first = SharedLedger.begin(path, Budget(2.5, DELTA), "a", PLAN, N)
     assert linked == synced == [["a"]]
-    assert first == Allowance.open(path).spent()
-    assert Allowance.begin(path, None, "a", PLAN, N) == first, "resumed"
-    assert Allowance.begin(path, None, "b", PLAN, N) == Allowance.open(path).spent()
+    assert first == SharedLedger.open(path).spent()
+    assert SharedLedger.begin(path, None, "a", PLAN, N) == first, "resumed"
+    assert SharedLedger.begin(path, None, "b", PLAN, N) == SharedLedger.open(path).spent()
     assert reserved(path) == ["a", "b"]
 
 
@@ -134,9 +134,9 @@ def test_a_process_that_dies_while_it_begins_leaves_a_whole_file_or_none(
         "from pathlib import Path\n"
         "from pasearch.accounting.budget import Budget\n"
         "from pasearch.accounting.events import Geometric\n"
-        "from pasearch.runs import allowance as module, folder\n"
+        "from pasearch.runs import shared_ledger as module, folder\n"
         f"setattr({'os' if dies == 'link' else 'folder'}, {dies!r}, lambda *_: os._exit(9))\n"
-        f"module.Allowance.begin(Path({str(path)!r}), Budget(1.0, 1e-5), 'a',\n"
+        f"module.SharedLedger.begin(Path({str(path)!r}), Budget(1.0, 1e-5), 'a',\n"
         "                       {'test': Geometric(epsilon=0.6)}, 1000)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 9
@@ -155,124 +155,124 @@ def test_of_two_that_begin_at_once_one_total_stays_and_both_are_reserved_or_refu
     def slow(draft: Path, to: Path) -> None:
         if not beside:
             beside.append("b")
-            Allowance.begin(path, Budget(1.5, DELTA), "b", PLAN, N)
+            SharedLedger.begin(path, Budget(1.5, DELTA), "b", PLAN, N)
         link(draft, to)
 
     monkeypatch.setattr(module.os, "link", slow)
     with pytest.raises(BudgetError, match="does not fit"):
-        Allowance.begin(path, Budget(1.5, DELTA), "a", PLAN, N)
+        SharedLedger.begin(path, Budget(1.5, DELTA), "a", PLAN, N)
     assert reserved(path) == ["b"]
 
 
 @pytest.mark.unit
 def test_a_forecast_is_what_a_reservation_gives_and_writes_nothing(path: Path):
     total = Budget(2.5, DELTA)
-    new = Allowance.forecast(path, total, PLAN, N)
+    new = SharedLedger.forecast(path, total, PLAN, N)
     assert not list(path.parent.iterdir())
     assert (new.before, new.count, new.fits, new.alone) == (0.0, 0, True, new.after)
-    first = Allowance.begin(path, total, "a", PLAN, N)
+    first = SharedLedger.begin(path, total, "a", PLAN, N)
     assert first.epsilon == new.after
-    second = Allowance.forecast(path, None, PLAN, N)
+    second = SharedLedger.forecast(path, None, PLAN, N)
     assert (second.total, second.before, second.count) == (total, first.epsilon, 1)
-    assert second.after == Allowance.begin(path, None, "b", PLAN, N).epsilon
-    third = Allowance.forecast(path, total, PLAN, N)
+    assert second.after == SharedLedger.begin(path, None, "b", PLAN, N).epsilon
+    third = SharedLedger.forecast(path, total, PLAN, N)
     assert not third.fits
     assert third.left == 0.0
     left = Geometric(epsilon=second.left * 0.9)
-    assert Allowance.begin(path, None, "c", {"test": left}, N).epsilon <= total.epsilon
+    assert SharedLedger.begin(path, None, "c", {"test": left}, N).epsilon <= total.epsilon
     with pytest.raises(UsageError, match="total"):
-        Allowance.forecast(path, Budget(9.0, DELTA), PLAN, N)
+        SharedLedger.forecast(path, Budget(9.0, DELTA), PLAN, N)
 
 
 @pytest.mark.contract
 @pytest.mark.parametrize("delta", [1e-4, DELTA])
 def test_two_runs_fit_into_their_total_and_a_third_does_not(path: Path, delta: float):
-    total = adaptive.total_for(PLAN, delta)
+    total = module.total_for([PLAN, PLAN], delta)
     assert float(f"{total:.2g}") == total
     for run in ("a", "b"):
-        Allowance.begin(path, Budget(total, delta), run, PLAN, N)
+        SharedLedger.begin(path, Budget(total, delta), run, PLAN, N)
     with pytest.raises(BudgetError):
-        Allowance.begin(path, None, "c", PLAN, N)
-    assert total < 1.15 * Allowance.open(path).spent().epsilon
+        SharedLedger.begin(path, None, "c", PLAN, N)
+    assert total < 1.15 * SharedLedger.open(path).spent().epsilon
 
 
 @pytest.mark.unit
-def test_a_new_file_has_its_total_and_is_the_owners(allowance: Allowance, path: Path):
-    assert allowance.total() == Budget(1.0, DELTA)
+def test_a_new_file_has_its_total_and_is_the_owners(shared: SharedLedger, path: Path):
+    assert shared.total() == Budget(1.0, DELTA)
     assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in path.parent.iterdir()] == [path.name]
-    assert allowance.runs() == []
-    assert allowance.spent().epsilon == 0
-    assert Allowance.open(path) == Allowance.open(path, Budget(1.0)) == allowance
+    assert shared.runs() == []
+    assert shared.spent().epsilon == 0
+    assert SharedLedger.open(path) == SharedLedger.open(path, Budget(1.0)) == shared
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("budget", [None, Budget(1.0)])
 def test_a_new_file_needs_a_whole_total(path: Path, budget: Budget | None):
     with pytest.raises(UsageError, match="is missing"):
-        Allowance.open(path, budget)
+        SharedLedger.open(path, budget)
     assert not list(path.parent.iterdir())
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("budget", [Budget(2.0, DELTA), Budget(1.0, 1e-6), Budget(2.0)])
-def test_another_total_is_refused_and_both_are_named(allowance: Allowance, budget: Budget):
+def test_another_total_is_refused_and_both_are_named(shared: SharedLedger, budget: Budget):
     with pytest.raises(UsageError, match=f"epsilon 1.0, delta 1e-05.*epsilon {budget.epsilon}"):
-        Allowance.open(allowance.path, budget)
-    assert allowance.total() == Budget(1.0, DELTA)
+        SharedLedger.open(shared.path, budget)
+    assert shared.total() == Budget(1.0, DELTA)
 
 
 @pytest.mark.unit
 def test_other_files_and_folders_are_refused(tmp_path: Path):
     for name, content in (("empty", b""), ("text", b"something else " * 100)):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(UsageError, match="allowance"):
-            Allowance.open(tmp_path / name, Budget(1.0, DELTA))
+        with pytest.raises(UsageError, match="shared ledger"):
+            SharedLedger.open(tmp_path / name, Budget(1.0, DELTA))
         assert (tmp_path / name).read_bytes() == content
     with pytest.raises(UsageError, match="cannot be made"):
-        Allowance.open(tmp_path / "missing" / "file", Budget(1.0, DELTA))
+        SharedLedger.open(tmp_path / "missing" / "file", Budget(1.0, DELTA))
     with pytest.raises(UsageError, match="cannot be used"):
-        Allowance.open(tmp_path, Budget(1.0, DELTA))
+        SharedLedger.open(tmp_path, Budget(1.0, DELTA))
     with pytest.raises(UsageError, match="cannot be used"):
-        Allowance(path=tmp_path / "gone").spent()
+        SharedLedger(path=tmp_path / "gone").spent()
 
 
 @pytest.mark.unit
 def test_of_two_that_make_the_file_one_total_stays(path: Path, monkeypatch: pytest.MonkeyPatch):
-    Allowance.open(path, Budget(3.0, DELTA))
+    SharedLedger.open(path, Budget(3.0, DELTA))
     monkeypatch.setattr(module.os.path, "lexists", lambda path: False)
     with pytest.raises(UsageError, match="total is fixed"):
-        Allowance.open(path, Budget(4.0, DELTA))
-    assert Allowance.open(path, Budget(3.0, DELTA)).total() == Budget(3.0, DELTA)
+        SharedLedger.open(path, Budget(4.0, DELTA))
+    assert SharedLedger.open(path, Budget(3.0, DELTA)).total() == Budget(3.0, DELTA)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.unit
-def test_a_copy_is_the_same_allowance(allowance: Allowance):
+def test_a_copy_is_the_same_shared(shared: SharedLedger):
     from sklearn.base import clone
 
     copies = [
-        copy.deepcopy(allowance),
-        pickle.loads(pickle.dumps(allowance)),
-        clone(allowance, safe=False),
+        copy.deepcopy(shared),
+        pickle.loads(pickle.dumps(shared)),
+        clone(shared, safe=False),
     ]
     for number, each in enumerate(copies):
-        assert each == allowance
+        assert each == shared
         if number < 2:
             each.reserve(f"run {number}", SMALL, N)
         else:
             with pytest.raises(BudgetError):
                 each.reserve(f"run {number}", SMALL, N)
-    assert reserved(allowance.path) == ["run 0", "run 1"]
+    assert reserved(shared.path) == ["run 0", "run 1"]
 
 
 @pytest.mark.unit
 def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    allowance = Allowance.open("a", Budget(1.0, DELTA))
+    shared = SharedLedger.open("a", Budget(1.0, DELTA))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    allowance.reserve("run", SMALL, N)
+    shared.reserve("run", SMALL, N)
     assert reserved(tmp_path / "a") == ["run"]
 
 
@@ -281,21 +281,21 @@ def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.unit
 def test_the_first_run_costs_its_own_price(path: Path):
-    allowance = Allowance.open(path, Budget(1.0, DELTA))
+    shared = SharedLedger.open(path, Budget(1.0, DELTA))
     worst = price(Worst(events=tuple(PLAN.values())), DELTA).epsilon
-    assert allowance.reserve("a", PLAN, N).epsilon == pytest.approx(worst)
-    assert allowance.spent().epsilon == pytest.approx(worst)
+    assert shared.reserve("a", PLAN, N).epsilon == pytest.approx(worst)
+    assert shared.spent().epsilon == pytest.approx(worst)
     assert 0.99 < worst <= 1.0
 
 
 @pytest.mark.unit
-def test_runs_add_up_until_one_is_refused_without_a_trace(allowance: Allowance):
-    first = allowance.reserve("a", SMALL, N)
-    second = allowance.reserve("b", SMALL, N)
+def test_runs_add_up_until_one_is_refused_without_a_trace(shared: SharedLedger):
+    first = shared.reserve("a", SMALL, N)
+    second = shared.reserve("b", SMALL, N)
     assert first.epsilon == pytest.approx(0.4, rel=1e-3)
     assert second.epsilon == pytest.approx(0.8, rel=1e-3)
     with pytest.raises(BudgetError) as refusal:
-        allowance.reserve("c", SMALL, N)
+        shared.reserve("c", SMALL, N)
     for part in (
         "This run does not fit",
         "2 runs",
@@ -305,24 +305,24 @@ def test_runs_add_up_until_one_is_refused_without_a_trace(allowance: Allowance):
         "total is 1 ",
     ):
         assert part in str(refusal.value)
-    assert reserved(allowance.path) == ["a", "b"]
-    assert allowance.spent() == second
-    allowance.reserve("d", {"test": Geometric(epsilon=0.1)}, N)
-    assert reserved(allowance.path) == ["a", "b", "d"]
+    assert reserved(shared.path) == ["a", "b"]
+    assert shared.spent() == second
+    shared.reserve("d", {"test": Geometric(epsilon=0.1)}, N)
+    assert reserved(shared.path) == ["a", "b", "d"]
 
 
 @pytest.mark.unit
-def test_a_resumed_run_costs_nothing(allowance: Allowance):
-    allowance.reserve("a", SMALL, N)
-    both = allowance.reserve("b", SMALL, N)
+def test_a_resumed_run_costs_nothing(shared: SharedLedger):
+    shared.reserve("a", SMALL, N)
+    both = shared.reserve("b", SMALL, N)
     for run in ("a", "b"):
-        assert allowance.reserve(run, dict(reversed(SMALL.items())), N) == both
-    assert reserved(allowance.path) == ["a", "b"]
+        assert shared.reserve(run, dict(reversed(SMALL.items())), N) == both
+    assert reserved(shared.path) == ["a", "b"]
 
 
 @pytest.mark.unit
-def test_an_id_cannot_change_its_plan(allowance: Allowance):
-    allowance.reserve("a", SMALL, N)
+def test_an_id_cannot_change_its_plan(shared: SharedLedger):
+    shared.reserve("a", SMALL, N)
     changes = (
         (SMALL | {"test": Geometric(epsilon=0.1)}, N),
         ({"train": SMALL["train"]}, N),
@@ -330,8 +330,8 @@ def test_an_id_cannot_change_its_plan(allowance: Allowance):
     )
     for events, n in changes:
         with pytest.raises(BudgetError, match="another plan"):
-            allowance.reserve("a", events, n)
-    assert reserved(allowance.path) == ["a"]
+            shared.reserve("a", events, n)
+    assert reserved(shared.path) == ["a"]
 
 
 @pytest.mark.unit
@@ -343,14 +343,14 @@ def test_an_id_cannot_change_its_plan(allowance: Allowance):
         ("a", SMALL, 0), ("a", SMALL, 1e3), ("a", SMALL, True), ("a", SMALL, 10**5),
     ],
 )  # fmt: skip
-def test_arguments_are_checked(allowance: Allowance, run: object, events: object, n: object):
+def test_arguments_are_checked(shared: SharedLedger, run: object, events: object, n: object):
     with pytest.raises(UsageError):
-        allowance.reserve(run, events, n)  # type: ignore[arg-type]
-    assert reserved(allowance.path) == []
+        shared.reserve(run, events, n)  # type: ignore[arg-type]
+    assert reserved(shared.path) == []
 
 
 @pytest.mark.unit
-def test_a_run_without_a_price_is_refused(allowance: Allowance):
+def test_a_run_without_a_price_is_refused(shared: SharedLedger):
     pair = Composed(
         events=(
             DiscreteGaussian(sigma=9.0, sensitivity=1.0),
@@ -363,24 +363,24 @@ def test_a_run_without_a_price_is_refused(allowance: Allowance):
         )
     )
     with pytest.raises(UsageError, match="no price"):
-        allowance.reserve("a", {"train": pair}, N)
-    assert reserved(allowance.path) == []
+        shared.reserve("a", {"train": pair}, N)
+    assert reserved(shared.path) == []
 
 
 @pytest.mark.unit
-def test_a_run_that_releases_nothing_private_is_free(allowance: Allowance):
+def test_a_run_that_releases_nothing_private_is_free(shared: SharedLedger):
     nothing = {"train": NoRelease(), "public": SelfComposed(event=NoRelease(), count=3)}
-    assert allowance.reserve("a", nothing, N).epsilon == 0
+    assert shared.reserve("a", nothing, N).epsilon == 0
     one = {"train": NoRelease(), "test": Geometric(epsilon=0.9)}
-    assert 0.899 <= allowance.reserve("b", one, N).epsilon < 0.901
+    assert 0.899 <= shared.reserve("b", one, N).epsilon < 0.901
 
 
 @pytest.mark.unit
-def test_runs_are_listed_with_the_day_and_no_time(allowance: Allowance):
-    allowance.reserve("a", SMALL, N)
-    allowance.reserve("b", {"test": Geometric(epsilon=0.2)}, N)
+def test_runs_are_listed_with_the_day_and_no_time(shared: SharedLedger):
+    shared.reserve("a", SMALL, N)
+    shared.reserve("b", {"test": Geometric(epsilon=0.2)}, N)
     days = {datetime.datetime.now(datetime.UTC).date().isoformat()}
-    listed = allowance.runs()
+    listed = shared.runs()
     assert [run for run, *_ in listed] == ["a", "b"]
     assert {day for _, day, _ in listed} == days
     assert [each.epsilon for *_, each in listed] == pytest.approx([0.4, 0.2], rel=1e-3)
@@ -404,14 +404,14 @@ def test_runs_are_listed_with_the_day_and_no_time(allowance: Allowance):
         "INSERT INTO runs SELECT 3, 'x', day, n, events, curve FROM runs",
     ],
 )
-def test_the_database_itself_refuses(allowance: Allowance, statement: str):
-    before = allowance.reserve("a", SMALL, N)
-    connection = sqlite3.connect(allowance.path)
+def test_the_database_itself_refuses(shared: SharedLedger, statement: str):
+    before = shared.reserve("a", SMALL, N)
+    connection = sqlite3.connect(shared.path)
     with pytest.raises(sqlite3.IntegrityError):
         connection.execute(statement)
     connection.close()
-    assert allowance.spent() == before
-    assert allowance.total() == Budget(1.0, DELTA)
+    assert shared.spent() == before
+    assert shared.total() == Budget(1.0, DELTA)
 
 
 # --- durable, and one at a time ---
@@ -419,54 +419,54 @@ def test_the_database_itself_refuses(allowance: Allowance, statement: str):
 
 @pytest.mark.unit
 def test_it_is_committed_and_the_folder_synced_before_it_returns(
-    allowance: Allowance, monkeypatch: pytest.MonkeyPatch
+    shared: SharedLedger, monkeypatch: pytest.MonkeyPatch
 ):
     seen: list[tuple[Path, list[str]]] = []
     monkeypatch.setattr(module, "sync_folder", lambda at: seen.append((at, reserved(path))))
-    path = allowance.path
-    allowance.reserve("a", SMALL, N)
+    path = shared.path
+    shared.reserve("a", SMALL, N)
     assert seen == [(path.parent, ["a"])]
-    allowance.reserve("a", SMALL, N)  # resumed: whoever inserted it may not have synced
+    shared.reserve("a", SMALL, N)  # resumed: whoever inserted it may not have synced
     assert len(seen) == 2
 
 
 @pytest.mark.unit
-def test_every_connection_syncs_in_full(allowance: Allowance):
-    with module._exclusive(allowance.path) as connection:
+def test_every_connection_syncs_in_full(shared: SharedLedger):
+    with module._exclusive(shared.path) as connection:
         assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
         assert connection.execute("PRAGMA fullfsync").fetchone()[0] == 1
 
 
 @pytest.mark.unit
 def test_it_waits_for_another_run_and_then_says_so(
-    allowance: Allowance, monkeypatch: pytest.MonkeyPatch
+    shared: SharedLedger, monkeypatch: pytest.MonkeyPatch
 ):
     assert module.PATIENCE == 30
     monkeypatch.setattr(module, "PATIENCE", 0.05)
-    with module._exclusive(allowance.path):
-        for action in (lambda: allowance.reserve("a", SMALL, N), allowance.spent, allowance.runs):
+    with module._exclusive(shared.path):
+        for action in (lambda: shared.reserve("a", SMALL, N), shared.spent, shared.runs):
             with pytest.raises(UsageError, match=r"in use by other runs for 0\.05 seconds"):
                 action()
-    allowance.reserve("a", SMALL, N)
+    shared.reserve("a", SMALL, N)
 
 
 @pytest.mark.unit
-def test_an_error_inside_leaves_nothing(allowance: Allowance, monkeypatch: pytest.MonkeyPatch):
+def test_an_error_inside_leaves_nothing(shared: SharedLedger, monkeypatch: pytest.MonkeyPatch):
     def fails(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "adaptive_price", fails)
         with pytest.raises(KeyboardInterrupt):
-            allowance.reserve("a", SMALL, N)
-    assert reserved(allowance.path) == []
-    allowance.reserve("a", SMALL, N)
+            shared.reserve("a", SMALL, N)
+    assert reserved(shared.path) == []
+    shared.reserve("a", SMALL, N)
 
 
 CHILD = """
 import os, sys
 from pasearch.accounting.events import Geometric
-from pasearch.runs import allowance as module
+from pasearch.runs import shared_ledger as module
 
 path, instant, run = sys.argv[1:]
 if instant == "before commit":
@@ -482,7 +482,7 @@ print("ready", flush=True)
 if instant in ("race", "forgetful"):
     sys.stdin.readline()
 try:
-    module.Allowance.open(path).reserve(run, {"test": Geometric(epsilon=0.6)}, 1000)
+    module.SharedLedger.open(path).reserve(run, {"test": Geometric(epsilon=0.6)}, 1000)
     print("won", flush=True)
 except module.BudgetError:
     print("refused", flush=True)
@@ -503,12 +503,12 @@ def child(path: Path, instant: str, run: str) -> subprocess.Popen[str]:
     [("before commit", "", []), ("after commit", "", ["a"]), ("after", "won\n", ["a"])],
 )
 def test_a_process_that_dies_leaves_what_it_reserved(
-    allowance: Allowance, instant: str, said: str, left: list[str]
+    shared: SharedLedger, instant: str, said: str, left: list[str]
 ):
-    process = child(allowance.path, instant, "a")
+    process = child(shared.path, instant, "a")
     assert process.communicate(timeout=600)[0] == "ready\n" + said
     assert process.returncode == 9
-    again = Allowance.open(allowance.path)
+    again = SharedLedger.open(shared.path)
     assert [run for run, *_ in again.runs()] == left
     if left:
         with pytest.raises(BudgetError):
@@ -530,38 +530,38 @@ def race(path: Path, instant: str) -> list[str]:
 
 
 @pytest.mark.property
-def test_of_two_processes_one_has_the_room(allowance: Allowance):
-    assert race(allowance.path, "race") == ["refused", "won"]
-    assert len(reserved(allowance.path)) == 1
+def test_of_two_processes_one_has_the_room(shared: SharedLedger):
+    assert race(shared.path, "race") == ["refused", "won"]
+    assert len(reserved(shared.path)) == 1
 
 
 @pytest.mark.property
-def test_forgetting_the_other_runs_would_be_caught(allowance: Allowance):
+def test_forgetting_the_other_runs_would_be_caught(shared: SharedLedger):
     """The test above has teeth."""
-    assert race(allowance.path, "forgetful") == ["won", "won"]
+    assert race(shared.path, "forgetful") == ["won", "won"]
 
 
 @pytest.mark.property
-def test_pricing_before_the_lock_is_caught(allowance: Allowance, monkeypatch: pytest.MonkeyPatch):
+def test_pricing_before_the_lock_is_caught(shared: SharedLedger, monkeypatch: pytest.MonkeyPatch):
     """A planted bug: what was reserved is read before the lock is taken, and another run comes."""
-    with module._exclusive(allowance.path) as connection:
-        stale = module._rows(connection)
+    with module._exclusive(shared.path) as connection:
+        stale = module._contents(connection, shared.path)
     event = {"test": Geometric(epsilon=0.6)}
-    allowance.reserve("a", event, N)
+    shared.reserve("a", event, N)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_rows", lambda connection: stale)
+        patch.setattr(module, "_contents", lambda *_: stale)
         with pytest.raises(UsageError, match="append only"):
-            allowance.reserve("b", event, N)
-    assert reserved(allowance.path) == ["a"]
+            shared.reserve("b", event, N)
+    assert reserved(shared.path) == ["a"]
 
 
 @pytest.mark.property
-def test_threads_share_it(allowance: Allowance):
+def test_threads_share_it(shared: SharedLedger):
     outcomes: list[str] = []
 
     def one(number: int) -> None:
         try:
-            allowance.reserve(f"run {number}", SMALL, N)
+            shared.reserve(f"run {number}", SMALL, N)
             outcomes.append("won")
         except BudgetError:
             outcomes.append("refused")
@@ -572,7 +572,7 @@ def test_threads_share_it(allowance: Allowance):
     for thread in threads:
         thread.join()
     assert sorted(outcomes) == ["refused"] * 6 + ["won"] * 2
-    assert len(reserved(allowance.path)) == 2
+    assert len(reserved(shared.path)) == 2
 
 
 @pytest.mark.property
@@ -580,7 +580,7 @@ def test_threads_that_make_the_file_agree(path: Path):
     totals: list[Budget] = []
     threads = [
         threading.Thread(
-            target=lambda: totals.append(Allowance.open(path, Budget(1.0, DELTA)).total())
+            target=lambda: totals.append(SharedLedger.open(path, Budget(1.0, DELTA)).total())
         )
         for _ in range(8)
     ]
@@ -607,22 +607,22 @@ STEPS = st.lists(st.tuples(st.integers(0, 9), st.sampled_from(range(len(MENU))))
 @given(steps=STEPS, total=st.sampled_from([0.3, 1.0, 2.5]))
 def test_no_sequence_exceeds_the_total(steps: list[tuple[int, int]], total: float):
     with tempfile.TemporaryDirectory() as folder:
-        allowance = Allowance.open(Path(folder) / "a", Budget(total, DELTA))
+        shared = SharedLedger.open(Path(folder) / "a", Budget(total, DELTA))
         plans: dict[str, int] = {}
         for number, choice in steps:
             run = f"run {number}"
-            before = reserved(allowance.path)
+            before = reserved(shared.path)
             try:
-                after = allowance.reserve(run, MENU[choice], N)
+                after = shared.reserve(run, MENU[choice], N)
             except BudgetError:
-                assert reserved(allowance.path) == before == list(plans)
+                assert reserved(shared.path) == before == list(plans)
                 fits = priced([*map(module.worst, (MENU[c] for c in [*plans.values(), choice]))])
                 assert plans.get(run, choice) != choice or fits > total
             else:
                 assert plans.setdefault(run, choice) == choice
                 assert after.epsilon <= total
-                assert after == allowance.spent()
-            assert reserved(allowance.path) == list(plans)
+                assert after == shared.spent()
+            assert reserved(shared.path) == list(plans)
         events = [module.worst(MENU[choice]) for choice in plans.values()]
         assert priced(events) <= total
         # What is reserved is at least what a plan fixed in advance would cost.
@@ -637,7 +637,7 @@ def test_the_shares_of_delta_add_up_to_it():
     """Each order's share is read off the price of runs that have a bound at that order only."""
     event = Geometric(epsilon=1e-3)
     shares = [failure(number, DELTA) for number in range(1, 10_000)]
-    shares.append(adaptive.FIRST * DELTA)
+    shares.append(module.FIRST * DELTA)
     for index, a in enumerate(ORDERS):
         curve = np.full(len(ORDERS) + 1, np.inf)
         curve[index] = 1.0
@@ -803,14 +803,14 @@ def test_another_run_never_costs_less():
 @pytest.mark.contract
 def test_what_a_refusal_says_would_fit_does(tmp_path: Path):
     total = Budget(2.0, 1e-6)
-    allowance = Allowance.open(tmp_path / "all", total)
-    allowance.reserve("first", {"train": Gaussian(4.0)}, 1000)
+    shared = SharedLedger.open(tmp_path / "all", total)
+    shared.reserve("first", {"train": Gaussian(4.0)}, 1000)
     with pytest.raises(BudgetError, match=r"about epsilon [0-9.]+ would still fit") as refused:
-        allowance.reserve("second", {"train": Gaussian(1.0)}, 1000)
+        shared.reserve("second", {"train": Gaussian(1.0)}, 1000)
     told = float(str(refused.value).partition("about epsilon ")[2].split()[0])
     assert told > 0.5
     sigma = smallest(lambda value: Gaussian(value), Budget(told, 1e-6), 0.1, 1e3)
-    allowance.reserve("second", {"train": Gaussian(sigma)}, 1000)
+    shared.reserve("second", {"train": Gaussian(sigma)}, 1000)
 
 
 @pytest.mark.contract
@@ -822,31 +822,31 @@ def test_a_run_that_trains_and_scores_fits_where_that_is_said(
         sigma = smallest(lambda value: Gaussian(value), Budget(epsilon, 1e-4), 0.1, 1e3)
         return {"training": Gaussian(sigma), "test": Geometric(epsilon=epsilon)}
 
-    allowance = Allowance.open(tmp_path / "all", Budget(total, 1e-4))
+    shared = SharedLedger.open(tmp_path / "all", Budget(total, 1e-4))
     for place, epsilon in enumerate(before):
-        allowance.reserve(f"run {place}", events(epsilon), 3000)
+        shared.reserve(f"run {place}", events(epsilon), 3000)
     with pytest.raises(BudgetError, match=r"about epsilon [0-9.]+ would still fit") as refused:
-        allowance.reserve("too much", events(50.0), 3000)
+        shared.reserve("too much", events(50.0), 3000)
     told = float(str(refused.value).partition("about epsilon ")[2].split()[0])
     for share, fits in ((1.0, True), (1.25, False)):
-        found = Allowance.forecast(allowance.path, None, events(share * told), 3000)
+        found = SharedLedger.forecast(shared.path, None, events(share * told), 3000)
         assert found.fits is fits
 
 
 @pytest.mark.unit
 def test_of_a_large_delta_something_is_said_too(tmp_path: Path):
     """With so much noise that delta alone pays for it, a release costs no epsilon."""
-    allowance = Allowance.open(tmp_path / "all", Budget(1.5, 1e-3))
-    allowance.reserve("first", {"train": Gaussian(4.0)}, 200)
-    assert 0.0 < Allowance.forecast(allowance.path, None, {"t": Gaussian(50.0)}, 200).left < 1.5
+    shared = SharedLedger.open(tmp_path / "all", Budget(1.5, 1e-3))
+    shared.reserve("first", {"train": Gaussian(4.0)}, 200)
+    assert 0.0 < SharedLedger.forecast(shared.path, None, {"t": Gaussian(50.0)}, 200).left < 1.5
 
 
 @pytest.mark.unit
 def test_a_refusal_says_when_nothing_fits(tmp_path: Path):
-    allowance = Allowance.open(tmp_path / "all", Budget(1.062, 1e-6))
-    allowance.reserve("first", {"train": Gaussian(4.0)}, 1000)
+    shared = SharedLedger.open(tmp_path / "all", Budget(1.062, 1e-6))
+    shared.reserve("first", {"train": Gaussian(4.0)}, 1000)
     with pytest.raises(BudgetError, match="Hardly anything fits"):
-        allowance.reserve("second", {"train": Gaussian(1.0)}, 1000)
+        shared.reserve("second", {"train": Gaussian(1.0)}, 1000)
 
 
 OF_0_1 = Path(__file__).parent / "fixtures" / "ledger-0.1.0.sqlite"
@@ -859,12 +859,12 @@ SPENT_AT_0_1 = [0.1999818125270783, 0.4308170003179294, 0.528204695316861, 1.384
 
 class TestALedgerOf01:
     @pytest.fixture
-    def old(self, tmp_path: Path) -> Allowance:
+    def old(self, tmp_path: Path) -> SharedLedger:
         shutil.copy(OF_0_1, tmp_path / "old.ledger")
-        return Allowance.open(tmp_path / "old.ledger")
+        return SharedLedger.open(tmp_path / "old.ledger")
 
     @pytest.mark.contract
-    def test_it_is_read_and_its_spent_total_is_not_smaller(self, old: Allowance):
+    def test_it_is_read_and_its_spent_total_is_not_smaller(self, old: SharedLedger):
         assert old.total() == Budget(12.0, DELTA)
         assert old.spent().epsilon >= SPENT_AT_0_1[-1] * (1 - 1e-12)
         names, days, _ = zip(*old.runs(), strict=True)
@@ -872,7 +872,7 @@ class TestALedgerOf01:
         assert set(days) == {"2026-11-27"}
 
     @pytest.mark.contract
-    def test_a_run_of_it_is_resumed_for_nothing_under_its_own_plan_alone(self, old: Allowance):
+    def test_a_run_of_it_is_resumed_for_nothing_under_its_own_plan_alone(self, old: SharedLedger):
         sums = {"train": Composed((Gaussian(5.0), DiscreteGaussian(sigma=40.0, sensitivity=4.0)))}
         before = old.spent()
         assert old.reserve("sums", sums, N) == before
@@ -881,12 +881,12 @@ class TestALedgerOf01:
         assert old.spent() == before
 
     @pytest.mark.contract
-    def test_a_new_run_is_charged_in_addition(self, old: Allowance):
+    def test_a_new_run_is_charged_in_addition(self, old: SharedLedger):
         with sqlite3.connect(OF_0_1.as_uri() + "?mode=ro", uri=True) as connection:
             rows = connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
         after = old.reserve("new", {"train": Geometric(epsilon=0.4)}, N)
         assert after.epsilon > SPENT_AT_0_1[-1] + 0.1
-        assert Allowance.open(old.path).spent() == after
+        assert SharedLedger.open(old.path).spent() == after
         with sqlite3.connect(old.path) as connection:
             kept = connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
         assert kept[:-1] == rows

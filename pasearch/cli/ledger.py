@@ -1,0 +1,151 @@
+"""`pasearch ledger`: show a shared ledger, or add a finished run to it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pasearch.cli.app import Json, app
+from pasearch.cli.options import wrapped
+from pasearch.cli.paths import check_ledger
+from pasearch.errors import BudgetError, UsageError
+from pasearch.shown import epsilon_words, shown
+
+if TYPE_CHECKING:
+    from pasearch.accounting.budget import Budget
+
+
+@app.command()
+def ledger(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The shared ledger (--ledger).")],
+    add: Annotated[
+        Path | None,
+        typer.Option("--add", help="Folder of a finished run, charged with its whole cost, once."),
+    ] = None,
+    ledger_budget: Annotated[
+        tuple[float, float] | None,
+        typer.Option("--ledger-budget", help="Total epsilon and delta, for a new ledger."),
+    ] = None,
+    same_data: Annotated[
+        bool,
+        typer.Option(
+            "--same-data",
+            help="Confirm that the run read the records of this ledger, and was made after the "
+            "runs that are in it.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the budget of a shared ledger, what is spent and left, and its runs.
+
+    With --add a finished run is charged to it, as if it had been made with --ledger.
+    """
+    from pasearch.accounting.budget import Budget
+    from pasearch.runs.shared_ledger import SharedLedger
+
+    total = None if ledger_budget is None else Budget(*ledger_budget)
+    check_ledger(path, total, run=add is not None)
+    added = None if add is None else add_run(path, add, total, same_data=same_data)
+    if not path.exists():
+        raise UsageError(
+            f"{shown(path)} is not there: a ledger is made by its first run (`ledger=` and "
+            "`ledger_budget=`), or by --add."
+        )
+    found = SharedLedger.open(path, total)
+    budget, spent, runs = found.total(), found.spent(), found.runs()
+    remaining = found.remaining()
+    if as_json:
+        document = {
+            "ledger": str(path),
+            "added": added,
+            "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
+            "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
+            "remaining": remaining,
+            "runs": [
+                {"run": run, "date": day, "epsilon": price.epsilon} for run, day, price in runs
+            ],
+        }
+        typer.echo(json.dumps(document, indent=2))
+        return
+    left = f"a run of about epsilon {remaining:.2g} still fits" if remaining else "no run fits"
+    lines = [
+        f"Ledger     {shown(path)}",
+        f"Budget     epsilon {budget.epsilon:g} at delta {budget.delta:g}, all runs together",
+        f"Spent      epsilon {epsilon_words(spent.epsilon)} ({spent.accountant})",
+        f"Remaining  {left}",
+        f"Runs       {len(runs)}",
+        *(
+            f"  {day}  {shown(run)}  epsilon {epsilon_words(price.epsilon)} alone"
+            for run, day, price in runs
+        ),
+    ]
+    if add is not None:
+        lines.append(
+            f"Added: {shown(add)}." if added else f"{shown(add)} was in this ledger already."
+        )
+    typer.echo("\n".join(map(wrapped, lines)))
+
+
+def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> bool:
+    """Charge a finished run to a shared ledger, once.
+
+    Args:
+        path: The ledger; it is made, with the run in it, if it is not there.
+        run: The run's folder.
+        total: The total for a new ledger; None or the same for an existing one.
+        same_data: Whether the user confirms that the records are those of the ledger.
+
+    Returns:
+        False if the run was in the ledger already: nothing was charged.
+
+    Raises:
+        BudgetError: The run does not fit; the ledger is as it was.
+        UsageError: The run is not finished, does not verify, cost nothing, or was made before a run
+            of the ledger; or the user has not confirmed the records.
+
+    Cost: the run's whole privacy cost, to the ledger. No record is read.
+    """
+    from pasearch.results import digest, events_of, read_document
+    from pasearch.runs.folder import RunFolder
+    from pasearch.runs.shared_ledger import SharedLedger
+    from pasearch.verification.verify import verify
+
+    folder = RunFolder.open(run.parent if run.name == "release" else run, finished=True)
+    document = read_document(folder.path)
+    if document["dataset"]["declared_public"]:
+        raise UsageError(f"{shown(run)} read data that was declared public: it has no cost to add.")
+    if problems := verify(folder.path)[1]:
+        raise UsageError(f"{shown(run)} does not verify, so it is not added:", *problems)
+    # A run with --ledger has the name that it has there; of any other its result is the name.
+    reserved = folder.private / "reserved"
+    name = reserved.read_text(encoding="utf-8") if reserved.exists() else ""
+    name = name or digest((folder.release / "result.json").read_bytes())[:32]
+    events, n = events_of(document), document["dataset"]["n"]
+    total = None if total is None else total.resolve(n, "The delta of `ledger_budget=`")
+    if path.exists():
+        known = [each for each, _, _ in SharedLedger.open(path, total).runs()]
+        if name in known:
+            return False
+        if known and not same_data:
+            raise UsageError(
+                f"{shown(path)} holds runs already, and nothing in it tells whose records they "
+                "read: a fingerprint of the records would be a function of private values that no "
+                "budget pays for. Give --same-data to confirm that this run read the same records, "
+                "and was made after the runs that are in the ledger."
+            )
+    found = SharedLedger.forecast(path, total, events, n)
+    if not found.fits:
+        raise BudgetError(
+            f"{shown(run)} does not fit into {shown(path)}, so it was not added: all runs together "
+            f"would cost epsilon {found.after:.4g}, and the total is {found.total.epsilon:g}, at "
+            f"delta {found.total.delta:g}. This ledger does not cover what the run has released. "
+            "Begin another ledger with a larger --ledger-budget, and add all finished runs to it, "
+            "from the oldest to the newest."
+        )
+    day = datetime.fromtimestamp(folder.started, UTC).date().isoformat()
+    SharedLedger.begin(path, total, name, events, n, day=day)
+    return True

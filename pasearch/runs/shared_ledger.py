@@ -1,0 +1,631 @@
+"""The shared ledger of a data set (`ledger=`): one total (epsilon, delta) for all runs on it.
+
+    SharedLedger.begin("adult.ledger", Budget(4.0, 1e-6), run_id, {"train": ..., "test": ...}, n)
+    # or BudgetError: nothing was read, and nothing written
+
+Each run is charged its whole plan before it reads a record. Whoever plans a run has seen what the
+earlier ones released, so the runs are chosen adaptively, and the privacy cost of a plan that is
+fixed in advance is no bound for them. Instead, run i is bounded by its privacy profile, cut at a
+failure probability d_i,
+
+    t_i(e) = (delta_i(e) - d_i)+ / (1 - d_i),     d_i = delta / (4 i (i + 1)), summing to delta / 4
+    r_i(a) = log(1 + a (a-1) int_0^inf (exp((a-1) e) + exp(-a e)) t_i(e) de) / (a-1)
+
+    epsilon = min over orders a of sum r_i(a) + log(1 - 1/a) - log(a delta_a) / (a-1),
+              the delta_a summing to 5 delta / 8; or sum r_i(inf), r_i(inf) where t_i ends
+
+and the first run alone costs its own price (at delta / 8 once there is a second).
+
+Sources: Feldman and Zrnic 2021 (the filter of one order), Rogers et al. 2016 (failures add up),
+Sason and Verdu 2016 (moments of a profile). Proof: docs/guarantees/shared-ledger.md.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pasearch.accounting.accountants import Price, delta_for, price
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.checks import fraction, whole
+from pasearch.accounting.events import (
+    Event,
+    Gaussian,
+    Geometric,
+    NoRelease,
+    Worst,
+    from_json,
+    parts,
+    to_json,
+)
+from pasearch.accounting.profiles import Array, Profile
+from pasearch.errors import BudgetError, UsageError
+from pasearch.files import MOST_JSON, parse_json
+from pasearch.runs.folder import linked_draft, sync_folder
+from pasearch.runs.ledger import append_only, check_form, kind_of_file, transaction
+
+# --- the privacy cost of adaptively chosen runs ---
+
+# Few orders, as they share delta: each further one costs log(count) / (order - 1).
+ORDERS: Array = np.array([1.5, 2, 3, 4, 6, 8, 11, 16, 23, 32, 64, 256])
+FIRST, FAILURES = 1 / 8, 1 / 4  # shares of delta; the orders have the rest
+SAMPLES, CELLS = 120, 2000  # points of a profile, and cells of its integral
+MOST_LOSS = 500.0  # largest epsilon whose exp() is still a number
+
+ROOM = 1.02
+"""Factor of `total_for` above the cost of the runs, so that other runs of that budget fit too."""
+
+Run = tuple[Event, Array]
+"""The event of one run, and its `loss_curve`."""
+
+
+def worst(events: Mapping[str, Event]) -> Event:
+    """Return the worst partition of a run, independent of the partitions' names and order."""
+    by_text = {json.dumps(to_json(event), sort_keys=True): event for event in events.values()}
+    private = [by_text[text] for text in sorted(by_text) if parts(by_text[text])]
+    if len(private) < 2:
+        return private[0] if private else NoRelease()
+    return Worst(events=tuple(private))
+
+
+def failure(number: int, delta: float) -> float:
+    """Return the failure probability d of run `number` = 1, 2, ...: delta/4 over all runs."""
+    return FAILURES * delta / (number * (number + 1))
+
+
+def adaptive_price(runs: list[Run], delta: float) -> Price:
+    """Return the total privacy cost of adaptively chosen runs (fully adaptive composition).
+
+    Guarantee: if runs go on only while this is at most a fixed epsilon, then everything that they
+    release is (epsilon, delta)-DP.
+
+    Args:
+        runs: Each run's event and its `loss_curve` at its `failure`, in the order of the runs.
+        delta: The total's delta, strictly between 0 and 1.
+    """
+    if not runs:
+        return Price(epsilon=0.0, delta=delta, accountant="nothing released")
+    first = runs[0][0]
+    if len(runs) == 1:
+        return price(first, delta)
+    moments = (1 - FIRST - FAILURES) * delta / len(ORDERS)
+    curve = np.sum([curve for _, curve in runs], axis=0)
+    epsilons = curve[:-1] + np.log1p(-1 / ORDERS) - np.log(moments * ORDERS) / (ORDERS - 1)
+    # The first run was admitted by its own price, so it needs a share of delta of its own.
+    epsilon = max(price(first, FIRST * delta).epsilon, min(float(np.min(epsilons)), curve[-1]))
+    return Price(
+        epsilon=float(epsilon), delta=delta, accountant=f"Renyi filter over {len(runs)} runs"
+    )
+
+
+def loss_curve(event: Event, failure: float) -> Array:
+    """Return the Renyi divergences of a run, outside of an event of probability `failure`.
+
+    Guarantee: in both directions, upper bounds: the profile is sampled from above, a chord is
+    above a convex curve, and each cell of the integral takes its larger end.
+
+    Args:
+        event: Everything that the run releases.
+        failure: Probability strictly between 0 and 1.
+
+    Returns:
+        (orders + 1,) bounds at ORDERS and, last, on the loss itself, 0 or above; all infinite where
+        the profile does not reach `failure`.
+    """
+    return _loss_curve(event, failure).copy()
+
+
+@lru_cache(maxsize=256)  # a run, its resume and its check ask for the same
+def _loss_curve(event: Event, failure: float) -> Array:
+    if not parts(event):
+        return np.zeros(len(ORDERS) + 1)
+    # Any epsilon at which the profile is at most `failure` may end the curve. The second share is
+    # for a run that was made without a ledger: its additive delta may be 80 % of the first failure.
+    ends = (price(event, share * failure).epsilon for share in (0.5, 0.95))
+    top = next((each for each in ends if each < MOST_LOSS), math.inf)
+    if not top > 0:
+        return np.zeros(len(ORDERS) + 1)
+    if not top < MOST_LOSS:
+        return np.full(len(ORDERS) + 1, np.inf)
+    profile = Profile.sampled(
+        lambda points: np.array([delta_for(event, float(e)) for e in points]),
+        np.linspace(0.0, top, SAMPLES),
+    )
+    if not profile.at(top) <= failure:  # a delta below what floats resolve
+        return np.full(len(ORDERS) + 1, np.inf)
+    ends = np.linspace(0.0, top, CELLS + 1)
+    # The integral of r_i(a), for a profile that is at most `cut[i]` in cell i.
+    cut = np.clip((profile.at(ends[:-1]) - failure) / (1 - failure), 0.0, 1.0)
+    a, width = ORDERS[:, None], np.diff(ends)
+    with np.errstate(divide="ignore"):
+        logs = np.log(cut)
+    rising = (a - 1) * ends[1:] + np.log(-np.expm1(-(a - 1) * width) / (a - 1))
+    falling = -a * ends[:-1] + np.log(-np.expm1(-a * width) / a)
+    integral = logsumexp(np.concatenate([logs + rising, logs + falling], axis=1), axis=1)
+    divergences = np.logaddexp(0.0, np.log(ORDERS * (ORDERS - 1)) + integral) / (ORDERS - 1)
+    return np.append(np.minimum(divergences, top), top)
+
+
+def total_for(runs: Sequence[Mapping[str, Event]], delta: float) -> float:
+    """Return a total epsilon that has room for these runs, and little more.
+
+    Guarantee: a shared ledger of that total admits the runs, one after another.
+
+    Args:
+        runs: Events of each run, by partition; one run or more.
+        delta: The total's delta, strictly between 0 and 1.
+
+    Returns:
+        The cost times `ROOM`, rounded up to two digits; infinite where there is no bound.
+    """
+    events = [worst(each) for each in runs]
+    curves = [(x, loss_curve(x, failure(i, delta))) for i, x in enumerate(events, start=1)]
+    epsilon = ROOM * adaptive_price(curves, delta).epsilon
+    if not 0.0 < epsilon < math.inf:
+        return epsilon
+    digit = 10.0 ** (math.floor(math.log10(epsilon)) - 1)
+    return float(f"{math.ceil(epsilon / digit) * digit:.2g}")
+
+
+# --- the file ---
+
+APPLICATION = int.from_bytes(b"PASA", "big")
+VERSION = 1
+PATIENCE = 30.0  # seconds to wait for another run's transaction
+
+_SCHEMA = (
+    f"PRAGMA application_id = {APPLICATION}",
+    f"PRAGMA user_version = {VERSION}",
+    "CREATE TABLE total (epsilon REAL NOT NULL, delta REAL NOT NULL)",
+    """CREATE TABLE runs (
+        number INTEGER PRIMARY KEY, run TEXT NOT NULL UNIQUE, day TEXT NOT NULL,
+        n INTEGER NOT NULL, events TEXT NOT NULL, curve TEXT NOT NULL) WITHOUT ROWID""",
+)
+_SEAL = (
+    "CREATE TRIGGER fixed_total BEFORE INSERT ON total "
+    "BEGIN SELECT RAISE(ABORT, 'the total is fixed'); END",
+    "CREATE TRIGGER no_replacement BEFORE INSERT ON runs WHEN NEW.number IS NOT "
+    "(SELECT count(*) + 1 FROM runs) OR EXISTS (SELECT 1 FROM runs WHERE run = NEW.run) "
+    "BEGIN SELECT RAISE(ABORT, 'append only'); END",
+    *append_only("total", "runs"),
+)
+_INSERT = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)"
+
+SHARED = "The runs share that delta, so their epsilons add up only roughly. "
+"""Why two runs together may cost a little more than the sum of what each costs alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The effect of a planned run on a shared ledger; nothing is reserved.
+
+    Args:
+        total: Budget of all runs.
+        before: Epsilon that the earlier runs have spent.
+        count: Number of earlier runs.
+        alone: Epsilon of this run alone, at the total's delta.
+        after: Epsilon of all runs, this one included.
+        left: Approximate epsilon of one more run that would still fit then; 0 if none does.
+    """
+
+    total: Budget
+    before: float
+    count: int
+    alone: float
+    after: float
+    left: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the run would be reserved."""
+        return self.after <= self.total.epsilon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedLedger:
+    """The privacy cost of all runs on one data set: a file that any number of runs share.
+
+    Guarantee: all releases of the runs reserved here, together, are (epsilon, delta)-DP at the
+    file's total, though each run is planned after seeing the ones before or while they go on; no
+    run is reserved beyond it; a reservation is on disk when `reserve` returns. Processes and
+    threads may share the path; a copy of this value is the same ledger. One file is one data
+    set: another path is another ledger, which knows nothing of this one.
+
+    Args:
+        path: The file. Use `open`, which makes or checks it.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path).absolute())
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], budget: Budget | None = None) -> SharedLedger:
+        """Open a data set's shared ledger; make it if there is none.
+
+        Args:
+            path: The file, in a folder that exists.
+            budget: The total with a decided delta (`Budget.resolve`), for a new file; for an
+                existing one the same total or None. A delta of None agrees with any.
+
+        Raises:
+            UsageError: A new file without a total, another total than the file's, or no such file.
+
+        Cost: nothing.
+        """
+        ledger = cls(path=Path(path))
+        if not os.path.lexists(ledger.path):
+            _create(ledger.path, _decided(path, budget))
+        total = ledger.total()
+        if budget is not None and (
+            budget.epsilon != total.epsilon or budget.delta not in (None, total.delta)
+        ):
+            raise UsageError(
+                f"{ledger.path} has the total {_shown(total)}, and {_shown(budget)} was given: "
+                "a total is fixed when the file is made. Give that one, or none."
+            )
+        return ledger
+
+    @classmethod
+    def begin(
+        cls, path: str | os.PathLike[str], budget: Budget | None, run_id: str,
+        events: Mapping[str, Event], n: int, *, day: str | None = None,
+    ) -> Price:  # fmt: skip
+        """Reserve a run's whole plan, as `reserve`; if there is no file, make one that holds it.
+
+        Guarantee: the same as of `reserve`, and a file always has a run in it: a first run that
+            does not fit, or a crash, leaves no file.
+
+        Args:
+            path: The file, in a folder that exists.
+            budget: The total, as for `open`.
+            run_id: Name of the run, as for `reserve`.
+            events: Everything the run will be charged, by partition.
+            n: Number of records, null records included.
+            day: UTC date of a run that is finished already, as for `reserve`.
+
+        Raises:
+            BudgetError: As for `reserve`.
+            UsageError: As for `open` and `reserve`.
+
+        Cost: the same as of `reserve`.
+        """
+        if not os.path.lexists(path):
+            ledger, total = cls(path=Path(path)), _decided(path, budget)
+            plan, n = _plan(run_id, events), whole("n", n)
+            _check_total(total, n, ledger.path)
+            run = ledger._fitting(worst(events), [], total)
+            if _create(ledger.path, total, _row(1, run_id, day or _today(), n, plan, run)):
+                return adaptive_price([run], fraction("delta", total.delta))
+        return cls.open(path, budget).reserve(run_id, events, n, day=day)
+
+    @classmethod
+    def forecast(
+        cls, path: str | os.PathLike[str], budget: Budget | None, events: Mapping[str, Event],
+        n: int,
+    ) -> Forecast:  # fmt: skip
+        """Compute the effect of a run on the ledger, or on a new one; nothing is written.
+
+        Args:
+            path: The file, in a folder that exists.
+            budget: The total, as for `open`.
+            events: Everything the run would be charged, by partition.
+            n: Number of records, null records included.
+
+        Raises:
+            UsageError: As for `open` and `reserve`.
+
+        Cost: nothing.
+        """
+        runs: list[Run] = []
+        if os.path.lexists(path):
+            total, _, runs = cls.open(path, budget)._read()
+        else:
+            total = _decided(path, budget)
+        _check_total(total, whole("n", n), Path(path))
+        delta, event = fraction("delta", total.delta), worst(events)
+        run = event, loss_curve(event, failure(len(runs) + 1, delta))
+        after = adaptive_price([*runs, run], delta).epsilon
+        return Forecast(
+            total=total, before=adaptive_price(runs, delta).epsilon, count=len(runs),
+            alone=price(event, delta).epsilon, after=after,
+            left=_room([*runs, run], total) if after <= total.epsilon else 0.0,
+        )  # fmt: skip
+
+    def total(self) -> Budget:
+        """Return the budget of all runs together."""
+        return self._read()[0]
+
+    def reserve(
+        self, run_id: str, events: Mapping[str, Event], n: int, *, day: str | None = None
+    ) -> Price:
+        """Reserve a run's whole plan, durably, before it reads a record.
+
+        Args:
+            run_id: Names this run and no other: 128 random bits drawn for it, say, not a folder's
+                name. The same id with the same plan is the run resumed, and costs nothing.
+            events: Everything the run will be charged, by partition.
+            n: Number of records of its data, public; the total's delta must be below 1/n.
+            day: UTC date (ISO 8601) on which a finished run began; None is a run that begins now.
+
+        Returns:
+            The cost of all runs now, at the total's delta.
+
+        Raises:
+            BudgetError: It does not fit, or the id stands for another plan. Nothing was reserved.
+            UsageError: An argument has no meaning, an event no price, the file is in use, or
+                a run of a later day is in it already.
+
+        Cost: the worst partition of the run, once per id: a record is in one partition of a run.
+        """
+        plan, n = _plan(run_id, events), whole("n", n)
+        with _exclusive(self.path) as connection:
+            total, rows, runs = _contents(connection, self.path)
+            _check_total(total, n, self.path)
+            stored = {row["run"]: (row["events"], row["n"]) for row in rows}
+            if stored.get(run_id, (plan, n)) != (plan, n):
+                raise BudgetError(
+                    f"Run {run_id!r} is reserved in {self.path} with another plan: give a new run "
+                    "an id of its own, or resume with the plan it began with."
+                )
+            if run_id not in stored:
+                if day is not None and rows and day < rows[-1]["day"]:
+                    raise UsageError(
+                        f"The run began on {day}, and {self.path} holds a run of "
+                        f"{rows[-1]['day']} already: the cost of adaptively chosen runs needs them "
+                        "in the order in which they were made. Begin another ledger, and add the "
+                        "finished runs to it from the oldest to the newest."
+                    )
+                runs.append(self._fitting(worst(events), runs, total))
+                row = _row(len(runs), run_id, day or _today(), n, plan, runs[-1])
+                connection.execute(_INSERT, row)
+            after = adaptive_price(runs, fraction("delta", total.delta))
+        # Also for a resumed run: the process that inserted it may have died just before this.
+        sync_folder(self.path.parent)
+        return after
+
+    def _fitting(self, event: Event, before: list[Run], total: Budget) -> Run:
+        """Return the run with its curve; raise a BudgetError if the total has no room for it."""
+        delta = fraction("delta", total.delta)
+        run = event, loss_curve(event, failure(len(before) + 1, delta))
+        after = adaptive_price([*before, run], delta)
+        if after.epsilon <= total.epsilon:
+            return run
+        earlier = together = ""
+        if before:
+            runs = "run before has" if len(before) == 1 else f"{len(before)} runs before have"
+            earlier = f"the {runs} spent epsilon {adaptive_price(before, delta).epsilon:.4g}, "
+            together = f"together they would cost {after.epsilon:.4g}, "
+        left = _room(before, total)
+        room = "Hardly anything fits any more: use what earlier runs have released."
+        if left:
+            rest = "; or use what earlier runs have released." if before else "."
+            room = f"A run of about epsilon {left:.2g} would still fit{rest}"
+        raise BudgetError(
+            f"This run does not fit into {self.path}: {earlier}this one costs "
+            f"{price(event, delta).epsilon:.4g} alone, {together}and the total is "
+            f"{total.epsilon:g} (all at delta {delta:g}). {SHARED * bool(before)}Nothing was read. "
+            f"{room}"
+        )
+
+    def spent(self) -> Price:
+        """Return the cost of all reserved runs together, at the total's delta.
+
+        The guarantee is the total. This figure tells what is left; as it depends on which runs were
+        planned, it is not itself an (epsilon, delta) that was promised in advance.
+        """
+        total, _, runs = self._read()
+        return adaptive_price(runs, fraction("delta", total.delta))
+
+    def remaining(self) -> float:
+        """Return the approximate epsilon of one more run that still fits; 0 if none does."""
+        total, _, runs = self._read()
+        return _room(runs, total)
+
+    def runs(self) -> list[tuple[str, str, Price]]:
+        """Return (run id, UTC date, price alone at the total's delta), in the order reserved."""
+        total, rows, runs = self._read()
+        return [
+            (row["run"], row["day"], price(event, fraction("delta", total.delta)))
+            for row, (event, _) in zip(rows, runs, strict=True)
+        ]
+
+    def _read(self) -> tuple[Budget, list[sqlite3.Row], list[Run]]:
+        with _exclusive(self.path) as connection:
+            return _contents(connection, self.path)
+
+
+def _room(before: list[Run], total: Budget) -> float:
+    """Return the approximate epsilon of a run that still fits; 0 if none does.
+
+    The run is modelled as one Gaussian release for training and a pure one for its test score: with
+    the runs before, the second costs up to twice as much as the first.
+    """
+    delta = fraction("delta", total.delta)
+    fits, cost = 0.0, 0.0
+    low, high = 1e-2, 1e4  # noise multipliers: the smaller, the more expensive
+    for _ in range(12):
+        sigma = math.sqrt(low * high)
+        training = Gaussian(noise_multiplier=sigma)
+        epsilon = max(price(training, delta).epsilon, 1e-9)  # a large delta may pay for all of it
+        event = worst({"training": training, "test": Geometric(epsilon=epsilon)})
+        run = event, loss_curve(event, failure(len(before) + 1, delta))
+        if adaptive_price([*before, run], delta).epsilon <= total.epsilon:
+            high, fits, cost = sigma, sigma, epsilon
+        else:
+            low = sigma
+    return cost * 0.95 if fits and cost >= 0.01 else 0.0
+
+
+def _plan(run_id: object, events: object) -> str:
+    """Encode the run's events as JSON, after a check of the arguments."""
+    if not isinstance(run_id, str) or not run_id:
+        raise UsageError(f"run_id is {run_id!r}: expected a name that no other run has.")
+    named = isinstance(events, Mapping) and all(isinstance(x, str) and x for x in events)
+    if not isinstance(events, Mapping) or not events or not named:
+        raise UsageError(f"the run's events are {events!r}: expected them by partition's name.")
+    return json.dumps({name: to_json(event) for name, event in events.items()}, sort_keys=True)
+
+
+def _contents(
+    connection: sqlite3.Connection, path: Path
+) -> tuple[Budget, list[sqlite3.Row], list[Run]]:
+    """Return the total, the rows of the runs, and the runs; a UsageError if they make no sense."""
+    try:
+        rows = connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
+        if [row["number"] for row in rows] != list(range(1, len(rows) + 1)):
+            raise ValueError("a run is missing")
+        (found,) = connection.execute("SELECT epsilon, delta FROM total").fetchmany(2)
+        total = replace(Budget(*found), delta=fraction("delta", found["delta"]))
+        return total, rows, [_run(row) for row in rows]
+    except (UsageError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _damaged(path, error) from None
+
+
+def _run(row: sqlite3.Row) -> Run:
+    """Decode a run; a ValueError if its curve is no curve, because NaN would cost nothing."""
+    stored = parse_json(row["events"], "a run's events")
+    if not isinstance(stored, dict):
+        raise ValueError("a run without events")
+    event = worst({name: from_json(each) for name, each in stored.items()})
+    curve = np.array(parse_json(row["curve"], "a run's curve"), dtype=float)
+    if curve.shape != (len(ORDERS) + 1,) or not (curve >= 0).all():
+        raise ValueError("a run whose divergences are no numbers, 0 or above")
+    return event, curve
+
+
+def _row(number: int, run_id: str, day: str, n: int, plan: str, run: Run) -> tuple[object, ...]:
+    return number, run_id, day, n, plan, json.dumps(run[1].tolist())
+
+
+def _today() -> str:
+    """Return the UTC date: the day reveals nothing that a card does not."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def _shown(budget: Budget) -> str:
+    delta = "" if budget.delta is None else f", delta {budget.delta!r}"
+    return f"epsilon {budget.epsilon!r}{delta}"
+
+
+def _damaged(path: Path, error: object) -> UsageError:
+    return UsageError(
+        f"{path} is damaged ({error}), so nothing was reserved. What the runs before have spent "
+        "can no longer be told from it: do not begin a new file for these data as if there had "
+        "been none."
+    )
+
+
+def _check_total(total: Budget, n: int, path: Path) -> None:
+    """Refuse a total whose delta is 1/n or more for this data."""
+    try:
+        total.resolve(n)
+    except UsageError:
+        raise UsageError(
+            f"The ledger {path} has a total delta of {total.delta:g}, which for {n:,} records must "
+            f"be below 1/n = {1 / n:g}: begin another ledger for them."
+        ) from None
+
+
+def _decided(path: str | os.PathLike[str], budget: Budget | None) -> Budget:
+    """Return the total of a new file, which must be whole."""
+    if isinstance(budget, Budget) and budget.delta is not None:
+        return budget
+    raise UsageError(
+        f"{Path(path).absolute()} is missing, and {budget!r} decides no total for a new one: give "
+        "the total epsilon and delta of the data set (Budget(...).resolve(n) decides delta)."
+    )
+
+
+def _create(path: Path, budget: Budget, first: tuple[object, ...] | None = None) -> bool:
+    """Make the file, complete.
+
+    Args:
+        path: The file.
+        budget: The total.
+        first: The row of its first run; None makes it without.
+
+    Returns:
+        False if another process has made the file meanwhile: then that one stays.
+    """
+    try:
+        with linked_draft(path) as draft, _exclusive(draft, checked=False) as connection:
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.execute("INSERT INTO total VALUES (?, ?)", (budget.epsilon, budget.delta))
+            if first is not None:
+                connection.execute(_INSERT, first)
+            for statement in _SEAL:
+                connection.execute(statement)
+    except FileExistsError:
+        sync_folder(path.parent)
+        return False
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be made ({error.strerror}): give a file in a folder of yours, on a "
+            "local disk."
+        ) from None
+    return True
+
+
+@contextmanager
+def _exclusive(path: Path, *, checked: bool = True) -> Iterator[sqlite3.Connection]:
+    """Open the file, alone, for a block; commit all of the block, or nothing of it.
+
+    The connection is the block's own, so no lock outlives it. (The file must not be opened and
+    closed by hand in a process that uses it: on POSIX that would drop the lock.)
+    """
+    connection = None
+    try:
+        connection = sqlite3.connect(
+            f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=PATIENCE
+        )
+        connection.row_factory = sqlite3.Row
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_JSON)
+        for pragma in ("synchronous = FULL", "fullfsync = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+        with transaction(connection):
+            if checked:
+                _check(connection, path)
+            yield connection
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_FULL:  # what was spent is safe: make room, and it goes on
+            raise
+        if code == sqlite3.SQLITE_BUSY:
+            raise UsageError(
+                f"{path} was in use by other runs for {PATIENCE:g} seconds, so nothing was "
+                "reserved: try again when they have planned."
+            ) from None
+        raise UsageError(
+            f"{path} cannot be used as a shared ledger ({error}). What was spent is not known, so "
+            "nothing was reserved: put back its newest copy. If there is none, treat its whole "
+            "budget as spent."
+        ) from None
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    if kind_of_file(connection) != (APPLICATION, VERSION):
+        raise UsageError(
+            f"{path} is no shared ledger of this version: expected a ledger of runs, as `ledger=` "
+            "makes it. Give the file that was made for this data set."
+        )
+    try:
+        check_form(connection, (*_SCHEMA, *_SEAL))
+    except (UsageError, sqlite3.Error) as error:
+        raise _damaged(path, error) from None
