@@ -546,19 +546,19 @@ MUTANTS = (
         "check: a line read from the records does not say so",
         "[first + FROM_RECORDS * ((column, key) in read), *others]",
         "[first, *others]",
-        "data/test_check.py",
+        "curator/test_check.py",
     ),
     Mutant(
         "check: codes with leading zeros are numbers",
         'return "number" if self.numeric and not self.coded else "category"',
         'return "number" if self.numeric else "category"',
-        "data/test_check.py",
+        "curator/test_check.py",
     ),
     Mutant(
         "units: their factors are left out",
         "(rest.strip(), factor * by)",
         "(rest.strip(), factor)",
-        "data/test_check.py",
+        "curator/test_check.py",
     ),
     Mutant(
         "lines: a quotation mark joins two lines",

@@ -36,6 +36,7 @@ LAYERS = [
     {"results", "doubts", "effects", "report", "onnx_export", "onnx_tables"},
     {"estimator"},
     {"displays"},
+    {"curator"},
     {"api"},
     {"verification"},
     {"sklearn_api"},
@@ -112,6 +113,19 @@ def test_imports_point_down():
 
 
 @pytest.mark.contract
+def test_only_the_command_and_the_api_import_the_curators_check():
+    """It shows values of private data."""
+    importers = {
+        part_of(file)
+        for file in FILES
+        for other in GRAPH[file]
+        if part_of(other) == "curator" != part_of(file)
+    }
+    assert "cli" in importers
+    assert importers <= {"cli", "api"}
+
+
+@pytest.mark.contract
 def test_no_files_import_each_other():
     assert not circles_of(GRAPH)
     assert PACKAGE / "runs" / "compiled.py" in GRAPH[PACKAGE / "runs" / "normals.py"], "by its name"
@@ -148,7 +162,7 @@ def test_the_form_of_a_table_needs_neither_torch_nor_pandas_nor_pyarrow():
     code = (
         "import sys\n"
         "import pasearch.data.sources, pasearch.data.tables\n"
-        "import pasearch.data.front_ends, pasearch.data.check, pasearch.data.estimation\n"
+        "import pasearch.data.front_ends, pasearch.curator.check, pasearch.data.estimation\n"
         "import pasearch.spaces.portfolio\n"
         "print(sorted({'torch', 'pandas', 'pyarrow', 'sklearn', 'optuna'} & set(sys.modules)))"
     )

@@ -29,7 +29,7 @@ import io, json, resource, sys, time, traceback
 from contextlib import redirect_stderr, redirect_stdout
 import sklearn.datasets, torch, torchvision
 import pasearch.api.search, pasearch.cli, pasearch.api.features, pasearch.report.plan, optuna
-import pasearch.results, PIL.Image, pasearch.data.check, pasearch.training.screening
+import pasearch.results, PIL.Image, pasearch.curator.check, pasearch.training.screening
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -164,7 +164,7 @@ def export(
 
 def _misread(result: Result, records: Any, data: Path) -> list[str]:
     """Return in words what the model does not understand of new records of a table."""
-    from pasearch.data.misread import misread
+    from pasearch.cli.prediction_warnings import describe_unread_cells
     from pasearch.data.sources import rows_above
     from pasearch.data.tables import TableSchema
     from pasearch.results import FeatureResult
@@ -173,7 +173,7 @@ def _misread(result: Result, records: Any, data: Path) -> list[str]:
     if not isinstance(schema, TableSchema):
         return []
     used = result.columns if isinstance(result, FeatureResult) else None
-    return misread(schema, records, used, rows_above(data, schema))
+    return describe_unread_cells(schema, records, used, rows_above(data, schema))
 
 
 def _csv(result: Result, records: Any, names: list[str] | None, *, probabilities: bool) -> str:
@@ -185,7 +185,7 @@ def _csv(result: Result, records: Any, names: list[str] | None, *, probabilities
         names: Of the records, which become the first column; None: there is no such column.
         probabilities: Whether each class has a column.
     """
-    from pasearch.data.misread import readable
+    from pasearch.cli.prediction_warnings import readable
 
     header, columns = ["prediction"], [result.predict(records)]
     if probabilities:

@@ -221,7 +221,7 @@ def check(
     What it prints is private: it shows values, and no budget pays for it.
     """
     check_new_file(propose, "propose")
-    from pasearch.data.check import check_table
+    from pasearch.curator.check import check_table
     from pasearch.data.tables import TableSchema
     from pasearch.files import write_new
 

@@ -572,7 +572,7 @@ FUNCTIONS = {
     "features": "select_features",
     "plan arch": "plan_architecture_search",
     "crossover": "measure_crossover",
-    CHECK: "pasearch.data.check.check_table",
+    CHECK: "pasearch.curator.check.check_table",
 }
 """What does a command's work in Python."""
 

@@ -19,10 +19,10 @@ from PIL import Image, ImageFile
 from pasearch.accounting.budget import Budget
 from pasearch.api.search import plan_architecture_search, search_architecture
 from pasearch.cli import main
+from pasearch.cli.prediction_warnings import readable
 from pasearch.data import image_folder
 from pasearch.data.built_in import TORCHVISION_SETS
 from pasearch.data.image_folder import IMAGE_SIDE
-from pasearch.data.misread import readable
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.sources import load_dataset, new_records, record_names

@@ -16,8 +16,8 @@ import pytest
 
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import of_frame
+from pasearch.curator.check import check_table
 from pasearch.data.cells import as_numbers, as_text, count_texts
-from pasearch.data.check import check_table
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.parquet_cells import Numbers

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from pasearch.api.request import SearchRequest
 from pasearch.cli import main
-from pasearch.data.check import check_table
+from pasearch.curator.check import check_table
 from pasearch.data.column import Column
 from pasearch.data.compressed import stem
 from pasearch.data.csv_file import read_table, row_faults

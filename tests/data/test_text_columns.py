@@ -20,9 +20,9 @@ from csv_rows import read_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasearch.curator.check import check_table
 from pasearch.data import text_columns as module
 from pasearch.data.cells import as_numbers, as_text, count_texts
-from pasearch.data.check import check_table
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.estimation import SchemaEstimate, read_free

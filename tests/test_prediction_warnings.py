@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pasearch.cli.prediction_warnings import MAX_LISTED_ROWS, describe_unread_cells
 from pasearch.data.column import Column
-from pasearch.data.misread import SHOWN, misread
 from pasearch.data.tables import TableSchema
 
 SCHEMA = TableSchema(
@@ -26,13 +26,13 @@ GOOD = (40, "Bern", "2010-05-01", None)
 
 def told(*rows: tuple[Any, ...], used: list[str] | None = None) -> list[str]:
     frame = pd.DataFrame(list(rows), columns=["age", "city", "since", "note"], dtype=object)
-    return misread(SCHEMA, frame.to_numpy(), used)
+    return describe_unread_cells(SCHEMA, frame.to_numpy(), used)
 
 
 @pytest.mark.unit
 def test_nothing_is_said_of_what_was_understood():
     assert told(GOOD, (18, "Basel", "2000-01-01", "x"), (89, "Bern", "2020-12-31", 3)) == []
-    assert misread(SCHEMA, np.array([GOOD], object)) == []
+    assert describe_unread_cells(SCHEMA, np.array([GOOD], object)) == []
 
 
 @pytest.mark.unit
@@ -63,7 +63,7 @@ def test_records_are_counted_once_and_only_some_named():
     lines = told(*(20 * [bad]), GOOD)
     assert lines[0].startswith("20 of 21 rows")
     assert len(lines) == 3
-    assert all(line.endswith(f"and {20 - SHOWN} more)") for line in lines[1:])
+    assert all(line.endswith(f"and {20 - MAX_LISTED_ROWS} more)") for line in lines[1:])
 
 
 @pytest.mark.unit

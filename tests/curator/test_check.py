@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasearch.data.check import CheckReport, check_table
+from pasearch.curator.check import CheckReport, check_table
+from pasearch.curator.column_profile import MAX_CATEGORIES, outwards
+from pasearch.curator.problems import MAX_LISTED_ROWS, Problem
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
-from pasearch.data.problems import SHOWN, Problem
-from pasearch.data.proposals import MOST_CATEGORIES, outwards
 from pasearch.data.schema_file import FROM_RECORDS
 from pasearch.data.sources import load_dataset
 from pasearch.data.tables import TableSchema
@@ -155,7 +155,7 @@ class TestProposal:
         report = check(tmp_path, rows)
         categories = report.proposed.columns[3].categories
         assert categories is not None
-        assert (len(categories), categories[-1]) == (MOST_CATEGORIES, "most")
+        assert (len(categories), categories[-1]) == (MAX_CATEGORIES, "most")
         assert list(categories) == sorted(categories)
         found(report, "work", "101 different values")
 
@@ -329,7 +329,7 @@ class TestProblems:
         for i in range(50):
             rows[i][3] = f"job{i}"
         problems = [p for p in check(tmp_path, rows, declared(WORK)).problems if p.column == "work"]
-        assert len(problems) == SHOWN + 1
+        assert len(problems) == MAX_LISTED_ROWS + 1
         assert "30 more values" in problems[-1].what
 
     @pytest.mark.unit
@@ -549,7 +549,7 @@ class TestReport:
         for row in rows[:45]:
             row[1] = "?"
         problem = found(check(tmp_path, rows), "age", "missing")
-        assert (len(problem.rows), problem.count) == (SHOWN, 45)
+        assert (len(problem.rows), problem.count) == (MAX_LISTED_ROWS, 45)
         assert problem.text().startswith("column 'age': missing (45 rows: 2, 3, 4, ")
         assert problem.text().endswith("20, 21, ...)")
 

@@ -1,8 +1,8 @@
-"""What a trained model does not understand of new records, in words for whoever has them.
+"""Warnings about cells of new records that a trained model does not understand.
 
-A cell that is missing, or that cannot be read, is encoded as missing; a number beyond its bounds as
-the bound. No value stops a prediction, so somebody has to say it. Of a row that cannot be told
-apart into cells nothing is predicted. Rows are numbered as `pasearch check` does it.
+A cell that is missing or unparseable is encoded as missing, a number beyond its bounds as the
+bound. No value stops a prediction, so these warnings report it. A row that cannot be split into
+cells gets no prediction. Rows are numbered as in `pasearch check`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from pasearch.data.schema import needed
 from pasearch.data.tables import TableSchema
 from pasearch.data.text_columns import TextTable
 
-SHOWN = 5
-"""How many rows a line names."""
+# Rows that a line names.
+MAX_LISTED_ROWS = 5
 
 
-def misread(
+def describe_unread_cells(
     schema: TableSchema, cells: TableCells, used: Collection[str] | None = None, above: int = 0
 ) -> list[str]:
-    """Return a line for all records, and one a column and reason; none where all was understood.
+    """Describe the unread cells: a line for all records, then one per column and reason.
 
     Args:
-        schema: What the model was trained under.
-        cells: New records, (rows, columns), as of `TableSchema.encode`.
-        used: The columns that the model looks at; None: all.
-        above: How many rows the file has above its records: 1 of one with a header.
+        schema: The schema that the model was trained under.
+        cells: New records, (rows, columns).
+        used: Names of the columns that the model uses; None: all.
+        above: Number of rows that the file has above its records: 1 if it has a header.
     """
     known = readable(cells)
     concerned, told = np.zeros(len(cells), bool), list[str]()
@@ -58,7 +58,7 @@ def misread(
 
 
 def readable(cells: TableCells) -> np.ndarray:
-    """Return which records could be read, bool, (rows,): rows of a table, or images."""
+    """Find the records that could be read, bool, (rows,): rows of a table, or images."""
     if isinstance(cells, TextTable):
         return cells.present()
     if isinstance(cells, np.ma.MaskedArray):
@@ -68,7 +68,7 @@ def readable(cells: TableCells) -> np.ndarray:
 
 
 def _reasons(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
-    """Yield which cells are not understood, bool, (rows,), and why."""
+    """Yield the cells that are not understood, bool, (rows,), and the reason."""
     if column.kind == "category":
         codes, known = column.codes(cells), len(column.categories or ())
         yield codes == known, "no known category"
@@ -85,8 +85,8 @@ def _reasons(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
 
 
 def _named(which: np.ndarray, above: int) -> str:
-    """Name the first rows: the first record is 1, or as many more as stand above it."""
+    """Name the first rows: the first record is 1 plus the rows above it."""
     places = np.flatnonzero(which) + 1 + above
-    more = f" and {len(places) - SHOWN:,} more" if len(places) > SHOWN else ""
+    more = f" and {len(places) - MAX_LISTED_ROWS:,} more" if len(places) > MAX_LISTED_ROWS else ""
     word = "row" if len(places) == 1 else "rows"
-    return f"{word} {', '.join(f'{place:,}' for place in places[:SHOWN])}{more}"
+    return f"{word} {', '.join(f'{place:,}' for place in places[:MAX_LISTED_ROWS])}{more}"

@@ -1,0 +1,326 @@
+"""`pasearch check`: every problem of a table with its rows, and a schema to start from.
+
+It reads every value without a charge and names them: its output is for the curator's own eyes, on
+the curator's own machine. Nothing else in the program looks at a table in this way.
+
+Source: docs/rules.md, rule 13.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from pasearch.curator.column_profile import ColumnProfile
+from pasearch.curator.problems import Problem, column_problems, problem_at, table_problems
+from pasearch.data.cells import ColumnCells
+from pasearch.data.column import Column
+from pasearch.data.csv_file import read_table, row_faults, width_words
+from pasearch.data.lines import Fault
+from pasearch.data.numbers import PLAIN, NumberForm
+from pasearch.data.parquet_file import ParquetFile, read_parquet
+from pasearch.data.sources import rows_above, source_of
+from pasearch.data.tables import TableSchema
+from pasearch.data.text_columns import TextTable
+from pasearch.errors import UsageError
+from pasearch.shown import shown
+
+WARNING = (
+    "This shows private values. It is for whoever may see the records themselves: do not let it "
+    "leave this machine, and put nothing of it into a publication, a log or a message."
+)
+TOML_WARNING = """\
+# Proposed from the records themselves: PRIVATE until you have edited it. Replace every bound and
+# every category by what you would write down without the records (a code book, a law, a form), and
+# delete what you only know from them: what is missing is estimated privately, within the budget.
+# Then delete the next line: as long as it stands here, a run refuses this file.
+proposed = true
+"""
+# Fraction of unusable rows above which the report begins with them.
+MANY = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """Result of `check_table`: private.
+
+    Args:
+        path: The file.
+        n: Number of records.
+        first: Paragraph printed before everything else; empty if there is none.
+        problems: Those of the table first, then column by column in the file's order.
+        proposed: A complete schema, guessed from the records.
+        declared: The part of it that was declared beforehand.
+    """
+
+    path: Path
+    n: int
+    first: str = ""
+    problems: tuple[Problem, ...]
+    proposed: TableSchema
+    declared: TableSchema
+
+    def text(self) -> str:
+        """Render the report for a terminal, the warning before all values."""
+        found = [f"  {problem.text()}" for problem in self.problems] or ["  no problem found"]
+        head = f"{shown(self.path)}: {self.n:,} records, {self.proposed.describe()}"
+        before = [self.first, ""] if self.first else []
+        return "\n".join([*before, f"WARNING. {WARNING}", "", head, *found]) + "\n"
+
+    def toml(self) -> str:
+        """Render the proposed schema as a file to edit, the warning first."""
+        return f"{TOML_WARNING}\n{self.proposed.to_toml_text(self.declared)}"
+
+
+def check_table(
+    path: str | Path,
+    target: str | None = None,
+    schema: TableSchema | None = None,
+    *,
+    quotes: bool = True,
+    columns: str | Path | Sequence[str] | None = None,
+    separator: str | None = None,
+    regression: bool = False,
+) -> CheckReport:
+    """Check every value of a table's file, and propose a schema.
+
+    Args:
+        path: A CSV file (or a similar one), a Parquet file, or a folder of Parquet files.
+        target: Column to predict; the schema's, or the last one, if None.
+        schema: Declaration that the values are compared with; None: nothing is declared.
+        quotes: Whether quotation marks enclose cells of a CSV file.
+        columns: Names of the columns of a CSV file without a header.
+        separator: Separator of cells in a CSV file; found in the header if None.
+        regression: Whether the target is a number, whatever its values look like.
+
+    Raises:
+        UsageError: The file's form is bad, or does not fit the schema; no row can be read; a number
+            is to be predicted, and the schema declares something else.
+
+    Cost: none is charged, because nothing is released: the report is private.
+    """
+    path = Path(path)
+    source = source_of(str(path))
+    if source is not None and "schema" not in source.uses:
+        told = "All that a run has to know of it is declared already, so nothing is to be checked."
+        if source.is_path:
+            known = "`image_side=`" if "image_side" in source.uses else "`bounds=` and `classes=`"
+            told = f"Of such data, declare {known}."
+        raise UsageError(
+            f"`pasearch check` looks at tables, and {path} ({source.kind}) is none. {told}"
+        )
+    if ParquetFile().takes(str(path)):
+        if not quotes or columns is not None or separator is not None:
+            raise UsageError(
+                f"{path}: a Parquet file has no quotation marks and no separators, and names its "
+                "columns: leave `quotes=`, `columns=` and `separator=` out."
+            )
+        declared, features, labels = read_parquet(path, target, schema)
+        faults: list[Fault | None] = [None] * len(labels)
+    else:
+        declared, features, labels = read_table(
+            path, target, schema, quotes=quotes, columns=columns, separator=separator
+        )
+        faults = list(row_faults(path, declared))
+    if Fault.WIDTH in faults and None not in faults:
+        raise UsageError(width_words(path, declared))
+    if None not in faults:
+        why = Counter(fault.value for fault in faults if fault is not None).most_common(1)[0][0]
+        raise UsageError(f"{path}: no row can be used. What most rows have: {why}.")
+    if regression:
+        if declared.target.kind not in (None, "number"):
+            raise UsageError(
+                f"A number is to be predicted, but the schema declares column "
+                f"{declared.target.name!r} as a {declared.target.kind}: change one of them."
+            )
+        declared = replace(declared, target=replace(declared.target, kind="number"))
+    parsed = features.present()
+    in_table = table_problems(TextTable(cells=(*features.cells, labels)), faults)
+    read = [
+        _CheckedColumn.of(column, cells, parsed, column.name == declared.target.name)
+        for column, cells in declared.each(features, labels)
+    ]
+    if any(each.needs_form and all(f.decimal == "," for f in each.fits) for each in read):
+        # If one column certainly has decimal commas, they decide about the others.
+        read = [each.with_commas() for each in read]
+    complete = _complete_schema(declared, read)
+    usable = parsed & complete.encode_labels(labels)[1]
+    null = (
+        f"cannot be used in a run (unreadable, or no known "
+        f"{'number' if complete.target.kind == 'number' else 'class'}): they train nothing, and "
+        "each counts as a mistake in the test score"
+    )
+    name = "a run does not take a file of this name: rename it so that it ends in .csv"
+    problems = (
+        *([] if source is not None else [Problem(column=None, what=name)]),
+        *in_table,
+        *problem_at(None, null, ~usable),
+        *(problem.settled(complete.missing or ()) for each in read for problem in each.problems),
+    )
+    above = rows_above(path, declared)
+    chosen = target is None and schema is None
+    return CheckReport(
+        path=path,
+        n=len(labels),
+        first=_describe_unusable(parsed, usable, faults, complete.target, labels, chosen=chosen),
+        problems=tuple(problem.below(above) for problem in problems),
+        proposed=complete,
+        declared=declared,
+    )
+
+
+def _describe_unusable(
+    parsed: np.ndarray, usable: np.ndarray, faults: Sequence[Fault | None], target: Column,
+    labels: ColumnCells, *, chosen: bool,
+) -> str:  # fmt: skip
+    """Describe why many rows cannot be used; an empty text if few cannot.
+
+    Args:
+        parsed: Whether each row can be read.
+        usable: Whether it also has a known target.
+        faults: Why each row cannot be read.
+        target: The proposed declaration.
+        labels: The target's cells.
+        chosen: Whether the target is the last column because none was named.
+    """
+    n, bad = len(usable), len(usable) - np.count_nonzero(usable)
+    if not bad > MANY * n:
+        return ""
+    lost = np.count_nonzero(parsed & ~usable)
+    if 2 * lost > bad:
+        values, name = len(target.count(labels)), repr(target.name)
+        fault = f"the target {name} has {values:,} values"
+        if chosen:
+            fault = f"the last column {name} was taken as the target and has {values:,} values"
+        known = "number" if target.kind == "number" else "one of the classes"
+        return (
+            f"{lost:,} of {n:,} rows cannot be used, for their target is no {known}: {fault}; use "
+            "`target=` to predict another column, or `regression=True` if it is a number. What is "
+            "proposed is made from the rows that can be read."
+        ).replace("no one", "none")
+    coded = sum(fault is Fault.ENCODING for fault in faults)
+    if coded > MANY * n:
+        return (
+            f"{coded:,} of {n:,} rows are not UTF-8 and cannot be used: save the file as CSV UTF-8 "
+            'first. It may be Latin-1 or Windows-1252 (pandas: read_csv(path, encoding="cp1252"), '
+            "then to_csv(path, index=False))."
+        )
+    # A row of no known class still has values in the other columns.
+    others = "the others" if not lost else "the rows that can be read"
+    return (
+        f"{bad:,} of {n:,} rows cannot be used: mend the file first (see below). What is proposed "
+        f"is made from {others}."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CheckedColumn:
+    """The findings about a column, without its texts, which would fill the memory.
+
+    Args:
+        column: The declaration.
+        cells: (rows,).
+        is_target: Whether it is predicted.
+        parsed: Whether each row is no null record.
+        proposed: The completed declaration.
+        problems: Its faults.
+        read: Number of cells that are numbers.
+        fits: Number forms that fit, if the form is undeclared.
+        dotted: Whether a number has a point.
+        marks: Texts proposed to mean missing.
+    """
+
+    column: Column
+    cells: ColumnCells
+    is_target: bool
+    parsed: np.ndarray = field(repr=False)
+    proposed: Column
+    problems: list[Problem]
+    read: int
+    fits: tuple[NumberForm, ...]
+    dotted: bool
+    marks: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        column: Column,
+        cells: ColumnCells,
+        parsed: np.ndarray,
+        is_target: bool,
+        decimal: str | None = None,
+    ) -> _CheckedColumn:
+        profile = ColumnProfile.of(column, cells, is_target, decimal)
+        numeric, open_ = profile.kind == "number", not column.declared
+        marked = open_ and profile.kind in ("number", "date")
+        return cls(
+            column=column,
+            cells=cells,
+            is_target=is_target,
+            parsed=parsed,
+            proposed=profile.propose() if open_ else column,
+            problems=list(column_problems(profile, parsed)),
+            read=len(profile.finite) if numeric else 0,
+            # Units belong to one column.
+            fits=tuple(replace(each, units=()) for each in profile.fits)
+            if numeric and profile.open_form
+            else (),
+            dotted=numeric and any("." in text for text in profile.values),
+            marks=tuple(sorted(profile.words)) if marked else (),
+        )
+
+    @property
+    def needs_form(self) -> bool:
+        """Whether its numbers are not in the default form, and none is declared."""
+        return bool(self.fits) and self.fits[0] != PLAIN
+
+    def with_commas(self) -> _CheckedColumn:
+        """Read it as in a table with decimal commas, if that fits."""
+        open_ = self.fits and (self.dotted or self.needs_form)
+        if not open_ or all(form.decimal == "," for form in self.fits):
+            return self
+        again = _CheckedColumn.of(self.column, self.cells, self.parsed, self.is_target, ",")
+        return again if again.read >= self.read and again.needs_form else self
+
+
+def _complete_schema(declared: TableSchema, read: Sequence[_CheckedColumn]) -> TableSchema:
+    """Complete the schema; what several columns have in common is declared once, for the table."""
+    columns, common = [each.proposed for each in read], dict[str, object]()
+    needing = [each for each in read if each.needs_form]
+    if declared.decimal is None and declared.thousands is None and len(needing) > 1:
+        dotted = any(each.dotted and not each.needs_form for each in read)
+        for form in needing[0].fits:
+            if all(form in each.fits for each in needing) and not (form.decimal == "," and dotted):
+                common["decimal"] = None if form.decimal == PLAIN.decimal else form.decimal
+                common["thousands"] = form.thousands
+                columns = [
+                    replace(column, decimal=None, thousands=None) if each.needs_form else column
+                    for column, each in zip(columns, read, strict=True)
+                ]
+                break
+    marks = sorted({mark for each in read for mark in each.marks})
+    used = {
+        name
+        for each in read
+        if each.column.declared or each.is_target
+        for name in each.proposed.categories or ()
+    }
+    several = sum(bool(each.marks) for each in read) > 1
+    if several and declared.missing is None and not used.intersection(marks):
+        common["missing"] = tuple(marks)
+        for place, (column, each) in enumerate(zip(columns, read, strict=True)):
+            if each.column.declared or column.kind == "ignore":
+                continue
+            if column.categories is not None:
+                kept = tuple(name for name in column.categories if name not in marks)
+                columns[place] = replace(column, categories=kept)
+                continue
+            own = [mark for mark in column.missing or () if mark not in marks]
+            # A column's marks replace the table's.
+            columns[place] = replace(column, missing=(*marks, *own) if own else None)
+    *others, target = columns
+    return replace(declared, columns=tuple(others), target=target, **common)

@@ -1,0 +1,468 @@
+"""The profile of a column, read from its values, and the declaration proposed from it.
+
+Everything here reads private values without a charge: the results are for the curator alone.
+Proposed bounds are rounded outwards and leave out values that look like typing errors.
+
+Source: docs/rules.md, rule 13.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from functools import cached_property
+
+import numpy as np
+
+from pasearch.data import dates
+from pasearch.data.cells import ColumnCells, Reading, as_numbers, as_text
+from pasearch.data.column import IDENTIFIER, WORD, Column
+from pasearch.data.numbers import PLAIN, NumberForm, canonical_number, fitting_forms
+from pasearch.data.units import share_read, units_of
+
+# Quantiles between which the middle of a column lies.
+TAILS = (0.01, 0.99)
+# Fraction of the values that must be numbers, or dates, for the column to hold them.
+MOSTLY = 0.9
+# Texts that often mean an absent cell, in lower case.
+MARKS = frozenset(
+    {"n.a.", "n.a", "na", "n/a", "none", "null", "nil", "nan", "unknown", "unk", "undefined",
+     "missing", "not available", "not applicable", "not known", "not recorded", "no data",
+     "no answer", "refused", "k.a.", "keine angabe", "unbekannt", "inconnu", "desconocido",
+     "#value!", "#div/0!", "#ref!", "#name?", "#num!", "#null!"}
+)  # fmt: skip
+
+# A number that may mean missing ("code") occurs in at least this fraction of the records ...
+MIN_CODE_FRACTION = 0.01
+# ... and in at least this number of them; at least `MIN_OTHERS` records have other numbers.
+MIN_CODE_RECORDS = 3
+MIN_OTHERS = 10
+# Codes at one end of a column, such as 97, 98 and 99.
+MAX_CODES = 4
+# Smallest gap to the other numbers, in widths of these, of a code that is proposed as missing;
+# if fewer than `MIN_RIVALS` other numbers differ, they do not show how wide the column is.
+FAR, FAR_OF_FEW = 1.5, 10.0
+MIN_RIVALS = 3
+# Smallest gap of a code that is only reported: in widths of the others, and in gaps between them.
+NEAR, NEAR_GAPS = 0.1, 3
+
+# Format of dates that look like integers, and the years in which they are read as dates.
+COMPACT = "%Y%m%d"
+CENTURIES = (1900, 2100)
+# Distinct integers: at most this number in the target are classes; more may be an identifier.
+FEW = 20
+# Mean number of words from which on values are free text.
+WORDY = 4
+
+# Categories proposed for a column, the most frequent first.
+MAX_CATEGORIES = 64
+# Distance from the middle of a column, in its widths, from which on a value is a typing error.
+SLIP = 2.0
+# Bounds of dates that span at least this number of years are whole years; otherwise whole months.
+YEARS = 2
+# Range of integers up to which each gets a bin of its own.
+MAX_INTEGER_BINS = 20
+# Bounds are multiples of one of these times a power of ten, at least `MIN_STEPS` of them apart.
+STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+MIN_STEPS = 20
+# A rating scale, such as 1 to 5, starts in this range: its ends are its bounds.
+SCALE = (-10, 1)
+# Up to this magnitude, the midpoint of two consecutive integers is exact in float64.
+EXACT = 2.0**51
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnProfile:
+    """A column and its values, read in each way that the check needs.
+
+    Args:
+        column: The declaration.
+        cells: (rows,).
+        texts: Each cell as text, None if it is empty.
+        marked: Count of each text that means missing, as declared or by default.
+        counts: Count of each other text.
+        is_target: Whether the column is predicted.
+        decimal: Decimal mark of the other columns, if it decides about this one.
+    """
+
+    column: Column
+    cells: ColumnCells
+    texts: list[str | None]
+    marked: Mapping[str, int]
+    counts: Counter[str]
+    is_target: bool
+    decimal: str | None = None
+
+    @classmethod
+    def of(
+        cls, column: Column, cells: ColumnCells, is_target: bool, decimal: str | None = None
+    ) -> ColumnProfile:
+        texts = as_text(cells)
+        counts: Counter[str] = Counter(text for text in texts if text is not None)
+        marks = set(map(column.key, column.reading.marks))
+        marked = {text: counts.pop(text) for text in sorted(counts) if column.key(text) in marks}
+        return cls(
+            column=column, cells=cells, texts=texts, marked=marked, counts=counts,
+            is_target=is_target, decimal=decimal,
+        )  # fmt: skip
+
+    def rows(self, texts: Collection[str | None]) -> np.ndarray:
+        """Find the rows that hold one of some texts, bool, (rows,)."""
+        return np.fromiter((text in texts for text in self.texts), bool, len(self.texts))
+
+    @cached_property
+    def words(self) -> list[str]:
+        """Undeclared texts that often mean missing: known marks, or no letter and no digit."""
+        return [
+            text
+            for text in self.counts
+            if text.casefold() in MARKS or not any(map(str.isalnum, text))
+        ]
+
+    @cached_property
+    def values(self) -> Mapping[str, int]:
+        """Count of each text that may be a value."""
+        if not self.words:
+            return self.counts
+        return {text: times for text, times in self.counts.items() if text not in self.words}
+
+    @cached_property
+    def present(self) -> int:
+        """Number of cells that may hold a value."""
+        return sum(self.values.values())
+
+    @cached_property
+    def open_form(self) -> bool:
+        """Whether the form of numbers is undeclared."""
+        told = self.column.decimal is not None or self.column.thousands is not None
+        return not (told or self.column.declared)
+
+    @cached_property
+    def fits(self) -> list[NumberForm]:
+        """Number forms that read the most values, the likeliest first."""
+        form = self.column.reading.form
+        if not self.open_form:
+            return [form]
+        if self.decimal is None:
+            # The default form, all values at once.
+            if np.isfinite(self.default_numbers).sum() == self.present:
+                return [form]
+        fits = fitting_forms(self.values, decimal=self.decimal)
+        read = [f for f in fits if share_read(self.values, f) >= MOSTLY]
+        if not read and (units := units_of(self.values)):
+            fits = fitting_forms(self.values, decimal=self.decimal, units=units) or fits
+        return fits
+
+    @cached_property
+    def form(self) -> NumberForm:
+        """Likeliest number form."""
+        return self.fits[0] if self.fits else PLAIN
+
+    @cached_property
+    def default_numbers(self) -> np.ndarray:
+        """Each cell as a number in the declared form, float64, (rows,); NaN if it is none."""
+        return as_numbers(self.cells, self.column.reading)
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """Each cell as a number in the likeliest form, float64, (rows,); NaN if it is none."""
+        reading = self.column.reading
+        if self.form == reading.form:
+            return self.default_numbers
+        return as_numbers(self.cells, Reading(reading.marks, self.form))
+
+    @cached_property
+    def finite(self) -> np.ndarray:
+        """Values that are numbers."""
+        return self.numbers[np.isfinite(self.numbers)]
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether all numbers are integers."""
+        return bool((self.finite == np.floor(self.finite)).all())
+
+    @cached_property
+    def formats(self) -> list[str | None]:
+        """Date formats that read the most values, the likeliest first; None is ISO."""
+        if self.column.kind is not None:
+            return [self.column.format] if self.column.kind == "date" else []
+        if self.numeric:
+            first, last = (year * 10_000 for year in CENTURIES)
+            if not (self.whole and first < self.finite.min() <= self.finite.max() < last):
+                return []
+            eight = all(len(text) == 8 and text.isdecimal() for text in self.values)
+            days = [dates.days_of(text, COMPACT) for text in self.values] if eight else [math.nan]
+            return [] if any(map(math.isnan, days)) else [COMPACT]
+        return dates.fitting_formats(self.values, least=MOSTLY)
+
+    @cached_property
+    def days(self) -> dict[str, float]:
+        """Texts that are dates, in days since 1970-01-01."""
+        found = {text: dates.days_of(text, self.formats[0]) for text in self.values}
+        return {text: day for text, day in found.items() if not math.isnan(day)}
+
+    @cached_property
+    def numeric(self) -> bool:
+        """Whether nearly all values are numbers."""
+        return 0 < len(self.finite) and len(self.finite) >= MOSTLY * self.present
+
+    @cached_property
+    def constant(self) -> bool:
+        """Whether no two values differ."""
+        return len(self.counts) < 2
+
+    @cached_property
+    def has_identifier_name(self) -> bool:
+        """Whether the column is named like an identifier."""
+        return IDENTIFIER.search(self.column.name) is not None
+
+    @cached_property
+    def identifier(self) -> bool:
+        """Whether no value occurs twice; or most do not, and the name is an identifier's."""
+        distinct = len(self.values)
+        unique = distinct == self.present
+        unique |= self.has_identifier_name and distinct > self.present / 2
+        # Nobody groups the digits of an identifier.
+        return unique and distinct > FEW and self.whole and self.form == PLAIN and not self.wordy
+
+    @cached_property
+    def named(self) -> bool:
+        """Whether the values are many texts under an identifier's name."""
+        return self.has_identifier_name and not self.numeric and len(self.values) > FEW
+
+    @cached_property
+    def wordy(self) -> bool:
+        """Whether the values are texts of several words, mostly different."""
+        if not len(self.values) > max(FEW, self.present / 2):
+            return False
+        words = sum(len(WORD.findall(text)) * times for text, times in self.values.items())
+        return words >= WORDY * self.present
+
+    @cached_property
+    def coded(self) -> bool:
+        """Whether integers are codes: with leading zeros, or too long for a float64."""
+        digits = [text for text in self.values if text.isascii() and text.isdecimal()]
+        if len(digits) < MOSTLY * len(self.values):
+            return False
+        zeros = sum(self.values[text] for text in digits if text[0] == "0" and len(text) > 1)
+        same_length = len({len(text) for text in digits}) == 1
+        return zeros >= (1 if same_length else max(1, MIN_CODE_FRACTION * self.present)) or (
+            len({self.key(text) for text in digits if text[0] != "0"})
+            > len({float(text) for text in digits if text[0] != "0"})
+        )
+
+    @cached_property
+    def kind(self) -> str:
+        """Declared kind of the column, or the likeliest one."""
+        if self.column.kind is not None:
+            return self.column.kind
+        if self.is_target:
+            classes = len(self.names) <= FEW and self.whole
+            return "number" if self.numeric and not (classes or self.coded) else "category"
+        if self.constant:
+            return "ignore"
+        if self.formats:
+            return "date"
+        if self.identifier or self.named or (self.wordy and not self.numeric):
+            return "ignore"
+        return "number" if self.numeric and not self.coded else "category"
+
+    @cached_property
+    def codes(self) -> list[tuple[float, bool]]:
+        """Numbers that may mean missing, and whether each is far from all others.
+
+        Such a number repeats, and is at an end of the column. It is far if the gap to the others
+        is wider than their range. It is reported if the gap is wide for the column, or if it is
+        the only number below 0.
+        """
+        found, times = np.unique(self.finite, return_counts=True)
+        if len(found) < 2:
+            return []
+        often = times >= max(MIN_CODE_RECORDS, MIN_CODE_FRACTION * len(self.finite))
+        codes: list[tuple[float, bool]] = []
+        for sign, down in ((-1.0, -1), (1.0, 1)):
+            above = _find_codes_above(sign * found[::down], often[::down], times[::down])
+            codes += [(sign * value, far) for value, far in above]
+        alone = found[0] == -1 and often[0] and len(found) > MIN_RIVALS
+        others = len(self.finite) - times[0]
+        return codes or ([(-1.0, False)] if alone and others >= MIN_OTHERS else [])
+
+    @cached_property
+    def twins(self) -> list[list[str]]:
+        """Groups of values that differ in capitals alone."""
+        if self.column.case is False:
+            return []
+        texts = [text for text in self.counts if canonical_number(text) is None]
+        return group_alike(texts, str.casefold)
+
+    @cached_property
+    def case(self) -> bool | None:
+        """Whether capitals matter; see `Column`."""
+        return False if self.twins else self.column.case
+
+    @cached_property
+    def names(self) -> Counter[str]:
+        """Count of each category, under the most frequent spelling of its twins."""
+        spelled: dict[str, str] = {}
+        names: Counter[str] = Counter()
+        for text in by_frequency(self.counts):
+            own = canonical_number(text) or text
+            names[spelled.setdefault(self.key(text), own)] += self.counts[text]
+        return names
+
+    def key(self, text: str) -> str:
+        """Return the text by which a proposed category is compared; see `Column.key`."""
+        fold = str.casefold if self.case is False else str
+        return canonical_number(text) or fold(text)
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """Declared bounds of a number, or proposed ones."""
+        if self.column.bounds is not None:
+            return self.column.bounds
+        codes = [code for code, far in self.codes if far]
+        return outwards(self.finite[~np.isin(self.finite, codes)] if codes else self.finite)
+
+    def propose(self) -> Column:
+        """Complete the declaration by guesses from the values."""
+        column, kind = self.column, self.kind
+        if kind == "ignore":
+            return Column(name=column.name, kind="ignore")
+        if kind == "category":
+            common = by_frequency(self.names)[:MAX_CATEGORIES]
+            if all(canonical_number(name) for name in common):
+                common.sort(key=float)
+            else:
+                common.sort(key=lambda name: (name.casefold(), name))
+            return replace(column, kind="category", categories=tuple(common), case=self.case)
+        marks = sorted(self.words)
+        if kind == "number":
+            marks += [f"{code:.15g}" for code, far in self.codes if far]
+        if marks:
+            declared = column.missing or ()
+            added = (mark for mark in marks if mark not in declared)
+            column = replace(column, missing=(*declared, *added))
+        if kind == "date":
+            days = np.array(list(self.days.values()))
+            first, last = days_outwards(days)
+            pattern, parts = self.formats[0], None
+            if pattern is not None and "%d" not in pattern:
+                parts = ("year", "month")
+            elif (days != np.floor(days)).any():  # there are times, so the hour is a feature
+                parts = dates.PARTS
+            return replace(
+                column, kind="date", format=pattern, lower=first.isoformat(),
+                upper=last.isoformat(), parts=parts,
+            )  # fmt: skip
+        low, high = self.bounds
+        bins = column.bins
+        few = bool(len(self.finite)) and self.whole and not (self.constant or self.is_target)
+        few = few and low.is_integer() and high.is_integer() and high - low <= MAX_INTEGER_BINS
+        if bins is None and few and -EXACT <= low < high <= EXACT:
+            # An edge between any two integers: of ten equal bins over 0 to 5, four would be empty.
+            bins = tuple(low + place + 0.5 for place in range(int(high - low)))
+        column = replace(column, kind="number", low=low, high=high, bins=bins)
+        if not self.open_form or self.form == PLAIN:
+            return column
+        form = self.form
+        return replace(
+            column,
+            decimal=None if form.decimal == PLAIN.decimal else form.decimal,
+            thousands=form.thousands,
+            units=form.units or column.units,
+        )
+
+
+def group_alike(texts: Collection[str], key: Callable[[str], str]) -> list[list[str]]:
+    """Group the texts of which several have the same key, sorted."""
+    groups: dict[str, list[str]] = {}
+    for text in sorted(texts):
+        groups.setdefault(key(text), []).append(text)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def by_frequency(counts: Mapping[str, int]) -> list[str]:
+    """Sort texts, the most frequent first."""
+    return sorted(counts, key=lambda value: (-counts[value], value))
+
+
+def _find_codes_above(
+    values: np.ndarray, often: np.ndarray, times: np.ndarray
+) -> list[tuple[float, bool]]:
+    """Find the numbers at the upper end that may mean missing, and whether each is far above.
+
+    Args:
+        values: Distinct numbers, rising.
+        often: Whether each repeats.
+        times: Count of each.
+    """
+    best: tuple[float, list[tuple[float, bool]]] = (0.0, [])
+    for many in range(1, min(MAX_CODES, len(values) - 1) + 1):
+        if not often[-many]:
+            break
+        rest, counts = values[:-many], times[:-many]
+        if counts.sum() < MIN_OTHERS:
+            break
+        shares = np.cumsum(counts) / counts.sum()
+        low, high = (rest[np.searchsorted(shares, tail - 1e-12)] for tail in TAILS)
+        gap, reach = values[-many] - rest[-1], high - low
+        inner = np.quantile(np.diff(rest), MOSTLY) if len(rest) > 1 else math.inf
+        widths = FAR if len(rest) >= MIN_RIVALS else FAR_OF_FEW
+        far = bool(reach > 0 and gap > widths * reach and gap > inner)
+        near = reach > 0 and gap >= NEAR * reach and gap >= NEAR_GAPS * inner
+        if (far or near) and gap > best[0]:
+            best = gap, [(float(value), far) for value in values[-many:]]
+    return best[1]
+
+
+def outwards(values: np.ndarray) -> tuple[float, float]:
+    """Round the bounds of all values except typing errors outwards to round numbers.
+
+    Bounds as wide as the worst error would leave the other values next to no differences.
+    """
+    if not len(values):
+        return 0.0, 1.0
+    low, high = _range_without_errors(values)
+    if low == high:
+        low, high = low - abs(low) / 2 - 0.5, high + abs(high) / 2 + 0.5
+    if not math.isfinite(high - low):
+        return -8e307, 8e307
+    least = (high - low) / MIN_STEPS
+    if not least > 0.0:
+        return low, high
+    if (values == np.floor(values)).all() and high - low <= MAX_INTEGER_BINS:
+        least = 1.0 if SCALE[0] <= low <= SCALE[1] else 5.0
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next((each * power for each in STEPS if each * power >= least), 10 * power)
+    if not step > 0.0:
+        return low, high
+    return _round_to_step(low, step, math.floor), _round_to_step(high, step, math.ceil)
+
+
+def days_outwards(days: np.ndarray) -> tuple[date, date]:
+    """Round the range of all dates except typing errors to whole years, or months."""
+    first, last = map(dates.day_at, _range_without_errors(days))
+    if last.year - first.year >= YEARS:
+        return date(first.year, 1, 1), date(last.year, 12, 31)
+    after = date(last.year + last.month // 12, last.month % 12 + 1, 1) if last.year < 9999 else None
+    ends = date(9999, 12, 31) if after is None else after - timedelta(days=1)
+    return date(first.year, first.month, 1), ends
+
+
+def _range_without_errors(values: np.ndarray) -> tuple[float, float]:
+    low, high = (float(each) for each in np.quantile(values, TAILS, method="closest_observation"))
+    reach = SLIP * (high - low) if high > low else math.inf
+    near = values[(values >= low - reach) & (values <= high + reach)]
+    return float(near.min()), float(near.max())
+
+
+def _round_to_step(value: float, step: float, towards: Callable[[float], int]) -> float:
+    """Round to a multiple of a step, without the digits that binary fractions add."""
+    if not abs(value / step) < 1e12:
+        return value
+    found = float(f"{towards(value / step) * step:.12g}")
+    outside = found <= value if towards is math.floor else found >= value
+    return found if outside else value
