@@ -97,7 +97,7 @@ class Result:
         return float(self.document["score"]["test"])
 
     def _tested(self) -> str:
-        from pasearch.report.quality import is_drowned
+        from pasearch.report.score import is_drowned
 
         score = self.document["score"]
         known = "unknown: noise drowns it" if is_drowned(score) else f"{score['test']:.3f}"

@@ -32,7 +32,7 @@ from pasearch.api.search import plan_architecture_search, search_architecture
 from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset, Partition, UnchargedReadError
 from pasearch.errors import BudgetError, InterruptedRunError, MachineError, UsageError
-from pasearch.report.quality import is_drowned
+from pasearch.report.score import is_drowned
 from pasearch.results import SearchResult, behind_encoding, load_result
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys

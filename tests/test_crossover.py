@@ -126,7 +126,7 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path):
 
 @pytest.mark.unit
 def test_names_from_outside_are_escaped():
-    from pasearch.report.measured import crossover_html
+    from pasearch.report.html import crossover_html
 
     evil = "<b>net</b>"
     values = {

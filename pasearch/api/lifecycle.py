@@ -29,7 +29,6 @@ from pasearch.data.built_in import BUILT_IN
 from pasearch.data.declared import plain_json
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import is_path
-from pasearch.doubts import useless
 from pasearch.effects import effects_of
 from pasearch.errors import (
     BudgetError,
@@ -43,7 +42,8 @@ from pasearch.errors import (
 from pasearch.files import parse_json, read_json
 from pasearch.planning import CLASSES, SELECTION_RULES, events_by_partition
 from pasearch.registry import outside_parts
-from pasearch.results import SCHEMA_VERSION, digest, model_name
+from pasearch.report.facts import useless
+from pasearch.results import SCHEMA_VERSION, digest, model_name, schema_of
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
@@ -238,7 +238,7 @@ def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
         document: `result.json`; what makes it useless, if so, joins its warnings.
         model: The weights, in the file that the document names.
     """
-    document["warnings"] += useless(document)
+    document["warnings"] += useless(document, schema_of(document))
     if found := effects_of(document, model):
         document["effects"] = found
     elapsed = round(time.time() - folder.started, 1)

@@ -240,7 +240,7 @@ def _crossover(plan: Plan, found: Found, score: dict[str, Any]) -> dict[str, Any
     """
     from pasearch.crossover.forecast import Own, forecast
     from pasearch.crossover.paid import paid_crossover
-    from pasearch.report.quality import is_drowned
+    from pasearch.report.score import is_drowned
     from pasearch.results import standard_error
 
     mu = plan.final_mu or plan.trial_mu

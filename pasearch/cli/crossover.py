@@ -177,7 +177,7 @@ def _tell(found: CrossoverReport, out: Path | None, *, as_json: bool, quiet: boo
     values = found.to_json()
     if out is not None:
         from pasearch.files import write_new
-        from pasearch.report.measured import crossover_html
+        from pasearch.report.html import crossover_html
 
         page = crossover_html(values)
         write_new(out / "crossover.html", page)

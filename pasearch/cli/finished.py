@@ -123,7 +123,7 @@ def predict(
     check_new_file(out, "out")
     from pasearch.data.sources import new_records, record_names
     from pasearch.files import write_new
-    from pasearch.report.classes import distrust
+    from pasearch.report.score import distrust
     from pasearch.results import load_result
 
     result = load_result(path)

@@ -361,12 +361,13 @@ def _signing(path: Path | None) -> Callable[[Result], Result]:
 
 def _best_words(document: dict[str, Any]) -> str:
     """Return the released model, and how long it was trained where only the run could tell."""
-    from pasearch.report.summary import features_line, network_line
+    from pasearch.report.wording import features_line, network_line
     from pasearch.results import FEATURES
 
     if document["task"] == FEATURES:
         return features_line(document)
-    from pasearch.report.stages import recipe_of, setting_words, steps_words
+    from pasearch.report.facts import recipe_of
+    from pasearch.report.wording import setting_words, steps_words
     from pasearch.spaces.candidate import Candidate
 
     best, recipe = document["best"], document["recipe"]
@@ -380,8 +381,9 @@ def _best_words(document: dict[str, Any]) -> str:
 
 def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
     """Say what a finished run found, and its price, in five lines; or print its document."""
-    from pasearch.doubts import useless
-    from pasearch.report.summary import data_line, protection_line, score_line
+    from pasearch.report.facts import useless
+    from pasearch.report.score import score_line
+    from pasearch.report.wording import data_line, protection_line
 
     document = result.document
     if as_json:
@@ -398,7 +400,7 @@ def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
         ]
         found = document.get("measured_crossover") or document.get("crossover") or {}
         measured = [found["sentence"]] if found.get("kind") == "measured" else []
-        for line in [*lines, *measured, *useless(document)]:
+        for line in [*lines, *measured, *useless(document, result.schema)]:
             typer.echo(wrapped(with_flags(shown(line))))
     price = document["price"]
     note = ""

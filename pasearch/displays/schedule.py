@@ -74,7 +74,7 @@ class ScheduleDisplay:
             UsageError: It is none of them, not well formed, or its model was not trained step by
                 step.
         """
-        from pasearch.report.stages import recipe_of
+        from pasearch.report.facts import recipe_of
 
         document = document_of(result)
         with well_formed(RESULT):

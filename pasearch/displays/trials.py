@@ -7,7 +7,6 @@ Source: docs/rules.md, rules 9 and 10.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from pasearch.results import Result
-    from pasearch.training.metrics import Metric
 
 LABELLED = 16
 """The most trials that are named; of more, every row has its number alone."""
@@ -186,62 +184,29 @@ class TrialsDisplay:
 
 
 def _scored(document: Values) -> Values:
-    """Return what a display has of trials that may be shown."""
-    from pasearch.report.networks import judged_by, score_name, shown_score
-
-    metric, line, measure = judged_by(document), _score_line(document), score_name(document)
-    trials = document["trials"]
-    names, best = [_name(each) for each in trials], [_is_best(document, each) for each in trials]
-    points = [each["noisy_correct"] for each in trials]
-    deviations: list[float | None] = [None] * len(points)
-    if line is not None:
-        slots = document["dataset"]["slots"][line["partition"]]
-        deviations = [_deviation(metric, each, slots, line["event"]["epsilon"]) for each in points]
-        better = "higher" if metric.shown(1.0) > metric.shown(0.0) else "lower"
-        measure += f"\n({unit_of(metric.noun)}; {better} is better)"
-    scores = [shown_score(document, each) for each in points]
-    return {
-        "trials": tuple(
-            Trial(name=name, score=score, deviation=deviation, won=won)
-            for name, score, deviation, won in zip(names, scores, deviations, best, strict=True)
-        ),
-        "measure": measure,
-    }
-
-
-def _score_line(document: Values) -> Values | None:
-    return next((each for each in document["events"] if each["name"] == "score"), None)
-
-
-def _deviation(metric: Metric, points: int | None, slots: int, epsilon: float) -> float | None:
-    """Return the deviation of the noise of a trial's score, which counts alone would tell."""
-    if points is None or not metric.summed:
-        return None
-    share = points / (slots * metric.most)
-    noise = metric.noise(epsilon).standard_deviation / (slots * metric.most)
-    deviation = abs(metric.slope(min(1.0, max(0.0, share)))) * noise
-    return deviation if math.isfinite(deviation) else None
-
-
-def _name(trial: Values) -> str:
-    """Return what was trained, in few words."""
+    """Return the fields of the display of trials that may be shown."""
+    from pasearch.report.facts import judged_by, score_event, score_name, trials_of
     from pasearch.report.figures import shortened
-    from pasearch.report.networks import parts_of, some
-    from pasearch.report.stages import setting_words
+    from pasearch.report.wording import parts_of, setting_words, some
     from pasearch.spaces.candidate import Candidate
 
-    if "features" in trial:
-        names = trial["features"]
-        return shortened(f"{len(names):,} features: {some(names)}", LETTERS)
-    words = ", ".join(parts_of(Candidate.from_json(trial["parameters"])))
-    settings = setting_words(trial["parameters"].get("settings") or {})
-    return shortened("; ".join([words, *(f"{name} {value}" for name, value in settings)]), LETTERS)
-
-
-def _is_best(document: Values, trial: Values) -> bool:
-    """Return whether a trial is of what the run released; several may be equal."""
-    best = document["best"]
-    if "features" in trial:
-        return trial["features"] == best["features"]
-    own = ("front_end", "layers", "settings")
-    return all(trial["parameters"].get(key) == best.get(key) for key in own)
+    metric, measure, trials = judged_by(document), score_name(document), []
+    if score_event(document) is not None:
+        better = "higher" if metric.shown(1.0) > metric.shown(0.0) else "lower"
+        measure += f"\n({unit_of(metric.noun)}; {better} is better)"
+    for each in trials_of(document):
+        if "features" in each.values:
+            names = each.values["features"]
+            name = f"{len(names):,} features: {some(names)}"
+        else:
+            parameters = each.values["parameters"]
+            settings = setting_words(parameters.get("settings") or {})
+            network = ", ".join(parts_of(Candidate.from_json(parameters)))
+            name = "; ".join([network, *(f"{name} {value}" for name, value in settings)])
+        trials.append(
+            Trial(
+                name=shortened(name, LETTERS), score=each.score, deviation=each.deviation,
+                won=each.released,
+            )
+        )  # fmt: skip
+    return {"trials": tuple(trials), "measure": measure}

@@ -1,8 +1,11 @@
-"""Figures of the report: inline SVG, made by hand, coloured by the page's style sheet.
+"""Figures of the page: inline SVG, coloured by the page's style sheet.
 
 Each is a pure function from plain numbers to markup. Nothing is coloured here: shapes have classes,
 and the page gives those their light, dark and printed colours. Widths of bars and charts are in per
 cent, so that a figure fits a phone without its text being scaled. Every text is escaped.
+
+They are not drawn with matplotlib, as `pasearch.displays` are: `pasearch verify` makes the page
+again byte for byte, whatever versions are installed, and matplotlib is an optional dependency.
 
     width of a box  =  NARROW + (WIDE - NARROW) log(1 + values) / log(1 + most values)
 """
@@ -16,21 +19,38 @@ from itertools import pairwise
 
 from markupsafe import Markup, escape
 
-NARROW, WIDE = 14.0, 124.0
-"""Widths of the box of nothing and of the widest box, pixels."""
+NARROW = 14.0
+"""Width of the box of no values, pixels."""
 
-ROW, BOX, TEXT = 64.0, 14.0, 152.0
-"""Height of a row, height of a box and left edge of the text of a network, pixels."""
+WIDE = 124.0
+"""Width of the widest box, pixels."""
+
+ROW = 64.0
+"""Height of a row of a network, pixels."""
+
+BOX = 14.0
+"""Height of a box, pixels."""
+
+TEXT = 152.0
+"""Left edge of the text beside a box, pixels."""
 
 NETWORK_WIDTH = 360.0
-LONGEST = 32
-"""The most characters of a line beside a box."""
+"""Width of the drawing of a network, pixels."""
+
+MAX_TITLE = 32
+"""Characters of a line beside a box."""
 
 PLOT = 180.0
 """Height of a chart without its labels, pixels."""
 
 BELOW = 48.0
-"""Height of the labels below it: numbers, and what they are of."""
+"""Height of the labels below a chart: ticks, and the name of the axis, pixels."""
+
+MIN_DRAWN, MAX_DRAWN = -0.2, 1.2
+"""Ends of a chart's axis at most; a noisy score may lie outside, a forged one anywhere."""
+
+LABELLED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+"""Epsilons with a label on a logarithmic axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +75,14 @@ class Curve:
     """A named line of a chart.
 
     Args:
-        name: Of the line.
-        points: (x, y), finite.
+        name: Name in the legend.
+        points: (x, y), finite; y is a fraction.
+        band: (low, high) of y at each point; empty without a band.
     """
 
     name: str
     points: tuple[tuple[float, float], ...]
+    band: tuple[tuple[float, float], ...] = ()
 
 
 def element(tag: str, *children: str, **attributes: object) -> Markup:
@@ -74,16 +96,16 @@ def element(tag: str, *children: str, **attributes: object) -> Markup:
     >>> element("text", "a < b", x=1.5, class_="soft")
     Markup('<text x="1.5" class="soft">a &lt; b</text>')
     """
-    written = [
-        f' {name.rstrip("_").replace("_", "-")}="{escape(_plain(value))}"'
-        for name, value in attributes.items()
-        if value is not None
-    ]
-    return Markup(f"<{tag}{''.join(written)}>{Markup('').join(children)}</{tag}>")
+    written = ""
+    for name, value in attributes.items():
+        if value is not None:
+            text = escape(f"{value:.6g}" if isinstance(value, float) else str(value))
+            written += f' {name.rstrip("_").replace("_", "-")}="{text}"'
+    return Markup(f"<{tag}{written}>{Markup('').join(children)}</{tag}>")
 
 
 def network(stages: Sequence[Stage]) -> Markup:
-    """Return a network drawn downwards: one box a stage, wide where many numbers leave it."""
+    """Draw a network downwards: one box per stage, whose width grows with its output."""
     most = max(stage.values for stage in stages)
     largest = math.log1p(most)
     widths = [NARROW + (WIDE - NARROW) * math.log1p(each.values) / largest for each in stages]
@@ -96,7 +118,15 @@ def network(stages: Sequence[Stage]) -> Markup:
         ]  # fmt: skip
         shapes.append(element("polygon", points=points_text(corners), class_="flow"))
     for place, (stage, width) in enumerate(zip(stages, widths, strict=True)):
-        shapes += _stage(stage, place * ROW, centre - width / 2, width)
+        top, left, tone = place * ROW, centre - width / 2, f"box {stage.tone}"
+        title = shortened(stage.title, MAX_TITLE)
+        shapes += [
+            element("rect", x=left, y=top, width=width, height=BOX, rx=2, class_=tone),
+            element("text", title, x=TEXT, y=top + 12, class_="title"),
+        ]
+        for line, note in enumerate(stage.notes, 1):
+            text = shortened(note, MAX_TITLE + 4)
+            shapes.append(element("text", text, x=TEXT, y=top + 12 + 17 * line, class_="note"))
     height = ROW * len(stages) - 8
     said = "; ".join(", ".join((stage.title, *stage.notes)) for stage in stages)
     return element(
@@ -107,7 +137,7 @@ def network(stages: Sequence[Stage]) -> Markup:
 
 
 def bar(share: float, label: str, *, tone: str = "plain", mark: float | None = None) -> Markup:
-    """Return a horizontal bar, as wide as the place it is put in; a line stands at the mark.
+    """Draw a horizontal bar, as wide as its container, with a line at the mark.
 
     A share outside [0, 1] is drawn as 0 or 1. The label says in words what the bar shows, and the
     tone is its class in the style sheet.
@@ -127,13 +157,13 @@ def bar(share: float, label: str, *, tone: str = "plain", mark: float | None = N
 def interval(
     at: float, ends: tuple[float, float] | None, label: str, *, tone: str = "plain"
 ) -> Markup:
-    """Return a point on a line from 0 to 1, and between which values it may lie.
+    """Draw a point and its interval on a line from 0 to 1.
 
     Args:
-        at: The point; what lies outside is drawn at the line's end.
-        ends: None where it is exact.
-        label: What it shows, in words.
-        tone: Its class in the style sheet.
+        at: The point; a value outside is drawn at the line's end.
+        ends: Low and high end of the interval; None if the value is exact.
+        label: Description for a screen reader.
+        tone: Class in the style sheet.
     """
     shapes = [element("line", x1="0", x2="100%", y1="8", y2="8", class_="axis")]
     if ends is not None:
@@ -146,7 +176,7 @@ def interval(
 
 
 def scale(labels: Sequence[str]) -> Markup:
-    """Return labels at equal distances below a line, for eyes alone: bars say their values."""
+    """Draw labels at equal distances; hidden from screen readers, because bars have labels."""
     sides = ("tick", *("tick middle" for _ in labels[1:-1]), "tick end")
     shapes = [
         element("text", label, x=percent(place / (len(labels) - 1)), y="12", class_=side)
@@ -156,56 +186,91 @@ def scale(labels: Sequence[str]) -> Markup:
 
 
 def swatch(place: int) -> Markup:
-    """Return the sample of a chart's line that stands beside its name."""
+    """Draw a sample of a chart's line for the legend."""
     line = element("line", x1="0", x2="28", y1="5", y2="5", class_=line_class(place))
     return element("svg", line, class_="swatch", aria_hidden="true", width="28", height="10")
 
 
 def axis_names(across: str, up: str) -> list[Markup]:
-    """Return what the axes of a chart are of: below its numbers, and above its highest line."""
+    """Return the names of a chart's axes: below its ticks, and above its highest line."""
     return [
         element("text", across, x="100%", y=PLOT + 40, class_="tick end"),
         element("text", up, x="0", y="-12", class_="tick"),
     ]
 
 
-def chart(curves: Sequence[Curve], label: str, axes: tuple[str, str]) -> Markup:
-    """Return lines, one or more of a point or more, over a common axis from 0; y is a share.
+def chart(
+    curves: Sequence[Curve], label: str, axes: tuple[str, str], *, logarithmic: bool = False,
+    score: tuple[float, float, float] | None = None,
+) -> Markup:  # fmt: skip
+    """Draw lines over a common axis, which starts at 0 or is logarithmic; y is a fraction.
 
     Args:
-        curves: The lines.
-        label: What they show, in words.
-        axes: What is to the right, and what upwards.
+        curves: The lines, one or more of one or more points.
+        label: Description of the figure for a screen reader.
+        axes: Names of the horizontal and the vertical axis.
+        logarithmic: Whether x is drawn on a logarithmic scale, from its smallest value on.
+        score: A single point (x, y, standard error); one outside the lines' range is left out.
     """
-    most = max(x for curve in curves for x, _ in curve.points) or 1.0
-    ticks = ticks_of([y for curve in curves for _, y in curve.points])
+    xs = [x for curve in curves for x, _ in curve.points]
+    ys = [y for curve in curves for _, y in curve.points]
+    ys += [y for curve in curves for ends in curve.band for y in ends]
+    ys += [] if score is None else [score[1]]
+    ticks = ticks_of([min(MAX_DRAWN, max(MIN_DRAWN, y)) for y in ys])
     low, high = ticks[0], ticks[-1]
+    first, last = (min(xs), max(xs)) if logarithmic else (0.0, max(xs) or 1.0)
+
+    def across(x: float) -> float:
+        if logarithmic:
+            return 100 * (math.log(x) - math.log(first)) / (math.log(last) - math.log(first))
+        return 100 * x / last
+
+    def down(y: float) -> float:
+        return 100 * (high - y) / (high - low)
+
     shapes = axis_names(*axes)
     for tick in ticks:
         y = PLOT * (high - tick) / (high - low)
         shapes.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
         shapes.append(element("text", f"{tick:.3g}", x="-8", y=y + 4, class_="tick end"))
-    for share, side in ((0.0, "tick"), (0.5, "tick middle"), (1.0, "tick end")):
-        text = f"{share * most:,.1f}".removesuffix(".0")
-        shapes.append(element("text", text, x=percent(share), y=PLOT + 20, class_=side))
-    lines = []
-    for place, curve in enumerate(curves):
-        scaled = [(100 * x / most, 100 * (high - y) / (high - low)) for x, y in curve.points]
+    labels = [(each, f"{each:g}", "tick middle") for each in LABELLED if first <= each <= last]
+    if not logarithmic:
+        sides = (0.0, "tick"), (0.5 * last, "tick middle"), (last, "tick end")
+        labels = [(x, f"{x:,.1f}".removesuffix(".0"), side) for x, side in sides]
+    for x, text, side in labels:
+        at = percent(across(x) / 100)
+        shapes.append(element("text", text, x=at, y=PLOT + 20, class_=side))
+    drawn = [[(across(x), down(y)) for x, y in curve.points] for curve in curves]
+    inside = []
+    for place, (curve, points) in enumerate(zip(curves, drawn, strict=True)):
+        up = [(x, down(end)) for (x, _), (_, end) in zip(points, curve.band, strict=False)]
+        below = [(x, down(end)) for (x, _), (end, _) in zip(points, curve.band, strict=False)]
+        if corners := points_text([*up, *reversed(below)]):
+            inside.append(element("polygon", points=corners, class_=f"band band-{place % 4 + 1}"))
+    for place, points in enumerate(drawn):
         # One point would draw nothing: it becomes a short stroke.
-        drawn = scaled if len(scaled) > 1 else [*scaled, (scaled[0][0] + 1, scaled[0][1])]
-        lines.append(element("polyline", points=points_text(drawn), class_=line_class(place)))
+        stroke = points if len(points) > 1 else [*points, (points[0][0] + 1, points[0][1])]
+        inside.append(element("polyline", points=points_text(stroke), class_=line_class(place)))
     # Only what is in here is stretched to the page's width; its strokes are not.
-    inside = element(
-        "svg", *lines, viewBox="0 0 100 100", preserveAspectRatio="none", width="100%", height=PLOT
-    )
+    shapes.append(
+        element("svg", *inside, viewBox="0 0 100 100", preserveAspectRatio="none", width="100%",
+                height=PLOT)
+    )  # fmt: skip
+    if score is not None and first <= score[0] <= last:
+        x, y, error = score
+        at, ends = percent(across(x) / 100), [PLOT * down(y + by) / 100 for by in (-error, error)]
+        shapes += [
+            element("line", x1=at, x2=at, y1=ends[0], y2=ends[1], class_="mark"),
+            element("circle", cx=at, cy=PLOT * down(y) / 100, r="4.5", class_="own"),
+        ]
     return element(
-        "svg", *shapes, inside, class_="chart", role="img", aria_label=label, width="100%",
+        "svg", *shapes, class_="chart", role="img", aria_label=label, width="100%",
         height=PLOT + BELOW,
     )  # fmt: skip
 
 
 def calibration(points: Sequence[tuple[float, float, float, float]], label: str) -> Markup:
-    """Return shares that came true over what was predicted, and a line where both are equal.
+    """Draw the fractions that came true over the predicted ones, with the diagonal.
 
     Args:
         points: (predicted, share, and between which shares it may lie), each in [0, 1].
@@ -232,23 +297,12 @@ def calibration(points: Sequence[tuple[float, float, float, float]], label: str)
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text of at most `most` characters, an ellipsis last if something is left out."""
+    """Shorten a string to at most `most` characters, with an ellipsis at its end."""
     return text if len(text) <= most else text[: most - 1].rstrip() + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def _stage(stage: Stage, top: float, left: float, width: float) -> list[Markup]:
-    shapes = [
-        element("rect", x=left, y=top, width=width, height=BOX, rx=2, class_=f"box {stage.tone}"),
-        element("text", shortened(stage.title, LONGEST), x=TEXT, y=top + 12, class_="title"),
-    ]
-    for line, note in enumerate(stage.notes, 1):
-        text = shortened(note, LONGEST + 4)
-        shapes.append(element("text", text, x=TEXT, y=top + 12 + 17 * line, class_="note"))
-    return shapes
-
-
 def ticks_of(values: Sequence[float]) -> list[float]:
-    """Return two to six round values around shares: tenths, or hundredths if they lie close."""
+    """Return two to six round values around fractions: tenths, or hundredths if they are close."""
     spread = max(values) - min(values)
     step = 0.02 if spread <= 0.08 else 0.05 if spread <= 0.2 else 0.1 if spread <= 0.5 else 0.2
     # Rounded first: .9 / .1 is 9.000000000000002 for a computer.
@@ -263,14 +317,10 @@ def line_class(place: int) -> str:
 
 
 def points_text(corners: Sequence[tuple[float, float]]) -> str:
-    """Return points as SVG writes them."""
+    """Format points for SVG."""
     return " ".join(f"{x:.2f},{y:.2f}" for x, y in corners)
 
 
 def percent(share: float) -> str:
-    """Return a share, cut to [0, 1], as a length in per cent."""
+    """Format a fraction, clipped to [0, 1], as a length in per cent."""
     return f"{100 * min(1.0, max(0.0, share)):.2f}%"
-
-
-def _plain(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

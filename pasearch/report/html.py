@@ -1,42 +1,49 @@
-"""The report: one HTML file, made from `result.json` alone, that needs no network and no script.
+"""The page of a run or a measured crossover: one HTML file without network access or script.
 
-It computes nothing private and reads no record. What a user chose (names of data, columns, classes,
-spaces and genes) is text that Jinja2 escapes; characters that would change how the text around them
-is read, such as a reversed direction, are shown as a replacement sign. Two reports of one document
-are equal: there is no date in them, because no price covers when a run ended.
+It is made from `result.json` alone, computes nothing private and reads no record. Names that a user
+chose (data, columns, classes, spaces and genes) are escaped by Jinja2; characters that change how
+the text around them is read, such as a reversed direction, are spelt out. Two pages of one document
+are equal: there is no date in them, because no price covers the time of a run.
 
-Source: docs/result.md describes every field.
+    mu  =  sqrt(sum over Gaussian releases of 1 / sigma^2), if nothing else reads the records
+
+Source: docs/result.md describes every field; Dong, Roth and Su 2022, Corollary 3.3 (mu).
 """
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from pasearch.doubts import tells_nothing
+from pasearch.accounting.budget import Budget
+from pasearch.accounting.events import describe, from_json
+from pasearch.cautions import LEAST_SIGNAL
+from pasearch.crossover.forecast import range_words
+from pasearch.data.built_in import BUILT_IN
+from pasearch.data.frames import TYPES
+from pasearch.data.front_ends.parsing import front_end
 from pasearch.errors import FIELD, UsageError
-from pasearch.report import (
-    classes,
-    figures,
-    networks,
-    priced,
-    quality,
-    stages,
-    summary,
-    tried,
-    worth,
-)
-from pasearch.report.advice import next_steps
+from pasearch.report import figures, score, wording
 from pasearch.report.card import card_json
-from pasearch.report.crossover import crossover
-from pasearch.report.meaning import meaning
-from pasearch.report.networks import capital, number
+from pasearch.report.facts import (
+    TRAINING,
+    judged_by,
+    meaning,
+    recipe_of,
+    score_event,
+    tells_nothing,
+    trials_of,
+)
+from pasearch.report.wording import capital, number, parts_of, some, spaced
 from pasearch.results import FEATURES
 from pasearch.shown import shown
 from pasearch.spaces.candidate import Candidate
+from pasearch.spaces.layers import Dense
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -45,30 +52,27 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 
-SHOWN_APART = frozenset(
-    {"Claims of the papers, beside", "Assumed public, read without a charge", "Versions"}
-)
-"""Sections of the card that the report has sections of its own for."""
+MAX_ROWS = 25
+"""Number of features that a table lists."""
 
-IN_BRACKETS = re.compile(r" \(`\w+=[^`]*`\)")
-"""An option that a warning names beside what it says in words."""
+MAX_CANDIDATES = 200
+"""Number of candidates that the page lists."""
 
-MOST_ROWS = 25
-"""How many features a table lists."""
+SHOWN_CANDIDATES = 4
+"""Number of candidates with scores before the list is unfolded."""
 
 
 def report_html(document: dict[str, Any]) -> str:
-    """Return the report of a finished run, one self-contained HTML file.
+    """Render the report of a finished run as one self-contained HTML file.
 
     Args:
-        document: `result.json`. What it may hold beside the documented fields, `alternatives`,
-            `auto`, `curves` and `compared`, each has a section, which is left out without it; the
-            last two only on declared-public data.
+        document: `result.json`. Its optional fields (`alternatives`, `auto`, `curves`, `compared`)
+            have a section each, the last two only on data declared public.
 
     Raises:
         UsageError: A field is missing or of the wrong form.
 
-    Cost: none; it says what the document says.
+    Cost: none; it shows values of the document.
     """
     from jinja2 import UndefinedError
 
@@ -78,77 +82,281 @@ def report_html(document: dict[str, Any]) -> str:
     try:
         # The schema takes the names as they are: two may look alike once they are made visible.
         page = _page(_visible(document), schema_of(document))
-        return environment().get_template("report.html.j2").render(page)
+        return _environment().get_template("report.html.j2").render(page)
     except known as error:
         raise UsageError(f"result.json is not well formed ({error!r}).") from None
 
 
+def crossover_html(measured: Values) -> str:
+    """Render a measured crossover as one self-contained HTML file.
+
+    Args:
+        measured: Plain values of a crossover (`CrossoverReport.to_json`).
+    """
+    epsilons, models = measured["epsilons"], measured["models"]
+    accuracies = []
+    for each in models:
+        pairs = list(zip(each["error"], each["half_width"], strict=True))
+        accuracies.append({
+            "name": each["name"],
+            "accuracy": [1.0 - error for error, _ in pairs],
+            "low": [max(0.0, 1.0 - error - half) for error, half in pairs],
+            "high": [min(1.0, 1.0 - error + half) for error, half in pairs],
+        })  # fmt: skip
+    drawn = {
+        "epsilons": epsilons, "models": accuracies, "sentence": measured["sentence"],
+        "own": {"score": None, "epsilon": 0.0},
+    }  # fmt: skip
+    rows = [
+        {
+            "epsilon": f"{epsilon:g}",
+            "cells": [
+                f"{each['error'][place]:.4f} \u00b1 {each['half_width'][place]:.4f}"
+                for each in models
+            ],
+            "best": measured["best"][place],
+            "take": measured["taken"][place],
+        }
+        for place, epsilon in enumerate(epsilons)
+    ]
+    plain = [each["error_without_privacy"] for each in models]
+    rows.append({
+        "epsilon": "none", "cells": [f"{each:.4f}" for each in plain],
+        "best": models[plain.index(min(plain))]["name"], "take": "",
+    })  # fmt: skip
+    names = "data", "n", "repeats", "sentence", "models", "crossovers", "metric", "assumes"
+    metric = measured["metric"]
+    measure = metric.removeprefix("1 - ")
+    chart = crossover_chart(drawn, measure, of_errors=measure == metric)
+    return _environment().get_template("crossover.html.j2").render(
+        **{name: measured[name] for name in names}, chart=chart, rows=rows,
+        delta=f"{measured['delta']:g}", measure=capital(measure),
+        tests=max(1, math.comb(len(models), 2) * len(epsilons)),
+    )  # fmt: skip
+
+
 @cache
-def environment() -> Environment:
-    """Return what renders the pages."""
+def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    def marked(text: str) -> Markup:
+        """Set `names` in a line of the card as code and *words* as emphasis."""
+        pieces = text.split("`")
+        if len(pieces) % 2 == 0:
+            return escape(text)
+        return Markup("").join(
+            Markup("<code>{}</code>").format(piece)
+            if place % 2
+            else Markup(re.sub(r"\*(\w+)\*", r"<em>\1</em>", str(escape(piece))))
+            for place, piece in enumerate(pieces)
+        )
+
+    def command(text: str) -> Markup:
+        """Keep the line breaks of a command out of its options."""
+        words = (
+            Markup('<span class="flag">{}</span>').format(each)
+            if each.startswith("-")
+            else escape(each)
+            for each in text.split(" ")
+        )
+        return Markup(" ").join(words)
+
+    def plain(warning: str) -> str:
+        """Name the options of a warning by their plain names, for a reader without a terminal."""
+        without_options = re.sub(r" \(`\w+=[^`]*`\)", "", warning)
+        named = FIELD.sub(lambda found: found[1].replace("_", " "), without_options)
+        return re.sub(r"`([^`]*)`", r"\1", named)
 
     environment = Environment(
         loader=PackageLoader("pasearch.report"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"marked": _marked, "short": figures.shortened, "capital": capital,
-                            "command": _command, "plain": _plain}  # fmt: skip
+    environment.filters |= {"marked": marked, "short": figures.shortened, "capital": capital,
+                            "command": command, "plain": plain}  # fmt: skip
     environment.globals |= {"swatch": figures.swatch}
     return environment
 
 
+def _visible(value: Any) -> Any:
+    """Spell out every character of plain values that changes how others are shown."""
+    if isinstance(value, dict):
+        return {_visible(key): _visible(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_visible(each) for each in value]
+    return shown(re.sub(r"[\n\r\t]", " ", value)) if isinstance(value, str) else value
+
+
 def _page(document: Values, schema: AnySchema) -> Values:
-    """Return everything that the template writes."""
-    card = card_json(document)
-    public = document["dataset"]["declared_public"]
-    of_task = _of_features if document["task"] == FEATURES else _of_network
+    """Return all values of the template."""
+    card, assumed, budget = card_json(document), document["assumed_public"], document["budget"]
+    public, of_features = document["dataset"]["declared_public"], document["task"] == FEATURES
+    searched = document["selection"]["rule"] != "none"
+    heading = capital(document["task"])
+    if document["task"] == "architecture search" and not searched:
+        heading = "Training of one network"
+    what = "search and model together" if searched else "the model and its test"
+    form = schema.describe().replace(" x ", " \u00d7 ")
+    # The first sentence of each line of the card's section.
+    not_covered = [
+        line.split(". ")[0].rstrip(".")
+        for section in card["sections"]
+        if section["title"] == "Not covered"
+        for line in section["items"]
+    ]
+    read = "whatever was read to find them"
+    if assumed:
+        not_covered.insert(0, f"What is taken as public, and was not charged: {some(assumed)}")
+        read += f", but for what was taken as public and not charged ({some(assumed)})"
+    others = "Beside no search" if public and document.get("compared") else "Other budgets"
+    if crossover := describe_crossover(document):
+        measured = crossover["repeats"]
+        others = "Other models as measured" if measured else "A forecast of other models"
+    elsewhere = (
+        "Claims of the papers, beside",
+        "Assumed public, read without a charge",
+        "Versions",
+    )
+    quality = score.quality(document, schema)
     return {
-        **of_task(document, schema),
+        **(_of_features if of_features else _of_network)(document, schema),
         "document": document,
         "private": card["private"],
         "public": public,
-        "heading": quality.heading(document),
-        "quality": (good := quality.quality(document, schema)),
-        "more": classes.more(document, schema),
+        "heading": heading,
+        "quality": quality,
+        "more": score.more(document, schema),
         "meaning": meaning(document),
-        "beside": summary.beside(document["assumed_public"]),
-        "asked": _asked(document, schema),
-        "covered": priced.covered(document),
-        "not_covered": priced.not_covered(document, card),
-        "partitions": priced.partitions(document),
-        "alternatives": worth.alternatives(document, schema.outputs),
-        "crossover": (found := crossover(document)),
-        "curves": worth.curves(document, of_numbers=schema.regression) if public else None,
-        "compared": (compared := worth.compared(document) if public else None),
-        "others": worth.heading(found, compared),
-        "auto": worth.searching(document),
-        "tried": tried.tried(document, schema),
-        "chosen": tried.chosen(document),
+        "beside": wording.beside(assumed),
+        "asked": f"{document['dataset']['n']:,} records, {form}. One budget for {what}: "
+        f"\u03b5 {budget['epsilon']:g} at \u03b4 {budget['delta']:g}.",
+        "covered": f"The price {'would cover' if public else 'covers'} everything in release/ "
+        f"together: {'features' if of_features else 'architecture'}, weights, test score, and "
+        f"{read}.",
+        "not_covered": not_covered,
+        "partitions": _partitions(document),
+        "alternatives": _alternatives(document, schema.outputs),
+        "crossover": crossover,
+        "curves": _curves(document, schema) if public else None,
+        "compared": _compared(document) if public else None,
+        "others": others,
+        "auto": _auto(document),
+        "tried": _tried(document, schema),
+        "chosen": _chosen(document),
         "effects": _effects(document),
-        "next": next_steps(document, good["is_known"]),
-        "claims": [stages.claim_words(claim) for claim in document["claims"]],
+        "next": next_steps(document, quality["is_known"]),
+        "claims": [wording.claim_words(claim) for claim in document["claims"]],
         "items": _visible(schema.describe_items()),
-        "card": [each for each in card["sections"] if each["title"] not in SHOWN_APART],
+        "card": [each for each in card["sections"] if each["title"] not in elsewhere],
     }
+
+
+# --- the released model
 
 
 def _of_network(document: Values, schema: AnySchema) -> Values:
-    """Return what the template writes of an architecture search, or of one training."""
+    """Describe the model of an architecture search, or of one training."""
     candidate = Candidate.from_json(document["best"])
+    output = f"one output for each of {schema.outputs} classes"
+    output = "one predicted number" if schema.regression else output
+    if candidate.architecture.layers:
+        found = f"A network of {', then '.join(parts_of(candidate))}, then {output}."
+    else:
+        front = candidate.front_end
+        behind = "the features" if front.text == "raw" else front.words()
+        found = f"A linear model: {output}, straight from {behind}."
     return {
-        "found": networks.network_words(candidate, schema),
-        "network": figures.network(networks.stages_of(candidate, schema)),
+        "found": found,
+        "network": figures.network(_network_stages(candidate, schema)),
         "features": None,
-        "training": networks.training_rows(document),
+        "training": _training_rows(document),
     }
 
 
+def _network_stages(candidate: Candidate, schema: AnySchema) -> list[figures.Stage]:
+    """Return the boxes of the network's drawing, from a record to the output."""
+
+    def count(number: int, name: str) -> str:
+        return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
+
+    def sides(shape: tuple[int, ...]) -> str:
+        return " \u00d7 ".join(f"{side:,}" for side in shape)
+
+    def given(title: str, shape: tuple[int, ...], more: str = "") -> figures.Stage:
+        values = math.prod(shape)
+        notes = (*([sides(shape)] if len(shape) > 1 else []), count(values, "number"))
+        notes = (more, *notes)[:2] if more else notes  # a long title goes on below
+        return figures.Stage(title=title, notes=notes, values=values, tone="given")
+
+    front, architecture, shape = candidate.front_end, candidate.architecture, tuple(schema.shape)
+    boxes = [given("A record", shape)]
+    if front.text != "raw":
+        first, _, more = front.words().partition(" and ")
+        more = f"and {more}" if more else ""
+        boxes.append(given(capital(first), front.output_shape(shape), more))
+    shapes = architecture.shapes(front.output_shape(shape))
+    for layer, entering, leaving in zip(architecture.layers, shapes[:-1], shapes[1:], strict=True):
+        parameters, frozen = layer.parameters(entering), not getattr(layer, "trainable", True)
+        notes = [count(parameters, "parameter")] if parameters else ["no parameters"]
+        notes += ["frozen"] if frozen else []
+        if dropout := getattr(layer, "dropout", 0.0):
+            notes.append(f"dropout {dropout:g}")
+        boxes.append(
+            figures.Stage(
+                title=capital(wording.layer_words(layer)),
+                notes=(f"{sides(leaving)} out", ", ".join(notes)),
+                values=math.prod(leaving),
+                tone="frozen" if frozen else "layer",
+            )
+        )
+    last = Dense(units=schema.outputs).parameters(shapes[-1])
+    title = "A number" if schema.regression else f"{schema.outputs} classes"
+    notes = ("output layer", count(last, "parameter"))
+    return [*boxes, figures.Stage(title=title, notes=notes, values=schema.outputs, tone="output")]
+
+
+def _training_rows(document: Values) -> list[tuple[str, str]]:
+    """Describe the training of the released network, as names and values."""
+    values, best = document["recipe"], document["best"]
+    recipe = recipe_of(values)
+    slots = round(recipe.expected_batch_size / values["sampling_probability"])
+    total, trained = best["parameters"], best["trainable_parameters"]
+    expected = ", expected" if recipe.sampling.sampled else ""
+    sampling = wording.batching_words(recipe, values)
+    batch = f"{recipe.expected_batch_size:,} of {slots:,} records{expected} ({sampling})"
+    if recipe.expected_batch_size == slots:
+        batch = f"all {slots:,} records"
+    rows = [
+        ("Input", capital(front_end(best["front_end"]).words())),
+        ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
+        ("Steps", wording.steps_words(recipe, values.get("steps_made"))),
+        ("Batch", batch),
+        ("Learning rate", f"{recipe.learning_rate:.4g} (how far one step moves the weights)"),
+        ("Optimizer", capital(wording.optimizer_words(recipe))),
+    ]
+    if document.get("variant") is not None:
+        rows.append(("Weights", f"{capital(document['variant'])}, by a private pick of variants"))
+    if recipe.bounding is None:
+        return [*rows, ("Gradients", "without bound or noise, on data declared public")]
+    name = values.get("name")
+    return [
+        *([("Recipe", name)] if name else []),
+        *rows,
+        ("Each gradient", capital(recipe.bounding.words())),
+        ("Noise multiplier", wording.noise_words(recipe)),
+        *(("Also", capital(words)) for words in wording.stage_words(recipe)),
+        *((capital(name), value) for name, value in wording.setting_words(best["settings"])),
+    ]
+
+
 def _of_features(document: Values, schema: AnySchema) -> Values:
-    """Return what the template writes of a feature selection."""
-    best, method = document["best"], document["strategy"]["name"]
-    chosen, count = best["features"], len(best["features"])
-    every, blank = count == best["of"], document.get("relevance_of_noise")
+    """Describe the model of a feature selection, and what was released to choose its features."""
+    best, method, recipe = document["best"], document["strategy"]["name"], document["recipe"]
+    chosen, count, blank = (
+        best["features"],
+        len(best["features"]),
+        document.get("relevance_of_noise"),
+    )
+    every = count == best["of"]
     if best["directions"] is not None:
         found = f"A linear model on {best['directions']} directions in all {best['of']:,} features."
     elif every:
@@ -157,36 +365,80 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             found = f"A linear model on all {count:,} features, chosen by {method}."
     else:
         found = f"A linear model on {count:,} of {best['of']:,} features, chosen by {method}."
+
+    ranked = sorted(document.get("relevance") or [], key=lambda each: -each["uncertainty"])[
+        :MAX_ROWS
+    ]
+    most = max((each["uncertainty"] for each in ranked), default=0.0)
+    relevance = [
+        {
+            "feature": each["feature"],
+            "value": f"{each['uncertainty']:.3f}",
+            "is_chosen": each["feature"] in chosen,
+            "bar": figures.bar(
+                each["uncertainty"] / most if most > 0 else 0.0,
+                f"{each['feature']}: symmetrical uncertainty {each['uncertainty']:.3f}",
+                tone="accent" if each["feature"] in chosen else "plain",
+            ),
+        }
+        for each in ranked
+    ]
+    curve, sizes = None, document.get("by_size") or []
+    if sizes and document["dataset"]["declared_public"]:
+        epsilon = document["budget"]["epsilon"]
+        names = ("private", f"at epsilon {epsilon:g}"), ("without", "without privacy")
+        curves = [
+            figures.Curve(name=name, points=tuple((each["features"], each[key]) for each in sizes))
+            for key, name in names
+        ]
+        curve = _chart(curves, "Accuracy by number of features", ("features", "accuracy"))
+
+    training = [("Numbers trained", f"{best['parameters']:,}")]
+    if recipe["trainer"] == "objective" and recipe["noise_multiplier"] is not None:
+        noise = f"{recipe['noise_multiplier']:.4g}"
+        training += [("Training", "noisy second moments"), ("Noise multiplier", noise)]
+    elif recipe["trainer"] == "objective":
+        own = f"{recipe['epsilon']:.4g}, pure"
+        training += [("Training", "objective perturbation"), ("Its epsilon", own)]
+    else:
+        trained = recipe_of(recipe)
+        assert trained.bounding is not None
+        training += [
+            ("Training", "DP-SGD, full batches"),
+            ("Steps", wording.steps_words(trained)),
+            ("Learning rate", f"{trained.learning_rate:.4g}"),
+            ("Optimizer", capital(wording.optimizer_words(trained))),
+            ("Each gradient", capital(trained.bounding.words())),
+            ("Noise multiplier", wording.noise_words(trained)),
+            *(("Also", capital(words)) for words in wording.stage_words(trained)),
+        ]
+    public = document.get("searched_on")
+    merits = f"from noisy {document['strategy'].get('merits', 'tables')}"
     return {
         "found": found,
         "network": None,
         "features": {
-            "rows": _relevance(document),
-            "read_from": "from public data"
-            if document.get("searched_on")
-            else f"from noisy {document['strategy'].get('merits', 'tables')}",
+            "rows": relevance,
+            "read_from": "from public data" if public else merits,
             "blank": "" if blank is None else f"{blank:.3f}",
             "tells_nothing": tells_nothing(document),
-            "names": [] if every or best["directions"] is not None else chosen[:MOST_ROWS],
-            "more": 0 if every else max(0, count - MOST_ROWS),
+            "names": [] if every or best["directions"] is not None else chosen[:MAX_ROWS],
+            "more": 0 if every else max(0, count - MAX_ROWS),
             "columns": best["columns"],
-            "curve": _by_size(document),
+            "curve": curve,
         },
-        "training": _linear_training(document),
+        "training": training,
     }
 
 
 def _effects(document: Values) -> list[Values]:
-    """Return the columns that move a linear model's answer most, in words."""
+    """Rank the columns by how much they move a linear model's prediction."""
     given = document.get("effects") or []
     most = max((each["reach"] for each in given), default=0.0)
     return [
         {
-            "column": each["column"],
+            **each,
             "value": number(each["reach"]),
-            "most": each["most"],
-            "least": each["least"],
-            "towards": each["towards"],
             "bar": figures.bar(
                 each["reach"] / most if most > 0 else 0.0,
                 f"{each['column']}: moves the answer by {each['reach']:.3g}",
@@ -196,113 +448,491 @@ def _effects(document: Values) -> list[Values]:
     ]
 
 
-def _relevance(document: Values) -> list[Values]:
-    """Return the features that tell most of the target, with their noisy uncertainty."""
-    given = document.get("relevance") or []
-    ranked = sorted(given, key=lambda each: -each["uncertainty"])[:MOST_ROWS]
-    most = max((each["uncertainty"] for each in ranked), default=0.0)
-    chosen = set(document["best"]["features"])
-    return [
-        {
-            "feature": each["feature"],
-            "value": f"{each['uncertainty']:.3f}",
-            "is_chosen": each["feature"] in chosen,
-            "bar": figures.bar(
-                each["uncertainty"] / most if most > 0 else 0.0,
-                f"{each['feature']}: symmetrical uncertainty {each['uncertainty']:.3f}",
-                tone=_tone(each["feature"] in chosen),
-            ),
-        }
-        for each in ranked
-    ]
+# --- the price
 
 
-def _by_size(document: Values) -> Values | None:
-    """Return the chart of accuracy by number of features, on declared-public data only."""
-    given = document.get("by_size") or []
-    if not (given and document["dataset"]["declared_public"]):
+def _partitions(document: Values) -> list[Values]:
+    """Describe every partition with its price and its releases; the largest price is the run's."""
+    shares, budget = document["price_by_partition"], document["budget"]["epsilon"]
+    most = max(share["epsilon"] for share in shares.values())
+    scale = max(budget, most)
+    largest = next(name for name, share in shares.items() if share["epsilon"] == most)
+    noun, found = (document.get("score") or {}).get("metric", ""), []
+    for name, share in shares.items():
+        epsilon, is_price = share["epsilon"], name == largest
+        words = f"Partition {name}: epsilon {epsilon:.4f} of a budget of {budget:g}"
+        words += ": this is the price." if is_price else "."
+        own = [each for each in document["events"] if each["partition"] == name]
+        lines = []
+        for each in own:
+            # How often a selection trains is secret; its description names the best of K.
+            count, selected = each["count"], each["event"]["type"] == "repeat-and-select"
+            times = "once" if count == 1 else f"{count:,} times"
+            if selected:
+                times = "" if count == 1 else f"{times} the best of a secret number"
+            noise = describe(from_json(each["event"]))
+            lines.append({
+                "name": wording.release_name(each["name"], noun).strip(),
+                "times": times,
+                "noise": wording.counts_words(document, each["name"], noise),
+            })  # fmt: skip
+        mu = gaussian_mu([(each["event"], each["count"]) for each in own])
+        tone = "accent" if is_price else "plain"
+        found.append({
+            "name": name, "slots": document["dataset"]["slots"].get(name, 0),
+            "epsilon": f"{epsilon:.4f}", "accountant": share["accountant"], "is_price": is_price,
+            "bar": figures.bar(epsilon / scale, words, tone=tone, mark=budget / scale),
+            "lines": lines,
+            "mu": None if mu is None else f"{mu:.3g}",
+        })  # fmt: skip
+    return found
+
+
+def gaussian_mu(events: list[tuple[Values, int]]) -> float | None:
+    """Return mu of Gaussian DP if every release is Gaussian, so that mu is exact; else None.
+
+    Args:
+        events: (event, count) of everything that reads some records.
+    """
+
+    def squared(event: Values) -> float | None:
+        match event:
+            case {"type": "no-release"}:
+                return 0.0
+            case {"type": "gaussian", "noise_multiplier": float() | int() as sigma} if sigma > 0:
+                return 1.0 / sigma**2
+            case {"type": "self-composed", "event": dict() as inner, "count": int() as count}:
+                one = squared(inner)
+                return None if one is None else count * one
+            case {"type": "composed", "events": list() as inner}:
+                found = [squared(each) for each in inner]
+                return None if None in found else sum(each or 0.0 for each in found)
         return None
-    epsilon = document["budget"]["epsilon"]
-    names = [("private", f"at epsilon {epsilon:g}"), ("without", "without privacy")]
+
+    squares = [squared(event) for event, _ in events]
+    if not squares or None in squares:
+        return None
+    total = sum(count * (each or 0.0) for (_, count), each in zip(events, squares, strict=True))
+    return math.sqrt(total) if total > 0 else None
+
+
+# --- other models and budgets
+
+
+def describe_crossover(document: Values) -> Values | None:
+    """Describe a forecast or a grid of models over epsilon; None without either."""
+    found = document.get("measured_crossover") or document.get("crossover")
+    if not found:
+        return None
+    measure, epsilons, own = document["score"]["metric"], found["epsilons"], found["own"]
+    of_errors, crossings = "error" in measure, found["crossings"]
+    if "measured_crossover" in document:  # by the default metric, whatever the run is scored by
+        measure = "mean absolute error" if of_errors else "accuracy"
+    roles = {
+        "released": "released by this run", "simplest": "the simplest", "largest": "the largest",
+    }  # fmt: skip
+    return {
+        "sentence": found["sentence"],
+        "measure": measure,
+        "chart": crossover_chart(found, measure, of_errors=of_errors),
+        "data_sets": found.get("data_sets"),
+        "repeats": found.get("repeats"),
+        "paid": "measured_crossover" not in document,
+        "has_point": own["score"] is not None and epsilons[0] <= own["epsilon"] <= epsilons[-1],
+        "models": [
+            {
+                "name": each["name"],
+                "note": ", ".join([
+                    f"{each['parameters']:,} parameters",
+                    *(roles[role] for role in each["roles"] if role in roles),
+                ]),
+            }
+            for each in found["models"]
+        ],
+        "crossings": [
+            each["sentence"]
+            if found["kind"] == "measured"
+            else f"From about epsilon {each['epsilon']:g} on, {each['after']} instead of "
+            f"{each['before']} ({range_words(each, epsilons)})."
+            for each in crossings
+        ],
+    }  # fmt: skip
+
+
+def crossover_chart(found: Values, measure: str, *, of_errors: bool) -> Markup:
+    """Draw the models' scores over epsilon, with bands, and the run's own score.
+
+    Args:
+        found: A crossover as in `result.json`; its values are accuracies, or 1 minus an error.
+        measure: Name of the vertical axis.
+        of_errors: Whether to draw errors, 1 minus the values of `found`.
+    """
+
+    def drawn(value: float) -> float:
+        return 1.0 - value if of_errors else value
+
     curves = [
-        figures.Curve(name=name, points=tuple((each["features"], each[key]) for each in given))
-        for key, name in names
+        figures.Curve(
+            name=each["name"],
+            points=tuple(
+                (x, drawn(y)) for x, y in zip(found["epsilons"], each["accuracy"], strict=True)
+            ),
+            band=tuple(
+                (min(drawn(low), drawn(high)), max(drawn(low), drawn(high)))
+                for low, high in zip(each["low"], each["high"], strict=True)
+            ),
+        )
+        for each in found["models"]
     ]
-    return worth.chart(curves, "Accuracy by number of features", ("features", "accuracy"))
+    own = found["own"]
+    score = None
+    if own["score"] is not None:
+        score = own["epsilon"], drawn(own["score"]), own["standard_error"]
+    axes = ("epsilon (logarithmic)", measure)
+    return figures.chart(curves, found["sentence"], axes, logarithmic=True, score=score)
 
 
-def _linear_training(document: Values) -> list[tuple[str, str]]:
-    """Return how the released model was trained, as names and values."""
-    recipe, best = document["recipe"], document["best"]
-    rows = [("Numbers trained", f"{best['parameters']:,}")]
-    if recipe["noise_multiplier"] is not None and recipe["trainer"] == "objective":
-        noise = f"{recipe['noise_multiplier']:.4g}"
-        return [*rows, ("Training", "noisy second moments"), ("Noise multiplier", noise)]
-    if recipe["trainer"] == "objective":
-        own = f"{recipe['epsilon']:.4g}, pure"
-        return [*rows, ("Training", "objective perturbation"), ("Its epsilon", own)]
-    trained = stages.recipe_of(recipe)
-    assert trained.bounding is not None
-    return [
-        *rows,
-        ("Training", "DP-SGD, full batches"),
-        ("Steps", stages.steps_words(trained)),
-        ("Learning rate", f"{trained.learning_rate:.4g}"),
-        ("Optimizer", capital(stages.optimizer_words(trained))),
-        ("Each gradient", capital(trained.bounding.words())),
-        ("Noise multiplier", stages.noise_words(trained)),
-        *(("Also", capital(words)) for words in stages.stage_words(trained)),
-    ]
+def _alternatives(document: Values, outputs: int) -> list[tuple[str, str]]:
+    """Describe the noise of other budgets by the plan's arithmetic.
+
+    A signal is mu n: half of it is the signal of half as many records.
+    """
+    given, budget = document.get("alternatives") or [], document["budget"]["epsilon"]
+    own: Values = next((each for each in given if each["epsilon"] == budget), {})
+    here, noise_here = own.get("signal_to_noise"), own.get("noise_multiplier")
+    rows = []
+    for each in given:
+        if each is own and here:
+            continue
+        signal, noise = each.get("signal_to_noise"), each.get("noise_multiplier")
+        if signal is None or noise is None:
+            words = "Too little for this plan: not even the most noise would fit."
+        elif not here or not noise_here:
+            words = "It could have been trained."
+        else:
+            words = (
+                f"Noise {noise / noise_here:.2g} times as large: like training on "
+                f"{signal / here:.2g} times as many records."
+            )
+        if signal is not None and noise is not None and signal < LEAST_SIGNAL * outputs:
+            words += " Noise drowns it: little better than guessing."
+        rows.append((f"\u03b5 {each['epsilon']:g}", words))
+    return rows
 
 
-def _visible(value: Any) -> Any:
-    """Return plain values with every character that acts on others spelt out."""
-    if isinstance(value, dict):
-        return {_visible(key): _visible(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_visible(each) for each in value]
-    return shown(re.sub(r"[\n\r\t]", " ", value)) if isinstance(value, str) else value
+def _curves(document: Values, schema: AnySchema) -> Values | None:
+    """Draw accuracies over steps; points that are not finite are left out."""
+    curves = []
+    for each in document.get("curves") or []:
+        pairs = zip(each["steps"], each["accuracy"], strict=True)
+        points = tuple((x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y))
+        if points:
+            curves.append(figures.Curve(name=each["name"], points=points))
+    up = "points, as a share" if schema.regression else "accuracy"
+    axes = ("training steps", up)
+    return _chart(curves, "Accuracy over training steps", axes) if curves else None
 
 
-def _marked(text: str) -> Markup:
-    """Return a line of the card, its `names` set as code and its *words* stressed."""
-    pieces = text.split("`")
-    if len(pieces) % 2 == 0:
-        return escape(text)
-    return Markup("").join(
-        Markup("<code>{}</code>").format(piece)
-        if place % 2
-        else Markup(re.sub(r"\*(\w+)\*", r"<em>\1</em>", str(escape(piece))))
-        for place, piece in enumerate(pieces)
+def _chart(curves: list[figures.Curve], title: str, axes: tuple[str, str]) -> Values:
+    """Draw lines, with a description and the names for the legend."""
+    ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.3f}" for each in curves)
+    chart = figures.chart(curves, f"{title}: {ends}.", axes)
+    return {"chart": chart, "names": [each.name for each in curves]}
+
+
+def _compared(document: Values) -> list[Values]:
+    """Compare this run with the fixed strategy, by noisy and by exact score."""
+    given, rows = document.get("compared") or {}, []
+    for key, name in ("this", "This run"), ("fixed", "One fixed network, nothing searched"):
+        if not given.get(key):
+            continue
+        bars = [
+            {
+                "kind": words,
+                "value": f"{100 * given[key][kind]:.1f} %",
+                "bar": figures.bar(
+                    given[key][kind],
+                    f"{name}, {words}: {100 * given[key][kind]:.1f} per cent",
+                    tone="accent" if key == "this" else "plain",
+                ),
+            }
+            for kind, words in (("test", "as released, with noise"), ("exact", "exact"))
+            if given[key].get(kind) is not None
+        ]
+        rows.append({"name": name, "bars": bars})
+    return rows
+
+
+def _auto(document: Values) -> Values | None:
+    """Describe the decision of strategy `auto`, with the score that it expected of each way."""
+    if not (auto := document.get("auto")):
+        return None
+    expected = auto.get("expected") or []
+    most = max((each["expected"] for each in expected), default=0.0)
+    best = next((e for e in expected if f"{e['strategy']}, {e['winner']}" == auto["chosen"]), None)
+    return {
+        "chosen": auto["chosen"],
+        "why": auto["why"],
+        "expected": [
+            {
+                "strategy": each["strategy"],
+                "winner": each["winner"],
+                "value": f"{each['expected']:.3f}",
+                "is_chosen": each is best,
+                "bar": figures.bar(
+                    each["expected"] / most if most > 0 else 0.0,
+                    f"{each['strategy']}, {each['winner']}: expected {each['expected']:.3f}",
+                    tone="accent" if each is best else "plain",
+                ),
+            }
+            for each in expected
+        ],
+    }
+
+
+# --- the candidates
+
+
+def _tried(document: Values, schema: AnySchema) -> Values | None:
+    """List the candidates that may be shown, with the uncertainty of their scores.
+
+    Scores are shown if the price covers them; otherwise they are secret, and a space that lists its
+    candidates is shown whole, whatever was trained. None if fewer than two candidates are known.
+    """
+    rule, of_features = document["selection"]["rule"], document["task"] == FEATURES
+    from pasearch.training.metrics import error_of
+
+    metric, rows, note, seen = judged_by(document), [], "", set()
+    scale, digits, unit = (1.0, 3, "") if metric.worst > 1.0 else (100.0, 1, " %")
+    for trial in trials_of(document) if rule != "none" else []:
+        if repr(trial.values) in seen:  # the same candidate with the same score
+            continue
+        seen.add(repr(trial.values))
+        if of_features:
+            names = trial.values["features"]
+            row = {"name": f"{len(names):,} features", "settings": some(names), "size": None}
+        else:
+            row = _candidate_row(trial.values["parameters"], schema)
+        text, bar, line = None, "", score_event(document)
+        if trial.share is not None:
+            value = metric.shown(min(1.0, max(0.0, trial.share)))
+            text, interval = f"{scale * value:.{digits}f}{unit}", None
+            if trial.deviation is not None and line is not None:
+                error = error_of({
+                    "metric": metric.noun, "test": value,
+                    "of": document["dataset"]["slots"][line["partition"]],
+                    "noise": {"standard_deviation": trial.deviation},
+                })  # fmt: skip
+                interval = max(0.0, value - error) / metric.worst, (value + error) / metric.worst
+                text += f" \u00b1 {scale * error:.{digits}f}"
+            bar = figures.interval(value / metric.worst, interval, f"{row['name']}: {text}")
+        rows.append(
+            {**row, "is_best": trial.released, "order": trial.share, "score": text, "bar": bar}
+        )
+    if rows:
+        rows.sort(key=lambda row: math.inf if row["order"] is None else -row["order"])
+        best = next((row["order"] for row in rows if row["is_best"]), None)
+        if best is not None and best < rows[0]["order"]:
+            reasons = {
+                "insured": "Each look is a short and noisy training, so a lead in this table is "
+                "partly luck. The usual model is kept unless another is so far ahead that neither "
+                "the noise nor what is known from public data explains it.",
+                "ahead": "The looks were made in rounds, of which each keeps the better half, and "
+                "only the last round decides.",
+                "grid": "Each model was trained several times with several shares of the privacy "
+                "budget. What decides is the mean of its scores with the largest share.",
+                "paas": "Here only the last generation of candidates decides.",
+            }
+            other = "The method decides by more than one score."
+            why = reasons.get(document["strategy"]["name"], other)
+            note = f"The released one is not the one with the best score here. {why}"
+    elif not of_features:
+        own = Candidate.from_json(document["best"])
+        for each in (document["space"].get("entries") or [])[:MAX_CANDIDATES]:
+            is_best = Candidate.from_json(each) == own
+            row = _candidate_row(each, schema)
+            rows.append({**row, "settings": "", "is_best": is_best, "score": None, "bar": ""})
+        rows.sort(key=lambda row: row["size"])
+        if rule not in ("none", "not private"):
+            note = "Their scores are secret: the price holds only if the losing ones are not shown."
+    if not rows or (not seen and len(rows) < 2):
+        return None
+    scored = rows[0]["score"] is not None
+    rate = "Learning rate: how far one step of the training moves the weights."
+    return {
+        "rows": rows[: SHOWN_CANDIDATES * scored],
+        "more": rows[SHOWN_CANDIDATES * scored : MAX_CANDIDATES],
+        "count": len(rows),
+        "note": note,
+        "scored": scored,
+        "rate": rate * any("learning rate" in each["settings"] for each in rows),
+        "lower": scored and metric.shown(1.0) < metric.shown(0.0),
+    }
+
+
+def _candidate_row(values: Values, schema: AnySchema) -> Values:
+    """Describe a candidate network: layers, settings other than 1, and number of parameters."""
+    candidate = Candidate.from_json(values)
+    try:
+        size, _ = candidate.parameters(schema.shape, schema.outputs)
+    except UsageError:
+        size = None
+    settings = (values.get("settings") or {}).items()
+    plain = [f"{spaced(name)} {value:g}" for name, value in settings if value != 1.0]
+    name = capital(", then ".join(parts_of(candidate)))
+    return {"name": name, "settings": ", ".join(plain), "size": size}
+
+
+def _chosen(document: Values) -> Values:
+    """Describe the selection of the released model, and the space it was selected from."""
+    selection, space, strategy = (
+        document["selection"],
+        document["space"],
+        document["strategy"]["name"],
     )
+    rule, bound = selection["rule"], selection["bound"]
+    if document["task"] == FEATURES:
+        rows = [("Method", f"{strategy}: {selection['law']}"), ("Bound", bound)]
+        words = {
+            "none": "Nothing was compared, so no choice was paid for.",
+            "composition": "What was read to choose is charged, and so is the model.",
+            "repeat-and-select": "Sets were drawn from one law, a model trained on each and scored "
+            "with noise, and the best model was released. How many there were is secret: the "
+            "price covers a random number of them, and knowing it would break that.",
+            "not private": "The choice read data that were declared public, so it cost nothing.",
+        }
+        chosen = words.get(rule)
+        if document.get("searched_on"):
+            chosen = (
+                f"The choice read {document['searched_on']}, declared public, so it cost nothing."
+            )
+        elif document.get("trials") and rule == "composition":
+            chosen = "Every planned training and score is charged; the model was trained anew."
+        if chosen is None:
+            raise KeyError(rule)
+    else:
+        rows = [
+            ("Strategy", strategy),
+            ("Trainings", selection["law"]),
+            ("Bound", f"{bound}; {selection['formula']}"),
+            ("Space", str(space.get("name", ""))),
+        ]
+        words = {
+            "none": "Nothing was compared: one network, fixed beforehand, was trained.",
+            "composition": "Every candidate that was trained is charged.",
+            "disjoint portions": "Each candidate was trained on records of its own, and one was "
+            "picked by a private lottery that favours the better ones.",
+            "repeat-and-select": "Candidates were drawn from one law, each trained and scored with "
+            "noise, and the best was released. How many there were is secret: the price covers a "
+            "random number of them, and knowing it would break that.",
+            "not private": "The search read data that were declared public, so it cost nothing.",
+        }
+        winners = {
+            "kept": "The winner keeps the weights it was scored with.",
+            "retrained": "The search read records of its own; the winner was trained on the "
+            "others.",
+            "trained anew": "Each candidate had a look with a small part of the privacy budget; "
+            "the winner was then trained anew with the rest.",
+        }
+        winner = document["winner"]
+        keeps = "" if rule == "none" else winners.get(winner, winner)
+        chosen = f"{words.get(rule, rule)} {keeps}".strip()
+
+    def listed(values: object) -> str:
+        if isinstance(values, list):
+            return ", ".join(map(listed, values))
+        if isinstance(values, bool):
+            return "yes" if values else "no"
+        return f"{values:g}" if isinstance(values, float) else spaced(str(values))
+
+    genes = (space.get("choices") or {}).items()
+    return {
+        "words": chosen,
+        "rows": [] if document["task"] == TRAINING else rows,
+        "genes": [(spaced(name), listed(values)) for name, values in genes],
+    }
 
 
-def _command(text: str) -> Markup:
-    """Return a command, of which no line ends inside a word that begins with a dash."""
-    words = (
-        Markup('<span class="flag">{}</span>').format(each)
-        if each.startswith("-")
-        else escape(each)
-        for each in text.split(" ")
-    )
-    return Markup(" ").join(words)
+# --- next steps
 
 
-def _plain(warning: str) -> str:
-    """Return a warning for who gives no commands: an option is called by its plain name."""
-    named = FIELD.sub(lambda found: found[1].replace("_", " "), IN_BRACKETS.sub("", warning))
-    return re.sub(r"`([^`]*)`", r"\1", named)
+def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
+    """Return (purpose, command), the most urgent first.
+
+    RUN, DATA, SCHEMA and DATA_ROOT stand for the user's own paths.
+
+    Args:
+        document: `result.json`.
+        is_known: Whether the model is significantly better than the baseline.
+    """
+    commands = {"architecture search": "arch", "training": "train", FEATURES: "features"}
+    command, budget = commands.get(document["task"], "arch"), document["budget"]
+    data, table = data_arguments(document), document["dataset"]["schema"].get("kind") == "table"
+    found = []
+    if not is_known:
+        found.append((
+            "This model is not worth using yet. Plan a larger budget, before any of it is spent:",
+            f"pasearch plan {command} {data} --eps {4 * budget['epsilon']:g}",
+        ))  # fmt: skip
+    if table and set(document["assumed_public"]) - {TYPES}:
+        found.append((
+            "Bounds and categories were read from the records, and no privacy cost covers that. "
+            "Before a release, declare them from public knowledge:",
+            "pasearch check DATA --propose schema.toml",
+        ))  # fmt: skip
+    records = "new.csv" if table else "new.npz"
+    if is_known:
+        found.append(("Use the model:", f"pasearch predict RUN {records} --out predictions.csv"))
+    check = "Let somebody else check the privacy cost, with release/ alone:"
+    found.append((check, "pasearch verify RUN"))
+    total, public = document.get("two_runs"), document["dataset"]["declared_public"]
+    if document.get("ledger") is None and not public and total is not None:
+        default = Budget(budget["epsilon"]).resolve(document["dataset"]["n"]).delta
+        delta = "" if budget["delta"] == default else f" --delta {budget['delta']!r}"
+        found += [
+            (
+                "Each further run on these records adds to the privacy cost. This run used no "
+                "shared ledger. To begin one with this run in it, and room for one more such run:",
+                "pasearch ledger people.ledger --add RUN --ledger-budget "
+                f"{total['epsilon']:g} {total['delta']!r}",
+            ),
+            (
+                "Then name that ledger in every further run on these records, such as:",
+                f"pasearch {command} {data} --eps {budget['epsilon']:g}{delta} --ledger "
+                "people.ledger",
+            ),
+        ]
+    return found
 
 
-def _asked(document: Values, schema: AnySchema) -> str:
-    searched = document["selection"]["rule"] != "none"
-    what = "search and model together" if searched else "the model and its test"
-    form, budget = schema.describe().replace(" x ", " \u00d7 "), document["budget"]
-    return (
-        f"{document['dataset']['n']:,} records, {form}. One budget for {what}: "
-        f"\u03b5 {budget['epsilon']:g} at \u03b4 {budget['delta']:g}."
-    )
+def data_arguments(document: Values) -> str:
+    """Return DATA with the options that describe it, quoted for a command line."""
 
+    def joined(labels: list[Any]) -> str:
+        return shlex.quote(",".join(map(str, labels)))
 
-def _tone(chosen: bool) -> str:
-    return "accent" if chosen else "plain"
+    declared = (document.get("plan") or {}).get("declared") or {}
+    words = ["DATA"]
+    if declared.get("kind") == "table":
+        target, columns = declared.get("target") or {}, declared.get("columns") or []
+        labels = target.get("categories")
+        # The option separates labels by commas, so it cannot hold one with a comma.
+        fits = labels is not None and len(labels) > 1 and not any("," in each for each in labels)
+        known = {"name", "kind"} | ({"categories"} if fits else set())
+        if any(len(each) > 1 for each in columns) or set(target) - known:
+            words.append("--schema SCHEMA")
+        else:
+            words += [f"--target {shlex.quote(str(target['name']))}"] * ("name" in target)
+            words += ["--regression"] * (target.get("kind") == "number")
+            words += [f"--labels {joined(labels)}"] if labels else []
+    elif declared.get("kind") == "arrays" and document["dataset"]["name"] not in BUILT_IN:
+        low, high, classes = (declared.get(name) for name in ("low", "high", "classes"))
+        words += ["--regression"] * bool(declared.get("regression"))
+        if low is not None and high is not None:
+            words.append(f"--bounds {low:g} {high:g}")
+        if (labels := declared.get("labels")) is not None:
+            words.append(f"--labels {joined(labels)}")
+        elif classes is not None:
+            words.append(f"--classes {classes}")
+    words += ["--data-root DATA_ROOT"] * ("data_root" in document)
+    return " ".join(words)

@@ -1,4 +1,4 @@
-"""What a notebook shows of a plan or a result: a few lines, what is released; trials as a frame."""
+"""Summaries of a plan and a result for a notebook, and the trials as a data frame."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from pasearch.errors import UsageError
-from pasearch.report.classes import one_line
-from pasearch.report.networks import judged_by, parts_of, score_name, shown_score, some
+from pasearch.report.facts import judged_by, score_name, trials_of
 from pasearch.report.plan import feature_plan_text, plan_text
-from pasearch.report.quality import quality
+from pasearch.report.score import one_line, quality
+from pasearch.report.wording import parts_of, some
 from pasearch.spaces.candidate import Candidate
 
 if TYPE_CHECKING:
@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 
-SECRET = ("repeat-and-select", "disjoint portions")
-"""Selection rules under which trials are secret."""
-
-COLUMNS = ("trial", "network", "parameters", "settings", "score", "released", "metric")
-OF_FEATURES = ("trial", "features", "size", "score", "released", "metric")
-"""The columns of a leaderboard: of networks, and of sets of features."""
+LEFT = Markup("text-align:left")
 
 
 def leaderboard(document: Values, schema: AnySchema) -> Any:
@@ -33,7 +28,7 @@ def leaderboard(document: Values, schema: AnySchema) -> Any:
 
     Args:
         document: `result.json`.
-        schema: That it describes.
+        schema: Schema that the document describes.
 
     Raises:
         UsageError: Trials are secret, or pandas is not installed.
@@ -42,58 +37,49 @@ def leaderboard(document: Values, schema: AnySchema) -> Any:
         import pandas as pd
     except ImportError:
         raise UsageError("A leaderboard is a pandas frame: `pip install pandas`.") from None
-    if document["selection"]["rule"] in SECRET:
+    if document["selection"]["rule"] in ("repeat-and-select", "disjoint portions"):
         raise UsageError(
             "Trials are secret under this strategy: its price holds only if the losing ones, and "
             "how many there were, are not shown. Take `strategy='insured'`, ahead, grid or paas to "
             "see them."
         )
-    rows = [
-        _row(document, number, each, schema)
-        for number, each in enumerate(document.get("trials") or [], 1)
-    ]
-    columns = OF_FEATURES if "features" in document["best"] else COLUMNS
-    frame = pd.DataFrame(rows, columns=list(columns))
+    of_features, rows = "features" in document["best"], []
+    columns = ["trial", "network", "parameters", "settings", "score", "released", "metric"]
+    if of_features:
+        columns = ["trial", "features", "size", "score", "released", "metric"]
+    for number, trial in enumerate(trials_of(document), 1):
+        row = {"trial": number, "score": trial.score, "released": trial.released,
+               "metric": score_name(document)}  # fmt: skip
+        if of_features:
+            names = trial.values["features"]
+            row |= {"features": ", ".join(names), "size": len(names)}
+        else:
+            candidate = Candidate.from_json(trial.values["parameters"])
+            row |= {
+                "network": ", then ".join(parts_of(candidate)),
+                "parameters": candidate.parameters(schema.shape, schema.outputs)[0],
+                "settings": dict(candidate.settings),
+            }
+        rows.append(row)
+    frame = pd.DataFrame(rows, columns=columns)
     metric = judged_by(document)
     lower = metric.shown(1.0) < metric.shown(0.0)
     ranked = frame.sort_values("score", ascending=lower, kind="stable", na_position="last")
     return ranked.reset_index(drop=True)
 
 
-def _row(document: Values, number: int, trial: Values, schema: AnySchema) -> Values:
-    best = document["best"]
-    score = shown_score(document, trial["noisy_correct"])
-    scored = {"score": score, "metric": score_name(document)}
-    if "features" in trial:
-        names = trial["features"]
-        return {
-            "trial": number, "features": ", ".join(names), "size": len(names),
-            "released": names == best["features"], **scored,
-        }  # fmt: skip
-    candidate = Candidate.from_json(trial["parameters"])
-    return {
-        "trial": number,
-        "network": ", then ".join(parts_of(candidate)),
-        "parameters": candidate.parameters(schema.shape, schema.outputs)[0],
-        "settings": dict(candidate.settings),
-        **scored,
-        "released": all(trial["parameters"].get(key) == best.get(key)
-                        for key in ("front_end", "layers", "settings")),
-    }  # fmt: skip
-
-
 def text_of(plan: Plan | FeaturePlan) -> str:
-    """Return a plan as text, in brief."""
+    """Render a plan as text, with the price of each release."""
     if hasattr(plan, "choice"):
         return feature_plan_text(plan, detail="prices")  # type: ignore[arg-type]
     return plan_text(plan, detail="prices")  # type: ignore[arg-type]
 
 
 def plan_html(plan: Plan | FeaturePlan) -> Markup:
-    """Return what a notebook shows of a plan: the budget, the price, what is released of what.
+    """Render a plan as HTML: budget, price and releases.
 
     Args:
-        plan: Solved.
+        plan: Solved plan.
     """
     sizes = ", ".join(f"{name} {size:,}" for name, size in plan.split.sizes().items())
     budget = f"epsilon {plan.budget.epsilon:g} at delta {plan.delta:g}"
@@ -120,15 +106,21 @@ def plan_html(plan: Plan | FeaturePlan) -> Markup:
 
 
 def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
-    """Return what a notebook shows of a result: what it is, how good, at what price.
+    """Render a result as HTML: data, model, quality and price.
 
     Args:
         document: `result.json`.
-        line: What the result says of itself.
-        schema: That the document describes.
+        line: One-line description of the result.
+        schema: Schema that the document describes.
     """
     score, price, budget = document["score"], document["price"], document["budget"]
     private = not (document["dataset"]["declared_public"] or document["reproducible"])
+    best = document["best"]
+    if "features" in best:
+        chosen = f"{len(best['features']):,} of {best['of']:,}: {some(best['features'])}"
+        found = "Features", chosen
+    else:
+        found = "Network", f"{best['architecture']} ({best['trainable_parameters']:,} trained)"
     rows = [
         ("Data", f"{document['dataset']['name']}, {document['dataset']['n']:,} records"),
         (f"Test {score['metric']}", f"{score['test']:.3f} on {score['of']:,} records"),
@@ -138,7 +130,7 @@ def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
         ("Price", f"epsilon {price['epsilon']:.4f} at delta {price['delta']:g}"
                   + ("" if private else " (NOT PRIVATE)")),
         ("Strategy", document["strategy"]["name"]),
-        _found(document["best"]),
+        found,
     ]  # fmt: skip
     lines = [(each["name"], each["partition"], each["count"], str(each["event"]["type"]))
              for each in document["events"]]  # fmt: skip
@@ -147,18 +139,8 @@ def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
     )
 
 
-def _found(best: Values) -> tuple[str, str]:
-    """Return what was found: the network, or the features."""
-    if "features" in best:
-        return "Features", f"{len(best['features']):,} of {best['of']:,}: {some(best['features'])}"
-    return "Network", f"{best['architecture']} ({best['trainable_parameters']:,} trained)"
-
-
-LEFT = Markup("text-align:left")
-
-
 def _table(rows: list[tuple[str, str]]) -> Markup:
-    """Return names and values, a pair a row."""
+    """Render names and values, one pair per row."""
     cells = Markup("").join(
         Markup("<tr><th style='{}'>{}</th><td style='{}'>{}</td></tr>").format(LEFT, name, LEFT, v)
         for name, v in rows
@@ -167,22 +149,20 @@ def _table(rows: list[tuple[str, str]]) -> Markup:
 
 
 def _released(lines: list[tuple[str, str, int, str]]) -> Markup:
-    """Return a table of what is released.
+    """Render the releases as a table.
 
     Args:
-        lines: Name, partition, how often, and the type of the event.
+        lines: Name, partition, count and type of event of each release.
     """
     rows = Markup("").join(
         Markup("<tr><td style='{}'>{}</td><td style='{}'>{}</td><td>{}</td></tr>").format(
-            LEFT, name, LEFT, place, _times(count, kind)
+            LEFT, name, LEFT, place,
+            # The number of trainings of a selection is secret.
+            "the best of a secret number"
+            if kind.replace("-", "").lower() == "repeatandselect"
+            else f"{count:,}",
         )
         for name, place, count, kind in lines
-    )
+    )  # fmt: skip
     return Markup("<table><tr><th style='{}'>Released</th><th style='{}'>reads</th>"
                   "<th>times</th></tr>{}</table>").format(LEFT, LEFT, rows)  # fmt: skip
-
-
-def _times(count: int, kind: str) -> str:
-    """Return how often something is released; of a selection that is secret."""
-    secret = kind.replace("-", "").lower() == "repeatandselect"
-    return "the best of a secret number" if secret else f"{count:,}"

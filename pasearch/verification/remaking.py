@@ -28,12 +28,12 @@ from pasearch.data.column import BINS, Column
 from pasearch.data.split import Split, portion_name
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.documents import refusal, shown
-from pasearch.doubts import useless
 from pasearch.features.plan import MOST_FEATURES, FeaturePlan, make_feature_plan
 from pasearch.features.selector import Selector
 from pasearch.features.selectors import choice_from_json
 from pasearch.files import parse_json
 from pasearch.planning import Terms
+from pasearch.report.facts import useless
 from pasearch.results import FEATURES, schema_of
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.estimates import LOWER, UPPER
@@ -86,7 +86,7 @@ def remade(document: Document) -> Remade:
     of_task = _features if document["task"] == FEATURES else _network
     plan, made = of_task(document, dials)
     declared = declared_of(document)
-    made["warnings"] += useless(made)
+    made["warnings"] += useless(made, plan.schema)
     as_they_are = ("schema_version", "versions", "files", "effects")
     made |= {name: document[name] for name in as_they_are if name in document}
     unknown = (f"plan.dials has {shown(x)}, and the plan does not." for x in dials.unknown())

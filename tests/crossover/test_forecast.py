@@ -29,7 +29,7 @@ from pasearch.crossover.forecast import (
 )
 from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.schema import Schema
-from pasearch.report.crossover import crossover
+from pasearch.report.html import describe_crossover
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
@@ -361,7 +361,7 @@ class TestReport:
             ),
         ):
             document = {**found, "crossings": [{**crossing, **changed}]}
-            told = crossover({"crossover": document, "score": {"metric": "accuracy"}})
+            told = describe_crossover({"crossover": document, "score": {"metric": "accuracy"}})
             assert told is not None
             assert told["crossings"] == [f"From about epsilon 0.5 on, b instead of a {said}."]
 
@@ -429,7 +429,7 @@ def test_a_forged_number_does_not_fill_memory(odd: float):
     assert found is not None
     found["models"][0]["low"][0] = odd
     found["own"]["score"] = odd
-    told = crossover({"crossover": found, "score": {"metric": "accuracy"}})
+    told = describe_crossover({"crossover": found, "score": {"metric": "accuracy"}})
     assert told is not None
     assert len(told["chart"]) < 50_000
 

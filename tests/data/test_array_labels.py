@@ -159,7 +159,7 @@ def test_a_plan_names_the_labels_that_a_count_stands_for(classes: int | None, ta
 
 @pytest.mark.contract
 def test_a_result_tells_of_labels_that_a_count_leaves_out(tmp_path: Path):
-    from pasearch.report.summary import score_line
+    from pasearch.report.score import score_line
 
     result = pasearch.search_architecture(
         (X, of([1, 2])), budget=Budget(8.0), bounds=(0, 1), classes=2, strategy="fixed", steps=20,

@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 from papers import yu_theorem3
 
 from pasearch.errors import UsageError
-from pasearch.report import crossover, figures, worth
-from pasearch.report.advice import data_arguments, next_steps
+from pasearch.report import figures
 from pasearch.report.card import card_json
-from pasearch.report.html import report_html
-from pasearch.report.priced import gaussian_mu
+from pasearch.report.html import (
+    crossover_chart,
+    data_arguments,
+    gaussian_mu,
+    next_steps,
+    report_html,
+)
 from pasearch.results import standard_error
 from pasearch.shown import shown as spelt_out
 from pasearch.training.schedules.validation import Validation
@@ -832,29 +836,14 @@ def test_a_chart_says_what_its_axes_are():
     assert texts(figures.chart([curve], "x", ("a < b", "share")))[:2] == ["a &lt; b", "share"]
     calibrated = texts(figures.calibration([(0.5, 0.4, 0.3, 0.5)], "x"))
     assert calibrated[:2] == ["probability that the model gives", "share that came true"]
-    shown = worth.curves({"curves": [{"name": "x", "steps": [1], "accuracy": [0.5]}]},
-                         of_numbers=True)  # fmt: skip
-    assert shown is not None
-    assert texts(shown["chart"])[:2] == ["training steps", "points, as a share"]
     found = {
         "epsilons": [0.1, 1.0], "sentence": "s", "own": {"score": None, "epsilon": 1.0},
-        "models": [{"accuracy": [0.5, 0.6], "low": [0.4, 0.5], "high": [0.6, 0.7]}],
+        "models": [{"name": "x", "accuracy": [0.5, 0.6], "low": [0.4, 0.5], "high": [0.6, 0.7]}],
     }  # fmt: skip
-    assert texts(crossover.chart(found, "accuracy"))[:2] == ["epsilon (logarithmic)", "accuracy"]
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ("found", "compared", "title"),
-    [
-        ({"repeats": None}, None, "A forecast of other models"),
-        ({"repeats": 2}, [{}], "Other models as measured"),
-        (None, [{}], "Beside no search"),
-        (None, None, "Other budgets"),
-    ],
-)
-def test_a_heading_says_what_was_measured(found: Any, compared: Any, title: str):
-    assert worth.heading(found, compared) == title
+    assert texts(crossover_chart(found, "accuracy", of_errors=False))[:2] == [
+        "epsilon (logarithmic)",
+        "accuracy",
+    ]
 
 
 @pytest.mark.unit
@@ -877,7 +866,7 @@ def test_a_wider_layer_has_a_wider_box():
     assert widths == sorted(widths)
     assert widths[-1] == figures.WIDE
     assert len(set(widths)) == 3
-    assert "x" * figures.LONGEST not in found.text
+    assert "x" * figures.MAX_TITLE not in found.text
 
 
 @pytest.mark.contract

@@ -15,8 +15,7 @@ import pytest
 from report.test_quality import KINDS
 
 from pasearch import Budget, measure_crossover, search_architecture, select_features, train
-from pasearch.report.html import report_html
-from pasearch.report.measured import crossover_html
+from pasearch.report.html import crossover_html, report_html
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 FLAGS = [

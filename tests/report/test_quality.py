@@ -12,13 +12,12 @@ from report import test_html as pages
 from report.test_html import HOSTILE, Page, document, page, regression, table
 
 from pasearch.data.tables import TableSchema
-from pasearch.doubts import useless
 from pasearch.errors import UsageError
-from pasearch.report import classes, figures
+from pasearch.report import figures, score
 from pasearch.report.card import card_json, card_markdown
+from pasearch.report.facts import useless
 from pasearch.report.html import report_html
-from pasearch.report.quality import Rival, is_drowned, quality
-from pasearch.report.summary import score_line
+from pasearch.report.score import Rival, is_drowned, quality, score_line
 from pasearch.results import schema_of
 from pasearch.runs.mechanisms import NoisyCounts
 from pasearch.training.from_cells import (
@@ -327,9 +326,9 @@ class TestMore:
         assert f"They are too {way} most clearly where the model says about" in text
         assert "can be trusted" in text.split("More about the test")[0], "nothing to unfold"
         poor, fine = with_odds(scale=scale), KINDS["two with odds"]
-        assert classes.distrust(poor, schema_of(poor)).replace("\xa0", " ") in text
-        assert classes.distrust(poor, schema_of(poor)).startswith("Not all probabilities of 'yes'")
-        assert classes.distrust(fine, schema_of(fine)) == ""
+        assert score.distrust(poor, schema_of(poor)).replace("\xa0", " ") in text
+        assert score.distrust(poor, schema_of(poor)).startswith("Not all probabilities of 'yes'")
+        assert score.distrust(fine, schema_of(fine)) == ""
         good = page(KINDS["two with odds"]).text.split("More about the test")[0]
         assert "come true" not in good
 
@@ -385,7 +384,7 @@ class TestMore:
         made["dataset"]["schema"]["target"]["categories"] = ["no", "yes", "never"]
         made["score"] |= {"metric": "area under the ROC curve", "test": 0.8}
         assert "More about the test" not in page(made).text
-        assert any("first two alone" in each for each in useless(made))
+        assert any("first two alone" in each for each in useless(made, schema_of(made)))
 
     def test_a_table_of_more_classes_than_there_are_is_refused(self):
         made = people(names(5), answers(5), ANSWER)
@@ -457,12 +456,12 @@ class TestCard:
 @pytest.mark.unit
 def test_one_line_has_every_measure_of_all_classes():
     made = KINDS["two with odds"]
-    found, line = told(made), classes.one_line(made, schema_of(made)).replace("\u00a0", " ")
+    found, line = told(made), score.one_line(made, schema_of(made)).replace("\u00a0", " ")
     assert f"AUC {found['auc']['value']:.3f} \u00b1 {found['auc']['error']:.3f}" in line
     assert f"balanced accuracy {percent(found['balanced_accuracy']['value'])} \u00b1" in line
     most = percent(found["most_common"]["value"])
     assert line.endswith(f"accuracy of always answering 'no' {most}")
-    assert classes.one_line(document(), schema_of(document())) == ""
+    assert score.one_line(document(), schema_of(document())) == ""
 
 
 @pytest.mark.unit

@@ -33,13 +33,13 @@ from pasearch.data.front_ends.parsing import front_end
 from pasearch.errors import UsageError
 from pasearch.registry import Stage
 from pasearch.report.card import card_markdown
+from pasearch.report.facts import recipe_of
 from pasearch.report.html import report_html
 from pasearch.report.plan import plan_text
-from pasearch.report.stages import (
+from pasearch.report.wording import (
     claim_words,
     noise_words,
     optimizer_words,
-    recipe_of,
     setting_words,
     stage_words,
     steps_words,

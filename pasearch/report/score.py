@@ -1,0 +1,597 @@
+"""How good the released model is: test score, interval, baselines, and measures of each class.
+
+    interval   =  value -+ 1.96 standard errors, of the sample and of the noise together
+    recall     =  of the records of a class, the fraction that the model finds
+    precision  =  of the records that it puts in a class, the fraction that belongs to it
+
+The baselines are a random answer, the majority class or the median of the target; the last two are
+post-processing of the released table of counts. The verdict compares with the best of them. The
+lead over the majority class, or over the median, has a smaller error than either score, because
+both are of the same records. If the test released one number, the page says that the baseline is
+not available. Everything here follows from counts that were released and paid for.
+
+Source: docs/result.md, `score`; `training.metrics.error_of`; `training.from_cells`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+from pasearch.data.tables import AnySchema
+from pasearch.report import figures
+from pasearch.report.facts import target_bounds
+from pasearch.report.wording import capital, number, some
+from pasearch.shown import shown
+from pasearch.training.from_cells import (
+    ERROR,
+    Measure,
+    error_measures,
+    interval,
+    lead,
+    measures_of,
+    table_of,
+)
+
+Values = dict[str, Any]
+
+DEVIATIONS = 1.96
+"""Half the width of a 95 % confidence interval, in standard errors."""
+
+GUESSED = ("accuracy", "balanced accuracy", "area under the ROC curve")
+"""Metrics with a known random baseline."""
+
+MOSTLY_KNOWN = 0.9
+"""Fraction of test records with a known class, below which the data are probably misread."""
+
+MAX_CLASSES = 12
+"""Number of classes up to which all are listed, with their confusion matrix."""
+
+MAX_WORST = 10
+"""Number of classes that are listed if there are more: those with the lowest recall."""
+
+MAX_MISCALIBRATION = 3.0
+"""Standard errors from which on a group of probabilities is called wrong: of up to 20 groups."""
+
+MAX_NAME = 28
+"""Characters of a class's name in a sentence or a table."""
+
+PERCENT = "\u00a0%"
+"""The percent sign, kept on the line of its number."""
+
+DROWNED = "The noise is larger than the figure: this says nothing about the model."
+"""Sentence on a score below the noise level."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """A baseline that a score is compared with.
+
+    Args:
+        words: Description, as it follows "better than".
+        at: Its score.
+        margin: Lead of the model over the baseline; negative if the model is worse.
+        error: Standard error of the margin.
+        among: Number of baselines of which it is the best, by the same counts.
+    """
+
+    words: str
+    at: float
+    margin: float
+    error: float
+    among: int = 1
+
+    @property
+    def beaten(self) -> bool:
+        """Whether the model is significantly better."""
+        return self.margin - DEVIATIONS * self.error > 0
+
+    @property
+    def wins(self) -> bool:
+        """Whether the model is significantly worse.
+
+        The best of several baselines is the best partly by chance, so it must be ahead by more.
+        """
+        often = (1 - NormalDist().cdf(DEVIATIONS)) / self.among
+        return self.margin + NormalDist().inv_cdf(1 - often) * self.error < 0
+
+
+def ends(score: Values) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the score on all records."""
+    from pasearch.training.metrics import error_of, of_noun
+
+    error, value = error_of(score), score["test"]
+    if score["metric"] in GUESSED:
+        return interval(value, error, DEVIATIONS)
+    low, most = value - DEVIATIONS * error, of_noun(score["metric"]).worst
+    return max(0.0, low), min(most, value + DEVIATIONS * error)
+
+
+def is_drowned(score: Values) -> bool:
+    """Check whether a released score is below the noise level."""
+    from pasearch.training.metrics import error_of, of_noun
+
+    metric, (low, high) = of_noun(score["metric"]), ends(score)
+    return high - low > metric.worst / 2 or (metric.of_numbers and error_of(score) > score["test"])
+
+
+def quality(document: Values, schema: AnySchema) -> Values:
+    """Describe the test score for the page: value, interval, baselines, verdict and details.
+
+    Args:
+        document: `result.json`.
+        schema: Schema that the document describes.
+    """
+    from pasearch.training.metrics import MOST_CLASSES, error_of, of_noun
+
+    score, dataset = document["score"], document["dataset"]
+    noun, value, table = score["metric"], score["test"], table_of(score)
+    metric, error, (low, high), drowned = (
+        of_noun(noun),
+        error_of(score),
+        ends(score),
+        is_drowned(score),
+    )
+    scale, digits, unit = (1.0, 3, "") if metric.worst > 1.0 else (100.0, 1, " %")
+
+    def said(share: float) -> str:
+        return f"{scale * share:.{digits}f}{unit}"
+
+    # Baselines: a random answer, the majority class, the median. The rival is the best of them.
+    told, target, rival = measured(document, schema), target_bounds(document), None
+    rows: list[tuple[str, float, tuple[float, float] | None]] = [("This model", value, (low, high))]
+    if noun in GUESSED:
+        guess = 0.5 if noun == GUESSED[-1] else 1.0 / schema.outputs
+        rows.append((f"Random baseline ({schema.outputs} classes)", guess, None))
+        rival = Rival(words="the random baseline", at=guess, margin=value - guess, error=error)
+    # Noise alone may have made a class the most common; by other metrics one answer is a guess.
+    most = told["most_common"] if told and noun == "accuracy" else None
+    if most is not None and told["recall"][most["class"]]["value"] is None:
+        most = None
+    if most is not None and rival is not None and table is not None:
+        name = named(told["classes"][most["class"]])
+        rows.append((f"Majority class ({name})", most["value"], ends_of(most)))
+        if most["value"] > rival.at:
+            above = lead(table)
+            rival = Rival(
+                words=f"always answering {name}", at=most["value"], margin=above["value"],
+                error=above["error"], among=len(told["classes"]),
+            )  # fmt: skip
+    errors = error_measures(table) if table is not None and table.columns == ERROR else {}
+    median = errors["median"] if errors and errors["median"]["value"] is not None else None
+    if median is not None:
+        words = "always answering the median"
+        if target is not None:
+            words += f", {number(target[0] + (target[1] - target[0]) * median['at'])}"
+        reach = DEVIATIONS * median["error"]
+        between = max(0.0, median["value"] - reach), min(1.0, median["value"] + reach)
+        rows.append((capital(words), median["value"], between))
+        rival = Rival(
+            words=words, at=median["value"], margin=errors["lead"]["value"],
+            error=errors["lead"]["error"],
+        )  # fmt: skip
+    untold = []
+    if schema.regression:
+        if median is None:
+            untold.append(
+                "Median baseline not available at this epsilon; its error may be as small as the "
+                "model's."
+            )
+    elif noun in ("log loss", "Brier score"):
+        untold.append(
+            "Base-rate baseline not available: this test releases one number; it may be as good as "
+            "the model."
+        )
+    elif noun == "accuracy" and most is None:
+        many = schema.outputs > MOST_CLASSES
+        why = f"for more than {MOST_CLASSES} classes" if many else "at this epsilon"
+        untold.append(
+            f"Majority-class baseline not available {why}; it may be as high as the model's "
+            "accuracy."
+        )
+
+    in_unit = ""
+    if target is not None and "error" in noun:
+        column = getattr(getattr(schema, "target", None), "name", None)
+        of = "the target" if column is None else named(column)
+        in_unit = f"That is {number((target[1] - target[0]) * value)} in the unit of {of}. "
+    sorts = "" if drowned or rival is None or rival.beaten else _sorts(noun, told)
+    if drowned:
+        verdict = (
+            "The noise is too large: this test says nothing about the model. A larger epsilon, or "
+            "more test records, would."
+        )
+    elif rival is None:
+        verdict = f"{in_unit}Smaller is better."
+    elif rival.beaten and untold:
+        verdict = f"Random baseline {said(rival.at)}."  # the majority class may reach more
+    elif noun not in GUESSED:
+        how = "smaller" if rival.beaten else "larger" if rival.wins else "not told apart"
+        than = "from that" if how == "not told apart" else "than that"
+        verdict = f"{in_unit}The error is {how} {than} of {rival.words}, {said(rival.at)}."
+    else:
+        how = (
+            "Better than" if rival.beaten else "Worse than" if rival.wins else "Not told apart from"
+        )
+        verdict = f"{how} {rival.words}, which reaches {said(rival.at)}."
+
+    noise, unread = score["noise"]["standard_deviation"], [] if drowned else _unread(document, told)
+    details = [
+        f"On {score['of']:,} test records that the training did not see, with noise. "
+        f"Standard error {said(error)}, of which noise {said(noise)}."
+    ]
+    if errors and errors["r2"]["value"] is not None:
+        r2 = errors["r2"]
+        details.append(
+            f"R\N{SUPERSCRIPT TWO} {r2['value']:.2f} \N{PLUS-MINUS SIGN} {r2['error']:.2f} (1: no "
+            "error; 0: as always answering the mean)."
+        )
+    details += unread
+    recalls = [each["value"] for each in told["recall"]] if told and not drowned else []
+    if recalls and None not in recalls:
+        least = recalls.index(min(recalls))
+        details.append(
+            f"Of the classes it finds {named(told['classes'][least])} least: "
+            f"{100 * recalls[least]:.0f} of 100 such records."
+        )
+    details += untold
+    if "exact" in score and dataset["declared_public"]:
+        details.append(
+            f"Exactly {said(score['exact'])}, shown because the data were declared public."
+        )
+
+    end = metric.worst  # of the scale; an error's is the next of .01, .02, .05, .1 ...
+    if noun not in GUESSED:
+        most_drawn = max(high, *(at for _, at, _ in rows))
+        steps = (lead * 10.0**power for power in range(-3, 9) for lead in (1, 2, 5))
+        end = next((each for each in steps if most_drawn <= each), most_drawn)
+    drawn = []
+    for place, (name, at, between) in enumerate(rows):
+        if drowned and place == 0:
+            drawn.append({"name": name, "value": "unknown", "bar": ""})
+            continue
+        label = f"{name}: {said(at)}"
+        if between is not None:
+            label += f", between {said(between[0])} and {said(between[1])}"
+            between = (between[0] / end, between[1] / end)
+        bar = figures.interval(at / end, between, label, tone="plain" if place else "accent")
+        drawn.append({"name": name, "value": said(at), "bar": bar})
+    return {
+        "name": f"Test {noun}",
+        "value": "unknown" if drowned else f"{scale * value:.{digits}f}",
+        "unit": "" if drowned else unit.strip(),
+        "interval": f"the noise alone has a standard deviation of {said(noise)}"
+        if drowned
+        else f"95 % CI {said(low).removesuffix(unit)}\N{EN DASH}{said(high)}",
+        "baseline": "" if len(rows) < 2 else f"{rows[-1][0]}: {said(rows[-1][1])}",
+        "verdict": f"{verdict} {sorts}".strip(),
+        "is_known": not drowned and bool(rival is None or rival.beaten or sorts),
+        "rows": drawn,
+        "untold": untold,
+        "unread": unread,
+        "scale": figures.scale([f"{scale * end * share:.3g}{unit}" for share in (0, 0.5, 1)]),
+        "details": details,
+    }
+
+
+def _sorts(metric: str, told: Values) -> str:
+    """Describe how a model that beats no baseline still separates the classes; "" if it does not.
+
+    Args:
+        metric: Name of the test score's metric.
+        told: Measures of the test's table (`measured`).
+    """
+    if not told or metric != "accuracy":
+        return ""
+    auc, balanced = told["auc"], told["balanced_accuracy"]
+    if auc and auc["value"] is not None and ends_of(auc)[0] > 0.5:
+        return (
+            "Its probabilities do tell the classes apart: of two records, one of each class, it "
+            f"gives the right one the higher probability {100 * auc['value']:.0f} times in 100; a "
+            "guess does so 50 times."
+        )
+    known = sum(each["value"] is not None for each in told["recall"])
+    if balanced["value"] is None or not ends_of(balanced)[0] > 1 / known:
+        return ""
+    return (
+        f"It does tell the classes apart: of a class it finds {100 * balanced['value']:.1f} % on "
+        f"average, and any one answer {100 / known:.1f} %."
+    )
+
+
+def _unread(document: Values, told: Values) -> list[str]:
+    """Warn that many test records have no known class, if the table shows it."""
+    table = table_of(document["score"])
+    if not told or table is None:
+        return []
+    known = float(table.totals.sum()) / table.of
+    error = math.sqrt(table.counts.size) * table.noise / table.of
+    if known + DEVIATIONS * error > MOSTLY_KNOWN:
+        return []
+    schema = document["dataset"]["schema"]
+    if schema.get("kind") != "arrays":
+        remedy = "`pasearch check` lists them."
+    elif schema.get("labels") is not None:
+        remedy = "in a new run, list every label that y has (`labels=`)."
+    else:
+        remedy = (
+            f"this run took the labels as 0 to {schema['classes'] - 1}. If y has others, list them "
+            "all in a new run (`labels=1,2`)."
+        )
+    return [
+        f"Only about {100 * max(0.0, known):.0f} of 100 test records have a known class. The "
+        f"others could not be read, or have another class, and count as errors: {remedy}"
+    ]
+
+
+def score_line(document: Values, schema: AnySchema) -> tuple[str, str]:
+    """Describe the test score in one line of the terminal.
+
+    Args:
+        document: `result.json`.
+        schema: Schema that the document describes.
+
+    Returns:
+        Name of the score, and its value with interval and verdict, or that it is unknown.
+    """
+    found, score = quality(document, schema), document["score"]
+    exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
+    if found["value"] == "unknown":
+        return found["name"], (
+            f"unknown{exact}. {DROWNED} A larger epsilon would reduce the noise, and so would more "
+            f"than {score['of']:,} test records."
+        )
+    unit = " of the target's range" if "scale" in score else ""
+    value = " ".join([found["value"], *([found["unit"]] if found["unit"] else [])])
+    more = [found["verdict"], *found["untold"][:1], *found["unread"]]
+    return found["name"], (
+        f"{value}{unit} on {score['of']:,} test records ({found['interval']}){exact}. "
+        f"{' '.join(more)}"
+    )
+
+
+# --- measures of the test's table of counts
+
+
+def measured(document: Values, schema: AnySchema) -> Values:
+    """Return the measures of a table of classes (`measures_of`); empty if it lacks a class."""
+    told = measures_of(document["score"], schema)
+    return told if len(told.get("classes", ())) == schema.outputs and not schema.regression else {}
+
+
+def named(name: object) -> str:
+    """Quote a class's name, shortened and on one line."""
+    return f"'{short(name)}'"
+
+
+def short(name: object) -> str:
+    """Shorten a class's name to one line and spell out its control characters."""
+    return shown(figures.shortened(" ".join(str(name).split()), MAX_NAME))
+
+
+def ends_of(told: Measure) -> tuple[float, float]:
+    """Return the 95 % confidence interval of a measure."""
+    return interval(told["value"], told["error"], DEVIATIONS)
+
+
+def more(document: Values, schema: AnySchema) -> Values | None:
+    """Describe a test's table for the page: overall, by class, confusion matrix and calibration.
+
+    Args:
+        document: `result.json`.
+        schema: Schema that the document describes.
+
+    Returns:
+        None if the test released no table.
+    """
+    told = measured(document, schema)
+    if not told:
+        return None
+    rows, unknown = _overall(document["score"]["metric"], told)
+    if len(told["classes"]) == 2 and not told["calibration"]:
+        unknown.append(
+            "How far to trust the probabilities is unknown: the test has too few records."
+            if told["auc"] is not None
+            else "AUC, and how far to trust the probabilities, are unknown: "
+            f"{told['reasons']['auc']}. More test records, or a larger epsilon, would allow a "
+            "table that tells it."
+        )
+    counts, error, confusion = told["confusion"], told["confusion_error"], None
+    if counts is not None and len(told["classes"]) <= MAX_CLASSES:
+        names = [short(each) for each in told["classes"]]
+        confusion = {
+            "columns": names,
+            "rows": [
+                {
+                    "name": name,
+                    "cells": [
+                        {
+                            "count": f"{count:,}",
+                            "kind": "hit" if place == other else "",
+                            "soft": count < 2 * error,  # noise alone may have made it
+                        }
+                        for other, count in enumerate(row)
+                    ],
+                }
+                for place, (name, row) in enumerate(zip(names, counts, strict=True))
+            ],
+            "error": f"{error:.2g}",
+        }
+    return {
+        "summary": ", ".join(f"{each['name']} {each['value']}" for each in rows),
+        "rows": rows,
+        "scale": figures.scale(["0 %", "50 %", "100 %"]),
+        "unknown": unknown,
+        "classes": _by_class(told),
+        "confusion": confusion,
+        "calibration": _calibration(told),
+    }
+
+
+def distrust(document: Values, schema: AnySchema) -> str:
+    """Describe the probabilities that the test found to be wrong; "" if it found none."""
+    told = measured(document, schema)
+    found = _calibration(told) if told else None
+    return found["words"] if found is not None and found["is_poor"] else ""
+
+
+def one_line(document: Values, schema: AnySchema) -> str:
+    """List the measures of all classes together, each with its standard error; "" without any."""
+    told = measured(document, schema)
+    if not told:
+        return ""
+    rows, _ = _overall(document["score"]["metric"], told)
+    most = told["most_common"]
+    name = named(told["classes"][most["class"]])
+    always = f"accuracy of always answering {name} {_percent(most['value'])}"
+    return "; ".join([*(f"{each['name']} {each['with_error']}" for each in rows), always])
+
+
+def _overall(metric: str, told: Values) -> tuple[list[Values], list[str]]:
+    """Describe the measures of all classes together, except the headline.
+
+    Returns:
+        Rows of the known measures, and sentences on the unknown ones.
+    """
+    second, mean = named(told["classes"][-1]), told["balanced_accuracy"]
+    constant = 100 / max(1, sum(each["value"] is not None for each in told["recall"]))
+    over = f", {mean['reason']}" if mean["reason"] else ""
+    most = told["most_common"]
+    always = f"always answering {named(told['classes'][most['class']])}"
+    known = [
+        (
+            "accuracy", "accuracy", "accuracy",
+            f"of all records, how many are answered rightly. Of {always} it is "
+            f"{_percent(most['value'])}",
+        ),
+        (
+            "auc", "area under the ROC curve", "AUC",
+            f"of two records, one of each class, how often that of {second} is given the higher "
+            f"probability of {second}. A guess reaches 0.5",
+        ),
+        (
+            "balanced_accuracy", "balanced accuracy", "balanced accuracy",
+            f"the mean of the recalls below{over}. Any one answer for all records reaches "
+            f"{constant:.1f}{PERCENT}",
+        ),
+    ]  # fmt: skip
+    rows, unknown = [], []
+    for key, noun, name, words in known:
+        each = told[key]
+        if noun == metric or each is None:
+            continue
+        if each["value"] is None:
+            unknown.append(f"{capital(name)} is unknown: {each['reason']}.")
+            continue
+        say = "{:.3f}".format if key == "auc" else _percent
+        low, high = ends_of(each)
+        between = f"between {say(low)} and {say(high)}"
+        value, title = say(each["value"]), capital(name)
+        rows.append({
+            "key": key, "name": name, "value": value,
+            "with_error": f"{value} \u00b1 {say(each['error']).removesuffix(PERCENT)}",
+            "words": f"{title}: {words}. 95 times in 100 it lies {between}.",
+            "bar": figures.interval(
+                each["value"], (low, high), f"{title}: {value}, {between}", tone="accent"
+            ),
+        })  # fmt: skip
+    return rows, unknown
+
+
+def _by_class(told: Values) -> Values:
+    """Describe recall and precision by class; if there are many, of those with low recall."""
+    recalls, precisions, classes = told["recall"], told["precision"], told["classes"]
+    listed = list(range(len(recalls)))
+    if len(recalls) > MAX_CLASSES:
+        known = [place for place in listed if recalls[place]["value"] is not None]
+        listed = sorted(known, key=lambda place: recalls[place]["value"])[:MAX_WORST]
+
+    def row(measure: Measure, what: str) -> Values:
+        if measure["value"] is None:
+            return {"value": "unknown", "bar": ""}
+        low, high = ends_of(measure)
+        label = f"{_percent(measure['value'])} {what}, between {_percent(low)} and {_percent(high)}"
+        digits = 1 if measure["error"] < 0.0995 else 0  # a larger error rounds to 10 % or more
+        value, error = (f"{100 * measure[each]:.{digits}f}" for each in ("value", "error"))
+        return {
+            "value": f"{value}{PERCENT} \u00b1 {error}",
+            "bar": figures.interval(measure["value"], (low, high), label),
+        }
+
+    rows = [
+        {
+            "name": short(classes[place]),
+            "share": _percent(told["shares"][place]["value"]),
+            "recall": row(recalls[place], "of this class are found"),
+            "precision": None
+            if precisions is None
+            else row(precisions[place], "of these answers are right"),
+        }
+        for place in listed
+    ]
+    unknown = []
+    for what, given in (("Recall", recalls), ("Precision", precisions or [])):
+        reasons: dict[str, list[str]] = {}
+        for name, each in zip(classes, given, strict=False):
+            if each["value"] is None:
+                reasons.setdefault(str(each["reason"]), []).append(named(name))
+        unknown += [f"{what} of {some(gone)} is unknown: {why}." for why, gone in reasons.items()]
+    if precisions is None:
+        unknown.append(f"Precision is unknown: {told['reasons']['precision']}.")
+    return {
+        "rows": rows,
+        "worst": len(rows) if len(recalls) > MAX_CLASSES else 0,
+        "of": len(recalls),
+        "has_precision": precisions is not None,
+        "unknown": unknown,
+    }
+
+
+def _calibration(told: Values) -> Values | None:
+    """Draw predicted probabilities against the fractions that came true; None without groups."""
+    groups, second = told["calibration"], named(told["classes"][-1])
+    if not groups:
+        return None
+    points = [
+        (each["predicted"], each["share"], *ends_of({**each, "value": each["share"]}))
+        for each in groups
+    ]
+    said = "; ".join(
+        f"given {100 * at:.0f} per cent, {100 * share:.0f} came true, between {100 * low:.0f} and "
+        f"{100 * high:.0f}"
+        for at, share, low, high in points
+    )
+    # A group is known by the ends of its log-odds: a fraction that lies between them is right.
+    off = []
+    for each in groups:
+        low, high = (
+            end if each[name] is None else 1.0 / (1.0 + math.exp(-each[name]))
+            for name, end in (("low", 0.0), ("high", 1.0))
+        )
+        off.append(max(low - each["share"], each["share"] - high) / each["error"])
+    worst = groups[off.index(max(off))]
+    is_poor = max(off) > MAX_MISCALIBRATION
+    words = (
+        f"The probabilities of {second} come true as often as they say, as far as this test can "
+        "tell."
+    )
+    if is_poor:
+        way = "low" if worst["share"] > worst["predicted"] else "high"
+        words = (
+            f"Not all probabilities of {second} can be trusted. They are too {way} most clearly "
+            f"where the model says about {100 * worst['predicted']:.0f}{PERCENT}: "
+            f"{100 * worst['share']:.0f}{PERCENT} "
+            f"(\u00b1 {100 * worst['error']:.1f}) came true."
+        )
+    return {
+        "chart": figures.calibration(points, f"Probabilities of {second}: {said}."),
+        "words": words,
+        "is_poor": is_poor,
+        "class": second,
+    }
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}{PERCENT}"
