@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasearch.accounting.budget import Budget
-from pasearch.api.request import SearchRequest
+from pasearch.api.request import DATA_OPTIONS, SearchRequest
 from pasearch.api.resolve import dataset_of, public_data
 from pasearch.api.search import prepared
 from pasearch.cautions import LEAST_SIGNAL, mostly_noise, rare_categories
@@ -34,12 +34,6 @@ from pasearch.training.metrics import usual_metric
 if TYPE_CHECKING:
     from pasearch.search.plan import Plan
     from pasearch.spaces.candidate import Candidate
-
-OF_DATA = (
-    "schema", "target", "quotes", "columns", "separator", "regression", "labels", "metric",
-    "bounds", "classes", "image_side", "grey", "max_categories", "split", "data_root",
-)  # fmt: skip
-"""What may be said of the data, as `search_architecture` takes it."""
 
 ROUND = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Epsilons that are tried where the signal is too small."""
@@ -78,10 +72,10 @@ def advise(
 
     Source: Bao et al., Fig. 11; `crossover.advice` names a source with every rule.
     """
-    if unknown := sorted(set(options) - set(OF_DATA)):
+    if unknown := sorted(set(options) - set(DATA_OPTIONS)):
         raise UsageError(
             f"{', '.join(unknown)}: no such option: expected epsilon, delta, public, or one of "
-            f"{', '.join(OF_DATA)}."
+            f"{', '.join(DATA_OPTIONS)}."
         )
     request = SearchRequest(data, budget=Budget(epsilon, delta), **options)
     dataset = dataset_of(request.data, request)

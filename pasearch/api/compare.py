@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import whole
 from pasearch.api.crossover import MOST_TRAININGS, setting_of
-from pasearch.api.request import DATA, SearchRequest, options_of
+from pasearch.api.request import DATA_OPTIONS, SearchRequest
 from pasearch.api.resolve import assume_public, dataset_of, device_of
 from pasearch.api.resolve_search import prepared_search
 from pasearch.api.trainers import executor_of
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from pasearch.spaces.space import Space
 
 TAKES = (
-    *(name for name, _, option in options_of(SearchRequest) if option.group == DATA),
-    "data_is_public", "steps", "batch", "learning_rate", "device", "force",
+    *DATA_OPTIONS, "data_is_public", "steps", "batch", "learning_rate", "device", "force",
 )  # fmt: skip
 """Options of `search_architecture` that a comparison has too."""
 

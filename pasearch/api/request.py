@@ -547,6 +547,10 @@ def options_of(request: type[Request]) -> Iterator[tuple[str, Any, Option]]:
             yield each.name, each.default, replace(option, of=of)
 
 
+DATA_OPTIONS = tuple(name for name, _, option in options_of(SearchRequest) if option.group == DATA)
+"""Options that describe the data: those of every command that reads or plans with data."""
+
+
 def takes(
     request: Callable[P, Asked],
 ) -> Callable[[Callable[[Asked], Answer]], Callable[P, Answer]]:

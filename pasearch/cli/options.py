@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, TextIO, get_type_hints
 
 import typer
@@ -27,10 +27,17 @@ DATA_HELP = (
     ".bz2, .xz or .zst behind; or .parquet, or a folder of these), a .npz with arrays x and y, a "
     "folder with x.npy and y.npy, or a folder of images."
 )
+Data = Annotated[str, typer.Argument(help=DATA_HELP)]
 EPSILON = Option(
     "Epsilon of the whole run: the smaller, the more private.", BUDGET, usual=f"{USUAL_EPSILON:g}"
 )
 DELTA = Option("Delta of the whole run.", BUDGET, usual="power of ten below 1/n")
+Delta = Annotated[
+    float | None,
+    typer.Option(
+        "--delta", help="Delta that belongs to epsilon. [default: power of ten below 1/n]"
+    ),
+]
 FLAGS = {"epsilon": "--eps", "delta": "--delta"} | {
     name: option.flag.split("/")[0]
     for kind in (requests.SearchRequest, requests.FeatureRequest)
@@ -133,34 +140,56 @@ def asks(request: type[Request], *, run: bool) -> Callable[[Any], Callable[..., 
         request: Whose options.
         run: Whether the command runs what it plans, so that the folder can be named.
     """
-    every = [_argument(), _epsilon("eps", EPSILON, "--eps", "--epsilon"), _epsilon("delta", DELTA)]
-    every += [
-        _option(name, default, option, request)
-        for name, default, option in options_of(request)
-        if option.flag is not None and (run or name != "out")
-    ]
+    options = [_argument(), _epsilon("eps", EPSILON, "--eps", "--epsilon")]
+    options.append(_epsilon("delta", DELTA))
+    options += _options(request, lambda name: run or name != "out")
 
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(command, include_extras=True)
-        own = [
-            each.replace(annotation=hints[each.name])
-            for each in list(inspect.signature(command).parameters.values())[1:]
-        ]
+    def with_budget(asked: dict[str, Any]) -> dict[str, Any]:
+        eps, delta = asked.pop("eps"), asked.pop("delta")
+        if eps is not None or delta is not None:
+            asked["budget"] = Budget(USUAL_EPSILON if eps is None else eps, delta)
+        return asked
 
-        @functools.wraps(command)
-        def called(**given: Any) -> None:
-            asked = {each.name: given.pop(each.name, each.default) for each in every}
-            eps, delta = asked.pop("eps"), asked.pop("delta")
-            if eps is not None or delta is not None:
-                asked["budget"] = Budget(USUAL_EPSILON if eps is None else eps, delta)
-            command(asked, **given)
+    return lambda command: _replace_parameter(command, "asked", options, with_budget)
 
-        parameters = [*every, *own]
-        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = {each.name: each.annotation for each in parameters}
-        return called
 
-    return decorated
+def takes_options(names: Collection[str]) -> Callable[[Any], Callable[..., None]]:
+    """Replace a command's parameter `given` by options of `arch`.
+
+    The command receives the options whose values differ from their defaults, by name.
+
+    Args:
+        names: Fields of `SearchRequest`.
+    """
+    options = _options(requests.SearchRequest, names.__contains__)
+
+    def changed(given: dict[str, Any]) -> dict[str, Any]:
+        return {each.name: given[each.name] for each in options if given[each.name] != each.default}
+
+    return lambda command: _replace_parameter(command, "given", options, changed)
+
+
+def _replace_parameter(
+    command: Callable[..., None],
+    replaced: str,
+    options: list[inspect.Parameter],
+    received: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Callable[..., None]:
+    """Return a command with options in the place of one parameter, which receives their values."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    for each in inspect.signature(command).parameters.values():
+        own = each.name != replaced
+        parameters += [each.replace(annotation=hints[each.name])] if own else options
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        values = {each.name: given.pop(each.name, each.default) for each in options}
+        command(**{replaced: received(values)}, **given)
+
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
 
 
 def _argument() -> inspect.Parameter:
@@ -171,6 +200,15 @@ def _argument() -> inspect.Parameter:
 def _epsilon(name: str, option: Option, *flags: str) -> inspect.Parameter:
     told = typer.Option(*(flags or (f"--{name}",)), help=option.words, rich_help_panel=option.group)
     return _parameter(name, None, Annotated[float | None, told])
+
+
+def _options(request: type[Request], chosen: Callable[[str], bool]) -> list[inspect.Parameter]:
+    """Return the chosen fields that the command line has, as parameters that typer reads."""
+    return [
+        _option(name, default, option, request)
+        for name, default, option in options_of(request)
+        if option.flag is not None and chosen(name)
+    ]
 
 
 def _option(name: str, default: Any, option: Option, request: type[Request]) -> inspect.Parameter:

@@ -17,8 +17,8 @@ from doubles import Untouchable
 
 import pasearch
 from pasearch.accounting.budget import Budget
-from pasearch.api.advise import OF_DATA, advise
-from pasearch.api.request import SearchRequest
+from pasearch.api.advise import advise
+from pasearch.api.request import DATA_OPTIONS, SearchRequest
 from pasearch.api.search import plan_architecture_search, prepared
 from pasearch.cautions import LEAST_SIGNAL
 from pasearch.cli import app
@@ -530,7 +530,7 @@ class TestRefusals:
     def test_options_of_a_run_are_not_of_its_advice(self):
         with pytest.raises(UsageError, match="strategy"):
             advise("digits", epsilon=1.0, strategy="rs")
-        assert set(OF_DATA) <= {each.name for each in fields(SearchRequest)}
+        assert set(DATA_OPTIONS) <= {each.name for each in fields(SearchRequest)}
 
 
 class TestGuide:
