@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pasearch import cautions, notebooks
 from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.dials import Dials
+from pasearch.accounting.calibration import Dials
 from pasearch.accounting.events import Composed, Event, SelfComposed, Worst, from_json, to_json
 from pasearch.data.estimation import (
     CLASS_FOUND,

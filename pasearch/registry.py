@@ -13,6 +13,11 @@ A name is looked for among what is imported, then in the registry's own packages
 installed packages have under the entry point `pasearch.extensions`: modules, which register what
 they hold when they are imported. A name in a file never imports anything by itself.
 
+    [project.entry-points."pasearch.extensions"]
+    jsonl = "my_package.jsonl"
+
+A script need not be installed: it imports the module before it calls anything here.
+
 Source: docs/extending.md.
 """
 
@@ -27,12 +32,12 @@ from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pasearch.accounting.checks import kind_of
 from pasearch.errors import UsageError
-from pasearch.extensions import load_extensions
 
 if TYPE_CHECKING:
     from pasearch.accounting.claims import Claim
@@ -290,3 +295,20 @@ def _load(place: str) -> None:
     module = importlib.import_module(place)
     for each in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{place}."):
         importlib.import_module(each.name)
+
+
+@cache
+def load_extensions() -> None:
+    """Import every installed extension, once.
+
+    Raises:
+        UsageError: One of them cannot be imported.
+    """
+    for point in entry_points(group="pasearch.extensions"):
+        try:
+            point.load()
+        except Exception as error:
+            raise UsageError(
+                f"The extension {point.name!r} ({point.value}) cannot be imported: {error!r}. "
+                "Repair or uninstall it."
+            ) from error

@@ -10,11 +10,10 @@ import pytest
 
 from pasearch.accounting.accountants import Price, _known
 from pasearch.accounting.checks import fraction, whole
-from pasearch.accounting.density import Density
+from pasearch.accounting.densities import Density
 from pasearch.accounting.events import Composed, Event, SelfComposed
-from pasearch.accounting.filters import Filter
 from pasearch.accounting.profiles import Array
-from pasearch.accounting.renyi import rdp_epsilon
+from pasearch.accounting.renyi import Filter, rdp_epsilon
 from pasearch.accounting.selection import Law, _pmf
 from pasearch.data import means
 from pasearch.features.trainers import LinearModel

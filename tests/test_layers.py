@@ -22,7 +22,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pasearch"
 LAYERS = [
-    {"shown", "extensions", "notebooks", "busy"},
+    {"shown", "notebooks", "busy"},
     {"accounting", "files", "registry"},
     {"runs", "progress"},
     {"gpu"},

@@ -569,7 +569,7 @@ def better(document: Document) -> None:
 
 def of_smaller_budget(document: Document) -> None:
     """A whole document of another run: everything is made anew from a smaller budget."""
-    from pasearch.accounting.dials import Dials, StatedDials
+    from pasearch.accounting.calibration import Dials, StatedDials
 
     solved = Dials()
     document["budget"]["epsilon"] *= 0.9  # of the same test: it has as many counts

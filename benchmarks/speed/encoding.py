@@ -26,8 +26,7 @@ from rows import CLIP, ROWS
 from run import add_line, least
 from torch import Tensor, nn
 
-from pasearch.accounting.densities import GaussianNoise, StudentT
-from pasearch.accounting.density import Density
+from pasearch.accounting.densities import Density, GaussianNoise, StudentT
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
 from pasearch.training.batching import Poisson

@@ -34,10 +34,8 @@ import numpy as np
 from scipy.special import gammaln
 
 from pasearch.accounting.checks import positive, probability, whole
-from pasearch.accounting.densities import GaussianNoise
-from pasearch.accounting.density import Density
+from pasearch.accounting.densities import Density, GaussianNoise, kronrod
 from pasearch.accounting.profiles import Array
-from pasearch.accounting.quadrature import kronrod
 from pasearch.errors import UsageError
 
 MOST_ORDER = 256

@@ -9,25 +9,52 @@ is the central limit rule of Gaussian differential privacy, mu = q sqrt(T (exp(1
 dial that gives trainings with different steps T comparable noise. It only proposes; the exact
 price of what it proposes is what is compared with the budget.
 
+A plan is arithmetic on public numbers except for the calibrated noise parameters. `Dials`
+calibrates and records them, so that a result can state them. `StatedDials` takes the stated values
+without solving, and reports those that differ from a solution: a release that costs more than its
+part of the budget, or one that leaves some of it over (docs/verify.md).
+
+`compare` calibrates densities to equal price and ranks them by the error of one coordinate (Nasr
+et al. 2020, Fig. 6): l1 = E|z| and l2 = sqrt(E z^2). For small shifts the price depends on the
+Fisher information J of the location alone, as a (a-1) q^2 J ||psi||^2 / 2 in A_a. There the
+Gaussian has the least l2 (Cramer and Rao), and no density has an l1 below .9921 of its: that is of
+Airy's function, squared. If a record adds to few coordinates, others can have less of both.
+
 Source: Bu, Dong, Long and Su 2020 (the rule); docs/rules.md, rule 5.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from pasearch.accounting.accountants import price, rough_price
+from pasearch.accounting.additive import ORDERS, Shifts, additive_rdp
 from pasearch.accounting.budget import Budget
+from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.accounting.densities import Density
 from pasearch.accounting.events import Event
+from pasearch.accounting.profiles import Array
+from pasearch.accounting.renyi import epsilon_from_rdp
 from pasearch.accounting.sketch import estimate
-from pasearch.errors import BudgetError
+from pasearch.errors import BudgetError, UsageError
 
 ACCURACY = 1e-3
 """How far below the budget the price may stay, relatively."""
 
 TURNS = 40
 """The most prices a search may compute; a few are usual."""
+
+LEFT_OVER = 0.01
+"""The share of its budget that a solved dial may leave; `calibration.ACCURACY` is usual."""
+
+ROUNDING = 1e-6
+"""How much two computations of one price may differ, relatively."""
+
+Priced = Callable[[float], Event]
+"""From where a dial stands to what that costs."""
 
 Cost = Callable[[float], float]
 
@@ -171,16 +198,11 @@ def _climb(cost: Cost, target: float, start: float, low: float, high: float) -> 
         aim = _secant(previous, (value, now), goal)
         previous = value, now
         if turn % 4 == 3 or not below < aim < above:
-            aim = _inside(aim, below, above, found)
+            # Between the two ends, or an end whose cost is not known yet.
+            untried = aim >= above and not found
+            aim = above if untried else math.sqrt(below * above)
         value = aim
     return below
-
-
-def _inside(aim: float, below: float, above: float, found: bool) -> float:
-    """Return a value between the two ends, or an end whose cost is not known yet."""
-    if aim >= above or (found and aim <= below):
-        return math.sqrt(below * above) if found else above
-    return math.sqrt(below * above)
 
 
 def _secant(previous: tuple[float, float] | None, last: tuple[float, float], goal: float) -> float:
@@ -271,3 +293,200 @@ def _up(value: float) -> float:
         return value
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
     return math.ceil(value / unit) * unit
+
+
+# --- the calibrated parameters of a plan ---
+
+
+class Dials:
+    """Turns each dial as far as its budget goes, and remembers where it stands, by name."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+
+    def largest(
+        self, name: str, make_event: Priced, budget: Budget, low: float, high: float
+    ) -> float:
+        """Return the largest value whose event costs at most the budget; see `calibration`."""
+        self.values[name] = largest(make_event, budget, low, high)
+        return self.values[name]
+
+    def smallest(
+        self, name: str, make_event: Priced, budget: Budget, low: float, high: float
+    ) -> float:
+        """Return the smallest value whose event costs at most the budget; see `calibration`."""
+        self.values[name] = smallest(make_event, budget, low, high)
+        return self.values[name]
+
+
+class StatedDials(Dials):
+    """Takes where each dial stands from a result, and checks it.
+
+    Args:
+        stated: Where each dial stands, by name, as a file has it.
+    """
+
+    def __init__(self, stated: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.stated = stated
+        self.problems: list[str] = []
+
+    def largest(
+        self, name: str, make_event: Priced, budget: Budget, low: float, high: float
+    ) -> float:
+        """Return the stated value, which must use the budget up or be `high`."""
+        return self._taken(name, make_event, budget, low, high, last=high)
+
+    def smallest(
+        self, name: str, make_event: Priced, budget: Budget, low: float, high: float
+    ) -> float:
+        """Return the stated value, which must use the budget up or be `low`."""
+        return self._taken(name, make_event, budget, low, high, last=low)
+
+    def unknown(self) -> list[str]:
+        """Return the names of dials that the plan does not have."""
+        return sorted(set(self.stated) - set(self.values))
+
+    def _taken(
+        self, name: str, make_event: Priced, budget: Budget, low: float, high: float, *, last: float
+    ) -> float:
+        if name not in self.stated:
+            raise UsageError(f"the plan does not state how large the noise of {name!r} is.")
+        value = positive(f"the noise of {name!r}", self.stated[name])
+        if not low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING):
+            raise UsageError(
+                f"the noise of {name!r} stands at {value:g}: expected {low:g} to {high:g}."
+            )
+        self.values[name] = value
+        assert budget.delta is not None
+        cost = price(make_event(value), budget.delta).epsilon
+        if not cost <= budget.epsilon * (1 + ROUNDING):
+            self.problems.append(
+                f"{name}: its noise costs epsilon {cost:.4g}, and its part of the budget is "
+                f"{budget.epsilon:.4g}."
+            )
+        at_end = abs(value - last) <= ROUNDING * last
+        if not (cost >= budget.epsilon * (1 - LEFT_OVER) or at_end):
+            self.problems.append(
+                f"{name}: its noise costs epsilon {cost:.4g} only; a plan uses up its part of the "
+                f"budget, {budget.epsilon:.4g}."
+            )
+        return value
+
+
+# --- densities at equal price ---
+
+SCALE_ACCURACY = 1e-4
+"""How much larger than the least a solved scale may be, relatively."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What a density's noise is like at the scale at which it costs what the others cost.
+
+    Args:
+        density: At that scale.
+        price: Epsilon at delta, or the divergence at one order.
+    """
+
+    density: Density
+    price: float
+
+    @property
+    def mean_absolute(self) -> float:
+        """The l1 error of a coordinate; `inf` if there is none."""
+        return self.density.mean_absolute
+
+    @property
+    def standard_deviation(self) -> float:
+        """The l2 error of a coordinate; `inf` if there is none."""
+        return self.density.standard_deviation
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values; null for an error that is infinite."""
+        names = ("mean_absolute", "standard_deviation", "fisher_information")
+        numbers = {"price": self.price} | {name: getattr(self.density, name) for name in names}
+        finite = {name: v if math.isfinite(v) else None for name, v in numbers.items()}
+        return {"density": self.density.to_json(), **finite}
+
+
+def compare(
+    densities: Iterable[Density],
+    shifts: Shifts | Sequence[Shifts],
+    sampling_probability: float,
+    steps: int,
+    epsilon: float,
+    delta: float,
+    *,
+    orders: Array = ORDERS,
+) -> list[Comparison]:
+    """Return the densities at equal price, least l1 error first.
+
+    Guarantee: the price of each was computed, and is at most epsilon.
+
+    Args:
+        densities: Of the noise, at any scale.
+        shifts: See `additive_rdp`.
+        sampling_probability: q, in (0, 1].
+        steps: How many are composed.
+        epsilon: Above 0.
+        delta: In (0, 1).
+        orders: (m,) above 1: fewer are faster and may cost more.
+
+    Raises:
+        BudgetError: No scale within reach is cheap enough.
+    """
+    target = positive("epsilon", epsilon)
+
+    def cost(density: Density) -> float:
+        return epsilon_of(density, shifts, sampling_probability, steps, delta, orders)
+
+    def at_cost(density: Density) -> Comparison:
+        at = density.with_scale(least_scale(lambda scale: cost(density.with_scale(scale)), target))
+        return Comparison(density=at, price=cost(at))
+
+    return sorted(map(at_cost, densities), key=lambda row: row.mean_absolute)
+
+
+def epsilon_of(
+    density: Density,
+    shifts: Shifts | Sequence[Shifts],
+    sampling_probability: float,
+    steps: int,
+    delta: float,
+    orders: Array = ORDERS,
+) -> float:
+    """Return the price at delta of so many steps, by RDP at these orders; args as of `compare`."""
+    values = whole("steps", steps) * additive_rdp(density, shifts, sampling_probability, orders)
+    return epsilon_from_rdp(values, fraction("delta", delta), orders)
+
+
+def least_scale(cost: Callable[[float], float], target: float) -> float:
+    """Return the least scale whose cost is at most the target, or at most `SCALE_ACCURACY` more.
+
+    Guarantee: the cost at the returned scale was computed, and is at most the target.
+
+    Args:
+        cost: From a scale to what falls as it grows.
+        target: Above 0.
+
+    Raises:
+        BudgetError: No scale up to 10^9 is cheap enough.
+        UsageError: A scale of 10^-9 is cheap enough.
+    """
+    low, high = 1.0, 1.0
+    while not cost(high) <= target:
+        low, high = high, high * 2
+        if not high < 1e9:
+            raise BudgetError(
+                f"No scale up to {high:g} costs at most {target:g}: raise epsilon, or plan less."
+            )
+    while low == high or cost(low) <= target:
+        high, low = low, low / 2
+        if not low > 1e-9:
+            raise UsageError(f"Noise of scale {low:g} costs less than {target:g}: lower epsilon.")
+    while high > low * (1 + SCALE_ACCURACY):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if cost(middle) <= target else (middle, high)
+    assert cost(high) <= target
+    return high

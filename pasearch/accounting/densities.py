@@ -1,4 +1,4 @@
-"""The densities for the noise on one coordinate, and the table that files name them by.
+"""Densities of the noise on one coordinate: even, falling on both sides of 0, positive, scaled.
 
     z(x) = u(|x| / scale) / scale
 
@@ -11,35 +11,221 @@
     variance-gamma      |x|^(l-1/2) K_(l-1/2)(|x|)              shape l >= 1; l = 1 is laplace
     tabulated           log u linear between knots, and after the last one
 
-Here u is up to its constant. A user's own density becomes a `tabulated` one.
+Here u is up to its constant. These are the conditions under which `additive` has a proof. Fisher
+information is that of the location, E[(d log z / dx)^2]. A user's own density becomes a `tabulated`
+one: the density that is accounted for is the one that is sampled, whatever function it was read
+from, and a file holds numbers and no code.
 
-Source: Nasr, Shokri and Houmansadr 2020, Section 5 (gaussian, student-t, laplace, cauchy, variance
-gamma, sech). Proof: docs/guarantees/encoding.md.
+Sources: Nasr, Shokri and Houmansadr 2020, Section 5 (gaussian, student-t, laplace, cauchy, variance
+gamma, sech); Kronrod's 15 points around Gauss's 7 for integrals. Proof:
+docs/guarantees/encoding.md.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import special
 from scipy.interpolate import CubicHermiteSpline
 
-from pasearch.accounting.checks import kind_of, positive
-from pasearch.accounting.density import Density, Generator
+from pasearch.accounting.checks import kind_of, nonnegative, positive
 from pasearch.accounting.profiles import Array
-from pasearch.accounting.quadrature import kronrod
-from pasearch.accounting.tabulated import Tabulated
 from pasearch.errors import UsageError
-from pasearch.registry import Checks
+from pasearch.registry import Checks, Stage
 
+Generator = np.random.Generator
 CATALAN = 0.915965594177219015
 LEAST_FREEDOM, MOST_FREEDOM = 0.5, 1e4
 MOST_POWER, MOST_SHAPE = 32.0, 50.0
+MOST_KNOTS = 1000
+MOST_FALL = 600.0
+"""How far a table's logarithm may fall: what lies lower has no probability that a float holds, and
+a piece so steep that an integral might not see it could still matter to a divergence."""
+EVEN = 1e-9
+"""How far log u(x) and log u(-x) of a user's function may differ, for rounding."""
+
+
+# --- integrals over panels ---
+
+KRONROD_NODES = np.array(
+    [0.991455371120812639206854697526329, 0.949107912342758524526189684047851,
+     0.864864423359769072789712788640926, 0.741531185599394439863864773280788,
+     0.586087235467691130294144838258730, 0.405845151377397166906606412076961,
+     0.207784955007898467600689403773245]
+)  # fmt: skip
+KRONROD_WEIGHTS = np.array(
+    [0.022935322010529224963732008058970, 0.063092092629978553290700663189204,
+     0.104790010322250183839876322541518, 0.140653259715525918745189590510238,
+     0.169004726639267902826583426598550, 0.190350578064785409913256402421014,
+     0.204432940075298892414161999234649]
+)  # fmt: skip
+KRONROD_MIDDLE = 0.209482141084727828012999174891714
+GAUSS_NODES, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(7)
+
+
+def kronrod(edges: Array) -> tuple[Array, Array, Array]:
+    """Return nodes and the two rules' weights of Gauss and Kronrod on every panel.
+
+    Args:
+        edges: (p + 1,) ascending.
+
+    Returns:
+        Nodes, the 15-point rule's weights, and what the 7-point rule's are less: all (p, 15).
+    """
+    nodes = np.concatenate([-KRONROD_NODES, [0.0], KRONROD_NODES[::-1]])
+    weights = np.concatenate([KRONROD_WEIGHTS, [KRONROD_MIDDLE], KRONROD_WEIGHTS[::-1]])
+    gauss = np.zeros(15)
+    gauss[1::2] = GAUSS_WEIGHTS
+    half = np.diff(edges)[:, None] / 2
+    middle = ((edges[1:] + edges[:-1]) / 2)[:, None]
+    return middle + half * nodes, half * weights, half * (weights - gauss)
+
+
+# --- what every density has ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Density(Stage):
+    """A symmetric density on the line.
+
+    Methods that begin with `unit` are of the density whose scale is 1; their x is 0 or above.
+
+    Args:
+        scale: Above 0; what it means beside the variance is each density's own.
+    """
+
+    name: ClassVar[str]
+    light: ClassVar[bool] = False
+    """Whether it falls so fast that a shift's density ratio has no bound."""
+    checks: ClassVar[Checks] = {"scale": positive}
+    scale: float = 1.0
+
+    @abstractmethod
+    def unit_log_density(self, x: Array) -> Array:
+        """Return log z(x)."""
+
+    @abstractmethod
+    def unit_tail(self, x: Array) -> Array:
+        """Return the probability above x, at most 1/2."""
+
+    @abstractmethod
+    def unit_moments(self) -> tuple[float, float, float]:
+        """Return E|z|, E z^2 and the Fisher information; `inf` where there is none."""
+
+    @abstractmethod
+    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+        """Draw |z|, (size,)."""
+
+    @abstractmethod
+    def unit_steepest(self, x: float) -> float:
+        """Return an upper bound on |d log z / dx| at x and beyond."""
+
+    @property
+    def grain(self) -> float:
+        """A width over which the unit density hardly bends, for quadrature."""
+        return 0.5
+
+    @property
+    def breaks(self) -> Array:
+        """Where the unit density is not smooth, at 0 or above."""
+        return np.zeros(1)
+
+    @property
+    def log_concave(self) -> bool:
+        """Whether log z is concave: then log I_k(t) of `additive` is convex."""
+        return True
+
+    @property
+    def inverse_convex(self) -> bool:
+        """Whether 1/z is convex, as it is where log z is concave: then I_k(t)^(1/(k-1)) is too."""
+        return True
+
+    @property
+    def mean_absolute(self) -> float:
+        """E|z|: the l1 error of one coordinate."""
+        return self.unit_moments()[0] * self.scale
+
+    @property
+    def variance(self) -> float:
+        """E z^2, `inf` if there is none."""
+        return self.unit_moments()[1] * self.scale**2
+
+    @property
+    def standard_deviation(self) -> float:
+        """The l2 error of one coordinate."""
+        return math.sqrt(self.variance)
+
+    @property
+    def fisher_information(self) -> float:
+        """Of the location."""
+        return self.unit_moments()[2] / self.scale**2
+
+    @property
+    def unit(self) -> Self:
+        """The same density at scale 1."""
+        return self.with_scale(1.0)
+
+    def with_scale(self, scale: float) -> Self:
+        """Return the same density at another scale."""
+        return replace(self, scale=scale)
+
+    def cdf(self, x: Array) -> Array:
+        """Return the probability of x or less, of the shape of x."""
+        values = np.asarray(x, dtype=float) / self.scale
+        above = self.unit_tail(np.abs(values))
+        return np.where(values > 0, 1.0 - above, above)
+
+    def sample(self, generator: Generator, size: int | tuple[int, ...]) -> Array:
+        """Draw from it, float64 of this size."""
+        count = math.prod(size) if isinstance(size, tuple) else size
+        signs = 1.0 - 2.0 * generator.integers(0, 2, count)
+        return (signs * self.unit_magnitude(generator, count) * self.scale).reshape(size)
+
+    def unit_log_rest(self, shift: float, orders: Array, start: float) -> Array:
+        """Bound the log of what an excess integral (see `additive`) has beyond its start.
+
+        Where the score is at most s, the log ratio of the density and its shift is at most
+        r = s shift, and what is left is at most 4 sinh(k r / 2) sinh((k-1) r / 2) P[z > start'].
+
+        Args:
+            shift: t, above 0.
+            orders: (m,) k.
+            start: y, above t/2.
+
+        Returns:
+            (m,) upper bounds, `inf` where there is none.
+        """
+        near = start - shift / 2
+        ratio = shift * self.unit_steepest(near)
+        mass = float(self.unit_tail(np.array([near]))[0])
+        if not mass > 0:
+            return np.full(len(orders), -math.inf)
+        halves = _log_twice_sinh(orders * ratio / 2) + _log_twice_sinh((orders - 1) * ratio / 2)
+        return halves + math.log(mass)
+
+    def words(self) -> str:
+        own = [f"{f.name} {getattr(self, f.name):g}" for f in fields(self) if f.name != "scale"]
+        return law_words(", ".join([self.name, *own]))
+
+
+def _log_twice_sinh(x: Array) -> Array:
+    """Return log(2 sinh(x)), x 0 or above."""
+    with np.errstate(divide="ignore"):
+        return x + np.log(-np.expm1(-2 * x))
+
+
+def law_words(law: str) -> str:
+    """Return what plan, card and report say of noise of a law."""
+    return f"noise of a chosen law ({law}), as informative as Gaussian noise of that multiplier"
+
+
+# --- densities with a formula ---
 
 
 def _within(low: float, high: float) -> Callable[[str, object], float]:
@@ -328,6 +514,202 @@ class VarianceGamma(Density):
             ratio = special.kve(order - 1, x) / special.kve(order, x)
         return np.where(np.isfinite(ratio), ratio, 0.0)
 
+
+# --- a density read from a function ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tabulated(Density):
+    """A density whose logarithm is linear between knots, and goes on straight after the last.
+
+    Args:
+        knots: Ascending, 2 to 1000; the first is 0.
+        log_values: log z at the knots, up to a constant; may not rise, the last must fall.
+    """
+
+    name: ClassVar[str] = "tabulated"
+    knots: tuple[float, ...]
+    log_values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        Density.__post_init__(self)
+        for name in ("knots", "log_values"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+        if len(self.knots) != len(self.log_values) or not 2 <= len(self.knots) <= MOST_KNOTS:
+            raise UsageError(
+                f"knots has {len(self.knots)} numbers and log_values {len(self.log_values)}: "
+                f"expected as many of each, from 2 to {MOST_KNOTS}."
+            )
+        steps = np.diff(self.knots)
+        if not (self.knots[0] == 0 and (steps > 1e-9 * self.knots[-1]).all()):
+            raise UsageError("knots: expected ascending numbers that start at 0, not too close.")
+        falls = np.diff(self.log_values)
+        if not ((falls <= 0).all() and falls[-1] < 0):
+            worst = self.knots[int(np.argmax(falls)) + 1]
+            raise UsageError(
+                f"log_values rises before |x| = {worst:g}, or is level at the end: the density "
+                "must fall with |x| (one mode, at 0). Otherwise its divergence integral I_k(t) "
+                "may fall as the shift t grows, and the codebook would not be the worst case."
+            )
+        if not self.log_values[0] - self.log_values[-1] <= MOST_FALL:
+            raise UsageError(
+                f"log_values falls by {self.log_values[0] - self.log_values[-1]:g}: expected at "
+                f"most {MOST_FALL:g}. Let the last knot be nearer to 0: beyond it the table goes "
+                "on straight."
+            )
+
+    @property
+    def grain(self) -> float:
+        """The first knot: between knots it does not bend at all."""
+        return self.knots[1]
+
+    @property
+    def breaks(self) -> Array:
+        """Its knots, and where its tail falls: by a power of e^1, e^10, e^100, e^600."""
+        falls = np.array([1.0, 10.0, 100.0, MOST_FALL]) / -_pieces(self.unit).slopes[-1]
+        return np.append(self.knots, self.knots[-1] + falls)
+
+    @property
+    def log_concave(self) -> bool:
+        """Whether no piece falls less steeply than the one before."""
+        return bool((np.diff(_pieces(self.unit).slopes) <= 0).all())
+
+    @property
+    def inverse_convex(self) -> bool:
+        """The same: at a knot where the slope rises, 1/z bends down."""
+        return self.log_concave
+
+    def unit_log_density(self, x: Array) -> Array:
+        table = _pieces(self.unit)
+        beyond = np.maximum(x - self.knots[-1], 0.0) * table.slopes[-1]
+        return np.interp(x, self.knots, table.logs) + beyond
+
+    def unit_tail(self, x: Array) -> Array:
+        table = _pieces(self.unit)
+        at = np.minimum(np.searchsorted(self.knots, x, side="right") - 1, len(self.knots) - 1)
+        left = x - np.array(self.knots)[at]
+        part = np.exp(table.logs[at]) * _exponential_mass(table.slopes[at], left)
+        return np.clip(np.append(np.cumsum(table.masses[::-1])[::-1], 0.0)[at] - part, 0.0, 0.5)
+
+    def unit_moments(self) -> tuple[float, float, float]:
+        table = _pieces(self.unit)
+        x, weights, _ = kronrod(np.array(self.knots))
+        density = weights.ravel() * np.exp(self.unit_log_density(x.ravel()))
+        end, rate, mass = self.knots[-1], -table.slopes[-1], table.masses[-1]
+        first = density @ x.ravel() + mass * (end + 1 / rate)
+        second = density @ x.ravel() ** 2 + mass * (end**2 + 2 * end / rate + 2 / rate**2)
+        return float(2 * first), float(2 * second), float(2 * table.masses @ table.slopes**2)
+
+    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+        """Draw |z|: a piece, then the inverse of its own law."""
+        table = _pieces(self.unit)
+        ends = np.cumsum(table.masses)
+        at = np.searchsorted(ends, generator.random(size) * ends[-1], side="right")
+        at = np.minimum(at, len(ends) - 1)
+        # The law within a piece is that of an exponential, cut at the piece's width.
+        widths = np.append(np.diff(self.knots), 0.0)[at]
+        last, falls = at == len(ends) - 1, -table.slopes[at] * widths
+        uniform = generator.random(size)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cut = -np.log1p(uniform * np.expm1(-np.where(last, np.inf, falls))) / -table.slopes[at]
+        return np.array(self.knots)[at] + np.where(last | (falls > 1e-9), cut, uniform * widths)
+
+    def unit_steepest(self, x: float) -> float:
+        """The steepest piece at x or beyond."""
+        slopes = _pieces(self.unit).slopes
+        at = int(np.searchsorted(self.knots, x, side="right")) - 1
+        return float(-np.min(slopes[at:]))
+
+    def words(self) -> str:
+        return law_words(f"{self.name}, {len(self.knots):,} knots from 0 to {self.knots[-1]:g}")
+
+
+def tabulated(
+    log_kernel: Callable[[Array], Array],
+    *,
+    reach: float,
+    scale: float = 1.0,
+    knots: int = 100,
+    even: bool = False,
+) -> Tabulated:
+    """Read a density from a function: its logarithm, up to a constant, at so many knots.
+
+    Between them, and beyond the last, the result is straight: another density than the function's,
+    but the one that is priced *and* drawn.
+
+    Args:
+        log_kernel: From (m,) numbers to (m,) logarithms.
+        reach: The last knot, in units of the scale; a good one leaves little probability beyond.
+        scale: The unit of the function's argument.
+        knots: How many, 8 to 1000: closer near 0.
+        even: The function is one of |x| and never called below 0.
+
+    Raises:
+        UsageError: A value that is not finite, rises with |x|, or differs between x and -x.
+    """
+    if not (isinstance(knots, int) and 8 <= knots <= MOST_KNOTS):
+        raise UsageError(f"knots is {knots!r}: expected a whole number from 8 to {MOST_KNOTS}.")
+    bend = 3.0  # the last knots are e^3 / 2 times as far apart as the first, about
+    x = positive("reach", reach) * np.sinh(bend * np.linspace(0, 1, knots)) / math.sinh(bend)
+    values = np.asarray(log_kernel(x), dtype=float)
+    if values.shape != x.shape or not np.isfinite(values).all():
+        raise UsageError(
+            "log_kernel gives values that are not finite, or of another shape: expected a finite "
+            "log density at every knot from 0 to the reach. Choose a smaller reach."
+        )
+    if not even:
+        mirrored = np.asarray(log_kernel(-x), dtype=float)
+        gap = np.abs(mirrored - values)
+        if not (gap <= EVEN * (1 + np.abs(values))).all():
+            worst = x[int(np.argmax(np.where(np.isfinite(gap), gap, math.inf)))]
+            raise UsageError(
+                f"log_kernel differs between {worst:g} and {-worst:g}: the noise must be "
+                "symmetric, or removing a record could cost more than adding one: use a function "
+                "of |x|."
+            )
+    return Tabulated(scale=scale, knots=tuple(x.tolist()), log_values=tuple(values.tolist()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """The normalised log values at the knots; each piece's slope and mass, the tail's last."""
+
+    logs: Array
+    slopes: Array
+    masses: Array
+
+
+@lru_cache(maxsize=64)
+def _pieces(density: Tabulated) -> _Pieces:
+    knots, logs = np.array(density.knots), np.array(density.log_values)
+    logs = logs - logs[0]
+    slopes = np.diff(logs) / np.diff(knots)
+    masses = np.exp(logs[:-1]) * _exponential_mass(slopes, np.diff(knots))
+    masses = np.append(masses, np.exp(logs[-1]) / -slopes[-1])
+    total = 2 * masses.sum()
+    return _Pieces(logs - math.log(total), np.append(slopes, slopes[-1]), masses / total)
+
+
+def _exponential_mass(slopes: Array, widths: Array) -> Array:
+    """Return the integral of exp(slope x) from 0 to the width."""
+    return special.exprel(slopes * widths) * widths
+
+
+def _numbers(name: str, values: object) -> tuple[float, ...]:
+    if not isinstance(values, (tuple, list)):
+        raise UsageError(f"{name} is {values!r}: expected a tuple of numbers.")
+    check = nonnegative if name == "knots" else _finite
+    return tuple(check(name, value) for value in values)
+
+
+def _finite(name: str, value: object) -> float:
+    """A finite number, 0 below and above."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
+        return -positive(name, -value)
+    return nonnegative(name, value)
+
+
+# --- the table of densities ---
 
 DENSITIES: dict[str, type[Density]] = {
     kind.name: kind

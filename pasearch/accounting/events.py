@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 
 from pasearch.accounting.additive import Shifts
 from pasearch.accounting.checks import checked, fraction, nonnegative, positive, probability, whole
-from pasearch.accounting.densities import density_from_json, known
-from pasearch.accounting.density import Density
+from pasearch.accounting.densities import Density, density_from_json, known
 from pasearch.accounting.selection import Law
 from pasearch.errors import UsageError
 

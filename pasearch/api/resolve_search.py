@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pasearch.accounting.checks import whole
-from pasearch.accounting.densities import GaussianNoise
-from pasearch.accounting.density import Density
+from pasearch.accounting.densities import Density, GaussianNoise
 from pasearch.api.lifecycle import Prepared
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import assume_public, device_of, public_data, split_of, terms_of

@@ -22,9 +22,9 @@ from typing import Any
 
 from pasearch.accounting import calibration
 from pasearch.accounting.budget import Budget
+from pasearch.accounting.calibration import Dials
 from pasearch.accounting.checks import fraction
 from pasearch.accounting.claims import Claim
-from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Gaussian
 from pasearch.cautions import drowned
 from pasearch.data.estimation import SchemaEstimate  # noqa: F401 - of inherited fields

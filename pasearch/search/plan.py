@@ -20,8 +20,8 @@ from typing import Any
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
+from pasearch.accounting.calibration import Dials
 from pasearch.accounting.claims import Claim
-from pasearch.accounting.dials import Dials
 from pasearch.accounting.events import Geometric
 from pasearch.cautions import drowned
 from pasearch.data.estimation import SchemaEstimate  # noqa: F401 - of inherited fields

@@ -10,7 +10,7 @@ from pasearch.registry import Registry, Stage
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pasearch.accounting.density import Density
+    from pasearch.accounting.densities import Density
 
 
 class Denoising(Stage):

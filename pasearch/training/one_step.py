@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from pasearch.accounting.density import Density
+from pasearch.accounting.densities import Density
 from pasearch.gpu import bits as gpu
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import normals

@@ -27,8 +27,7 @@ from pasearch.accounting import calibration
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import fraction, nonnegative, positive, whole
 from pasearch.accounting.claims import Claim
-from pasearch.accounting.densities import GaussianNoise, density_from_json, known
-from pasearch.accounting.density import Density
+from pasearch.accounting.densities import Density, GaussianNoise, density_from_json, known
 from pasearch.accounting.events import (
     Additive,
     Composed,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.accounting.events import Filtered
-from pasearch.accounting.filters import Filter
+from pasearch.accounting.renyi import Filter
 from pasearch.errors import BudgetError
 from pasearch.training.screening import Annealing, coin
 from pasearch.training.watched import trainable_parameters

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pasearch.accounting.budget import Budget
+from pasearch.accounting.calibration import StatedDials
 from pasearch.accounting.checks import positive
-from pasearch.accounting.dials import StatedDials
 from pasearch.api import features as feature_selection
 from pasearch.api import search as api
 from pasearch.api.lifecycle import Made

@@ -24,7 +24,7 @@ import numpy as np
 
 from pasearch import documents, results
 from pasearch.accounting.accountants import Price, price_partitions
-from pasearch.accounting.dials import ROUNDING
+from pasearch.accounting.calibration import ROUNDING
 from pasearch.api.binding import versions
 from pasearch.api.lifecycle import rendered
 from pasearch.documents import check_form, refusal, shown, well_formed

@@ -22,23 +22,24 @@ from pasearch.accounting.additive import (
     additive_rdp,
     check_density,
 )
-from pasearch.accounting.comparison import epsilon_of
+from pasearch.accounting.calibration import epsilon_of
 from pasearch.accounting.densities import (
     DENSITIES,
     Cauchy,
+    Density,
     GaussianNoise,
     GeneralisedNormal,
     HyperbolicSecant,
     LaplaceNoise,
     Logistic,
     StudentT,
+    Tabulated,
     VarianceGamma,
+    kronrod,
+    tabulated,
 )
-from pasearch.accounting.density import Density
 from pasearch.accounting.events import PoissonGaussian
-from pasearch.accounting.quadrature import kronrod
 from pasearch.accounting.renyi import rdp
-from pasearch.accounting.tabulated import Tabulated, tabulated
 from pasearch.errors import UsageError
 
 FEW = ORDERS[:63]

@@ -10,23 +10,24 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import airy, airye
 
-from pasearch.accounting import comparison
+from pasearch.accounting import calibration as comparison
 from pasearch.accounting.additive import ORDERS, Shifts, additive_rdp
-from pasearch.accounting.comparison import Comparison, compare, epsilon_of, least_scale
+from pasearch.accounting.calibration import Comparison, compare, epsilon_of, least_scale
 from pasearch.accounting.densities import (
     Cauchy,
+    Density,
     GaussianNoise,
     GeneralisedNormal,
     HyperbolicSecant,
     LaplaceNoise,
     Logistic,
     StudentT,
+    Tabulated,
     VarianceGamma,
+    tabulated,
 )
-from pasearch.accounting.density import Density
 from pasearch.accounting.events import PoissonGaussian
 from pasearch.accounting.renyi import epsilon_from_rdp, rdp
-from pasearch.accounting.tabulated import Tabulated, tabulated
 from pasearch.errors import BudgetError, UsageError
 
 FEW = ORDERS[:31]

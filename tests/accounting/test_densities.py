@@ -14,18 +14,19 @@ from shortcuts import log_density
 from pasearch.accounting.densities import (
     DENSITIES,
     Cauchy,
+    Density,
     GaussianNoise,
     GeneralisedNormal,
     HyperbolicSecant,
     LaplaceNoise,
     Logistic,
     StudentT,
+    Tabulated,
     VarianceGamma,
     density_from_json,
+    kronrod,
+    tabulated,
 )
-from pasearch.accounting.density import Density
-from pasearch.accounting.quadrature import kronrod
-from pasearch.accounting.tabulated import Tabulated, tabulated
 from pasearch.errors import UsageError
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shortcuts import fits, rdp_price
 
-from pasearch.accounting import filters
+from pasearch.accounting import renyi as filters
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import (
     Approximate,
@@ -33,9 +33,9 @@ from pasearch.accounting.events import (
     TruncatedPoissonGaussian,
     Worst,
 )
-from pasearch.accounting.filters import Filter
 from pasearch.accounting.renyi import (
     ORDERS,
+    Filter,
     Unsupported,
     best_order,
     filter_limit,

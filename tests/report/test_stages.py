@@ -19,13 +19,13 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.claims import eq8, eq9_corrected
 from pasearch.accounting.densities import (
     DENSITIES,
+    Density,
     GeneralisedNormal,
     LaplaceNoise,
     StudentT,
     VarianceGamma,
     density_from_json,
 )
-from pasearch.accounting.density import Density
 from pasearch.api.lifecycle import Made
 from pasearch.api.search import Found, plan_architecture_search, result_document
 from pasearch.data.front_ends import FRONT_ENDS, FrontEnd

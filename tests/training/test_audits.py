@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from pasearch import Budget
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Event, parts
-from pasearch.accounting.filters import Filter
+from pasearch.accounting.renyi import Filter
 from pasearch.api.search import prepare
 from pasearch.data.partitions import Dataset, Records
 from pasearch.data.schema import Schema

@@ -15,16 +15,16 @@ from scipy.stats import kstest
 from pasearch.accounting.densities import (
     DENSITIES,
     Cauchy,
+    Density,
     GaussianNoise,
     GeneralisedNormal,
     HyperbolicSecant,
     LaplaceNoise,
     Logistic,
     StudentT,
+    Tabulated,
     VarianceGamma,
 )
-from pasearch.accounting.density import Density
-from pasearch.accounting.tabulated import Tabulated
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.training import noise as plain_noise

@@ -31,8 +31,15 @@ from torch.nn import functional
 from pasearch import Budget, verify
 from pasearch.accounting.accountants import price
 from pasearch.accounting.additive import Shifts
-from pasearch.accounting.densities import Cauchy, GaussianNoise, LaplaceNoise, StudentT
-from pasearch.accounting.density import Density
+from pasearch.accounting.densities import (
+    Cauchy,
+    Density,
+    GaussianNoise,
+    LaplaceNoise,
+    StudentT,
+    Tabulated,
+    tabulated,
+)
 from pasearch.accounting.events import (
     TYPES,
     Additive,
@@ -48,7 +55,6 @@ from pasearch.accounting.events import (
     to_json,
 )
 from pasearch.accounting.selection import Law
-from pasearch.accounting.tabulated import Tabulated, tabulated
 from pasearch.api import search as api
 from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset, Records

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.densities import Cauchy, LaplaceNoise, StudentT
-from pasearch.accounting.density import Density
+from pasearch.accounting.densities import Cauchy, Density, LaplaceNoise, StudentT
 from pasearch.accounting.events import Gaussian
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream

@@ -16,12 +16,12 @@ from pasearch import Budget
 from pasearch.accounting.accountants import price
 from pasearch.accounting.densities import (
     Cauchy,
+    Density,
     GaussianNoise,
     LaplaceNoise,
     StudentT,
     density_from_json,
 )
-from pasearch.accounting.density import Density
 from pasearch.accounting.events import Additive, PoissonGaussian, SelfComposed
 from pasearch.api import search as api
 from pasearch.errors import BudgetError, UsageError

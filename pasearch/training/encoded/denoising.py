@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from pasearch.accounting.checks import whole
-from pasearch.accounting.density import Density
+from pasearch.accounting.densities import Density
 from pasearch.errors import UsageError
 from pasearch.registry import Checks
 from pasearch.training.bounding.bound import flag

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from pasearch.accounting import densities
-from pasearch.accounting.density import Density
+from pasearch.accounting.densities import Density
 from pasearch.runs.keys import Stream
 from pasearch.training.noise import Drawn, Noise, beside, cuda_generator, normals_on
 

@@ -21,10 +21,9 @@ from typing import Any
 from pasearch.accounting import calibration, densities
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.comparison import Comparison, compare
-from pasearch.accounting.density import Density
+from pasearch.accounting.calibration import Comparison, compare
+from pasearch.accounting.densities import Density, Tabulated
 from pasearch.accounting.events import PoissonGaussian, SelfComposed
-from pasearch.accounting.tabulated import Tabulated
 from pasearch.errors import UsageError
 from pasearch.training.encoded.bound import Encoded
 

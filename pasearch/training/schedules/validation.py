@@ -33,7 +33,7 @@ class Validation(Schedule):
         every: Epochs from one accuracy to the next, 1 or more; the paper has 1.
 
     Cost: none of its own. Each accuracy is from declared-public records, or charged; and the noise
-    depends on what was released, so the trainer keeps a filter (`accounting.filters`).
+    depends on what was released, so the trainer keeps a filter (`accounting.renyi`).
     """
 
     name: ClassVar[str] = "validation"
