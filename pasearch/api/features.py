@@ -188,7 +188,7 @@ def carried_out(
     ):
         dataset.partition(plan.split, keys.stream("split").generator())
         dataset.workspace = folder.private / "cache"
-        dataset.check_room()
+        dataset.check_room(max_categories=plan.most)
         plan = estimate_schema(plan, dataset, ledger, keys, folder)
         prepared = replace(prepared, plan=plan)
         outcome = FeatureSearch(

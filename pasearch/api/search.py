@@ -134,7 +134,7 @@ def carried_out(
         dataset.partition(plan.split, keys.stream("split").generator())
         dataset.workspace = own = folder.private / "cache"
         dataset.cache = Path(request.cache or own)
-        dataset.check_room(*plan.strategy.front_ends(plan.space))
+        dataset.check_room(*plan.strategy.front_ends(plan.space), max_categories=plan.most)
         plan = estimate_schema(plan, dataset, ledger, keys, folder)
         if prepared.searched_on is not None:
             place_fits(plan, Proxy(dataset=prepared.searched_on), folder, device)

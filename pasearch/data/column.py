@@ -101,35 +101,6 @@ COLUMN_KEYS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
-    """What the cells of one column become.
-
-    Args:
-        ones: Which feature of the column is 1, (rows,); None of a text.
-        numbers: The column's first feature, float32, (rows,), of numbers only: it stands there
-            whether `ones` names it or not.
-        words: All features, bool, (rows, width), of texts only.
-    """
-
-    ones: np.ndarray | None = None
-    numbers: np.ndarray | None = None
-    words: np.ndarray | None = None
-
-    def write(self, out: np.ndarray) -> None:
-        """Write the features, float32.
-
-        Args:
-            out: (rows, width), all 0.
-        """
-        if self.words is not None:
-            out[...] = self.words
-        if self.ones is not None:
-            out[np.arange(len(out)), self.ones] = 1.0
-        if self.numbers is not None:
-            out[:, 0] = self.numbers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """What is declared about one column.
 
@@ -476,33 +447,26 @@ class Column:
             cells: (rows,).
             out: (rows, width), all 0; written to.
         """
-        start = 0
-        for piece, encoded in zip(self.pieces, self.encoded(cells), strict=True):
-            encoded.write(out[:, start : start + piece.width])
-            start += piece.width
-
-    def encoded(self, cells: ColumnCells) -> list[Encoded]:
-        """Return what the cells become, for each of `pieces`.
-
-        Args:
-            cells: (rows,).
-        """
         if self.kind != "date":
-            return [self._encoded(cells)]
+            self._encode(cells, out)
+            return
         days, (first, end) = self.days(cells), self.day_bounds
-        clamped = np.clip(days, first, end)
-        found = [self.pieces[0]._encoded(clamped - first)]
-        for part, piece in zip(self.told_parts, self.pieces[1:], strict=True):
+        clamped, start = np.clip(days, first, end), 0
+        for part, piece in zip(("days", *self.told_parts), self.pieces, strict=True):
+            own = out[:, start : start + piece.width]
+            start += piece.width
+            if part == "days":
+                piece._encode(clamped - first, own)
+                continue
             # A year beyond the bounds is the last one; a month is that of the day itself.
             values = dates.part_of(clamped if part == "year" else days, part)
             if piece.kind == "number":
-                found.append(piece._encoded(values))
+                piece._encode(values, own)
             else:
                 values = values - (dates.year_of(needed(self.lower)) if part == "year" else 0)
                 known = np.isfinite(values)
                 codes = np.where(known, values, piece.width - 1).astype(np.int64)
-                found.append(Encoded(ones=codes))
-        return found
+                own[np.arange(len(own)), codes] = 1.0
 
     @property
     def told_parts(self) -> tuple[str, ...]:
@@ -544,26 +508,25 @@ class Column:
     def _mark_keys(self) -> frozenset[str]:
         return frozenset(map(self.key, self.reading.marks))
 
-    def _encoded(self, cells: ColumnCells) -> Encoded:
+    def _encode(self, cells: ColumnCells, out: np.ndarray) -> None:
+        """Write the features of any column but a date, (rows, width)."""
+        rows = np.arange(len(out))
         if self.kind == "number":
             values, known = self._clamped(cells)
             edges, missing = self.edges, self.width - 1
-            # Without bins, what is known has no 1 at all: its number stands in that place.
+            # Without bins, a known number sets no other feature: it overwrites the 1.
             bins = 1 + np.searchsorted(edges, values, side="right") if edges else 0
-            scaled = np.where(known, self._scaled(values), 0.0)
-            return Encoded(ones=np.where(known, bins, missing), numbers=scaled.astype(np.float32))
-        if self.kind == "category":
-            return Encoded(ones=self.codes(cells))
-        if self.kind == "text":
+            out[rows, np.where(known, bins, missing)] = 1.0
+            out[:, 0] = np.where(known, self._scaled(values), 0.0)
+        elif self.kind == "category":
+            out[rows, self.codes(cells)] = 1.0
+        elif self.kind == "text":
             places = {word: i for i, word in enumerate(needed(self.vocabulary))}
-            words = np.zeros((len(cells), len(places) + 1), bool)
-            for row, text in zip(words, as_text(cells, self.reading), strict=True):
+            for row, text in zip(out, as_text(cells, self.reading), strict=True):
                 row[-1] = text is None
                 for word in WORD.findall((text or "").lower()):
                     if word in places:
-                        row[places[word]] = True
-            return Encoded(words=words)
-        return Encoded()
+                        row[places[word]] = 1.0
 
     def scale(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
         """Return numbers clamped and scaled to [0, 1], float64, 0 if missing; and which are not."""

@@ -1,16 +1,20 @@
-"""Records that memory does not hold: encoded once, into files of a private folder.
+"""Records that do not fit into memory: encoded once, into memory-mapped files of a private folder.
 
-The data are read once, a block at a time, by the code that reads any. What a row of a table becomes
-is kept small (`data.compact`), the numbers of an array as they are; in the order of the partitions,
-so a partition is a stretch of the file, and a pass over it reads that from front to back. Of what a
-front end makes only that is kept which is costly to make; the rest is made for each batch again.
+The data are read once, a block at a time, by the code that reads any. Rows of a table are packed
+(`data.rows`), numbers of an array are kept as they are; in the order of the partitions, so each
+partition is one range of the file, and a pass over it reads that from front to back. Of a front
+end's output, only the costly part is kept; the rest is computed for each batch.
 
-    in memory for each record      17 bytes: its place, its class, whether it is null; while the
-                                   order is made, 36
-    on the disk for each record    what `bytes_of` says; while it is put in order, twice
+    memory per record      17 bytes: its position, its class, whether it is null; 36 while the order
+                           is made
+    disk per record        `bytes_of`; twice while the order is made
 
-Guarantee: a training from here sees the numbers that it would see from memory, to the bit; behind
-a front end that multiplies matrices (`pca`), to rounding.
+Pages that were read count as memory of this process until they are released. Which pages a
+training reads follows from the batches, which are secret: whoever sees the disk is inside the trust
+boundary, as whoever sees the memory is.
+
+Guarantee: a training on these records sees the numbers that it would see from memory, to the bit;
+behind a front end that multiplies matrices (`pca`), to rounding.
 
 Source: docs/rules.md, rules 2, 3 and 4.
 """
@@ -22,20 +26,25 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch.data import mapped
 from pasearch.data.arrays import BLOCK, Stored
-from pasearch.data.cells import present
-from pasearch.data.compact import CompactRows, Room, compact_rows, row_type
 from pasearch.data.front_ends import Fitted, FrontEnd, Raw
-from pasearch.data.mapped import Field, Mapped, check_disk, write_ordered
 from pasearch.data.parquet_files import LargeColumn, LargeTable
-from pasearch.data.rows import PlacedRows, Rows
+from pasearch.data.rows import (
+    CompactRows,
+    PlacedRows,
+    Rows,
+    pack_table,
+    packed_type,
+    release_pages,
+)
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
@@ -43,17 +52,17 @@ from pasearch.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Prefix of the folders of records, by which those of a killed run are found.
 PREFIX = "records-"
-"""How the names of the folders of records begin: what a killed run left is found by it."""
-
-OPEN_COLUMN = 8
-"""The most bytes that are kept of a number or category, before it is known which it is."""
+# Numbers of an array from which on it is kept on disk: 1 GiB of float32.
+MANY = 2**28
+# Bytes of rows that are put in order at a time: 64 MiB.
+HEAP = 2**26
+# Files written side by side.
+MAX_HEAPS = 256
 
 Labels = tuple[np.ndarray, np.ndarray]
 """y, and which records are no null records."""
-
-MANY = 2**28
-"""From so many numbers on, 1 GiB of float32, the records of an array are kept on disk."""
 
 
 def is_large(features: object) -> bool:
@@ -62,28 +71,31 @@ def is_large(features: object) -> bool:
     return isinstance(features, LargeTable) or (in_file and math.prod(features.shape) >= MANY)
 
 
-def bytes_of(schema: AnySchema, kept: np.dtype[Any], *fronts: FrontEnd) -> int:
+def bytes_of(schema: AnySchema, kept: np.dtype[Any], *fronts: FrontEnd, max_categories: int) -> int:
     """Return how many bytes of disk a record takes, at most: public.
 
     Args:
         schema: Of the data.
         kept: The type of an array's numbers.
         fronts: Whose output is kept.
+        max_categories: Most categories estimated for a column, 2 or more.
     """
     every = {each for front in fronts for each in (front, front.before) if each is not None}
-    # Of what is moved nothing is kept, so it does not matter how wide a table turns out to be.
-    shape = schema.shape if not schema.undeclared else schema.widest_shape(2)
+    shape = schema.shape if not schema.undeclared else schema.widest_shape(max_categories)
     behind = sum(4 * kept_of(each, shape) for each in every if not isinstance(each, Raw))
     if not isinstance(schema, TableSchema):
         return kept.itemsize * math.prod(schema.shape) + behind
-    declared = tuple(column for column in schema.columns if column.declared)
-    pieces = tuple(piece for column in declared for piece in column.pieces)
-    found = row_type(pieces).itemsize + OPEN_COLUMN * (len(schema.columns) - len(declared))
-    return found + behind
+    # An undeclared column may turn out to be a number.
+    numbers = sum(
+        piece.kind in (None, "number")
+        for column in schema.columns
+        for piece in (column.pieces if column.declared else (column,))
+    )
+    return packed_type(math.prod(shape), numbers).itemsize + behind
 
 
 def kept_of(front: FrontEnd, shape: tuple[int, ...]) -> int:
-    """Return how many numbers are kept of what a front end makes of a record: all it does not move.
+    """Count the numbers of a front end's output that are kept: all except shifted features.
 
     Args:
         front: Not `raw`.
@@ -94,8 +106,9 @@ def kept_of(front: FrontEnd, shape: tuple[int, ...]) -> int:
 
 
 def check_room(
-    name: str, features: Any, schema: AnySchema, fronts: tuple[FrontEnd, ...], folder: Path | None
-) -> None:
+    name: str, features: Any, schema: AnySchema, fronts: tuple[FrontEnd, ...],
+    folder: Path | None, max_categories: int,
+) -> None:  # fmt: skip
     """Refuse to begin where a disk has no room for records.
 
     Args:
@@ -104,6 +117,7 @@ def check_room(
         schema: Of the data.
         fronts: Through which they may be seen.
         folder: As of `OnDisk`.
+        max_categories: As of `bytes_of`.
 
     Raises:
         UsageError: It has not; or something of an array is not declared.
@@ -114,38 +128,23 @@ def check_room(
             "cannot be estimated privately: declare `bounds=` and `classes=`, or of numbers that "
             "are predicted the target's bounds."
         )
-    raw = bytes_of(schema, features.dtype)
-    needed = len(features) * max(2 * raw, bytes_of(schema, features.dtype, *fronts))
+    raw, whole = (
+        bytes_of(schema, features.dtype, *each, max_categories=max_categories)
+        for each in ((), fronts)
+    )
+    needed = len(features) * max(2 * raw, whole)
     check_disk(
-        Path(tempfile.gettempdir()) if folder is None else folder, needed + mapped.HEAP,
+        Path(tempfile.gettempdir()) if folder is None else folder, needed + HEAP,
         f"Data {name!r}: {len(features):,} records are encoded into files, which",
         "free some, or let the run be in another folder (`out=`)",
     )  # fmt: skip
 
 
-class _Folder:
-    """A folder that nobody else can enter; it is deleted with this object.
-
-    Args:
-        where: Where it is made; None: where temporary files are.
-    """
-
-    def __init__(self, where: Path | None):
-        if where is not None:
-            where.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for left in where.glob(f"{PREFIX}*"):  # of a run that was killed
-                if left.name not in _OWN:
-                    shutil.rmtree(left, ignore_errors=True)
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
-        _OWN.add(self.path.name)
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-
 _OWN: set[str] = set()
-"""The folders of this process, by their names, which are random: those of no other are spared."""
+"""Names, which are random, of the folders of this process: others are deleted as left over."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False, weakref_slot=True)
 class OnDisk:
     """The records of a data set, in files of a folder that is deleted with this object.
 
@@ -162,22 +161,30 @@ class OnDisk:
     labels: LargeColumn | np.ndarray
     slots: Mapping[str, np.ndarray]
     folder: Path | None
-    _own: _Folder = field(init=False)
-    _file: Mapped | None = field(default=None, init=False)
+    _own: Path = field(init=False)
+    _file: np.memmap | None = field(default=None, init=False)
     _labels: Labels = field(init=False)
-    _made: dict[tuple[str, str], Mapped] = field(default_factory=dict, init=False)
+    _made: dict[tuple[str, str], np.memmap] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._own = _Folder(self.folder)
+        if self.folder is not None:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for left in self.folder.glob(f"{PREFIX}*"):  # of a run that was killed
+                if left.name not in _OWN:
+                    shutil.rmtree(left, ignore_errors=True)
+        self._own = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.folder))  # 0700
+        _OWN.add(self._own.name)
+        # Records that are still in use keep their mapping.
+        weakref.finalize(self, shutil.rmtree, self._own, ignore_errors=True)
 
     def rows(self, name: str, front: Fitted | None) -> Rows:
         """Return the features of a partition, behind a front end."""
         start, count = self._span(name)
         if front is None or isinstance(front.front_end, Raw):
-            file = self._encoded().part(start, count)
+            kept = self._encoded()[start : start + count]
             if isinstance(self.schema, TableSchema):
-                return compact_rows(self.schema.pieces, count, lambda f: Field(file, f), file)
-            return ArrayRows(schema=self.schema, file=file, valid=self.labelled(name)[1])
+                return CompactRows.of(self.schema, kept)
+            return ArrayRows(schema=self.schema, kept=kept, valid=self.labelled(name)[1])
         base, last = self.rows(name, front.before), front.last
         many, key = kept_of(front.front_end, self.schema.shape), (name, front.digest)
         if many and key not in self._made:
@@ -185,8 +192,6 @@ class OnDisk:
         shift = scale = None
         if front.front_end.moves:
             shift, scale = (getattr(last, each).numpy() for each in ("shift", "scale"))
-            if isinstance(base, CompactRows):  # it does that by itself, quicker
-                base, shift, scale = base.moved(shift, scale), None, None
         return BehindRows(
             form=(count, *front.front_end.output_shape(self.schema.shape)),
             base=base if front.front_end.moves else None, made=self._made.get(key), shift=shift,
@@ -209,7 +214,7 @@ class OnDisk:
         assert not name
         return 0, len(self.features)
 
-    def _encoded(self) -> Mapped:
+    def _encoded(self) -> np.memmap:
         """Return the file of all records: it is written the first time it is asked for."""
         if self._file is None:
             n, order = len(self.features), self._order()
@@ -218,7 +223,7 @@ class OnDisk:
             blocks = (self._rows if isinstance(self.schema, TableSchema) else self._numbers)(
                 y, valid
             )
-            self._file = self._written("encoded", blocks, order)
+            self._file = write_ordered(self._own / "encoded", blocks, order)
             self._labels = (y, valid) if order is None else (y[order], valid[order])
         return self._file
 
@@ -252,24 +257,16 @@ class OnDisk:
         """Go through what is kept of the rows of a table, by slot; y and valid are written to."""
         assert isinstance(self.schema, TableSchema)
         assert isinstance(self.features, LargeTable)
-        start, pieces = 0, self.schema.pieces
+        start = 0
         for cells, labels in self.features.blocks(self.schema.target.name):
             part = slice(start, start + len(labels))
-            own, there = self.schema.encode_labels(labels)
-            there &= present(cells)
-            y[part], valid[part] = np.where(there, own, 0), there
-            room, whole = Room(pieces, len(labels)), slice(0, len(labels))
-            encoded = (
-                each
-                for place, column in enumerate(self.schema.columns)
-                for each in column.encoded(cells[:, place])
-            )
-            for place, each in enumerate(encoded):
-                room.put(place, whole, each, there)
-            yield room.kept
             start = part.stop
+            own, there = self.schema.encode_labels(labels)
+            kept = pack_table(self.schema, cells.__getitem__, there)
+            y[part], valid[part] = np.where(there, own, 0), there
+            yield kept
 
-    def _kept_apart(self, base: Rows, front: Fitted, many: int) -> Mapped:
+    def _kept_apart(self, base: Rows, front: Fitted, many: int) -> np.memmap:
         """Write what is kept of what a front end makes, so many numbers a record."""
         from pasearch.data.mapping import AT_ONCE, copied, piece_of, through
 
@@ -281,12 +278,9 @@ class OnDisk:
             for start in range(0, len(base), rows):
                 made = through(make, base[start : start + rows], front.place)
                 flat = np.ascontiguousarray(made.reshape(len(made), -1))
-                yield flat.view([("made", np.float32, (many,))])[:, 0]
+                yield flat.view([("x", np.float32, (many,))])[:, 0]
 
-        return self._written(f"made-{len(self._made)}", blocks(), None)
-
-    def _written(self, name: str, blocks: Iterator[np.ndarray], order: np.ndarray | None) -> Mapped:
-        return replace(write_ordered(self._own.path / name, blocks, order), owner=self._own)
+        return write_ordered(self._own / f"made-{len(self._made)}", blocks(), None)
 
 
 def numbers_of(features: Any) -> Iterator[np.ndarray]:
@@ -305,24 +299,24 @@ class ArrayRows(PlacedRows):
 
     Args:
         schema: Complete.
-        file: Their numbers, in the data's own units.
+        kept: Their numbers, field "x", in the data's own units, mapped.
         valid: (records,) False marks a null record, which is 0.
     """
 
     schema: Schema
-    file: Mapped
+    kept: np.ndarray
     valid: np.ndarray
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return len(self.file), *self.schema.shape
+        return len(self.kept), *self.schema.shape
 
     def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
-        self.schema.encode(self.file.rows["x"][rows], out=out)
+        self.schema.encode(np.asarray(self.kept["x"][rows]), out=out)
         out[~self.valid[rows]] = 0.0
 
     def let_go(self) -> None:
-        self.file.let_go()
+        release_pages(self.kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -333,14 +327,14 @@ class BehindRows(PlacedRows):
         form: How many records, and the shape of one.
         base: The features that are only moved; None: there are none.
         made: What is kept of the others, which follow them; None: there are none.
-        shift: What is taken from the features of the base; None: they are moved already.
-        scale: What they are multiplied by then.
+        shift: Subtracted from the features of the base; None: there are none.
+        scale: Factor of the shifted features.
         valid: (records,) False marks a null record, which is 0.
     """
 
     form: tuple[int, ...]
     base: Rows | None
-    made: Mapped | None
+    made: np.ndarray | None
     shift: np.ndarray | None
     scale: np.ndarray | None
     valid: np.ndarray
@@ -360,10 +354,99 @@ class BehindRows(PlacedRows):
                 features -= self.shift
                 features *= self.scale
         if self.made is not None:
-            out.reshape(len(out), -1)[:, main:] = self.made.rows["made"][rows]
+            out.reshape(len(out), -1)[:, main:] = self.made["x"][rows]
         out[~self.valid[rows]] = 0.0
 
     def let_go(self) -> None:
-        for each in (self.base, self.made):
-            if each is not None:
-                each.let_go()
+        if self.base is not None:
+            self.base.let_go()
+        if self.made is not None:
+            release_pages(self.made)
+
+
+def write_ordered(path: Path, blocks: Iterator[np.ndarray], order: np.ndarray | None) -> np.memmap:
+    """Write rows to a file in another order than they come in, and map it into memory.
+
+    Each row first goes to the heap of its range of the file; then each heap is put in order.
+
+    Args:
+        path: A new file, in a folder of its own: the heaps are beside it for a while.
+        blocks: The rows by slot, some at a time, all of one type; at least one.
+        order: The slots in the order of the file, (rows,): each once. None: as they come.
+
+    Cost: the rows are written twice and read once, if they are put in order. Memory: a block, a
+        heap, and 8 bytes a row.
+    """
+    first = next(blocks)
+    blocks, dtype = chain([first], blocks), first.dtype
+    if order is None:
+        with path.open("xb") as file:
+            path.chmod(0o600)
+            for block in blocks:
+                block.tofile(file)
+        return np.memmap(path, dtype, mode="r")
+    rows = len(order)
+    stretch = max(1, HEAP // dtype.itemsize, -(-rows // MAX_HEAPS))
+    heap_of = np.empty(rows, np.uint16)
+    for heap, start in enumerate(range(0, rows, stretch)):
+        heap_of[order[start : start + stretch]] = heap
+    heaps = [path.with_suffix(f".{heap}") for heap in range(-(-rows // stretch))]
+    with ExitStack() as stack:
+        files = [stack.enter_context(heap.open("xb", buffering=0)) for heap in heaps]
+        start = 0
+        for block in blocks:
+            own = heap_of[start : start + len(block)]
+            start += len(block)
+            by_heap = np.argsort(own, kind="stable")
+            ends = np.cumsum(np.bincount(own, minlength=len(heaps)))[:-1]
+            for file, places in zip(files, np.split(by_heap, ends), strict=True):
+                if len(places):
+                    block[places].tofile(file)
+    with path.open("xb") as file:
+        path.chmod(0o600)
+        for heap, start in zip(heaps, range(0, rows, stretch), strict=True):
+            slots = order[start : start + stretch]
+            found = np.fromfile(heap, dtype)
+            # A heap has its rows by slot: the smallest slot's is its first.
+            ordered = np.empty_like(found)
+            ordered[np.argsort(slots)] = found
+            ordered.tofile(file)
+            heap.unlink()
+    return np.memmap(path, dtype, mode="r")
+
+
+def save_rows(path: Path, rows: Rows) -> None:
+    """Write rows as numpy writes an array, a block at a time.
+
+    Raises:
+        UsageError: The disk has no room for them.
+    """
+    check_disk(path, 4 * math.prod(rows.shape), "Records for trainings side by side",
+               "free some, or let one process train (`executor='local'`)")  # fmt: skip
+    step = max(1, HEAP // (4 * math.prod(rows.shape[1:])))
+    with path.open("xb") as file:
+        form = {"descr": "<f4", "fortran_order": False, "shape": rows.shape}
+        np.lib.format.write_array_header_1_0(file, form)
+        for start in range(0, len(rows), step):
+            rows[start : start + step].numpy().tofile(file)
+
+
+def check_disk(folder: Path, needed: int, what: str, advice: str) -> None:
+    """Refuse to begin what would fill the disk.
+
+    Args:
+        folder: Where it would be written; it need not be there yet.
+        needed: Bytes, from public numbers only.
+        what: That takes them, for the message.
+        advice: What to do about it.
+
+    Raises:
+        UsageError: The disk has less room.
+    """
+    there = next(each for each in (folder, *folder.absolute().parents) if each.is_dir())
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        raise UsageError(
+            f"{what} would take {needed / 1e9:,.1f} GB on the disk of {folder}, which has "
+            f"{free / 1e9:,.1f} GB free: {advice}."
+        )

@@ -26,16 +26,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from pasearch.data import compact
+from pasearch.data import rows
 from pasearch.data.arrays import Stored
 from pasearch.data.cache import behind
-from pasearch.data.cells import ColumnCells, TableCells, present
-from pasearch.data.compact import CompactRows, Room
-from pasearch.data.disk import OnDisk, check_room, is_large, numbers_of
+from pasearch.data.cells import ColumnCells, TableCells
+from pasearch.data.disk import OnDisk, check_room, is_large, numbers_of, save_rows
 from pasearch.data.front_ends import Fitted, FrontEnd, Raw
-from pasearch.data.mapped import save_rows
 from pasearch.data.parquet_files import LargeColumn, LargeTable
-from pasearch.data.rows import PickedRows, Rows
+from pasearch.data.rows import CompactRows, PickedRows, Rows, pack_table
 from pasearch.data.split import Split
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.text_columns import TextColumn, TextTable
@@ -513,7 +511,7 @@ class Dataset:
         """Return whether partitions look at one file of what a front end made: by form alone."""
         shape = front.front_end.output_shape(self.schema.shape)
         kept = self.cache is not None and front.front_end.costly
-        return kept and slots * math.prod(shape) > compact.MOST
+        return kept and slots * math.prod(shape) > rows.MAX_TENSOR
 
     def _filed(self, name: str, slots: np.ndarray, front: Fitted | None, folder: Path) -> Path:
         """Return the folder with a partition's records: written the first time it is asked for."""
@@ -529,7 +527,7 @@ class Dataset:
         import torch
 
         raw = front is None or isinstance(front.front_end, Raw)
-        many = len(slots) * math.prod(self.schema.shape) > compact.MOST
+        many = len(slots) * math.prod(self.schema.shape) > rows.MAX_TENSOR
         if raw and (disk := self._on_disk(name)) is not None:
             x, (y, valid) = disk.rows(name, None), disk.labelled(name)
             return CompactRecords(
@@ -556,34 +554,29 @@ class Dataset:
             )  # fmt: skip
         return self._disk[key]
 
-    def check_room(self, *fronts: FrontEnd) -> None:
+    def check_room(self, *fronts: FrontEnd, max_categories: int) -> None:
         """Refuse to begin where the disk has no room for what will be kept of the records.
 
         Args:
             fronts: All through which records may be seen.
+            max_categories: Most categories estimated for a column, 2 or more.
 
         Raises:
             UsageError: It has less than the records will take, at most; a number from n and the
                 schema alone.
         """
         if is_large(features := Sealed(self.features)._held):
-            check_room(self.name, features, self.schema, fronts, self.workspace)
+            check_room(self.name, features, self.schema, fronts, self.workspace, max_categories)
 
     def _compacted(self, schema: TableSchema, slots: np.ndarray) -> CompactRecords:
         import torch
 
         y, valid = schema.encode_labels(Sealed(self.labels)._array[slots])
-        features, room = Sealed(self.features)._array, Room(schema.pieces, len(slots))
-        for part in _chunks(len(slots)):
-            cells = features[slots[part]]
-            valid[part] &= present(cells)
-            columns = enumerate(schema.columns)
-            found = (each for at, column in columns for each in column.encoded(cells[:, at]))
-            for place, encoded in enumerate(found):
-                room.put(place, part, encoded, valid[part])
+        features = Sealed(self.features)._array
+        kept = pack_table(schema, lambda part: features[slots[part]], valid)
         y[~valid] = 0
         return CompactRecords(
-            x=room.finished(),
+            x=CompactRows.of(schema, kept),
             y=torch.from_numpy(y),
             valid=torch.from_numpy(valid),
             public=self.public,

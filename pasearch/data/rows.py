@@ -1,14 +1,21 @@
-"""Features of records that are no tensor: they become one where they are asked for, batch by batch.
+"""Features of records that become a tensor one batch at a time.
 
-A training, a score and a fit use of `Records.x` what `Rows` has: a shape, slices, `index_select`,
-`to`. So records that memory does not hold are trained on like others, and give the same numbers.
+    Rows          interface: a shape, slices, `index_select`, `to`, as of a tensor
+    CompactRows   encoded records of a table: 1 bit per feature that is 0 or 1, 4 bytes per number
+    PickedRows    records of an array that several partitions share
+
+Training, scores and fits use only this interface of `Records.x`, so records that do not fit into
+memory are trained on like others, and give the same numbers.
+
+Source: docs/rules.md, rules 3 and 13.
 """
 
 from __future__ import annotations
 
 import math
+import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,18 +23,23 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from pasearch.data.cells import TableCells
+from pasearch.data.tables import TableSchema
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     Where = slice | np.ndarray | Tensor
 
-
+# Numbers written at a time: about the size of a processor's cache.
 CACHED = 2**19
-"""How many numbers are written at a time: about what a processor's cache holds."""
-
+# Such parts written, side by side, before their pages are released.
 SIDE = 8
-"""How many of these are written, side by side, before pages are let go."""
+# Numbers up to which the encoded records of a partition are one tensor: 512 MiB.
+MAX_TENSOR = 2**27
+# Numbers of a block of records, at most: 32 MiB.
+BLOCK = 2**23
 
 
 @lru_cache(maxsize=1)
@@ -69,7 +81,7 @@ class Rows(ABC):
 
     @abstractmethod
     def let_go(self) -> None:
-        """Let what was read of a file be no memory of this process any more."""
+        """Release the memory of the pages that were read from a file."""
 
     def __getitem__(self, where: Where) -> Tensor:
         """Return some records, float32 (some, ...), in the processor's memory.
@@ -144,6 +156,113 @@ class PlacedRows(Rows):
     def __repr__(self) -> str:
         """Show the form, never a value."""
         return f"{type(self).__name__}({self.shape})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class CompactRows(PlacedRows):
+    """Encoded records of a table, (records, features), packed.
+
+    Guarantee: `rows[where]` has, bit for bit, the float32 numbers that `TableSchema.encode` writes.
+    How much is kept depends on the number of records and the schema only.
+
+    Args:
+        kept: Packed records of `packed_type`, (records,), in memory or mapped from a file.
+        width: Number of features of an encoded record.
+        features: Indices of those that are seen, rising, (features,); None: all.
+        numbers: Indices of the kept numbers that are seen, (numbers,).
+        numbers_at: Their positions among the features that are seen, (numbers,).
+    """
+
+    kept: np.ndarray
+    width: int
+    features: np.ndarray | None = None
+    numbers: np.ndarray
+    numbers_at: np.ndarray
+
+    @classmethod
+    def of(cls, schema: TableSchema, kept: np.ndarray) -> CompactRows:
+        """Read packed records of a complete schema."""
+        at = _number_features(schema)
+        return cls(kept=kept, width=schema.shape[0], numbers=np.arange(len(at)), numbers_at=at)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.kept), self.width if self.features is None else len(self.features)
+
+    @property
+    def block(self) -> int:
+        """Number of records of a block."""
+        return max(1, BLOCK // max(1, self.shape[1]))
+
+    def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
+        kept = np.asarray(self.kept[rows])
+        bits = np.unpackbits(kept["bits"], axis=1, count=self.width)
+        out[...] = bits if self.features is None else bits.take(self.features, axis=1)
+        out[:, self.numbers_at] = kept["numbers"][:, self.numbers]
+
+    def taking(self, features: np.ndarray) -> CompactRows:
+        """Select features of all records, which are not copied.
+
+        Args:
+            features: Their indices, rising, (some,).
+        """
+        _, numbers, at = np.intersect1d(
+            self.numbers_at, features, assume_unique=True, return_indices=True
+        )
+        some = features if self.features is None else self.features[features]
+        return replace(self, features=some, numbers=self.numbers[numbers], numbers_at=at)
+
+    def let_go(self) -> None:
+        release_pages(self.kept)
+
+    def __repr__(self) -> str:
+        """Show the form, never a value."""
+        return f"CompactRows({self.shape[0]} rows, {self.shape[1]} features)"
+
+
+def packed_type(width: int, numbers: int) -> np.dtype[Any]:
+    """Return the type of a packed record: a bit per feature, and its numbers as float32."""
+    return np.dtype([("bits", np.uint8, (-(-width // 8),)), ("numbers", np.float32, (numbers,))])
+
+
+def pack_table(
+    schema: TableSchema, cells_of: Callable[[slice], TableCells], valid: np.ndarray
+) -> np.ndarray:
+    """Encode rows of a table and pack them, (rows,), a block at a time.
+
+    Args:
+        schema: Complete.
+        cells_of: Returns the cells of some rows, (rows, columns).
+        valid: Whether each row has a known target, bool, (rows,); null records become False, and
+            where it is False, all features are 0.
+    """
+    (width,), at = schema.shape, _number_features(schema)
+    kept = np.empty(len(valid), packed_type(width, len(at)))
+    step = min(len(valid), max(1, BLOCK // max(1, width)))
+    x = np.empty((step, width), np.float32)
+    for start in range(0, len(valid), max(1, step)):
+        part = slice(start, min(start + step, len(valid)))
+        own = x[: part.stop - start]
+        valid[part] &= schema.encode(cells_of(part), out=own)
+        own[~valid[part]] = 0.0
+        kept["bits"][part] = np.packbits(own != 0.0, axis=1)
+        kept["numbers"][part] = own[:, at]
+    return kept
+
+
+def _number_features(schema: TableSchema) -> np.ndarray:
+    """Find the features that are numbers; all others are 0 or 1."""
+    pieces = schema.pieces
+    starts = np.cumsum([0, *(piece.width for piece in pieces)])[:-1]
+    numeric = np.array([piece.kind == "number" for piece in pieces], bool)
+    return starts[numeric]
+
+
+def release_pages(array: np.ndarray) -> None:
+    """Release the memory of the pages of a mapped file; an array in memory stays."""
+    held = getattr(array, "_mmap", None)
+    if isinstance(held, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        held.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pasearch.data.compact import CompactRows
 from pasearch.data.means import ROW_NORM, Array, centring
 from pasearch.data.partitions import AnyRecords, CompactRecords, Records
+from pasearch.data.rows import CompactRows
 from pasearch.runs.sums import ROWS, bounded_rows
 
 REACH = 1.25

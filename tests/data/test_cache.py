@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pasearch.data import cache, compact, mapping
+from pasearch.data import cache, mapping, rows
 from pasearch.data.front_ends import Fitted, FrontEnd, Shape, ready
 from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.partitions import Dataset, Records
@@ -280,7 +280,7 @@ class TestShared:
         x[::7] = np.nan
         front, here = ready(Costly(), SCHEMA.shape), dataset(folder, x)
         copied = opened(here, front)
-        monkeypatch.setattr(compact, "MOST", 0)
+        monkeypatch.setattr(rows, "MAX_TENSOR", 0)
         there = dataset(folder, x)
         shared = opened(there, front)
         assert isinstance(shared.x, PickedRows)

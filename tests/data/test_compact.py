@@ -12,14 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasearch.data import compact
+from pasearch.data import rows as kept_rows
 from pasearch.data.array_file import from_arrays
 from pasearch.data.column import Column
-from pasearch.data.compact import CompactRows, Room
 from pasearch.data.csv_file import read_table
 from pasearch.data.front_ends import ready
 from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.partitions import CompactRecords, Dataset, Records, UnchargedReadError
+from pasearch.data.rows import CompactRows, pack_table
 from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema
 from pasearch.runs.ledger import Receipt
@@ -93,14 +93,14 @@ def opened(dataset: Dataset, name: str = "train") -> CompactRecords:
 
 @pytest.fixture(autouse=True)
 def all_are_many(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(compact, "MOST", 0)
+    monkeypatch.setattr(kept_rows, "MAX_TENSOR", 0)
 
 
 @pytest.fixture(params=["as they are", "small"])
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks, and what is written at a time, of usual and of small sizes."""
     if request.param == "small":
-        monkeypatch.setattr(compact, "BLOCK", 70 * SCHEMA.shape[0])
+        monkeypatch.setattr(kept_rows, "BLOCK", 70 * SCHEMA.shape[0])
         monkeypatch.setattr("pasearch.data.rows.CACHED", 8 * SCHEMA.shape[0])
 
 
@@ -176,13 +176,9 @@ def table() -> tuple[CompactRows, np.ndarray]:
     """Return records, compact and as one array."""
     cells = objects(rows(200, seed=1))[:, :-1]
     whole = np.zeros((len(cells), *SCHEMA.shape), np.float32)
-    usable, room = SCHEMA.encode(cells, out=whole), Room(COLUMNS, len(cells))
-    whole[~usable] = 0.0
-    for part in (slice(0, 130), slice(130, 200)):
-        for place, column in enumerate(COLUMNS):
-            (encoded,) = column.encoded(cells[part, place])
-            room.put(place, part, encoded, usable[part])
-    return room.finished(), whole
+    whole[~SCHEMA.encode(cells, out=whole)] = 0.0
+    kept = pack_table(SCHEMA, cells.__getitem__, np.ones(len(cells), bool))
+    return CompactRows.of(SCHEMA, kept), whole
 
 
 TABLE = table()
@@ -190,23 +186,22 @@ TABLE = table()
 
 class TestMemory:
     @pytest.mark.unit
-    def test_is_a_byte_or_a_few_a_cell_whatever_the_cells_hold(self):
-        def kept(made: list[list[str] | None]) -> list[tuple[Any, ...]]:
+    def test_is_a_bit_a_feature_and_4_bytes_a_number_whatever_the_cells_hold(self):
+        def kept(made: list[list[str] | None]) -> tuple[Any, ...]:
             cells = objects(made)
             dataset = Dataset(name="p", schema=SCHEMA, features=cells[:, :-1], labels=cells[:, -1])
-            planes = opened(parted(dataset)).x.planes
-            return [(each.kept.dtype.str, each.kept.shape) for each in planes]
+            own = opened(parted(dataset)).x.kept
+            return own["bits"].shape, own["numbers"].shape, own.dtype.itemsize
 
-        n = 810
-        ones = [("|u1", (n, 5)), ("<u2", (n, 2))]
-        assert kept(rows()) == [*ones, ("|u1", (n, 2)), ("<f4", (n, 3))]
+        bits = -(-SCHEMA.shape[0] // 8)
+        assert kept(rows()) == ((810, bits), (810, 3), bits + 3 * 4)
         assert kept([None] * N) == kept(rows())
 
     @pytest.mark.unit
     def test_of_reading_and_going_through_is_far_below_the_tensors(
         self, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(compact, "BLOCK", 2**16)
+        monkeypatch.setattr(kept_rows, "BLOCK", 2**16)
         columns = tuple(Column(name=f"c{i}", categories=("a", "b", "c")) for i in range(20))
         schema = TableSchema(columns=columns, target=SCHEMA.target)
         cells = np.random.default_rng(0).choice(np.array(["a", "b", "x"], object), (20_000, 20))
@@ -223,11 +218,11 @@ class TestMemory:
     def test_is_a_tensors_where_slots_and_width_are_few(self, monkeypatch: pytest.MonkeyPatch):
         dataset = parted(of_objects())
         numbers = len(dataset["train"]) * SCHEMA.shape[0]
-        monkeypatch.setattr(compact, "MOST", numbers)
+        monkeypatch.setattr(kept_rows, "MAX_TENSOR", numbers)
         found = dataset["train"].in_parts().open(Receipt("train"))
         assert isinstance(found, Records)
         assert list(found.parts()) == [found]
-        monkeypatch.setattr(compact, "MOST", numbers - 1)
+        monkeypatch.setattr(kept_rows, "MAX_TENSOR", numbers - 1)
         assert isinstance(dataset["train"].in_parts().open(Receipt("train")), CompactRecords)
         assert isinstance(dataset["test"].in_parts().open(Receipt("test")), Records)
 
@@ -287,5 +282,3 @@ class TestDoor:
         assert repr(part) == "InParts('train', 810 records)"
         assert repr(found) == "CompactRecords(x=CompactRows(810 rows, 847 features), public=False)"
         assert len(part) == 810
-        for plane in found.x.planes:
-            assert "array" not in repr(plane)
