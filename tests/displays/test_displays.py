@@ -264,7 +264,7 @@ def test_trials_have_their_scores_and_the_noises_deviation():
     deviation = NoisyCount(epsilon=0.5).standard_deviation / 100
     assert display.scores == (0.7, 0.85, None)
     assert display.deviations == (pytest.approx(deviation), pytest.approx(deviation), None)
-    assert [each.won for each in display.trials] == [False, True, False]
+    assert [each.released for each in display.trials] == [False, True, False]
     lines = {tuple(line.get_xdata()) for line in display.ax_.lines}
     assert {(0.7,), (0.85,)} <= lines
     ends = [bar.get_paths()[0].vertices[:, 0] for bar in display.ax_.collections]
@@ -317,7 +317,7 @@ def test_many_trials_have_numbers_alone():
 def test_trials_of_a_real_search(searched: Any):
     display = TrialsDisplay.from_result(searched)
     assert len(display.trials) == 2
-    assert sum(each.won for each in display.trials) == 1
+    assert sum(each.released for each in display.trials) == 1
     assert all(each.deviation and each.deviation > 0 for each in display.trials)
 
 

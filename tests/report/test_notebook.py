@@ -15,7 +15,7 @@ import pytest
 
 import pasearch as api
 from pasearch.accounting.budget import Budget
-from pasearch.displays.trials import TrialsDisplay
+from pasearch.displays import TrialsDisplay
 from pasearch.errors import UsageError
 from pasearch.results import SearchResult
 

@@ -1,0 +1,935 @@
+"""Figures of results, drawn with matplotlib: `from_...` takes the numbers, `plot` draws them.
+
+They follow scikit-learn's displays. Colours are distinguishable with any kind of colour vision. In
+grey some are alike, so every line has its own marker and pattern, and every kind of bar its own
+hatch. A dashed line is reserved for limits and for values without privacy.
+
+Source: Okabe and Ito 2008, "Color Universal Design" (the colours, without the yellow);
+docs/rules.md, rules 1, 4, 9 and 10; docs/crossover.md; Bao et al., section III-C.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from pasearch.documents import MADE_OF
+from pasearch.documents import shown as shown_error
+from pasearch.errors import UsageError
+from pasearch.files import read_json
+from pasearch.planning import Charged
+from pasearch.results import FEATURES, Result, read_document, trained_model
+from pasearch.shown import shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.container import BarContainer
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    from pasearch.crossover.report import CrossoverReport
+    from pasearch.report.facts import Trial
+
+__all__ = [
+    "BudgetDisplay",
+    "CrossoverDisplay",
+    "FeaturesDisplay",
+    "ScheduleDisplay",
+    "TrialsDisplay",
+]
+
+Values = dict[str, Any]
+Array = np.ndarray[Any, Any]
+
+RESULT, CROSSOVER = "result.json", "crossover.json"
+
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
+)  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+PATTERNS = ("-", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (9, 2)), (0, (1, 1)), (0, (4, 1, 1, 1)))
+
+DASHED = (0, (4, 3))
+"""Pattern of a limit, or of a value without privacy."""
+
+GREY, PALE = "#555555", "#DDDDDD"
+
+EPSILON, DELTA = "\N{GREEK SMALL LETTER EPSILON}", "\N{GREEK SMALL LETTER DELTA}"
+
+MAX_NAME = 40
+"""Characters of the name of a trial or a feature."""
+
+
+# --- what all displays share
+
+
+def document_of(given: Any) -> Values:
+    """Return a run's `result.json`.
+
+    Args:
+        given: A finished run's result, its document, or its folder.
+
+    Raises:
+        UsageError: It is none of them, or the folder has no result.
+    """
+    if isinstance(given, (str, Path)):
+        return read_document(given)
+    document = given.document if isinstance(given, Result) else given
+    if isinstance(document, Mapping):
+        return dict(document)
+    raise UsageError(
+        f"A display cannot be made of type {type(given).__name__}: expected a finished run's "
+        "result, its result.json as a dictionary, or its folder."
+    )
+
+
+@contextmanager
+def well_formed(name: str) -> Iterator[None]:
+    """Raise a UsageError for any error of reading a malformed document.
+
+    Args:
+        name: Name of the document.
+    """
+    try:
+        yield
+    except MADE_OF as error:
+        raise UsageError(f"{name} is not well formed: {shown_error(error)}.") from None
+
+
+def unit_of(noun: str) -> str:
+    """Return the unit of a score by its name in a document."""
+    units = {
+        "accuracy": "share of records",
+        "balanced accuracy": "share of records, mean over classes",
+        "log loss": "nats",
+        "mean absolute error": "share of the target's width",
+        "root mean squared error": "share of the target's width",
+    }
+    return units.get(noun, "from 0 to 1")
+
+
+def drawing(ax: Axes | None, height: float) -> tuple[Figure, Axes]:
+    """Return the figure and the axes to draw on.
+
+    Args:
+        ax: Axes of the user: nothing else of matplotlib is touched. None makes a figure with
+            pyplot.
+        height: Height of such a figure, inches.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401 - whether it is installed
+    except ImportError:
+        raise UsageError(
+            "A display is drawn with matplotlib, which is not installed: install it with "
+            "`pip install 'pasearch[plots]'`."
+        ) from None
+    if ax is not None:
+        return ax.figure, ax  # pyright: ignore[reportReturnType] - or a part of a figure
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=(7.0, height), layout="constrained")
+
+
+def text_of(name: object) -> str:
+    """Return a name that matplotlib draws literally: no formula, no control characters."""
+    text = shown(name).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text  # else a legend would leave it out
+
+
+def tidy(ax: Axes, grid: str) -> None:
+    """Remove the frame of the axes, and draw a faint grid below everything.
+
+    Args:
+        ax: The axes to change.
+        grid: Direction of the grid: "x", "y" or "both".
+    """
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(True, axis=grid, color=PALE, linewidth=0.7)  # pyright: ignore[reportArgumentType]
+    ax.set_axisbelow(True)
+
+
+# --- budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A partition of the records, and its releases.
+
+    Args:
+        name: Name of the partition.
+        records: Number of its records.
+        epsilon: Its price, at the delta of the run.
+        accountant: Accountant of that price.
+        lines: Name and count of every release.
+    """
+
+    name: str
+    records: int
+    epsilon: float
+    accountant: str
+    lines: tuple[str, ...]
+
+
+@dataclass(kw_only=True, eq=False)
+class BudgetDisplay:
+    """The price of a plan: a bar per partition, with its releases below; the budget as a line.
+
+    Partitions share no record, so the price of the run is the largest of theirs. Releases of the
+    same records are priced together: a share for each of them does not exist, and none is drawn.
+
+    Args:
+        partitions: In the plan's order.
+        budget: Epsilon of the request.
+        delta: Delta of the whole run.
+
+    `plot` sets `ax_`, `figure_` and `bars_`.
+    """
+
+    partitions: tuple[Partition, ...]
+    budget: float
+    delta: float
+    ax_: Axes = field(init=False, repr=False)
+    figure_: Figure = field(init=False, repr=False)
+    bars_: BarContainer = field(init=False, repr=False)
+
+    @classmethod
+    def from_plan(cls, plan_or_result: Charged | Result | dict[str, Any] | str | Path) -> Self:
+        """Return the display of a plan, or of a finished run.
+
+        Args:
+            plan_or_result: A plan of a `plan_...` function, a result, the plain values of either,
+                or the run's folder.
+
+        Raises:
+            UsageError: It is none of them, or not well formed.
+        """
+        given = plan_or_result
+        values = given.priced_json() if isinstance(given, Charged) else document_of(given)
+        with well_formed("The plan" if "lines" in values else RESULT):
+            releases: dict[str, list[str]] = {name: [] for name in values["price_by_partition"]}
+            for line in values["lines"] if "lines" in values else values["events"]:
+                words = line["name"] + ("" if line["count"] == 1 else f", {line['count']:,} times")
+                if line["event"]["type"] == "repeat-and-select":  # how often it trains is secret
+                    words += ", the best of a secret number"
+                releases.setdefault(line["partition"], []).append(words)
+            slots = values["split"] if "split" in values else values["dataset"]["slots"]
+            partitions = tuple(
+                Partition(
+                    name=str(name), records=int(slots.get(name, 0)),
+                    epsilon=float(price["epsilon"]), accountant=str(price["accountant"]),
+                    lines=tuple(releases[name]),
+                )
+                for name, price in values["price_by_partition"].items()
+            )  # fmt: skip
+            budget, delta = float(values["budget"]["epsilon"]), float(values["budget"]["delta"])
+            return cls(partitions=partitions, budget=budget, delta=delta)
+
+    @property
+    def price(self) -> float:
+        """Epsilon of the whole run: the largest of the partitions."""
+        return max(each.epsilon for each in self.partitions)
+
+    def plot(self, ax: Axes | None = None, **kwargs: Any) -> Self:
+        """Draw it.
+
+        Args:
+            ax: Axes to draw on; None makes a figure.
+            kwargs: Options of `Axes.barh` for the partitions' bars.
+
+        Raises:
+            UsageError: matplotlib is not installed.
+        """
+        places, height = [], 0.0  # downwards, in lines of text
+        for part in self.partitions:
+            places.append(height + 0.5)
+            height += 2.9 + len(part.lines)
+        self.figure_, self.ax_ = drawing(ax, 1.5 + 0.24 * height)
+        ax = self.ax_
+        epsilons = [each.epsilon for each in self.partitions]
+        most = 1.12 * max([self.budget, *filter(math.isfinite, epsilons)])  # for the bars' numbers
+        widths = [each if math.isfinite(each) else most for each in epsilons]
+        style: dict[str, Any] = {
+            "height": 1.0, "color": [BLUE if each == self.price else SKY for each in epsilons],
+            "hatch": ["" if each == self.price else "//" for each in epsilons],
+            "edgecolor": "white",
+        }  # fmt: skip
+        self.bars_ = ax.barh(places, widths, **{**style, **kwargs})
+        for place, width, part in zip(places, widths, self.partitions, strict=True):
+            ax.annotate(
+                f"{part.epsilon:.3f}", (width, place), (5, 0),
+                textcoords="offset points", va="center", fontsize="small",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.85},
+            )  # fmt: skip
+            together = "together " if len(part.lines) > 1 else ""
+            for row, line in enumerate([*part.lines, f"priced {together}by {part.accountant}"]):
+                ax.annotate(
+                    text_of(line), (0, place + 1.1 + row), (6, 0), textcoords="offset points",
+                    va="center", fontsize="small", color=GREY,
+                    style="normal" if row < len(part.lines) else "italic",
+                )  # fmt: skip
+        ax.axvline(
+            self.budget, color="black", linestyle=DASHED, linewidth=1.2, zorder=0.9,
+            label=f"budget, {self.budget:g}",
+        )  # fmt: skip
+        names = [
+            text_of(each.name) + (f"\n{each.records:,} records" if each.records else "")
+            for each in self.partitions
+        ]
+        ax.set_yticks(places, names)
+        ax.set_ylim(height - 0.4, -0.5)
+        ax.set_xlim(0.0, most)
+        ax.set_ylabel("Partition")
+        ax.set_xlabel(f"{EPSILON} of the partition, at {DELTA} {self.delta:g}")
+        tidy(ax, "x")
+        ax.tick_params(axis="y", length=0)
+        ax.set_title(
+            f"Price {self.price:.4g}: the largest of the partitions, as each record is in one",
+            fontsize="medium", loc="left", pad=22,
+        )  # fmt: skip
+        largest = self.bars_[epsilons.index(self.price)]
+        (limit,), (name,) = ax.get_legend_handles_labels()
+        ax.legend(
+            [largest, limit], ["the price of the run", name], loc="lower left", frameon=False,
+            bbox_to_anchor=(0.0, 1.0), fontsize="small", ncols=2, borderaxespad=0.1,
+        )  # fmt: skip
+        return self
+
+
+# --- crossover
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The curve of a model.
+
+    Args:
+        name: Name of the model.
+        parameters: Number of trained parameters.
+        errors: Mean error at each epsilon.
+        half_widths: Half the width of its 95 % interval at each epsilon; 0 for one repeat.
+        error_without_privacy: Mean error of trainings without noise.
+    """
+
+    name: str
+    parameters: int
+    errors: tuple[float, ...]
+    half_widths: tuple[float, ...]
+    error_without_privacy: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """The epsilon up to which the simpler of two models is the better one.
+
+    Args:
+        simple: Name of the simpler model.
+        complex: Name of the other one.
+        epsilon: 0: at none of the epsilons; None: at all of them.
+        low: Low end of the bootstrap's 95 % interval; None beyond the last epsilon.
+        high: High end of that interval; None beyond the last epsilon.
+        text: The crossing in words, the interval included.
+    """
+
+    simple: str
+    complex: str
+    epsilon: float | None
+    low: float | None
+    high: float | None
+    text: str
+
+
+@dataclass(kw_only=True, eq=False)
+class CrossoverDisplay:
+    """A measured crossover: a line per model, with bands, over a logarithmic epsilon.
+
+    Args:
+        epsilons: Epsilons of the grid, rising.
+        models: Curves of the models, the simplest first.
+        crossings: Crossings of every pair of models.
+        metric: Name of the error, such as "1 - accuracy".
+        data: Name of the data.
+        n: Number of training records.
+        repeats: Number of trainings of each model at each epsilon.
+
+    `plot` sets `ax_`, `figure_`, `lines_` (one per model) and `crossing_lines_` (one for each
+    crossover between the first and the last epsilon).
+    """
+
+    epsilons: tuple[float, ...]
+    models: tuple[Measured, ...]
+    crossings: tuple[Crossing, ...]
+    metric: str
+    data: str
+    n: int
+    repeats: int
+    ax_: Axes = field(init=False, repr=False)
+    figure_: Figure = field(init=False, repr=False)
+    lines_: list[Line2D] = field(init=False, repr=False)
+    crossing_lines_: list[Line2D] = field(init=False, repr=False)
+
+    @classmethod
+    def from_report(cls, report: CrossoverReport | dict[str, Any] | str | Path) -> Self:
+        """Return the display of a measured crossover.
+
+        Args:
+            report: A report of `measure_crossover`, its `to_json()`, or a crossover.json or its
+                folder.
+
+        Raises:
+            UsageError: It is none of them, or not well formed.
+        """
+        from pasearch.crossover.report import CrossoverReport
+
+        values: Any = report
+        if isinstance(report, (str, Path)):
+            file = Path(report) / CROSSOVER if Path(report).is_dir() else Path(report)
+            values = read_json(file, "a measured crossover (crossover.json)")
+        elif isinstance(report, CrossoverReport):
+            values = report.to_json()
+        if not isinstance(values, Mapping):
+            raise UsageError(
+                f"A display cannot be made of type {type(values).__name__}: expected a "
+                "CrossoverReport, its crossover.json as a dictionary, or the file."
+            )
+        with well_formed(CROSSOVER):
+            return cls(
+                epsilons=tuple(map(float, values["epsilons"])),
+                models=tuple(
+                    Measured(
+                        name=str(each["name"]), parameters=int(each["parameters"]),
+                        errors=tuple(map(float, each["error"])),
+                        half_widths=tuple(map(float, each["half_width"])),
+                        error_without_privacy=float(each["error_without_privacy"]),
+                    )
+                    for each in values["models"]
+                ),
+                crossings=tuple(
+                    Crossing(**{name: each[name] for name in Crossing.__slots__})
+                    for each in values["crossovers"]
+                ),
+                metric=str(values["metric"]), data=str(values["data"]), n=int(values["n"]),
+                repeats=int(values["repeats"]),
+            )  # fmt: skip
+
+    def plot(self, ax: Axes | None = None, **kwargs: Any) -> Self:
+        """Draw it.
+
+        Args:
+            ax: Axes to draw on; None makes a figure.
+            kwargs: Options of `Axes.plot` for the models' lines.
+
+        Raises:
+            UsageError: matplotlib is not installed.
+        """
+        own_figure = ax is None
+        self.figure_, self.ax_ = drawing(ax, 4.2 + 0.1 * (len(self.models) + len(self.crossings)))
+        ax, self.lines_, self.crossing_lines_ = self.ax_, [], []
+        from matplotlib.lines import Line2D
+
+        first, last, kinds = self.epsilons[0], self.epsilons[-1], len(COLOURS)
+        ax.set_xscale("log")
+        for place, model in enumerate(self.models):
+            # After seven lines the patterns shift, so that no two lines are alike.
+            colour, marker = COLOURS[place % kinds], MARKERS[place % kinds]
+            style: dict[str, Any] = {
+                "color": colour, "marker": marker,
+                "linestyle": PATTERNS[(place + place // kinds) % kinds], "markersize": 6,
+                "linewidth": 1.8,
+                "label": f"{text_of(model.name)} ({model.parameters:,} parameters)", **kwargs,
+            }  # fmt: skip
+            self.lines_ += ax.plot(self.epsilons, model.errors, **style)
+            pairs = list(zip(model.errors, model.half_widths, strict=True))
+            if any(half > 0.0 for half in model.half_widths):
+                ax.fill_between(
+                    self.epsilons, [mean - half for mean, half in pairs],
+                    [mean + half for mean, half in pairs], color=colour, alpha=0.16, linewidth=0,
+                )  # fmt: skip
+            ax.plot(
+                [first, last], [model.error_without_privacy] * 2, color=colour, linestyle=DASHED,
+                linewidth=1.1, marker=marker, markevery=[0], markersize=7, markerfacecolor="white",
+                clip_on=False, zorder=1.5,
+            )  # fmt: skip
+        for place, crossing in enumerate(self.crossings):
+            label = (
+                f"{text_of(crossing.simple)} better than {text_of(crossing.complex)} up to "
+                f"{EPSILON} {text_of(crossing.text)}"
+            )
+            if crossing.epsilon is None or not first <= crossing.epsilon <= last:
+                ax.add_line(Line2D([], [], linestyle="none", label=label))  # in the legend alone
+                continue
+            self.crossing_lines_.append(
+                ax.axvline(
+                    crossing.epsilon, color=GREY, linewidth=1.3, label=label,
+                    linestyle=("-", "-.", ":")[place % 3],
+                )
+            )  # fmt: skip
+            low = first if crossing.low is None else max(first, crossing.low)
+            high = last if crossing.high is None else min(last, crossing.high)
+            ax.axvspan(low, high, facecolor=GREY, alpha=0.13, linewidth=0, zorder=0.5)
+
+        noun = self.metric.removeprefix("1 - ")
+        name = f"Error, 1 \N{MINUS SIGN} {noun}"
+        if noun == self.metric:
+            name = self.metric[:1].upper() + self.metric[1:]
+        ax.set_ylabel(f"{text_of(name)} ({unit_of(noun)})")
+        ax.set_xlabel(f"{EPSILON} of the training (logarithmic)")
+        labelled = (lead * 10.0**power for power in range(-4, 5) for lead in (1, 2, 5))
+        ticks = [each for each in labelled if first * 0.999 <= each <= last * 1.001]
+        if 1 < len(ticks) <= 12:
+            ax.set_xticks(ticks, [f"{each:g}" for each in ticks])
+            ax.set_xticks([], minor=True)
+        ax.set_xlim(first / (last / first) ** 0.02, last * (last / first) ** 0.02)
+        ax.set_ylim(bottom=min(0.0, *(min(each.errors) for each in self.models)))
+        tidy(ax, "both")
+        band = "bands: 95 % intervals" if self.repeats > 1 else "one repeat, so no intervals"
+        title = f"{text_of(self.data)}, {self.n:,} training records; {band}"
+        ax.set_title(title, fontsize="medium", loc="left")
+
+        plain = Line2D(
+            [], [], color=GREY, linestyle=DASHED, linewidth=1.1, marker="o", markersize=6,
+            markerfacecolor="white", label="the same model without privacy",
+        )  # fmt: skip
+        handles, labels = ax.get_legend_handles_labels()
+        models = len(self.models)
+        handles[models:models], labels[models:models] = [plain], [str(plain.get_label())]
+        legend: dict[str, Any] = {"fontsize": "small", "handlelength": 3.2}
+        if own_figure:  # below the axes, so that it hides nothing
+            half = (len(labels) + 1) // 2
+            beside = max(map(len, labels[:half])) + max(map(len, labels[half:])) <= 88
+            legend |= {"loc": "outside lower left", "ncols": 2 if beside else 1, "frameon": False}
+            self.figure_.legend(handles, labels, **legend)
+        else:
+            ax.legend(handles, labels, loc="upper right", framealpha=0.9, **legend)
+        return self
+
+
+# --- features
+
+
+@dataclass(kw_only=True, eq=False)
+class FeaturesDisplay:
+    """The selected features of a run: a bar each, the longest first.
+
+    The values are coefficients of the released linear model (features are in [0, 1]):
+
+        two classes         w_1 - w_0, of the score that decides between them
+        regression          w
+        several classes     |w|, the length over classes of one feature's weights
+
+    Args:
+        names: Names of the features by descending value; without values, in the order of choice.
+        values: One value per feature; empty if the document has none.
+        measure: Name of the values, with their unit.
+        of: Number of features of an encoded record.
+        directions: Meaning of values above and below 0; empty if they have no sign.
+        noise: Value that noise alone may give a feature; None if it is unknown.
+
+    `plot` sets `ax_` and `figure_`.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[float, ...]
+    measure: str
+    of: int
+    directions: tuple[str, ...] = ()
+    noise: float | None = None
+    ax_: Axes = field(init=False, repr=False)
+    figure_: Figure = field(init=False, repr=False)
+
+    @classmethod
+    def from_result(cls, result: Result | dict[str, Any] | str | Path) -> Self:
+        """Return the display of a finished feature selection.
+
+        Args:
+            result: A result of `select_features` or its folder, which show the coefficients of the
+                released model; or its `result.json`, which shows how much each feature tells of the
+                target if the method estimated that, and otherwise the names alone.
+
+        Raises:
+            UsageError: It is none of them, not well formed, or of another task.
+        """
+        document = document_of(result)
+        with well_formed(RESULT):
+            if document["task"] != FEATURES:
+                raise UsageError(
+                    f"This run's task was {document['task']!r}: a FeaturesDisplay is of a "
+                    f"{FEATURES} (`select_features`)."
+                )
+            path, of = result.path if isinstance(result, Result) else result, document["best"]["of"]
+            if not isinstance(path, Mapping):
+                return cls._of_model(trained_model(path), of)
+            kept = document["best"]["features"]
+            told = {
+                each["feature"]: each["uncertainty"] for each in document.get("relevance") or ()
+            }
+            if not set(kept) <= set(told):
+                untold = "Kept (how much each counts is in the run's folder)"
+                return cls(names=tuple(kept), values=(), measure=untold, of=of)
+            ranked = sorted(kept, key=lambda name: -told[name])
+            return cls(
+                names=tuple(ranked), values=tuple(float(told[name]) for name in ranked),
+                measure="Noisy symmetrical uncertainty with the target (0 to 1)", of=of,
+                noise=document.get("relevance_of_noise"),
+            )  # fmt: skip
+
+    @classmethod
+    def _of_model(cls, model: Any, of: int) -> Self:
+        weights = np.asarray(model.coef_, float)
+        per = "per unit of the encoded feature"
+        directions: tuple[str, ...] = ()
+        if len(weights) == 1:
+            values, measure = weights[0], f"Coefficient (share of the target's width {per})"
+            directions = ("raises the prediction", "lowers the prediction")
+        elif len(weights) == 2:
+            values, measure = weights[1] - weights[0], f"Coefficient (score {per})"
+            directions = tuple(f"speaks for {name}" for name in model.classes_[[1, 0]])
+        else:
+            if model.link == "softmax":  # the mean over classes decides nothing
+                weights = weights - weights.mean(axis=0)
+            values = np.sqrt((weights**2).sum(axis=0))
+            measure = f"Length of the coefficients over {len(weights)} classes\n(score {per})"
+        ranked = [
+            each for each in np.argsort(-np.abs(values), kind="stable") if values[each] != 0.0
+        ]
+        return cls(
+            names=tuple(model.feature_names_[each] for each in ranked),
+            values=tuple(float(values[each]) for each in ranked),
+            measure=measure, of=of, directions=directions,
+        )  # fmt: skip
+
+    def plot(self, ax: Axes | None = None, *, most: int = 25, **kwargs: Any) -> Self:
+        """Draw it.
+
+        Args:
+            ax: Axes to draw on; None makes a figure.
+            most: Number of features to draw, 1 or more.
+            kwargs: Options of `Axes.barh` for the features' bars.
+
+        Raises:
+            UsageError: matplotlib is not installed; `most` is not above 0.
+        """
+        from pasearch.report.figures import shortened
+
+        if not most >= 1:
+            raise UsageError(f"most is {most!r}: expected a whole number, 1 or above.")
+        names, values = self.names[:most], np.asarray(self.values[:most])
+        self.figure_, self.ax_ = drawing(ax, 1.6 + 0.26 * len(names))
+        ax, rows = self.ax_, np.arange(1, len(names) + 1)
+        if self.values:
+            # A negative value has another colour and a hatch.
+            kinds = ((values >= 0, BLUE, ""), (values < 0, VERMILION, "////"))
+            for place, (own, colour, hatch) in enumerate(kinds):
+                if own.any():
+                    label = text_of(self.directions[place]) if self.directions else None
+                    style: dict[str, Any] = {
+                        "height": 0.72, "color": colour, "hatch": hatch, "edgecolor": "white",
+                        "label": label, **kwargs,
+                    }  # fmt: skip
+                    ax.barh(rows[own], values[own], **style)
+            if self.directions:
+                ax.axvline(0.0, color="black", linewidth=0.8)
+            if self.noise is not None:
+                label = "reached by one in ten features that tell nothing"
+                ax.axvline(self.noise, color="black", linestyle=DASHED, linewidth=1.2, label=label)
+        else:
+            ax.plot(np.zeros(len(rows)), rows, "o", color=BLUE)
+            ax.set_xticks([])
+            ax.spines["bottom"].set_visible(False)
+        ax.set_yticks(rows, [text_of(shortened(each, MAX_NAME)) for each in names])
+        ax.set_ylim(len(names) + 0.6, 0.4)
+        ax.set_xlabel(self.measure)
+        ax.set_ylabel("Feature" if self.values else "Feature, in the order of choice")
+        tidy(ax, "x")
+        ax.tick_params(axis="y", length=0)
+        few = f", {len(names):,} of them shown" if len(names) < len(self.names) else ""
+        legend = bool(ax.get_legend_handles_labels()[1])
+        ax.set_title(
+            f"{len(self.names):,} of {self.of:,} features kept{few}", fontsize="medium",
+            loc="right", pad=22 if legend else 6,
+        )  # fmt: skip
+        if legend:
+            ax.legend(
+                loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, fontsize="small",
+                frameon=False, borderaxespad=0.1,
+            )  # fmt: skip
+        return self
+
+
+# --- schedule
+
+
+@dataclass(kw_only=True, eq=False)
+class ScheduleDisplay:
+    """A recipe's schedules: noise multiplier on the left axis, learning rate on the right one.
+
+        sigma_t = sigma_0 factor(epoch of step t);    the learning rate is constant
+
+    Args:
+        steps: Steps of the training that are drawn, from 0; at most 4,000.
+        noise_multiplier: Noise multiplier of those steps; 0 without privacy.
+        learning_rate: Learning rate of those steps.
+        steps_made: Number of steps that were made, fewer than planned if a privacy filter ended the
+            training; None: all of them.
+        note: A further sentence for the reader; "" for none.
+
+    `plot` sets `ax_` (of the noise), `learning_rate_ax_`, `figure_` and `lines_` (noise, rate).
+    """
+
+    steps: Array
+    noise_multiplier: Array
+    learning_rate: Array
+    steps_made: int | None = None
+    note: str = ""
+    ax_: Axes = field(init=False, repr=False)
+    learning_rate_ax_: Axes = field(init=False, repr=False)
+    figure_: Figure = field(init=False, repr=False)
+    lines_: tuple[Line2D, Line2D] = field(init=False, repr=False)
+
+    @classmethod
+    def from_result(cls, result: Result | dict[str, Any] | str | Path) -> Self:
+        """Return the display of a finished run.
+
+        Args:
+            result: A result of a search or of `train`, its `result.json`, or its folder.
+
+        Raises:
+            UsageError: It is none of them, not well formed, or its model was not trained step by
+                step.
+        """
+        from pasearch.report.facts import recipe_of
+
+        document = document_of(result)
+        with well_formed(RESULT):
+            values = document["recipe"]
+            if values.get("trainer") == "objective":
+                raise UsageError(
+                    "This run's model was trained in one piece, by objective perturbation or from "
+                    "noisy moments: it has no steps to show."
+                )
+            recipe, made = recipe_of(values), values.get("steps_made")
+            slots = round(recipe.expected_batch_size / values["sampling_probability"])
+            count = min(recipe.steps, 4000)
+            steps = np.unique(np.linspace(0, recipe.steps - 1, count).astype(int))
+            noises = [recipe.noise_at(int(step), slots) or 0.0 for step in steps]
+            if recipe.learning_rate is None:
+                raise UsageError(
+                    "The recipe of this result has no learning rate: it was never trained."
+                )
+            # The document does not hold the course of a steered schedule.
+            note = (
+                "Noise as planned; it fell when the accuracy of validation queries stopped rising"
+            )
+            return cls(
+                steps=steps, noise_multiplier=np.array(noises),
+                learning_rate=np.full(len(steps), recipe.learning_rate),
+                note=note if recipe.schedule.steered else "",
+                steps_made=None if made is None else int(made),
+            )  # fmt: skip
+
+    def plot(self, ax: Axes | None = None, **kwargs: Any) -> Self:
+        """Draw it.
+
+        Args:
+            ax: Axes to draw on; None makes a figure. The learning rate has a second axis.
+            kwargs: Options of `Axes.plot` for both lines.
+
+        Raises:
+            UsageError: matplotlib is not installed.
+        """
+        self.figure_, self.ax_ = drawing(ax, 3.6)
+        ax, right = self.ax_, self.ax_.twinx()
+        self.learning_rate_ax_ = right
+        shared: dict[str, Any] = {
+            "drawstyle": "steps-post", "linewidth": 1.8, "markersize": 6,
+            "markevery": max(1, len(self.steps) // 6),
+        }  # fmt: skip
+        noise = {
+            **shared, "color": BLUE, "marker": "o", "linestyle": "-", "label": "noise multiplier"
+        }  # fmt: skip
+        rate = {
+            **shared, "color": VERMILION, "marker": "s", "linestyle": "-.",
+            "markerfacecolor": "white", "label": "learning rate",
+        }  # fmt: skip
+        (first,) = ax.plot(self.steps, self.noise_multiplier, **{**noise, **kwargs})
+        (second,) = right.plot(self.steps, self.learning_rate, **{**rate, **kwargs})
+        self.lines_ = (first, second)
+        tidy(ax, "both")
+        ax.set_xlabel("Step (from 0)")
+        ax.set_ylabel("Noise multiplier\n(noise's deviation / sensitivity)")
+        right.set_ylabel("Learning rate\n(per unit of mean gradient)")
+        ax.yaxis.label.set_color(BLUE)
+        right.yaxis.label.set_color(VERMILION)
+        # The middle of the axes would draw two flat lines on each other.
+        ax.set_ylim(0.0, 1.2 * (float(self.noise_multiplier.max()) or 1.0))
+        right.set_ylim(0.0, 1.8 * float(self.learning_rate.max()))
+        right.spines["top"].set_visible(False)
+        lines: list[Any] = list(self.lines_)
+        if self.steps_made is not None and self.steps_made <= self.steps[-1]:
+            label = f"ended after {self.steps_made:,} steps"
+            lines.append(ax.axvline(self.steps_made, color="black", linewidth=1.0, label=label))
+        if self.note:
+            ax.set_title(self.note, fontsize="medium", loc="left", pad=24)
+        ax.legend(
+            handles=lines, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, fontsize="small",
+            frameon=False, borderaxespad=0.1, handlelength=3.2,
+        )  # fmt: skip
+        return self
+
+
+# --- trials
+
+
+@dataclass(kw_only=True, eq=False)
+class TrialsDisplay:
+    """The trials of a run: a row each, with its noisy score and one deviation of the noise.
+
+        score = shown(points / (records G)),    its noise: sd(Z) / (records G) times the slope there
+
+    Args:
+        trials: Trials in the order of their training; none if they may not be shown.
+        measure: Name of the scores, with their unit.
+        reason: Sentence that is drawn if there is no trial to show; "" otherwise.
+
+    `plot` sets `ax_` and `figure_`.
+    """
+
+    trials: tuple[Trial, ...]
+    measure: str
+    reason: str = ""
+    ax_: Axes = field(init=False, repr=False)
+    figure_: Figure = field(init=False, repr=False)
+
+    @classmethod
+    def from_result(cls, result: Result | dict[str, Any] | str | Path) -> Self:
+        """Return the display of a finished run.
+
+        Args:
+            result: A result of a search, its `result.json`, or its folder.
+
+        Raises:
+            UsageError: It is none of them, or not well formed.
+        """
+        from pasearch.report.facts import judged_by, score_event, score_name, trials_of
+
+        secret = {
+            "repeat-and-select": "The trials of this run are secret. Its price covers the best of "
+            "a random number of trainings; to show how many there were, or how the others scored, "
+            "would break that.",
+            "disjoint portions": "The trials of this run are secret. One of them was picked "
+            "privately, and the price covers the pick alone: to show the scores would break that.",
+        }
+        document = document_of(result)
+        with well_formed(RESULT):
+            rule = document["selection"]["rule"]
+            if rule in secret:
+                return cls(trials=(), measure="", reason=secret[rule])
+            if rule == "none" or not document.get("trials"):
+                nothing = "Nothing was compared in this run, so there are no trials to show."
+                return cls(trials=(), measure="", reason=nothing)
+            metric, measure = judged_by(document), score_name(document)
+            if score_event(document) is not None:
+                better = "higher" if metric.shown(1.0) > metric.shown(0.0) else "lower"
+                measure += f"\n({unit_of(metric.noun)}; {better} is better)"
+            return cls(trials=tuple(trials_of(document)), measure=measure)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each trial: its network with its settings, or its features."""
+        from pasearch.report.figures import shortened
+        from pasearch.report.wording import parts_of, setting_words, some
+        from pasearch.spaces.candidate import Candidate
+
+        names = []
+        for each in self.trials:
+            if "features" in each.values:
+                features = each.values["features"]
+                name = f"{len(features):,} features: {some(features)}"
+            else:
+                parameters = each.values["parameters"]
+                settings = setting_words(parameters.get("settings") or {})
+                network = ", ".join(parts_of(Candidate.from_json(parameters)))
+                name = "; ".join([network, *(f"{key} {value}" for key, value in settings)])
+            names.append(shortened(name, MAX_NAME))
+        return tuple(names)
+
+    @property
+    def scores(self) -> tuple[float | None, ...]:
+        """The noisy score of each trial; None if the training failed."""
+        return tuple(each.score for each in self.trials)
+
+    @property
+    def deviations(self) -> tuple[float | None, ...]:
+        """The standard deviation of each score's noise; None if it is unknown."""
+        return tuple(each.deviation for each in self.trials)
+
+    def plot(self, ax: Axes | None = None, **kwargs: Any) -> Self:
+        """Draw it, or the reason why there is nothing to draw.
+
+        Args:
+            ax: Axes to draw on; None makes a figure.
+            kwargs: Options of `Axes.errorbar` for the trials' scores.
+
+        Raises:
+            UsageError: matplotlib is not installed.
+        """
+        rows, few = range(1, len(self.trials) + 1), len(self.trials) <= 16  # few have names
+        height = 2.2 if self.reason else min(9.0, 1.7 + len(rows) * (0.36 if few else 0.13))
+        self.figure_, self.ax_ = drawing(ax, height)
+        ax = self.ax_
+        if self.reason:
+            ax.set_axis_off()
+            ax.text(
+                0.5, 0.5, fill(text_of(self.reason), 56), transform=ax.transAxes, ha="center",
+                va="center", linespacing=1.5,
+            )  # fmt: skip
+            return self
+        for released in (False, True):
+            drawn = [
+                (row, each.score, each.deviation or 0.0)
+                for row, each in zip(rows, self.trials, strict=True)
+                if each.released is released and each.score is not None
+            ]
+            if drawn:
+                style: dict[str, Any] = {
+                    "color": VERMILION if released else BLUE, "marker": "D" if released else "o",
+                    "markersize": 8 if released else 6, "linestyle": "none", "capsize": 3,
+                    "label": "the winner" if released else "another trial", "zorder": 3,
+                    "markerfacecolor": VERMILION if released else "white", **kwargs,
+                }  # fmt: skip
+                places, scores, deviations = zip(*drawn, strict=True)
+                # A bar of no length would look like noise of 0.
+                ax.errorbar(scores, places, xerr=deviations if any(deviations) else None, **style)
+        for row, each in zip(rows, self.trials, strict=True):
+            if each.score is None:
+                ax.text(
+                    0.01, row, "failed", transform=ax.get_yaxis_transform(), va="center",
+                    color=GREY, fontsize="small",
+                )  # fmt: skip
+        if few:
+            named = zip(rows, self.names, strict=True)
+            ax.set_yticks(list(rows), [f"{row}:  {text_of(name)}" for row, name in named])
+        else:
+            from matplotlib.ticker import MaxNLocator
+
+            ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_ylim(len(self.trials) + 0.6, 0.4)
+        ax.set_ylabel("Trial, by its number")
+        ax.set_xlabel(self.measure)
+        tidy(ax, "x" if few else "both")
+        title = "Bars: one standard deviation of the noise, either way"
+        ax.set_title(title if any(self.deviations) else "", fontsize="medium", loc="right", pad=24)
+        ax.legend(
+            loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, fontsize="small", frameon=False,
+            borderaxespad=0.2, handletextpad=0.4, borderpad=0.2,
+        )  # fmt: skip
+        return self
