@@ -43,8 +43,15 @@ from pasearch.verification.signing import (
     sign,
     signature_of,
 )
-from pasearch.verification.tables import UNLIKELY, of_cells, reach
-from pasearch.verification.verify import _of_ledger, close, differences, of_price
+from pasearch.verification.verify import (
+    UNLIKELY,
+    _of_ledger,
+    close,
+    differences,
+    of_cells,
+    of_price,
+    reach,
+)
 
 Document = dict[str, Any]
 Edit = Callable[[Document], object]

@@ -7,7 +7,14 @@
 
 A forger who makes the whole document anew from other numbers passes all but the last.
 
-Source: docs/verify.md says what each check tells, and what none can.
+A noisy count, or a sum of m of them, is refused if its noise reaches as far with a probability of
+at most UNLIKELY:
+
+    P(Z_1 + ... + Z_m > t)  <=  min over u in (0, epsilon) of (E e^(u Z))^m e^(-u t)
+    E e^(u Z)               =   (1 - a)^2 / ((1 - a e^u) (1 - a e^-u)),    a = e^-epsilon
+
+Source: docs/verify.md (what each check tells, and what none can);
+docs/guarantees/geometric-scores.md; Chernoff 1952.
 """
 
 from __future__ import annotations
@@ -15,8 +22,10 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +46,21 @@ from pasearch.planning import ESTIMATE_DELTA, LEDGER_LEAK
 from pasearch.registry import OUTSIDE
 from pasearch.results import FEATURES
 from pasearch.runs.cluster import Cluster
+from pasearch.runs.keys import Keys
 from pasearch.search import variants
-from pasearch.search.ahead import Ahead, Insured
-from pasearch.search.auto import FIXED, Option
+from pasearch.search.ahead import Ahead, Insured, distinct, insured_by
+from pasearch.search.auto import FIXED, Option, ranked_study, shares_of_looks
 from pasearch.search.grid import Grid
 from pasearch.search.plan import Plan
 from pasearch.search.strategies import from_json
+from pasearch.spaces.portfolio import study_for
+from pasearch.training.from_cells import table_of
+from pasearch.training.metrics import Metric
+from pasearch.training.presets import PRESETS
+from pasearch.training.recipe import Recipe
 from pasearch.verification.remaking import Remade, candidate_of, declared_of, remade
 from pasearch.verification.signing import NAME as SIGNATURE
 from pasearch.verification.signing import problems_of, public_key
-from pasearch.verification.strategies import (
-    of_grid,
-    of_looks,
-    of_own_space,
-    of_recipe_names,
-    of_strategy,
-)
-from pasearch.verification.tables import UNLIKELY, flat, of_cells
 
 Document = dict[str, Any]
 
@@ -65,6 +72,15 @@ MOST_CATEGORIES = 1_000_000
 
 MOST_RELEASES = 1_000_000
 """The most releases that are priced together: more than a run can be planned with."""
+
+UNLIKELY = 1e-12
+"""Probability that the noise exceeds its accepted range."""
+
+OWN = r"portfolio of \w+ networks"
+"""What the program's own spaces are called."""
+
+CHANGED = ", as your options change it"
+"""What stands behind that where options change some settings of its candidates."""
 
 
 def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, list[str]]:
@@ -105,8 +121,15 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, l
             again, price = None, results.price_of(document)
             problems += [f"the plan cannot be made again, so nothing was priced: {error}"]
         else:
-            price, found = _of_events(document, again)
-            problems += found + of_document(document, again)
+            if differences(again.document["events"], document["events"], "events"):
+                with well_formed():  # the plan has the price
+                    charged = {each["partition"] for each in document["events"]}
+                    problems += _of_slots(document, charged)
+                price = again.plan.price
+            else:
+                price, found = of_price(document)
+                problems += found
+            problems += of_document(document, again)
         problems += of_files(release, document, None if again is None else again.plan)
     problems += problems_of(release, signer, content)
     return price, list(dict.fromkeys(problems))
@@ -138,15 +161,6 @@ def _releases(event: Any) -> int:
     if event.get("type") == "no-release":
         return 0
     return abs(event.get("count", 1)) * (sum(map(_releases, inside)) if inside else 1)
-
-
-def _of_events(document: Document, again: Remade) -> tuple[Price, list[str]]:
-    """Price the events if they are the plan's; otherwise the plan has the price."""
-    if not differences(again.document["events"], document["events"], "events"):
-        return of_price(document)
-    with well_formed():
-        problems = [*_of_slots(document, {each["partition"] for each in document["events"]})]
-    return again.plan.price, problems
 
 
 def of_price(document: Document) -> tuple[Price, list[str]]:
@@ -210,7 +224,19 @@ def of_document(document: Document, again: Remade) -> list[str]:
             problems += _of_basis(document)
             if not differences(again.document["events"], document["events"]):
                 problems += _of_ledger(document)
-            problems += _of_points(document, again.plan)
+            score, plan = document["score"], again.plan
+            if plan.tested_by.columns:
+                problems += of_cells(score, plan.tested_by)
+            else:
+                most = plan.points_each
+                reached = math.ceil(-math.log(UNLIKELY) * most / plan.test.epsilon)
+                low, high = 0, score["of"] * most
+                if "exact" in score:
+                    low = high = round(plan.scored_by.share(score["exact"]) * high)
+                if not low - reached <= score["points"] <= high + reached:
+                    problems.append(
+                        f"score.points is {score['points']}: its noise never reaches so far."
+                    )
             problems += _of_auto(document)
             if document["task"] == FEATURES:
                 problems += _of_choice(document, again)
@@ -252,10 +278,10 @@ def _differences(again: Any, stated: Any, where: str) -> Iterator[str]:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    kinds = [bool if isinstance(each, bool) else type(each) for each in (one, other)]
-    if set(kinds) <= {int, float} and float in kinds:
+    kinds = {type(one), type(other)}
+    if kinds <= {int, float} and float in kinds:
         return close(other, one)
-    return kinds[0] == kinds[1] and one == other
+    return len(kinds) == 1 and one == other
 
 
 def close(stated: float, recomputed: float) -> bool:
@@ -323,21 +349,6 @@ def _of_auto(document: Document) -> list[str]:
     return ["auto is not what it gives for these data."]
 
 
-def _of_points(document: Document, plan: Plan | FeaturePlan) -> list[str]:
-    """Check that a score is one that noise can have given."""
-    score = document["score"]
-    if plan.tested_by.columns:
-        return [*of_cells(score, plan.tested_by)]
-    most = plan.points_each
-    reach = math.ceil(-math.log(UNLIKELY) * most / plan.test.epsilon)
-    low, high = 0, score["of"] * most
-    if "exact" in score:
-        low = high = round(plan.scored_by.share(score["exact"]) * high)
-    if low - reach <= score["points"] <= high + reach:
-        return []
-    return [f"score.points is {score['points']}: its noise never reaches so far."]
-
-
 def _of_search(document: Document, again: Remade) -> Iterator[str]:
     """Check the winner, and the trials where they may be shown."""
     plan: Any = again.plan
@@ -359,7 +370,15 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
     if not 0 <= made <= document["recipe"]["steps"]:
         yield f"recipe.steps_made is {made}: the plan has {document['recipe']['steps']}."
     if document["dataset"]["declared_public"] and plan.strategy.scored:
-        yield from _of_compared(document, plan.strategy.name)
+        compared = document.get("compared")
+        if compared is None:
+            yield "compared is missing: on public data a search is compared with one training."
+        else:
+            this = {"name": plan.strategy.name, **document["score"]}
+            fixed = {**compared["fixed"], "name": "fixed"}
+            fixed |= {each: document["score"][each] for each in ("metric", "of")}
+            yield from differences(this, compared["this"], "compared.this")
+            yield from differences(fixed, compared["fixed"], "compared.fixed")
     if trials is None:
         return
     planned = plan.strategy.trials
@@ -376,7 +395,8 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
             yield f"trials[{place}].noisy_correct is {shown(value)}: no trial has that."
         if known.setdefault(repr(trial["parameters"]), value) != value and plan.strategy.memoised:
             yield f"trials[{place}] has other points than its equal."
-    scores = [_points(each) for each in trials]
+    points = [each["noisy_correct"] for each in trials]
+    scores = [-math.inf if each is None else float(each) for each in points]  # None: it failed
     if isinstance(plan.strategy, Grid):
         yield from of_grid(plan, [each["parameters"] for each in trials])
     if isinstance(plan.strategy, Ahead):
@@ -395,24 +415,6 @@ def _reach(plan: Any) -> tuple[float, float]:
     if not plan.judged_by.summed:
         reach = 0
     return -reach, plan.score_slots * most + reach
-
-
-def _points(trial: Document) -> float:
-    """Return a trial's points; one that failed has the fewest."""
-    value = trial["noisy_correct"]
-    return -math.inf if value is None else float(value)
-
-
-def _of_compared(document: Document, name: str) -> list[str]:
-    compared = document.get("compared")
-    if compared is None:
-        return ["compared is missing: on public data a search is compared with one training."]
-    fixed = {**compared["fixed"], "name": "fixed"}
-    fixed |= {each: document["score"][each] for each in ("metric", "of")}
-    return [
-        *differences({"name": name, **document["score"]}, compared["this"], "compared.this"),
-        *differences(fixed, compared["fixed"], "compared.fixed"),
-    ]
 
 
 def _of_choice(document: Document, again: Remade) -> Iterator[str]:
@@ -467,6 +469,161 @@ def _of_sets(document: Document, planned: int, plan: Any) -> Iterator[str]:
         yield "best is not the set of most points."
 
 
+# --- the strategy, as far as it follows from plan, space and study
+
+
+def of_strategy(document: Document, plan: Any) -> Iterator[str]:
+    """Check what no request can set: it follows from the space, or from the plan and the study."""
+    strategy = plan.strategy
+    if strategy.within(plan.space) != strategy:
+        yield "plan.strategy plans another number of candidates than the space has."
+    insured = isinstance(strategy, Insured)
+    follows = ["distinct", "returns", "trust", "handicaps", "least"]  # asked for, or checked below
+    follows += ["looks", "scores"] if insured else []
+    if odd := [name for name in strategy.unusual() if name not in follows]:
+        yield f"plan.strategy.{odd[0]} is not as usual, which nobody can ask for."
+    if not insured:
+        return
+    declared = declared_of(document)
+    public = declared, plan.budget, plan.split.n, plan.most
+    study = ranked_study(declared, plan.name, *public[1:])
+    bare = replace(
+        plan, schema=declared, strategy=replace(strategy, trust=1.0, handicaps=None, least=0.0)
+    )
+    # A space of the user's own may be called as the program's are.
+    ways = [False]
+    own = [each.architecture for each in study.entries[: strategy.candidates]]
+    if re.fullmatch(f"{OWN}({CHANGED})?", plan.space.name) and own == [
+        each.architecture for each in plan.space.entries[: strategy.candidates]
+    ]:
+        ways = [True, False]
+
+    def follows_from(ours: bool) -> bool:
+        shares = shares_of_looks(study, *public, ours=ours)
+        own = {name: getattr(strategy, name) for name in shares}
+        return own == shares and insured_by(bare, study, ours=ours).strategy == strategy
+
+    if not any(map(follows_from, ways)):
+        yield (
+            "plan.strategy's looks, scores, trust, handicaps or least do not follow from its plan "
+            "and the study."
+        )
+
+
+def of_looks(plan: Any, trials: list[Document], scores: list[float]) -> Iterator[str]:
+    """Check that looks are at the default and at different candidates, and then at the better."""
+    space, strategy = plan.space, plan.strategy
+    assert isinstance(strategy, Ahead)
+    first = trials[: strategy.candidates]
+    if first[0] != space.candidate(space.fixed()).to_json():
+        yield "trials[0] is not the default, which is looked at first."
+    if len(space.sizes) == 1 or space.count() <= strategy.candidates:
+        stream = Keys.from_seed(0).stream("unused")  # such a space is gone through in order
+        every = distinct(space, strategy.candidates, stream)
+        if first != [space.candidate(each).to_json() for each in every]:
+            yield "trials are not the candidates that are looked at."
+    climbed = [place for rung in strategy.climbed(scores) for place in rung]
+    if trials != [first[place] for place in climbed]:
+        yield "trials of later rungs are not the better ones of those before."
+
+
+def of_grid(plan: Any, trials: list[Document]) -> Iterator[str]:
+    """Check that a grid trains every candidate at every level, in order."""
+    space, strategy = plan.space, plan.strategy
+    stream = Keys.from_seed(0).stream("unused")  # such a space is gone through in order
+    level = [
+        space.candidate(each).to_json()
+        for each in distinct(space, strategy.candidates, stream)
+        for _ in range(strategy.repeats)
+    ]
+    if trials != level * len(strategy.shares):
+        yield "trials are not every model at every level of the grid."
+
+
+def of_own_space(document: Document, plan: Plan) -> list[str]:
+    """Check that a space with the name of the program's portfolio is that portfolio."""
+    own, name = study_for(plan.schema, plan.name).portfolio(), document["space"]["name"]
+    if not re.fullmatch(f"{OWN}({CHANGED})?", name):
+        return []
+    settled = name.endswith(CHANGED)
+
+    def told(space: Any) -> list[str]:  # in any order: it depends on how much signal there is
+        every = [each.to_json() for each in getattr(space, "entries", ())]
+        if settled:
+            every = [{**each, "settings": None} for each in every]
+        return sorted(json.dumps(each, sort_keys=True) for each in every)
+
+    if told(plan.space) == told(own) and name.removesuffix(CHANGED) == own.name:
+        return []
+    return [f"space is named {shown(name)}, and is not this version's for such data."]
+
+
+def of_recipe_names(names: Sequence[str]) -> Iterator[str]:
+    """Check that recipes are called as the program calls them: these words stand in the report."""
+    field = "|".join(sorted((*(each.name for each in fields(Recipe)), "bounding", "preset")))
+    law = r"[a-z-]+(?::[0-9.e+-]+)?"
+    noise = (
+        rf"; noise (?:search|{law})"
+        rf"(?:, of the least error at equal price \(next: {law}, [0-9.]+ times\))?"
+    )
+    presets = "|".join(re.escape(f"{name}: {each.about}") for name, each in PRESETS.items())
+    changed = rf"(?:{presets})(?:; changed: (?:{field})(?:, (?:{field}))*)?"
+    other = rf"(?:{'|'.join(PRESETS)}), but for its (?:{field})(?: and (?:{field}))*"
+    for name in names:
+        if not re.fullmatch(rf"(?:{changed}|{other})?(?:{noise})?", name):
+            yield f"plan.recipe_names has {shown(name)}, which the program calls no recipe."
+
+
+# --- the test's table of counts
+
+
+def flat(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Return the counts of a table, row by row."""
+    return [each for row in rows for each in row]
+
+
+def reach(cells: int, epsilon: float, often: float = UNLIKELY) -> int:
+    """Return how far the noise of so many counts together reaches, to either side.
+
+    Args:
+        cells: How many counts are added.
+        epsilon: Of each one's noise.
+        often: How often it may be more.
+    """
+    u = epsilon * np.linspace(0.001, 0.999, 999)
+    both = -np.expm1(u - epsilon) * -np.expm1(-u - epsilon)
+    grown = 2 * math.log(-math.expm1(-epsilon)) - np.log(both)
+    return math.ceil(float(np.min((cells * grown - math.log(often / 2)) / u)))
+
+
+def of_cells(score: dict[str, Any], metric: Metric) -> Iterator[str]:
+    """Check a released table: its counts, the records of all classes, and the right answers.
+
+    Args:
+        score: The `score` of a `result.json`.
+        metric: By what was tested, which makes its headline of a table.
+    """
+    table, epsilon = table_of(score), float(score["noise"]["epsilon"])
+    if table is None:
+        yield "score has no table of counts, and the plan's test releases one."
+        return
+    of, counts = score["of"], flat(score["cells"])
+    alone = reach(1, epsilon, UNLIKELY / len(counts))
+    together = reach(len(counts), epsilon)
+    if not all(-alone <= each <= of + alone for each in counts):
+        yield "score.cells has a count that no such test has: its noise never reaches so far."
+    if not -together <= sum(counts) <= of + together:
+        yield f"score.cells has {sum(counts)} records together, and the test has {of}."
+    if "exact" in score and metric.name == "accuracy":
+        # Of public data the number of correct predictions is shown without noise, too.
+        exact, right = round(score["exact"] * score["of"]), int(table.right.sum())
+        if not abs(score["points"] - exact) <= reach(right, epsilon):
+            yield f"score.points is {score['points']}: its noise never reaches so far."
+
+
+# --- the files
+
+
 def of_files(release: Path, document: Document, plan: Plan | FeaturePlan | None) -> Iterator[str]:
     """Check every file of `release/`: digests, texts made again, the model's bytes."""
     listed, model = document["files"], results.model_name(document)
@@ -476,46 +633,39 @@ def of_files(release: Path, document: Document, plan: Plan | FeaturePlan | None)
     for each in sorted(release.iterdir()):
         if each.name not in {*wanted, "result.json", SIGNATURE}:
             yield f"{shown(each.name)} is in the folder, and no run writes it."
-    contents = {name: _content(release / name) for name in sorted(wanted)}
-    for name, content in contents.items():
+    contents: dict[str, bytes | None] = {}
+    for name in sorted(wanted):
+        content = None
+        try:
+            about = (release / name).lstat()
+            if stat.S_ISREG(about.st_mode) and about.st_size <= results.MOST_MODEL:
+                content = read_bytes(
+                    release / name, "a file of a run", most=results.MOST_MODEL, follow=False
+                )
+        except (OSError, UsageError):
+            pass
+        contents[name] = content
         if content is None:
             yield f"{name} is missing, or no plain file of a run's size."
         elif name in listed and results.digest(content) != listed[name]:
             yield f"{name} is not the file whose digest result.json has."
-    yield from _of_texts(contents, document)
+    try:
+        with well_formed():
+            texts = rendered(document)
+    except UsageError as error:
+        yield f"card and report cannot be made again: {error}"
+        texts = {}
+    wrote, own = document["versions"].get("pasearch"), versions()["pasearch"]
+    told = f" It was written by pasearch {shown(wrote)}, and this is {own}: verify it with that "
+    other = "" if wrote == own else f"{told}version."
+    for name, text in texts.items():
+        if contents[name] is not None and contents[name] != text.encode():
+            yield f"{name} is not what result.json gives.{other}"
     weights = contents[model]
     if document["model"]["sha256"] != listed.get(model):
         yield "model.sha256 and files do not agree."
     if weights is not None:
         yield from _of_model(document, weights, plan)
-
-
-def _content(file: Path) -> bytes | None:
-    """Return the content of a plain file that is not too large."""
-    try:
-        about = file.lstat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size > results.MOST_MODEL:
-            return None
-        return read_bytes(file, "a file of a run", most=results.MOST_MODEL, follow=False)
-    except (OSError, UsageError):
-        return None
-
-
-def _of_texts(contents: dict[str, bytes | None], document: Document) -> list[str]:
-    """Make card and report again, and compare them byte for byte."""
-    try:
-        with well_formed():
-            texts = rendered(document)
-    except UsageError as error:
-        return [f"card and report cannot be made again: {error}"]
-    wrote, own = document["versions"].get("pasearch"), versions()["pasearch"]
-    told = f" It was written by pasearch {shown(wrote)}, and this is {own}: verify it with that "
-    other = "" if wrote == own else f"{told}version."
-    return [
-        f"{name} is not what result.json gives.{other}"
-        for name, text in texts.items()
-        if contents[name] is not None and contents[name] != text.encode()
-    ]
 
 
 def _of_model(document: Document, weights: bytes, plan: Plan | FeaturePlan | None) -> list[str]:
