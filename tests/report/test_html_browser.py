@@ -50,6 +50,9 @@ for (const frame of [...left]) frame.onload = () => {
       return each.querySelector("svg.network")?.getBoundingClientRect().height || 0;
     }).reduce((one, other) => Math.max(one, other), 0),
     unfolded: sticking().length,
+    hidden: [...page.querySelectorAll("td.pick")].filter(each =>
+      each.getBoundingClientRect().right > view.innerWidth || each.scrollWidth > each.clientWidth
+    ).length,
   };
   every[frame.width] = found;
   left.delete(frame);
@@ -277,6 +280,23 @@ def test_a_page_with_a_table_of_counts_is_short_and_fits(
         assert found["wide"] == []
         assert found["unfolded"] == 0
     assert wide["height"] <= TALLEST
+
+
+def test_the_models_to_take_are_on_the_screen_of_a_phone(tmp_path: Path):
+    names = ["linear+columns:" + ",".join(f"column_{place}" for place in range(8)), "fcn"]
+    page = crossover_html({
+        "data": "people", "n": 900, "delta": 1e-4, "metric": "1 - accuracy", "repeats": 2,
+        "epsilons": [0.5, 4.0], "best": names, "taken": names, "sentence": "", "assumes": "",
+        "models": [
+            {"name": name, "parameters": 9, "error": [0.2, 0.1], "half_width": [0.1, 0.1],
+             "error_without_privacy": 0.1, "cost_of_privacy": [0.1, 0.0]} for name in names
+        ],
+        "crossovers": [],
+    })  # fmt: skip
+    assert page.count('<td class="pick">') == 6
+    broken = page.replace("white-space: normal; ", "")
+    assert measured(tmp_path, broken, [390])[0]["hidden"] > 0
+    assert measured(tmp_path, page, [390])[0]["hidden"] == 0
 
 
 def test_a_page_that_is_too_wide_is_seen(tmp_path: Path):
