@@ -26,7 +26,7 @@ notebooks.LOADERS.update(
 
 if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget
-    from pasearch.api.advise import advise
+    from pasearch.api.advise import Advice, advise
     from pasearch.api.compare import compare_workflows
     from pasearch.api.crossover import measure_crossover
     from pasearch.api.features import plan_feature_selection, select_features
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pasearch.api.resume import resume
     from pasearch.api.search import plan_architecture_search, search_architecture
     from pasearch.api.train import plan_training, train
-    from pasearch.crossover.advice import Advice
     from pasearch.crossover.report import CrossoverReport
     from pasearch.crossover.workflows import Comparison
     from pasearch.data.tables import TableSchema as Schema
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from pasearch.verification.verify import verify
 
 _HOME = {
-    "Advice": "pasearch.crossover.advice",
+    "Advice": "pasearch.api.advise",
     "PAFS": "pasearch.sklearn_api.selectors",
     "Budget": "pasearch.accounting.budget",
     "BudgetError": "pasearch.errors",

@@ -1,18 +1,29 @@
 """Advice before a run: Bao et al.'s flowchart, answered from public numbers alone.
 
-    a request -> the plan that `pasearch plan arch` would print -> facts -> a branch a question
+    request -> the plan that `pasearch plan arch` would print -> facts -> one branch per question
+
+    no signal           ->  pasearch plan arch ...      nothing is spent: see what it would be
+    poor estimates      ->  pasearch check ...          a schema to edit into public knowledge
+    many columns        ->  pasearch features ...
+    otherwise           ->  pasearch arch ...           on public data first, if there are any
+
+The questions, their answers and the evidence are the table `advice.toml`: a figure of ours with
+the file that contains it, and the statement of the paper. If these differ, the branch states it.
 
 What is read of the data is their form (names, shapes, types) and the number of records, as for a
 plan; of public data, if they are named, all that is needed to compare their form.
 
 Cost: none.
 
-Source: Bao et al., Fig. 11, sections V-C, VI-E and VII; docs/rules.md, rule 13.
+Source: Bao et al., Fig. 11 (a picture: what it distils is in sections V-C, VI-E and VII);
+docs/guide.md has the rules for a reader; docs/rules.md, rule 13.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,22 +32,424 @@ from pasearch.accounting.budget import Budget
 from pasearch.api.request import DATA_OPTIONS, SearchRequest
 from pasearch.api.resolve import dataset_of, public_data
 from pasearch.api.search import prepared
-from pasearch.cautions import LEAST_SIGNAL, mostly_noise, rare_categories
-from pasearch.crossover.advice import Advice, Facts, Weakest, advised
-from pasearch.crossover.forecast import Own, forecast, plain_name
+from pasearch.cautions import LEAST_SIGNAL, LITTLE_SIGNAL, mostly_noise, rare_categories
+from pasearch.crossover.forecast import Own, forecast, plain_name, range_words
 from pasearch.data.front_ends import Raw
 from pasearch.errors import UsageError
-from pasearch.features.auto import columns_of
+from pasearch.features.auto import MANY, columns_of
+from pasearch.files import read_toml
 from pasearch.planning import planned_form
-from pasearch.spaces.portfolio import Study, features_of, kind_of, signal_of, study_for
+from pasearch.spaces.portfolio import features_of, kind_of, signal_of, study_for
 from pasearch.training.metrics import usual_metric
 
 if TYPE_CHECKING:
     from pasearch.search.plan import Plan
-    from pasearch.spaces.candidate import Candidate
 
-ROUND = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Epsilons that are tried where the signal is too small."""
+STUDY = "pasearch/spaces/portfolio/portfolio-1.json"
+"""The study on public data (benchmarks/portfolio), as it is shipped."""
+
+FROZEN_CNN, FROZEN_FCN = 0.6, 1.4
+"""Below which epsilon random weights training wins on MNIST in the paper (Fig. 10)."""
+
+ONE_HOT = 0.05
+"""From which epsilon on one-hot categories pay on Adult (Table XVI, and ours)."""
+
+EPSILONS_TRIED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Epsilons that are tried if the signal is too small."""
+
+MAX_ALTERNATIVES = 2
+
+AGREEMENTS = ("yes", "no", "in part", "not measured by us", "the paper does not say")
+"""Whether what we measured agrees with what the paper says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What was measured, or what a paper says.
+
+    Args:
+        says: In a sentence or two, with its figures.
+        where: The file of this project with the figures; or the paper's section or table.
+    """
+
+    says: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """One question of the guide, answered for the data at hand.
+
+    Args:
+        name: One word, the same in every version.
+        question: In plain words.
+        answer: Yes, no or what, with its numbers.
+        advice: What to do, in a sentence or two.
+        ours: What we measured.
+        paper: What Bao et al. say.
+        agree: One of `AGREEMENTS`.
+        because: Why, if they do not agree, or what the agreement leaves open.
+    """
+
+    name: str
+    question: str
+    answer: str
+    advice: str
+    ours: tuple[Evidence, ...]
+    paper: Evidence
+    agree: str
+    because: str = ""
+
+
+_TABLE = read_toml(Path(__file__).with_name("advice.toml"))
+TABLE: list[dict[str, Any]] = _TABLE["question"]
+OURS = {about: Evidence(**each) for about, each in _TABLE["ours"].items()}
+"""Measurements of ours, by subject."""
+PAPER = {each["name"]: Evidence(**each["paper"]) for each in TABLE}
+"""Statements of Bao et al., by question."""
+QUESTIONS: dict[str, str] = {each["name"]: each["text"] for each in TABLE}
+"""All questions in the order in which they are asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that advice may depend on: public numbers, none of which is a value of a record.
+
+    Args:
+        name: Name of the data.
+        form: Form of a record and the target, in words.
+        kind: Kind of data in the study on public data: table, regression, arrays, image or photo.
+        epsilon: Epsilon of the whole run.
+        delta: Delta of the whole run.
+        records: Number of records.
+        outputs: Number of classes; 1 for a numeric target. If the classes are not declared, the
+            largest number that would be estimated privately.
+        known: Whether the classes, or a numeric target, are declared.
+        signal: Signal-to-noise ratio of the planned training, per class.
+        enough: Smallest epsilon of `EPSILONS_TRIED` with enough signal; the run's own if it has
+            enough; None if none has.
+        columns: Number of columns, or of numbers of a record, to choose from.
+        pixels: Whether records are images, or have more than one axis.
+        table: Whether records are rows of a table.
+        undeclared: Names of what is estimated privately: columns, bounds, classes.
+        poor: Whether it would be estimated from too few records to find much.
+        public: Name of public data of the same form; None: none were named.
+        metric: Metric of the run; None: the default one.
+        default: Planned model, in words.
+        front: Front end of the planned model, in words; empty if there is none.
+        hidden: Number of its hidden layers.
+        rate: Learning rate.
+        batch: Expected number of records per step.
+        slots: Number of training records.
+        steps: Number of training steps.
+        compares: Whether the plan compares candidates.
+        why: Reason that the plan gives for that.
+        outside: How this training differs from all on public data; empty if it does not.
+        weakest: Training with the weakest signal on public data of this kind, in words.
+        reached: Models of the study with their mean accuracy at this signal, in words.
+        forecast: Result of `crossover.forecast`; None if nothing similar was measured.
+    """
+
+    name: str
+    form: str
+    kind: str
+    epsilon: float
+    delta: float
+    records: int
+    outputs: int
+    known: bool
+    signal: float
+    enough: float | None
+    columns: int
+    pixels: bool
+    table: bool
+    undeclared: tuple[str, ...]
+    poor: bool
+    public: str | None
+    metric: str | None
+    default: str
+    front: str
+    hidden: int
+    rate: float
+    batch: float
+    slots: int
+    steps: int
+    compares: bool
+    why: str
+    outside: str
+    weakest: str
+    reached: str
+    forecast: dict[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def learns(self) -> bool:
+        """Whether the signal is large enough to learn anything."""
+        return self.signal >= LEAST_SIGNAL
+
+    @property
+    def of_numbers(self) -> bool:
+        """Whether a number is predicted."""
+        return self.kind == "regression"
+
+    @property
+    def many_columns(self) -> bool:
+        """Whether most columns are expected to tell nothing, so that a few are chosen."""
+        return self.columns >= MANY and not self.pixels
+
+    def terms(self) -> dict[str, Any]:
+        """Return the conditions of `advice.toml`, and the words that it has in braces."""
+        found = self.forecast or {"crossings": (), "models": (), "epsilons": ()}
+        sizes = {each["name"]: each["parameters"] for each in found["models"]}
+        rises = [sizes[each["before"]] < sizes[each["after"]] for each in found["crossings"]]
+        low, two = self.epsilon < FROZEN_FCN, self.outputs == 2 and self.known
+        images = self.kind in ("image", "photo")
+        sets = found.get("data_sets")
+        first = ", ".join(self.undeclared[:5]) + (", ..." if len(self.undeclared) > 5 else "")
+        conditions = {
+            "many columns": self.many_columns,
+            "undeclared columns": self.table and bool(self.undeclared),
+            "table at a low epsilon": self.table and self.epsilon < ONE_HOT,
+            "no forecast": self.forecast is None,
+            "no crossing": not rises,
+            "larger above": all(rises),
+            "larger above and below": any(rises),
+            "linear": not self.hidden,
+            "linear at a low epsilon": not self.hidden and low,
+            "low epsilon": low,
+            "parts": self.batch < self.slots,
+            "scored for rare classes": not self.of_numbers
+            and self.metric in ("balanced-accuracy", "auc"),
+            "classes": not self.of_numbers,
+        }
+        return {
+            **{each.name: getattr(self, each.name) for each in fields(self)},
+            **conditions,
+            "learns": self.learns,
+            "least": LEAST_SIGNAL,
+            "many": MANY,
+            "one hot": ONE_HOT,
+            "frozen": FROZEN_FCN,
+            "level": level(self.signal),
+            "ratio": "signal-to-noise" + ("" if self.of_numbers else " per class"),
+            "counted": ""
+            if self.known
+            else f"; the classes are not declared, so {self.outputs} count",
+            "more_signal": "" if self.learns else more_signal(self),
+            "search evidence": "backbones" if images else "a private search",
+            "open": len(self.undeclared),
+            "first open": first,
+            "few": ", and from too few records to find much" if self.poor else "",
+            "beyond": f". Of the networks: {self.outside}" if self.outside else "",
+            "unknown": self.outside
+            or "too few epsilons, or another metric, were measured at this number of records",
+            "data sets": "one public data set" if sets == 1 else f"{sets} public data sets",
+            "forecast": found.get("sentence"),
+            "ranges": "".join(
+                f" The change at epsilon {each['epsilon']:.2g} is "
+                f"{range_words(each, found['epsilons'])}."
+                for each in found["crossings"]
+            ),
+            "frozen kinds": "networks of either kind"
+            if self.epsilon < FROZEN_CNN
+            else "fully connected ones",
+            "threshold": " The threshold between the two classes is then moved privately."
+            if two
+            else "",
+        }
+
+
+def branches(facts: Facts) -> tuple[Branch, ...]:
+    """Answer every question that has a meaning for the data.
+
+    Args:
+        facts: Public numbers alone.
+
+    Cost: none.
+
+    Source: with each row of `advice.toml`.
+    """
+    terms, found = facts.terms(), []
+    for each in TABLE:
+        cases = (case for case in each["case"] if "when" not in case or terms[case["when"]])
+        if (case := next(cases, None)) is None:
+            continue
+        row = each | case
+        says = [OURS[about.format_map(terms)] for about in row["ours"]]
+        if "study" in row:
+            says.append(Evidence(says=row["study"].format_map(terms), where=STUDY))
+        found.append(
+            Branch(
+                name=each["name"],
+                question=each["text"],
+                answer=row["answer"].format_map(terms),
+                advice=row["advice"].format_map(terms),
+                ours=tuple(says),
+                paper=PAPER[each["name"]],
+                agree=row["agree"],
+                because=row["because"],
+            )
+        )
+    return tuple(found)
+
+
+def level(signal: float) -> str:
+    """Return a signal in figures: 4.56, or 1,234.
+
+    >>> level(4.5678), level(1234.5)
+    ('4.57', '1,234')
+    """
+    return f"{signal:,.0f}" if signal >= 100 else f"{signal:.3g}"
+
+
+def more_signal(facts: Facts) -> str:
+    """Return what would make the signal large enough: a sentence."""
+    records = math.ceil(facts.records * LEAST_SIGNAL / facts.signal)
+    ways = [f"collect records (about {float(f'{records:.2g}'):,.0f} instead of {facts.records:,})"]
+    if facts.enough is not None:
+        ways.append(f"allow a larger epsilon (about {facts.enough:g})")
+    merged = int(facts.signal * facts.outputs / LEAST_SIGNAL)
+    if facts.known and merged >= 2:
+        ways.append(f"merge classes (into {merged} at most)")
+    if not facts.known:
+        two = level(facts.signal * facts.outputs / 2)
+        ways.insert(0, f"declare the classes (of two, the signal is {two} each)")
+    return f"Do not train yet: {', or '.join(ways)}."
+
+
+CHECK = "check"
+"""The curator's own command: what it prints is private."""
+
+FUNCTIONS = {
+    "arch": "search_architecture",
+    "features": "select_features",
+    "plan arch": "plan_architecture_search",
+    "crossover": "measure_crossover",
+    CHECK: "pasearch.curator.check.check_table",
+}
+"""What does a command's work in Python."""
+
+CHECK_OPTIONS = ("schema", "target", "quotes", "columns", "separator")
+"""Options of `pasearch check` that describe the data."""
+
+INSTEAD_OF_LISTS = {
+    "labels": "declare the classes of a table in a schema (`schema=`)",
+    "classes": "leave them out, so that they are estimated privately",
+    "columns": "name a .txt file with one column on a line",
+}
+"""Options that may be lists, and what to do on the command line if a comma is in an element."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command to copy, and when to run it.
+
+    Args:
+        task: Its words behind `pasearch`.
+        data: A name or path; None: the data were handed over in memory.
+        models: Models of a comparison.
+        options: (name as in Python, value); epsilon and delta are the budget's.
+        why: Reason to run it, in a sentence.
+    """
+
+    task: str
+    data: str | None
+    options: tuple[tuple[str, Any], ...] = ()
+    models: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def call(self) -> str:
+        """As a call in Python; data that were handed over in memory are called `data` there."""
+        given = dict(self.options)
+        if self.task == CHECK:
+            given = {name: given[name] for name in CHECK_OPTIONS[1:] if name in given}
+        budget = {name: given.pop(name) for name in ("epsilon", "delta") if name in given}
+        said = [f"{name}={value!r}" for name, value in given.items()]
+        if budget:
+            inside = ", ".join(f"{name}={value!r}" for name, value in budget.items())
+            said.insert(0, f"budget=Budget({inside})")
+        data = "data" if self.data is None else repr(self.data)
+        models = [repr(list(self.models))] if self.models else []
+        return f"{FUNCTIONS[self.task]}({', '.join([data, *models, *said])})"
+
+
+Line = Callable[[Command], str]
+
+
+def called(command: Command) -> str:
+    """Return a command as a call in Python."""
+    return command.call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What to do with data of a form, at a budget, before anything is read or charged.
+
+    Args:
+        data: What the data are called.
+        epsilon: Of the whole run.
+        delta: Of the whole run.
+        records: Their number.
+        summary: Four sentences: the data, the signal, the model, the search.
+        command: The one to run.
+        alternatives: Others, at most two.
+        branches: Every question of the guide, answered.
+        warnings: What the plan of the run warns of.
+    """
+
+    data: str
+    epsilon: float
+    delta: float
+    records: int
+    summary: tuple[str, ...]
+    command: Command
+    alternatives: tuple[Command, ...]
+    branches: tuple[Branch, ...]
+    warnings: tuple[str, ...] = ()
+
+    def branch(self, name: str) -> Branch:
+        """Return the branch of a name, as in `api.advise.QUESTIONS`; KeyError without one."""
+        return {each.name: each for each in self.branches}[name]
+
+    def text(self, line: Line = called, *, whole: bool = True) -> str:
+        """Return it for a terminal: five lines that sum it up, other commands, then every question.
+
+        Args:
+            line: From a command to how it is written.
+            whole: Whether the questions are answered too, each with its evidence.
+        """
+        lines = [*self.summary, f"    {line(self.command)}", "", f"Why: {self.command.why}"]
+        for each in self.alternatives:
+            lines += [f"Or: {each.why}", f"    {line(each)}"]
+        lines += [f"Warning: {each}" for each in self.warnings]
+        for number, branch in enumerate(self.branches if whole else (), 1):
+            lines += [
+                "",
+                f"{number}. {branch.question}",
+                f"Answer  {_ended(branch.answer)}",
+                f"Advice  {_ended(branch.advice)}",
+                *(f"Ours    {each.says} [{each.where}]" for each in branch.ours),
+                f"Paper   {branch.paper.says} [{branch.paper.where}]",
+                f"Agree   {_ended(f'{branch.agree}: {branch.because}')}",
+            ]
+        return "\n".join(lines)
+
+    def to_json(self, line: Line = called) -> dict[str, Any]:
+        """Return plain values; `line` as of `text`."""
+        values = {name: getattr(self, name) for name in ("data", "epsilon", "delta", "records")}
+        return {
+            **values,
+            "summary": list(self.summary),
+            "command": line(self.command),
+            "why": self.command.why,
+            "alternatives": [{"command": line(e), "why": e.why} for e in self.alternatives],
+            "branches": [asdict(each) for each in self.branches],
+            "warnings": list(self.warnings),
+        }
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def advise(
@@ -58,8 +471,8 @@ def advise(
         delta: Of the whole run; None: the power of ten below 1/n.
         public: Public data of the same form, a name or a path; they are read.
         options: What the data are: schema, target, quotes, columns, separator, regression, labels,
-            metric, bounds, classes, image_side, grey, max_categories, split, data_root; as of
-            `search_architecture`.
+            metric, bounds, classes, image_side, grey, max_categories, split, data_root, download;
+            as of `search_architecture`.
 
     Returns:
         Advice: A summary, the one command to run, and a branch a question.
@@ -70,7 +483,7 @@ def advise(
 
     Cost: none: nothing private is read.
 
-    Source: Bao et al., Fig. 11; `crossover.advice` names a source with every rule.
+    Source: Bao et al., Fig. 11; `api/advice.toml` names a source with every answer.
     """
     if unknown := sorted(set(options) - set(DATA_OPTIONS)):
         raise UsageError(
@@ -84,36 +497,41 @@ def advise(
         request = replace(request, strategy="fixed")  # the search is made on the public data
     plan = prepared(request, dataset).plan
     facts = _facts(plan, request, None if public is None else Path(str(public)).name)
-    said = {"epsilon": epsilon, "delta": delta, "public": public}
-    said |= {name: value for name, value in options.items() if _is_said(name, value)}
-    for name in ("columns", "labels", "classes"):
-        if not isinstance(said.get(name), str | Path | Integral | None):
-            said[name] = ",".join(map(str, said[name]))
-    return advised(
-        facts,
-        data=str(data) if isinstance(data, (str, Path)) else None,
-        said={n: str(v) if isinstance(v, Path) else v for n, v in said.items() if v is not None},
-        warnings=_warnings(plan),
+    given: dict[str, Any] = {"epsilon": epsilon, "delta": delta}
+    for name, value in options.items():
+        if name in INSTEAD_OF_LISTS and not isinstance(value, str | Path | Integral | None):
+            value = [getattr(each, "tolist", lambda each=each: each)() for each in value]
+        if value is not None and value != SearchRequest.__dataclass_fields__[name].default:
+            given[name] = str(value) if isinstance(value, Path) else value
+    command, *others = _commands(
+        facts, str(data) if isinstance(data, (str, Path)) else None, given,
+        None if public is None else str(public),
+    )  # fmt: skip
+    # A weak signal has a branch of its own.
+    weak = mostly_noise(plan.final_mu or plan.trial_mu, plan.split.train, facts.outputs)
+    with_comma = [
+        f"An element of `{name}=` contains a comma, so that only Python can pass it. On the "
+        f"command line, {instead}."
+        for name, instead in INSTEAD_OF_LISTS.items()
+        if isinstance(given.get(name), list) and any("," in str(each) for each in given[name])
+    ]
+    return Advice(
+        data=facts.name,
+        epsilon=facts.epsilon,
+        delta=facts.delta,
+        records=facts.records,
+        summary=_summary(facts),
+        command=command,
+        alternatives=tuple(others[:MAX_ALTERNATIVES]),
+        branches=branches(facts),
+        warnings=(*(each for each in plan.warnings if each not in weak), *with_comma),
     )
 
 
-def _is_said(name: str, value: Any) -> bool:
-    """Return whether an option is other than what is taken without it."""
-    usual = SearchRequest.__dataclass_fields__[name].default
-    return value is not None and value != usual
-
-
-def _warnings(plan: Plan) -> tuple[str, ...]:
-    """Return the plan's warnings, without that of a weak signal, which has a branch of its own."""
-    classes = planned_form(plan.schema, plan.most)[1]
-    weak = mostly_noise(plan.final_mu or plan.trial_mu, plan.split.train, classes)
-    return tuple(each for each in plan.warnings if each not in weak)
-
-
 def _facts(plan: Plan, request: SearchRequest, public: str | None) -> Facts:
-    """Return what the rules of the advice may depend on."""
-    schema = plan.schema
-    outputs = planned_form(schema, plan.most)[1]
+    """Collect what the advice may depend on from a plan."""
+    schema, epsilon = plan.schema, plan.budget.epsilon
+    shape, outputs = planned_form(schema, plan.most)
     mu = plan.final_mu or plan.trial_mu
     assert mu is not None
     default = plan.space.candidate(plan.space.fixed())
@@ -122,63 +540,142 @@ def _facts(plan: Plan, request: SearchRequest, public: str | None) -> Facts:
     outside = study.outside(signal, outputs, features_of(schema))
     recipe = plan.final_recipe(default) if plan.retrained else plan.trial_recipe(default)
     usual = plan.scored_by is usual_metric(schema.regression)
-    found = _forecast(plan, default, mu, outputs) if usual and not outside else None
+    found = None
+    if usual and not outside:
+        own = Own(
+            epsilon=epsilon, delta=plan.delta, mu=mu, slots=plan.kept_slots, score=None, error=0.0
+        )
+        found = forecast(schema, plan.name, own, default, outputs, plan.space.contains)
+    enough = epsilon if mu * plan.kept_slots >= LEAST_SIGNAL * outputs else None
+    if enough is None:
+        factors = tuple(each / epsilon for each in EPSILONS_TRIED if each > epsilon)
+        for each in plan.alternatives(default, factors):
+            other = each["signal_to_noise"]
+            if other is not None and other >= LEAST_SIGNAL * outputs:
+                enough = float(f"{each['epsilon']:.3g}")
+                break
+    weakest = min(study.signals, key=lambda each: float(study.signals[each][0]))
+    guess, classes = "", study.classes.get(weakest, 0)
+    if study.kind != "regression" and classes:
+        guess = f", guessing {_share(1 / classes)}"
+    means = study.at(signal).mean(axis=0)
+    sizes = [each.parameters(shape, outputs)[0] for each in study.entries]
+    order = sorted(range(len(sizes)), key=lambda place: (sizes[place], place))
     return Facts(
-        name=plan.name, form=schema.describe(), kind=kind_of(schema),
-        epsilon=plan.budget.epsilon, delta=plan.delta, records=plan.split.n, outputs=outputs,
-        known=bool(schema.outputs), signal=10**signal, enough=_enough(plan, default, outputs, mu),
-        columns=columns_of(schema), pixels=len(schema.widest_shape(2)) > 1,
-        table=schema.to_json()["kind"] == "table", undeclared=schema.undeclared,
-        poor=bool(rare_categories(plan.schema_estimate, plan.split)), public=public,
-        metric=request.metric, default=plain_name(default),
+        name=plan.name, form=schema.describe(), kind=kind_of(schema), epsilon=epsilon,
+        delta=plan.delta, records=plan.split.n, outputs=outputs, known=bool(schema.outputs),
+        signal=10**signal, enough=enough, columns=columns_of(schema),
+        pixels=len(schema.widest_shape(2)) > 1, table=schema.to_json()["kind"] == "table",
+        undeclared=schema.undeclared, poor=bool(rare_categories(plan.schema_estimate, plan.split)),
+        public=public, metric=request.metric, default=plain_name(default),
         front="" if isinstance(default.front_end, Raw) else default.front_end.words(),
         hidden=len(default.architecture.layers), rate=recipe.learning_rate or 0.0,
         batch=recipe.expected_batch_size, slots=plan.kept_slots, steps=recipe.steps,
         compares=plan.strategy.scored, why="" if plan.auto is None else plan.auto["why"],
-        outside=outside, weakest=_weakest(study), reached=_reached(study, plan, signal, outputs),
+        outside=outside,
+        weakest=f"{10 ** float(study.signals[weakest][0]):.2g} ({weakest}): the best model has "
+        f"{_share(float(study.accuracy[weakest][:, 0].max()))}{guess}",
+        reached=", ".join(
+            f"{plain_name(study.entries[place])} {_share(float(means[place]))}" for place in order
+        ),
         forecast=found,
     )  # fmt: skip
 
 
-def _forecast(plan: Plan, default: Candidate, mu: float, outputs: int) -> dict[str, Any] | None:
-    own = Own(
-        epsilon=plan.budget.epsilon, delta=plan.delta, mu=mu, slots=plan.kept_slots, score=None,
-        error=0.0,
-    )  # fmt: skip
-    return forecast(plan.schema, plan.name, own, default, outputs, plan.space.contains)
+def _share(value: float) -> str:
+    """Return a fraction as the tables have it: .913."""
+    return f"{value:.3f}".removeprefix("0")
 
 
-def _enough(plan: Plan, default: Candidate, outputs: int, mu: float) -> float | None:
-    """Return the least round epsilon whose signal is large enough; the run's own if it is."""
-    epsilon = plan.budget.epsilon
-    if mu * plan.kept_slots >= LEAST_SIGNAL * outputs:
-        return epsilon
-    factors = tuple(each / epsilon for each in ROUND if each > epsilon)
-    for each in plan.alternatives(default, factors):
-        signal = each["signal_to_noise"]
-        if signal is not None and signal >= LEAST_SIGNAL * outputs:
-            return float(f"{each['epsilon']:.3g}")
-    return None
-
-
-def _weakest(study: Study) -> Weakest:
-    """Return the training with the weakest signal in a study."""
-    name = min(study.signals, key=lambda each: float(study.signals[each][0]))
-    classes = study.classes.get(name, 0)
-    return Weakest(
-        data=name,
-        signal=10 ** float(study.signals[name][0]),
-        accuracy=float(study.accuracy[name][:, 0].max()),
-        guessing=None if study.kind == "regression" or not classes else 1 / classes,
+def _summary(facts: Facts) -> tuple[str, ...]:
+    """Return the data, the signal, the model and the search, a line each."""
+    per = "" if facts.of_numbers else " per class"
+    enough = "Little to learn from: more records, or a larger epsilon, would give far more."
+    if facts.signal >= LITTLE_SIGNAL:
+        enough = "Enough to learn from."
+    if not facts.learns:
+        enough = more_signal(facts)
+    told = "Not measured on public data." if facts.forecast is None else facts.forecast["sentence"]
+    model = f"{facts.default}. {told}"
+    search = "one training, no other candidate"
+    if facts.compares:
+        search = "look at other candidates too"
+    if facts.public is not None:
+        search = f"on {facts.public}, for nothing; then one training"
+    if facts.many_columns:
+        model, search = "a linear model of a few columns.", f"which of {facts.columns:,} columns"
+    return (
+        f"Data: {facts.name}, {facts.records:,} records, {facts.form}; epsilon {facts.epsilon:g}, "
+        f"delta {facts.delta:g}. No value was read, nothing is charged.",
+        f"Signal-to-noise: {level(facts.signal)}{per} (below {LEAST_SIGNAL:g} a model guesses). "
+        f"{enough}",
+        f"Model: {model}",
+        f"Search: {search}.",
     )
 
 
-def _reached(
-    study: Study, plan: Plan, signal: float, outputs: int
-) -> tuple[tuple[str, float], ...]:
-    """Return (model, mean accuracy at a signal) of a study, the smallest model first."""
-    shape = planned_form(plan.schema, plan.most)[0]
-    means = study.at(signal).mean(axis=0)
-    sizes = [each.parameters(shape, outputs)[0] for each in study.entries]
-    order = sorted(range(len(sizes)), key=lambda place: (sizes[place], place))
-    return tuple((plain_name(study.entries[place]), float(means[place])) for place in order)
+def _commands(
+    facts: Facts, data: str | None, given: Mapping[str, Any], public: str | None
+) -> list[Command]:
+    """Return the command to run, then others, the most useful first.
+
+    Args:
+        facts: Public numbers alone.
+        data: Name or path of the data; None: they were handed over in memory.
+        given: Epsilon, delta and the options of the data that are not the defaults.
+        public: Name or path of public data.
+    """
+
+    def of(task: str, why: str, **more: Any) -> Command:
+        options = {**given, **more}
+        chosen = tuple((name, value) for name, value in options.items() if value is not None)
+        return Command(task=task, data=data, options=chosen, why=why)
+
+    searched = {} if public is None else {"search_on": public}
+    why = "it trains the model above under this budget."
+    if public is not None:
+        why = "it searches on the public data and trains once, privately."
+    first = [of("arch", why, **searched)]
+    if facts.many_columns:
+        named = {"method": "top", **searched} if searched else {}
+        why = "it chooses columns and trains on them under this budget."
+        first.insert(0, of("features", why, **named))
+    if not facts.learns:
+        first = [
+            of(
+                "plan arch",
+                "it prints what a run would release; nothing is read or spent. Train when the "
+                "signal is large enough.",
+                epsilon=facts.enough or facts.epsilon,
+            )
+        ]
+    checks, others = [], []
+    if facts.table and facts.undeclared and data is not None:
+        told = tuple((name, value) for name, value in given.items() if name in CHECK_OPTIONS)
+        proposed = ("propose", Path(data).with_suffix(".toml").name)
+        why = (
+            "it proposes a schema, for you alone: edit it into what is publicly known, and give it "
+            "as `schema=`."
+        )
+        checks = [Command(task=CHECK, data=data, options=(*told, proposed), why=why)]
+    if public is not None:
+        told = tuple((name, value) for name, value in given.items() if name in DATA_OPTIONS)
+        frozen = ("fcn+rwt",) if facts.hidden and facts.epsilon < FROZEN_FCN else ()
+        others.append(
+            Command(
+                task="crossover",
+                data=data,
+                models=("linear", "fcn", *frozen),
+                options=(*told, ("proxy", public)),
+                why="it measures simple against complex on the public data, at your number of "
+                "records; nothing is charged.",
+            )
+        )
+    two = facts.outputs == 2 and facts.known and facts.metric is None
+    if facts.learns and two and not facts.many_columns:
+        others.append(
+            of("arch", "if some classes are rare.", metric="balanced-accuracy", **searched)
+        )
+    if facts.learns:
+        others.append(of("plan arch", "to see the price first; nothing is read or spent."))
+    return [*checks, *first, *others] if facts.poor else [*first, *checks, *others]

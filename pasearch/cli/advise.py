@@ -14,7 +14,7 @@ from pasearch.cli.options import Data, Delta, flag_of, takes_options, with_flags
 from pasearch.shown import shown
 
 if TYPE_CHECKING:
-    from pasearch.crossover.advice import Command
+    from pasearch.api.advise import Command
 
 
 @app.command()
@@ -54,12 +54,18 @@ def advise(
 
 
 def shell(command: Command) -> str:
-    """Return a command as a line of a shell, to copy."""
+    """Return a command as a line of a shell, to copy.
+
+    A list of which an element contains a comma has no form there and is left out.
+    """
     words = ["pasearch", *command.task.split(), str(command.data), *command.models]
     for name, value in command.options:
         flag = flag_of(name)
         if isinstance(value, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif isinstance(value, list):
+            parts = [str(each) for each in value]
+            words += [] if any("," in each for each in parts) else [f"{flag}={','.join(parts)}"]
         else:
             values = value if isinstance(value, tuple) else (value,)
             words += [flag, *(_number(each) for each in values)]
