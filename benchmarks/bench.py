@@ -41,9 +41,8 @@ from pasearch.runs.keys import Keys
 from pasearch.shown import duration
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.cost import Cost, cost, planned_seconds
-from pasearch.spaces.families import NAMED
 from pasearch.spaces.layers import Shape
-from pasearch.spaces.space import Space, space
+from pasearch.spaces.space import NAMED, Space, space
 from pasearch.training import linear_backend
 from pasearch.training.recipe import Recipe, default_recipe
 from pasearch.training.trainer import Training

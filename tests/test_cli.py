@@ -408,7 +408,7 @@ class TestProcess:
 @pytest.mark.unit
 def test_a_ctrl_c_that_is_swallowed_is_asked_for_again(monkeypatch: pytest.MonkeyPatch):
     """As in a weak reference's callback, where Python drops what is raised."""
-    from pasearch.cli import interrupts
+    from pasearch.cli import tasks as interrupts
 
     def swallowed() -> None:
         with suppress(KeyboardInterrupt):

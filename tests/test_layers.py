@@ -283,7 +283,7 @@ READERS = {
         "search/weights.py", "search/population.py", "results.py", "data/backbones.py",
     },
     "Image.open": {"data/image_folder.py"},
-    "sqlite3.connect": {"runs/ledger.py", "runs/shared_ledger.py", "runs/stores.py"},
+    "sqlite3.connect": {"runs/ledger.py", "runs/shared_ledger.py", "runs/journal.py"},
     "pickle.load": set(),
     "pickle.loads": set(),
 }  # fmt: skip

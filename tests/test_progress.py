@@ -19,7 +19,8 @@ from pasearch.api.lifecycle import Prepared
 from pasearch.data import patches
 from pasearch.errors import UsageError
 from pasearch.progress import SECRET, SELDOM, Bar, Line, Progress, heard, told
-from pasearch.runs import loops, normals
+from pasearch.runs import normals
+from pasearch.runs import processor as loops
 from pasearch.training import linear_backend, settings
 
 STEPS = 4

@@ -30,15 +30,14 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from postgres_server import server  # noqa: E402
 
-from pasearch.runs.journal import Journal  # noqa: E402
+from pasearch.runs.journal import Journal, address_of  # noqa: E402
 from pasearch.runs.keys import Keys  # noqa: E402
-from pasearch.runs.stores import address_of  # noqa: E402
 
 SEAL = Keys.from_seed(1).stream("journal")
 TRIALS, PROCESSES = 40, 4
 WORKER = """
 import sys, time
-from pasearch.runs import stores
+from pasearch.runs import journal as stores
 from pasearch.errors import UsageError
 from pasearch.runs.journal import Journal
 from pasearch.runs.keys import Keys

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset
     from pasearch.progress import Progress
     from pasearch.runs.executors import Executor
-    from pasearch.runs.stores import Address
+    from pasearch.runs.journal import Address
     from pasearch.spaces.space import Space
 
     Data = str | Path | tuple[np.ndarray, np.ndarray] | Dataset
@@ -361,7 +361,7 @@ class TrainRequest(Request):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.storage is not None:
-            from pasearch.runs.stores import address_of
+            from pasearch.runs.journal import address_of
 
             # As an address: its password is not shown, and a resume may come from elsewhere.
             object.__setattr__(self, "storage", address_of(self.storage))

@@ -20,9 +20,8 @@ from pasearch.api.request import TrainRequest
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import read_json
 from pasearch.runs.folder import RunFolder
-from pasearch.runs.journal import Journal, MissingStudyError
+from pasearch.runs.journal import Address, Journal, MissingStudyError, address_of
 from pasearch.runs.keys import Stream
-from pasearch.runs.stores import Address, address_of
 
 KEPT = "study.json"
 """In `private/`: the name of the run's study, and where it is."""

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pasearch.api.request import FeatureRequest, Request, SearchRequest, TrainRequest
 from pasearch.cli.app import Json, Quiet, Run, Sign, Verbose, app, plan_app
-from pasearch.cli.interrupts import interruptible
 from pasearch.cli.options import Grouped, asks, with_flags, wrapped
-from pasearch.cli.paths import check_new_file, check_paths
-from pasearch.shown import epsilon_words, shown, shown_lines
+from pasearch.cli.paths import check_paths
+from pasearch.shown import epsilon_words, shown
 
 if TYPE_CHECKING:
     from pasearch.api.lifecycle import Prepared
@@ -46,6 +47,29 @@ TASKS: tuple[tuple[type[Request], str, str], ...] = (
     ),
 )
 """What each task is asked for, who does it, and its help."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C, and the signal that ends a process, raise KeyboardInterrupt within the block.
+
+    Python drops an exception that is raised while an object is being deleted (the callback of a
+    weak reference, say), and with it a Ctrl-C that arrives at that moment. So a run that has not
+    ended one second after the signal is asked again.
+    """
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        raise KeyboardInterrupt
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    before = {each: signal.signal(each, asked) for each in signals}
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @interruptible()
@@ -159,81 +183,6 @@ def resume(
     with interruptible():
         found = signed(finish(path, storage=storage, ray_address=ray_address, progress=progress))
     show_finished(found, as_json=as_json, quiet=quiet)
-
-
-@app.command()
-def recipes(
-    name: Annotated[str | None, typer.Argument(help="One recipe, as a file to change.")] = None,
-    as_json: Json = False,
-) -> None:
-    """List the recipes, what of them goes together, and why the rest does not; or show one."""
-    from pasearch.training.presets import PRESETS, preset_json, preset_toml
-    from pasearch.training.recipe import CONFLICTS
-
-    if name is not None:
-        typer.echo(json.dumps(preset_json(name), indent=2) if as_json else preset_toml(name))
-        return
-    if as_json:
-        table = {
-            name: {"about": each.about, "source": each.source} for name, each in PRESETS.items()
-        }
-        typer.echo(json.dumps({"recipes": table, "refused": list(CONFLICTS)}, indent=2))
-        return
-    width = max(map(len, PRESETS))
-    typer.echo(
-        "Recipes, for --recipe. `pasearch recipes NAME` shows one as a .toml to change, which "
-        "--recipe takes too.\n"
-    )
-    for name, each in PRESETS.items():
-        typer.echo(f"  {name:<{width}}  {each.about} [{each.source}]")
-    typer.echo("\nStages go together freely, but:\n")
-    for reason in CONFLICTS:
-        typer.echo(f"  - {reason}")
-
-
-@app.command()
-def check(
-    data: Annotated[Path, typer.Argument(help="A table: a .csv or the like, or a .parquet.")],
-    target: Annotated[
-        str | None, typer.Option("--target", help="Column to predict. [default: the last one]")
-    ] = None,
-    schema: Annotated[
-        Path | None, typer.Option("--schema", help="Declared columns, a .toml.")
-    ] = None,
-    quotes: Annotated[
-        bool, typer.Option("--quotes/--no-quotes", help="Whether quotation marks enclose cells.")
-    ] = True,
-    columns: Annotated[
-        str | None, typer.Option("--columns", help="Names of the columns, if there is no header.")
-    ] = None,
-    separator: Annotated[
-        str | None, typer.Option("--separator", help="What stands between two cells: ';', tab ...")
-    ] = None,
-    regression: Annotated[
-        bool, typer.Option("--regression", help="The target is a number, whatever it looks like.")
-    ] = False,
-    propose: Annotated[
-        Path | None, typer.Option("--propose", help="Write the proposed schema to a new .toml.")
-    ] = None,
-) -> None:
-    """For the curator: every problem with its row, and a schema to edit into public knowledge.
-
-    What it prints is private: it shows values, and no budget pays for it.
-    """
-    check_new_file(propose, "propose")
-    from pasearch.curator.check import check_table
-    from pasearch.data.tables import TableSchema
-    from pasearch.files import write_new
-
-    declared = None if schema is None else TableSchema.from_toml(schema)
-    report = check_table(
-        data, target, declared, quotes=quotes, columns=columns, separator=separator,
-        regression=regression,
-    )  # fmt: skip
-    typer.echo(wrapped(with_flags(shown_lines(report.text()))))
-    if propose is not None:
-        write_new(propose, report.toml())
-        typer.echo(f"Proposed schema: {shown(propose)}. Edit it into what is publicly known.")
 
 
 class _OneLine(logging.Formatter):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from pasearch.data.precision import full_precision
 from pasearch.data.threads import threads
-from pasearch.runs.team import Team
+from pasearch.runs.processor import Team
 
 PIECES, LARGE = (128, 32), 2**14
 """Records of a piece: a multiple of 32, as of a training's products (`training.one_step.EVEN`); the

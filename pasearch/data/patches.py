@@ -23,8 +23,7 @@ from torch.nn import functional
 
 from pasearch.data.scattering import group_normalised
 from pasearch.data.threads import threads
-from pasearch.runs.loops import loaded
-from pasearch.runs.team import Team
+from pasearch.runs.processor import Team, loaded
 
 SIDE = 6
 """Of a patch, pixels."""
@@ -156,7 +155,7 @@ def _edges(height: int, width: int) -> np.ndarray:
 
 @cache
 def loops() -> ModuleType | None:
-    """Load the loops and try them on public numbers: see `runs.loops`."""
+    """Load the loops and try them on public numbers: see `runs.processor`."""
 
     def agrees(code: ModuleType) -> bool:
         module = Patches(2)

@@ -18,7 +18,7 @@ from pasearch.report import wording
 from pasearch.report.facts import TRAINING, recipe_of
 from pasearch.results import FEATURES
 from pasearch.runs.cluster import Cluster
-from pasearch.runs.stores import STORES
+from pasearch.runs.journal import STORES
 from pasearch.shown import shown
 
 NOT_COVERED = [

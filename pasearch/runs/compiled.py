@@ -25,7 +25,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
-from pasearch.runs.loops import GROUP
+from pasearch.runs.processor import GROUP
 
 BY_COMPILED = 9 * 2.0**-22
 """How much a normal number errs at most, what its product with a and the sum add included."""

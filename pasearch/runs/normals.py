@@ -38,8 +38,7 @@ import numpy as np
 
 from pasearch import busy
 from pasearch.runs.keys import Stream, Words
-from pasearch.runs.loops import GROUP
-from pasearch.runs.team import Team
+from pasearch.runs.processor import GROUP, Team
 
 BLOCK = 2**16
 """Numbers that are worked on at once: their bits stay in a processor's cache."""

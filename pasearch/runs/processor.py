@@ -1,7 +1,9 @@
-"""Which instructions sums of floats are computed with here: their last bits differ with them.
+"""The processor: instructions, compiled loops and threads, which decide the last bits of sums.
 
-The same keys on another processor would meet another sum, so a run is bound to this, and the nodes
-of a cluster must agree in it.
+The same keys on another processor would meet another sum, so a run is bound to `processor`, and the
+nodes of a cluster must agree in it. Compiled loops are compared with other code on public numbers
+before anything is computed with them. Their threads are not those of torch, which wait busily
+between two sums and would take a processor from these.
 
 MKL, whose products torch takes, has two ways: the fastest kernel for the shape and the place of
 each matrix, or (`MKL_CBWR`) one whose roundings do not depend on the place. On processors of Intel
@@ -13,8 +15,16 @@ Source: docs/rules.md, rule 11. Proof: docs/guarantees/dp-sgd.md ("The number of
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
+
+from pasearch import busy
+from pasearch.errors import MachineError, system_words
 
 SETTINGS = ("ATEN_", "MKL_", "ONEDNN_", "DNNL_")
 """How the variables begin that choose them."""
@@ -51,3 +61,95 @@ def processor() -> list[str]:
         torch.__config__.show(),
         *(f"{name}={os.environ[name]}" for name in sorted(chosen)),
     ]
+
+
+# --- compiled loops ---
+
+GROUP = 32
+"""Pairs of normal numbers whose first members are adjacent, followed by their second members."""
+
+OFF = "NUMBA_DISABLE_JIT"
+"""What switches machine code off, if the environment has it."""
+
+
+def loaded(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
+    """Load loops and try them on public numbers; None where numba is missing or switched off.
+
+    Raises:
+        MachineError: They cannot be loaded, or find other sums. Torch's do not take over then: a
+            run that is resumed, or whose candidates are trained in several processes, has to have
+            the same sums everywhere.
+    """
+    if os.environ.get(OFF, "0") != "0" or importlib.util.find_spec("numba") is None:
+        return None
+    try:
+        with busy.at(busy.COMPILING):
+            code = importlib.import_module(module)
+            agreed = agrees(code)
+        if agreed:
+            return code
+        told = "It finds other numbers than torch."
+    except Exception as error:  # noqa: BLE001 - no room for its files, or damaged ones
+        told = system_words(error) or f"numba ended with {type(error).__name__}."
+    raise MachineError(
+        f"The machine code of pasearch cannot be used here. {told} If its files are "
+        "the reason, name a folder that can be written to in NUMBA_CACHE_DIR; then give the same "
+        f"command again, or resume the run. A new run with {OFF}=1 does without, more slowly."
+    )
+
+
+# --- threads ---
+
+
+class Team:
+    """So many threads, the caller's among them.
+
+    Args:
+        threads: 1 or more.
+    """
+
+    def __init__(self, threads: int):
+        self.threads = threads
+        self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
+
+    def all(self, part: Callable[[int], None]) -> None:
+        """Call it in every thread with its place, from 0 on.
+
+        Guarantee: when this returns or raises, none of them is at it, nor will be.
+        """
+        if self._pool is None:
+            return part(0)
+        others: list[Future[None]] = []
+        try:
+            for place in range(1, self.threads):
+                others.append(self._pool.submit(part, place))
+            part(0)
+        finally:
+            if len(others) < self.threads - 1:  # one that could not be begun may wait in the pool
+                self._pool.shutdown(wait=False, cancel_futures=True)
+                self._pool = ThreadPoolExecutor(self.threads - 1)
+            _wait_for(others)
+        for each in others:
+            each.result()
+
+    def divided(self, count: int, part: Callable[[int, int, int], None], even: int = 1) -> None:
+        """Call it in every thread with its place, and from where to where of so many it goes.
+
+        All but the last end at a multiple of `even`.
+        """
+        edges = [even * (count // even * place // self.threads) for place in range(self.threads)]
+        edges.append(count)
+        parts = list(pairwise(edges))
+        self.all(lambda place: part(place, *parts[place]))
+
+
+def _wait_for(others: Sequence[Future[None]]) -> None:
+    """Wait until all have ended, also where the user interrupts; then that is raised."""
+    interrupted = None
+    while not all(each.done() for each in others):
+        try:
+            wait(others)
+        except KeyboardInterrupt as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted

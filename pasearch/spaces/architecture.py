@@ -173,7 +173,8 @@ class Architecture:
                 trainable = getattr(layer, "trainable", True)
                 module.requires_grad_(trainable)
                 if layer is last and self._starts_linear:
-                    _start_at_zero(module)
+                    for parameter in module.parameters():
+                        nn.init.zeros_(parameter)
                 elif generator is not None:
                     for part in module.modules():
                         _initialise(part, getattr(layer, "activation", "linear"), generator)
@@ -231,14 +232,6 @@ def _layer_from_json(settings: object) -> Layer:
             f"expected {', '.join(sorted(known))}."
         )
     return kind(**given)
-
-
-def _start_at_zero(module: nn.Module) -> None:
-    import torch
-
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.zero_()
 
 
 def _initialise(module: nn.Module, activation: str, generator: np.random.Generator) -> None:

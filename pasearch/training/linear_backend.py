@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from pasearch.runs import normals
 from pasearch.runs.keys import Stream
-from pasearch.runs.loops import loaded
-from pasearch.runs.team import Team
+from pasearch.runs.processor import Team, loaded
 from pasearch.spaces.cost import WORTH
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.bound import NO_CLIPPING, SLACK, has_terms
@@ -222,7 +221,7 @@ def _as_arrays(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
 
 @cache
 def load_kernel() -> ModuleType | None:
-    """Load the compiled kernel and compare it with PyTorch on public numbers (`runs.loops`)."""
+    """Load the compiled kernel and compare it with PyTorch on public numbers (`runs.processor`)."""
     return loaded("pasearch.training.linear_kernel", _agrees)
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import Normals, normals, of_words, pairs
-from pasearch.runs.team import Team
+from pasearch.runs.processor import Team
 
 if TYPE_CHECKING:
     import torch

@@ -26,7 +26,7 @@ from pasearch.accounting.densities import Density
 from pasearch.gpu import bits as gpu
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import normals
-from pasearch.runs.team import Team
+from pasearch.runs.processor import Team
 from pasearch.training.blocks import filled_up
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.denoising import Denoising

@@ -22,7 +22,7 @@ from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.gpu.bits import BLOCK
 from pasearch.runs.keys import Stream
-from pasearch.runs.team import Team
+from pasearch.runs.processor import Team
 from pasearch.training.gpu_code import GpuCode, Together, fits_gpu_code, gpu_code
 from pasearch.training.linear_backend import LinearBackend, accepts, count_threads
 from pasearch.training.memory import is_of_memory, keep_memory, rows_at_once

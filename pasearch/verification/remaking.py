@@ -37,7 +37,7 @@ from pasearch.report.facts import useless
 from pasearch.results import FEATURES, schema_of
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.estimates import LOWER, UPPER
-from pasearch.runs.stores import STORES
+from pasearch.runs.journal import STORES
 from pasearch.search.candidates import RECIPE
 from pasearch.search.plan import Plan, make_plan
 from pasearch.search.strategies import from_json

@@ -14,7 +14,7 @@ from pasearch.data.made_up import dead_leaves
 from pasearch.data.patches import COUNT, GRID, GROUPS, MANY, PATTERNS, SIDE, Patches
 from pasearch.data.threads import threads
 from pasearch.errors import MachineError
-from pasearch.runs.loops import OFF
+from pasearch.runs.processor import OFF
 
 
 def learned(channels: int = 1, side: int = 17, seed: int = 3) -> tuple[Patches, Tensor]:

@@ -38,7 +38,7 @@ from pasearch.runs.normals import (
     normals,
     of_words,
 )
-from pasearch.runs.team import Team
+from pasearch.runs.processor import Team
 
 
 def stream_of(*name: str | int) -> Stream:

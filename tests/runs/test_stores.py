@@ -25,9 +25,8 @@ from pasearch import Budget, resume
 from pasearch.api import search as api
 from pasearch.api.request import SearchRequest
 from pasearch.errors import BudgetError, InterruptedRunError, MachineError, UsageError
-from pasearch.runs.journal import Journal, MissingStudyError
+from pasearch.runs.journal import HOLD_SECONDS, Address, Journal, MissingStudyError, address_of
 from pasearch.runs.keys import Keys
-from pasearch.runs.stores import HOLD_SECONDS, Address, address_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SEAL = Keys.from_seed(1).stream("journal")
@@ -257,7 +256,7 @@ def test_a_full_disk_is_the_machine_s_fault_and_another_error_the_store_s(
         def refused(*_: Any, number: int = number) -> None:
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr("pasearch.runs.stores.os.open", refused)
+        monkeypatch.setattr("pasearch.runs.journal.os.open", refused)
         with pytest.raises(expected):
             Journal(of(str(tmp_path / "t.log")), "run")
 
@@ -278,7 +277,7 @@ def test_a_line_that_a_crash_has_cut_is_taken_away(tmp_path: Path):
 
 WORKER = """
 import sys, time
-from pasearch.runs import stores
+from pasearch.runs import journal as stores
 from pasearch.errors import MachineError, UsageError
 from pasearch.runs.journal import Journal
 from pasearch.runs.keys import Keys

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pasearch.runs import team as module
-from pasearch.runs.team import Team
+from pasearch.runs import processor as module
+from pasearch.runs.processor import Team
 
 each_number_of_threads = pytest.mark.parametrize("threads", [1, 2, 3, 5])
 

@@ -19,7 +19,8 @@ from pasearch.data.partitions import Records
 from pasearch.data.precision import full_precision
 from pasearch.errors import MachineError
 from pasearch.runs import compiled as noise_loops
-from pasearch.runs import loops, normals
+from pasearch.runs import normals
+from pasearch.runs import processor as loops
 from pasearch.runs.keys import Keys, Stream
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training import linear_backend, linear_kernel, trainer

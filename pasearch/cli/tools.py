@@ -1,0 +1,239 @@
+"""Commands that need no run: `check`, `recipes`, `account` and `pretrain`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pasearch.cli.app import Json, Quiet, account_app, app
+from pasearch.cli.options import with_flags, wrapped
+from pasearch.cli.paths import check_new_file
+from pasearch.shown import shown, shown_lines
+
+
+@app.command()
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="One recipe, as a file to change.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the recipes, what of them goes together, and why the rest does not; or show one."""
+    from pasearch.training.presets import PRESETS, preset_json, preset_toml
+    from pasearch.training.recipe import CONFLICTS
+
+    if name is not None:
+        typer.echo(json.dumps(preset_json(name), indent=2) if as_json else preset_toml(name))
+        return
+    if as_json:
+        table = {
+            name: {"about": each.about, "source": each.source} for name, each in PRESETS.items()
+        }
+        typer.echo(json.dumps({"recipes": table, "refused": list(CONFLICTS)}, indent=2))
+        return
+    width = max(map(len, PRESETS))
+    typer.echo(
+        "Recipes, for --recipe. `pasearch recipes NAME` shows one as a .toml to change, which "
+        "--recipe takes too.\n"
+    )
+    for name, each in PRESETS.items():
+        typer.echo(f"  {name:<{width}}  {each.about} [{each.source}]")
+    typer.echo("\nStages go together freely, but:\n")
+    for reason in CONFLICTS:
+        typer.echo(f"  - {reason}")
+
+
+@app.command()
+def check(
+    data: Annotated[Path, typer.Argument(help="A table: a .csv or the like, or a .parquet.")],
+    target: Annotated[
+        str | None, typer.Option("--target", help="Column to predict. [default: the last one]")
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option("--schema", help="Declared columns, a .toml.")
+    ] = None,
+    quotes: Annotated[
+        bool, typer.Option("--quotes/--no-quotes", help="Whether quotation marks enclose cells.")
+    ] = True,
+    columns: Annotated[
+        str | None, typer.Option("--columns", help="Names of the columns, if there is no header.")
+    ] = None,
+    separator: Annotated[
+        str | None, typer.Option("--separator", help="What stands between two cells: ';', tab ...")
+    ] = None,
+    regression: Annotated[
+        bool, typer.Option("--regression", help="The target is a number, whatever it looks like.")
+    ] = False,
+    propose: Annotated[
+        Path | None, typer.Option("--propose", help="Write the proposed schema to a new .toml.")
+    ] = None,
+) -> None:
+    """For the curator: every problem with its row, and a schema to edit into public knowledge.
+
+    What it prints is private: it shows values, and no budget pays for it.
+    """
+    check_new_file(propose, "propose")
+    from pasearch.curator.check import check_table
+    from pasearch.data.tables import TableSchema
+    from pasearch.files import write_new
+
+    declared = None if schema is None else TableSchema.from_toml(schema)
+    report = check_table(
+        data, target, declared, quotes=quotes, columns=columns, separator=separator,
+        regression=regression,
+    )  # fmt: skip
+    typer.echo(wrapped(with_flags(shown_lines(report.text()))))
+    if propose is not None:
+        write_new(propose, report.toml())
+        typer.echo(f"Proposed schema: {shown(propose)}. Edit it into what is publicly known.")
+
+
+@account_app.command("price")
+def account_price(
+    eps: Annotated[float | None, typer.Option("--eps", help="Epsilon of the whole.")] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="Delta of the whole.")] = None,
+    sigma: Annotated[float | None, typer.Option("--sigma", help="Noise multiplier.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Steps of one training.")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", help="Expected batch size.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Number of records trained on.")] = None,
+    candidates: Annotated[
+        float | None, typer.Option("--candidates", help="Trainings: mean, or number if composed.")
+    ] = None,
+    law: Annotated[
+        str | None,
+        typer.Option("--law", help="composed, geometric, logarithmic, poisson. [one training]"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Solve for the one number left out, of a DP-SGD training or of a search over many.
+
+    Leave out exactly one of --eps --delta --sigma --steps --batch --n --candidates; --candidates
+    needs --law. With --candidates and no --law, every law is priced.
+    """
+    from pasearch.accounting.calculator import solve
+
+    answers = solve(
+        epsilon=eps, delta=delta, sigma=sigma, steps=steps, batch=batch, n=n,
+        candidates=candidates, law=law,
+    )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps([answer.to_json() for answer in answers], indent=2))
+    else:
+        for answer in answers:
+            typer.echo(wrapped(answer.describe()))
+
+
+@account_app.command("noise")
+def account_noise(
+    eps: Annotated[float, typer.Option("--eps", help="Epsilon of the training.")],
+    n: Annotated[int, typer.Option("--n", help="Number of records trained on.")],
+    batch: Annotated[int, typer.Option("--batch", help="Expected batch size.")],
+    steps: Annotated[int, typer.Option("--steps", help="Steps of the training.")],
+    dimension: Annotated[int, typer.Option("--dimension", help="Numbers that are trained.")],
+    delta: Annotated[
+        float | None, typer.Option("--delta", help="Its delta. [default: power of ten below 1/n]")
+    ] = None,
+    vectors: Annotated[int, typer.Option("--vectors", help="Of the codebook.")] = 1000,
+    as_json: Json = False,
+) -> None:
+    """Rank laws of the noise on encoded gradients by their error, at equal price."""
+    from pasearch.accounting.budget import Budget
+    from pasearch.training.encoded.bound import Encoded
+    from pasearch.training.encoded.noise_search import ranking
+    from pasearch.training.recipe import Recipe
+
+    recipe = Recipe(expected_batch_size=batch, steps=steps)
+    found = ranking(
+        dimension=dimension, sampling_probability=recipe.sampling_probability(n),
+        steps=recipe.steps, budget=Budget(eps, delta).resolve(n),
+        bounding=Encoded(vectors=vectors),
+    )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps([each.to_json() for each in found], indent=2))
+        return
+    typer.echo("Error of a coordinate, over that of the best Gaussian, at equal price:\n")
+    for each in found:
+        typer.echo(wrapped(f"  {each.describe()}"))
+
+
+@account_app.command("schedule")
+def account_schedule(
+    kind: Annotated[
+        str, typer.Option("--kind", help="uniform, time, exponential, step or polynomial.")
+    ],
+    sigma: Annotated[float, typer.Option("--sigma", help="Noise multiplier of the first epoch.")],
+    n: Annotated[int, typer.Option("--n", help="Number of records trained on.")],
+    batch: Annotated[int, typer.Option("--batch", help="(Expected) batch size.")],
+    eps: Annotated[float, typer.Option("--eps", help="Epsilon of the training.")],
+    delta: Annotated[
+        float | None, typer.Option("--delta", help="Its delta. [default: power of ten below 1/n]")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Solve the decay that lasts so long.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", help="The decay (polynomial: its power).")
+    ] = None,
+    period: Annotated[
+        int | None, typer.Option("--period", help="Of step and polynomial, in epochs.")
+    ] = None,
+    end: Annotated[
+        float | None, typer.Option("--end", help="Of polynomial: the last noise / the first.")
+    ] = None,
+    every: Annotated[int, typer.Option("--every", help="Epochs between changes.")] = 1,
+    batching: Annotated[
+        str, typer.Option("--batching", help="poisson, or reshuffled (charged by the epoch).")
+    ] = "poisson",
+    as_json: Json = False,
+) -> None:
+    """How long a schedule lasts (--rate), or how steep it may be to last --epochs."""
+    from pasearch.training.length import answer
+
+    found = answer(
+        kind, noise_multiplier=sigma, n=n, batch=batch, epsilon=eps, delta=delta, epochs=epochs,
+        rate=rate, period=period, end=end, every=every, batching=batching,
+    )  # fmt: skip
+    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else wrapped(found.describe()))
+
+
+@app.command()
+def pretrain(
+    data: Annotated[str, typer.Argument(help="Public images: a name, a .npz or a folder.")],
+    out: Annotated[Path, typer.Option("--out", help="A new file for the weights.")],
+    module: Annotated[
+        str, typer.Option("--module", help="small, or one of torchvision's: resnet18 ...")
+    ] = "small",
+    epochs: Annotated[int, typer.Option("--epochs", help="How often each image is seen.")] = 10,
+    data_root: Annotated[
+        Path | None, typer.Option("--data-root", help="torchvision's folder.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    seed: Annotated[int, typer.Option("--seed", help="Of the start and the order.")] = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a backbone on public images, without privacy: by naming them you say they are public.
+
+    Use it in a network's file: front_end = { weights = "backbone.pt", module = "small" }.
+    """
+    check_new_file(out, "out")
+    from pasearch.api.pretrain import pretrain as trained
+
+    def told(epoch: int, loss: float) -> None:
+        typer.echo(f"Epoch {epoch} of {epochs}: mean loss {loss:.3f}", err=True)
+
+    found = trained(
+        data, out=out, module=module, epochs=epochs, data_root=data_root, device=device, seed=seed,
+        on_epoch=None if quiet or as_json else told,
+    )  # fmt: skip
+    if as_json:
+        values = {"path": str(found.path), "module": module, "accuracy": found.accuracy}
+        typer.echo(json.dumps({**values, "sha256": found.sha256}, indent=2))
+        return
+    words = (
+        f"Backbone: {shown(found.path)} (accuracy {found.accuracy:.3f} on public images that it "
+        f'was not trained on). Use it as front_end = {{ weights = "{shown(found.path)}", module = '
+        f'"{module}" }}.'
+    )
+    typer.echo(wrapped(words))
