@@ -1,13 +1,13 @@
-"""What every plan shares: the noise is solved for all that is released, before a record is read.
+"""What every plan shares: noise is calibrated for all that is released, before a record is read.
 
     price = max over partitions of the composed price of that partition's lines  <=  budget
 
-A plan is a list of lines (a release, its partition, its event). Each dial is solved on the private
-side of what is left of its partition's budget. First stands what is estimated privately of an
-undeclared schema (three quarters of the epsilon of `validation`, or of `test`; for a class list a
-quarter of the epsilon of `train`, at most), then the fit of front ends (a tenth of the epsilon
-each, where candidates are trained); `search.plan` and `features.plan` add their own lines, and the
-printed accuracy has all of `test`.
+A plan is a list of lines (a release, its partition, its event). Each noise parameter is calibrated
+on the private side of what is left of its partition's budget. The first line is what is estimated
+privately of an undeclared schema (three quarters of the epsilon of `validation`, or of `test`; for
+a class list a quarter of the epsilon of `train`, at most), then the fit of feature extractors (a
+tenth of the epsilon each, where candidates are trained); `search.plan` and `features.plan` add
+their own lines, and the printed accuracy has all of `test`.
 
 Everything here is arithmetic on public numbers: n, shapes, the space, the strategy.
 
@@ -26,7 +26,17 @@ from pasearch import cautions, notebooks
 from pasearch.accounting.accountants import Price, price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import Dials
-from pasearch.accounting.events import Composed, Event, SelfComposed, Worst, from_json, to_json
+from pasearch.accounting.events import (
+    Composed,
+    Event,
+    Gaussian,
+    Geometric,
+    Pure,
+    SelfComposed,
+    Worst,
+    from_json,
+    to_json,
+)
 from pasearch.data.estimation import (
     CLASS_FOUND,
     RARE_CLASS,
@@ -41,6 +51,7 @@ from pasearch.training.metrics import Metric, metric_of
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
+
 
 ESTIMATE_SHARE = 0.75
 """The share of epsilon that an undeclared schema may take, of the slots it is estimated from."""
@@ -536,6 +547,56 @@ def planned_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], int]:
 
 Dial = Callable[[float], list[Line]]
 """From where a dial stands to the lines that it sets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """A dial, and what it means where it stands.
+
+    Args:
+        bounds: Where the dial may stand.
+        event: What the release costs there.
+        noise: What the release is told of it, and the plan keeps.
+    """
+
+    bounds: tuple[float, float]
+    event: Callable[[float], Event]
+    noise: Callable[[float], float] = float
+
+
+GAUSSIAN = Knob(
+    bounds=(1.0 / SIGMA_RANGE[1], 1.0 / SIGMA_RANGE[0]),
+    event=lambda inverse: Gaussian(1.0 / inverse),
+    noise=lambda inverse: 1.0 / inverse,
+)
+"""A Gaussian release, told its noise multiplier."""
+
+PURE = Knob(bounds=SCORE_RANGE, event=Pure)
+"""A release by an epsilon-DP mechanism, told epsilon."""
+
+SCORE = Knob(bounds=SCORE_RANGE, event=lambda epsilon: Geometric(epsilon=epsilon))
+"""A noisy count of right answers, told its epsilon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialledLine:
+    """A line of a plan before its noise is solved.
+
+    Args:
+        name: Of the line, by which its noise is asked for.
+        knob: How its noise is found.
+        share: Of the epsilon that the choice has.
+        times: How often it is released.
+        composed: What is charged for all that one release lets be read; itself, if left out.
+        partition: What is read; None is what the choice reads.
+    """
+
+    name: str
+    knob: Knob
+    share: float = 1.0
+    times: int = 1
+    composed: Callable[[Event], Event] | None = None
+    partition: str | None = None
 
 
 def accuracy_line(event: Event) -> Line:

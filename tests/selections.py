@@ -12,19 +12,16 @@ import numpy as np
 import pytest
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.profiles import Array
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset, InParts, Partition
 from pasearch.data.schema import Schema
 from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema
-from pasearch.features import merit
-from pasearch.features.contingency import Attributes, Joint
+from pasearch.features.contingency import Attributes
 from pasearch.features.engine import FeatureSearch
-from pasearch.features.picking import ClassShares, class_tables, points_of_tables
 from pasearch.features.plan import FeaturePlan, make_feature_plan
-from pasearch.features.selector import SELECTORS
-from pasearch.features.selectors import choice_of
+from pasearch.features.selector import SELECTORS, make_choice
+from pasearch.features.top import ClassShares, class_tables, points_of_tables
 from pasearch.planning import Terms
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line, Receipt
@@ -126,7 +123,7 @@ def plan_of(
     **more: Any,
 ) -> FeaturePlan:
     """Return the plan of a small selection."""
-    choice = choice_of(method, trainer=trainer, **{**FEW.get(method, {}), **more})
+    choice = make_choice(method, trainer=trainer, **{**FEW.get(method, {}), **more})
     data = dataset_for(method, n, number=number)
     split = make_split(n, search_share=search_share, scored=choice.selector.trains_candidates)
     return planned(name="small", schema=data.schema, budget=budget, split=split, choice=choice)
@@ -167,8 +164,3 @@ def watch_doors(patch: pytest.MonkeyPatch, tell: Callable[[str], object]) -> Non
             return genuine(part, receipt)
 
         patch.setattr(kind, "open", opening)
-
-
-def column_uncertainty(joint: Joint, attributes: Attributes) -> tuple[Array, Array]:
-    """Return the same of whole columns: (m - 1,) and (m - 1, m - 1)."""
-    return merit.uncertainties(merit._entropies(joint, *merit._columns(attributes)))

@@ -38,7 +38,7 @@ from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.runs.shared_ledger import SharedLedger
-from pasearch.search import engine, multi_generation, randomized
+from pasearch.search import engine, randomized
 from pasearch.verification.verify import verify
 
 BUDGET = Budget(3.0)
@@ -553,8 +553,7 @@ class TestHiddenNumber:
         documents, trials = [], []
         for count in (1, 12):
             with monkeypatch.context() as patch:
-                for module in (randomized, multi_generation):
-                    patch.setattr(module, "draw_count", lambda law, stream, count=count: count)
+                patch.setattr(randomized, "draw_count", lambda law, stream, count=count: count)
                 path = tmp_path / str(count)
                 result = run(path, way)
             trials.append(len(list((path / "private" / "trials").glob("[0-9]*.pt"))))

@@ -21,12 +21,10 @@ from pasearch.api import features as feature_selection
 from pasearch.api import search as api
 from pasearch.api.lifecycle import Made, rendered
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.features.selector import SELECTORS, Selector
-from pasearch.features.selectors import choice_from_json, choice_of
+from pasearch.features.selector import SELECTORS, Selector, choice_from_json, make_choice
 from pasearch.report.plan import feature_plan_text, plan_text
-from pasearch.search import engine, strategies
-from pasearch.search.strategies import strategy
-from pasearch.search.strategy import STRATEGIES, Strategy
+from pasearch.search import engine
+from pasearch.search.strategy import STRATEGIES, Strategy, make_strategy, strategy_from_json
 from pasearch.verification.verify import verify
 
 SHIPPED = [
@@ -82,14 +80,14 @@ def of_selector(plan: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SHIPPED)
 class TestStrategy:
     def test_words_name_every_setting_and_json_keeps_it(self, name: str):
-        usual = strategy(name)
+        usual = make_strategy(name)
         for setting, value in changes(usual):
             other = replace(usual, **{setting: value})  # type: ignore[type-var]
             assert other.words() != usual.words(), setting
             assert told(value) in other.words(), setting
-            again = strategies.from_json(json.loads(json.dumps(other.to_json())))
+            again = strategy_from_json(json.loads(json.dumps(other.to_json())))
             assert again == other != usual
-        assert strategies.from_json(usual.to_json()) == usual
+        assert strategy_from_json(usual.to_json()) == usual
 
     def test_plan_card_and_report_show_them(self, name: str):
         own = {"data_is_public": name == "stw", "batch": 10 if name == "portions" else 40}
@@ -117,7 +115,7 @@ class TestStrategy:
 @pytest.mark.parametrize("name", METHODS)
 class TestSelector:
     def test_words_name_every_setting_and_json_keeps_it(self, name: str):
-        usual = choice_of(name)
+        usual = make_choice(name)
         for setting, value in changes(usual.selector, law="poisson"):
             other = replace(usual, selector=replace(usual.selector, **{setting: value}))  # type: ignore[type-var]
             words, before = (each.selector.words() for each in (other, usual))
@@ -133,7 +131,7 @@ class TestSelector:
                 SELECTORS[name](**{setting: OTHER[setting]})
             if setting in ("merits", "pick", "pool", "alpha"):
                 with pytest.raises(UsageError, match="has no use for it"):
-                    choice_of(name, **{setting: OTHER[setting]})
+                    make_choice(name, **{setting: OTHER[setting]})
 
     def test_plan_card_and_report_show_them(self, name: str):
         plan = plan_of(name)
@@ -142,7 +140,7 @@ class TestSelector:
             assert plan.selection_words in text
 
     def test_on_public_records_too(self, name: str):
-        selector = choice_of(name, **FEW.get(name, {})).selector
+        selector = make_choice(name, **FEW.get(name, {})).selector
         if selector.does_on_public:
             assert selector.words(public=True).startswith(selector.does_on_public)
 
@@ -168,7 +166,7 @@ class TestRegistry:
 
     def test_an_unknown_name_is_refused(self):
         with pytest.raises(UsageError, match="'magic'"):
-            strategies.from_json({"name": "magic"})
+            strategy_from_json({"name": "magic"})
         with pytest.raises(UsageError, match="'magic'"):
             choice_from_json({"name": "magic", "trainer": "dpsgd", "size": None})
         with pytest.raises(UsageError, match="'magic'"):
@@ -246,9 +244,9 @@ class TestHalving:
         assert plan.strategy.expected_work == 5 / 4 + 2 / 2 + 1
         for setting, value in changes(plan.strategy):
             other = replace(plan.strategy, **{setting: value})  # type: ignore[type-var]
-            assert strategies.from_json(other.to_json()) == other
+            assert strategy_from_json(other.to_json()) == other
         with pytest.raises(UsageError, match="takes no `law="):
-            strategy("halving", law="geometric")
+            make_strategy("halving", law="geometric")
 
 
 class TestSpread:
@@ -277,7 +275,7 @@ class TestSpread:
         for text in (result.card, html.unescape(result.report)):
             assert "the features that vary most, from noisy variances; k 2" in text
         again = choice_from_json(document["plan"]["choice"])
-        assert again == choice_of("spread", "objective", size=2)
+        assert again == make_choice("spread", "objective", size=2)
 
     @pytest.mark.contract
     def test_its_noise_is_the_plans_and_a_line_that_lacks_is_a_refusal(self, tmp_path: Path):
@@ -286,7 +284,7 @@ class TestSpread:
         data = dataset_for("all")
         plan = planned(
             name="small", schema=data.schema, budget=Budget(2.0, 1e-5),
-            split=plan_of("all").split, choice=choice_of("spread", "objective"),
+            split=plan_of("all").split, choice=make_choice("spread", "objective"),
         )  # fmt: skip
         assert plan.noise("variances") > 0.0
         assert 0.97 * 2.0 < plan.prices[1]["train"].epsilon <= 2.0

@@ -20,8 +20,8 @@ from pasearch.data.source import SOURCES, Source
 from pasearch.data.sources import load_dataset
 from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.features.selector import SELECTORS
-from pasearch.features.subsets import Subsets
 from pasearch.features.top import Top
+from pasearch.features.wrappers import Subsets
 from pasearch.planning import check_rule
 from pasearch.registry import Registry
 from pasearch.runs.journal import Journal

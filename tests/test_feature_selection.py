@@ -19,10 +19,10 @@ from pasearch.api.resume import resume
 from pasearch.api.search import search_architecture
 from pasearch.data.frames import TYPES
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.features import subsets
-from pasearch.features.chosen import Chosen
+from pasearch.features import wrappers
 from pasearch.features.engine import PrivateReads
 from pasearch.features.model import ReleasedClassifier, ReleasedRegressor
+from pasearch.features.selector import Chosen
 from pasearch.features.top import Top
 from pasearch.report.card import card_json, card_markdown
 from pasearch.report.html import report_html
@@ -352,9 +352,9 @@ class TestSecrets:
 
     @pytest.mark.contract
     def test_a_leak_of_it_would_be_seen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        genuine, counts = subsets.draw, []
+        genuine, counts = wrappers.draw, []
         monkeypatch.setattr(
-            subsets, "draw", lambda count, *rest: counts.append(count) or genuine(count, *rest)
+            wrappers, "draw", lambda count, *rest: counts.append(count) or genuine(count, *rest)
         )
         of = Chosen.of
 

@@ -280,7 +280,7 @@ READERS = {
     "tomllib.load": set(),
     "np.load": {"data/cache.py", "data/partitions.py"},
     "torch.load": {
-        "search/weights.py", "search/population.py", "results.py", "data/backbones.py",
+        "search/weights.py", "search/candidate_training.py", "results.py", "data/backbones.py",
     },
     "Image.open": {"data/image_folder.py"},
     "sqlite3.connect": {"runs/ledger.py", "runs/shared_ledger.py", "runs/journal.py"},

@@ -17,8 +17,8 @@ from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
-from pasearch.features.selectors import choice_of
-from pasearch.search.strategies import strategy
+from pasearch.features.selector import make_choice
+from pasearch.search.strategy import make_strategy
 from pasearch.spaces.architecture import MOST_LAYERS, MOST_PARAMETERS, Architecture
 from pasearch.spaces.layers import MOST_WIDE, Conv, Dense, Lstm, Norm, Pool
 from pasearch.spaces.space import MOST_COMBINATIONS, Portfolio, SearchSpace, space
@@ -50,14 +50,16 @@ MAKERS: dict[str, Callable[[Any], object]] = {
     "state": lambda value: Lstm(units=value),
     "classes": lambda value: Schema(shape=(2,), classes=value if value is not None else -1),
     "shape": lambda value: Schema(shape=(value, 2)),
-    "population": lambda value: choice_of("pafs", population=value if value is not None else -1),
-    "generations": lambda value: choice_of("pafs", generations=value if value is not None else -1),
+    "population": lambda value: make_choice("pafs", population=value if value is not None else -1),
+    "generations": lambda value: make_choice(
+        "pafs", generations=value if value is not None else -1
+    ),
     "max_categories": lambda value: Request(data="x", max_categories=value),
     "image_side": lambda value: Request(data="x", image_side=value if value is not None else -1),
     "seed": lambda value: Request(
         data="x", seed=value if value not in (None, 99_999_999_999_999, 10**18) else -1
     ),
-    "halvings": lambda value: strategy(
+    "halvings": lambda value: make_strategy(
         "mgrs", law="poisson", generations=value if value is not None else -1
     ),
 }

@@ -20,9 +20,8 @@ from pasearch.features.trainers import Steps
 from pasearch.features.views import View
 from pasearch.runs.keys import Keys
 from pasearch.search import engine
-from pasearch.search.candidates import candidate_recipe
-from pasearch.search.fitness import train_candidate, training_streams
-from pasearch.search.plan import Plan
+from pasearch.search.candidate_training import train_candidate, training_streams
+from pasearch.search.plan import Plan, candidate_recipe
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense

@@ -37,8 +37,7 @@ from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.planning import ESTIMATE_SHARE, FRONT_END_SHARE, events_by_partition, planned_form
 from pasearch.report.plan import plan_text, time_text
-from pasearch.search.candidates import candidate_recipe
-from pasearch.search.plan import Plan
+from pasearch.search.plan import Plan, candidate_recipe
 from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.training.metrics import METRICS, metric_of, usual_metric
 from pasearch.training.recipe import Recipe, tuned_learning_rate

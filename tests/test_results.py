@@ -34,7 +34,7 @@ from pasearch.results import (
     trained_model,
 )
 from pasearch.runs.ledger import Receipt
-from pasearch.search.fitness import points
+from pasearch.search.candidate_training import points
 from pasearch.verification.verify import of_price, verify
 
 WAYS: dict[str, dict[str, Any]] = {

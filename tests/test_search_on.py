@@ -14,7 +14,7 @@ from pasearch import Budget, plan_feature_selection, select_features
 from pasearch.api.resume import resume
 from pasearch.data.partitions import Dataset, UnchargedReadError
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.features.public_reads import PublicReads
+from pasearch.features.engine import PublicReads
 from pasearch.results import FeatureResult, read_document
 from pasearch.runs.ledger import Ledger
 from pasearch.training import settings

@@ -29,9 +29,8 @@ from pasearch.features import pca as pca_of
 from pasearch.results import events_of
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.shared_ledger import SharedLedger
-from pasearch.sklearn_api import choosing
-from pasearch.sklearn_api.choosing import units_of
-from pasearch.sklearn_api.selectors import PAFS, PrivateCFS, PrivatePCA
+from pasearch.sklearn_api import selectors
+from pasearch.sklearn_api.selectors import PAFS, PrivateCFS, PrivatePCA, units_of
 
 SMALL: dict[str, Any] = {"population": 3, "generations": 2, "device": "cpu"}
 NOT_PRIVATE = "ignore:random_state makes the noise reproducible:UserWarning"
@@ -349,7 +348,7 @@ class TestPrice:
     def test_of_what_chooses_cannot_be_left_out(self, make: Any, monkeypatch: pytest.MonkeyPatch):
         """Teeth: a plan without the line stops the fit, and a read without a charge does."""
         name = {cfs: "contingency tables", pafs: "candidate training", pca: "second moments"}[make]
-        genuine = choosing.make_feature_plan
+        genuine = selectors.make_feature_plan
 
         def without(*terms: Any, **settings: Any):
             plan = genuine(*terms, **settings)
@@ -358,7 +357,7 @@ class TestPrice:
             return replace(plan, lines=lines or (replace(plan.lines[0], name="another"),))
 
         with monkeypatch.context() as patched:
-            patched.setattr(choosing, "make_feature_plan", without)
+            patched.setattr(selectors, "make_feature_plan", without)
             with pytest.raises(BudgetError):
                 make().fit(*records())
 
@@ -399,9 +398,9 @@ class TestPrice:
             plans.append(plan)
             raise KeyboardInterrupt
 
-        genuine = choosing.make_feature_plan
+        genuine = selectors.make_feature_plan
         monkeypatch.setattr(
-            choosing, "make_feature_plan", lambda *terms, **each: stop(genuine(*terms, **each))
+            selectors, "make_feature_plan", lambda *terms, **each: stop(genuine(*terms, **each))
         )
         x, y = records()
         for bounds in ((-1, 1), None):

@@ -23,10 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.features.cfs import genetic, greedy
+from pasearch.features.cfs import genetic, greedy, symmetrical_uncertainty
 from pasearch.features.contingency import Attribute, Attributes, count
 from pasearch.features.evolution import ALPHA, P_CO, P_MU
-from pasearch.features.merit import symmetrical_uncertainty
 
 RECORDS, BINS = 22_750, 10
 POPULATION, GENERATIONS = 5000, 10

@@ -39,7 +39,7 @@ from pasearch.data.split import make_split
 from pasearch.data.tables import AnySchema
 from pasearch.features import trainers
 from pasearch.features.plan import make_feature_plan
-from pasearch.features.selectors import choice_of
+from pasearch.features.selector import make_choice
 from pasearch.features.trainers import Steps
 from pasearch.features.views import View
 from pasearch.planning import Terms
@@ -89,7 +89,7 @@ def viewed(table: Path, arm: str, epsilon: float, seed: int) -> dict[str, float]
         name="adult", schema=schema, public=True, budget=Budget(epsilon, 1e-5),
         split=make_split(len(every), scored=False, official_test=TEST),
     )  # fmt: skip
-    plan = make_feature_plan(terms, choice=choice_of("all", trainer="dpsgd"))
+    plan = make_feature_plan(terms, choice=make_choice("all", trainer="dpsgd"))
     bought = FeatureMeans(noise_multiplier=plan.noise("feature means"), row_bound=bound)
     mu, rate = plan.noise("final training"), 1.0
     if arm.startswith("neither"):

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 
 from pasearch.features import logistic
+from pasearch.features.cfs import symmetrical_uncertainty
 from pasearch.features.contingency import Attribute, Attributes, count
-from pasearch.features.merit import symmetrical_uncertainty
-from pasearch.features.minimiser import solved
+from pasearch.features.logistic import solved
 from pasearch.runs.keys import Keys
 
 sys.path.append(str(Path(__file__).parents[1]))

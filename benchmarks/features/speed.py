@@ -34,8 +34,8 @@ from pasearch import Budget
 from pasearch.api.features import plan_feature_selection, select_features
 from pasearch.data.sources import load_dataset
 from pasearch.features.evolution import labels, recalled, unseen
-from pasearch.features.pafs import PrivacyAwareFeatureSelection
 from pasearch.features.trainers import Perturbed, counts_of_all
+from pasearch.features.wrappers import PrivacyAwareFeatureSelection
 from pasearch.runs.keys import Keys
 from pasearch.training.metrics import METRICS
 

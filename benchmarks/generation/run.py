@@ -49,7 +49,7 @@ from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
 from pasearch.runs.executors import Processes
 from pasearch.runs.keys import Keys
-from pasearch.search.population import Job, in_turns, side_by_side
+from pasearch.search.candidate_training import Job, in_turns, side_by_side
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.spaces.space import space

@@ -229,7 +229,7 @@ def clipping(folder: Path) -> None:
     from run import Folders, loaded
 
     from pasearch.runs.keys import Keys
-    from pasearch.search.fitness import train_candidate, training_streams
+    from pasearch.search.candidate_training import train_candidate, training_streams
     from pasearch.spaces.candidate import Candidate
     from pasearch.training.bounding.flat import Flat
     from pasearch.training.settings import full_batches, linear_recipe

@@ -31,8 +31,8 @@ from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
-from pasearch.search.candidates import candidate_recipe
-from pasearch.search.fitness import counts, points, train_candidate, training_streams
+from pasearch.search.candidate_training import counts, points, train_candidate, training_streams
+from pasearch.search.plan import candidate_recipe
 from pasearch.spaces.candidate import Candidate
 from pasearch.training.metrics import METRICS
 from pasearch.training.recipe import default_recipe

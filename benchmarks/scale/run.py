@@ -45,7 +45,7 @@ from run import jobs  # type: ignore[import-not-found]  # noqa: E402
 from pasearch import Budget, search_architecture  # noqa: E402
 from pasearch.runs.cluster import Cluster  # noqa: E402
 from pasearch.runs.executors import Executor, Local, Work  # noqa: E402
-from pasearch.search.population import side_by_side  # noqa: E402
+from pasearch.search.candidate_training import side_by_side  # noqa: E402
 
 LEAST = 2.0
 """Seconds of a training, at least."""

@@ -34,8 +34,8 @@ import torch
 
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
-from pasearch.search.candidates import candidate_recipe
-from pasearch.search.fitness import counts, train_candidate, training_streams
+from pasearch.search.candidate_training import counts, train_candidate, training_streams
+from pasearch.search.plan import candidate_recipe
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.portfolio import signal_of, study_for
 from pasearch.training.metrics import METRICS

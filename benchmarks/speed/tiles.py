@@ -33,7 +33,7 @@ import torch
 
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
-from pasearch.search.fitness import PURPOSES
+from pasearch.search.candidate_training import PURPOSES
 from pasearch.spaces.space import space
 from pasearch.training import gpu_code, trainer
 from pasearch.training.bounding.flat import Flat

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from pasearch.features.chosen import Chosen
-from pasearch.features.knobs import GAUSSIAN, DialledLine
-from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Form, Reads, Sized
+from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Chosen, Form, Reads, Sized
+from pasearch.planning import GAUSSIAN, DialledLine
 from pasearch.runs.sums import GaussianSum
 
 if TYPE_CHECKING:

@@ -36,11 +36,9 @@ from pasearch.api.resolve import (
 from pasearch.api.trainers import check_trainers
 from pasearch.data.partitions import Dataset
 from pasearch.errors import UsageError
-from pasearch.features import selectors
 from pasearch.features.auto import choose
-from pasearch.features.chosen import Chosen
 from pasearch.features.plan import FeaturePlan, make_feature_plan
-from pasearch.features.selector import SELECTORS, Choice
+from pasearch.features.selector import SELECTORS, Choice, Chosen, make_choice, setting_names
 from pasearch.features.trainers import TRAINERS
 from pasearch.results import FEATURES, FeatureResult
 from pasearch.runs.folder import RunFolder
@@ -153,8 +151,8 @@ def choice_of(request: FeatureRequest, method: str, trainer: str) -> Choice:
     Raises:
         UsageError: A setting that this method has no use for.
     """
-    given = {name: getattr(request, name, None) for name in selectors.settings()}
-    return selectors.choice_of(method, trainer, size=request.k, **given)
+    given = {name: getattr(request, name, None) for name in setting_names()}
+    return make_choice(method, trainer, size=request.k, **given)
 
 
 def run(

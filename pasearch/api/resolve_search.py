@@ -25,12 +25,10 @@ from pasearch.errors import UsageError
 from pasearch.planning import planned_form
 from pasearch.search.ahead import Insured, insured_by
 from pasearch.search.auto import Option, choose, ranked_study, shares_of_looks
-from pasearch.search.candidates import RECIPE
 from pasearch.search.grid import REPEATS, Grid, shares_of, usual_shares
-from pasearch.search.plan import Plan, make_plan
+from pasearch.search.plan import RECIPE, Plan, make_plan
 from pasearch.search.proxy import Proxy
-from pasearch.search.strategies import strategy as named_strategy
-from pasearch.search.strategy import Strategy
+from pasearch.search.strategy import Strategy, make_strategy
 from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.spaces.portfolio import Study
 from pasearch.spaces.space import Portfolio, Space, check_settings
@@ -239,7 +237,7 @@ def _least_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tupl
             "declare the schema, or leave `noise=` out."
         )
     once = replace(request, search_share=0.0)
-    slots = _split(once, dataset, named_strategy("fixed")).train
+    slots = _split(once, dataset, make_strategy("fixed")).train
     recipe = _recipe_maker(request)(slots)[0]
     form = planned_form(dataset.schema, request.max_categories)
     assert isinstance(recipe.bounding, Encoded)
@@ -339,7 +337,7 @@ def assemble(
         settings["eps_grid"] = _levels(request, dataset, space)
     if option is not None:
         name, settings = option.name, dict(option.settings)
-    strategy = named_strategy(name, **settings).within(space)
+    strategy = make_strategy(name, **settings).within(space)
     if isinstance(strategy, Insured):
         budget = request.total.resolve(dataset.n)
         known = _study(request, dataset), dataset.schema, budget, dataset.n, request.max_categories

@@ -120,8 +120,7 @@ def carried_out(
     from pasearch.api.trials import trials_of
     from pasearch.progress import heard
     from pasearch.search.engine import Search
-    from pasearch.search.fits import place_fits
-    from pasearch.search.proxy import Proxy
+    from pasearch.search.proxy import Proxy, place_fits
 
     plan, dataset, request = prepared.plan, prepared.dataset, prepared.request
     assert isinstance(request, SearchRequest)

@@ -103,9 +103,8 @@ class Features:
         if self.choice == "random":
             return np.sort(draw.permutation(every)[: self.size])
         if self.choice == "cfs":
-            from pasearch.features.cfs import greedy
+            from pasearch.features.cfs import greedy, symmetrical_uncertainty
             from pasearch.features.contingency import attributes_of, count
-            from pasearch.features.merit import symmetrical_uncertainty
 
             attributes = attributes_of(schema)
             joint = count(attributes.codes(own.x, own.y, own.valid), attributes)

@@ -31,8 +31,8 @@ from pasearch.errors import UsageError
 from pasearch.files import parse_json, read_bytes
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Keys, Stream
-from pasearch.search.candidates import candidate_recipe
-from pasearch.search.fitness import counts, failed, train_candidate, training_streams
+from pasearch.search.candidate_training import counts, failed, train_candidate, training_streams
+from pasearch.search.plan import candidate_recipe
 from pasearch.training.metrics import METRICS
 from pasearch.training.recipe import Recipe
 

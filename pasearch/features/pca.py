@@ -13,11 +13,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from pasearch.features.chosen import Array, Chosen
-from pasearch.features.knobs import GAUSSIAN, DialledLine
-from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Form, Reads, Sized
+from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Array, Chosen, Form, Reads, Sized
 from pasearch.features.trainers import Trainer
 from pasearch.features.views import View, second_moments
+from pasearch.planning import GAUSSIAN, DialledLine
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum
 

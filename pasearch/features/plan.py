@@ -31,14 +31,16 @@ from pasearch.data.estimation import SchemaEstimate  # noqa: F401 - of inherited
 from pasearch.data.split import Split  # noqa: F401 - of inherited fields
 from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
 from pasearch.errors import BudgetError, UsageError
-from pasearch.features.knobs import GAUSSIAN, SCORE, DialledLine
 from pasearch.features.logistic import check_objective
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Choice, Form
 from pasearch.features.trainers import Trainer, trainer_of
 from pasearch.planning import (
+    GAUSSIAN,
+    SCORE,
     SIGMA_RANGE,
     TEST,
     Charged,
+    DialledLine,
     Terms,
     planned_form,
     solve,

@@ -1,12 +1,22 @@
 """What a selector is: one method of choosing features, a frozen value of its settings.
 
-    lines     what the choice is charged, before a record is read: a name, a dial, a share each
+    lines     what the choice is charged, before a record is read: a name, a parameter, a share
     choose    the features, from what those lines let it read, or from public records
 
 A selector reads through `Reads` alone: private records under the charge of one of its lines, with
-the noise that the plan has solved for it; public ones free and exact. All else it does is
+the noise that the plan has calibrated for it; public ones free and exact. All else it does is
 post-processing. So one file holds a method: its settings, price, words, JSON and claims.
-One of your own is one file: docs/extending.md.
+A selector is one file: docs/extending.md.
+
+| method | what it reads to choose | charged as |
+|---|---|---|
+| all, max-pool, random | nothing | - |
+| cfs-greedy, cfs-ga | all contingency tables, or entropies | one Gaussian; Pure, composed |
+| top | class shares, then k picks by exact counts | Gaussian; k Pure |
+| pca | the second moments | Gaussian |
+| pafs | k l privately trained models, and their scores | all that are planned, composed |
+| one-hot | two privately trained models, and their scores | both, composed |
+| subsets | K privately trained models, and their scores | one repeat-and-select |
 
 Source: docs/rules.md, rules 1, 4 and 13. Proof: docs/guarantees/feature-selection.md.
 """
@@ -17,23 +27,79 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+import numpy as np
+
 from pasearch.accounting.accountants import price
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import kind_of, whole
 from pasearch.accounting.claims import Claim, eq8
 from pasearch.data.front_ends import MaxPool
 from pasearch.data.partitions import AnyRecords
 from pasearch.data.split import Split
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError, nearest
-from pasearch.features.chosen import Chosen
-from pasearch.features.knobs import SCORE, DialledLine
 from pasearch.features.trainers import TRAINERS, Array, LinearModel, Trainer
-from pasearch.planning import check_rule
+from pasearch.features.views import View
+from pasearch.planning import SCORE, DialledLine, check_rule
 from pasearch.registry import Named, Registry
 from pasearch.runs.keys import Stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Which features the model uses, and what was released on the way.
+
+    Args:
+        view: What the model is given of a record.
+        to_class: Symmetrical uncertainty of each feature with the target, where released.
+        blank: Above it are about one in ten features that tell nothing.
+        order: Features in the order in which they were chosen, where there is one.
+        merit: Of the chosen set, where there is one.
+        trials: (features, points) of every candidate, where they may be shown.
+        model: On encoded records, where the winner's weights are kept.
+    """
+
+    view: View
+    to_class: Array | None = field(default=None, repr=False)
+    blank: float | None = None
+    order: tuple[int, ...] = ()
+    merit: float | None = None
+    trials: tuple[tuple[tuple[int, ...], int], ...] = ()
+    model: LinearModel | None = None
+
+    @classmethod
+    def of(cls, means: Array, order: Sequence[int], **more: Any) -> Chosen:
+        """Return the choice of these features, in the order in which they were chosen."""
+        return cls(view=View.of(means, mask_of(order, len(means))), order=tuple(order), **more)
+
+
+def best_of(means: Array, sets: Array, points: Sequence[int]) -> Chosen:
+    """Return the set of most points, the first of them, with all that were compared.
+
+    Args:
+        means: Of all features, (d,).
+        sets: (p, d) bool.
+        points: p of them.
+    """
+    chosen = [places_of(mask) for mask in sets]
+    best = max(range(len(chosen)), key=points.__getitem__)
+    shown = tuple(zip(map(tuple, chosen), points, strict=True))
+    return Chosen.of(means, chosen[best], trials=shown)
+
+
+def mask_of(places: Sequence[int], features: int) -> Array:
+    """Return which features a set has, (features,) bool."""
+    mask = np.zeros(features, bool)
+    mask[list(places)] = True
+    return mask
+
+
+def places_of(mask: Array) -> list[int]:
+    """Return the features of a set, rising."""
+    return np.flatnonzero(mask).tolist()
+
 
 Compared = Callable[[Array, Sequence[str]], list[int]]
 """Gives the points of a model trained on each of some sets, (p, d), by the names of the trials."""
@@ -234,10 +300,8 @@ class Selector(Named, ABC):
 
 
 SELECTORS = Registry(
-    "method", Selector, "pasearch.features.all_features", "pasearch.features.random_features",
-    "pasearch.features.cfs", "pasearch.features.top", "pasearch.features.pca",
-    "pasearch.features.pafs", "pasearch.features.one_hot", "pasearch.features.subsets",
-    "pasearch.features.max_pool",
+    "method", Selector, "pasearch.features.independent", "pasearch.features.cfs",
+    "pasearch.features.top", "pasearch.features.pca", "pasearch.features.wrappers",
 )  # fmt: skip
 
 
@@ -312,7 +376,7 @@ class Choice:
         check_one_of("trainer", self.trainer, TRAINERS)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, from which `selectors.choice_from_json` makes it again."""
+        """Return plain values, from which `choice_from_json` makes it again."""
         selector = self.selector
         told = {"name": selector.name, "trainer": self.trainer, "size": selector.size}
         return {**told, **selector.settings()}
@@ -325,3 +389,52 @@ def check_one_of(name: str, value: str, known: Iterable[str]) -> None:
         raise UsageError(
             f"{name} is {value!r}: expected one of {', '.join(names)}.{nearest(value, names)}"
         )
+
+
+def make_choice(name: str, trainer: str = "dpsgd", **settings: Any) -> Choice:
+    """Make a choice from the name of a selector and of a trainer.
+
+    Args:
+        name: One of `SELECTORS`.
+        trainer: One of `trainers.TRAINERS`.
+        settings: Fields of the selector; None keeps a field's default.
+
+    Raises:
+        UsageError: An unknown name, or a setting that the method has no use for.
+    """
+    check_one_of("method", name, SELECTORS)
+    given = {setting: value for setting, value in settings.items() if value is not None}
+    for setting in given:
+        if setting == "size" and (why := SELECTORS[name].no_size):
+            raise UsageError(f"Method {name!r} {why}: leave `k=` out.")
+        owners = [
+            each
+            for each, kind in SELECTORS.kinds().items()
+            if setting in [own.name for own in fields(kind)]  # pyright: ignore[reportArgumentType]
+        ]
+        if name not in owners:
+            raise UsageError(
+                f"`{setting}=` is of the method {' or '.join(owners)}, and method {name!r} has no "
+                "use for it: leave it out, or name that method."
+            )
+    return Choice(selector=SELECTORS[name](**given), trainer=trainer)
+
+
+def choice_from_json(values: object) -> Choice:
+    """Read what a choice's `to_json` wrote.
+
+    Raises:
+        UsageError: An unknown method, a setting that it lacks, or a value that it refuses.
+    """
+    own = dict(values) if isinstance(values, dict) else {}
+    trainer = own.pop("trainer", None)
+    if own.get("size") is None:
+        own.pop("size", None)
+    kind, given = kind_of("method", SELECTORS.kinds(), own)
+    return Choice(selector=kind(**given), trainer=trainer)  # pyright: ignore[reportArgumentType]
+
+
+def setting_names() -> list[str]:
+    """List the settings of all selectors, without the number of features."""
+    every = (each.name for kind in SELECTORS.kinds().values() for each in fields(kind))  # pyright: ignore[reportArgumentType]
+    return [name for name in dict.fromkeys(every) if name != "size"]

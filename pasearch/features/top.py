@@ -1,37 +1,266 @@
-"""Top: the k features most associated with the target, each picked privately.
+"""Top: the k features most associated with the target, each picked privately, without tables.
 
     class shares    one Gaussian release of the classes' counts, a tenth of the choice's epsilon
-    picks           k picks by points that these shares define (`picking`), the rest of it
+    points(X)       sum over codes v and classes c of |1000 n(v, c) - P_c n(v)|
+    picks           k picks by these points, the rest of the epsilon
 
-Source: `picking`. Proof: docs/guarantees/picking-features.md.
+n(v, c) counts records with X = v and class c, n(v) those with X = v; P_c are public or released
+class shares in thousandths. Points are integers, 0 where X tells nothing about a class of those
+shares, and one record moves each by at most 2 (1000 - min P_c). k times a feature is picked, each
+time among those that are left:
+
+    GumbelTop         P(i) ~ e^(epsilon points_i / (2 most)), the exponential mechanism: the same
+                      law as adding Gumbel noise once and taking the k largest, in order
+    PermuteAndFlip    in a random order, take the first i whose coin of probability
+                      e^(-epsilon gap_i / (2 most)) shows heads, gap_i the distance to the best:
+                      each pick epsilon-DP as well, and never further behind on average
+
+Both compute in integers only, so their laws are exact. k picks cost k epsilon at most.
+
+Source: McSherry and Talwar 2007; Durfee and Rogers 2019 (one-shot top k); McKenna and Sheldon 2020
+(permute and flip). Proof: docs/guarantees/picking-features.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import reduce
+from numbers import Integral
 from operator import add
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from pasearch.accounting.events import SelfComposed
+from pasearch.accounting.checks import checked, positive, whole
+from pasearch.accounting.events import Pure, SelfComposed
 from pasearch.data.partitions import AnyRecords
-from pasearch.features.chosen import Array, Chosen
+from pasearch.errors import UsageError
 from pasearch.features.contingency import Attributes, attributes_of
-from pasearch.features.knobs import GAUSSIAN, PURE, DialledLine
-from pasearch.features.picking import (
-    ClassShares,
-    GumbelTop,
-    PermuteAndFlip,
-    class_tables,
-    points_of_tables,
+from pasearch.features.selector import (
+    SELECTION_SHARE,
+    SELECTORS,
+    Array,
+    Chosen,
+    Form,
+    Reads,
+    Sized,
+    check_one_of,
 )
-from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Form, Reads, Sized, check_one_of
 from pasearch.features.trainers import Trainer
+from pasearch.planning import GAUSSIAN, PURE, DialledLine
 from pasearch.runs.keys import Stream
+from pasearch.runs.mechanisms import ExponentialPick, decays
 from pasearch.runs.sums import GaussianSum
+
+WHOLE = 1000
+"""Class shares are counted in parts of this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassShares:
+    """How many of the records are of each class: public, or released before.
+
+    Args:
+        thousandths: P_c of each class, whole numbers from 0 on that add up to 1000.
+    """
+
+    thousandths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        given = tuple(self.thousandths)
+        if len(given) < 2 or not all(_is_whole(p) and p >= 0 for p in given) or sum(given) != WHOLE:
+            raise UsageError(
+                f"thousandths is {given!r}: expected whole numbers, 0 or above, of two classes or "
+                f"more, that add up to {WHOLE}. `ClassShares.of` rounds shares."
+            )
+        object.__setattr__(self, "thousandths", tuple(map(int, given)))
+
+    @classmethod
+    def of(cls, shares: Sequence[float]) -> ClassShares:
+        """Return shares in thousandths: rounded down, what is left to the largest remainders.
+
+        Args:
+            shares: Of each class, 0 or above and not all 0, in any unit: noisy counts clipped at 0.
+        """
+        values = np.asarray(shares, dtype=np.float64)
+        sound = values.ndim == 1 and np.isfinite(values).all() and (values >= 0).all()
+        if not (sound and values.sum() > 0):
+            raise UsageError(
+                f"shares is {list(shares)!r}: expected finite numbers, 0 or above, one above 0. "
+                "Clip noisy counts at 0."
+            )
+        exact = values / values.sum() * WHOLE
+        down = np.floor(exact)
+        left = WHOLE - int(down.sum())
+        down[np.argsort(down - exact, kind="stable")[:left]] += 1
+        return cls(thousandths=tuple(map(int, down)))
+
+    @property
+    def most(self) -> int:
+        """By how much one record may change a feature's points: 2 (1000 - min P_c)."""
+        return 2 * (WHOLE - min(self.thousandths))
+
+
+def association_points(table: npt.NDArray[np.integer], shares: ClassShares) -> int:
+    """Return the points of a feature.
+
+    Guarantee: a record more, or fewer, in one cell changes them by at most `shares.most`.
+
+    Args:
+        table: How many records are in each cell, (codes, classes).
+        shares: Of the classes.
+    """
+    expected = table.sum(axis=1, keepdims=True) * np.array(shares.thousandths)
+    return int(np.abs(WHOLE * table - expected).sum())
+
+
+def class_tables(codes: npt.NDArray[np.integer], attributes: Attributes) -> npt.NDArray[np.integer]:
+    """Return how many records have each code of a column, and each class.
+
+    Args:
+        codes: What `attributes.codes` returned, (n, m), the target last; -1: in no cell.
+        attributes: What is public about the columns.
+
+    Returns:
+        int64 (codes of all columns, classes): tables of parts add up to the table of all.
+
+    Raises:
+        UsageError: Another number of columns.
+    """
+    sizes = attributes.sizes
+    if codes.shape[1:] != (len(sizes),):
+        raise UsageError(f"codes have the shape {codes.shape}: expected (n, {len(sizes)}).")
+    classes, tables = sizes[-1], []
+    for column, size in zip(codes.T, sizes[:-1], strict=False):
+        there = (column >= 0) & (codes[:, -1] >= 0)
+        cells = column[there].astype(np.int64) * classes + codes[there, -1]
+        tables.append(np.bincount(cells, minlength=size * classes).reshape(size, classes))
+    return np.concatenate(tables)
+
+
+def points_of_tables(
+    tables: npt.NDArray[np.integer], attributes: Attributes, shares: ClassShares
+) -> list[int]:
+    """Return the points of every feature of encoded records.
+
+    Guarantee: a record that becomes null changes each by at most `shares.most`.
+
+    Args:
+        tables: Of `class_tables`, of all records.
+        attributes: As of `class_tables`.
+        shares: Of the target's classes, or bins.
+
+    Raises:
+        UsageError: Another number of classes.
+
+    Cost: none by itself: points are private. Picking by them costs the mechanism's `event`.
+    """
+    classes = attributes.sizes[-1]
+    if len(shares.thousandths) != classes:
+        raise UsageError(
+            f"There are {len(shares.thousandths)} shares: expected {classes} shares, one a class."
+        )
+    points = []
+    of_columns = np.split(tables, attributes.starts[1:-1])
+    for table, each in zip(of_columns, attributes.items[:-1], strict=True):
+        for values in each.features:
+            folded = np.zeros((max(values) + 1, classes), dtype=np.int64)
+            np.add.at(folded, list(values), table)
+            points.append(association_points(folded, shares))
+    return points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopFeatures:
+    """What both ways to pick k features have in common.
+
+    Guarantee: each pick is epsilon-DP if one record changes each feature's points by at most
+    `most`; which k are picked, and in which order, is all that is released.
+
+    Args:
+        epsilon: The price of one pick, above 0.
+        k: How many are picked, all of them different.
+        most: By how much one record may change the points of a feature, such as
+            `ClassShares.most`.
+    """
+
+    name: ClassVar[str]
+    epsilon: float
+    k: int
+    most: int
+    __post_init__ = checked(epsilon=positive, k=whole, most=whole)
+
+    @property
+    def event(self) -> SelfComposed:
+        """What all k picks cost together, over any number of features."""
+        return SelfComposed(event=Pure(epsilon=self.epsilon), count=self.k)
+
+    def release(self, points: Sequence[int], stream: Stream) -> tuple[int, ...]:
+        """Return the k picked features, in the order of picking.
+
+        Args:
+            points: Of each feature, private.
+            stream: The release's own randomness; its keys contain the points, as of a count.
+
+        Raises:
+            UsageError: Fewer features than are to be picked.
+            TypeError: Points that are not whole numbers (their values are private and not named).
+
+        Cost: `event`, on every partition that the points were taken from; charge it first.
+        """
+        if not len(points) >= self.k:
+            raise UsageError(f"k is {self.k}: expected at most the {len(points)} features.")
+        if not all(map(_is_whole, points)):
+            raise TypeError("points are ints: count records.")
+        left, picked = list(range(len(points))), []
+        for turn in range(self.k):
+            place = self._pick([int(points[i]) for i in left], stream.child(self.name, turn))
+            picked.append(left.pop(place))
+        return tuple(picked)
+
+    def _pick(self, points: list[int], stream: Stream) -> int:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GumbelTop(TopFeatures):
+    """k exponential mechanisms without replacement: the k largest after one Gumbel noise each.
+
+    Guarantee: as of `TopFeatures`.
+    """
+
+    name: ClassVar[str] = "gumbel top"
+
+    def _pick(self, points: list[int], stream: Stream) -> int:
+        return ExponentialPick(epsilon=self.epsilon, most=self.most).pick(points, stream)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermuteAndFlip(TopFeatures):
+    """k times permute and flip, without replacement.
+
+    Guarantee: as of `TopFeatures`; for the same points a pick is on average no further behind the
+    best than the exponential mechanism's.
+    """
+
+    name: ClassVar[str] = "permute and flip"
+
+    def _pick(self, points: list[int], stream: Stream) -> int:
+        below = stream.child(self.epsilon.hex(), self.most, *points).integers().below
+        best, share = max(points), Fraction(self.epsilon) / (2 * self.most)
+        waiting = list(range(len(points)))
+        while True:
+            index = waiting.pop(below(len(waiting)))
+            if decays(share * (best - points[index]), below):
+                return index
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
 
 SHARES, PICKED = "class shares", "picks"
 """The lines of the two releases."""

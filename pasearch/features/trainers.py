@@ -27,9 +27,8 @@ from pasearch.data.partitions import AnyRecords, Records
 from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic
-from pasearch.features.knobs import GAUSSIAN, PURE, Knob
 from pasearch.features.views import REACH, Array, View
-from pasearch.planning import MU_RANGE
+from pasearch.planning import GAUSSIAN, MU_RANGE, PURE, Knob
 from pasearch.runs.keys import Stream
 from pasearch.spaces.architecture import Architecture
 from pasearch.training.metrics import Metric

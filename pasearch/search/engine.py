@@ -34,22 +34,32 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.mechanisms import ExponentialPick, NoisyCounts
 from pasearch.search import variants
-from pasearch.search.fitness import (
+from pasearch.search.candidate_training import (
     WORST,
+    WORTH,
+    Course,
+    Job,
     counts,
     failed,
+    in_turns,
     or_failed,
     points,
+    side_by_side,
     train_candidate,
     training_streams,
 )
-from pasearch.search.fits import fit_path
 from pasearch.search.plan import VALIDATION_QUERY, Plan
-from pasearch.search.population import WORTH, Course, Job, in_turns, side_by_side
 from pasearch.search.strategy import PORTIONS, Fitness, Round, RoundShape, Strategy
-from pasearch.search.trajectory import Trajectory, shifted
 from pasearch.search.variants import PICK
-from pasearch.search.weights import load_weights, read_weights, save_weights, write_weights
+from pasearch.search.weights import (
+    Trajectory,
+    fit_path,
+    load_weights,
+    read_weights,
+    save_weights,
+    shifted,
+    write_weights,
+)
 from pasearch.spaces.candidate import Candidate
 from pasearch.training.losses import loss_points, mean_loss, mean_of_points
 from pasearch.training.metrics import METRICS, Score, usual_metric

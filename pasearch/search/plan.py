@@ -1,11 +1,14 @@
-"""The plan of a search: every candidate's noise, solved before a record is read.
+"""The plan of a search: every candidate's noise, calibrated before a record is read.
 
-Three dials are solved, each on the private side of the budget:
+Three noise parameters are calibrated, each on the private side of the budget:
     noise of a candidate's training   on `train` (winner kept) or `search` (winner retrained)
     noise of a candidate's score      on `validation`, which has the whole epsilon for scores
-    noise of the printed accuracy     on `test`, likewise
+    noise of the printed accuracy     on `test`, with the whole epsilon too
 and, if the winner is retrained, the noise of that training on `train`; for a recipe with
 validation queries (screening, a validation-driven schedule), the noise of each.
+
+Candidates may differ in their number of steps and in their recipe. The parameter mu gives each its
+noise multiplier by the CLT rule, and the price is the worst over the space (event `Worst`).
 
 Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-partitions.md.
 """
@@ -15,14 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import Dials
 from pasearch.accounting.claims import Claim
-from pasearch.accounting.events import Geometric
+from pasearch.accounting.events import Event, Geometric, Worst
 from pasearch.cautions import drowned
 from pasearch.data.estimation import SchemaEstimate  # noqa: F401 - of inherited fields
 from pasearch.data.split import Split
@@ -36,6 +39,7 @@ from pasearch.planning import (
     Dial,
     Terms,
     accuracy_line,
+    check_class_weights,
     dialled,
     planned_form,
     solve,
@@ -47,17 +51,133 @@ from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import ExponentialPick
 from pasearch.runs.sums import NoisySum
 from pasearch.search import variants
-from pasearch.search.candidates import candidate_recipe, recipe_of, training_event
-from pasearch.search.refusals import check_portions, check_recipes, check_space, dimensions_of
-from pasearch.search.strategy import WHOLE, RoundPrice, RoundShape, Strategy
+from pasearch.search.strategy import PORTIONS, WHOLE, RoundPrice, RoundShape, Strategy
+from pasearch.spaces.architecture import MOST_PARAMETERS
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.spaces.portfolio import FEW_CATEGORIES
-from pasearch.spaces.space import Space
+from pasearch.spaces.space import Portfolio, Space
 from pasearch.training.metrics import Metric, ScoreNoise, SumNoise, metric_of_test, usual_noise
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import GRID
-from pasearch.training.settings import changed, noised
+from pasearch.training.settings import Settings, changed, noised, priced, tuned
+
+if TYPE_CHECKING:
+    from pasearch.spaces.candidate import Candidate
+
+
+def check_space(strategy: Strategy, space: Space, terms: Terms) -> None:
+    """Refuse now what could only fail when it is drawn: under a secret law that would tell."""
+    form = planned_form(terms.schema, terms.most)
+    space.check_fits(*form)
+    largest = space.parameter_range(*form)[1]
+    if largest > MOST_PARAMETERS:
+        raise UsageError(
+            f"Space {space.name!r}: its largest network has {largest:,} parameters: expected at "
+            f"most {MOST_PARAMETERS:,}. Take fewer units, filters or layers."
+        )
+    if not strategy.private_trials and not terms.public:
+        raise UsageError(
+            f"Strategy {strategy.name!r} trains its candidates without privacy: it runs on data "
+            "that you declare public (`data_is_public=True`), or take rs, mgrs or paas."
+        )
+
+
+def dimensions_of(
+    recipes: tuple[Recipe, ...], strategy: Strategy, space: Space, terms: Terms
+) -> tuple[int | None, ...]:
+    """Return how many numbers any candidate trains, if a recipe's price depends on it."""
+    named = next((each.noise.name for each in recipes if each.noise is not None), None)
+    if named is None:
+        return (None,)
+    if terms.schema.undeclared:
+        raise UsageError(
+            f"{named} noise is priced for the network's size, which an undeclared schema leaves "
+            "open: declare the schema, or take Gaussian noise."
+        )
+    if any(law.cap is not None for law in strategy.counts):
+        raise UsageError(
+            f"{named} noise has no loss distribution, which a capped number of trainings needs: "
+            "leave `max_candidates=` out, or take Gaussian noise."
+        )
+    if (only := strategy.only(space)) is not None:
+        candidates = [only]
+    elif isinstance(space, Portfolio):
+        candidates = list(space.entries)
+    else:
+        raise UsageError(
+            f"{named} noise is priced for the network's size, and space {space.name!r} has too "
+            "many: take one network, a portfolio, or Gaussian noise."
+        )
+    form = planned_form(terms.schema, terms.most)
+    return tuple(sorted({each.parameters(*form)[1] for each in candidates}))
+
+
+def check_recipes(recipes: tuple[Recipe, ...], space: Space, terms: Terms) -> None:
+    """Refuse views and weights that the records do not have, before anything is charged."""
+    shape = planned_form(terms.schema, terms.most)[0]
+    for recipe in recipes:
+        check_class_weights(recipe.class_weights, terms.schema)
+        if (views := recipe.augmentation) is not None:
+            for front_end in space.front_ends():
+                views.check_fits(front_end.output_shape(shape))
+
+
+def check_portions(strategy: Strategy) -> None:
+    """Refuse portions without their selection rule, and the rule without portions."""
+    if (strategy.portions > 1) != (strategy.selection_rule == PORTIONS):
+        raise UsageError(
+            f"Strategy {strategy.name!r} has {strategy.portions} portions and selection_rule "
+            f"{strategy.selection_rule!r}: several portions are for {PORTIONS!r}, whose scores are "
+            "exact and stay private."
+        )
+
+
+RECIPE = "recipe"
+"""The setting that says which of a plan's recipes a candidate has."""
+
+
+def recipe_of(settings: Settings) -> int:
+    """Return which of a plan's recipes a candidate has."""
+    return int(dict(settings).get(RECIPE, 0))
+
+
+def candidate_recipe(
+    recipes: tuple[Recipe, ...],
+    candidate: Candidate,
+    mu: float | None,
+    slots: int,
+    shape: RoundShape = WHOLE,
+    *,
+    outputs: int,
+) -> Recipe:
+    """Return how a candidate is trained: its steps, their noise, and a learning rate to match.
+
+    `training.settings` says what a candidate's settings change. In a shorter round it is the same
+    training, with fewer steps; in one of less mu, with more noise. `outputs` is the number of
+    classes, 1 for a regression target: the temperature depends on it.
+    """
+    recipe, own = recipes[recipe_of(candidate.settings)], None if mu is None else mu * shape.mu
+    whole = tuned(recipe, candidate.settings, own, slots, candidate.rate_factor(), outputs)
+    return replace(whole, steps=shape.shortened(whole.steps))
+
+
+def training_event(
+    recipes: tuple[Recipe, ...],
+    settings: list[Settings],
+    slots: int,
+    mu: float,
+    dimensions: tuple[int | None, ...] = (None,),
+    shape: RoundShape = WHOLE,
+) -> Event:
+    """Return the price of one training with any of these settings: the worst of them."""
+    kinds = dict.fromkeys((recipes[recipe_of(each)], priced(each)) for each in settings)
+    whole = [noised(recipe, each, mu * shape.mu, slots) for recipe, each in kinds]
+    made = [replace(each, steps=shape.shortened(each.steps)) for each in whole]
+    sized = [(each, d) for each in made for d in (dimensions if each.noise else (None,))]
+    events = tuple(each.event(slots, dimension) for each, dimension in sized)
+    return events[0] if len(events) == 1 else Worst(events=events)
+
 
 Release = ScoreNoise | ExponentialPick
 

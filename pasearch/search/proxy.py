@@ -18,12 +18,13 @@ import numpy as np
 
 from pasearch.data.front_ends import Fitted, FrontEnd, ready
 from pasearch.runs.keys import Keys, Stream
-from pasearch.search.candidates import candidate_recipe
+from pasearch.search.plan import candidate_recipe
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import Portfolio, Space
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset, Records
+    from pasearch.runs.folder import RunFolder
     from pasearch.search.plan import Plan
 
 TRIALS = 10
@@ -90,7 +91,12 @@ class Proxy:
     def _score(
         self, plan: Plan, candidate: Candidate, records: Records, stream: Stream, device: str
     ) -> float:
-        from pasearch.search.fitness import counts, failed, train_candidate, training_streams
+        from pasearch.search.candidate_training import (
+            counts,
+            failed,
+            train_candidate,
+            training_streams,
+        )
 
         order = np.random.default_rng(0).permutation(len(records))
         held = max(1, round(HELD_OUT * len(order)))
@@ -115,3 +121,18 @@ def _candidates(space: Space, stream: Stream) -> list[Candidate]:
     generator = stream.child("candidates").generator()
     drawn = [space.fixed(), *(space.draw(generator) for _ in range(TRIALS - 1))]
     return [space.candidate(genotype) for genotype in drawn]
+
+
+def place_fits(plan: Plan, proxy: Proxy, folder: RunFolder, device: str) -> None:
+    """Fit the feature extractors of a plan to public data, and store them for the search.
+
+    The device is that on which the proxy's candidates were trained, so that no record is
+    transformed twice.
+
+    Cost: none.
+    """
+    from pasearch.search.weights import fit_path, save_weights
+
+    for front_end in plan.space.front_ends():
+        if front_end.fitted and not fit_path(folder, front_end).exists():
+            save_weights(proxy.fit(front_end, device).module, fit_path(folder, front_end), folder)

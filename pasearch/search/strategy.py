@@ -8,21 +8,21 @@
 A strategy draws all its randomness from the stream it is given, by round, so that the same keys
 and the same fitness give the same search: that is all a resumed run needs.
 
-`lines` says what the whole search costs before any trial exists. Q below is one candidate run:
-one training (and, on the validation slots, one noisy score).
+`lines` states what the whole search costs before any trial exists. Q below is one candidate run:
+one training (and, on the validation records, one noisy score).
 
-| strategy | training slots | why |
+| strategy | training records | why |
 |---|---|---|
 | `fixed` | one training | nothing is compared |
 | `rs` | repeat-and-select of Q | K from a fixed law, the winner only (Papernot and Steinke 2022) |
 | `mgrs` | one repeat-and-select a generation, composed | the next one sees released winners only |
 | `paas` | generations x population copies of Q | adaptive, so composed; equal ones are one |
-| `portions` | the worst of its trainings | each has records of its own (Yu et al.) |
-| `ahead`, `insured` | a look at each candidate, then one training | composed, on the same records |
+| `portions` | the worst of its trainings | each has its own records (Yu et al.) |
+| `ahead`, `insured` | short trials, then one training | composed, on the same records |
 | `grid` | every candidate at every level, then one training | composed, on the same records |
 | `stw` | nothing | the search is not private: declared-public data only |
 
-One of your own is one file: docs/extending.md.
+A strategy is one file: docs/extending.md.
 
 Source: docs/rules.md, rules 8 and 10. Proof: docs/guarantees/repeat-and-select.md.
 """
@@ -34,10 +34,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pasearch.accounting.checks import positive, probability, whole
+from pasearch.accounting.checks import kind_of, positive, probability, whole
 from pasearch.accounting.events import Event
 from pasearch.accounting.selection import MOST_RUNS, Law
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest
 from pasearch.planning import check_rule
 from pasearch.registry import Named, Registry
 from pasearch.runs.keys import Stream
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pasearch.spaces.space import Genotype, Space
     from pasearch.training.metrics import Metric
     from pasearch.training.settings import Settings
+
 
 PORTIONS = "disjoint portions"
 """The selection rule under which every candidate has records of its own."""
@@ -179,7 +180,7 @@ class Strategy(Named, ABC):
         return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, from which `strategies.from_json` makes it again."""
+        """Return plain values, from which `strategy_from_json` makes it again."""
         told = {**self._fields(unasked=False), **self.unusual()}
         return {"name": self.name, **{name: _plain(value) for name, value in told.items()}}
 
@@ -351,7 +352,7 @@ def check_several(candidates: object) -> None:
 
 
 STRATEGIES = Registry(
-    "strategy", Strategy, "pasearch.search.randomized", "pasearch.search.multi_generation",
+    "strategy", Strategy, "pasearch.search.randomized",
     "pasearch.search.genetic", "pasearch.search.portions", "pasearch.search.ahead",
     "pasearch.search.grid",
 )  # fmt: skip
@@ -389,3 +390,36 @@ class Fixed(Strategy):
 
     def words(self) -> str:
         return "one training of the space's default architecture; nothing is compared"
+
+
+def make_strategy(name: str, **settings: Any) -> Strategy:
+    """Return a strategy.
+
+    Args:
+        name: One of `STRATEGIES`.
+        settings: candidates, generations, rungs, law, max_candidates, shares and repeats, where the
+            strategy takes them; None leaves one as usual.
+
+    Raises:
+        UsageError: An unknown name, or a setting that the strategy does not have.
+    """
+    if (kind := STRATEGIES.find(name)) is None:
+        raise UsageError(
+            f"Strategy {name!r} is not known: expected one of auto, {', '.join(STRATEGIES)}, "
+            f"paas-paper.{nearest(name, ('auto', *STRATEGIES, 'paas-paper'))}"
+        )
+    given = {setting: value for setting, value in settings.items() if value is not None}
+    if unknown := [setting for setting in given if setting not in kind.takes]:
+        has = ", ".join(f"`{each}=`" for each in kind.takes) or "no settings"
+        raise UsageError(f"Strategy {name!r} takes no `{unknown[0]}=`: it has {has}.")
+    return kind.asked(**given)
+
+
+def strategy_from_json(values: object) -> Strategy:
+    """Read what a strategy's `to_json` wrote.
+
+    Raises:
+        UsageError: An unknown strategy, a field it lacks, or a value that it refuses.
+    """
+    kind, given = kind_of("strategy", STRATEGIES.kinds(), values)
+    return kind.from_values(**given)

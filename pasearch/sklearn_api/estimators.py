@@ -6,11 +6,22 @@
 What `bounds` mean for each kind of X is in `fits`: numbers have ten bins each, but where one
 (low, high) is for all of them.
 
-Source: docs/rules.md, rules 1, 3, 12 and 13; scikit-learn, "Developing scikit-learn estimators".
+Within a ledger, `score` is charged before the labels are read, and then noisy:
+
+| estimator | released, with two-sided geometric noise | from it |
+|---|---|---|
+| classifier | number of correct predictions, epsilon | accuracy |
+| regressor | sums of squared error, target and squared target, epsilon / 3 each | R squared |
+
+Targets and predictions are scaled to [0, 1] by the target's bounds. A missing target adds 0.
+
+Source: docs/rules.md, rules 1, 3, 9, 12 and 13; scikit-learn, "Developing scikit-learn estimators".
+Proof: docs/guarantees/geometric-scores.md.
 """
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -29,6 +40,7 @@ from torch import nn
 from pasearch.accounting.accountants import Price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import positive
+from pasearch.accounting.events import Pure
 from pasearch.api.search import search_architecture
 from pasearch.data.cells import as_numbers
 from pasearch.data.column import Column
@@ -37,11 +49,60 @@ from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.results import SearchResult, network_of, price_of, release_of, schema_of
-from pasearch.runs.keys import Stream
+from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.mechanisms import NoisyCount
 from pasearch.runs.session import warn_of_exact_score
+from pasearch.runs.shared_ledger import SharedLedger
+from pasearch.runs.sums import NoisySum
 from pasearch.sklearn_api.fits import NAME, Array, Pair, PrivateFit
 from pasearch.sklearn_api.inputs import array_schema, formed_labels, labels_of, pairs_of
-from pasearch.sklearn_api.scores import charge_score, noisy_accuracy, noisy_r_squared
+
+GRID = 10_000
+"""Steps of a scaled number in [0, 1] that is summed."""
+
+
+def charge_score(ledger: str | Path, epsilon: float, n: int) -> Stream:
+    """Charge a score to a ledger, and return the random stream of its noise.
+
+    Raises:
+        BudgetError: The ledger has no room for it; nothing was read.
+
+    Cost: epsilon, on the ledger.
+    """
+    SharedLedger.open(ledger).reserve(secrets.token_hex(16), {"score": Pure(epsilon=epsilon)}, n)
+    return Keys().stream("score")
+
+
+def noisy_accuracy(correct: Array, epsilon: float, stream: Stream) -> float:
+    """Return the fraction of correct predictions, with noise; it may be below 0 or above 1.
+
+    Args:
+        correct: Whether each prediction is correct, bool (n,); private.
+        epsilon: Privacy cost, charged already.
+        stream: Random stream of the noise.
+    """
+    noisy = NoisyCount(epsilon=epsilon).release(int(correct.sum()), stream)
+    return noisy / len(correct)
+
+
+def noisy_r_squared(target: Array, predicted: Array, epsilon: float, stream: Stream) -> float:
+    """Return R squared, with noise.
+
+    Args:
+        target: Scaled to [0, 1], NaN where missing, float (n,); private.
+        predicted: Scaled to [0, 1], float (n,).
+        epsilon: Privacy cost, charged already.
+        stream: Random stream of the noise.
+    """
+    noise = NoisySum(epsilon=epsilon / 3, most=GRID)
+    error, total, squares = (
+        noise.release(int(np.rint(GRID * np.nan_to_num(each)).sum()), stream.child(name)) / GRID
+        for name, each in (
+            ("error", (target - predicted) ** 2), ("total", target), ("squares", target**2),
+        )
+    )  # fmt: skip
+    deviation = squares - total**2 / len(target)
+    return 1.0 - error / max(deviation, 1.0 / GRID)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

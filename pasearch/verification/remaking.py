@@ -29,8 +29,7 @@ from pasearch.data.split import Split, portion_name
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.documents import refusal, shown
 from pasearch.features.plan import MOST_FEATURES, FeaturePlan, make_feature_plan
-from pasearch.features.selector import Selector
-from pasearch.features.selectors import choice_from_json
+from pasearch.features.selector import Selector, choice_from_json
 from pasearch.files import parse_json
 from pasearch.planning import Terms
 from pasearch.report.facts import useless
@@ -38,10 +37,8 @@ from pasearch.results import FEATURES, schema_of
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.estimates import LOWER, UPPER
 from pasearch.runs.journal import STORES
-from pasearch.search.candidates import RECIPE
-from pasearch.search.plan import Plan, make_plan
-from pasearch.search.strategies import from_json
-from pasearch.search.strategy import Strategy
+from pasearch.search.plan import RECIPE, Plan, make_plan
+from pasearch.search.strategy import Strategy, strategy_from_json
 from pasearch.spaces.candidate import SETTINGS, Candidate
 from pasearch.spaces.space import Portfolio, SearchSpace, Space, check_settings
 from pasearch.training.recipe import Recipe
@@ -98,7 +95,7 @@ def remade(document: Document) -> Remade:
 
 def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
     """Make plan and document of a search, or of one training, again."""
-    strategy = from_json(document["plan"]["strategy"])
+    strategy = strategy_from_json(document["plan"]["strategy"])
     plan = _plan(document, strategy, dials)
     found = api.Found(
         candidate=candidate_of(document["best"]),

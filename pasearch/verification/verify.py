@@ -52,7 +52,7 @@ from pasearch.search.ahead import Ahead, Insured, distinct, insured_by
 from pasearch.search.auto import FIXED, Option, ranked_study, shares_of_looks
 from pasearch.search.grid import Grid
 from pasearch.search.plan import Plan
-from pasearch.search.strategies import from_json
+from pasearch.search.strategy import strategy_from_json
 from pasearch.spaces.portfolio import study_for
 from pasearch.training.from_cells import table_of
 from pasearch.training.metrics import Metric
@@ -150,7 +150,7 @@ def _check_cost(document: Document) -> None:
     if not document["dataset"]["declared_public"] and document["task"] != FEATURES:
         basis = document["plan"]
         steps = sum(each["steps"] for each in (*basis["recipes"], *basis["finals"]))
-        counts.append(steps * max(1, from_json(basis["strategy"]).expected_trainings))
+        counts.append(steps * max(1, strategy_from_json(basis["strategy"]).expected_trainings))
     if not max(counts) <= MOST_RELEASES:
         raise refusal(f"it has more than {MOST_RELEASES:,} releases, and no run has that")
 

@@ -16,13 +16,17 @@ from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset
 from pasearch.data.split import make_split
 from pasearch.features import cfs
-from pasearch.features.cfs import CFSGenetic, CFSGreedy, greedy
-from pasearch.features.chosen import best_of
+from pasearch.features.cfs import (
+    CFSGenetic,
+    CFSGreedy,
+    NoisyEntropies,
+    greedy,
+    symmetrical_uncertainty,
+)
 from pasearch.features.contingency import ContingencyTables, Joint, attributes_of
 from pasearch.features.engine import FeatureSearch
-from pasearch.features.merit import NoisyEntropies, symmetrical_uncertainty
-from pasearch.features.pafs import PrivacyAwareFeatureSelection
-from pasearch.features.selectors import choice_of
+from pasearch.features.selector import best_of, make_choice
+from pasearch.features.wrappers import PrivacyAwareFeatureSelection
 from pasearch.runs.keys import Keys
 
 WIDTH, RUNS = 30, 10
@@ -42,7 +46,7 @@ def runs(
     """Return uncertainties and what noise alone would show, of runs on data of their own."""
     plan = planned(
         name="none", schema=unrelated(0).schema, budget=Budget(epsilon, 1e-5),
-        split=make_split(3000, scored=False), choice=choice_of("cfs-greedy", merits=merits),
+        split=make_split(3000, scored=False), choice=make_choice("cfs-greedy", merits=merits),
     )  # fmt: skip
     found = []
     for seed in range(RUNS):

@@ -19,6 +19,7 @@ from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features import contingency
+from pasearch.features.cfs import symmetrical_uncertainty
 from pasearch.features.contingency import (
     MOST_CODES,
     Attribute,
@@ -28,7 +29,6 @@ from pasearch.features.contingency import (
     attributes_of,
     count,
 )
-from pasearch.features.merit import symmetrical_uncertainty
 from pasearch.runs.keys import Keys
 
 SCHEMA = TableSchema(

@@ -24,11 +24,11 @@ from pasearch.data.means import ROW_NORM, FeatureMeans
 from pasearch.data.partitions import Records, UnchargedReadError
 from pasearch.data.schema import Schema
 from pasearch.errors import BudgetError
-from pasearch.features import linear, subsets, views
-from pasearch.features.chosen import Chosen
+from pasearch.features import linear, views, wrappers
 from pasearch.features.engine import FeatureSearch, PrivateReads
 from pasearch.features.evolution import Evolution
 from pasearch.features.pca import PrincipalComponents
+from pasearch.features.selector import Chosen
 from pasearch.features.trainers import LinearModel, Solved, Trainer
 from pasearch.features.views import REACH, View
 from pasearch.runs.keys import Keys
@@ -439,7 +439,7 @@ class TestSubsets:
         monkeypatch.setattr(Trainer, "fit_many", watched)
         monkeypatch.setattr(Keys, "stream", named)
         monkeypatch.setattr(Law, "sample", lambda law, uniform: 6)
-        monkeypatch.setattr(subsets, "draw", lambda count, features, source: MASKS[[1] * count])
+        monkeypatch.setattr(wrappers, "draw", lambda count, features, source: MASKS[[1] * count])
         search_of(plan_of("subsets", number=number), tmp_path).run()
         assert len({source for source, _ in trained}) == len(trained) == 6
         assert len({model.weights.tobytes() for _, model in trained}) == 6
@@ -471,7 +471,7 @@ class TestSubsets:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(Law, "sample", lambda law, uniform: 3)
-        monkeypatch.setattr(subsets, "draw", lambda count, features, source: MASKS)
+        monkeypatch.setattr(wrappers, "draw", lambda count, features, source: MASKS)
         monkeypatch.setattr(PrivateReads, "scored", lambda self, models, *rest: [5] * 3)
         monkeypatch.setattr(PrivateReads, "trained", lambda *_: ["model"] * 3)
         search = search_of(plan_of("subsets"), tmp_path)
@@ -495,7 +495,7 @@ class TestSubsets:
         def stop(count: int, features: int, source: Any):
             raise Counted(count)
 
-        monkeypatch.setattr(subsets, "draw", stop)
+        monkeypatch.setattr(wrappers, "draw", stop)
         seen = []
         for seed in range(2000):
             with pytest.raises(Counted) as counted:

@@ -20,8 +20,8 @@ from pasearch.errors import UsageError
 from pasearch.features import logistic
 from pasearch.features.contingency import attributes_of, count
 from pasearch.features.engine import FeatureOutcome
-from pasearch.features.picking import ClassShares, class_tables, points_of_tables
-from pasearch.features.selectors import choice_of
+from pasearch.features.selector import make_choice
+from pasearch.features.top import ClassShares, class_tables, points_of_tables
 from pasearch.features.trainers import Perturbed, Solved, counts_of_all
 from pasearch.features.views import View
 from pasearch.runs.keys import Keys
@@ -66,7 +66,7 @@ def outcome(
     public: bool = False,
     **more: Any,
 ) -> FeatureOutcome:
-    choice = choice_of(method, trainer=trainer, **{**FEW.get(method, {}), **more})
+    choice = make_choice(method, trainer=trainer, **{**FEW.get(method, {}), **more})
     data = dataset(number=number, public=public)
     plan = planned(
         name="table", schema=data.schema, public=public, budget=BUDGET, choice=choice,

@@ -14,7 +14,7 @@ from scipy.stats import beta, gamma, ks_2samp, kstest
 
 from pasearch.accounting.events import Pure
 from pasearch.errors import UsageError
-from pasearch.features import logistic, minimiser
+from pasearch.features import logistic
 from pasearch.features.logistic import (
     ObjectivePerturbation,
     fit_many,
@@ -106,7 +106,7 @@ def newton(rows: Any, hot: Any, strength: float, noise: Any, steps: int = 60) ->
 def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The steps that few records are taken with, or those of many, in blocks."""
     if request.param == "many":
-        monkeypatch.setattr(minimiser, "ROWS", 32)
+        monkeypatch.setattr(logistic, "ROWS", 32)
 
 
 def subsets(p: int, d: int, seed: int = 1) -> Any:
@@ -231,7 +231,7 @@ class TestTheMinimiser:
         x, y, valid = records(classes=classes)
         x *= [10.0, 3.0, 1.0, 0.1, 1e-2, 1e-3]
         masks, norms = subsets(5, 6), np.full(5, 2.0)
-        monkeypatch.setattr(minimiser, "MOST_STEPS", 2)
+        monkeypatch.setattr(logistic, "MOST_STEPS", 2)
         found = fit_public(
             x, y, valid, masks, data_norms=norms, classes=classes, regularisation=strength
         )
@@ -255,8 +255,8 @@ class TestTheMinimiser:
         mechanisms = [ObjectivePerturbation(epsilon=1.0, data_norm=2.0 + i) for i in range(9)]
         streams = [KEYS.stream(i) for i in range(9)]
         many = fit_many(x, y, valid, masks, mechanisms, streams)
-        monkeypatch.setattr(minimiser, "CHUNK", 1)
-        monkeypatch.setattr(minimiser, "ROWS", 7)
+        monkeypatch.setattr(logistic, "CHUNK", 1)
+        monkeypatch.setattr(logistic, "ROWS", 7)
         again = fit_many(x, y, valid, masks[::-1], mechanisms[::-1], streams[::-1])[::-1]
         np.testing.assert_allclose(many, again, atol=1e-6)
 
@@ -275,9 +275,9 @@ class TestTheMinimiser:
             )
 
         expected = fitted()
-        monkeypatch.setattr(minimiser, "ROWS", 7)
+        monkeypatch.setattr(logistic, "ROWS", 7)
         eye = torch.eye(7, dtype=torch.float64)
-        monkeypatch.setattr(minimiser, "_curvature", lambda *_: curvature * eye)
+        monkeypatch.setattr(logistic, "_curvature", lambda *_: curvature * eye)
         np.testing.assert_allclose(fitted(), expected, atol=1e-6)
 
     @pytest.mark.oracle
@@ -286,14 +286,14 @@ class TestTheMinimiser:
         x, y, valid = records()
         masks, norms = subsets(9, 6), np.full(9, 2.0)
         expected = fit_public(x, y, valid, masks, data_norms=norms)
-        gradient, precise = minimiser._gradient, []
+        gradient, precise = logistic._gradient, []
 
         def falsified(rows: Any, shrink: Any, w: Any) -> Any:
             precise.append(rows.dtype == torch.float64)
             return gradient(rows, shrink, w) * (1.0 if precise[-1] else wrong)
 
-        monkeypatch.setattr(minimiser, "_gradient", falsified)
-        monkeypatch.setattr(minimiser, "ROWS", 7)
+        monkeypatch.setattr(logistic, "_gradient", falsified)
+        monkeypatch.setattr(logistic, "ROWS", 7)
         np.testing.assert_allclose(
             fit_public(x, y, valid, masks, data_norms=norms), expected, atol=1e-6
         )

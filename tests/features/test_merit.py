@@ -15,14 +15,8 @@ from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Pure, SelfComposed
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
-from pasearch.features import merit as merit_module
-from pasearch.features.contingency import (
-    Attribute,
-    Attributes,
-    Joint,
-    count,
-)
-from pasearch.features.merit import (
+from pasearch.features import cfs
+from pasearch.features.cfs import (
     GRID,
     NoisyEntropies,
     claimed_sensitivity,
@@ -30,6 +24,12 @@ from pasearch.features.merit import (
     merits,
     symmetrical_uncertainty,
     uncertainties,
+)
+from pasearch.features.contingency import (
+    Attribute,
+    Attributes,
+    Joint,
+    count,
 )
 from pasearch.runs.keys import Keys
 
@@ -169,17 +169,17 @@ class TestSensitivity:
 
     @pytest.mark.oracle
     def test_every_entropy_of_a_table_moves_by_that_at_most(self):
-        chosen = merit_module._features(SMALL)
+        chosen = cfs._features(SMALL)
         worst, step = 0.0, entropy_sensitivity(6) / GRID
         for seed in range(40):
             codes = random_codes(6, seed)
             codes[5] = -1
             joint = count(codes, SMALL)
-            here = merit_module._entropies(joint, *chosen, records=joint.slots)
+            here = cfs._entropies(joint, *chosen, records=joint.slots)
             for gone in range(5):
                 fewer = codes.copy()
                 fewer[gone] = -1
-                there = merit_module._entropies(count(fewer, SMALL), *chosen, records=6)
+                there = cfs._entropies(count(fewer, SMALL), *chosen, records=6)
                 worst = max(worst, float(np.abs(here - there).max()))
                 # What the noise is for: whole steps.
                 assert np.abs(np.round(here / step) - np.round(there / step)).max() <= GRID + 2
@@ -206,8 +206,8 @@ class TestNoisyEntropies:
         """Power: the size of 1,000 exponential numbers has a deviation of 3%."""
         joint = count(random_codes(80), SMALL)
         mechanism = NoisyEntropies(epsilon=self.EPSILON, attributes=SMALL)
-        chosen = merit_module._features(SMALL)
-        exact = merit_module._entropies(joint, *chosen, records=joint.slots)
+        chosen = cfs._features(SMALL)
+        exact = cfs._entropies(joint, *chosen, records=joint.slots)
         upper = np.triu_indices(len(exact))
         found = [
             mechanism.release(joint, Keys.from_seed(i).stream("h"))

@@ -20,19 +20,18 @@ from pasearch.data.schema import Schema
 from pasearch.data.split import Split, make_split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
-from pasearch.features import engine, one_hot
+from pasearch.features import engine, wrappers
 from pasearch.features.engine import PrivateReads
 from pasearch.features.model import feature_names
-from pasearch.features.one_hot import one_hot_sets
 from pasearch.features.plan import FeaturePlan
-from pasearch.features.selector import Choice
-from pasearch.features.selectors import choice_of
+from pasearch.features.selector import Choice, make_choice
 from pasearch.features.trainers import LinearModel
+from pasearch.features.wrappers import one_hot_sets
 from pasearch.planning import events_by_partition
 from pasearch.runs.keys import Keys
 from pasearch.verification.verify import verify
 
-ONE_HOT = choice_of("one-hot", trainer="objective")
+ONE_HOT = make_choice("one-hot", trainer="objective")
 TARGET = Column(name="y", categories=("no", "yes"))
 NUMBER = Column(name="a", low=0.0, high=9.0, bins=3)
 TWO, THREE = ("left", "right"), ("red", "green", "blue")
@@ -141,7 +140,7 @@ class TestPlan:
         }  # fmt: skip
         assert plan.selection_rule == "composition"
         with pytest.raises(UsageError, match=r"two sets of its own: leave `k=` out"):
-            choice_of("one-hot", size=2)
+            make_choice("one-hot", size=2)
 
     @pytest.mark.unit
     def test_needs_validation_slots(self):
@@ -203,7 +202,7 @@ class TestRun:
             sets = genuine(schema)
             return np.concatenate([sets, ~sets[1:]])
 
-        monkeypatch.setattr(one_hot, "one_hot_sets", three)
+        monkeypatch.setattr(wrappers, "one_hot_sets", three)
         for trainer, number, line in (
             ("objective", False, "candidate training"),
             ("dpsgd", False, "candidate training"),

@@ -21,9 +21,9 @@ from pasearch.accounting.events import Pure, SelfComposed
 from pasearch.data.column import Column
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
-from pasearch.features import picking
+from pasearch.features import top
 from pasearch.features.contingency import Attribute, Attributes, attributes_of
-from pasearch.features.picking import (
+from pasearch.features.top import (
     ClassShares,
     GumbelTop,
     PermuteAndFlip,
@@ -135,7 +135,7 @@ def law_of_code(
             def below(self, bound: int) -> int:
                 return draw([1 / bound] * bound)
 
-        monkeypatch.setattr(picking, "decays", decays)
+        monkeypatch.setattr(top, "decays", decays)
         mechanism = PermuteAndFlip(epsilon=epsilon, k=k, most=most)
         return mechanism.release(points, Source())  # type: ignore[arg-type]
 

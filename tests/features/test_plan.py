@@ -29,13 +29,12 @@ from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features import plan as planning
+from pasearch.features.cfs import NoisyEntropies
 from pasearch.features.contingency import attributes_of
-from pasearch.features.merit import NoisyEntropies
-from pasearch.features.pafs import PrivacyAwareFeatureSelection
 from pasearch.features.plan import MEANS_SHARE
-from pasearch.features.selector import SELECTION_SHARE, Sized
-from pasearch.features.selectors import choice_of
+from pasearch.features.selector import SELECTION_SHARE, Sized, make_choice
 from pasearch.features.trainers import trainer_of
+from pasearch.features.wrappers import PrivacyAwareFeatureSelection
 from pasearch.planning import events_by_partition
 from pasearch.report.plan import feature_plan_text
 from pasearch.training.settings import linear_recipe
@@ -73,13 +72,13 @@ def table(**more: Any) -> TableSchema:
 
 
 def made(schema, **choice: Any):
-    given = choice_of(**{"name": "all", "trainer": "objective", **choice})
+    given = make_choice(**{"name": "all", "trainer": "objective", **choice})
     split = make_split(300, scored=given.selector.trains_candidates)
     return planned(name="x", schema=schema, public=False, budget=BUDGET, split=split, choice=given)
 
 
 def count_of(name: str, features: int, **settings: Any) -> int:
-    selector = choice_of(name, **settings).selector
+    selector = make_choice(name, **settings).selector
     assert isinstance(selector, Sized)
     return selector.count(features)
 
@@ -355,7 +354,7 @@ class TestFindable:
         )  # fmt: skip
         return planned(
             name="t", schema=schema, public=False, budget=BUDGET, split=make_split(n, scored=False),
-            choice=choice_of("all"), **more,
+            choice=make_choice("all"), **more,
         )  # fmt: skip
 
     @pytest.mark.unit
@@ -393,7 +392,7 @@ class TestRefusals:
     ])  # fmt: skip
     def test_of_a_choice(self, given: dict[str, Any], message: str):
         with pytest.raises(UsageError, match=message):
-            choice_of(**{"name": "all", **given})
+            make_choice(**{"name": "all", **given})
 
     @pytest.mark.unit
     @pytest.mark.parametrize("method", SIZELESS)

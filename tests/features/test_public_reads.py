@@ -25,18 +25,14 @@ from pasearch.accounting.accountants import price_partitions
 from pasearch.data.partitions import Dataset, UnchargedReadError
 from pasearch.data.split import make_split
 from pasearch.errors import UsageError
-from pasearch.features import public_reads
-from pasearch.features.cfs import CFSGreedy
+from pasearch.features import engine
+from pasearch.features.cfs import CFSGreedy, symmetrical_uncertainty
 from pasearch.features.contingency import attributes_of, count
-from pasearch.features.engine import FeatureSearch
-from pasearch.features.merit import symmetrical_uncertainty
+from pasearch.features.engine import FeatureSearch, PublicReads
 from pasearch.features.pca import PrincipalComponents
-from pasearch.features.picking import ClassShares
 from pasearch.features.plan import FeaturePlan
-from pasearch.features.public_reads import PublicReads
-from pasearch.features.selector import Reads
-from pasearch.features.selectors import choice_of
-from pasearch.features.top import Top
+from pasearch.features.selector import Reads, make_choice
+from pasearch.features.top import ClassShares, Top
 from pasearch.features.trainers import (
     LinearModel,
     Perturbed,
@@ -77,7 +73,7 @@ def plan_on(
     return planned(**{
         "name": "table", "schema": table(number=number).schema, "public": False,
         "budget": BUDGET, "split": make_split(N, scored=False), "searched_on": "others",
-        "choice": choice_of(method, trainer=trainer, **FEW.get(method, {})), **more,
+        "choice": make_choice(method, trainer=trainer, **FEW.get(method, {})), **more,
     })  # fmt: skip
 
 
@@ -308,7 +304,7 @@ class TestCompared:
         self, trainer: str, number: bool, monkeypatch: pytest.MonkeyPatch
     ):
         seen: dict[str, Any] = {}
-        fit, score = Trainer.fit_many, public_reads.counts_of_all
+        fit, score = Trainer.fit_many, engine.counts_of_all
 
         def fitting(self: Trainer, records: Any, *rest: Any) -> list[LinearModel]:
             seen["train"] = records
@@ -321,7 +317,7 @@ class TestCompared:
             return counts
 
         monkeypatch.setattr(Trainer, "fit_many", fitting)
-        monkeypatch.setattr(public_reads, "counts_of_all", scoring)
+        monkeypatch.setattr(engine, "counts_of_all", scoring)
         data = others(number=number)
         found = reads(data, trainer).compared()(self.SETS, self.TRIALS)
         assert found == seen["points"], "without noise"
@@ -342,7 +338,7 @@ class TestCompared:
     def test_candidates_share_no_randomness(self, monkeypatch: pytest.MonkeyPatch):
         models: list[LinearModel] = []
         monkeypatch.setattr(
-            public_reads, "counts_of_all",
+            engine, "counts_of_all",
             lambda found, records, metric: models.extend(found) or [[0]] * len(found),
         )  # fmt: skip
         reads(others()).compared()(self.SETS[[0, 0]], self.TRIALS[:2])
@@ -381,7 +377,7 @@ class TestCompared:
             spread.append(float(scores.std(axis=0).mean()))
             return [[0]] * len(models)
 
-        monkeypatch.setattr(public_reads, "counts_of_all", scoring)
+        monkeypatch.setattr(engine, "counts_of_all", scoring)
         for epsilon in (4.0, 4e4):
             it = reads(others())
             it = replace(it, trainer=replace(it.trainer, noise=epsilon), slots=320)

@@ -31,7 +31,7 @@ from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.executors import Executor, Local, Work
 from pasearch.search import engine
-from pasearch.search.population import side_by_side
+from pasearch.search.candidate_training import side_by_side
 
 pytestmark = [
     pytest.mark.slow,

@@ -32,10 +32,9 @@ from pasearch.search.ahead import (
     distinct,
     insured_by,
 )
-from pasearch.search.fitness import WORST
+from pasearch.search.candidate_training import WORST
 from pasearch.search.plan import Plan
-from pasearch.search.strategies import from_json, strategy
-from pasearch.search.strategy import Round, State
+from pasearch.search.strategy import Round, State, make_strategy, strategy_from_json
 from pasearch.spaces.portfolio import Study
 from pasearch.spaces.space import Portfolio, space
 
@@ -144,7 +143,7 @@ class TestCandidates:
     def test_of_a_small_space_all_are_looked_at(self):
         small = space({"name": "small", "choices": {"units_1": [2, 4], "layers": [1, 2]}})
         assert len(distinct(small, 9, stream())) == 4
-        assert strategy("ahead", candidates=9).within(small).candidates == 4  # type: ignore[attr-defined]
+        assert make_strategy("ahead", candidates=9).within(small).candidates == 4  # type: ignore[attr-defined]
 
     @pytest.mark.unit
     def test_of_a_portfolio_the_first_are_looked_at(self):
@@ -155,7 +154,7 @@ class TestCandidates:
     def test_one_candidate_leaves_nothing_to_choose(self):
         one = space({"name": "one", "choices": {"units_1": [2]}})
         with pytest.raises(UsageError, match="strategy=fixed"):
-            strategy("insured").within(one)
+            make_strategy("insured").within(one)
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -215,7 +214,7 @@ class TestRungs:
     @pytest.mark.unit
     def test_a_space_of_few_candidates_has_fewer_rungs(self):
         small = space({"name": "small", "choices": {"units_1": [2, 4, 8]}})
-        found = strategy("ahead", candidates=8, rungs=3).within(small)
+        found = make_strategy("ahead", candidates=8, rungs=3).within(small)
         assert (found.candidates, found.rungs) == (3, 2)  # type: ignore[attr-defined]
 
 
@@ -296,8 +295,8 @@ class TestInsured:
     @pytest.mark.unit
     def test_it_comes_back_from_its_json(self):
         search = Insured(candidates=3, trust=0.25, handicaps=(0.0, -1.5, 2.0))
-        assert from_json(search.to_json()) == search
-        assert from_json(Insured().to_json()) == Insured()
+        assert strategy_from_json(search.to_json()) == search
+        assert strategy_from_json(Insured().to_json()) == Insured()
 
 
 def leads(look: list[list[float]], final: list[list[float]], noise: float) -> Leads:

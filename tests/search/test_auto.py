@@ -30,7 +30,7 @@ from pasearch.search.auto import (
     predicted,
 )
 from pasearch.search.plan import Plan
-from pasearch.search.strategies import strategy
+from pasearch.search.strategy import make_strategy
 from pasearch.spaces import portfolio
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
@@ -94,7 +94,7 @@ def pretend(**changes: Any) -> Callable[[Option], Any]:
     """Return plans in which looks have a tenth of the signal, unless it is said otherwise."""
 
     def make(option: Option) -> Pretended:
-        own = strategy(option.name, **dict(option.settings))
+        own = make_strategy(option.name, **dict(option.settings))
         if option == FIXED:
             values = {name: changes[name] for name in ("schema", "seconds") if name in changes}
             return Pretended(strategy=own, trial_mu=changes.get("whole", 2e-3), **values)

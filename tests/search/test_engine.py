@@ -33,8 +33,8 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.search import engine
+from pasearch.search.candidate_training import counts
 from pasearch.search.engine import Outcome, Search
-from pasearch.search.fitness import counts
 
 SPACE = {
     "name": "small",

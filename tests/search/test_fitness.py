@@ -17,7 +17,7 @@ from pasearch.data.front_ends import MaxPool
 from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
 from pasearch.runs.keys import Keys, Stream
-from pasearch.search.fitness import (
+from pasearch.search.candidate_training import (
     WORST,
     failed,
     mark_failed,
@@ -247,7 +247,7 @@ class TestTraining:
             seen.update(streams)
             return iter(())
 
-        monkeypatch.setattr("pasearch.search.fitness.rounds_of", keep)
+        monkeypatch.setattr("pasearch.search.candidate_training.rounds_of", keep)
         stream = Keys.from_seed(5).stream("trial", 0)
         trained(stream)
         assert set(seen) == {"weights", "batch", "noise", "dropout"}

@@ -23,10 +23,9 @@ from pasearch.data.opened import Opened
 from pasearch.data.partitions import Records, UnchargedReadError
 from pasearch.data.threads import shares, threads
 from pasearch.runs.executors import Local, Processes
-from pasearch.search import engine, population
-from pasearch.search.fitness import failed
+from pasearch.search import candidate_training, engine
+from pasearch.search.candidate_training import Job, failed, side_by_side
 from pasearch.search.plan import Plan
-from pasearch.search.population import Job, side_by_side
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import Annealing
 
@@ -321,7 +320,7 @@ def test_a_training_without_memory_is_a_failed_one(monkeypatch: pytest.MonkeyPat
     from search.test_fitness import CANDIDATE, RECIPE, SCHEMA
 
     from pasearch.runs.keys import Keys
-    from pasearch.search.fitness import failed, training_streams
+    from pasearch.search.candidate_training import failed, training_streams
 
     def without(*arguments: Any, **options: Any) -> Any:
         raise MemoryError
@@ -330,7 +329,7 @@ def test_a_training_without_memory_is_a_failed_one(monkeypatch: pytest.MonkeyPat
         x=torch.zeros((4, *SCHEMA.shape)), y=torch.zeros(4, dtype=torch.int64),
         valid=torch.ones(4, dtype=torch.bool), public=False,
     ).write(tmp_path)  # fmt: skip
-    monkeypatch.setattr(population, "train_candidate", without)
+    monkeypatch.setattr(candidate_training, "train_candidate", without)
     job = Job(
         candidate=CANDIDATE, schema=SCHEMA, recipe=RECIPE,
         streams=training_streams(Keys.from_seed(1).stream("x")),
@@ -365,7 +364,7 @@ def test_turns_are_turns_and_records_are_moved_once(
 ):
     order: list[int] = []
     moved: list[int] = []
-    honest, load = population.candidate_in_rounds, Opened.load
+    honest, load = candidate_training.candidate_in_rounds, Opened.load
 
     def noted(*given: Any, **more: Any) -> Any:
         place = len(moved_for)
@@ -385,7 +384,7 @@ def test_turns_are_turns_and_records_are_moved_once(
 
     moved_for: list[Records] = []
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
-    monkeypatch.setattr(population, "candidate_in_rounds", noted)
+    monkeypatch.setattr(candidate_training, "candidate_in_rounds", noted)
     monkeypatch.setattr(Opened, "load", loaded)
     with searching(tmp_path / "x", "paas") as search:
         search.run()
@@ -425,7 +424,7 @@ class Room:
             yield network, course
 
 
-HONEST, TURNS = population.candidate_in_rounds, engine.in_turns
+HONEST, TURNS = candidate_training.candidate_in_rounds, engine.in_turns
 
 
 @pytest.mark.contract
@@ -439,8 +438,8 @@ def test_whether_a_training_fails_does_not_depend_on_how_many_there_are(
         expected, trials = search.run(), records_of(search)
     room = Room(2)
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
-    monkeypatch.setattr(population, "TURNS", at_a_time)
-    monkeypatch.setattr(population, "candidate_in_rounds", room.candidate_in_rounds)
+    monkeypatch.setattr(candidate_training, "TURNS", at_a_time)
+    monkeypatch.setattr(candidate_training, "candidate_in_rounds", room.candidate_in_rounds)
     monkeypatch.setattr(engine, "in_turns", room.in_turns)
     with threads(1), searching(tmp_path / "x", way) as search:
         found = search.run()
@@ -469,7 +468,7 @@ def test_between_turns_the_precision_is_the_users_own(
             yield found
 
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
-    monkeypatch.setattr(population, "full_precision", full_precision)
+    monkeypatch.setattr(candidate_training, "full_precision", full_precision)
     monkeypatch.setattr(engine, "in_turns", watched)
     with searching(tmp_path / "x", "paas") as search:
         search.run()
@@ -481,7 +480,7 @@ def test_between_turns_the_precision_is_the_users_own(
 def test_one_without_memory_even_alone_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     room = Room(64, never=1)
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
-    monkeypatch.setattr(population, "candidate_in_rounds", room.candidate_in_rounds)
+    monkeypatch.setattr(candidate_training, "candidate_in_rounds", room.candidate_in_rounds)
     monkeypatch.setattr(engine, "in_turns", room.in_turns)
     with searching(tmp_path / "x", "paas") as search:
         search.run()
@@ -531,7 +530,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch):
         made = Gpus(models, libraries)
         for name in ("device_count", "current_device", "get_device_properties", "device"):
             monkeypatch.setattr(torch.cuda, name, getattr(made, name))
-        monkeypatch.setattr(population, "gpu_libraries", made.computing)
+        monkeypatch.setattr(candidate_training, "gpu_libraries", made.computing)
         return made
 
     return set_up
@@ -553,8 +552,8 @@ def test_only_gpus_that_compute_alike_share_a_generation(
     models: str, libraries: str, own: int, expected: list[int | None], made_up: Any
 ):
     made_up(models, libraries).own = own
-    assert [place.number for place in population._places("cuda")] == expected
-    assert [place.number for place in population._places("cpu")] == [None]
+    assert [place.number for place in candidate_training._places("cuda")] == expected
+    assert [place.number for place in candidate_training._places("cpu")] == [None]
 
 
 @pytest.mark.contract
@@ -571,7 +570,7 @@ def test_on_several_gpus_trainings_give_what_they_give_one_by_one(
     seen: dict[Any, set[int]] = {}
 
     def begun() -> list[Any]:
-        places.append([population._Place("cpu", number) for number in range(3)])
+        places.append([candidate_training._Place("cpu", number) for number in range(3)])
         return places[-1]
 
     def in_rounds(*given: Any, **more: Any) -> Any:
@@ -589,8 +588,8 @@ def test_on_several_gpus_trainings_give_what_they_give_one_by_one(
         return network, watched()
 
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
-    monkeypatch.setattr(population, "_places", lambda _: begun())
-    monkeypatch.setattr(population, "candidate_in_rounds", in_rounds)
+    monkeypatch.setattr(candidate_training, "_places", lambda _: begun())
+    monkeypatch.setattr(candidate_training, "candidate_in_rounds", in_rounds)
     with threads(1), searching(tmp_path / "x", way) as search:
         assert same(search.run(), expected)
         assert records_of(search) == trials
@@ -604,9 +603,9 @@ def test_on_several_gpus_trainings_give_what_they_give_one_by_one(
 @pytest.mark.unit
 def test_gpus_are_dealt_long_and_short_trainings_alike():
     """Jobs come with the longest first: none has all the long ones."""
-    places = [population._Place("cpu", number) for number in range(3)]
+    places = [candidate_training._Place("cpu", number) for number in range(3)]
     dealt: dict[int | None, int] = {}
-    for length, place in zip(range(12, 0, -1), population._dealt(places), strict=False):
+    for length, place in zip(range(12, 0, -1), candidate_training._dealt(places), strict=False):
         dealt[place.number] = dealt.get(place.number, 0) + length
     assert set(dealt.values()) == {26}
 
@@ -617,15 +616,15 @@ def test_a_group_is_given_its_steps_before_the_next_one_is_looked_at(
 ):
     """So a GPU has work of the others meanwhile; and groups are of like size."""
     happened: list[Any] = []
-    honest = population._Turn.goes_on
+    honest = candidate_training._Turn.goes_on
 
     def goes_on(turn: Any) -> bool:
         happened.append(turn.group)
         return honest(turn)
 
-    monkeypatch.setattr(population._Turn, "goes_on", goes_on)
-    monkeypatch.setattr(population.Together, "go", lambda *_: happened.append("go"))
-    monkeypatch.setattr(population, "QUEUES", 3)
+    monkeypatch.setattr(candidate_training._Turn, "goes_on", goes_on)
+    monkeypatch.setattr(candidate_training.Together, "go", lambda *_: happened.append("go"))
+    monkeypatch.setattr(candidate_training, "QUEUES", 3)
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
     with threads(1), searching(tmp_path / "x", "rs") as search:
         search.run()
@@ -642,10 +641,12 @@ def test_a_group_is_given_its_steps_before_the_next_one_is_looked_at(
 def test_on_several_cuda_devices_a_generation_is_what_it_is_on_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    assert len(population._places("cuda")) > 1
+    assert len(candidate_training._places("cuda")) > 1
     with searching(tmp_path / "x", "paas") as search:
         found = replace(search, device="cuda").run()
-    monkeypatch.setattr(population, "_places", lambda _: [population._Place("cuda", None)])
+    monkeypatch.setattr(
+        candidate_training, "_places", lambda _: [candidate_training._Place("cuda", None)]
+    )
     with searching(tmp_path / "one", "paas") as search:
         expected = replace(search, device="cuda").run()
     assert same(found, expected)

@@ -24,7 +24,7 @@ from pasearch.data.schema import Schema
 from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.runs.shared_ledger import SharedLedger
-from pasearch.search import engine, fitness
+from pasearch.search import candidate_training, engine
 from pasearch.search.plan import Plan
 from pasearch.search.proxy import Proxy
 from pasearch.spaces.architecture import Architecture
@@ -144,25 +144,25 @@ class TestBest:
 
     @pytest.mark.unit
     def test_one_that_fails_does_not_win(self, monkeypatch: pytest.MonkeyPatch):
-        genuine = fitness.train_candidate
+        genuine = candidate_training.train_candidate
 
         def train(tried: Candidate, *arguments: Any, **options: Any):
             network = genuine(tried, *arguments, **options)
-            return fitness.mark_failed(network) if tried == AWAKE else network
+            return candidate_training.mark_failed(network) if tried == AWAKE else network
 
-        monkeypatch.setattr(fitness, "train_candidate", train)
+        monkeypatch.setattr(candidate_training, "train_candidate", train)
         assert best(public()) == SLEEPY
 
     @pytest.mark.unit
     @pytest.mark.parametrize("n", [60, 300, 3000])
     def test_is_trained_at_the_signal_of_the_private_training(self, monkeypatch, n: int):
-        recipes, genuine = [], fitness.train_candidate
+        recipes, genuine = [], candidate_training.train_candidate
 
         def train(tried, records, schema, recipe, streams, **options):
             recipes.append((recipe, len(records)))
             return genuine(tried, records, schema, recipe, streams, **options)
 
-        monkeypatch.setattr(fitness, "train_candidate", train)
+        monkeypatch.setattr(candidate_training, "train_candidate", train)
         best(public(n), Portfolio(name="one", entries=(AWAKE,)))
         ((recipe, records),) = recipes
         plan = once()
@@ -179,7 +179,7 @@ class TestBest:
     @pytest.mark.unit
     def test_scores_are_taken_on_records_that_were_not_trained_on(self, monkeypatch):
         trained, scored = [], []
-        genuine, counts = fitness.train_candidate, fitness.counts
+        genuine, counts = candidate_training.train_candidate, candidate_training.counts
 
         def train(tried, records, *arguments, **options):
             trained.append(records.x)
@@ -189,8 +189,8 @@ class TestBest:
             scored.append(records.x)
             return counts(network, records, *arguments, **options)
 
-        monkeypatch.setattr(fitness, "train_candidate", train)
-        monkeypatch.setattr(fitness, "counts", score)
+        monkeypatch.setattr(candidate_training, "train_candidate", train)
+        monkeypatch.setattr(candidate_training, "counts", score)
         best(public())
         rows = [{tuple(row.tolist()) for row in x} for x in (*trained, *scored)]
         assert len(trained) == len(scored) == 2
@@ -200,13 +200,13 @@ class TestBest:
 
     @pytest.mark.unit
     def test_no_two_candidates_share_a_stream(self, monkeypatch):
-        drawn, genuine = [], fitness.train_candidate
+        drawn, genuine = [], candidate_training.train_candidate
 
         def train(tried, records, schema, recipe, streams, **options):
             drawn.extend(stream.seed64() for stream in streams.values())
             return genuine(tried, records, schema, recipe, streams, **options)
 
-        monkeypatch.setattr(fitness, "train_candidate", train)
+        monkeypatch.setattr(candidate_training, "train_candidate", train)
         best(public(), Portfolio(name="same", entries=(AWAKE, AWAKE, AWAKE)))
         assert len(set(drawn)) == len(drawn) == 3 * 4
 
@@ -223,7 +223,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What is charged, opened and trained, in order."""
     told: list[str] = []
     charge, opening, cells = Ledger._charge, Partition.open, Cells.open
-    private, elsewhere = engine.train_candidate, fitness.train_candidate
+    private, elsewhere = engine.train_candidate, candidate_training.train_candidate
 
     def charged(ledger: Ledger, line: str, names: list[str], key: str) -> None:
         charge(ledger, line, names, key)
@@ -250,7 +250,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         patch.setattr(Partition, "open", opened)
         patch.setattr(Cells, "open", opened_cells)
         patch.setattr(engine, "train_candidate", trained)
-        patch.setattr(fitness, "train_candidate", tried)
+        patch.setattr(candidate_training, "train_candidate", tried)
         yield told
 
 

@@ -20,13 +20,11 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.search.ahead import Ahead, Insured
-from pasearch.search.fitness import WORST
+from pasearch.search.candidate_training import WORST
 from pasearch.search.genetic import PrivacyAwareArchitectureSearch, StandardWorkflow
 from pasearch.search.grid import Grid
-from pasearch.search.multi_generation import MultiGenerationRandomizedSearch
 from pasearch.search.portions import DisjointPortions
-from pasearch.search.randomized import RandomizedSearch, draw_count
-from pasearch.search.strategies import strategy
+from pasearch.search.randomized import MultiGenerationRandomizedSearch, RandomizedSearch, draw_count
 from pasearch.search.strategy import (
     STRATEGIES,
     Fitness,
@@ -35,6 +33,7 @@ from pasearch.search.strategy import (
     RoundShape,
     State,
     Strategy,
+    make_strategy,
 )
 from pasearch.spaces.space import SearchSpace, space
 
@@ -79,7 +78,7 @@ def keyed(seed: int = 0) -> Stream:
 
 
 def make(name: str) -> Strategy:
-    return strategy(name, **SMALL[name])
+    return make_strategy(name, **SMALL[name])
 
 
 class Wide:
@@ -229,7 +228,7 @@ class TestNonAdaptive:
 
     @pytest.mark.unit
     def test_mgrs_sees_the_winner_of_the_last_round_only(self):
-        search = strategy("mgrs", candidates=40, generations=2)
+        search = make_strategy("mgrs", candidates=40, generations=2)
         first = search.ask(search.init(), SPACE, keyed())
         assert first is not None
         count = len(first.genotypes)
@@ -261,7 +260,7 @@ class TestNonAdaptive:
 
     @pytest.mark.unit
     def test_paas_does_adapt_to_every_score(self):
-        search = strategy("paas", candidates=10, generations=2)
+        search = make_strategy("paas", candidates=10, generations=2)
         following = {tuple(play(search, 0, scores=scores)[1]) for scores in range(5)}
         assert len(following) == 5
 
@@ -302,7 +301,7 @@ class TestSecretCount:
 
     @pytest.mark.unit
     def test_rs_candidates_are_uniform_whatever_the_count(self):
-        short, long = (strategy("rs", candidates=mean) for mean in (1.5, 60.0))
+        short, long = (make_strategy("rs", candidates=mean) for mean in (1.5, 60.0))
         one = short.ask(short.init(), SPACE, keyed(2))
         many = long.ask(long.init(), SPACE, keyed(2))
         assert one is not None
@@ -313,7 +312,7 @@ class TestSecretCount:
 class TestMgrs:
     @pytest.mark.unit
     def test_has_the_papers_generations(self):
-        search = strategy("mgrs")
+        search = make_strategy("mgrs")
         assert isinstance(search, MultiGenerationRandomizedSearch)
         assert [law.base_mean for law in search.laws] == [40.0, 20.0, 10.0]
         assert search.mutation == 0.7
@@ -321,7 +320,7 @@ class TestMgrs:
 
     @pytest.mark.statistical
     def test_descendants_are_mutants_and_fresh_draws_in_the_papers_shares(self):
-        search = strategy("mgrs", candidates=400, generations=2)
+        search = make_strategy("mgrs", candidates=400, generations=2)
         near = total = 0
         changed = []
         for seed in range(12):
@@ -362,12 +361,12 @@ class TestMgrs:
 class TestPrices:
     @pytest.mark.unit
     def test_paas_plans_every_training_though_repeats_are_memoised(self):
-        (line,) = strategy("paas").lines(price, "train", "training")
+        (line,) = make_strategy("paas").lines(price, "train", "training")
         assert (line.event, line.count) == (EVENT, 60)
 
     @pytest.mark.unit
     def test_rs_is_one_selection(self):
-        (line,) = strategy("rs", law="logarithmic", max_candidates=50).lines(
+        (line,) = make_strategy("rs", law="logarithmic", max_candidates=50).lines(
             price, "search", "training"
         )
         assert line.event == RepeatAndSelect(event=EVENT, law=Law(10.0, 0.0, 50))
@@ -413,7 +412,7 @@ class TestTies:
 class TestNames:
     @pytest.mark.unit
     def test_kinds(self):
-        assert {name: type(strategy(name)) for name in STRATEGIES} == {
+        assert {name: type(make_strategy(name)) for name in STRATEGIES} == {
             "fixed": Fixed,
             "rs": RandomizedSearch,
             "mgrs": MultiGenerationRandomizedSearch,
@@ -427,7 +426,7 @@ class TestNames:
 
     @pytest.mark.unit
     def test_paas_has_the_papers_numbers(self):
-        search = strategy("paas")
+        search = make_strategy("paas")
         assert isinstance(search, PrivacyAwareArchitectureSearch)
         assert (search.population, search.generations) == (10, 6)
 
@@ -456,4 +455,4 @@ class TestNames:
     )
     def test_bad_settings_say_which(self, name: str, setting: dict, word: str):
         with pytest.raises(UsageError, match=word):
-            strategy(name, **setting)
+            make_strategy(name, **setting)

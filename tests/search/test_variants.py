@@ -17,8 +17,8 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.mechanisms import ExponentialPick, NoisyCounts
 from pasearch.search import variants
-from pasearch.search.trajectory import Trajectory, shifted
 from pasearch.search.variants import PICK
+from pasearch.search.weights import Trajectory, shifted
 from pasearch.training.metrics import METRICS
 
 ACCURACY, BALANCED = METRICS["accuracy"], METRICS["balanced-accuracy"]

@@ -26,7 +26,7 @@ from pasearch.sklearn_api.estimators import (
 from pasearch.sklearn_api.estimators import (
     PrivateArchitectureSearchRegressor as Regressor,
 )
-from pasearch.sklearn_api.scores import noisy_accuracy, noisy_r_squared
+from pasearch.sklearn_api.estimators import noisy_accuracy, noisy_r_squared
 
 N = 400
 AGES = np.random.default_rng(0).integers(18, 90, N)

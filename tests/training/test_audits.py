@@ -55,8 +55,8 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.normals import Normals, grid
 from pasearch.runs.sums import SUM_ROUNDING
+from pasearch.search.candidate_training import points
 from pasearch.search.engine import Search
-from pasearch.search.fitness import points
 from pasearch.search.plan import VALIDATION_QUERY
 from pasearch.training import losses, metrics, noise, one_step, per_example, steering
 from pasearch.training.augmentation import Augmentation

@@ -9,7 +9,7 @@ import pytest
 
 from pasearch.accounting.events import Gaussian, SelfComposed, Worst
 from pasearch.errors import UsageError
-from pasearch.search.candidates import candidate_recipe, training_event
+from pasearch.search.plan import candidate_recipe, training_event
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import PRICED, SETTINGS, Candidate
 from pasearch.spaces.space import check_settings

@@ -18,7 +18,7 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.results import Result
 from pasearch.runs.keys import Keys
-from pasearch.search.trajectory import Trajectory
+from pasearch.search.weights import Trajectory
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Dense
 from pasearch.training.metrics import METRICS

@@ -1,23 +1,33 @@
-"""A generation at once: its candidates are trained side by side, by whichever executor there is.
+"""The training and the score of candidates: one, or a round of them side by side.
 
-    threads of a training  =  max(1, threads of the run / candidates of the generation)
+    classes:   fitness = correct answers on the validation slots + two-sided geometric noise
+    a number:  fitness = sum over records of floor(G (1 - min(1, |error|))) + the same noise times G
+
+Divided by the public number of slots the first is the paper's "accuracy plus Laplace noise of scale
+1 / (n epsilon')". An error is relative to the width of the target's bounds. A null record adds 0 to
+either. Other metrics: `training.metrics`.
+
+    threads of a training  =  max(1, threads of the run / candidates of the round)
     processes              =  threads of the run / threads of a training
 
-What a training gives follows from its job and its threads, to the last bit: not from who trains,
-how many at a time, or which ends first. Each candidate has batches and noise of its own; if they
-shared batches, the price would more than double. So a generation costs what it costs one by one.
+The result of a training follows from its job and its threads, to the last bit: not from the
+executor, the number of trainings at a time, or which ends first. Each candidate has batches and
+noise of its own; shared batches would more than double the price. So a round costs what its
+trainings cost one by one.
 
 A worker receives work that is charged already: a job, and the records that were opened for it. It
-has no ledger, and nothing else of the data. It receives the random streams of its training, and not
-those of the score, whose noise it could otherwise compute. The number of candidates may be secret:
-only the total time, which no price covers, and the load of a cluster depend on it.
+has no ledger and no other data. It receives the random streams of its training, but not those of
+the score, whose noise it could otherwise compute. The number of candidates may be secret: only the
+total time, which no price covers, and the load of a cluster depend on it.
 
-Source: docs/rules.md, rules 8, 10 and 12.
+Source: Bao et al., section VIII-A; docs/rules.md, rules 8, 9, 10, 12 and 14. Proof:
+docs/guarantees/geometric-scores.md.
 """
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -34,15 +44,164 @@ from pasearch.data.precision import full_precision
 from pasearch.data.threads import threads
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Stream
-from pasearch.search.fitness import candidate_in_rounds, or_failed, points, train_candidate
 from pasearch.training.gpu_code import Together, gpu_libraries
 from pasearch.training.memory import is_of_memory
-from pasearch.training.metrics import usual_metric
+from pasearch.training.metrics import Metric, usual_metric
 from pasearch.training.recipe import Recipe
+from pasearch.training.steering import ValidationQuery
+from pasearch.training.trainer import rounds_of
 
 if TYPE_CHECKING:
+    from pasearch.data.partitions import Records
     from pasearch.data.tables import AnySchema
     from pasearch.spaces.candidate import Candidate
+    from pasearch.training.gpu_code import Together
+    from pasearch.training.recipe import Recipe
+
+
+PURPOSES = ("weights", "batch", "noise", "dropout")
+"""Purposes of the random streams that one training uses: initial weights first, then the steps."""
+
+
+def training_streams(stream: Stream) -> dict[str, Stream]:
+    """Return the random streams of one training, by purpose.
+
+    Guarantee: the noise of the trial's score, and every other draw of the trial, cannot be derived
+    from them. So a worker that receives them learns nothing about the score's noise.
+
+    Args:
+        stream: Random stream of the whole trial; it stays with the coordinator.
+    """
+    return {purpose: stream.child(purpose) for purpose in PURPOSES}
+
+
+def train_candidate(
+    candidate: Candidate,
+    records: Records,
+    schema: AnySchema,
+    recipe: Recipe,
+    streams: Mapping[str, Stream],
+    *,
+    device: str,
+    on_step: Callable[[int, nn.Module], None] | None = None,
+    looks: Callable[[int], bool] | None = None,
+    query: ValidationQuery | None = None,
+) -> nn.Module:
+    """Return the candidate's network, trained on an open partition.
+
+    Args:
+        candidate: What to build.
+        records: The open partition, behind the candidate's front end.
+        schema: Shape and number of outputs.
+        recipe: With the noise that the plan solved.
+        streams: Random streams of this training, by purpose, as `training_streams` returns them.
+            No two trainings share a batch or a noise draw.
+        device: "cpu" or "cuda".
+        on_step: Called with the number of finished steps and the network as it is.
+        looks: From a number of finished steps to whether it must be called then; see
+            `trainer.train`.
+        query: The validation query of a recipe that has them; see there.
+
+    Cost: `recipe.event(len(records))`, charged by the caller before `records` was opened.
+    """
+    network, rounds = candidate_in_rounds(
+        candidate, records, schema, recipe, streams, device=device, on_step=on_step, looks=looks,
+        query=query,
+    )  # fmt: skip
+    with full_precision():
+        for _ in rounds:
+            pass
+    return network
+
+
+def candidate_in_rounds(
+    candidate: Candidate,
+    records: Records,
+    schema: AnySchema,
+    recipe: Recipe,
+    streams: Mapping[str, Stream],
+    *,
+    device: str,
+    on_step: Callable[[int, nn.Module], None] | None = None,
+    looks: Callable[[int], bool] | None = None,
+    query: ValidationQuery | None = None,
+    splits: bool = True,
+    together: Together | None = None,
+) -> tuple[nn.Module, Iterator[int]]:
+    """Return the candidate's network, and what trains it: see `trainer.rounds_of`.
+
+    Args and cost: like `train_candidate`; `splits` and `together` as there.
+    """
+    network = candidate.build(schema.shape, schema.outputs, streams["weights"].generator())
+    told = None if on_step is None else lambda finished: on_step(finished, network)
+    return network, rounds_of(
+        network, records, recipe, streams, device=device, on_step=told, looks=looks, query=query,
+        splits=splits, together=together,
+    )  # fmt: skip
+
+
+def or_failed(
+    train: Callable[[], nn.Module],
+    candidate: Candidate,
+    schema: AnySchema,
+    streams: Mapping[str, Stream],
+) -> nn.Module:
+    """Return the network that `train` returns; without the memory for it, one that failed."""
+    try:
+        return train()
+    except (MemoryError, RuntimeError) as error:
+        if not is_of_memory(error):
+            raise
+        generator = streams["weights"].generator()
+        return mark_failed(candidate.build(schema.shape, schema.outputs, generator))
+
+
+def failed(network: nn.Module) -> bool:
+    """Return whether training ended in weights that are not finite: the worst score, no redraw."""
+    return not all(bool(torch.isfinite(p).all()) for p in network.state_dict().values())
+
+
+@torch.no_grad()
+def mark_failed(network: nn.Module) -> nn.Module:
+    """Return the network with weights that are not numbers, for a training that could not run."""
+    for parameter in network.parameters():
+        parameter.fill_(math.nan)
+    return network
+
+
+@torch.no_grad()
+def counts(
+    network: nn.Module, records: Records, metric: Metric, *, device: str, chunk: int = 8192
+) -> list[int]:
+    """Return what tells how good the network's answers are: private.
+
+    Guarantee: replacing one record by the null record changes one count, by at most `metric.most`.
+
+    Args:
+        network: Trained; one output for a number, else one a class.
+        records: Behind the network's front end.
+        metric: By what they are scored.
+        device: "cpu" or "cuda".
+        chunk: Records at a time; only memory depends on it.
+    """
+    network = network.to(device).eval()
+    found: list[list[int]] = []
+    for start in range(0, len(records), chunk):
+        part = slice(start, start + chunk)
+        answers = network(records.x[part].to(device)).cpu()
+        found.append(metric.counts(answers, records.y[part], records.valid[part]))
+    return [sum(each) for each in zip(*found, strict=True)]
+
+
+def points(network: nn.Module, records: Records, *, device: str, chunk: int = 8192) -> int:
+    """Return the network's points by the usual metric; the rest is as of `counts`."""
+    metric = usual_metric(records.y.is_floating_point())
+    return metric.points(counts(network, records, metric, device=device, chunk=chunk), len(records))
+
+
+WORST = -math.inf
+"""The fitness of a trial that failed."""
+
 
 WORTH = 10.0
 """From how many seconds of training, together, it pays to begin processes: each takes two until it

@@ -1,0 +1,90 @@
+"""Selectors that read no record: all features, random ones, and pooled pixels.
+
+The choice depends on no record, so it costs nothing. Pooling reads one record at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pasearch.accounting.checks import whole
+from pasearch.data.front_ends import MaxPool
+from pasearch.errors import UsageError
+from pasearch.features.selector import SELECTORS, Chosen, Form, Reads, Selector, Sized
+from pasearch.features.views import View
+from pasearch.runs.keys import Stream
+
+
+@SELECTORS.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllFeatures(Selector):
+    """Keeps every feature."""
+
+    name: ClassVar[str] = "all"
+    does: ClassVar[str] = "every feature, nothing is chosen"
+    selection_rule: ClassVar[str] = "none"
+    no_size: ClassVar[str] = "chooses nothing"
+
+    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+        return Chosen(view=View.of(reads.means))
+
+    def must_choose(self, features: int) -> int:
+        return features
+
+
+@SELECTORS.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomFeatures(Sized):
+    """Draws features.
+
+    Args:
+        size: How many; None takes d^(2/3) of d.
+    """
+
+    name: ClassVar[str] = "random"
+    does: ClassVar[str] = "features drawn at random"
+    selection_rule: ClassVar[str] = "none"
+    size: int | None = None
+
+    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+        features = len(reads.means)
+        order = stream.generator().permutation(features)[: self.count(features)].tolist()
+        return Chosen.of(reads.means, order)
+
+    def must_choose(self, features: int) -> int:
+        return self.count(features)
+
+
+MOST_POOL = 1024
+"""The largest side of a pool, pixels."""
+
+
+@SELECTORS.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxPooling(AllFeatures):
+    """Keeps the largest of neighbouring pixels.
+
+    Args:
+        pool: The side of a pool, pixels.
+    """
+
+    name: ClassVar[str] = "max-pool"
+    does: ClassVar[str] = "neighbouring pixels pooled, nothing is chosen"
+    pool: int = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pool", whole("pool", self.pool, most=MOST_POOL))
+
+    @property
+    def pooling(self) -> MaxPool:
+        return MaxPool(size=self.pool)
+
+    def check(self, form: Form) -> None:
+        """Refuse records that are no images, or smaller than a pool."""
+        if len(form.shape) == 1:
+            raise UsageError("Method 'max-pool' is for images: records here have no neighbours.")
+        self.pooling.output_shape(form.shape)
+
+    def words(self, *, public: bool = False) -> str:
+        return f"{self.does}, {self.pool} x {self.pool}"
