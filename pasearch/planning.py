@@ -17,7 +17,7 @@ Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-par
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,7 @@ from pasearch.data.estimation import (
 )
 from pasearch.data.split import Split, estimate_partition
 from pasearch.data.tables import AnySchema
-from pasearch.errors import UsageError
+from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.ledger import Line
 from pasearch.training.metrics import Metric, metric_of
 
@@ -450,113 +450,18 @@ def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event
     }
 
 
-Estimates = tuple[SchemaEstimate | None, SchemaEstimate | None, list[Line]]
-"""How what is undeclared is estimated, how a class list is, and the lines of both."""
-
-
-def solve_estimate(terms: Terms, dials: Dials) -> Estimates:
-    """Return how what is undeclared is estimated; None for what is declared."""
-    classes, lines = _solve_classes(terms, dials)
-    items, budget = len(terms.schema.undeclared) - (classes is not None), terms.budget
-    if not items:
-        return None, classes, lines
-    partition = estimate_partition(terms.split)
-    delta = terms.leak_share * known_delta(budget) / items
-
-    def estimate(sigma: float) -> SchemaEstimate:
-        return SchemaEstimate(noise_multiplier=sigma, delta=delta, most=terms.most)
-
-    sigma = dials.smallest(
-        "schema",
-        lambda value: SelfComposed(event=estimate(value).event, count=items),
-        Budget(ESTIMATE_SHARE * budget.epsilon, budget.delta),
-        *SIGMA_RANGE,
-    )
-    event = estimate(sigma).event
-    line = Line(name="schema", partition=partition, event=event, count=items)
-    return estimate(sigma), classes, [line, *lines]
-
-
-def _solve_classes(terms: Terms, dials: Dials) -> tuple[SchemaEstimate | None, list[Line]]:
-    """Return how an undeclared class list is estimated from the training records, and its line.
-
-    Portions are partitions of their own: there the class list is one of the items of the schema.
-    """
-    if terms.split.portions > 1 or undeclared_classes(terms.schema) is None:
-        return None, []
-    budget, delta = terms.budget, terms.leak_share * known_delta(terms.budget)
-
-    def estimate(sigma: float) -> SchemaEstimate:
-        return SchemaEstimate(noise_multiplier=sigma, delta=delta, most=terms.most)
-
-    # The count that is found is 1 + sigma times a constant: less noise than this is not needed.
-    far = 1e3
-    slope = (estimate(far).counts.count_found(CLASS_FOUND) - 1.0) / far
-    enough = max(SIGMA_RANGE[0], (RARE_CLASS * terms.split.train - 1.0) / slope)
-    sigma = dials.smallest(
-        CLASSES,
-        lambda value: estimate(value).event,
-        Budget(CLASS_SHARE * budget.epsilon, budget.delta),
-        enough, SIGMA_RANGE[1],
-    )  # fmt: skip
-    event = estimate(sigma).event
-    return estimate(sigma), [Line(name=CLASSES, partition="train", event=event, count=1)]
-
-
-def solve_front_ends(
-    front_ends: tuple[FrontEnd, ...], partition: str, budget: Budget, dials: Dials
-) -> tuple[tuple[tuple[str, float], ...], list[Line]]:
-    """Return the noise of every fitted front end, and their lines."""
-    noise, lines = [], []
-    share = Budget(FRONT_END_SHARE * budget.epsilon, budget.delta)
-    for each in dict.fromkeys(front for front in front_ends if front.fitted):
-        name = f"front end {each.text}"
-        sigma = dials.smallest(name, each.event, share, *SIGMA_RANGE)
-        noise.append((each.text, sigma))
-        lines.append(Line(name=name, partition=partition, event=each.event(sigma), count=1))
-    return tuple(noise), lines
-
-
-def check_class_weights(weights: tuple[float, ...] | None, schema: AnySchema) -> None:
-    """Refuse weights of classes that the data do not have, before anything is charged."""
-    if weights is None:
-        return
-    if schema.regression:
-        raise UsageError("class_weights are for classes, and here a number is predicted.")
-    if not schema.outputs:
-        raise UsageError(
-            "class_weights need the classes' order: declare the classes (`classes=`, or in the "
-            "schema)."
-        )
-    if len(weights) != schema.outputs:
-        raise UsageError(
-            f"class_weights has {len(weights)} numbers, and there are {schema.outputs} classes: "
-            "give one a class, in the order of the classes."
-        )
-
-
-def planned_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], int]:
-    """Return the shape of a record and the outputs of a network, at most, whatever is estimated.
-
-    Args:
-        schema: Declared, or to be estimated privately.
-        most: The most categories, or classes, that are estimated privately for a column.
-    """
-    return schema.widest_shape(most), schema.outputs or max(2, most)
-
-
 Dial = Callable[[float], list[Line]]
-"""From where a dial stands to the lines that it sets."""
+"""From the value of a noise parameter to the lines that it sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """A dial, and what it means where it stands.
+    """A noise parameter of a release, and the meaning of its value.
 
     Args:
-        bounds: Where the dial may stand.
-        event: What the release costs there.
-        noise: What the release is told of it, and the plan keeps.
+        bounds: Smallest and largest value.
+        event: Event that the release costs, by value.
+        noise: Noise that the release gets and the plan keeps, by value.
     """
 
     bounds: tuple[float, float]
@@ -598,37 +503,154 @@ class DialledLine:
     composed: Callable[[Event], Event] | None = None
     partition: str | None = None
 
+    def make_lines(self, value: float) -> list[Line]:
+        """Return the line of a value of the noise parameter."""
+        assert self.partition is not None
+        event = self.knob.event(value)
+        charged = event if self.composed is None else self.composed(event)
+        return [Line(name=self.name, partition=self.partition, event=charged, count=self.times)]
 
-def accuracy_line(event: Event) -> Line:
-    """Return the line of the score that is printed."""
-    return Line(name=TEST, partition="test", event=event, count=1)
 
-
-def solve(
-    make_lines: Dial,
-    budget: Budget,
-    bounds: tuple[float, float],
-    others: list[Line] | None,
-    dials: Dials,
-) -> tuple[float, list[Line]]:
-    """Turn a dial up (more epsilon, less noise) as far as the budget of its partition goes.
+@dataclass(slots=True, kw_only=True)
+class Solver:
+    """Calibrates the lines of a plan one after another, each within the budget of its partition.
 
     Args:
-        make_lines: The lines of a value of the dial.
-        budget: Of the whole run.
-        bounds: Where the dial may stand.
-        others: Lines solved before; those on the same partition count.
-        dials: What turns it.
+        terms: Data, split and a budget whose delta is known.
+        dials: Finds the noise parameters; the default solves them against the budget.
+        lines: Everything that was calibrated before.
     """
-    name = make_lines(bounds[0])[0].name
-    value = dials.largest(name, dialled(make_lines, others or []), budget, *bounds)
-    return value, make_lines(value)
+
+    terms: Terms
+    dials: Dials = field(default_factory=Dials)
+    lines: list[Line] = field(default_factory=list)
+
+    def calibrate(self, make_lines: Dial, bounds: tuple[float, float], share: float = 1.0) -> float:
+        """Return the largest value of a noise parameter (less noise) that the budget allows.
+
+        Args:
+            make_lines: The lines of a value.
+            bounds: Smallest and largest value.
+            share: Fraction of epsilon for these lines alone; 1: what the lines that were
+                calibrated before leave of it.
+        """
+        budget = Budget(share * self.terms.budget.epsilon, self.terms.budget.delta)
+        make_event = composed_with(make_lines, self.lines if share == 1.0 else [])
+        return self.dials.largest(make_lines(bounds[0])[0].name, make_event, budget, *bounds)
+
+    def solve(self, make_lines: Dial, bounds: tuple[float, float], share: float = 1.0) -> float:
+        """Calibrate a noise parameter, add its lines to the plan, and return its value."""
+        value = self.calibrate(make_lines, bounds, share)
+        self.lines += make_lines(value)
+        return value
+
+    def solve_line(self, line: DialledLine, share: float = 1.0) -> float:
+        """Calibrate a line, add it to the plan, and return its noise."""
+        return line.knob.noise(self.solve(line.make_lines, line.knob.bounds, share))
+
+    def solve_estimates(self) -> tuple[SchemaEstimate | None, SchemaEstimate | None]:
+        """Calibrate the private estimation of what the schema leaves undeclared.
+
+        Returns:
+            The estimation of columns and of a class list; None for what is declared.
+        """
+        terms, budget = self.terms, self.terms.budget
+        # Portions are partitions of their own: there the class list is one item of the schema.
+        apart = terms.split.portions == 1 and undeclared_classes(terms.schema) is not None
+        items = len(terms.schema.undeclared) - apart
+        assert budget.delta is not None
+        leak = terms.leak_share * budget.delta
+
+        def estimate(sigma: float, delta: float) -> SchemaEstimate:
+            return SchemaEstimate(noise_multiplier=sigma, delta=delta, most=terms.most)
+
+        classes = found = None
+        if apart:
+            # The count that is found is 1 + sigma times a constant: less noise is not needed.
+            far = 1e3
+            slope = (estimate(far, leak).counts.count_found(CLASS_FOUND) - 1.0) / far
+            enough = max(SIGMA_RANGE[0], (RARE_CLASS * terms.split.train - 1.0) / slope)
+            sigma = self.dials.smallest(
+                CLASSES, lambda value: estimate(value, leak).event,
+                Budget(CLASS_SHARE * budget.epsilon, budget.delta),
+                enough, SIGMA_RANGE[1],
+            )  # fmt: skip
+            classes = estimate(sigma, leak)
+        if items:
+            sigma = self.dials.smallest(
+                "schema",
+                lambda value: SelfComposed(event=estimate(value, leak / items).event, count=items),
+                Budget(ESTIMATE_SHARE * budget.epsilon, budget.delta),
+                *SIGMA_RANGE,
+            )
+            found = estimate(sigma, leak / items)
+            place = estimate_partition(terms.split)
+            self.lines.append(Line(name="schema", partition=place, event=found.event, count=items))
+        if classes is not None:
+            self.lines.append(Line(name=CLASSES, partition="train", event=classes.event, count=1))
+        return found, classes
+
+    def solve_front_ends(
+        self, front_ends: tuple[FrontEnd, ...], partition: str
+    ) -> tuple[tuple[str, float], ...]:
+        """Calibrate the fit of every fitted feature extractor, and return their noise by text."""
+        budget, noise = self.terms.budget, []
+        share = Budget(FRONT_END_SHARE * budget.epsilon, budget.delta)
+        for each in dict.fromkeys(front for front in front_ends if front.fitted):
+            name = f"front end {each.text}"
+            sigma = self.dials.smallest(name, each.event, share, *SIGMA_RANGE)
+            noise.append((each.text, sigma))
+            self.lines.append(
+                Line(name=name, partition=partition, event=each.event(sigma), count=1)
+            )
+        return tuple(noise)
 
 
-def dialled(make_lines: Dial, others: list[Line]) -> Callable[[float], Event]:
-    """Return the composition of what a dial sets and what else is charged to its partition.
+def check_affordable(plan: Charged, advice: str) -> None:
+    """Refuse a plan that costs more than its budget.
 
-    On several partitions, it is the worst of theirs: no record is in two.
+    Raises:
+        BudgetError: It does; `advice` states what would help.
+    """
+    if not plan.price.epsilon <= plan.budget.epsilon:
+        raise BudgetError(
+            f"The plan costs epsilon {plan.price.epsilon:.4g}, the budget is "
+            f"{plan.budget.epsilon:.4g}: {advice}."
+        )
+
+
+def check_class_weights(weights: tuple[float, ...] | None, schema: AnySchema) -> None:
+    """Refuse weights of classes that the data do not have, before anything is charged."""
+    if weights is None:
+        return
+    if schema.regression:
+        raise UsageError("class_weights are for classes, and here a number is predicted.")
+    if not schema.outputs:
+        raise UsageError(
+            "class_weights need the classes' order: declare the classes (`classes=`, or in the "
+            "schema)."
+        )
+    if len(weights) != schema.outputs:
+        raise UsageError(
+            f"class_weights has {len(weights)} numbers, and there are {schema.outputs} classes: "
+            "give one a class, in the order of the classes."
+        )
+
+
+def planned_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], int]:
+    """Return the shape of a record and the outputs of a network, at most, whatever is estimated.
+
+    Args:
+        schema: Declared, or to be estimated privately.
+        most: The most categories, or classes, that are estimated privately for a column.
+    """
+    return schema.widest_shape(most), schema.outputs or max(2, most)
+
+
+def composed_with(make_lines: Dial, others: Sequence[Line]) -> Callable[[float], Event]:
+    """Return the composition of a parameter's lines with the other lines of their partition.
+
+    For lines of several partitions it is the worst of them: no record is in two.
     """
 
     def event(value: float) -> Event:
@@ -639,9 +661,3 @@ def dialled(make_lines: Dial, others: list[Line]) -> Callable[[float], Event]:
         return found[0] if len(found) == 1 else Worst(events=found)
 
     return event
-
-
-def known_delta(budget: Budget) -> float:
-    """Return the delta of a resolved budget."""
-    assert budget.delta is not None
-    return budget.delta

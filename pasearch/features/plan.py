@@ -17,11 +17,10 @@ docs/guarantees/feature-selection.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pasearch.accounting import calibration
-from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import Dials
 from pasearch.accounting.checks import fraction
 from pasearch.accounting.claims import Claim
@@ -41,13 +40,12 @@ from pasearch.planning import (
     TEST,
     Charged,
     DialledLine,
+    Solver,
     Terms,
+    check_affordable,
     planned_form,
-    solve,
-    solve_estimate,
 )
 from pasearch.registry import check_words
-from pasearch.runs.ledger import Line
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.spaces.portfolio import FEW_CATEGORIES
@@ -241,117 +239,77 @@ def make_feature_plan(
     )
     check_words(choice)
     _check_choice(choice, form)
-    solving = _Solving(terms=terms, choice=choice, form=form, dials=dials or Dials())
-    share = solving.share(selection_share)
-    estimate, classes, own = solve_estimate(terms, solving.dials)
-    solving.lines += own
-    solving.solve_all(share, final=final)
+    share = _share_of_choice(choice, form, selection_share)
+    solver, noises = Solver(terms=terms, dials=dials or Dials()), dict[str, float]()
+    estimate, classes = solver.solve_estimates()
+
+    def solve(line: DialledLine, share: float) -> None:
+        """Calibrate a line on a share of epsilon; all of it: next to the lines before."""
+        line = replace(line, partition=line.partition or form.split.trial_partition)
+        try:
+            noises[line.name] = solver.solve_line(line, share)
+        except BudgetError as error:
+            raise BudgetError(
+                f"For {line.name}, which has a share of {share:g} of epsilon "
+                f"{terms.budget.epsilon:g}: {error}"
+            ) from None
+
+    selector, split = choice.selector, form.split
+    trainer = trainer_of(choice.trainer, terms.schema.regression)
+    own = () if form.public else selector.lines(form, trainer)
+    retrained = final and not (selector.keeps_winner and not split.search)
+    share = 1.0 if split.search or not retrained else share  # nothing else is read there after
+    if final or selector.centred:
+        solve(DialledLine(name=MEANS, knob=GAUSSIAN, partition="train"), MEANS_SHARE)
+    for line in own:
+        if line.partition is None:
+            solve(line, share * line.share)
+    if retrained:
+        knob = trainer.knob(split.train, terms.schema.regression)
+        solve(DialledLine(name=FINAL, knob=knob, partition="train"), 1.0)
+    for line in own:
+        if line.partition is not None:
+            solve(line, line.share)
+    if final:
+        solve(DialledLine(name=TEST, knob=SCORE, partition="test"), 1.0)
+    mu = noises.get(FINAL, noises.get(selector.training_line))
     plan = FeaturePlan(
-        **terms.of_plan(), choice=choice, lines=tuple(solving.lines), schema_estimate=estimate,
+        **terms.of_plan(), choice=choice, lines=tuple(solver.lines), schema_estimate=estimate,
         class_estimate=classes,
-        noises=tuple(solving.noises.items()), searched_on=searched_on,
+        noises=tuple(noises.items()), searched_on=searched_on,
         basis={
             **terms.basis(), "choice": choice.to_json(), "selection_share": selection_share,
-            "dials": solving.dials.values,
+            "dials": solver.dials.values,
         },
-        warnings=terms.warnings(estimate, classes, solving.mu()),
+        warnings=terms.warnings(estimate, classes, mu if trainer.noise_name == "mu" else None),
     )  # fmt: skip
     if final:
         untold = drowned(plan.scored_by, plan.test, plan.split.test)
         plan = replace(plan, warnings=(*plan.warnings, *untold))
-    if not plan.price.epsilon <= plan.budget.epsilon:
-        raise BudgetError(
-            f"The plan costs epsilon {plan.price.epsilon:.4g}, the budget is "
-            f"{plan.budget.epsilon:.4g}: raise `epsilon=`, or lower `selection_share=`."
-        )
+    check_affordable(plan, "raise `epsilon=`, or lower `selection_share=`")
     return plan
 
 
-@dataclass(slots=True, kw_only=True)
-class _Solving:
-    """Lines that are solved one after another, each on the private side of its part."""
-
-    terms: Terms
-    choice: Choice
-    form: Form
-    dials: Dials
-    lines: list[Line] = field(default_factory=list)
-    noises: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def trainer(self) -> type[Trainer]:
-        """How models are trained."""
-        return trainer_of(self.choice.trainer, self.terms.schema.regression)
-
-    def share(self, given: float | None) -> float:
-        """Return the share of epsilon that the choice takes, where it shares it with the model."""
-        selector, apart = self.choice.selector, bool(self.form.split.search) or self.form.public
-        if given is not None and (apart or selector.share is None):
-            raise UsageError(
-                f"selection_share is {given:g}, and with method {selector.name!r} "
-                + (
-                    "the choice has records of its own"
-                    if apart
-                    else "no choice shares an epsilon with the model"
-                )
-                + ": leave it out."
-            )
-        usual = SELECTION_SHARE if selector.share is None else selector.share
-        share = usual if given is None else fraction("selection_share", given)
-        if not share <= MOST_SHARE:
-            raise UsageError(
-                f"selection_share is {share:g}: expected at most {MOST_SHARE}, because the "
-                f"features' means take {MEANS_SHARE} and the model needs the rest."
-            )
-        return share
-
-    def solve_all(self, share: float, *, final: bool) -> None:
-        """Solve every line, in the order of the plan."""
-        selector, split = self.choice.selector, self.form.split
-        own = () if self.form.public else selector.lines(self.form, self.trainer)
-        retrained = final and not (selector.keeps_winner and not split.search)
-        share = 1.0 if split.search or not retrained else share  # nothing else is read there after
-        if final or selector.centred:
-            self.solve(DialledLine(name=MEANS, knob=GAUSSIAN, partition="train"), MEANS_SHARE)
-        for line in own:
-            if line.partition is None:
-                self.solve(line, share * line.share)
-        if retrained:
-            knob = self.trainer.knob(split.train, self.terms.schema.regression)
-            self.solve(DialledLine(name=FINAL, knob=knob, partition="train"), 1.0)
-        for line in own:
-            if line.partition is not None:
-                self.solve(line, line.share)
-        if final:
-            self.solve(DialledLine(name=TEST, knob=SCORE, partition="test"), 1.0)
-
-    def solve(self, line: DialledLine, share: float) -> None:
-        """Turn a line's dial as far as a share of epsilon goes; all of it: beside the others."""
-        budget, place = self.terms.budget, line.partition or self.form.split.trial_partition
-
-        def made(value: float) -> list[Line]:
-            event = line.knob.event(value)
-            charged = event if line.composed is None else line.composed(event)
-            return [Line(name=line.name, partition=place, event=charged, count=line.times)]
-
-        part, others = Budget(share * budget.epsilon, budget.delta), self.lines
-        try:
-            value, own = solve(
-                made, part, line.knob.bounds, others if share == 1.0 else None, self.dials
-            )
-        except BudgetError as error:
-            raise BudgetError(
-                f"For {line.name}, which has a share of {share:g} of epsilon {budget.epsilon:g}: "
-                f"{error}"
-            ) from None
-        self.lines += own
-        self.noises[line.name] = line.knob.noise(value)
-
-    def mu(self) -> float | None:
-        """Return the dial of the released model's DP-SGD, if it is trained so."""
-        if self.trainer.noise_name != "mu":
-            return None
-        return self.noises.get(FINAL, self.noises.get(self.choice.selector.training_line))
+def _share_of_choice(choice: Choice, form: Form, given: float | None) -> float:
+    """Return the share of epsilon that the choice takes, where it shares it with the model."""
+    selector, apart = choice.selector, bool(form.split.search) or form.public
+    if given is not None and (apart or selector.share is None):
+        why = (
+            "the choice has records of its own"
+            if apart
+            else "no choice shares an epsilon with the model"
+        )
+        raise UsageError(
+            f"selection_share is {given:g}, and with method {selector.name!r} {why}: leave it out."
+        )
+    default = SELECTION_SHARE if selector.share is None else selector.share
+    share = default if given is None else fraction("selection_share", given)
+    if not share <= MOST_SHARE:
+        raise UsageError(
+            f"selection_share is {share:g}: expected at most {MOST_SHARE}, because the "
+            f"features' means take {MEANS_SHARE} and the model needs the rest."
+        )
+    return share
 
 
 def _check_choice(choice: Choice, form: Form) -> None:
@@ -368,9 +326,18 @@ def _check_choice(choice: Choice, form: Form) -> None:
             f"The records become {features:,} features: expected at most {MOST_FEATURES:,}. "
             "Declare columns as kind 'ignore', or fewer categories."
         )
-    if form.public:
-        _check_public(choice, form)
-    elif selector.trains_candidates and not split.validation:
+    if form.public and not selector.does_on_public:
+        able = [name for name, kind in SELECTORS.kinds().items() if kind.does_on_public]
+        raise UsageError(
+            f"`search_on=` chooses on public data, and method {selector.name!r} has no use for "
+            f"them: take {', '.join(able)}."
+        )
+    if form.public and split.search:
+        raise UsageError(
+            "`search_share=` sets private slots aside for a choice, and `search_on=` makes it on "
+            "public data: leave one of them out."
+        )
+    if not form.public and selector.trains_candidates and not split.validation:
         raise UsageError(
             f"Method {selector.name!r} compares models, and the split has no validation part."
         )
@@ -383,19 +350,4 @@ def _check_choice(choice: Choice, form: Form) -> None:
         raise UsageError(
             f"`search_share=` sets slots aside for a search, and method {selector.name!r} makes "
             "none: leave it out."
-        )
-
-
-def _check_public(choice: Choice, form: Form) -> None:
-    """Refuse what cannot be chosen on public data."""
-    if not choice.selector.does_on_public:
-        able = [name for name, kind in SELECTORS.kinds().items() if kind.does_on_public]
-        raise UsageError(
-            f"`search_on=` chooses on public data, and method {choice.selector.name!r} has no use "
-            f"for them: take {', '.join(able)}."
-        )
-    if form.split.search:
-        raise UsageError(
-            "`search_share=` sets private slots aside for a choice, and `search_on=` makes it on "
-            "public data: leave one of them out."
         )

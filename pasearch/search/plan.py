@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price_partitions
@@ -34,17 +34,19 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.planning import (
     CLASSES,
     MU_RANGE,
+    SCORE,
     SCORE_RANGE,
+    TEST,
     Charged,
     Dial,
+    DialledLine,
+    Knob,
+    Solver,
     Terms,
-    accuracy_line,
+    check_affordable,
     check_class_weights,
-    dialled,
+    composed_with,
     planned_form,
-    solve,
-    solve_estimate,
-    solve_front_ends,
 )
 from pasearch.registry import check_words
 from pasearch.runs.ledger import Line
@@ -61,9 +63,6 @@ from pasearch.training.metrics import Metric, ScoreNoise, SumNoise, metric_of_te
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import GRID
 from pasearch.training.settings import Settings, changed, noised, priced, tuned
-
-if TYPE_CHECKING:
-    from pasearch.spaces.candidate import Candidate
 
 
 def check_space(strategy: Strategy, space: Space, terms: Terms) -> None:
@@ -387,19 +386,23 @@ class Plan(Charged):
         return found
 
     def _mu(self, budget: Budget) -> float:
-        """Return about the dial of the released model's training under another budget."""
+        """Return about the mu of the released model's training under another budget."""
+        terms = Terms(
+            name=self.name, schema=self.schema, public=self.public, budget=budget, split=self.split
+        )  # fmt: skip
+        solver = Solver(terms=terms)
         if self.retrained:  # after looks, of about all of it: they take a few hundredths
-            lines = _final_lines(self._of_mu(self.finals, self.split.train))
+            make_lines = _final_line(self._of_mu(self.finals, self.split.train)).make_lines
         else:
             of_mu = self._of_mu(self.recipes, self.split.trial_slots)
-            lines = _trial_lines(self.strategy, self.split, of_mu)
-        fronts = self.strategy.front_ends(self.space) if self.front_noise else ()
-        _, others = solve_front_ends(fronts, self.trial_partition, budget, Dials())
+            make_lines = _trial_lines(self.strategy, self.split, of_mu)
+        if self.front_noise:
+            solver.solve_front_ends(self.strategy.front_ends(self.space), self.trial_partition)
         if (classes := self.class_estimate) is not None:
             factor = budget.epsilon / self.budget.epsilon
             event = replace(classes, noise_multiplier=classes.noise_multiplier / factor).event
-            others.append(Line(name=CLASSES, partition="train", event=event, count=1))
-        return calibration.about(dialled(lines, others), budget, *MU_RANGE)
+            solver.lines.append(Line(name=CLASSES, partition="train", event=event, count=1))
+        return calibration.about(composed_with(make_lines, solver.lines), budget, *MU_RANGE)
 
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
@@ -486,209 +489,159 @@ def make_plan(
     recipes = make_recipes(split.trial_slots)
     if not strategy.private_trials:
         recipes[0].with_noise(None)  # what needs noise is refused here
-    retrained = bool(split.search) or strategy.trains_anew
-    finals = make_recipes(split.train) if retrained else ()
+    finals = make_recipes(split.train) if split.search or strategy.trains_anew else ()
     check_recipes(recipes, space, terms)
     check_portions(strategy)
-    solving = _Solving(
-        terms=terms, strategy=strategy, space=space, recipes=recipes, finals=finals,
-        dimensions=dimensions_of(recipes, strategy, space, terms), picks=picks,
-        dials=dials or Dials(),
-    )  # fmt: skip
+    dimensions = dimensions_of(recipes, strategy, space, terms)
     check_words((strategy, recipes, finals, space.front_ends()))
-    plan = solving.plan(score_epsilon, validated_on, free=free_front_ends)
-    if not plan.price.epsilon <= plan.budget.epsilon:
-        raise BudgetError(
-            f"The plan costs epsilon {plan.price.epsilon:.4g}, the budget is "
-            f"{plan.budget.epsilon:.4g}: lower the epsilon of the scores, or raise `epsilon=`."
+    slots = split.trial_slots
+    queries = max(
+        changed(recipes[recipe_of(each)], each, slots).validation_queries(slots)
+        for each in strategy.settings(space)
+    )
+    private_queries = 0 if validated_on is not None else queries
+    if private_queries:
+        check_queries(strategy, split, retrained=bool(finals))
+
+    solver = Solver(terms=terms, dials=dials or Dials())
+    estimate, classes = solver.solve_estimates()
+    front_noise = () if free_front_ends else _solve_front_ends(solver, strategy, space)
+    trial_mu = _solve_trials(solver, strategy, _of_mu(strategy, space, recipes, slots, dimensions))
+    score = _solve_score(solver, strategy, score_epsilon, trial_mu)
+    final_mu = None
+    if finals:
+        final = _of_mu(strategy, space, finals, split.train, dimensions)
+        final_mu = solver.solve_line(_final_line(final))
+    validation_noise = None
+    if private_queries:
+        line = DialledLine(name=VALIDATION_QUERY, knob=SCORE, times=queries, partition="validation")
+        value, regression = solver.solve_line(line), terms.schema.regression
+        screens = recipes[0].screening is not None
+        validation_noise = (
+            NoisySum(epsilon=value, most=GRID) if screens else usual_noise(regression, value)
         )
+    pick = _solve_pick(solver, strategy, asked=bool(private_queries)) if picks else None
+    test = terms.scored_by.noise(
+        solver.solve_line(DialledLine(name=TEST, knob=SCORE, partition="test"))
+    )
+    plan = Plan(
+        **terms.of_plan(), schema_estimate=estimate, class_estimate=classes, strategy=strategy,
+        space=space, recipes=recipes,
+        finals=finals, trial_mu=trial_mu, final_mu=final_mu, score=score, test=test,
+        lines=tuple(solver.lines), front_noise=front_noise, validation_noise=validation_noise,
+        validated_on=validated_on if queries else None, dimensions=dimensions, pick=pick,
+        warnings=(
+            *terms.warnings(estimate, classes, trial_mu if final_mu is None else final_mu),
+            *drowned(terms.scored_by, test, split.test),
+        ),
+        basis={
+            **terms.basis(), "recipes": [each.to_json() for each in recipes],
+            "finals": [each.to_json() for each in finals], "score_epsilon": score_epsilon,
+            "free_front_ends": free_front_ends, "variants": picks, "dials": solver.dials.values,
+        },
+    )  # fmt: skip
+    check_affordable(plan, "lower the epsilon of the scores, or raise `epsilon=`")
     return plan
 
 
-@dataclass(slots=True, kw_only=True)
-class _Solving:
-    """A plan's lines, solved one after another, each beside those of its partition before it."""
-
-    terms: Terms
-    strategy: Strategy
-    space: Space
-    recipes: tuple[Recipe, ...]
-    finals: tuple[Recipe, ...]
-    dimensions: tuple[int | None, ...]
-    picks: bool
-    dials: Dials
-    lines: list[Line] = field(default_factory=list)
-
-    def plan(self, score_epsilon: float | None, validated_on: str | None, *, free: bool) -> Plan:
-        """Return the plan, its lines in the order in which they are solved."""
-        terms, queries = self.terms, self._most_queries()
-        if queries and validated_on is None:
-            self._check_queries()
-        estimate, classes, estimated = solve_estimate(terms, self.dials)
-        self.lines += estimated
-        front_noise = () if free else self._front_ends()
-        trial_mu = self._trials()
-        score = self._score(score_epsilon, trial_mu)
-        final_mu = self._final()
-        validation_noise = None if validated_on is not None else self._validation(queries)
-        pick = self._pick(queries and validated_on is None) if self.picks else None
-        test = terms.scored_by.noise(self._turned(_accuracy, SCORE_RANGE))
-        return Plan(
-            **terms.of_plan(), strategy=self.strategy, space=self.space, recipes=self.recipes,
-            finals=self.finals, trial_mu=trial_mu, final_mu=final_mu, score=score,
-            test=test, lines=tuple(self.lines),
-            warnings=(
-                *terms.warnings(estimate, classes, trial_mu if final_mu is None else final_mu),
-                *drowned(terms.scored_by, test, terms.split.test),
-            ),
-            schema_estimate=estimate, class_estimate=classes, front_noise=front_noise,
-            validation_noise=validation_noise,
-            validated_on=validated_on if queries else None, dimensions=self.dimensions, pick=pick,
-            basis={
-                **terms.basis(), "recipes": [each.to_json() for each in self.recipes],
-                "finals": [each.to_json() for each in self.finals],
-                "score_epsilon": score_epsilon, "free_front_ends": free, "variants": self.picks,
-                "dials": self.dials.values,
-            },
-        )  # fmt: skip
-
-    def _turned(self, make_lines: Dial, bounds: tuple[float, float]) -> float:
-        """Turn a dial as far as the budget goes, and keep what it sets."""
-        value, own = solve(make_lines, self.terms.budget, bounds, self.lines, self.dials)
-        self.lines += own
-        return value
-
-    def _front_ends(self) -> tuple[tuple[str, float], ...]:
-        """Return the noise of every front end that is fitted."""
-        split, fitted = self.terms.split, self.strategy.front_ends(self.space)
-        if split.portions > 1 and any(each.fitted for each in fitted):
-            raise UsageError(
-                "A front end that is fitted (pca, standardise, centred) would read the records of "
-                "every portion: take another front end, or a strategy without portions."
-            )
-        noise, fits = solve_front_ends(fitted, split.trial_partition, self.terms.budget, self.dials)
-        self.lines += fits
-        return noise
-
-    def _of_mu(self, recipes: tuple[Recipe, ...], slots: int) -> OfMu:
-        return _of_mu(self.strategy, self.space, recipes, slots, self.dimensions)
-
-    def _trials(self) -> float | None:
-        """Return the dial of the candidates' trainings; None where they have no noise."""
-        strategy, split = self.strategy, self.terms.split
-        if not strategy.private_trials:
-            free = Geometric(epsilon=1.0)
-            self.lines += strategy.lines(lambda shape: free, split.trial_partition, "training")
-            return None
-        of_mu = self._of_mu(self.recipes, split.trial_slots)
-        lines = _trial_lines(strategy, split, of_mu)
-        if strategy.look_share is None:
-            return self._turned(lines, MU_RANGE)
-        if split.search:
-            raise UsageError(
-                f"Strategy {strategy.name!r} looks at candidates and trains the winner on the same "
-                "records: leave `search_share=` out."
-            )
-        alone, _ = solve(_alone(of_mu), self.terms.budget, MU_RANGE, self.lines, self.dials)
-        self.lines += lines(alone)
-        return alone
-
-    def _final(self) -> float | None:
-        """Return the dial of the final training; None where the winner's weights are kept."""
-        if not self.finals:
-            return None
-        return self._turned(
-            _final_lines(self._of_mu(self.finals, self.terms.split.train)), MU_RANGE
+def _solve_front_ends(
+    solver: Solver, strategy: Strategy, space: Space
+) -> tuple[tuple[str, float], ...]:
+    """Calibrate the noise of every feature extractor that is fitted."""
+    split, fitted = solver.terms.split, strategy.front_ends(space)
+    if split.portions > 1 and any(each.fitted for each in fitted):
+        raise UsageError(
+            "A front end that is fitted (pca, standardise, centred) would read the records of "
+            "every portion: take another front end, or a strategy without portions."
         )
+    return solver.solve_front_ends(fitted, split.trial_partition)
 
-    def _score(self, given: float | None, trial_mu: float | None) -> Release | None:
-        """Return how candidates' scores are released: each by itself, or in one pick.
 
-        Scores of the training records have a share of the same budget as looks: geometric noise
-        of epsilon tells about as much as a Gaussian of mu = epsilon, where both are small.
-        """
-        strategy = self.strategy
-        metric = strategy.judged_by(self.terms.scored_by)
-        if not strategy.scored:
-            return None
+def _solve_trials(solver: Solver, strategy: Strategy, of_mu: OfMu) -> float | None:
+    """Calibrate mu of the candidates' trainings; None where they have no noise."""
+    split = solver.terms.split
+    if not strategy.private_trials:
+        free = Geometric(epsilon=1.0)
+        solver.lines += strategy.lines(lambda shape: free, split.trial_partition, "training")
+        return None
+    make_lines = _trial_lines(strategy, split, of_mu)
+    if strategy.look_share is None:
+        return solver.solve(make_lines, MU_RANGE)
+    if split.search:
+        raise UsageError(
+            f"Strategy {strategy.name!r} looks at candidates and trains the winner on the same "
+            "records: leave `search_share=` out."
+        )
+    # Short trials have a share of the mu of one training with the whole budget.
+    alone = solver.calibrate(_final_line(of_mu, "final training alone").make_lines, MU_RANGE)
+    solver.lines += make_lines(alone)
+    return alone
 
-        def lines(value: float) -> list[Line]:
-            event = Geometric(epsilon=value)
-            return strategy.lines(lambda shape: event, strategy.scored_on, "score")
 
-        epsilon = given if strategy.private_trials else self.terms.budget.epsilon
-        if epsilon is None and (share := strategy.score_share) is not None:
-            assert trial_mu is not None
-            epsilon = trial_mu * share
-        if epsilon is None:
-            epsilon = self._turned(lines, SCORE_RANGE)
-        else:
-            self.lines += lines(epsilon)
-        if self.terms.split.portions > 1:
-            if not metric.summed:
-                raise UsageError(
-                    f"Disjoint portions choose by points that are summed over records, and metric "
-                    f"{metric.name!r} is made of counts: take accuracy, log-loss, brier, mae or "
-                    "rmse, or another strategy."
-                )
-            return ExponentialPick(epsilon=epsilon, most=metric.most)
-        return metric.noise(epsilon)
+def _solve_score(
+    solver: Solver, strategy: Strategy, given: float | None, trial_mu: float | None
+) -> Release | None:
+    """Calibrate the release of candidates' scores: each by itself, or in one private selection.
 
-    def _pick(self, asked: bool | int) -> Release:
-        """Return how a variant of the one training is chosen, with what validation has left."""
-        if asked or self.strategy.needs_validation:
+    Scores of the training records have a share of the same budget as short trials: geometric noise
+    of epsilon tells about as much as a Gaussian of mu = epsilon, where both are small.
+    """
+    terms, metric = solver.terms, strategy.judged_by(solver.terms.scored_by)
+    if not strategy.scored:
+        return None
+
+    def make_lines(value: float) -> list[Line]:
+        event = Geometric(epsilon=value)
+        return strategy.lines(lambda shape: event, strategy.scored_on, "score")
+
+    epsilon = given if strategy.private_trials else terms.budget.epsilon
+    if epsilon is None and (share := strategy.score_share) is not None:
+        assert trial_mu is not None
+        epsilon = trial_mu * share
+    if epsilon is None:
+        epsilon = solver.solve(make_lines, SCORE_RANGE)
+    else:
+        solver.lines += make_lines(epsilon)
+    if terms.split.portions > 1:
+        if not metric.summed:
             raise UsageError(
-                "`variants=` compares variants of one training on the validation records, and "
-                "here they are used already: leave it out, or take `strategy=fixed`, ahead or "
-                "insured, and a recipe without validation queries."
+                f"Disjoint portions choose by points that are summed over records, and metric "
+                f"{metric.name!r} is made of counts: take accuracy, log-loss, brier, mae or "
+                "rmse, or another strategy."
             )
-        if not self.strategy.private_trials:
-            raise UsageError("`variants=` is for a training with privacy: leave it out.")
-        metric = self.terms.scored_by
-        epsilon = self._turned(variants.lines(metric, self.terms.schema.outputs), SCORE_RANGE)
-        return variants.release(metric, epsilon)
-
-    def _validation(self, queries: int) -> SumNoise | None:
-        """Return the noise of a recipe's validation queries, if it makes any."""
-        if not queries:
-            return None
-
-        def lines(value: float) -> list[Line]:
-            event = Geometric(epsilon=value)
-            return [Line(name=VALIDATION_QUERY, partition="validation", event=event, count=queries)]
-
-        value = self._turned(lines, SCORE_RANGE)
-        if self.recipes[0].screening is not None:
-            return NoisySum(epsilon=value, most=GRID)
-        return usual_noise(self.terms.schema.regression, value)
-
-    def _most_queries(self) -> int:
-        """Return how many validation queries any candidate's training has, at most."""
-        slots = self.terms.split.trial_slots
-        own = [
-            changed(self.recipes[recipe_of(each)], each, slots)
-            for each in self.strategy.settings(self.space)
-        ]
-        return max(each.validation_queries(slots) for each in own)
-
-    def _check_queries(self) -> None:
-        """Refuse queries of private records in a search: each candidate would need its own."""
-        once = self.strategy.expected_trainings == 1 and self.strategy.private_trials
-        if self.strategy.scored or not once or self.finals:
-            raise UsageError(
-                "This recipe makes validation queries while it trains, and in a search every "
-                "candidate would pay for its own. Give public records of the same kind "
-                "(`validate_on=`), or train one architecture (pasearch train, or `strategy=fixed`)."
-            )
-        if not self.terms.split.validation > 0:
-            raise UsageError(
-                "This recipe makes validation queries while it trains: give the split a "
-                "validation share, or public records of the same kind (`validate_on=`)."
-            )
+        return ExponentialPick(epsilon=epsilon, most=metric.most)
+    return metric.noise(epsilon)
 
 
-def _accuracy(epsilon: float) -> list[Line]:
-    return [accuracy_line(Geometric(epsilon=epsilon))]
+def _solve_pick(solver: Solver, strategy: Strategy, *, asked: bool) -> Release:
+    """Calibrate the choice of a variant of the one training, with what validation has left."""
+    if asked or strategy.needs_validation:
+        raise UsageError(
+            "`variants=` compares variants of one training on the validation records, and "
+            "here they are used already: leave it out, or take `strategy=fixed`, ahead or "
+            "insured, and a recipe without validation queries."
+        )
+    if not strategy.private_trials:
+        raise UsageError("`variants=` is for a training with privacy: leave it out.")
+    metric = solver.terms.scored_by
+    make_lines = variants.lines(metric, solver.terms.schema.outputs)
+    return variants.release(metric, solver.solve(make_lines, SCORE_RANGE))
+
+
+def check_queries(strategy: Strategy, split: Split, *, retrained: bool) -> None:
+    """Refuse queries of private records in a search: each candidate would need its own."""
+    once = strategy.expected_trainings == 1 and strategy.private_trials
+    if strategy.scored or not once or retrained:
+        raise UsageError(
+            "This recipe makes validation queries while it trains, and in a search every "
+            "candidate would pay for its own. Give public records of the same kind "
+            "(`validate_on=`), or train one architecture (pasearch train, or `strategy=fixed`)."
+        )
+    if not split.validation > 0:
+        raise UsageError(
+            "This recipe makes validation queries while it trains: give the split a "
+            "validation share, or public records of the same kind (`validate_on=`)."
+        )
 
 
 def _of_mu(
@@ -704,19 +657,11 @@ def _of_mu(
 
 
 def _trial_lines(strategy: Strategy, split: Split, of_mu: OfMu) -> Dial:
-    """Return the dial of the candidates' trainings: mu to their lines."""
+    """Return the lines of the candidates' trainings, from mu."""
     return lambda mu: strategy.lines(of_mu(mu), split.trial_partition, "training")
 
 
-def _alone(of_mu: OfMu) -> Dial:
-    """Return the dial of one training that had the whole budget: looks have a share of it."""
-    return lambda mu: [
-        replace(line, name="final training alone") for line in _final_lines(of_mu)(mu)
-    ]
-
-
-def _final_lines(of_mu: OfMu) -> Dial:
-    """Return the dial of the winner's training anew: mu to its line."""
-    return lambda mu: [
-        Line(name="final training", partition="train", event=of_mu(mu)(WHOLE), count=1)
-    ]
+def _final_line(of_mu: OfMu, name: str = "final training") -> DialledLine:
+    """Return the line of the training of the winner."""
+    knob = Knob(bounds=MU_RANGE, event=lambda mu: of_mu(mu)(WHOLE))
+    return DialledLine(name=name, knob=knob, partition="train")
