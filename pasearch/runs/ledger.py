@@ -195,7 +195,10 @@ class Ledger:
             )
         connection = _connect(path)
         try:
-            _check_whole(connection)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_JSON)
+            if kind_of_file(connection) != (APPLICATION, VERSION):
+                raise UsageError("it is no ledger of this version")
+            check_form(connection, (*_SCHEMA, *_SEAL))
             return cls(path, connection)
         except (sqlite3.Error, UsageError, TypeError, ValueError) as error:
             connection.close()
@@ -281,17 +284,16 @@ class Ledger:
                 f"Release {key!r} of line {line!r} was charged for {sorted(before)}, and now "
                 f"asks for {sorted(names)}: another input is another release, with its own key."
             )
-        for name in () if before else names:
-            self._insert(line, name, key, limits[name])
-
-    def _insert(self, line: str, partition: str, key: str, limit: int) -> None:
-        try:
-            self._connection.execute("INSERT INTO charges VALUES (?, ?, ?)", (line, partition, key))
-        except sqlite3.IntegrityError:
-            raise BudgetError(
-                f"Line {line!r} pays for {limit} releases on {partition!r} and all are charged; "
-                f"release {key!r} would exceed the budget. Nothing was read for it."
-            ) from None
+        for partition in () if before else names:
+            try:
+                row = (line, partition, key)
+                self._connection.execute("INSERT INTO charges VALUES (?, ?, ?)", row)
+            except sqlite3.IntegrityError:
+                raise BudgetError(
+                    f"Line {line!r} pays for {limits[partition]} releases on {partition!r} and all "
+                    f"are charged; release {key!r} would exceed the budget. Nothing was read for "
+                    "it."
+                ) from None
 
     def holds(self, line: str, key: str) -> bool:
         """Return whether this release is charged already."""
@@ -339,7 +341,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             connection.execute(f"PRAGMA {pragma}")
         connection.execute("PRAGMA foreign_keys = ON")
         with transaction(connection):
-            pass
+            pass  # takes the lock
     except sqlite3.DatabaseError as error:
         connection.close()
         if error.sqlite_errorcode == sqlite3.SQLITE_FULL:  # make room, and it goes on
@@ -379,14 +381,6 @@ def check_form(connection: sqlite3.Connection, created: Iterable[str]) -> None:
     (told,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if told != "ok":
         raise UsageError("it is damaged")
-
-
-def _check_whole(connection: sqlite3.Connection) -> None:
-    """Refuse what is no ledger, or was one."""
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_JSON)
-    if kind_of_file(connection) != (APPLICATION, VERSION):
-        raise UsageError("it is no ledger of this version")
-    check_form(connection, (*_SCHEMA, *_SEAL))
 
 
 @contextmanager

@@ -431,8 +431,8 @@ if instant == "backwards":  # the planted bug: read first, then charge
         charge(self, line, names, key)
     Ledger._charge = late
 if instant == "before commit":
-    insert = Ledger._insert
-    Ledger._insert = lambda *arguments: (insert(*arguments), os._exit(9))
+    charge_one = Ledger._charge_one
+    Ledger._charge_one = lambda *arguments: (charge_one(*arguments), os._exit(9))
 if instant == "after commit":
     module.sync_folder = lambda path: os._exit(9)
 print("ready", flush=True)
