@@ -25,6 +25,7 @@ import numpy as np
 
 from pasearch.accounting.checks import checked, positive
 from pasearch.data.rows import parts_of
+from pasearch.data.schema import RowForm
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianRelease, GaussianSum, bounded_rows
 
@@ -53,15 +54,27 @@ class InParts(Protocol):
     def __len__(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class OnePart:
-    """Records in one part: a tensor, or `Rows`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitInput:
+    """What a front end is fitted to privately: the records of an open partition, in one part.
+
+    Args:
+        x: float32, (slots, *shape), in [0, 1]: a tensor, or `Rows`.
+        valid: bool, (slots,); a null record adds nothing.
+        noise_multiplier: Noise of the released sum, above 0; None on declared-public data.
+        stream: The release's own randomness.
+        form: Public form of an encoded record; None: a record's norm may be as large as the root
+            of its number of features.
+    """
 
     x: Any
     valid: Tensor
+    noise_multiplier: float | None
+    stream: Stream
+    form: RowForm | None = None
 
-    def parts(self) -> tuple[OnePart]:
-        """Return all of them."""
+    def parts(self) -> tuple[FitInput]:
+        """Return all records."""
         return (self,)
 
     def __len__(self) -> int:

@@ -3,10 +3,10 @@
     p = (patch - its mean) / its deviation,    s_k = w_k' (p - m),    what is kept:
     averages of max(0, s_k - t) and max(0, -s_k - t) over a grid of 3 x 3
 
-w_k are patches of made-up images (`made_up`) at norm 1 where p is whitened; m is their mean. Where
-scattering has waves of a few scales and angles, patches have corners, ends and colours. Nothing is
-learned from records, and no record's numbers depend on another: that releases nothing. Measured
-beside scattering, whitened, with a linear model (benchmarks/models, "Images").
+w_k are patches of synthetic images (`whitening`) at norm 1 where p is whitened; m is their mean.
+Where scattering has waves of a few scales and angles, patches have corners, ends and colours.
+Nothing is learned from records, and no record's numbers depend on another: that releases nothing.
+Measured beside scattering, whitened, with a linear model (benchmarks/models, "Images").
 
 Source: Coates, Ng and Lee 2011 (patches that are merely whitened); Thiry et al. 2021 (of many).
 """

@@ -16,15 +16,13 @@ from pasearch.data.means import (
     ROW_NORM,
     ROWS,
     FeatureMeans,
-    OnePart,
+    FitInput,
     centring,
     public_means,
     recentring,
 )
 from pasearch.data.rows import parts_of
 from pasearch.data.scattering import Scattering, group_normalised
-from pasearch.data.schema import RowForm
-from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum, bounded_rows
 
 TYPICAL_NORM = 8.0
@@ -86,53 +84,37 @@ class Projection(nn.Module):
         return x.flatten(1) @ self.directions
 
 
-def fit_moments(x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream) -> Affine:
-    """Return the map of `standardise` from noisy first and second moments.
-
-    Args:
-        x: float32, (slots, *shape), in [0, 1].
-        valid: bool, (slots,).
-        noise_multiplier: None on declared-public data.
-        stream: The release's own randomness.
+def fit_moments(given: FitInput) -> Affine:
+    """Fit `standardise`: noisy first and second moments of every feature.
 
     Cost: `Gaussian(noise_multiplier)`: (x, x^2) / sqrt(2 d) has norm at most 1.
     """
-    features = math.prod(x.shape[1:])
+    shape = given.x.shape[1:]
+    features = math.prod(shape)
     width, sums = math.sqrt(2 * features), np.zeros(2 * features)
-    for own, there in parts_of(x, valid, ROWS):
+    for own, there in parts_of(given.x, given.valid, ROWS):
         rows = np.where(there[:, None], own.astype(np.float64), 0.0)
         sums = sums + np.concatenate([rows.sum(0), np.square(rows).sum(0)])
-    total = _noised(sums / width, noise_multiplier, stream) * width / len(x)
+    total = _noised(sums / width, given) * width / len(given)
     mean, square = np.split(total, 2)
     mean = np.clip(mean, 0.0, 1.0)
     deviation = np.sqrt(np.maximum(square - mean**2, LEAST_DEVIATION**2))
-    return _affine(mean, TYPICAL_NORM / (deviation * math.sqrt(features)), x.shape[1:])
+    return _affine(mean, TYPICAL_NORM / (deviation * math.sqrt(features)), shape)
 
 
-def fit_means(
-    x: Tensor,
-    valid: Tensor,
-    form: RowForm | None,
-    noise_multiplier: float | None,
-    stream: Stream,
-) -> np.ndarray:
-    """Return the mean of every feature, float64 (features,), in [0, 1].
+def fit_means(given: FitInput) -> np.ndarray:
+    """Estimate the mean of every feature, float64 (features,), in [0, 1].
 
-    Args:
-        x: float32, (slots, *shape), in [0, 1].
-        valid: bool, (slots,).
-        form: Longer rows than its bound are cut to that, public.
-        noise_multiplier: None on declared-public data.
-        stream: The release's own randomness.
+    Rows longer than the bound of the records' form, public, are cut to it.
 
     Cost: `Gaussian(noise_multiplier)`.
     """
-    records = OnePart(x, valid)
-    row_bound = math.sqrt(math.prod(x.shape[1:])) if form is None else form.bound
-    if noise_multiplier is None:
-        return np.clip(public_means(records, row_bound), 0.0, 1.0)
-    mechanism = FeatureMeans(noise_multiplier=noise_multiplier, row_bound=row_bound)
-    return mechanism.release(records, stream)
+    form = given.form
+    row_bound = math.sqrt(math.prod(given.x.shape[1:])) if form is None else form.bound
+    if given.noise_multiplier is None:
+        return np.clip(public_means(given, row_bound), 0.0, 1.0)
+    mechanism = FeatureMeans(noise_multiplier=given.noise_multiplier, row_bound=row_bound)
+    return mechanism.release(given, given.stream)
 
 
 def centred(means: np.ndarray, shape: tuple[int, ...]) -> Affine:
@@ -140,24 +122,17 @@ def centred(means: np.ndarray, shape: tuple[int, ...]) -> Affine:
     return _affine(means, centring(means), shape)
 
 
-def fit_centre(x: Tensor, valid: Tensor, noise_multiplier: float | None, stream: Stream) -> Affine:
-    """Return the map that takes the noisy mean away from records of norm `ROW_NORM`.
-
-    Args:
-        x: float32, (slots, features); longer records are cut to that norm.
-        valid: bool, (slots,).
-        noise_multiplier: None on declared-public data.
-        stream: The release's own randomness.
+def fit_centre(given: FitInput) -> Affine:
+    """Fit the map that subtracts the noisy mean of records, which are cut to norm `ROW_NORM`.
 
     Cost: `Gaussian(noise_multiplier)`.
     """
-    records = OnePart(x, valid)
-    if noise_multiplier is None:
-        means = public_means(records, ROW_NORM)
+    if given.noise_multiplier is None:
+        means = public_means(given, ROW_NORM)
     else:
-        mechanism = FeatureMeans(noise_multiplier=noise_multiplier, row_bound=ROW_NORM)
-        means = mechanism.release_signed(records, stream)
-    return _affine(means, np.full(len(means), recentring(means, ROW_NORM)), x.shape[1:])
+        mechanism = FeatureMeans(noise_multiplier=given.noise_multiplier, row_bound=ROW_NORM)
+        means = mechanism.release_signed(given, given.stream)
+    return _affine(means, np.full(len(means), recentring(means, ROW_NORM)), given.x.shape[1:])
 
 
 def _affine(shift: np.ndarray, scale: np.ndarray, shape: tuple[int, ...]) -> Affine:
@@ -168,26 +143,17 @@ def _affine(shift: np.ndarray, scale: np.ndarray, shape: tuple[int, ...]) -> Aff
     return affine
 
 
-def fit_components(
-    x: Tensor, valid: Tensor, components: int, noise_multiplier: float | None, stream: Stream
-) -> Projection:
-    """Return the projection on the leading eigenvectors of the noisy second moments.
-
-    Args:
-        x: float32, (slots, *shape), in [0, 1].
-        valid: bool, (slots,).
-        components: How many.
-        noise_multiplier: None on declared-public data.
-        stream: The release's own randomness.
+def fit_components(given: FitInput, components: int) -> Projection:
+    """Fit the projection on the leading eigenvectors of the noisy second moments.
 
     Cost: `Gaussian(noise_multiplier)`: rows are clamped to norm 1.
     """
-    features = math.prod(x.shape[1:])
+    features = math.prod(given.x.shape[1:])
     total = np.zeros((features, features))
-    for own, there in parts_of(x, valid, ROWS):
+    for own, there in parts_of(given.x, given.valid, ROWS):
         rows = bounded_rows(own, there)
         total = total + rows.T @ rows
-    _, vectors = np.linalg.eigh(_noised(total, noise_multiplier, stream))
+    _, vectors = np.linalg.eigh(_noised(total, given))
     projection = Projection(features, components)
     # An estimated table may have fewer features than that: the other coordinates are then 0.
     leading = torch.from_numpy(vectors[:, ::-1][:, :components].copy())
@@ -195,10 +161,9 @@ def fit_components(
     return projection
 
 
-def _noised(total: np.ndarray, noise_multiplier: float | None, stream: Stream) -> np.ndarray:
-    if noise_multiplier is None:
+def _noised(total: np.ndarray, given: FitInput) -> np.ndarray:
+    if given.noise_multiplier is None:
         return total
-    noise = GaussianSum(noise_multiplier=noise_multiplier)
-    if total.ndim == 1:
-        return noise.release(total, stream)
-    return noise.release_symmetric(total, stream)
+    noise = GaussianSum(noise_multiplier=given.noise_multiplier)
+    release = noise.release if total.ndim == 1 else noise.release_symmetric
+    return release(total, given.stream)

@@ -3,10 +3,11 @@
     z = Λ^(-1/4) V'(φ(x) - m),        what a network is given: R z / ||z||
 
 φ are normalised scattering coefficients and resemblances of patches (`patches`); m, V and Λ their
-mean, leading directions and variances over made-up images (`made_up`). Neighbouring numbers say
-nearly the same, so a few directions hold most of φ, and a private training has learned little but
-these when its noise sets in. Bringing them nearer to one size lets the others be heard; dividing by
-the fourth root, not by the deviation itself, keeps noise that fills the last directions small.
+mean, leading directions and variances over synthetic images (`dead_leaves`). Neighbouring numbers
+are nearly the same, so a few directions hold most of φ, and a private training has learned little
+but these when its noise sets in. Bringing them nearer to one size lets the others be heard;
+dividing by the fourth root, not by the deviation itself, keeps noise that fills the last directions
+small.
 
 No record is read for m, V and Λ, and each is mapped alone: that releases nothing. Every record has
 the norm R afterwards, a public bound.
@@ -26,7 +27,6 @@ from torch import Tensor, nn
 
 from pasearch import busy
 from pasearch.data import patches
-from pasearch.data.made_up import dead_leaves
 from pasearch.data.means import ROW_NORM
 from pasearch.data.scattering import Scattering, group_normalised
 from pasearch.data.threads import threads
@@ -46,6 +46,8 @@ READY = "front end: directions of made-up images, once a run"
 """What is said while it is made ready."""
 SEED = 2026
 """Of the made-up images: they are the same everywhere."""
+SHAPES = (8, 40)
+"""Range of the number of shapes of a synthetic image, the end excluded."""
 
 
 def images_for(coefficients: int) -> int:
@@ -175,3 +177,51 @@ def _directions(seen: Tensor, kept: int) -> tuple[Tensor, Tensor]:
     largest = variances[0].clamp(min=1e-30)
     directions = (vectors * (variances / largest + FLOOR).pow(-0.25)).half()
     return directions, middle @ directions.float()
+
+
+def dead_leaves(
+    count: int, channels: int, height: int, width: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Draw synthetic images, float32 (count, channels, height, width), in [0, 1].
+
+    Discs and rectangles on top of each other have what photographs, drawings and digits have in
+    common: edges, flat parts, few large shapes and many small ones. What depends on that alone can
+    be learned from them: no record is read, and nothing is downloaded.
+
+    Args:
+        count: Number of images.
+        channels: 1, or 3 of similar values, as in a photograph.
+        height: Pixels.
+        width: Pixels.
+        generator: Source of randomness: equal generators make equal images.
+
+    Source: Lee, Mumford and Huang 2001 (dead leaves); Baradad et al. 2021 (learning from them).
+    """
+    images = np.empty((count, channels, height, width), np.float32)
+    rows, columns = np.mgrid[:height, :width].astype(np.float32)
+    for image in images:
+        # Three of ten have a black ground, as scans and digits do.
+        image[:] = generator.random() if generator.random() < 0.7 else 0.0
+        for _ in range(generator.integers(*SHAPES)):
+            shade, inside = _leaf(rows, columns, generator)
+            colour = generator.random() + 0.25 * generator.standard_normal(channels)
+            image[:, inside] = (np.clip(colour, 0, 1)[:, None] + shade[inside]).astype(np.float32)
+    return images.clip(0.0, 1.0)
+
+
+def _leaf(
+    rows: np.ndarray, columns: np.ndarray, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return one shape: how much lighter each pixel is towards one end, and which are inside."""
+    side = max(rows.shape)
+    radius = max(0.7, side * min(0.6, 0.04 * (1.0 - generator.random()) ** -0.6))
+    flatness, angle = generator.uniform(0.25, 1.0), math.pi * generator.random()
+    x = columns - rows.shape[1] * generator.random()
+    y = rows - rows.shape[0] * generator.random()
+    along = (x * math.cos(angle) + y * math.sin(angle)) / radius
+    across = (y * math.cos(angle) - x * math.sin(angle)) / (radius * flatness)
+    if generator.random() < 0.5:
+        inside = along**2 + across**2 < 1.0
+    else:
+        inside = (abs(along) < 1.0) & (abs(across) < 1.0)
+    return generator.normal(0.0, 0.3) * along * radius / side, inside

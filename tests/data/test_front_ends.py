@@ -23,15 +23,17 @@ from pasearch.data.front_ends import (
     MaxPool,
     PrincipalComponents,
     Raw,
+    Scattering,
     Standardise,
+    Whitened,
+    WhitenedCentred,
     ready,
 )
-from pasearch.data.front_ends.images import Scattering, Whitened, WhitenedCentred
 from pasearch.data.front_ends.parsing import front_end
-from pasearch.data.made_up import dead_leaves
 from pasearch.data.means import ROW_NORM
 from pasearch.data.projections import TYPICAL_NORM
 from pasearch.data.schema import RowForm
+from pasearch.data.whitening import dead_leaves
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from pasearch.data import compiled_patches, patches
-from pasearch.data.made_up import dead_leaves
 from pasearch.data.patches import COUNT, GRID, GROUPS, MANY, PATTERNS, SIDE, Patches
 from pasearch.data.threads import threads
+from pasearch.data.whitening import dead_leaves
 from pasearch.errors import MachineError
 from pasearch.runs.processor import OFF
 

@@ -18,7 +18,7 @@ from pasearch.accounting.events import Gaussian
 from pasearch.data import means, projections
 from pasearch.data.front_ends import Fitted
 from pasearch.data.front_ends.parsing import front_end
-from pasearch.data.means import ROW_NORM
+from pasearch.data.means import ROW_NORM, FitInput
 from pasearch.data.projections import LEAST_DEVIATION, TYPICAL_NORM, fit_components, fit_moments
 from pasearch.data.schema import RowForm
 from pasearch.features.views import View
@@ -239,6 +239,11 @@ class TestSensitivity:
         assert np.allclose(released(name, x, everyone(6)), sum(parts), atol=1e-12)
 
 
+def given(x: np.ndarray, noise: float | None) -> FitInput:
+    valid = torch.ones(len(x), dtype=torch.bool)
+    return FitInput(x=torch.from_numpy(x), valid=valid, noise_multiplier=noise, stream=STREAM)
+
+
 class TestNoise:
     @pytest.mark.contract
     @pytest.mark.parametrize("name", FITTED)
@@ -256,7 +261,7 @@ class TestNoise:
         noisy = GaussianSum(noise_multiplier=sigma).release(total, STREAM) * math.sqrt(24) / n
         mean = np.clip(noisy[:12], 0, 1)
         deviation = np.sqrt(np.maximum(noisy[12:] - mean**2, LEAST_DEVIATION**2))
-        affine = fit_moments(torch.from_numpy(x), everyone(n), sigma, STREAM)
+        affine = fit_moments(given(x, sigma))
         assert np.allclose(affine.shift.numpy().ravel(), mean, rtol=1e-5)
         scale = TYPICAL_NORM / math.sqrt(12) / deviation
         assert np.allclose(affine.scale.numpy().ravel(), scale, rtol=1e-4)
@@ -271,10 +276,10 @@ class TestNoise:
         noisy = noise.release_symmetric(rows.T @ rows, STREAM)
         values, vectors = np.linalg.eigh(noisy)
         expected = vectors[:, np.argsort(-values)[:3]]
-        found = fit_components(torch.from_numpy(x), everyone(300), 3, sigma, STREAM)
+        found = fit_components(given(x, sigma), 3)
         overlap = np.abs((found.directions.numpy() * expected).sum(0))
         assert np.allclose(overlap, 1.0, atol=1e-4)
-        plain = fit_components(torch.from_numpy(x), everyone(300), 3, None, STREAM)
+        plain = fit_components(given(x, None), 3)
         assert not np.allclose(np.abs(plain.directions.numpy()), np.abs(expected), atol=1e-3)
 
     @pytest.mark.statistical
@@ -319,7 +324,7 @@ class TestNoise:
 def test_components_beyond_the_features_are_zero():
     """An estimated table may be narrower than planned: no value may stop the run."""
     x = torch.rand(20, 3)
-    fitted = fit_components(x, torch.ones(20, dtype=torch.bool), 5, None, Keys().stream("fit"))
+    fitted = fit_components(given(x.numpy(), None), 5)
     assert fitted(x).shape == (20, 5)
     assert not fitted(x)[:, 3:].any()
     assert fitted(x)[:, :3].any()

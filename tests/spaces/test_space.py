@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasearch.data.front_ends import PrincipalComponents, Raw
-from pasearch.data.front_ends.images import Scattering
+from pasearch.data.front_ends import PrincipalComponents, Raw, Scattering
 from pasearch.data.front_ends.parsing import front_end
 from pasearch.errors import UsageError
 from pasearch.spaces.architecture import Architecture

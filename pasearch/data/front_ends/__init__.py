@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.accounting.checks import whole
 from pasearch.accounting.events import Event, Gaussian
+from pasearch.data.means import FitInput
 from pasearch.data.schema import RowForm
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage
@@ -54,6 +55,15 @@ MOST_COMPONENTS_OF = 4096
 
 MOST_PAIRS = 8192
 """The most products of two columns."""
+
+# Seconds of the scattering transform per number of an image, and of other maps per multiplication
+# or addition: on two cores of an AMD EPYC.
+SECONDS_PER_NUMBER = 4.5e-7
+SECONDS_PER_OPERATION = 1.2e-11
+# Seconds in which a synthetic image is made, on one core.
+SECONDS_PER_IMAGE = 1e-3
+# Pixels of the smallest side of an image of which scattering at two scales leaves anything.
+MIN_SIDE = 16
 
 
 class FrontEnd(Stage):
@@ -124,18 +134,25 @@ class FrontEnd(Stage):
         stream: Stream,
         form: RowForm | None = None,
     ) -> Fitted:
-        """Return it fitted to the records of an open partition; only where `fitted`.
+        """Fit it privately to the records of an open partition; only where `fitted`.
 
         Args:
             x: Records, float32, (slots, *shape), in [0, 1]; behind `before`, if it has one.
             valid: bool, (slots,); a null record adds nothing.
             noise_multiplier: Of the released sum; None on declared-public data.
             stream: The release's own randomness.
-            form: What the schema says of a record, public; None: nothing, so that a record may be
-                as long as the root of the number of its features.
+            form: Public form of an encoded record; None: a record's norm may be as large as the
+                root of its number of features.
 
         Cost: `event(noise_multiplier)`, charged by the caller before the records were opened.
         """
+        given = FitInput(
+            x=x, valid=valid, noise_multiplier=noise_multiplier, stream=stream, form=form
+        )
+        return Fitted(self, self.fitted_module(given))
+
+    def fitted_module(self, given: FitInput) -> nn.Module:
+        """Estimate the map privately; only where `fitted`. The cost is that of `fit`."""
         raise NotImplementedError(f"{self.text} is not fitted.")
 
     def taken_as_public(self) -> str:
@@ -285,18 +302,11 @@ class Recentred(FrontEnd):
 
         return nn.Sequential(self.before.module(shape), Affine(self.output_shape(shape)))
 
-    def fit(
-        self,
-        x: Tensor,
-        valid: Tensor,
-        noise_multiplier: float | None,
-        stream: Stream,
-        form: RowForm | None = None,
-    ) -> Fitted:
+    def fitted_module(self, given: FitInput) -> nn.Module:
         """Estimate the mean of every direction privately; records have a norm of their own."""
         from pasearch.data.projections import fit_centre
 
-        return Fitted(self, fit_centre(x, valid, noise_multiplier, stream))
+        return fit_centre(given)
 
 
 class Moved(FrontEnd):
@@ -324,18 +334,11 @@ class Standardise(Moved):
     name: ClassVar[str] = "standardise"
     phrase: ClassVar[str] = "standardised features"
 
-    def fit(
-        self,
-        x: Tensor,
-        valid: Tensor,
-        noise_multiplier: float | None,
-        stream: Stream,
-        form: RowForm | None = None,
-    ) -> Fitted:
+    def fitted_module(self, given: FitInput) -> nn.Module:
         """Estimate both moments of every feature privately."""
         from pasearch.data.projections import fit_moments
 
-        return Fitted(self, fit_moments(x, valid, noise_multiplier, stream))
+        return fit_moments(given)
 
 
 @FRONT_ENDS.register
@@ -350,19 +353,11 @@ class Centred(Moved):
     name: ClassVar[str] = "centred"
     phrase: ClassVar[str] = "centred features"
 
-    def fit(
-        self,
-        x: Tensor,
-        valid: Tensor,
-        noise_multiplier: float | None,
-        stream: Stream,
-        form: RowForm | None = None,
-    ) -> Fitted:
+    def fitted_module(self, given: FitInput) -> nn.Module:
         """Estimate the mean of every feature privately."""
         from pasearch.data.projections import centred, fit_means
 
-        means = fit_means(x, valid, form, noise_multiplier, stream)
-        return Fitted(self, centred(means, x.shape[1:]))
+        return centred(fit_means(given), given.x.shape[1:])
 
 
 @FRONT_ENDS.register
@@ -398,20 +393,13 @@ class CentredPairs(FrontEnd):
 
         return pairs.CentredPairs(shape[0], self.pairs)
 
-    def fit(
-        self,
-        x: Tensor,
-        valid: Tensor,
-        noise_multiplier: float | None,
-        stream: Stream,
-        form: RowForm | None = None,
-    ) -> Fitted:
+    def fitted_module(self, given: FitInput) -> nn.Module:
         """Estimate the mean of every feature privately."""
         from pasearch.data.pairs import paired
         from pasearch.data.projections import fit_means
 
-        means = fit_means(x, valid, form, noise_multiplier, stream)
-        return Fitted(self, paired(means, () if form is None else form.columns, self.pairs))
+        columns = () if given.form is None else given.form.columns
+        return paired(fit_means(given), columns, self.pairs)
 
 
 @FRONT_ENDS.register
@@ -445,18 +433,129 @@ class PrincipalComponents(FrontEnd):
 
         return Projection(math.prod(shape), self.components)
 
-    def fit(
-        self,
-        x: Tensor,
-        valid: Tensor,
-        noise_multiplier: float | None,
-        stream: Stream,
-        form: RowForm | None = None,
-    ) -> Fitted:
+    def fitted_module(self, given: FitInput) -> nn.Module:
         """Estimate the second moments privately and keep their leading eigenvectors."""
         from pasearch.data.projections import fit_components
 
-        return Fitted(self, fit_components(x, valid, self.components, noise_multiplier, stream))
+        return fit_components(given, self.components)
+
+
+@FRONT_ENDS.register
+@dataclass(frozen=True, slots=True)
+class Scattering(FrontEnd):
+    """The scattering transform (J = 2, 8 angles, order 2), then group normalisation a record."""
+
+    name: ClassVar[str] = "scattering"
+    phrase: ClassVar[str] = "scattering coefficients"
+    costly: ClassVar[bool] = True
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return (81 times the channels, a quarter of the sides)."""
+        *channels, height, width = image_of(self, shape)
+        if not min(height, width) >= MIN_SIDE:
+            raise UsageError(
+                f"Front end {self.text} needs images of {MIN_SIDE} x {MIN_SIDE} pixels or "
+                f"more; these records have shape {shape}."
+            )
+        return (81 * math.prod(channels), height // 4, width // 4)
+
+    def seconds(self, shape: Shape, records: int) -> float:
+        return SECONDS_PER_NUMBER * records * math.prod(shape)
+
+    def module(self, shape: Shape) -> nn.Module:
+        from pasearch.data.projections import NormalisedScattering
+
+        return NormalisedScattering(shape)
+
+
+@FRONT_ENDS.register
+@dataclass(frozen=True, slots=True)
+class Whitened(FrontEnd):
+    """Scattering and patches in directions of made-up images, brought to similar sizes.
+
+    Args:
+        views: 1, or 2 for the mean of an image and its mirror image: of photographs, not of
+            digits, which mirrored are others.
+    """
+
+    name: ClassVar[str] = "whitened"
+    costly: ClassVar[bool] = True
+    learned: ClassVar[bool] = True
+    version: ClassVar[int] = 3
+    views: int = 1
+
+    def __post_init__(self) -> None:
+        if not whole("views", self.views) <= 2:
+            raise UsageError(
+                f"{self.name} has {self.views} views: expected 1, or 2 (an image and its mirror "
+                "image)."
+            )
+
+    def words(self) -> str:
+        views = f" of {self.views} views (the image and its mirror image)"
+        return "whitened scattering coefficients and patches" + views * (self.views > 1)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return the number of directions."""
+        from pasearch.data.patches import COUNT
+        from pasearch.data.whitening import MOST_COEFFICIENTS, directions_for
+
+        coefficients = math.prod(Scattering().output_shape(shape)) + COUNT
+        if not coefficients <= MOST_COEFFICIENTS:
+            raise UsageError(
+                f"Front end {self.text}: images of shape {shape} are too large for it: take "
+                "scattering, or smaller images."
+            )
+        return (directions_for(coefficients),)
+
+    def seconds(self, shape: Shape, records: int) -> float:
+        """Return what coefficients and directions take, and before them those of made-up images."""
+        from pasearch.data import patches
+        from pasearch.data.whitening import images_for
+
+        channels, *sides = image_of(self, shape if len(shape) == 3 else (1, *shape))
+        places = math.prod(max(0, side - patches.SIDE + 1) for side in sides)
+        operations = 2.0 * patches.PATTERNS * patches.SIDE**2 * channels * places
+        each = SECONDS_PER_NUMBER * math.prod(shape) + SECONDS_PER_OPERATION * operations
+        (kept,) = self.output_shape(shape)
+        count = math.prod(Scattering().output_shape(shape)) + patches.COUNT
+        made = images_for(count)
+        # On one core: products of all made-up images with each other, and their eigenvectors.
+        products = SECONDS_PER_OPERATION * made**2 * (3 * count + 12 * made)
+        before = made * (SECONDS_PER_IMAGE + 2 * each) + products
+        return before + records * self.views * (each + SECONDS_PER_OPERATION * 2.0 * count * kept)
+
+    def module(self, shape: Shape) -> nn.Module:
+        from pasearch.data.whitening import WhitenedImage
+
+        return WhitenedImage(shape, self.views)
+
+    def ready_module(self, shape: Shape) -> nn.Module:
+        from pasearch.data.whitening import WhitenedImage, learned
+
+        module = WhitenedImage(shape, self.views)
+        module.load_state_dict(learned(tuple(shape)))
+        return module
+
+
+@FRONT_ENDS.register
+@dataclass(frozen=True, slots=True)
+class WhitenedCentred(Recentred):
+    """What `whitened` makes of an image, minus its mean, which is estimated privately.
+
+    Args:
+        views: As of `whitened`.
+    """
+
+    name: ClassVar[str] = "whitened_centred"
+    views: int = 1
+
+    def __post_init__(self) -> None:
+        Whitened(self.views)
+
+    @property
+    def before(self) -> FrontEnd:
+        return Whitened(self.views)
 
 
 def image_of(front: FrontEnd, shape: Shape) -> Shape:
