@@ -17,11 +17,11 @@ from functools import cached_property
 
 import numpy as np
 
+from pasearch.curator.forms import count_read, fitting_formats, fitting_forms, units_of
 from pasearch.data import dates
 from pasearch.data.cells import ColumnCells, Reading, as_numbers, as_text
 from pasearch.data.column import IDENTIFIER, WORD, Column
-from pasearch.data.numbers import PLAIN, NumberForm, canonical_number, fitting_forms
-from pasearch.data.units import share_read, units_of
+from pasearch.data.numbers import PLAIN, NumberForm, canonical_number
 
 # Quantiles between which the middle of a column lies.
 TAILS = (0.01, 0.99)
@@ -151,7 +151,7 @@ class ColumnProfile:
             if np.isfinite(self.default_numbers).sum() == self.present:
                 return [form]
         fits = fitting_forms(self.values, decimal=self.decimal)
-        read = [f for f in fits if share_read(self.values, f) >= MOSTLY]
+        read = [f for f in fits if count_read(self.values, f) >= MOSTLY * self.present]
         if not read and (units := units_of(self.values)):
             fits = fitting_forms(self.values, decimal=self.decimal, units=units) or fits
         return fits
@@ -196,7 +196,7 @@ class ColumnProfile:
             eight = all(len(text) == 8 and text.isdecimal() for text in self.values)
             days = [dates.days_of(text, COMPACT) for text in self.values] if eight else [math.nan]
             return [] if any(map(math.isnan, days)) else [COMPACT]
-        return dates.fitting_formats(self.values, least=MOSTLY)
+        return fitting_formats(self.values, least=MOSTLY)
 
     @cached_property
     def days(self) -> dict[str, float]:

@@ -21,11 +21,11 @@ from pasearch.curator.column_profile import (
     days_outwards,
     group_alike,
 )
+from pasearch.curator.forms import fitting_formats, fitting_forms, units_of
 from pasearch.data import dates
 from pasearch.data.lines import Fault
-from pasearch.data.numbers import PLAIN, NumberForm, fitting_forms
+from pasearch.data.numbers import PLAIN, NumberForm
 from pasearch.data.text_columns import TextTable
-from pasearch.data.units import units_of
 from pasearch.shown import shown
 
 # Rows that a problem lists.
@@ -228,7 +228,7 @@ def _date_problems(profile: ColumnProfile) -> Iterator[Problem]:
     if unread := [text for text in profile.values if text not in read]:
         form = "as ISO has it, 2024-01-31" if pattern is None else f"of the format {pattern}"
         what = f"not a date {form}, {_examples(unread)}"
-        fits = dates.fitting_formats({text: profile.values[text] for text in unread})
+        fits = fitting_formats({text: profile.values[text] for text in unread})
         if fits and column.declared:
             what += "; ISO would read it" if fits[0] is None else f'; format = "{fits[0]}" would'
         yield from problem_at(name, what, profile.rows(unread))
@@ -258,7 +258,7 @@ def _date_problems(profile: ColumnProfile) -> Iterator[Problem]:
 def _category_problems(profile: ColumnProfile) -> Iterator[Problem]:
     """Yield values that are alike, that may mean missing, or that are not declared."""
     column, name = profile.column, profile.column.name
-    if profile.is_target and column.kind is None and dates.fitting_formats(profile.values):
+    if profile.is_target and column.kind is None and fitting_formats(profile.values):
         what = "looks like a date, which cannot be predicted: predict a number or a class"
         yield Problem(column=name, what=what)
     told = "say case = false" if column.declared else "proposed as one, case = false"

@@ -20,11 +20,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Mapping
 from datetime import date
 from functools import lru_cache
-from itertools import islice
 
 import numpy as np
 
@@ -67,22 +64,6 @@ DAY = 86_400
 PIVOT = 69
 """Years of two digits from here on are of the last century."""
 
-FORMATS: tuple[str, ...] = (
-    "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d",
-    "%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y",
-    "%d %B %Y", "%B %d, %Y", "%Y-%m",
-)  # fmt: skip
-"""The formats that a proposal tries, the likeliest first."""
-
-SAMPLE = 64
-"""So many different texts tell which formats are tried."""
-
-LONGEST = 40
-"""No date has more characters."""
-
-TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
-"""What may follow them."""
-
 
 def format_problem(pattern: object) -> str | None:
     """Return what is wrong with a format; None if nothing is."""
@@ -113,49 +94,9 @@ def days_of(text: str | None, pattern: str | None = None) -> float:
     """
     if text is None:
         return math.nan
-    found = None if pattern is None else _compiled(pattern).fullmatch(text)
+    found = None if pattern is None else compile_format(pattern).fullmatch(text)
     found = ISO.fullmatch(text) if found is None else found
     return math.nan if found is None else _days(found)
-
-
-def fitting_formats(counts: Mapping[str, int], *, least: float = 0.0) -> list[str | None]:
-    """Return the formats that read the most of some texts, the likeliest first; None is ISO.
-
-    It looks at values: for the curator's check alone.
-
-    Args:
-        counts: How often each text occurs.
-        least: The share of the cells that must be dates; with fewer, no format fits.
-    """
-    sample = Counter(map(_shape, islice(counts, SAMPLE)))
-    if not sample:
-        return []
-    read = {
-        pattern: sum(
-            times for text, times in counts.items() if not math.isnan(days_of(text, pattern))
-        )
-        for pattern in _formats_of_shape(sample.most_common(1)[0][0])
-    }
-    most = max(read.values(), default=0)
-    enough = most > 0 and most >= least * sum(counts.values())
-    return [pattern for pattern, times in read.items() if times == most and enough]
-
-
-def _shape(text: str) -> str:
-    """Return a text with each digit as 1 and each letter as x, but AM and PM."""
-    if len(text) > LONGEST:
-        return ""
-    plain = re.sub(r"(?<![A-Za-z])[AaPp][Mm](?![A-Za-z])", "\0", re.sub("[0-9]", "1", text))
-    return re.sub("[A-Za-z]", "x", plain).replace("\0", "am")
-
-
-@lru_cache(maxsize=4096)
-def _formats_of_shape(shape: str) -> tuple[str | None, ...]:
-    """Return the formats that texts of a shape may have."""
-    if ISO.fullmatch(shape):
-        return (None,)
-    patterns = [day + time for day in FORMATS for time in TIMES]
-    return tuple(pattern for pattern in patterns if _compiled(pattern).fullmatch(shape))
 
 
 def day_of(given: object) -> str | None:
@@ -211,8 +152,8 @@ def part_of(days: np.ndarray, part: str) -> np.ndarray:
 
 
 @lru_cache(maxsize=256)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """Return what cells of a format look like; spaces in it stand for one or more."""
+def compile_format(pattern: str) -> re.Pattern[str]:
+    """Compile a format to a pattern of cells; a space in it matches one or more."""
     # A cell has no space around it.
     found, at, pattern = "", 0, " ".join(pattern.split())
     while at < len(pattern):

@@ -23,10 +23,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -206,55 +204,6 @@ def form_of(
     point: Any = PLAIN.decimal if decimal is None else decimal
     group: Any = thousands
     return NumberForm(point, group, units or ())
-
-
-FORMS = (
-    PLAIN, NumberForm(".", ","), NumberForm(","), NumberForm(",", "."), NumberForm(".", " "),
-    NumberForm(",", " "), NumberForm(".", "'"), NumberForm(",", "'"),
-)  # fmt: skip
-"""The forms that a proposal tries, the likeliest first."""
-
-SAMPLE = 32
-"""So many different texts tell whether forms other than the plain one are worth a try."""
-
-
-def fitting_forms(
-    counts: Mapping[str, int],
-    *,
-    decimal: str | None = None,
-    units: tuple[tuple[str, float], ...] = (),
-) -> list[NumberForm]:
-    """Return the forms that read the most of some texts, the likeliest first; none if none does.
-
-    It looks at values: for the curator's check alone. Where the plain form reads everything, it is
-    the only one.
-
-    Args:
-        counts: How often each text occurs.
-        decimal: What stands before decimals elsewhere in the table, if that is known.
-        units: Of the forms, as of `NumberForm`.
-    """
-    forms = [replace(form, units=units) for form in FORMS]
-    tried = [form for form in forms if decimal is None or form.decimal == decimal]
-    if decimal in (None, PLAIN.decimal) and _read(counts, forms[0]) == sum(counts.values()):
-        return [forms[0]] if counts else []
-    sample = {text: 1 for text in islice(counts, SAMPLE)}
-    if not any(2 * _read(sample, form) >= len(sample) for form in tried):
-        return []
-    read, there = dict[NumberForm, int](), set("".join(counts))
-    for form in tried:
-        # What stands in no text groups no digits, so all such forms read the same.
-        mark = form.thousands or ""
-        groups = form.thousands is None or not there.isdisjoint(ALIKE.get(mark, mark))
-        same = next((each for each in read if each.decimal == form.decimal), form)
-        read[form] = read[same] if not groups and same in read else _read(counts, form)
-    most = max(read.values())
-    return [form for form, times in read.items() if times == most > 0]
-
-
-def _read(counts: Mapping[str, int], form: NumberForm) -> int:
-    """Return how many cells are numbers in a form."""
-    return sum(times for text, times in counts.items() if math.isfinite(form.number(text)))
 
 
 @lru_cache(maxsize=32)

@@ -11,24 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pasearch.curator.forms import DATE_FORMATS, TIMES, fitting_formats
 from pasearch.data import dates
 from pasearch.data.column import MOST_YEARS, Column
 from pasearch.data.dates import (
     DAY,
-    FORMATS,
-    TIMES,
     day_at,
     day_number,
     day_of,
     days_of,
-    fitting_formats,
     format_problem,
     part_of,
 )
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 
-PATTERNS = [day + clock for day in FORMATS for clock in TIMES]
+PATTERNS = [day + clock for day in DATE_FORMATS for clock in TIMES]
 MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2068, 12, 31))
 ODD = st.one_of(
     st.none(), st.text(), st.integers(), st.floats(), st.binary(max_size=9), st.datetimes(),

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasearch.curator.forms import NUMBER_FORMS, fitting_forms
 from pasearch.data.cells import Reading, as_numbers, as_text
 from pasearch.data.column import Column
-from pasearch.data.numbers import FORMS, PLAIN, NumberForm, fitting_forms, form_of
+from pasearch.data.numbers import PLAIN, NumberForm, form_of
 from pasearch.data.text_columns import build_columns
 from pasearch.errors import UsageError
 
@@ -40,7 +41,7 @@ class TestForm:
             assert math.isnan(found) if number is None else found == number, text
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("form", FORMS, ids=str)
+    @pytest.mark.parametrize("form", NUMBER_FORMS, ids=str)
     @given(value=st.floats(-1e12, 1e12), decimals=st.integers(0, 6))
     def test_reads_what_is_written_in_it(self, form: NumberForm, value: float, decimals: int):
         assert form.number(written(value, form, decimals)) == float(f"{value:.{decimals}f}")
@@ -79,7 +80,7 @@ class TestForm:
         assert math.isnan(found) if number is None else found == number
 
     @pytest.mark.property
-    @pytest.mark.parametrize("form", FORMS, ids=str)
+    @pytest.mark.parametrize("form", NUMBER_FORMS, ids=str)
     @given(text=st.one_of(st.text(), st.text("0123456789.,' -+eE_\u00a0", max_size=12)))
     def test_never_raises_and_is_never_infinite(self, form: NumberForm, text: str):
         assert not math.isinf(form.number(text))
@@ -102,7 +103,7 @@ class TestForm:
 
 class TestCells:
     @pytest.mark.oracle
-    @pytest.mark.parametrize("form", FORMS, ids=str)
+    @pytest.mark.parametrize("form", NUMBER_FORMS, ids=str)
     @given(
         cells=st.lists(
             st.one_of(st.none(), st.text("0123456789., -", max_size=8), st.sampled_from(TEXTS)),
@@ -181,6 +182,8 @@ class TestFitting:
 
         found = fitting_forms(counts)
         if found and found != [PLAIN]:
-            assert found == [form for form in FORMS if read(form) == max(map(read, FORMS))]
+            assert found == [
+                form for form in NUMBER_FORMS if read(form) == max(map(read, NUMBER_FORMS))
+            ]
         elif found:
-            assert read(PLAIN) == max(map(read, FORMS))
+            assert read(PLAIN) == max(map(read, NUMBER_FORMS))

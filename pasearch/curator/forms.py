@@ -1,8 +1,12 @@
-"""Units of numbers that a table writes into its cells: "$48,665.71", "45 %", "€110.5M", "12 kg".
+"""Guesses of how a column writes numbers, units and dates: the forms that read the most values.
 
-It finds the units of a column for the curator's check alone; what a run reads is declared, as
-`units` of a column. A text is a unit if it is known as one, or if all numbers of a column with
-fractions or many different values have it. "A1" and "Q3" are codes.
+    numbers    "12,300", "1.234,5": decimal marks and separators of thousands
+    units      "$48,665.71", "45 %", "12 kg": a text is a unit if it is a known one, or if all
+               numbers of a column with fractions or many different values have it; "A1" and "Q3"
+               are codes
+    dates      "31.12.2024", "Dec 31, 2024 11:59 PM"
+
+All of it looks at values: it is for the curator's check alone. A run reads what is declared.
 
 Source: docs/rules.md, rule 13.
 """
@@ -14,8 +18,12 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
 
-from pasearch.data.numbers import NumberForm
+from pasearch.data.dates import ISO, compile_format, days_of
+from pasearch.data.numbers import ALIKE, PLAIN, NumberForm
 
 AROUND = re.compile(r"([^0-9]*)([0-9](?:[0-9.,'\u2019 \u00a0\u202f]*[0-9])?[.,]?)(.*)")
 """What stands before the first digits of a cell, these, and what stands behind them."""
@@ -74,16 +82,13 @@ MOSTLY = 0.9
 """Least share of the cells that must be numbers with units."""
 
 
-def share_read(counts: Mapping[str, int], form: NumberForm) -> float:
-    """Return the share of cells that are numbers in a form."""
-    read = sum(times for text, times in counts.items() if math.isfinite(form.number(text)))
-    return read / max(1, sum(counts.values()))
+def count_read(counts: Mapping[str, int], form: NumberForm) -> int:
+    """Count the cells that are numbers in a form."""
+    return sum(times for text, times in counts.items() if math.isfinite(form.number(text)))
 
 
 def units_of(counts: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
     """Return the units of a column with their factors, the commonest first; () if it has none.
-
-    It looks at values: for the curator's check alone.
 
     Args:
         counts: How often each text occurs.
@@ -164,3 +169,101 @@ def _with_factors(units: list[str]) -> tuple[tuple[str, float], ...]:
         ]
         found.append((unit, scales.get(unit, family[0] if family else 1.0)))
     return tuple(found)
+
+
+NUMBER_FORMS = (
+    PLAIN, NumberForm(".", ","), NumberForm(","), NumberForm(",", "."), NumberForm(".", " "),
+    NumberForm(",", " "), NumberForm(".", "'"), NumberForm(",", "'"),
+)  # fmt: skip
+"""The forms that a proposal tries, the likeliest first."""
+
+# Distinct texts by which forms other than the plain one are found worth a try.
+NUMBER_SAMPLE = 32
+
+
+def fitting_forms(
+    counts: Mapping[str, int],
+    *,
+    decimal: str | None = None,
+    units: tuple[tuple[str, float], ...] = (),
+) -> list[NumberForm]:
+    """Return the forms that read the most of some texts, the likeliest first; none if none does.
+
+    If the plain form reads everything, it is the only one.
+
+    Args:
+        counts: How often each text occurs.
+        decimal: What stands before decimals elsewhere in the table, if that is known.
+        units: Of the forms, as of `NumberForm`.
+    """
+    forms = [replace(form, units=units) for form in NUMBER_FORMS]
+    tried = [form for form in forms if decimal is None or form.decimal == decimal]
+    if decimal in (None, PLAIN.decimal) and count_read(counts, forms[0]) == sum(counts.values()):
+        return [forms[0]] if counts else []
+    sample = {text: 1 for text in islice(counts, NUMBER_SAMPLE)}
+    if not any(2 * count_read(sample, form) >= len(sample) for form in tried):
+        return []
+    read, there = dict[NumberForm, int](), set("".join(counts))
+    for form in tried:
+        # What stands in no text groups no digits, so all such forms read the same.
+        mark = form.thousands or ""
+        groups = form.thousands is None or not there.isdisjoint(ALIKE.get(mark, mark))
+        same = next((each for each in read if each.decimal == form.decimal), form)
+        read[form] = read[same] if not groups and same in read else count_read(counts, form)
+    most = max(read.values())
+    return [form for form, times in read.items() if times == most > 0]
+
+
+DATE_FORMATS: tuple[str, ...] = (
+    "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d",
+    "%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y",
+    "%d %B %Y", "%B %d, %Y", "%Y-%m",
+)  # fmt: skip
+"""The formats that a proposal tries, the likeliest first."""
+
+# Distinct texts by which the formats to try are chosen.
+DATE_SAMPLE = 64
+
+LONGEST = 40
+"""No date has more characters."""
+
+TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+"""What may follow them."""
+
+
+def fitting_formats(counts: Mapping[str, int], *, least: float = 0.0) -> list[str | None]:
+    """Return the formats that read the most of some texts, the likeliest first; None is ISO.
+
+    Args:
+        counts: How often each text occurs.
+        least: The share of the cells that must be dates; with fewer, no format fits.
+    """
+    sample = Counter(map(_shape, islice(counts, DATE_SAMPLE)))
+    if not sample:
+        return []
+    read = {
+        pattern: sum(
+            times for text, times in counts.items() if not math.isnan(days_of(text, pattern))
+        )
+        for pattern in _formats_of_shape(sample.most_common(1)[0][0])
+    }
+    most = max(read.values(), default=0)
+    enough = most > 0 and most >= least * sum(counts.values())
+    return [pattern for pattern, times in read.items() if times == most and enough]
+
+
+def _shape(text: str) -> str:
+    """Return a text with each digit as 1 and each letter as x, but AM and PM."""
+    if len(text) > LONGEST:
+        return ""
+    plain = re.sub(r"(?<![A-Za-z])[AaPp][Mm](?![A-Za-z])", "\0", re.sub("[0-9]", "1", text))
+    return re.sub("[A-Za-z]", "x", plain).replace("\0", "am")
+
+
+@lru_cache(maxsize=4096)
+def _formats_of_shape(shape: str) -> tuple[str | None, ...]:
+    """Return the formats that texts of a shape may have."""
+    if ISO.fullmatch(shape):
+        return (None,)
+    patterns = [day + time for day in DATE_FORMATS for time in TIMES]
+    return tuple(pattern for pattern in patterns if compile_format(pattern).fullmatch(shape))
