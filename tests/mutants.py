@@ -460,8 +460,8 @@ MUTANTS = (
     ),
     Mutant(
         "front end: whitened records' mean with the noise of half their norm",
-        "mechanism = FeatureMeans(noise_multiplier=noise_multiplier, row_bound=ROW_NORM)",
-        "mechanism = FeatureMeans(noise_multiplier=noise_multiplier / 2, row_bound=ROW_NORM)",
+        "mechanism = FeatureMeans(noise_multiplier=given.noise_multiplier, row_bound=ROW_NORM)",
+        "mechanism = FeatureMeans(noise_multiplier=given.noise_multiplier / 2, row_bound=ROW_NORM)",
         "data/test_front_ends.py",
     ),
     Mutant(
