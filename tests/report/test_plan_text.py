@@ -39,29 +39,6 @@ def row(plan: Plan, name: str) -> str:
 
 
 @pytest.mark.unit
-def test_what_is_estimated_is_a_line_and_a_sentence():
-    text = plan_text(planned())
-    assert "  schema                      test" in text
-    assert "  classes                     train" in text
-    assert "a leak (delta " in text
-    assert (
-        "Undeclared, so estimated privately before the first training: the classes of 'target' "
-        "from the training records (a class of " in text
-    )
-    assert "and bounds from the test records." in text
-    assert "estimated_privately" not in plan_text(planned(bounds=(0, 1), classes=2))
-
-
-@pytest.mark.unit
-def test_a_partition_with_several_lines_shows_its_price_as_a_sum():
-    plan = planned()
-    lines = [line for line in plan_text(plan).splitlines() if line.startswith("  ")]
-    first, last = (line for line in lines if " test" in line and not line.startswith("      "))
-    assert first.endswith(" test")
-    assert last.endswith("PLD, together")
-
-
-@pytest.mark.unit
 def test_why_auto_took_a_strategy_is_there_with_every_prediction():
     plan = planned(strategy="auto", space="auto")
     assert plan.auto is not None
@@ -208,16 +185,6 @@ def test_five_lines_come_first_whatever_is_planned(strategy: str):
             "Data", "Model", "Quality", "Price", "Report",
         ]  # fmt: skip
         assert lines[1] == "" == lines[7]
-
-
-@pytest.mark.unit
-def test_the_report_is_where_the_run_will_put_it():
-    (told,) = (
-        line for line in plan_text(planned(), report="x/release/report.html").splitlines()
-        if line.startswith("Report ")
-    )  # fmt: skip
-    assert told == "Report    x/release/report.html, when the run is done"
-    assert row(planned(), "Report").startswith("Report    none yet: this is only a plan")
 
 
 @pytest.mark.unit

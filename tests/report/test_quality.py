@@ -14,7 +14,6 @@ from report.test_html import HOSTILE, Page, document, page, regression, table
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.report import figures, score
-from pasearch.report.card import card_json, card_markdown
 from pasearch.report.facts import useless
 from pasearch.report.html import report_html
 from pasearch.report.score import Rival, is_drowned, quality, score_line
@@ -192,15 +191,6 @@ class TestVerdict:
             line = score_line(made, schema_of(made))[1]
             assert ("`pasearch check` lists them" in line) == few
 
-    def test_the_class_that_is_found_least_is_named_in_the_open(self):
-        made = people(["no", "yes"], [[500, 20], [60, 40]], ANSWER, of=620)
-        assert "it finds 'yes' least: 40 of 100 such records" in page(made).text
-
-    def test_a_number_to_predict_has_no_classes(self):
-        text = page(regression()).text
-        assert "More about the test" not in text
-        assert "Majority class" not in text
-
 
 def with_errors(epsilon: float = 2.0, of: int = 1000) -> dict[str, Any]:
     """A regression whose test released a table of errors."""
@@ -213,31 +203,6 @@ def with_errors(epsilon: float = 2.0, of: int = 1000) -> dict[str, Any]:
     made["score"]["noise"] = {"mechanism": "two-sided geometric", "epsilon": epsilon,
                               "standard_deviation": 0.002}  # fmt: skip
     return made
-
-
-@pytest.mark.unit
-class TestNumbers:
-    def test_the_median_is_the_baseline_and_r2_is_told(self):
-        made = with_errors()
-        text, line = page(made).text, score_line(made, schema_of(made))[1]
-        assert "The error is smaller than that of always answering the median" in text
-        assert "The error is smaller than that of always answering the median" in line
-        assert re.search("R² 0[.][0-9]+ ± 0[.][0-9]+", text)
-        names = [each["name"] for each in quality(made, schema_of(made))["rows"]]
-        assert names[0] == "This model"
-        assert names[1].startswith("Always answering the median, ")
-        assert "middle of the range" not in text
-
-    def test_one_number_has_no_median(self):
-        made = regression()
-        assert "Median baseline not available at this epsilon" in page(made).text
-        assert (
-            "Median baseline not available at this epsilon" in score_line(made, schema_of(made))[1]
-        )
-
-    def test_no_other_data_are_a_rival(self):
-        for made in (document(), regression(), with_errors(), *KINDS.values()):
-            assert "public data on average" not in page(made).text
 
 
 @pytest.mark.statistical
@@ -302,23 +267,6 @@ class TestMore:
         pages.test_a_page_needs_no_network_and_no_script(kind)
         pages.test_a_page_can_be_read_by_ear(kind)
 
-    def test_auc_and_calibration_of_two_classes_with_odds(self):
-        made, found = KINDS["two with odds"], told(KINDS["two with odds"])
-        text, shown = page(made).text, Page(report_html(made))
-        auc = found["auc"]
-        assert f"AUC {auc['value']:.3f} \u00b1 {auc['error']:.3f}" in text
-        assert f"More about the test: AUC {auc['value']:.3f}, balanced accuracy" in text
-        assert "The probabilities of 'yes' come true as often as they say" in text
-        assert "is unknown" not in text.split("More about the test")[1].split("At what price")[0]
-        (line,) = shown.all("line", "diagonal")
-        assert (line["x1"], line["x2"], line["y2"]) == ("0", "100%", "0")
-        (label,) = [each["aria-label"] or "" for each in shown.all("svg", "chart")
-                    if "came true" in (each["aria-label"] or "")]  # fmt: skip
-        assert label.count("given") == len(found["calibration"])
-        for each in found["calibration"]:
-            assert f"given {100 * each['predicted']:.0f} per cent" in label
-            assert f"{100 * each['share']:.0f} came true" in label
-
     @pytest.mark.parametrize(("scale", "way"), [(3.0, "low"), (0.3, "high")])
     def test_probabilities_that_do_not_come_true_are_named(self, scale: float, way: str):
         text = page(with_odds(scale=scale)).text
@@ -331,11 +279,6 @@ class TestMore:
         assert score.distrust(fine, schema_of(fine)) == ""
         good = page(KINDS["two with odds"]).text.split("More about the test")[0]
         assert "come true" not in good
-
-    def test_two_classes_without_odds_say_why_there_is_no_auc(self):
-        text = page(KINDS["two without"]).text
-        assert "AUC, and how far to trust the probabilities, are unknown: the test counted" in text
-        assert "How far to trust the probabilities The" not in text
 
     def test_few_classes_have_a_table_of_answers(self):
         made = KINDS["five"]
@@ -350,27 +293,6 @@ class TestMore:
         (region,) = shown.all("div", "scroll")
         assert region["tabindex"] == "0"
         assert region["aria-label"]
-
-    @pytest.mark.parametrize(("kind", "count"), [("twenty", 20), ("sixty", 60)])
-    def test_of_many_classes_those_found_least_are_listed(self, kind: str, count: int):
-        made, found = KINDS[kind], told(KINDS[kind])
-        html = report_html(made)
-        assert f"The 10 of {count} classes that it finds least often" in html
-        recalls = [each["value"] for each in found["recall"]]
-        least = [f"kind {place}" for place in np.argsort(recalls, kind="stable")[:10]]
-        assert re.findall(r'<tr><th scope="row"><bdi>(kind \d+)</bdi>', html) == least
-        assert "What it answers" not in html
-        assert "load_result(RUN).metrics" in html
-
-    def test_what_is_unknown_has_its_reason(self):
-        made = people(names(3), [[1900, 90, 1], [200, 1700, 0], [1, 0, 0]], ANSWER)
-        text = page(made).text
-        assert "kind 2 0.0 % unknown unknown" in text
-        assert "Recall of 'kind 2' is unknown: the test has fewer records of it" in text
-        assert "Precision of 'kind 2' is unknown: the model gives this answer less often" in text
-        assert "recalls below, over 2 of 3 classes" in text
-        assert "Any one answer for all records reaches 50.0 %" in text
-        assert "Precision is unknown: the test released which answers" in page(KINDS["sixty"]).text
 
     def test_all_noise_is_said_to_be_unknown(self):
         rows = [[1] + [0] * 19, [0] * 19 + [-1]]
@@ -426,31 +348,6 @@ def test_a_calibration_stays_in_its_picture():
     assert [float(each["cy"] or "") for each in found.all("circle")] == pytest.approx(
         [figures.PLOT, 0.3 * figures.PLOT, 0.0]
     )
-
-
-@pytest.mark.unit
-class TestCard:
-    @pytest.mark.parametrize(
-        ("kind", "words"),
-        [
-            ("two with odds", "a table of 40 noisy counts, of the true class and how sure"),
-            ("five", "a table of 25 noisy counts, of the true class and the class that the model"),
-            ("sixty", "a table of 120 noisy counts, of the true class and whether the answer"),
-        ],
-    )
-    def test_a_table_is_described_with_its_price(self, kind: str, words: str):
-        for text in (
-            str(card_json(KINDS[kind])),
-            card_markdown(KINDS[kind]),
-            page(KINDS[kind]).text,
-        ):
-            assert f"{words}" in text
-            assert "in one of them at most, so the table costs what one count does" in text
-            assert "the table of test counts that it follows from" in text
-
-    def test_one_number_is_no_table(self):
-        assert "a table of" not in card_markdown(document())
-        assert "test accuracy: a noisy count: geometric noise" in card_markdown(document())
 
 
 @pytest.mark.unit
