@@ -1,4 +1,4 @@
-"""What a run reports while it lasts: a bar of the command line, or one line from Python.
+"""Progress of a run: a bar on the command line, or one line from Python.
 
 The terminal is outside the trust boundary. Under repeat-and-select the number of trainings is not
 covered by the price, so nothing that counts trainings or their steps is shown: only that the
@@ -19,20 +19,20 @@ from pasearch import busy
 from pasearch.errors import UsageError
 
 SECRET = "Searching. How many trainings it takes is secret, so nothing is shown until it ends.\n"
-"""All that may be said of a search under repeat-and-select."""
+"""Only message on a search under repeat-and-select."""
 
 EVERY = 0.2
-"""Seconds between two states of a line."""
+"""Seconds between two updates of a line or a bar; an update takes as long as a step."""
 
 SHARE = 10
-"""How many percent are between two lines where none can be written anew."""
+"""Percent between two lines in a file, where no line can be overwritten."""
 
 SELDOM = 15.0
-"""Seconds between two lines that nobody asked for: in a file or a pipe."""
+"""Seconds between two lines that nobody asked for, in a file or a pipe."""
 
 
 class Progress:
-    """What an engine reports while it runs. The default is silent.
+    """Receiver of an engine's progress. The default is silent.
 
     Guarantee: under repeat-and-select nothing is called (`heard`), as calls would count trainings.
     """
@@ -51,12 +51,12 @@ class Progress:
 
 
 def heard(progress: Progress | bool | None, trainings: float | None) -> Progress:
-    """Return what is told of a run: nothing where the number of its trainings is secret.
+    """Return the receiver of a run's progress: a silent one if the number of trainings is secret.
 
     Args:
-        progress: Whom to tell. None: a line, where somebody is looking (in a notebook, on a
-            terminal); True: a line in any case; False: nobody.
-        trainings: How many are planned; None where that is secret.
+        progress: A receiver. None: a line in a notebook or on a terminal; True: a line in any
+            case; False: silence.
+        trainings: Number of planned trainings; None if it is secret.
     """
     if isinstance(progress, Progress):
         return Progress() if trainings is None else progress
@@ -71,7 +71,7 @@ def heard(progress: Progress | bool | None, trainings: float | None) -> Progress
 
 
 def check(progress: object) -> None:
-    """Refuse what is no way to report.
+    """Refuse a value that is no receiver of progress.
 
     Raises:
         UsageError: It is none of None, True, False and a `Progress`.
@@ -84,12 +84,12 @@ def check(progress: object) -> None:
 
 
 def watched(stream: TextIO) -> bool:
-    """Return whether somebody is looking at what is written: a terminal, or a notebook's cell."""
+    """Check whether a stream is shown while it is written: on a terminal or in a notebook."""
     return in_notebook(stream) or stream.isatty()
 
 
 def in_notebook(stream: TextIO) -> bool:
-    """Return whether what is written goes to the output of a notebook's cell."""
+    """Check whether a stream is the output of a notebook's cell."""
     return type(stream).__module__.startswith("ipykernel")
 
 
@@ -115,42 +115,57 @@ class CellOutput:
         """Do nothing: a text is shown at once."""
 
 
-class Line(Progress):
-    """One line that tells how far the planned trainings are, and how long they will still take.
+class Fraction(Progress):
+    """A receiver that counts the finished part of the planned trainings.
 
     Args:
-        trainings: How many are planned: public.
-        stream: Where it is written.
-        anew: Whether a line can be written over the last one; otherwise every tenth is a line.
-        every: Of lines that stay, the least seconds before one: a short run has none.
+        trainings: Number of planned trainings; public.
+    """
+
+    def __init__(self, trainings: float):
+        self._trainings, self._done = trainings, 0.0
+
+    def show(self, done: float) -> None:
+        """Show the number of finished trainings, with the finished part of the current one."""
+
+    def search(self, number: int, finished: int, total: int) -> None:
+        self._done = number * total + finished
+        self.show(self._done)
+
+    def final(self) -> None:
+        if self._done:
+            self._done += 1
+            self.show(self._done)
+
+    def step(self, finished: int, total: int) -> None:
+        self.show(self._done + finished / total)
+
+
+class Line(Fraction):
+    """One line with the finished fraction of the planned trainings and the time left.
+
+    Args:
+        trainings: Number of planned trainings; public.
+        stream: Stream to write to.
+        anew: Whether a line can overwrite the last one; otherwise every tenth is a line.
+        every: Seconds between lines that stay, so that a short run has none.
     """
 
     def __init__(self, trainings: float, stream: TextIO, *, anew: bool, every: float = 0.0):
-        self._trainings, self._stream, self._anew = max(trainings, 1e-9), stream, anew
-        self._text, self._done, self._start = "Training", 0.0, time.monotonic()
+        super().__init__(max(trainings, 1e-9))
+        self._stream, self._anew, self._every = stream, anew, every
+        self._text, self._start = "Training", time.monotonic()
         self._told, self._width, self._last, self._ended = 0.0, 0, -SHARE, False
-        self._every, self._first = every, (self._start, 0.0)
+        self._first = self._start, 0.0
         if every:
             self._told, self._last = self._start, 0
 
     def stage(self, line: str) -> None:
         self._text = line.capitalize()
 
-    def search(self, number: int, finished: int, total: int) -> None:
-        self._done = number * total + finished
-        self._tell(self._done)
-
-    def final(self) -> None:
-        if self._done:
-            self._done += 1
-            self._tell(self._done)
-
-    def step(self, finished: int, total: int) -> None:
-        self._tell(self._done + finished / total)
-
-    def _tell(self, done: float) -> None:
+    def show(self, done: float) -> None:
         share, now = min(1.0, done / self._trainings), time.monotonic()
-        if not self._first[1]:  # what came before the first step says nothing of the pace
+        if not self._first[1]:  # the time before the first step is not part of the pace
             self._first = now, share
         percent, whole = int(100 * share), share >= 1.0
         if self._anew:
@@ -176,11 +191,11 @@ class Line(Progress):
 
 @contextmanager
 def told(trainings: float | None, *, show: bool) -> Iterator[Progress]:
-    """Tell of a run within the block: by a bar on a terminal, elsewhere by a line now and then.
+    """Show the progress of a run on the command line: a bar on a terminal, else rare lines.
 
     Args:
-        trainings: How many are planned; None where that is secret.
-        show: False tells nothing.
+        trainings: Number of planned trainings; None if it is secret.
+        show: False shows nothing.
     """
     stream = sys.stderr
     if show and stream is not None and not stream.isatty():
@@ -191,43 +206,37 @@ def told(trainings: float | None, *, show: bool) -> Iterator[Progress]:
         yield bar
 
 
-class Bar(Progress):
-    """A bar of planned training steps, or a plain sign of life; use it in a `with` block.
+class Bar(Fraction):
+    """A bar of planned trainings, or a plain sign of life; used in a `with` block.
 
     Args:
-        trainings: How many are planned; None where that is secret.
-        show: False shows nothing; nor is anything shown where stderr is no terminal.
+        trainings: Number of planned trainings; None if it is secret.
+        show: False shows nothing, nor is anything shown if stderr is no terminal.
     """
 
     def __init__(self, trainings: float | None, *, show: bool):
+        from rich import progress as rich
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            ProgressColumn,
-            SpinnerColumn,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-        from rich.progress import Progress as Rich
         from rich.text import Text
 
-        class Busy(ProgressColumn):
-            """Why it stands still."""
+        class Busy(rich.ProgressColumn):
+            """The reason for a pause."""
 
             def render(self, task: Any) -> Text:
                 return Text(busy.said())
 
-        self._hidden = trainings is None
-        columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
+        super().__init__(trainings or 0.0)
+        self._hidden, self._told = trainings is None, 0.0
+        columns: list[Any] = [rich.SpinnerColumn(), rich.TextColumn("{task.description}")]
+        text = "Searching (how many trainings it takes is secret)"
         if not self._hidden:
-            columns += [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn()]
-            columns.append(Busy())
+            columns += [rich.BarColumn(), rich.TextColumn("{task.percentage:>3.0f}%")]
+            columns += [rich.TimeRemainingColumn(), Busy()]
+            text = "Training"
         console = Console(stderr=True)  # a file or a pipe would get an empty line
         shown = show and console.is_terminal
-        self._rich = Rich(*columns, console=console, transient=True, disable=not shown)
-        text = "Searching (how many trainings it takes is secret)" if self._hidden else "Training"
+        self._rich = rich.Progress(*columns, console=console, transient=True, disable=not shown)
         self._task = self._rich.add_task(text, total=trainings)
-        self._done, self._told = 0.0, 0.0
 
     def __enter__(self) -> Self:
         self._rich.start()
@@ -240,19 +249,9 @@ class Bar(Progress):
         if not self._hidden:
             self._rich.update(self._task, description=line.capitalize())
 
-    def search(self, number: int, finished: int, total: int) -> None:
-        if not self._hidden:
-            self._done = number * total + finished
-            self._rich.update(self._task, completed=self._done)
-
-    def final(self) -> None:
-        if not self._hidden and self._done:
-            self._done += 1
-            self._rich.update(self._task, completed=self._done)
-
-    def step(self, finished: int, total: int) -> None:
+    def show(self, done: float) -> None:
         now = time.monotonic()
-        soon = now - self._told < EVERY and finished < total  # an update takes as long as a step
-        if not self._hidden and not soon:
+        soon = now - self._told < EVERY and done % 1  # within a training
+        if not (self._hidden or soon):
             self._told = now
-            self._rich.update(self._task, completed=self._done + finished / total)
+            self._rich.update(self._task, completed=done)
