@@ -1,15 +1,14 @@
-"""How much each column moves the answer of a linear model: its coefficients, ranked.
+"""Importance of each column in a linear model: its coefficients, ranked.
 
     reach of a column  =  max - min, over its values, of w . e(value)
 
-w are the weights of one output (of two classes: of the second less the first; of more: of a class
-less the mean of all, and the class of the largest reach counts). Of a number both ends of every bin
-are looked at, and the bin is named; of a category every declared value. "Missing" and "other" are
-left out, because where no record had them their weight is the noise alone. The reach is in
-log-odds, or in the target's own unit. It is made of released weights: post-processing, which costs
-nothing.
+w are the weights of one output (for two classes: of the second minus the first; for more: of a
+class minus the mean of all, and the class with the largest reach counts). A number is evaluated at
+both ends of every bin, and the bin is named; a category at every declared value. "Missing" and
+"other" are left out, because their weight is the noise alone if no record had them. The reach is in
+log-odds, or in the target's own unit. It follows from released weights, so it costs nothing.
 
-Source: ours; docs/result.md, `effects`.
+Source: original to this project; docs/result.md, `effects`.
 """
 
 from __future__ import annotations
@@ -29,35 +28,49 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 Array = np.ndarray[Any, Any]
 
-MOST = 25
-"""How many columns are listed."""
+MAX_COLUMNS = 25
+"""Number of listed columns."""
 
-MOST_PROBED = 4096
-"""The most features of a network whose weights are found by probing it."""
+MAX_PROBED = 4096
+"""Number of features up to which the weights of a network are found by probing it."""
 
-FEW, SAME = 3, 1e-6
-"""How many values are listed by name, and how near to the end of a reach they have to move the
-answer to be told together, as a share of it."""
+MAX_VALUES = 3
+"""Number of values that are listed by name."""
 
-PROBES, CLOSE = 8, 1e-3
-"""At how many made-up records, and how closely, a model has to be affine to count as linear."""
+SAME_EFFECT = 1e-6
+"""Fraction of a column's reach, within which values have the same effect."""
+
+PROBES = 8
+"""Number of synthetic records at which a linear model must be affine."""
+
+AFFINE_TOLERANCE = 1e-3
+"""Largest deviation from an affine model, as a fraction of its outputs or of 1."""
 
 
 def effects(schema: AnySchema, weights: Array) -> list[Values] | None:
-    """Return the columns that move the answer most; None where records have no columns.
+    """Return the columns with the largest reach; None if records have no columns.
 
     Args:
-        schema: Complete.
-        weights: (outputs, features) of an encoded record.
+        schema: Complete schema.
+        weights: Weights of an encoded record, shape (outputs, features).
 
     Returns:
-        A list of `column`, `reach`, and `most` and `least`: at which of its values the answer is
-        moved most and least towards `towards`, a class; of a number to predict that is None.
+        A list of `column`, `reach`, and `most` and `least`: the values of the column that move the
+        prediction most and least towards the class `towards`, which is None in a regression.
     """
     if not isinstance(schema, TableSchema) or weights.shape[1] != len(schema.names):
         return None
-    classes = [] if schema.regression else [str(each) for each in _classes(schema)]
-    contrasts = _contrasts(weights, len(classes), _width(schema))
+    classes: list[str] = []
+    if not schema.regression:
+        classes = [str(each) for each in schema.decode_class(np.arange(schema.outputs))]
+    # What is compared between a column's values, (contrasts, features).
+    if len(classes) == len(weights) == 2:
+        contrasts = weights[1:] - weights[:1]
+    elif len(classes) > 2:
+        contrasts = weights - weights.mean(axis=0)
+    else:
+        bounds = schema.target.bounds if schema.regression else None
+        contrasts = weights * (1.0 if bounds is None else bounds[1] - bounds[0])
     found, place = [], 0
     for column in schema.pieces:
         own = contrasts[:, place : place + column.width]
@@ -65,18 +78,18 @@ def effects(schema: AnySchema, weights: Array) -> list[Values] | None:
         if column.width and np.isfinite(own).all():
             found.append(_effect(column, own, classes))
     ranked = sorted(found, key=lambda each: (-each["reach"], each["column"]))
-    return [each for each in ranked[:MOST] if each["reach"] > 0]
+    return [each for each in ranked[:MAX_COLUMNS] if each["reach"] > 0]
 
 
 def effects_of(document: Values, content: bytes) -> list[Values] | None:
-    """Return the effects of a released model; None where it is not linear, or has no columns.
+    """Return the effects of a released model; None if it is not linear, or has no columns.
 
     Args:
         document: `result.json`.
-        content: Of the model's file.
+        content: Content of the model's file.
 
     Raises:
-        UsageError: It is no such file.
+        UsageError: The content is no such file.
     """
     schema = schema_of(document)
     if not isinstance(schema, TableSchema):
@@ -85,14 +98,14 @@ def effects_of(document: Values, content: bytes) -> list[Values] | None:
         from pasearch.features.model import model_of
 
         return effects(schema, model_of(schema, document["model"], content).weights)
-    if document["best"]["layers"] or len(schema.names) > MOST_PROBED:
+    if document["best"]["layers"] or len(schema.names) > MAX_PROBED:
         return None
     weights = _affine(network_of(document, content), len(schema.names))
     return None if weights is None else effects(schema, weights)
 
 
 def _affine(model: nn.Module, features: int) -> Array | None:
-    """Return the weights, (outputs, features), of a model that is affine; None of any other."""
+    """Return the weights, shape (outputs, features), of an affine model; None of any other."""
     import torch
 
     draws = np.random.default_rng(0).random((PROBES, features))
@@ -102,47 +115,29 @@ def _affine(model: nn.Module, features: int) -> Array | None:
         weights = np.array(steps).T - start[:, None]
         own = model(torch.from_numpy(draws).float()).double().reshape(PROBES, -1).numpy()
     gap = np.abs(own - (draws @ weights.T + start)).max()
-    return weights if gap <= CLOSE * max(1.0, np.abs(own).max()) else None
-
-
-def _classes(schema: TableSchema) -> Array:
-    return schema.decode_class(np.arange(schema.outputs))
-
-
-def _width(schema: TableSchema) -> float:
-    """Return how wide the bounds of the number to predict are; 1 of classes."""
-    bounds = schema.target.bounds if schema.regression else None
-    return 1.0 if bounds is None else bounds[1] - bounds[0]
-
-
-def _contrasts(weights: Array, classes: int, width: float) -> Array:
-    """Return what is compared between a column's values, (contrasts, features)."""
-    if classes == 2 and len(weights) == 2:
-        return weights[1:] - weights[:1]
-    if classes > 2:
-        return weights - weights.mean(axis=0)
-    return weights * width
+    return weights if gap <= AFFINE_TOLERANCE * max(1.0, np.abs(own).max()) else None
 
 
 def _effect(column: Column, own: Array, classes: list[str]) -> Values:
-    """Return a column's reach, by the contrast where it is the largest."""
+    """Describe a column's reach, by the contrast for which it is the largest."""
     names, moved = _values(column, own)
     reach = moved.max(axis=1) - moved.min(axis=1)
     place = int(reach.argmax())
+    effect, same = moved[place], SAME_EFFECT * reach[place]
     towards = None
     if classes:
         towards = classes[1] if len(own) == 1 else classes[place]
     return {
         "column": column.name,
         "reach": float(f"{reach[place]:.4g}"),
-        "most": _told(column, names, moved[place] >= moved[place].max() - SAME * reach[place]),
-        "least": _told(column, names, moved[place] <= moved[place].min() + SAME * reach[place]),
+        "most": _told(column, names, effect >= effect.max() - same),
+        "least": _told(column, names, effect <= effect.min() + same),
         "towards": towards,
     }
 
 
 def _told(column: Column, names: list[str], among: Array) -> str:
-    """Return in words the values of a column that are in a set: all that move the answer alike."""
+    """Describe the values of a column that have the same effect."""
     there = list(dict.fromkeys(name for name, one in zip(names, among, strict=True) if one))
     rest = list(dict.fromkeys(name for name in names if name not in there))
     if len(there) == 1:
@@ -152,17 +147,15 @@ def _told(column: Column, names: list[str], among: Array) -> str:
         every = list(dict.fromkeys(names))
         apart = "" if every[every.index(there[0]) :][: len(there)] == there else ", in parts"
         return f"{low} to {high}{apart}"
-    if len(there) <= FEW or not rest:
+    if len(there) <= MAX_VALUES or not rest:
         return " or ".join(there)
-    return f"all but {' and '.join(rest)}" if len(rest) <= FEW else _first(there)
-
-
-def _first(names: list[str]) -> str:
-    return f"{', '.join(names[:FEW])} or {len(names) - FEW} more"
+    if len(rest) <= MAX_VALUES:
+        return f"all but {' and '.join(rest)}"
+    return f"{', '.join(there[:MAX_VALUES])} or {len(there) - MAX_VALUES} more"
 
 
 def _values(column: Column, own: Array) -> tuple[list[str], Array]:
-    """Return what a cell may be, in words, and what each moves, (contrasts, values)."""
+    """Return the possible values of a cell, and the effect of each, shape (contrasts, values)."""
     names = column.feature_names()
     if column.kind == "number":
         edges = [0.0, *column.scaled_edges, 1.0]

@@ -29,7 +29,7 @@ from pasearch.data.split import Split, portion_name
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.documents import refusal, shown
 from pasearch.features.plan import MOST_FEATURES, FeaturePlan, make_feature_plan
-from pasearch.features.selector import Selector, choice_from_json
+from pasearch.features.selector import choice_from_json
 from pasearch.files import parse_json
 from pasearch.planning import Terms
 from pasearch.report.facts import useless
@@ -260,17 +260,16 @@ def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
             and not ESTIMABLE.issuperset((now.low, now.high))
         ):
             yield f"column {name} has bounds that no estimate gives."
-        cut = each.open_bins and each.name != target
-        if now.kind == "number" and cut and not _estimable_bins(now):
-            yield f"column {name} has bins that no estimate gives."
-
-
-def _estimable_bins(column: Column) -> bool:
-    """Return whether a number's bins are edges between its bounds, as many as are estimated."""
-    bounds, bins = column.bounds, column.bins
-    if not isinstance(bins, tuple) or bounds is None:
-        return False
-    return len(bins) < BINS and all(bounds[0] < edge < bounds[1] for edge in bins)
+        if now.kind == "number" and each.open_bins and each.name != target:
+            # Estimated bins are edges between the bounds.
+            bins, bounds = now.bins, now.bounds
+            if not (
+                isinstance(bins, tuple)
+                and bounds is not None
+                and len(bins) < BINS
+                and all(bounds[0] < edge < bounds[1] for edge in bins)
+            ):
+                yield f"column {name} has bins that no estimate gives."
 
 
 def _columns(schema: AnySchema) -> tuple[Column, ...]:
@@ -334,6 +333,22 @@ def _features_found(document: Document, plan: FeaturePlan) -> feature_selection.
     places = best["places"]
     if not all(0 <= place < len(names) for place in places) or len(set(places)) != len(places):
         raise refusal("best.places names a feature twice, or one that is not there")
+    # What was released to choose features: of each method its own, and no more.
+    released: Document = {}
+    if choice.selector.by_merit:
+        given = [each["uncertainty"] for each in document["relevance"]]
+        if len(given) != len(names):
+            raise refusal("relevance has not one line a feature")
+        released["relevance_of_noise"] = document["relevance_of_noise"]
+        released["relevance"] = [
+            {"feature": name, "uncertainty": value}
+            for name, value in zip(names, given, strict=True)
+        ]
+    if choice.selector.shows_trials:
+        released["trials"] = document["trials"]
+        released["unique_trials"] = len(document["trials"])
+    if document["dataset"]["declared_public"] and "by_size" in document:
+        released["by_size"] = document["by_size"]
     return feature_selection.Found(
         best={
             "features": [names[place] for place in places],
@@ -348,25 +363,5 @@ def _features_found(document: Document, plan: FeaturePlan) -> feature_selection.
         test_cells=_cells(document, plan),
         sha256=document["model"]["sha256"],
         link=plan.trainer.link(plan.schema.outputs, plan.schema.regression),
-        shown=_shown(document, choice.selector, names),
+        shown=released,
     )
-
-
-def _shown(document: Document, selector: Selector, names: list[str]) -> Document:
-    """Return what was released to choose features: of each method its own, and no more."""
-    found: Document = {}
-    if selector.by_merit:
-        given = [each["uncertainty"] for each in document["relevance"]]
-        if len(given) != len(names):
-            raise refusal("relevance has not one line a feature")
-        found["relevance_of_noise"] = document["relevance_of_noise"]
-        found["relevance"] = [
-            {"feature": name, "uncertainty": value}
-            for name, value in zip(names, given, strict=True)
-        ]
-    if selector.shows_trials:
-        found["trials"] = document["trials"]
-        found["unique_trials"] = len(document["trials"])
-    if document["dataset"]["declared_public"] and "by_size" in document:
-        found["by_size"] = document["by_size"]
-    return found

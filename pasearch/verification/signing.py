@@ -16,11 +16,9 @@ import binascii
 import hashlib
 import os
 import stat
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pasearch.errors import UsageError
 from pasearch.results import release_of
@@ -35,12 +33,8 @@ if TYPE_CHECKING:
 NAME = "result.sig"
 HEAD = "pasearch signature 1, ed25519"
 
-EXPECTED = (
-    "expected a file that `pasearch key` or `openssl genpkey -algorithm ed25519` wrote, "
-    "without a passphrase"
-)
-LARGEST = 100_000
-"""The most bytes of a key or a signature."""
+MAX_BYTES = 100_000
+"""Bytes of a key or a signature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,62 +114,65 @@ def new_key(path: str | Path) -> Path:
 
 
 def private_key(path: str | Path) -> Ed25519PrivateKey:
-    """Return the private key in a PEM file.
+    """Read the private key in a PEM file.
 
     Raises:
         UsageError: No such file, no private key, one with a passphrase, or not ed25519.
     """
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    load = partial(load_pem_private_key, password=None)
-    return _loaded(path, "private", "public", load, Ed25519PrivateKey, EXPECTED)
+    return _read_key(path, "private")
 
 
 def public_key(path: str | Path) -> Ed25519PublicKey:
-    """Return the public key in a PEM file.
+    """Read the public key in a PEM file.
 
     Raises:
         UsageError: No such file, no public key, or not ed25519.
     """
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-    expected = "expected the signer's public key, as `pasearch key` writes it"
-    return _loaded(path, "public", "private", load_pem_public_key, Ed25519PublicKey, expected)
+    return _read_key(path, "public")
 
 
-def _loaded(
-    path: str | Path, half: str, other: str, load: Callable[[bytes], Any], kind: type, expected: str
-) -> Any:
-    """Return one half of a pair of keys, or say what the file holds instead."""
+def _read_key(path: str | Path, half: Literal["private", "public"]) -> Any:
+    """Read one half of a pair of keys, or report the content of the file instead."""
     from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ed25519
 
-    content = _content(path, f"a {half} key")
+    of_signer = half == "public"
+    kind = ed25519.Ed25519PublicKey if of_signer else ed25519.Ed25519PrivateKey
+    expected = (
+        "expected the signer's public key, as `pasearch key` writes it"
+        if of_signer
+        else "expected a file that `pasearch key` or `openssl genpkey -algorithm ed25519` wrote, "
+        "without a passphrase"
+    )
     try:
-        key = load(content)
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UsageError(f"{path} is no file: expected a {half} key, in PEM form.")
+        with open(path, "rb") as stream:
+            content = stream.read(MAX_BYTES)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "no such name"
+        raise UsageError(
+            f"{path} cannot be read ({why}): expected a {half} key, in PEM form."
+        ) from None
+    try:
+        key: Any = (
+            form.load_pem_public_key(content)
+            if of_signer
+            else form.load_pem_private_key(content, password=None)
+        )
     except TypeError:
         raise UsageError(
             f"{path} has a passphrase, which cannot be asked for: {expected}."
         ) from None
     except (ValueError, UnsupportedAlgorithm):
+        other = "private" if of_signer else "public"
         found = f"{other.upper()} KEY".encode() in content
         what = f"a {other} key" if found else f"no {half} key in PEM form"
         raise UsageError(f"{path} holds {what}: {expected}.") from None
     if not isinstance(key, kind):
         raise UsageError(f"{path} holds a {half} key of another kind: {expected}.")
     return key
-
-
-def _content(path: str | Path, what: str) -> bytes:
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise UsageError(f"{path} is no file: expected {what}, in PEM form.")
-        with open(path, "rb") as stream:
-            return stream.read(LARGEST)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "no such name"
-        raise UsageError(f"{path} cannot be read ({why}): expected {what}, in PEM form.") from None
 
 
 def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
@@ -223,7 +220,7 @@ def signature_of(release: Path) -> Signature | None:
     if file.is_symlink() or not file.is_file():
         raise UsageError(f"{NAME} is no plain file.")
     with file.open("rb") as stream:
-        content = stream.read(LARGEST)
+        content = stream.read(MAX_BYTES)
     found = Signature.read(content.decode("ascii", errors="replace"))
     if found is None:
         raise UsageError(f"{NAME} holds no signature of this form.")
