@@ -122,8 +122,6 @@ def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Ite
         BudgetError: The run is certain to fail and is not forced: nothing was written.
         InterruptedRunError: The user stopped it.
     """
-    from pasearch.runs.folder import RunFolder
-
     request = prepared.request
     check_not_refused(prepared)
     device_of(request)
@@ -208,12 +206,14 @@ def found_run(path: str | Path) -> Iterator[RunFolder]:
         UsageError: No run there, or a finished one.
         InterruptedRunError: The user stopped it once more.
     """
-    from pasearch.runs.folder import RunFolder
-
     path = Path(path)
     if path.name == "release" and (path.parent / "private").is_dir():
         path = path.parent
-    _destroy_left_keys(path)
+    if any((path / "release").glob("result.json")) and (path / "private" / "keys").exists():
+        # The run was killed between publishing and destroying its keys.
+        folder = RunFolder.open(path, finished=True)
+        Keys.forget(folder.private / "keys")
+        folder.hide_times()
     folder = RunFolder.open(path)
     try:
         with _reporting_loss(folder):
@@ -424,7 +424,10 @@ def request_of(private: Path, kinds: Mapping[str, type[Request]], data: Any = No
         UsageError: It never began, or its data were in memory and are not given.
     """
     try:
-        values = _stored(private / "request.json")
+        try:
+            values: Any = read_json(private / "request.json", follow=False)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
         kind, budget = kinds[values.pop("task")], Budget(values.pop("epsilon"), values.pop("delta"))
         for name in ("bounds", "ledger_budget"):
             values[name] = None if values[name] is None else tuple(values[name])
@@ -447,14 +450,6 @@ def request_of(private: Path, kinds: Mapping[str, type[Request]], data: Any = No
     return request
 
 
-def _stored(path: Path) -> Any:
-    """Return what a run's private file holds; a ValueError says that it cannot be read."""
-    try:
-        return read_json(path, follow=False)
-    except UsageError as error:
-        raise ValueError(str(error)) from None
-
-
 @contextmanager
 def opened(
     prepared: Prepared, folder: Any, device: str, *, resumed: bool
@@ -465,16 +460,20 @@ def opened(
         UsageError: Parts that do not belong together; `check_surroundings`; the ledger is in use.
         BudgetError: Data, plan or code differ from the run that began; its ledger has no room.
     """
-    from pasearch.runs.keys import Keys
-    from pasearch.runs.ledger import Ledger
-
     plan, request = prepared.plan, prepared.request
     public = (prepared.searched_on, prepared.validated_on)
     secure = request.secure_noise
     ledger_path, keys_path = folder.private / "ledger.sqlite", folder.private / "keys"
     begun, known = keys_path.exists(), ledger_path.exists()
-    if resumed:
-        _check_whole(folder, keys=begun, ledger=known)
+    if resumed:  # releases without the keys of their split belong to no run
+        made = ("trials.sqlite", "trials", "schema.json", "front_ends")
+        released = any((folder.private / name).exists() for name in made)
+        gone = [name for name, there in (("keys", begun), ("ledger", known)) if not there]
+        if gone and (begun or released):
+            raise UsageError(
+                f"{folder.path} has begun, but its {' and '.join(gone)} are gone, so it cannot be "
+                "finished under its price: start a new run."
+            )
     # The ledger's lock comes first: two processes never hold the keys of one run.
     ledger = Ledger.open(ledger_path) if known else Ledger.create(ledger_path, plan.lines)
     with ledger:
@@ -496,21 +495,8 @@ def opened(
         yield ledger, keys
 
 
-def _destroy_left_keys(path: Path) -> None:
-    """Destroy the keys of a run that was killed between publishing and destroying them."""
-    from pasearch.runs.folder import RunFolder
-    from pasearch.runs.keys import Keys
-
-    if any((path / "release").glob("result.json")) and (path / "private" / "keys").exists():
-        folder = RunFolder.open(path, finished=True)
-        Keys.forget(folder.private / "keys")
-        folder.hide_times()
-
-
 def _has_spent(folder: Any) -> bool:
     """Return whether a run that was refused is charged, in its own ledger or in a shared one."""
-    from pasearch.runs.ledger import Ledger
-
     if _reserved_as(folder):
         return True
     path = folder.private / "ledger.sqlite"
@@ -628,18 +614,6 @@ def _total_asked(request: Request, n: int) -> Budget | None:
     """Return the total that a request gives its ledger, if it gives one."""
     named = "The delta of `ledger_budget=`"
     return Budget(*total).resolve(n, named) if (total := request.ledger_budget) else None
-
-
-def _check_whole(folder: Any, **parts: bool) -> None:
-    """Refuse a run whose parts do not belong together: releases without the keys of their split."""
-    made = ("trials.sqlite", "trials", "schema.json", "front_ends")
-    begun = any((folder.private / name).exists() for name in made)
-    gone = [name for name, there in parts.items() if not there]
-    if gone and (parts["keys"] or begun):
-        raise UsageError(
-            f"{folder.path} has begun, but its {' and '.join(gone)} are gone, so it cannot be "
-            "finished under its price: start a new run."
-        )
 
 
 def _randomness_words(made: Made) -> str:

@@ -40,7 +40,9 @@ def device_of(request: Request) -> str:
     """
     if request.device == "cpu":
         return "cpu"
-    if _may_have_cuda():
+    # A plan is made faster without loading torch: it is asked only where a GPU may be.
+    places = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvmap")
+    if sys.platform not in ("linux", "darwin") or any(map(os.path.exists, places)):
         import torch
 
         if torch.cuda.is_available():
@@ -51,12 +53,6 @@ def device_of(request: Request) -> str:
             "or `device='auto'`."
         )
     return "cpu"
-
-
-def _may_have_cuda() -> bool:
-    """Return whether torch is worth asking: a plan is made faster without loading it."""
-    places = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvmap")
-    return sys.platform not in ("linux", "darwin") or any(map(os.path.exists, places))
 
 
 PROPOSED = "the schema, which was read from the records"
@@ -74,7 +70,19 @@ def dataset_of(data: Any, request: Request) -> Dataset:
         UsageError: Neither a name, a path, a frame, a pair (x, y) of arrays nor a data set; or a
             schema that was read from private records and not edited.
     """
-    dataset = _dataset_of(data, request)
+    if isinstance(data, Dataset):
+        dataset = replace(data, public=data.public or request.data_is_public)
+    elif isinstance(data, (str, Path)):
+        dataset = load(str(data), request, DECLARATIONS)
+    elif isinstance(data, tuple) and len(data) == 2:
+        dataset = from_arrays(*data, **_said(request, DECLARATIONS))
+    elif hasattr(data, "columns") and hasattr(data, "iloc"):
+        dataset = of_frame(data, request)
+    else:  # its type only: to show it would be to print records
+        raise UsageError(
+            f"data is a {type(data).__name__}: expected a name, a path, a pandas frame, or a pair "
+            "(x, y) of arrays."
+        )
     if _is_proposed(dataset) and not request.assume_public_schema:
         raise UsageError(
             "The schema says `proposed = true`: its bounds and categories were read from the "
@@ -83,22 +91,6 @@ def dataset_of(data: Any, request: Request) -> Dataset:
             "(`assume_public_schema=True`)."
         )
     return dataset
-
-
-def _dataset_of(data: Any, request: Request) -> Dataset:
-    if isinstance(data, Dataset):
-        return replace(data, public=data.public or request.data_is_public)
-    if isinstance(data, (str, Path)):
-        return load(str(data), request, DECLARATIONS)
-    if isinstance(data, tuple) and len(data) == 2:
-        return from_arrays(*data, **_said(request, DECLARATIONS))
-    if hasattr(data, "columns") and hasattr(data, "iloc"):
-        return of_frame(data, request)
-    # Its type only: to show it would be to print records.
-    raise UsageError(
-        f"data is a {type(data).__name__}: expected a name, a path, a pandas frame, or a pair "
-        "(x, y) of arrays."
-    )
 
 
 def of_frame(frame: Any, request: Request) -> Dataset:

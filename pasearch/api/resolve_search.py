@@ -76,15 +76,35 @@ def spelt_out(request: SearchRequest) -> SearchRequest:
 
 def prepared_search(asked: SearchRequest, dataset: Dataset) -> Prepared[Plan]:
     """Return a search with its solved plan; nothing private was read."""
-    request = _measuring(spelt_out(asked), dataset)
+    request = spelt_out(asked)
+    if request.crossover and not dataset.public:  # measured on private records by a grid
+        if request.strategy not in ("auto", Grid.name):
+            raise UsageError(
+                f"`crossover=` measures by strategy grid, and `strategy={request.strategy}` is "
+                "another: leave one of them out."
+            )
+        request = replace(request, strategy=Grid.name)
     searched_on, validated_on, assumed = None, None, ()
     if request.search_on is not None:
-        searched_on, dataset, assumed = _searched_on(request, dataset)
+        if request.strategy not in ("auto", "fixed"):
+            raise UsageError(
+                "`search_on=` searches on public data and trains once: "
+                f"`strategy={request.strategy}` has no place there. Leave it out."
+            )
+        _check_auto(request)
+        source = str(request.search_on)
+        searched_on, dataset, assumed = public_data("search_on", source, request, dataset)
     if request.assume_public_schema or dataset.public:
         dataset, read = assume_public(dataset, request.max_categories)
         assumed = (*assumed, *read)
     if request.validate_on is not None:
-        validated_on, dataset, read = _validated_on(request, dataset)
+        if not _queries(replace(request, validate_on=None)):
+            raise UsageError(
+                "`validate_on=` names public records for a recipe's validation queries, and this "
+                "one makes none: leave it out, or take sa-dpsgd or dynamic-validation."
+            )
+        source = str(request.validate_on)
+        validated_on, dataset, read = public_data("validate_on", source, request, dataset)
         assumed = (*assumed, *read)
     study = partial(_study, request, dataset)
     request, space, given = _given(request, study, dataset.schema.regression)
@@ -95,7 +115,16 @@ def prepared_search(asked: SearchRequest, dataset: Dataset) -> Prepared[Plan]:
     assembled = partial(assemble, request, dataset, assumed)
     auto, ours = None, _is_ours(request, space)
     if searched_on is not None:
-        _check_searchable(request, given)
+        if given is not None:
+            raise UsageError(
+                "`search_on=` searches, and `architecture=`, several recipes, or a recipe that "
+                "changes the network leave one network to train: leave one of them out."
+            )
+        if _queries(replace(request, validate_on=None)):
+            raise UsageError(
+                "`search_on=` trains on the public data, and a recipe with validation queries has "
+                "no validation records there: take another recipe, or leave it out."
+            )
         plan = _found_on(request, searched_on, space, assembled)
     elif request.strategy == "auto":
         _check_auto(request)
@@ -116,18 +145,6 @@ def prepared_search(asked: SearchRequest, dataset: Dataset) -> Prepared[Plan]:
         validated_on=validated_on,
         given=given,
     )
-
-
-def _measuring(request: SearchRequest, dataset: Dataset) -> SearchRequest:
-    """Return the request with the strategy that measures a crossover on private records."""
-    if not request.crossover or dataset.public:
-        return request
-    if request.strategy not in ("auto", Grid.name):
-        raise UsageError(
-            f"`crossover=` measures by strategy grid, and `strategy={request.strategy}` is "
-            "another: leave one of them out."
-        )
-    return replace(request, strategy=Grid.name)
 
 
 def _recipe_name(recipe: Mapping[str, Any]) -> str:
@@ -185,8 +202,10 @@ def _given(
         candidate = read_candidate(request.architecture)
         check_settings({name: each for name, each in candidate.settings if name != RECIPE})
     entries = tuple(
-        _with_recipe(settled(_changed(candidate, each), each), number)
-        for number, each in enumerate(request.recipes)
+        replace(own, settings=(*own.settings, *(((RECIPE, float(number)),) if number else ())))
+        for number, own in enumerate(
+            settled(_changed(candidate, each), each) for each in request.recipes
+        )
     )
     if several and request.candidates not in (None, len(presets)):
         raise UsageError(
@@ -294,24 +313,6 @@ def _settled(
     return replace(candidate, settings=kept)
 
 
-def _with_recipe(candidate: Candidate, number: int) -> Candidate:
-    """Return a candidate that has this one of the plan's recipes."""
-    chosen = ((RECIPE, float(number)),) if number else ()
-    return replace(candidate, settings=(*candidate.settings, *chosen))
-
-
-def _validated_on(
-    request: SearchRequest, dataset: Dataset
-) -> tuple[Dataset, Dataset, tuple[str, ...]]:
-    """Return the public records of a recipe's validation queries; see `public_data`."""
-    if not _queries(replace(request, validate_on=None)):
-        raise UsageError(
-            "`validate_on=` names public records for a recipe's validation queries, and this one "
-            "makes none: leave it out, or take sa-dpsgd or dynamic-validation."
-        )
-    return public_data("validate_on", str(request.validate_on), request, dataset)
-
-
 def assemble(
     request: SearchRequest,
     dataset: Dataset,
@@ -334,7 +335,13 @@ def assemble(
     }
     name = request.strategy
     if name == Grid.name:
-        settings["eps_grid"] = _levels(request, dataset, space)
+        repeats = whole("repeats", REPEATS if request.repeats is None else request.repeats)
+        points = space.count() * repeats  # of each level
+        settings["eps_grid"] = (
+            usual_shares(points)
+            if request.eps_grid is None
+            else shares_of(grid_of(request.eps_grid), request.total.resolve(dataset.n), points)
+        )
     if option is not None:
         name, settings = option.name, dict(option.settings)
     strategy = make_strategy(name, **settings).within(space)
@@ -352,15 +359,6 @@ def assemble(
         validated_on=None if request.validate_on is None else Path(request.validate_on).stem,
         picks=_picks(request, dataset, strategy),
     )
-
-
-def _levels(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[float, ...]:
-    """Return which share of the signal a training has at each level of a grid."""
-    repeats = whole("repeats", REPEATS if request.repeats is None else request.repeats)
-    points = space.count() * repeats
-    if request.eps_grid is None:
-        return usual_shares(points)
-    return shares_of(grid_of(request.eps_grid), request.total.resolve(dataset.n), points)
 
 
 def _compared(request: SearchRequest, space: Space, dataset: Dataset) -> Space:
@@ -400,33 +398,6 @@ def _check_auto(request: SearchRequest) -> None:
         raise UsageError(
             f"{', '.join(named)}: auto chooses the strategy and its settings. Name a strategy, "
             "such as `strategy=rs`, or leave that out."
-        )
-
-
-def _searched_on(
-    request: SearchRequest, dataset: Dataset
-) -> tuple[Dataset, Dataset, tuple[str, ...]]:
-    """Return the public records that are searched on; see `public_data`."""
-    if request.strategy not in ("auto", "fixed"):
-        raise UsageError(
-            f"`search_on=` searches on public data and trains once: `strategy={request.strategy}` "
-            "has no place there. Leave it out."
-        )
-    _check_auto(request)
-    return public_data("search_on", str(request.search_on), request, dataset)
-
-
-def _check_searchable(request: SearchRequest, given: Candidate | None) -> None:
-    """Refuse a search on public data where nothing is left to search, or nothing to query."""
-    if given is not None:
-        raise UsageError(
-            "`search_on=` searches, and `architecture=`, several recipes, or a recipe that changes "
-            "the network leave one network to train: leave one of them out."
-        )
-    if _queries(replace(request, validate_on=None)):
-        raise UsageError(
-            "`search_on=` trains on the public data, and a recipe with validation queries has no "
-            "validation records there: take another recipe, or leave it out."
         )
 
 

@@ -501,27 +501,20 @@ class ByMerit(Selector):
 
     def uncertainties(self, reads: Reads, stream: Stream) -> tuple[Values, Values, float]:
         """Return symmetrical uncertainties: with the target, with each other; what noise shows."""
+        attributes = attributes_of(reads.schema)
         if reads.public:
-            attributes = attributes_of(reads.schema)
             with reads.opened(TABLES) as records:
                 return *symmetrical_uncertainty(attributes.counted(records), attributes), 0.0
-        read = self._of_tables if self.merits == "tables" else self._of_entropies
-        return read(reads, stream)
-
-    def _of_tables(self, reads: Reads, stream: Stream) -> tuple[Values, Values, float]:
-        attributes = attributes_of(reads.schema)
-        tables = ContingencyTables(noise_multiplier=reads.noise(TABLES))
-        with reads.opened(TABLES) as records:
-            exact = attributes.counted(records)
-            noisy = tables.release(exact, attributes, stream.child("tables"))
-        # The same noise on tables that tell nothing, made of what was released: free.
-        apart = noisy.independent(attributes, stream.child("independent").generator())
-        blank = tables.release(apart, attributes, stream.child("blank"))
-        shown = symmetrical_uncertainty(blank, attributes)[0]
-        return *symmetrical_uncertainty(noisy, attributes), float(np.quantile(shown, BLANK))
-
-    def _of_entropies(self, reads: Reads, stream: Stream) -> tuple[Values, Values, float]:
-        attributes = attributes_of(reads.schema)
+        if self.merits == "tables":
+            tables = ContingencyTables(noise_multiplier=reads.noise(TABLES))
+            with reads.opened(TABLES) as records:
+                exact = attributes.counted(records)
+                noisy = tables.release(exact, attributes, stream.child("tables"))
+            # The same noise on tables of independent columns, made of the release: free.
+            apart = noisy.independent(attributes, stream.child("independent").generator())
+            blank = tables.release(apart, attributes, stream.child("blank"))
+            shown = symmetrical_uncertainty(blank, attributes)[0]
+            return *symmetrical_uncertainty(noisy, attributes), float(np.quantile(shown, BLANK))
         entropies = NoisyEntropies(epsilon=reads.noise(ENTROPIES), attributes=attributes)
         with reads.opened(ENTROPIES) as records:
             exact = attributes.counted(records)

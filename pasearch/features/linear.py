@@ -133,21 +133,14 @@ class Moments:
             at = np.flatnonzero(sizes == size)
             columns = np.full((len(at), size + 1), features)
             columns[:, :-1] = np.nonzero(used[at])[1].reshape(len(at), size)
-            least = self._usual_ridge(size) if given is None else given
-            found[at[:, None], columns] = self._solved(columns, least)
+            default = STRENGTH * self.noise * math.sqrt(size + 1) or PUBLIC_RIDGE
+            values, vectors = np.linalg.eigh(self.matrix[columns[:, :, None], columns[:, None]])
+            least = default if given is None else given
+            values = values - np.minimum(values[:, :1], 0.0) + least
+            along = np.einsum("sij,si->sj", vectors, self.matrix[columns, -1])
+            found[at[:, None], columns] = np.einsum("sij,sj->si", vectors, along / values)
         # In units of 1 / T both sides: T cancels, as the target is divided by it too.
         return found
-
-    def _usual_ridge(self, size: int) -> float:
-        return STRENGTH * self.noise * math.sqrt(size + 1) or PUBLIC_RIDGE
-
-    def _solved(self, columns: np.ndarray[Any, Any], ridge: float) -> Array:
-        """Return the weights at these columns, (stack, columns)."""
-        among = self.matrix[columns[:, :, None], columns[:, None]]
-        values, vectors = np.linalg.eigh(among)
-        values = values - np.minimum(values[:, :1], 0.0) + ridge
-        along = np.einsum("sij,si->sj", vectors, self.matrix[columns, -1])
-        return np.einsum("sij,sj->si", vectors, along / values)
 
 
 def public_moments(x: Any, y: Any, valid: Any, *, data_norm: float) -> Moments:

@@ -515,7 +515,8 @@ def fit_many(
         own[:, at] = mechanism.scale * _noise(mechanism, width, key)
     norms = np.array([each.data_norm for each in mechanisms])
     ridges = np.array([each.strength * each.scale**2 for each in mechanisms])
-    return _without_low_bits(solved(rows, hot, used, norms, ridges, noise, device))
+    weights = solved(rows, hot, used, norms, ridges, noise, device)
+    return np.round(weights / GRAIN) * GRAIN + 0.0  # the sign of a zero would tell more
 
 
 def fit_public(
@@ -611,10 +612,6 @@ def usable_rows(x: Any, valid: Any) -> Array:
     rows[:, -1] = 1.0
     rows[~usable] = 0.0
     return rows
-
-
-def _without_low_bits(weights: Array) -> Array:
-    return np.round(weights / GRAIN) * GRAIN + 0.0  # the sign of a zero would tell more
 
 
 def _classes(value: object) -> int:

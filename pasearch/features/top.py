@@ -309,11 +309,14 @@ class Top(Sized):
 
     def choose(self, reads: Reads, stream: Stream) -> Chosen:
         # No more than were planned: an estimated schema has at most as many features.
-        ranked = self._on_public if reads.public else self._picked
-        return Chosen.of(reads.means, ranked(reads, self.count(len(reads.means)), stream))
-
-    def _picked(self, reads: Reads, size: int, stream: Stream) -> Sequence[int]:
-        attributes = attributes_of(reads.schema)
+        attributes, size = attributes_of(reads.schema), self.count(len(reads.means))
+        if reads.public:
+            with reads.opened(PICKED) as records:
+                tables = _tables(records, attributes)
+                counted = np.maximum(_classes(records, attributes), 1.0)
+            shares = ClassShares.of(counted / counted.sum())
+            points = np.asarray(points_of_tables(tables, attributes, shares), np.float64)
+            return Chosen.of(reads.means, np.argsort(-points, kind="stable")[:size].tolist())
         noise = GaussianSum(noise_multiplier=reads.noise(SHARES))
         with reads.opened(SHARES) as records:
             exact = _classes(records, attributes).astype(np.float64)
@@ -322,15 +325,8 @@ class Top(Sized):
         picks = PICKS[self.pick](epsilon=reads.noise(PICKED), k=size, most=shares.most)
         with reads.opened(PICKED) as records:
             points = points_of_tables(_tables(records, attributes), attributes, shares)
-            return picks.release(points, stream.child("picks"))
-
-    def _on_public(self, reads: Reads, size: int, stream: Stream) -> Sequence[int]:
-        attributes = attributes_of(reads.schema)
-        with reads.opened(PICKED) as records:
-            tables = _tables(records, attributes)
-            counted = np.maximum(_classes(records, attributes), 1.0)
-        points = points_of_tables(tables, attributes, ClassShares.of(counted / counted.sum()))
-        return np.argsort(-np.asarray(points, np.float64), kind="stable")[:size].tolist()
+            picked = picks.release(points, stream.child("picks"))
+        return Chosen.of(reads.means, picked)
 
     def must_choose(self, features: int) -> int:
         return self.count(features)

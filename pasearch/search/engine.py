@@ -78,15 +78,6 @@ Trained = Callable[[int], tuple[nn.Module, Course] | None]
 """From a trial's number to its network, if it was trained ahead; asked in order."""
 
 
-def _course(path: Path) -> Course:
-    """Return how the final training went, as it was kept."""
-    values = read_json(path, "what a training left", follow=False)
-    try:
-        return Course(**values)
-    except TypeError:
-        raise UsageError(f"{path} is damaged: start a new run.") from None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a finished search hands over.
@@ -585,7 +576,12 @@ class Search:
             self.folder.atomic_write(kept, json.dumps(course.to_json()))
             save_weights(network, weights, self.folder)
         # Read again, as a resume does: tensors of their own, and no others that share their memory.
-        return self._load(candidate, weights), _course(kept)
+        values = read_json(kept, "what a training left", follow=False)
+        try:
+            course = Course(**values)
+        except TypeError:
+            raise UsageError(f"{kept} is damaged: start a new run.") from None
+        return self._load(candidate, weights), course
 
     def _test(self, candidate: Candidate, network: nn.Module) -> tuple[Score, int | None]:
         metric, stream = self.plan.tested_by, self.keys.stream("test")

@@ -66,7 +66,12 @@ class Proxy:
         Cost: none.
         """
         stream = Keys.from_seed(0).stream("proxy")
-        candidates = _candidates(space, stream)
+        if isinstance(space, Portfolio):
+            candidates = list(space.entries)
+        else:
+            generator = stream.child("candidates").generator()
+            drawn = [space.fixed(), *(space.draw(generator) for _ in range(TRIALS - 1))]
+            candidates = [space.candidate(genotype) for genotype in drawn]
         every = {each.front_end for each in candidates}
         fits = {front: self.fit(front, device) for front in every}
         scores = []
@@ -113,14 +118,6 @@ class Proxy:
         metric = plan.scored_by
         found = counts(network, records.take(order[:held]), metric, device=device)
         return metric.points(found, held) / held
-
-
-def _candidates(space: Space, stream: Stream) -> list[Candidate]:
-    if isinstance(space, Portfolio):
-        return list(space.entries)
-    generator = stream.child("candidates").generator()
-    drawn = [space.fixed(), *(space.draw(generator) for _ in range(TRIALS - 1))]
-    return [space.candidate(genotype) for genotype in drawn]
 
 
 def place_fits(plan: Plan, proxy: Proxy, folder: RunFolder, device: str) -> None:

@@ -9,7 +9,7 @@ Source: docs/result.md; docs/rules.md, rules 8 and 10 (weights only).
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,18 +126,27 @@ class Trajectory:
             )
         if outputs == 2:
             found += [_shifted(own, shift) for shift in SHIFTS]
-        found += [_mapped(own, lambda w, s=share: _pruned(w, s)) for share in PRUNED]
-        found += [_mapped(own, lambda w, b=bits: _rounded(w, b)) for bits in BITS]
+
+        def pruned(weights: torch.Tensor, share: float) -> torch.Tensor:
+            size = weights.abs().flatten()
+            cut = size.kthvalue(max(1, round(share * size.numel()))).values
+            return torch.where(weights.abs() > cut, weights, torch.zeros_like(weights))
+
+        def rounded(weights: torch.Tensor, bits: int) -> torch.Tensor:
+            scale = weights.abs().max() / (2 ** (bits - 1) - 1)
+            return torch.where(scale > 0, (weights / scale).round() * scale, weights)
+
+        # Biases and scales are few: they stay as they are.
+        matrices = {name for name, each in own.items() if each.ndim > 1}
+        changes = [partial(pruned, share=share) for share in PRUNED]
+        changes += [partial(rounded, bits=bits) for bits in BITS]
+        for change in changes:
+            found.append({n: change(w) if n in matrices else w for n, w in own.items()})
         return found
 
 
 def _copy(network: nn.Module) -> Weights:
     return {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
-
-
-def _mapped(weights: Weights, change: Callable[[torch.Tensor], torch.Tensor]) -> Weights:
-    """Return weights of which the matrices are changed: biases and scales are few."""
-    return {name: change(w) if w.ndim > 1 else w for name, w in weights.items()}
 
 
 def _shifted(weights: Weights, shift: float) -> Weights:
@@ -146,14 +155,3 @@ def _shifted(weights: Weights, shift: float) -> Weights:
     if weights[last].shape != (2,):  # its last layer has no bias
         return weights
     return {**weights, last: weights[last] + torch.tensor([0.0, shift], dtype=weights[last].dtype)}
-
-
-def _pruned(weights: torch.Tensor, share: float) -> torch.Tensor:
-    size = weights.abs().flatten()
-    cut = size.kthvalue(max(1, round(share * size.numel()))).values
-    return torch.where(weights.abs() > cut, weights, torch.zeros_like(weights))
-
-
-def _rounded(weights: torch.Tensor, bits: int) -> torch.Tensor:
-    scale = weights.abs().max() / (2 ** (bits - 1) - 1)
-    return torch.where(scale > 0, (weights / scale).round() * scale, weights)

@@ -199,7 +199,9 @@ def run(request: FeatureRequest, given: Given, table: TableSchema) -> Found:
 
 def _planned(request: FeatureRequest, dataset: Dataset, assumed: tuple[str, ...]) -> FeaturePlan:
     """Return the plan: all slots for the choice, but a tenth for scores and for estimates."""
-    choice = choice_of(request, request.method, _trainer(request))
+    # Where there are no candidates it does not matter how they are trained.
+    trainer = "objective" if request.trainer == "auto" else request.trainer
+    choice = choice_of(request, request.method, trainer)
     scored = choice.selector.trains_candidates or bool(dataset.schema.undeclared)
     kept = max(1, round(dataset.n * VALIDATION_SHARE)) if scored else 0
     split = Split(train=dataset.n - kept, validation=kept, test=0)
@@ -266,11 +268,6 @@ def _document(
         **tail(plan, made),
         **shown,
     }
-
-
-def _trainer(request: FeatureRequest) -> str:
-    """Return how candidates are trained; where there are none, it does not matter how."""
-    return "objective" if request.trainer == "auto" else request.trainer
 
 
 def _only_numbers(table: TableSchema) -> bool:
