@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import whole
-from pasearch.api.crossover import MOST_TRAININGS, setting_of
+from pasearch.api.crossover import MAX_TRAININGS, setting_of
 from pasearch.api.request import DATA_OPTIONS, SearchRequest
 from pasearch.api.resolve import assume_public, dataset_of, device_of
 from pasearch.api.resolve_search import prepared_search
@@ -140,9 +140,9 @@ def _check_sizes(candidates: int, repeats: int, options: dict[str, Any]) -> None
         )
     if not whole("candidates", candidates) >= 2:
         raise UsageError("candidates is 1: expected 2 or more, to choose among.")
-    if (trainings := 2 * candidates + 4 * whole("repeats", repeats)) > MOST_TRAININGS:
+    if (trainings := 2 * candidates + 4 * whole("repeats", repeats)) > MAX_TRAININGS:
         raise UsageError(
-            f"That is {trainings:,} trainings: expected at most {MOST_TRAININGS:,}. Take fewer "
+            f"That is {trainings:,} trainings: expected at most {MAX_TRAININGS:,}. Take fewer "
             "candidates or repeats."
         )
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,7 @@ from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import assume_public, dataset_of, device_of, public_data
 from pasearch.api.resolve_search import prepared_search
 from pasearch.api.trainers import check_trainers
-from pasearch.crossover.curves import crossover
-from pasearch.crossover.grids import grid_of
+from pasearch.crossover.curves import crossover, grid_of
 from pasearch.crossover.models import Model, models_of, named
 from pasearch.crossover.report import CrossoverReport
 from pasearch.crossover.trainings import Kept, Setting, Study, Told, measured
@@ -50,7 +49,7 @@ BESIDE_AS = (
 BESIDE, REPEATS_BESIDE = ".1:10:log8", 5
 """What is measured beside a run on public data."""
 
-MOST_TRAININGS = 100_000
+MAX_TRAININGS = 100_000
 """A grid of more is refused: it would take days."""
 
 
@@ -95,7 +94,11 @@ def measure_crossover(
     """
     grid, number = grid_of(epsilons), whole("repeats", repeats)
     dataset, plans_of, assumes = _public(data, proxy, options)
-    _check_few(len(grid) * number * len(models))
+    if (trainings := len(grid) * number * len(models)) > MAX_TRAININGS:
+        raise UsageError(
+            f"That is {trainings:,} trainings: expected at most {MAX_TRAININGS:,}. Take fewer "
+            "epsilons or repeats."
+        )
     found = models_of(models, dataset.schema)
     plans = [[plans_of(each, Budget(epsilon, delta)) for epsilon in grid] for each in found]
     first = plans[0][0]
@@ -106,21 +109,38 @@ def measure_crossover(
     )  # fmt: skip
     check_trainers(plans_of.request.executor, study.device, {})
     points = list(product(range(len(found)), range(len(grid) + 1), range(number)))
-    kept = Kept(None if store is None else Path(store), _told(study, first, found, grid, seed))
+    stored = {
+        "data": study.dataset.name, "records": study.dataset.n, "train": study.train,
+        "test": study.test, "delta": first.delta, "metric": study.metric, "seed": seed,
+        "epsilons": list(grid),
+        "models": [[each.name, each.candidate.to_json(), each.recipe] for each in found],
+        "steps": [[each.recipes[0].steps for each in row] for row in study.settings],
+        "batches": [[e.recipes[0].expected_batch_size for e in row] for row in study.settings],
+    }  # fmt: skip
+    kept = Kept(None if store is None else Path(store), stored)
     errors = np.empty((len(found), len(grid) + 1, number))
     with replace(plans_of.request, workers=workers).trainers() as trainers:
         every = measured(study, points, kept, executor=trainers, told=on_training)
     for point, error in every.items():
         errors[point] = error
-    return _report(dataset, found, first, grid, errors, assumes)
-
-
-def _check_few(trainings: int) -> None:
-    if trainings > MOST_TRAININGS:
-        raise UsageError(
-            f"That is {trainings:,} trainings: expected at most {MOST_TRAININGS:,}. Take fewer "
-            "epsilons or repeats."
-        )
+    metric, noisy = first.scored_by, errors[:, :-1]
+    held = min(first.split.test, max(1, dataset.n // 5))
+    pairs = list(combinations(range(len(found)), 2))
+    return CrossoverReport(
+        data=dataset.name, delta=first.delta,
+        n=min(first.split.train, dataset.n - held),  # public records may be fewer than yours
+        metric=metric.noun if metric.of_numbers else f"1 - {metric.noun}",
+        names=tuple(each.name for each in found),
+        parameters=tuple(each.parameters for each in found), epsilons=grid, errors=noisy,
+        plain=errors[:, -1],
+        crossovers=tuple(
+            crossover(
+                noisy[a], noisy[b], grid, (found[a].name, found[b].name), pairs=len(pairs)
+            )
+            for a, b in pairs
+        ),
+        assumes=assumes,
+    )  # fmt: skip
 
 
 def measured_beside(
@@ -189,44 +209,6 @@ def setting_of(plan: Plan) -> Setting:
     assert plan.trial_mu is not None
     noise = next((noise for _, noise in plan.front_noise), None)
     return Setting(recipes=plan.recipes, mu=plan.trial_mu, front_noise=noise)
-
-
-def _told(
-    study: Study, plan: Plan, models: list[Model], grid: tuple[float, ...], seed: int
-) -> dict[str, Any]:
-    """Return what a comparison's stored trainings are of: all that they depend on."""
-    return {
-        "data": study.dataset.name, "records": study.dataset.n, "train": study.train,
-        "test": study.test, "delta": plan.delta, "metric": study.metric, "seed": seed,
-        "epsilons": list(grid),
-        "models": [[each.name, each.candidate.to_json(), each.recipe] for each in models],
-        "steps": [[each.recipes[0].steps for each in row] for row in study.settings],
-        "batches": [[e.recipes[0].expected_batch_size for e in row] for row in study.settings],
-    }  # fmt: skip
-
-
-def _report(
-    dataset: Dataset, models: list[Model], plan: Plan, grid: tuple[float, ...],
-    errors: np.ndarray, assumes: str,
-) -> CrossoverReport:  # fmt: skip
-    pairs = [(a, b) for a in range(len(models)) for b in range(a + 1, len(models))]
-    metric, noisy = plan.scored_by, errors[:, :-1]
-    held = min(plan.split.test, max(1, dataset.n // 5))
-    trained = min(plan.split.train, dataset.n - held)  # public records may be fewer than yours
-    return CrossoverReport(
-        data=dataset.name, n=trained, delta=plan.delta,
-        metric=metric.noun if metric.of_numbers else f"1 - {metric.noun}",
-        names=tuple(each.name for each in models),
-        parameters=tuple(each.parameters for each in models), epsilons=grid, errors=noisy,
-        plain=errors[:, -1],
-        crossovers=tuple(
-            crossover(
-                noisy[a], noisy[b], grid, (models[a].name, models[b].name), pairs=len(pairs)
-            )
-            for a, b in pairs
-        ),
-        assumes=assumes,
-    )  # fmt: skip
 
 
 class _Plans:

@@ -18,7 +18,7 @@ from pasearch.accounting.densities import Density, GaussianNoise
 from pasearch.api.lifecycle import Prepared
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import assume_public, device_of, public_data, split_of, terms_of
-from pasearch.crossover.grids import grid_of
+from pasearch.crossover.curves import grid_of
 from pasearch.data.partitions import Dataset
 from pasearch.data.split import Split
 from pasearch.errors import UsageError

@@ -238,7 +238,7 @@ def _crossover(plan: Plan, found: Found, score: dict[str, Any]) -> dict[str, Any
     None if nothing like these data was measured there in the metric of the run.
     """
     from pasearch.crossover.forecast import Own, forecast
-    from pasearch.crossover.paid import paid_crossover
+    from pasearch.crossover.report import paid_crossover
     from pasearch.report.score import is_drowned
     from pasearch.results import standard_error
 

@@ -1,4 +1,4 @@
-"""Measured curves of error over epsilon, and where another model becomes the best.
+"""Curves of error over a grid of epsilons, and where another model becomes the best.
 
     cost(eps, h) = err_eps(h) - err(h)                                       the cost of privacy
     crossover(h1, h2) = max { eps : err_eps(h1) < err_eps(h2) }              h1 the simpler model
@@ -23,16 +23,52 @@ comparisons among means".
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from pasearch.errors import UsageError
+
 RESAMPLES = 2000
 LEVEL = 0.95
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def grid_of(given: str | Sequence[float]) -> tuple[float, ...]:
+    """Return a grid of epsilons, rising.
+
+    Args:
+        given: Numbers, with commas if they are text; or "low:high:logN".
+
+    Raises:
+        UsageError: It is not rising, not above 0, or of one epsilon.
+    """
+    refusal = UsageError(
+        f"A grid of epsilons is {given!r}: expected rising numbers above 0, two or more, such as "
+        ".1,1,10, or low:high:logN, such as .1:10:log12."
+    )
+    try:
+        if not isinstance(given, str):
+            values = [float(each) for each in given]
+        elif match := re.fullmatch(r"([0-9.e+-]+):([0-9.e+-]+):log([0-9]+)", given.strip(), re.I):
+            low, high, count = float(match[1]), float(match[2]), int(match[3])
+            if not (0.0 < low < high < math.inf and 2 <= count <= 1000):
+                raise refusal
+            values = [float(f"{each:.4g}") for each in np.geomspace(low, high, count)]
+        else:
+            values = [float(each) for each in given.split(",")]
+    except ValueError:
+        raise refusal from None
+    rising = all(a < b for a, b in pairwise(values))
+    if not (len(values) >= 2 and rising and values[0] > 0.0 and math.isfinite(values[-1])):
+        raise refusal
+    return tuple(values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +121,19 @@ class Crossover:
             f"({between})."
         )
 
+    def to_json(
+        self, epsilons: tuple[float, ...], rounded: Callable[[float], float]
+    ) -> dict[str, Any]:
+        """Return plain values; None for what is beyond the largest epsilon."""
+
+        def number(value: float) -> float | None:
+            return None if math.isinf(value) else rounded(value)
+
+        return {
+            "epsilon": number(self.epsilon), "low": number(self.low), "high": number(self.high),
+            "text": self.text(epsilons), "sentence": self.sentence(epsilons),
+        }  # fmt: skip
+
 
 def crossover(
     simple: Array, other: Array, epsilons: tuple[float, ...], names: tuple[str, str], seed: int = 0,
@@ -101,25 +150,38 @@ def crossover(
         pairs: Number of pairs of models that are compared on the same repeats.
     """
     lead = np.asarray(simple, float) - np.asarray(other, float)
-    mean = lead.mean(axis=1)
-    found = _last(mean[None], epsilons)[0]
-    repeats = lead.shape[1]
-    low, high = 0.0, math.inf  # of one repeat, nothing is known
+    mean, repeats, resampled = lead.mean(axis=1), lead.shape[1], None
     if repeats > 1:
         drawn = np.random.default_rng(seed).integers(repeats, size=(RESAMPLES, repeats))
         means = lead[:, drawn].mean(axis=2).T  # (resamples, epsilons)
-        quantile = (1 + LEVEL) / 2
-        wider = stats.t.ppf(quantile, repeats - 1) / stats.norm.ppf(quantile)
-        wider *= math.sqrt(repeats / (repeats - 1))
-        every = _last(mean + wider * (means - mean), epsilons)
-        low, high = (
-            float(each)
-            for each in np.quantile(every, [1 - quantile, quantile], method="closest_observation")
-        )
+        wider = stats.t.ppf((1 + LEVEL) / 2, repeats - 1) / stats.norm.ppf((1 + LEVEL) / 2)
+        resampled = mean + wider * math.sqrt(repeats / (repeats - 1)) * (means - mean)
+    return _crossover(mean, resampled, epsilons, names, _least_difference(lead, pairs))
+
+
+def _crossover(
+    mean: Array, resampled: Array | None, epsilons: tuple[float, ...], names: tuple[str, str],
+    least: Array,
+) -> Crossover:  # fmt: skip
+    """Return the crossover of a mean difference, (epsilons,), with the interval of its resamples.
+
+    Without resamples nothing is known of its spread. `least` is the smallest significant
+    difference, (epsilons,).
+    """
+    found, low, high = float(_last(mean[None], epsilons)[0]), 0.0, math.inf
+    if resampled is not None:
+        ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+        every = _last(resampled, epsilons)
+        low, high = map(float, np.quantile(every, ends, method="closest_observation"))
+    logs, below = np.log(epsilons), mean < 0
     return Crossover(
         simple=names[0], complex=names[1], epsilon=found, low=min(low, found),
-        high=max(high, found), every=tuple(_signs(mean, epsilons)),
-        significant=bool((np.abs(mean) > _least_difference(lead, pairs)).any()),
+        high=max(high, found), significant=bool((np.abs(mean) > least).any()),
+        every=tuple(
+            _between(mean, place, logs)
+            for place in range(len(mean) - 1)
+            if below[place] != below[place + 1]
+        ),
     )  # fmt: skip
 
 
@@ -158,17 +220,8 @@ def crossover_of_means(
     """
     mean = np.asarray(simple, float) - np.asarray(other, float)
     drawn = np.random.default_rng(0).standard_normal((RESAMPLES, len(mean)))
-    every = _last(mean + math.sqrt(2.0) * spread * drawn, epsilons)
-    found, quantile = _last(mean[None], epsilons)[0], (1 + LEVEL) / 2
-    low, high = (
-        float(each)
-        for each in np.quantile(every, [1 - quantile, quantile], method="closest_observation")
-    )
-    return Crossover(
-        simple=names[0], complex=names[1], epsilon=found, low=min(low, found),
-        high=max(high, found), every=tuple(_signs(mean, epsilons)),
-        significant=bool((np.abs(mean) > least).any()),
-    )  # fmt: skip
+    resampled = mean + math.sqrt(2.0) * spread * drawn
+    return _crossover(mean, resampled, epsilons, names, least)
 
 
 def _last(leads: Array, epsilons: tuple[float, ...]) -> Array:
@@ -190,15 +243,6 @@ def _between(lead: Array, place: int, logs: Array) -> float:
     low, high = lead[place], lead[place + 1]
     share = -low / (high - low)
     return float(np.exp(logs[place] + share * (logs[place + 1] - logs[place])))
-
-
-def _signs(lead: Array, epsilons: tuple[float, ...]) -> list[float]:
-    logs, below = np.log(epsilons), lead < 0
-    return [
-        _between(lead, place, logs)
-        for place in range(len(lead) - 1)
-        if below[place] != below[place + 1]
-    ]
 
 
 def band(errors: Array) -> tuple[Array, Array]:
@@ -240,3 +284,27 @@ def simplest(errors: Array) -> Array:
     pairs = max(1, math.comb(models, 2))
     worse = np.stack([each.mean(axis=1) > _least_difference(each, pairs) for each in lead])
     return (~worse).argmax(axis=0)
+
+
+def roles_of(released: Sequence[bool], sizes: Sequence[int]) -> list[list[str]]:
+    """Return which models are the released one, the simplest and the largest.
+
+    Args:
+        released: Whether the run released it, for each model.
+        sizes: Number of parameters of each model.
+    """
+    return [
+        ["released"] * own
+        + ["simplest"] * (size == min(sizes))
+        + ["largest"] * (size == max(sizes))
+        for own, size in zip(released, sizes, strict=True)
+    ]
+
+
+def describe_changes(taken: Sequence[str], epsilons: Sequence[float]) -> str:
+    """Return from which epsilon on another model is taken, in words; empty if it is always one."""
+    return "; ".join(
+        f"from about {epsilon:.2g} on, {after}"
+        for before, after, epsilon in zip(taken, taken[1:], epsilons[1:], strict=False)
+        if before != after
+    )

@@ -39,7 +39,7 @@ import numpy as np
 from scipy import stats
 
 from pasearch.accounting.sketch import gaussian_mu
-from pasearch.crossover.curves import LEVEL, crossover
+from pasearch.crossover.curves import LEVEL, crossover, roles_of
 from pasearch.data.front_ends import Raw
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.portfolio import FEW_CATEGORIES, Study, features_of, signal_of, study_for
@@ -111,27 +111,6 @@ class Entry:
     name: str
     parameters: int
     released: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One model of a forecast.
-
-    Args:
-        name: In words.
-        roles: Any of "released", "simplest" and "largest".
-        parameters: How many it has on these data.
-        accuracy: At `epsilons`, as a share.
-        low: The lower quartile over the study's data sets.
-        high: The upper quartile.
-    """
-
-    name: str
-    roles: tuple[str, ...]
-    parameters: int
-    accuracy: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,9 +188,9 @@ def forecast(
         "kind": "forecast",
         "data_sets": curves.shape[1],
         "epsilons": list(epsilons),
-        "models": [_plain(line) for line in _lines(curves[shown], entries, own, epsilons)],
+        "models": _lines(curves[shown], entries, own, epsilons),
         "own": {"epsilon": own.epsilon, "score": own.score, "standard_error": round(own.error, 5)},
-        "crossings": [_plain(each) for each in found],
+        "crossings": [asdict(each) for each in found],
         "sentence": sentence(found, route, curves[shown], entries, own, epsilons),
     }
 
@@ -264,7 +243,9 @@ def _shown(curves: np.ndarray, sizes: list[int], study: Study, winner: Candidate
     return sorted(chosen, key=lambda place: (sizes[place], place))
 
 
-def _lines(curves: np.ndarray, entries: list[Entry], own: Own, epsilons: Epsilons) -> list[Line]:
+def _lines(
+    curves: np.ndarray, entries: list[Entry], own: Own, epsilons: Epsilons
+) -> list[dict[str, Any]]:
     """Return the models' curves, moved until that of the winner passes through its score.
 
     Args:
@@ -272,27 +253,32 @@ def _lines(curves: np.ndarray, entries: list[Entry], own: Own, epsilons: Epsilon
         entries: Of each model.
         own: What was released.
         epsilons: Rising.
+
+    Returns:
+        Name, roles and number of parameters of each model, with its accuracy at `epsilons`: the
+        mean over the study's data sets, and both quartiles.
     """
+
+    def four_decimals(values: np.ndarray) -> list[float]:
+        return [round(float(each), 4) for each in values]
+
     here = _at(curves, own.epsilon, epsilons)
-    reference = here[next(place for place, each in enumerate(entries) if each.released)]
+    released = [entry.released for entry in entries]
+    reference = here[released.index(True)]
     level = float(reference.mean()) if own.score is None else own.score
     moved = np.clip(curves - reference[None, :, None] + level, 0.0, 1.0)
-    sizes = [entry.parameters for entry in entries]
-    found = []
-    for entry, lines in zip(entries, moved, strict=True):
-        roles = [("released", entry.released), ("simplest", entry.parameters == min(sizes)),
-                 ("largest", entry.parameters == max(sizes))]  # fmt: skip
-        found.append(
-            Line(
-                name=entry.name,
-                parameters=entry.parameters,
-                roles=tuple(role for role, has in roles if has),
-                accuracy=_rounded(lines.mean(axis=0)),
-                low=_rounded(np.quantile(lines, 0.25, axis=0)),
-                high=_rounded(np.quantile(lines, 0.75, axis=0)),
-            )
-        )
-    return found
+    roles = roles_of(released, [entry.parameters for entry in entries])
+    return [
+        {
+            "name": entry.name,
+            "roles": each,
+            "parameters": entry.parameters,
+            "accuracy": four_decimals(lines.mean(axis=0)),
+            "low": four_decimals(np.quantile(lines, 0.25, axis=0)),
+            "high": four_decimals(np.quantile(lines, 0.75, axis=0)),
+        }
+        for entry, each, lines in zip(entries, roles, moved, strict=True)
+    ]
 
 
 def preferred(
@@ -454,6 +440,7 @@ def sentence(
     first = f"{below[-1].epsilon if below else epsilons[0]:.2g}"
     last = f"{above[0].epsilon if above else epsilons[-1]:.2g}"
     lead = (means - means[here])[:, same].max()
+    simplest = entries[here].parameters == min(each.parameters for each in entries)
     if here != released:
         gap = 100 * float(_at(means[here] - means[released], own.epsilon, epsilons))
         said = (
@@ -462,7 +449,7 @@ def sentence(
         )
         if own.compared:
             said += " The noisy scores on your own records preferred the released model."
-    elif np.ptp(means[:, same], axis=0).max() <= POINT and _is_simplest(entries, here):
+    elif np.ptp(means[:, same], axis=0).max() <= POINT and simplest:
         said = (
             f"From epsilon {first} to {last} no difference of more than one point is expected; "
             f"the simplest model {'was' if own.status == 'released' else 'is'} {own.status}."
@@ -480,10 +467,6 @@ def sentence(
     return said
 
 
-def _is_simplest(entries: list[Entry], place: int) -> bool:
-    return entries[place].parameters == min(each.parameters for each in entries)
-
-
 def range_words(crossing: dict[str, Any], epsilons: Sequence[float]) -> str:
     """Return where most data sets have a crossing, in words; empty where they do not agree."""
     low, high = crossing["low"], crossing["high"]
@@ -494,16 +477,5 @@ def range_words(crossing: dict[str, Any], epsilons: Sequence[float]) -> str:
     return f"on most of the data sets between {first} and {last}"
 
 
-def _rounded(values: np.ndarray) -> tuple[float, ...]:
-    return tuple(round(float(each), 4) for each in values)
-
-
 def _rounded_epsilon(epsilon: float) -> float:
     return float(f"{epsilon:.3g}")
-
-
-def _plain(value: Line | Crossing) -> dict[str, Any]:
-    return {
-        name: list(each) if isinstance(each, tuple) else each
-        for name, each in asdict(value).items()
-    }

@@ -1,19 +1,53 @@
-"""What a measured comparison found: error over epsilon, and where the best model changes.
+"""A measured crossover: error over epsilon, and where the best model changes.
 
-Source: Bao et al., section III-C, Definition 2, and section VI-D (Fig. 8: the envelope of several).
+On public records nothing is charged (`CrossoverReport`). On private records it is made of the noisy
+scores that a grid has released and paid for (`paid_crossover`):
+
+    error of a point = 1 - noisy points / most points
+    spread           = deviation of points around their model's mean, pooled over a level's models;
+                       never less than the noise of one score
+
+The interval of such a crossover is by drawing means anew with that spread. Epsilons are what one
+training of each level costs by itself.
+
+Source: Bao et al., section III-C, Definition 2, and section VI-D (Fig. 8: the envelope of several);
+strategy `grid`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import stats
 
 from pasearch import notebooks
-from pasearch.crossover.curves import Crossover, band, envelope, simplest
+from pasearch.accounting.accountants import price_partitions
+from pasearch.accounting.events import Composed, Event
+from pasearch.crossover.curves import (
+    LEVEL,
+    Crossover,
+    band,
+    critical_value,
+    crossover_of_means,
+    describe_changes,
+    envelope,
+    roles_of,
+    simplest,
+)
+from pasearch.crossover.forecast import plain_name
 from pasearch.errors import UsageError
+from pasearch.runs.keys import Keys
+from pasearch.search.ahead import distinct
+from pasearch.search.grid import Grid
+
+if TYPE_CHECKING:
+    from pasearch.crossover.forecast import Own
+    from pasearch.search.plan import Plan
+    from pasearch.spaces.candidate import Candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,13 +119,10 @@ class CrossoverReport:
 
         Where that is not the best on average, the best is named too.
         """
-        taken, changes = self.taken, []
-        for before, after, epsilon in zip(taken, taken[1:], self.epsilons[1:], strict=False):
-            if before != after:
-                changes.append(f"from about {epsilon:.2g} on, {after}")
+        taken = self.taken
         first, last = self.epsilons[0], self.epsilons[-1]
-        if changes:
-            said = f"From epsilon {first:g} on take {taken[0]}; {'; '.join(changes)}."
+        if changes := describe_changes(taken, self.epsilons):
+            said = f"From epsilon {first:g} on take {taken[0]}; {changes}."
         else:
             said = f"Take {taken[0]}, at every epsilon from {first:g} to {last:g}."
         if self.repeats == 1:
@@ -144,9 +175,8 @@ class CrossoverReport:
             "crossovers": [
                 {
                     "simple": each.simple, "complex": each.complex,
-                    "epsilon": _number(each.epsilon), "low": _number(each.low),
-                    "high": _number(each.high), "every": [round(e, 4) for e in each.every],
-                    "text": each.text(self.epsilons), "sentence": each.sentence(self.epsilons),
+                    **each.to_json(self.epsilons, _five_decimals),
+                    "every": [round(e, 4) for e in each.every],
                 }
                 for each in self.crossovers
             ],
@@ -160,38 +190,14 @@ class CrossoverReport:
         Args:
             released: Name of the model that the run released.
         """
-        bands = [band(each) for each in self.errors]
-        sizes = self.parameters
-        return {
-            "kind": "measured",
-            "epsilons": list(self.epsilons),
-            "repeats": self.repeats,
-            "models": [
-                {
-                    "name": name, "parameters": size,
-                    "roles": [
-                        role
-                        for role, has in (("released", name == released),
-                                          ("simplest", size == min(sizes)),
-                                          ("largest", size == max(sizes)))
-                        if has
-                    ],
-                    "accuracy": np.round(1.0 - means, 4).tolist(),
-                    "low": np.round(np.clip(1.0 - means - halves, 0.0, 1.0), 4).tolist(),
-                    "high": np.round(np.clip(1.0 - means + halves, 0.0, 1.0), 4).tolist(),
-                }
-                for name, size, (means, halves) in zip(self.names, sizes, bands, strict=True)
-            ],
-            "own": {"epsilon": self.epsilons[-1], "score": None, "standard_error": 0.0},
-            "crossings": [
-                {"before": each.simple, "after": each.complex, "epsilon": _number(each.epsilon),
-                 "low": _number(each.low), "high": _number(each.high),
-                 "text": each.text(self.epsilons), "sentence": each.sentence(self.epsilons)}
-                for each in self.crossovers
-            ],
-            "taken": list(self.taken),
-            "sentence": f"Measured on these public records. {self.sentence()}",
-        }  # fmt: skip
+        means, halves = np.array([band(each) for each in self.errors]).transpose(1, 0, 2)
+        return _document(
+            self.epsilons, self.repeats, self.names, self.parameters,
+            [name == released for name in self.names], 1.0 - means, halves, self.crossovers,
+            _five_decimals, self.taken,
+            own={"epsilon": self.epsilons[-1], "score": None, "standard_error": 0.0},
+            sentence=f"Measured on these public records. {self.sentence()}",
+        )  # fmt: skip
 
     def table(self) -> str:
         """Return mean errors, half the width of their intervals, and crossovers, as text."""
@@ -210,6 +216,167 @@ class CrossoverReport:
         return "\n".join([*lines, self.sentence()])
 
 
-def _number(epsilon: float) -> float | None:
-    """Return an epsilon as JSON has it: nothing for one beyond every grid."""
-    return None if math.isinf(epsilon) else round(epsilon, 5)
+def _five_decimals(epsilon: float) -> float:
+    return round(epsilon, 5)
+
+
+def _three_digits(epsilon: float) -> float:
+    return float(f"{epsilon:.3g}")
+
+
+def _document(
+    epsilons: Sequence[float],
+    repeats: int,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    released: Sequence[bool],
+    means: np.ndarray,
+    halves: np.ndarray,
+    found: Sequence[Crossover],
+    rounded: Callable[[float], float],
+    taken: Sequence[str],
+    *,
+    own: dict[str, Any],
+    sentence: str,
+) -> dict[str, Any]:
+    """Return a measured crossover as `result.json` has it.
+
+    Args:
+        epsilons: Rising.
+        repeats: Number of trainings of each model at each epsilon.
+        names: Models, the smallest first.
+        sizes: Numbers of parameters.
+        released: Whether the run released it, for each model.
+        means: Mean accuracies, (models, epsilons).
+        halves: Half widths of their intervals, (models, epsilons).
+        found: Crossovers of all pairs.
+        rounded: Rounding of their epsilons.
+        taken: Name of the model to take at each epsilon.
+        own: Epsilon and score of the released model.
+        sentence: The result in words.
+    """
+
+    def four_decimals(values: np.ndarray) -> list[float]:
+        return [round(float(each), 4) for each in values]
+
+    return {
+        "kind": "measured",
+        "epsilons": list(epsilons),
+        "repeats": repeats,
+        "models": [
+            {
+                "name": name, "parameters": size, "roles": roles,
+                "accuracy": four_decimals(mean),
+                "low": four_decimals(np.clip(mean - half, 0.0, 1.0)),
+                "high": four_decimals(np.clip(mean + half, 0.0, 1.0)),
+            }
+            for name, size, roles, mean, half in zip(
+                names, sizes, roles_of(released, sizes), means, halves, strict=True
+            )
+        ],
+        "own": own,
+        "crossings": [
+            {"before": each.simple, "after": each.complex,
+             **each.to_json(tuple(epsilons), rounded)}
+            for each in found
+        ],
+        "taken": list(taken),
+        "sentence": sentence,
+    }  # fmt: skip
+
+
+def paid_crossover(
+    plan: Plan, points: Sequence[float | None], own: Own, winner: Candidate
+) -> dict[str, Any]:
+    """Return the crossover report of a grid, as plain values.
+
+    Args:
+        plan: Of strategy `grid`.
+        points: Noisy points of every trial, in order; None of one that failed.
+        own: What the run released of its final model.
+        winner: That model.
+
+    Cost: none: the scores were released and paid for.
+    """
+    strategy = plan.strategy
+    assert isinstance(strategy, Grid)
+    most = plan.judged_by.most * plan.score_slots
+    levels, models, repeats = len(strategy.shares), strategy.candidates, strategy.repeats
+    shares = np.array([0.0 if each is None else each / most for each in points])
+    shares = shares.reshape(levels, models, repeats)
+    noise = getattr(plan.score, "standard_deviation", 0.0) / most
+    each_level = np.maximum(shares.var(axis=2, ddof=1).mean(axis=1), noise**2)
+    spread, freedom = np.sqrt(each_level / repeats), models * (repeats - 1)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * spread
+    tests = max(1, levels * math.comb(models, 2))
+    least = critical_value(tests, freedom) * math.sqrt(2.0) * spread
+    epsilons = _epsilons(plan)
+    # The genotypes in the grid's order: a small space is gone through in order, without a draw.
+    genotypes = distinct(plan.space, models, Keys.from_seed(0).stream("unused"))
+    trained = [plan.space.candidate(each) for each in genotypes]
+    shape, outputs = plan.schema.shape, plan.schema.outputs
+    sizes = [each.parameters(shape, outputs)[0] for each in trained]
+    order = sorted(range(models), key=sizes.__getitem__)
+    candidates, means = [trained[place] for place in order], shares.mean(axis=2).T[order]
+    names = _names(candidates)
+    deviation = half / float(stats.norm.ppf((1 + LEVEL) / 2))
+    found = [
+        crossover_of_means(
+            1.0 - means[a], 1.0 - means[b], deviation, epsilons, (names[a], names[b]), least
+        )
+        for a in range(models)
+        for b in range(a + 1, models)
+    ]
+    simple = (means >= means.max(axis=0) - least).argmax(axis=0)
+    taken = [names[place] for place in simple]
+    first, last = epsilons[0], epsilons[-1]
+    if changes := describe_changes(taken, epsilons):
+        said = f"Measured on your records: at epsilon {first:g} take {taken[0]}; {changes}."
+    else:
+        said = f"Measured on your records: take {taken[0]}, at every epsilon from {first:g} to "
+        said += f"{last:g}."
+    # Of equal means, the one that was trained first.
+    last_means = shares[-1].mean(axis=1)
+    best = names[order.index(int(last_means.argmax()))]
+    if best != taken[-1]:
+        said += (
+            f" At {last:g} the best mean score is of {best}, which was released; the points cannot "
+            f"tell it from {taken[-1]}, which is simpler."
+        )
+    if own.epsilon > last:
+        said += (
+            f" The points end at epsilon {last:g}: above, up to your total of {own.epsilon:g}, "
+            "nothing was compared."
+        )
+    return _document(
+        epsilons, repeats, names, [sizes[place] for place in order],
+        [each == winner for each in candidates], means, np.broadcast_to(half, means.shape), found,
+        _three_digits, taken,
+        own={"epsilon": own.epsilon, "score": own.score, "standard_error": round(own.error, 5)},
+        sentence=said,
+    )  # fmt: skip
+
+
+def _names(candidates: Sequence[Candidate]) -> list[str]:
+    """Return models in words; of two that are the same network, what is changed in the recipe."""
+    names = [plain_name(each) for each in candidates]
+    twice = {name for name in names if names.count(name) > 1}
+    return [
+        f"{name} ({each.describe().partition('; ')[2] or 'as usual'})" if name in twice else name
+        for name, each in zip(names, candidates, strict=True)
+    ]
+
+
+def _epsilons(plan: Plan) -> tuple[float, ...]:
+    """Return what one training of each level costs by itself, with its front end.
+
+    Of several front ends the dearest is taken: whoever trains one model alone pays no more.
+    """
+
+    def epsilon(*events: Event) -> float:
+        return price_partitions({"train": Composed(events)}, plan.delta)[0].epsilon
+
+    fits = [each.event for each in plan.lines if each.name.startswith("front end ")]
+    dearest = [max(fits, key=epsilon)] if fits else []
+    lines = [each for each in plan.lines if each.name.startswith("training, level")]
+    return tuple(_three_digits(epsilon(each.event, *dearest)) for each in lines)

@@ -13,7 +13,7 @@ import pytest
 import pasearch as api
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
-from pasearch.crossover.paid import _epsilons
+from pasearch.crossover.report import _epsilons
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Line
