@@ -33,7 +33,7 @@ LAYERS = [
     {"planning"},
     {"search", "features", "crossover"},
     {"documents"},
-    {"results", "effects", "report", "onnx_export", "onnx_tables"},
+    {"results", "effects", "report", "onnx_export"},
     {"estimator"},
     {"displays"},
     {"curator"},

@@ -14,7 +14,7 @@ import pytest
 import pasearch
 from pasearch import Budget, Schema, UsageError
 from pasearch.data import whitening
-from pasearch.onnx_tables import encoding_graph
+from pasearch.onnx_export import encoding_graph
 from pasearch.results import Result
 
 onnx = pytest.importorskip("onnx", reason="needs pasearch[onnx]")
