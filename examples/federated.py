@@ -43,8 +43,7 @@ from pasearch.runs.normals import normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.training.batching import Poisson
 from pasearch.training.bounding.flat import Flat
-from pasearch.training.per_example import clipped_sum_and_counts
-from pasearch.training.watched import trainable_parameters
+from pasearch.training.per_example import clipped_sum_and_counts, trainable_parameters
 
 GRID = 2.0**-40
 """What sums are whole multiples of."""

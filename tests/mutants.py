@@ -175,10 +175,10 @@ MUTANTS = (
         "training/test_products.py",
     ),
     Mutant(
-        "a joined layer: by torch, what is given on has no norm",
-        "norms_along(inputs[place], 1, of_inputs)",
-        "norms_along(inputs[place][:, -9:], 1, of_inputs)",
-        "training/test_dense.py",
+        "joined layers: the gradient of the input that goes on is left out",
+        "d = inner.add_(d[:, :width])",
+        "d = inner",
+        "training/test_capture.py",
     ),
     Mutant(
         "rows of a part: as many as there is memory for",
@@ -344,9 +344,9 @@ MUTANTS = (
         "gpu/test_kernels.py",
     ),
     Mutant(
-        "dropout of a chain: norms of inputs before dropout",
-        "squares = None if lowest or self.dropouts[0] is not None else loss.squares",
-        "squares = None if lowest else loss.squares",
+        "dropout of a chain: the gradient passes where the mask is 0",
+        "return module.dropped(d, saved)",
+        "return d",
         "training/test_dense.py",
     ),
     Mutant(
@@ -478,8 +478,8 @@ MUTANTS = (
     ),
     Mutant(
         "training: no noise",
-        "drawn().add_to(room.totals, scale, team)",
-        "drawn().add_to(room.totals, 0.0, team)",
+        "drawn().add_to(buffers.totals, scale, team)",
+        "drawn().add_to(buffers.totals, 0.0, team)",
         "training/test_teeth.py",
     ),
     Mutant(
@@ -525,15 +525,15 @@ MUTANTS = (
         "runs/test_normals.py",
     ),
     Mutant(
-        "dense: an input's norm is forgotten",
-        "of_inputs.add_(self._plus).mul_(of_outputs)",
-        "of_outputs",
-        "training/test_dense.py",
+        "layer rules: the norm of a linear layer's input is left out",
+        "return squares * row_squares(d)",
+        "return row_squares(d)",
+        "training/test_per_example.py",
     ),
     Mutant(
         "training: a null record has the factor of one that is there",
-        "return torch.where(mask, factors, 0.0), norms, None",
-        "return factors, norms, None",
+        "factors = torch.where(mask, factors, 0.0)",
+        "factors = factors + 0.0",
         "training/test_dense.py",
     ),
     Mutant(
@@ -585,10 +585,28 @@ MUTANTS = (
         "data/test_equal_values.py",
     ),
     Mutant(
-        "dense: norms that were computed before are of other records",
-        "self.squares.index_select(0, places)",
-        "self.squares[: len(places)]",
-        "training/test_dense.py training/test_trainer.py",
+        "layer rules: an LSTM's gates get the gradient of another step",
+        "d_states[:, -1] = d",
+        "d_states[:, 0] = d",
+        "training/test_capture.py",
+    ),
+    Mutant(
+        "layer rules: a pooled maximum's gradient goes elsewhere",
+        "return maxima.contiguous(), (x, indices.contiguous(), window)",
+        "return maxima.contiguous(), (x, indices.contiguous().flip(-1), window)",
+        "training/test_capture.py",
+    ),
+    Mutant(
+        "layer rules: a tempered sigmoid's slope without its temperature",
+        "(0.25 * module.scale * module.temperature)",
+        "(0.5 * module.scale)",
+        "training/test_capture.py",
+    ),
+    Mutant(
+        "capture: an overwritten tensor is not noticed",
+        "if call.versions != (call.input._version, call.output._version):",
+        "if False:",
+        "training/test_per_example.py",
     ),
     Mutant(
         "training: one noise for all steps",

@@ -44,7 +44,7 @@ class Heard(Progress):
         self.steps.append((finished, total))
 
 
-class Watched(Bar):
+class PreparedNetwork(Bar):
     """Keeps what its terminal would show."""
 
     def __init__(self, trainings: float | None):
@@ -85,7 +85,7 @@ def test_a_search_for_features_tells_its_lines_and_its_share(tmp_path: Path):
 @pytest.mark.unit
 def test_the_bar_only_grows_and_ends_full(tmp_path: Path):
     made = prepared("pafs", population=3, generations=2)
-    bar = Watched(made.plan.trainings)
+    bar = PreparedNetwork(made.plan.trainings)
     run(made, out=tmp_path / "x", progress=bar)
     done = [value for _, value in bar.shown]
     assert done == sorted(done)
@@ -99,7 +99,7 @@ def test_where_the_number_of_trainings_is_secret_nothing_is_shown(tmp_path: Path
     assert made.plan.trainings is None
     run(made, out=tmp_path / "x", progress=heard)
     assert heard.stages == heard.rounds == heard.steps == []
-    bar = Watched(made.plan.trainings)
+    bar = PreparedNetwork(made.plan.trainings)
     bar.search(1, 2, 3)
     bar.step(1, 2)
     bar.stage("training")

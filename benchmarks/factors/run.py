@@ -64,10 +64,9 @@ from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
 from pasearch.training.noise_before_clip import NoiseBeforeClip
-from pasearch.training.per_example import formed_gradients
+from pasearch.training.per_example import formed_gradients, trainable_layers
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import train
-from pasearch.training.watched import trainable_layers
 
 sys.path.append(str(Path(__file__).parents[1]))
 from cells import Line, add_workers, measure, stored, workers_of

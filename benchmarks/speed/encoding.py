@@ -35,8 +35,7 @@ from pasearch.training.encoded.bound import Encoded
 from pasearch.training.encoded.denoising import KolmogorovSmirnov
 from pasearch.training.encoded.gradients import encode
 from pasearch.training.encoded.laws import begin_noise
-from pasearch.training.per_example import formed_gradients
-from pasearch.training.watched import Loss
+from pasearch.training.per_example import Loss, formed_gradients
 
 ROW = ROWS["fcn-2048"]
 Summed = Callable[..., list[Tensor]]

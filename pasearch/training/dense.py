@@ -1,40 +1,26 @@
-"""Sums of bounded gradients of a chain of linear layers, in as few calls as its formulas need.
+"""Chains of linear layers, as compiled code and the GPU's kernels take them.
 
-    h_l = phi(h_(l-1) W_l^T + b_l)                       phi: tanh, ReLU, sigmoid or none
-    d_L = the loss's gradient,  d_(l-1) = (d_l W_l) * phi'(h_(l-1))
-    dropout: what follows phi, and its gradient, times a mask
-    joined: the second layer is given [x, h_1], and d_1 is what of its gradient belongs to h_1
-    ||g_i||^2 = sum over l of (||h_(l-1),i||^2 + 1) ||d_l,i||^2
-    sum_i c_i g_i = (c * d_l)^T h_(l-1)  for every l
-
-The same numbers as the general path has (`per_example`), up to roundings: a small step there takes
-longer to be called than to be computed. What the first layer is given does not change during a
-training, so its norms are computed once.
-
-Source: Goodfellow 2015. Proof: docs/guarantees/dp-sgd.md.
+h_l = phi(h_(l-1) W_l^T + b_l)                       phi: tanh, ReLU, sigmoid or none
+dropout follows phi
+joined: the second layer is given [x, h_1]
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
-from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid, sigmoid_
-from pasearch.training.losses import LossOf
-from pasearch.training.norms import Factors, bounded, norms_along, zero_rows
-from pasearch.training.record_sums import BLOCK, SumBuffers
+from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid
+from pasearch.training.layer_rules import norms_along
 
-ACTIVATIONS = {
-    nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward.default),
-    nn.ReLU: (torch.relu_, lambda d, h: torch.ops.aten.threshold_backward.default(d, h, 0.0)),
-    nn.Sigmoid: (sigmoid_, torch.ops.aten.sigmoid_backward.default),
+ACTIVATION_CODES: dict[type[nn.Module] | None, int] = {
+    None: 0,
+    nn.Tanh: 1,
+    nn.ReLU: 2,
+    nn.Sigmoid: 3,
 }
-"""In place, and from the gradient of what came out, and that, to the gradient of what went in."""
-
-CODES: dict[type[nn.Module] | None, int] = {None: 0, nn.Tanh: 1, nn.ReLU: 2, nn.Sigmoid: 3}
-"""Their codes in the GPU's kernels."""
+"""Activations of a chain of linear layers, and their codes in the GPU's kernels."""
 
 FLATTEN = repr(nn.Flatten())
 
@@ -62,14 +48,7 @@ class Dense:
         self.weights = [layer.weight for layer in layers]
         self.biases = [layer.bias for layer in layers]
         self.activations, self.dropouts = list(activations), list(dropouts)
-        self.steps = [None if each is None else ACTIVATIONS[each] for each in activations]
         self.trained = [k for k, each in enumerate(self.weights) if each.requires_grad]
-        lost = [2.0 * side * torch.finfo(self.weights[k].dtype).tiny
-                for k in self.trained for side in reversed(self.weights[k].shape)]  # fmt: skip
-        first = self.weights[0]
-        plus = [float(self.biases[k] is not None) for k in self.trained]
-        self._lost = torch.tensor(lost, dtype=first.dtype, device=first.device)[:, None]
-        self._plus = torch.tensor(plus, dtype=first.dtype, device=first.device)[:, None]
 
     @classmethod
     def of(cls, chain: Sequence[nn.Module]) -> Dense | None:
@@ -129,89 +108,6 @@ class Dense:
         """Return the squared norms of what the first layer is given, (batch,)."""
         return norms_along(x.flatten(1), 1).square_()
 
-    @torch.no_grad()
-    def sums(
-        self,
-        x: Tensor,
-        loss: LossOf,
-        bounding: Factors | None,
-        mask: Tensor,
-        weights: Tensor | None,
-        room: SumBuffers,
-        *,
-        look: bool = True,
-    ) -> Tensor:
-        """Add the sum of bounded gradients to a room's totals: see `clipped_sum_and_counts`.
-
-        Args:
-            x: Rows, (batch, ...), that it `takes`.
-            loss: Of these rows; it may know `squares_of_inputs`, which count without dropout.
-            bounding: Not a layered one.
-            mask: Of the rows.
-            weights: Of the rows, or None.
-            room: Buffers of the sum.
-            look: As for `norms.bounded`.
-
-        Returns:
-            The norms, (batch,), infinite where one is not finite: such a record adds 0.
-        """
-        inputs, bent, masks = self._forward(x.flatten(1) if x.ndim > 2 else x)
-        found = self._lost.new_empty(2 * len(self.trained), len(x))
-        norms, gradients, d = list(found.unbind(0)), {}, loss.gradient(inputs[-1])
-        lowest = self.trained[0]
-        squares = None if lowest or self.dropouts[0] is not None else loss.squares
-        for place in reversed(range(lowest, len(self.weights))):
-            if (dropout := self.dropouts[place + 1]) is not None:
-                d = dropout.dropped(d, masks[place + 1])
-            if (step := self.steps[place]) is not None:
-                d = step[1](d, bent[place])
-            if place in self.trained:
-                gradients[place] = d
-                norms_along(d, 1, norms.pop())
-                of_inputs = norms.pop()
-                if place or squares is None:
-                    norms_along(inputs[place], 1, of_inputs)
-            d = d @ self.weights[place] if place > lowest else d
-            if self.joined and place == 1:
-                d = d[:, self.weights[0].shape[1] :].contiguous()
-        found.square_()
-        if squares is not None:
-            found[0].copy_(squares)
-        of_inputs, of_outputs = found.add_(self._lost).view(-1, 2, len(x)).unbind(1)
-        total = of_inputs.add_(self._plus).mul_(of_outputs).sum(dim=0)
-        factors, norm, bad = bounded(total.sqrt(), total, bounding, mask, weights, look=look)
-        if bad is not None:  # 0 * NaN is NaN: mask first
-            inputs = [zero_rows(each, bad) for each in inputs]
-            gradients = {place: zero_rows(each, bad) for place, each in gradients.items()}
-        for d in gradients.values():
-            d.mul_(factors[:, None])
-        for low in range(0, len(x), BLOCK):
-            block = slice(low, low + BLOCK)
-            for place, d in gradients.items():
-                weight, bias = self.weights[place], self.biases[place]
-                torch.mm(d[block].t(), inputs[place][block], out=room.of[id(weight)])
-                if bias is not None:
-                    torch.sum(d[block], 0, out=room.of[id(bias)])
-            room.add_block()
-        return norm
-
-    def _forward(self, x: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]]:
-        """Return what layers are given, and what comes out at last; activations; and masks."""
-        masks: list[Tensor | None] = [
-            None if (first := self.dropouts[0]) is None else first.kept(x)
-        ]
-        inputs, bent = [x if first is None else first.dropped(x, masks[0])], []
-        for weight, bias, step, dropout in zip(
-            self.weights, self.biases, self.steps, self.dropouts[1:], strict=True
-        ):
-            h = nn.functional.linear(inputs[-1], weight, bias)
-            bent.append(h if step is None else step[0](h))
-            masks.append(None if dropout is None else dropout.kept(h))
-            h = h if dropout is None else dropout.dropped(h, masks[-1])
-            beside = self.joined and len(inputs) == 1
-            inputs.append(torch.cat((inputs[0], h), dim=1) if beside else h)
-        return inputs, bent, masks
-
 
 def place_of(parameter: Tensor, weights: Tensor) -> int:
     """Return where a parameter begins in the flat weights."""
@@ -241,7 +137,7 @@ def bent_by(module: nn.Module) -> type[nn.Module] | None:
     if type(module) is TemperedSigmoid:
         usual = (module.scale, module.temperature, module.offset) == (2.0, 2.0, 1.0)
         return nn.Tanh if usual else None
-    return type(module) if type(module) in ACTIVATIONS else None
+    return type(module) if type(module) in ACTIVATION_CODES else None
 
 
 def _within(module: nn.Module) -> list[nn.Module] | None:

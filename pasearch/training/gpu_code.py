@@ -38,7 +38,7 @@ from pasearch.spaces.modules import KeyedDropout
 from pasearch.training.blocks import Blocks, padded
 from pasearch.training.bounding.bound import NO_CLIPPING, has_terms
 from pasearch.training.bounding.flat import Flat
-from pasearch.training.dense import CODES, check_parts, place_of
+from pasearch.training.dense import ACTIVATION_CODES, check_parts, place_of
 from pasearch.training.gpu_halves import (
     EVEN,
     SLACK,
@@ -53,9 +53,9 @@ from pasearch.training.gpu_halves import (
 from pasearch.training.gpu_noise import MAX_FLOAT32_ROWS, given_of, moderate, moved
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, reseed_dropout
+from pasearch.training.per_example import PreparedNetwork
 from pasearch.training.record_sums import SumBuffers, flattened
 from pasearch.training.updates import Descent
-from pasearch.training.watched import Watched
 
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
@@ -115,10 +115,10 @@ Work = list[tuple[int, int, int]]
 
 
 def fits_gpu_code(
-    watched: Watched, slots: Slots, recipe: Recipe, streams: Mapping[str, Stream]
+    prepared: PreparedNetwork, slots: Slots, recipe: Recipe, streams: Mapping[str, Stream]
 ) -> bool:
     """Whether a training's steps are made by these kernels, where there are any."""
-    dense, bounding, x, y = watched.dense, recipe.bounding, slots.x, slots.y
+    dense, bounding, x, y = prepared.dense, recipe.bounding, slots.x, slots.y
     if dense is None or dense.joined or type(x) is not Tensor:
         return False
     if not (dense.takes(x) and x.is_contiguous()):
@@ -128,7 +128,7 @@ def fits_gpu_code(
     plain &= not recipe.schedule.steered and (bounding is None or has_terms(bounding))
     plain &= recipe.optimizer in ("sgd", "momentum") and not streams["noise"].secure
     known = y.dtype is torch.int64 or (y.dtype is torch.float32 and dense.outputs == 1)
-    known &= {p.dtype for p in (*watched.network.parameters(), x)} == {torch.float32}
+    known &= {p.dtype for p in (*prepared.network.parameters(), x)} == {torch.float32}
     known &= dense.activations[-1] is None and dense.dropouts[-1] is None
     known &= dense.dropouts[0] is None and dense.outputs <= OUTPUTS
     n, most = len(y), min(recipe.chunk, slots.rows)
@@ -147,11 +147,11 @@ class GpuCode:
     """A training's steps: what kernels are told of it, and the places that they need.
 
     Args:
-        watched: The network, dense.
+        prepared: The network, dense.
         slots: The records, on the device.
         recipe: One that fits.
         streams: As for `trainer.train`.
-        room: Where sums go: one flat place.
+        buffers: Where sums go: one flat place.
         weights: The network's parameters, flat.
         optimizer: What remembers earlier sums.
         average: The weights' average, flat, if there is one.
@@ -161,27 +161,27 @@ class GpuCode:
 
     def __init__(
         self,
-        watched: Watched,
+        prepared: PreparedNetwork,
         slots: Slots,
         recipe: Recipe,
         streams: Mapping[str, Stream],
-        room: SumBuffers,
+        buffers: SumBuffers,
         weights: Tensor,
         optimizer: Descent,
         average: Tensor | None,
         shares: Callable[[Any], Any],
         together: Together | None = None,
     ):
-        assert watched.dense is not None
-        self._dense, self._slots, self._recipe = watched.dense, slots, recipe
+        assert prepared.dense is not None
+        self._dense, self._slots, self._recipe = prepared.dense, slots, recipe
         self._noise, self._optimizer, self._shares = streams["noise"], optimizer, shares
-        self._masks = _masks(watched, streams["dropout"])
+        self._masks = _masks(prepared, streams["dropout"])
         n, device = len(slots.y), slots.device
         self.blocks = Blocks(
             recipe.batches(n), n, streams["batch"], device, steps=BLOCK, deviations=DEVIATIONS
         )
         self.layers, self.rows = len(self._dense.weights), self.blocks.width
-        self._sum, self._weights, self._average = room.flats[0], weights, average
+        self._sum, self._weights, self._average = buffers.flats[0], weights, average
         if optimizer.momentum and not optimizer.states[0]:
             optimizer.states[0]["sum"] = torch.zeros_like(weights)
         self._given = torch.zeros((BLOCK, GIVEN + self.layers), dtype=torch.int64, device=device)
@@ -309,7 +309,8 @@ class GpuCode:
             least = math.ceil(float(np.float32(rate)) * 2**24)
             rows.append([
                 *halves, _at(bias), inputs, outputs, *map(_at, (out.out, out.goes, out.d)),
-                _at(out.halved), CODES[dense.activations[place]], int(weight.requires_grad), *at,
+                _at(out.halved), ACTIVATION_CODES[dense.activations[place]],
+                int(weight.requires_grad), *at,
                 least, _bits(1.0 / (1.0 - rate)), GIVEN + place, out.out.shape[1],
                 int(not (inputs % EVEN or max(at[0], 0) % EVEN)),
             ])  # fmt: skip
@@ -423,16 +424,16 @@ class _Plan:
 
         noise = gpu_kernels()
         device, most = codes[0].device, max(code.layers for code in codes)
-        room = LAYERS * -(-(most + 1) // LAYERS)  # kernels are compiled for it
+        buffers = LAYERS * -(-(most + 1) // LAYERS)  # kernels are compiled for it
         self._device, self._noise, self._kernels = device, noise, kernels
         rows = torch.tensor([code.row() for code in codes])
-        layers = torch.zeros((len(codes), room, kernels.OF_LAYER), dtype=torch.int64)
+        layers = torch.zeros((len(codes), buffers, kernels.OF_LAYER), dtype=torch.int64)
         for place, code in enumerate(codes):
             layers[place, : code.layers + 1] = torch.tensor(code.layer_rows())
         self._tables = rows.to(device), layers.to(device)
         self._at = torch.zeros((AHEAD, 2), dtype=torch.int64, device=device)[:, 0]  # 16 bytes each
         self._ahead = torch.arange(AHEAD, device=device)
-        sizes = {"WIDE": rows.shape[1], "MANY": room, "IS_EVEN": codes[0].even}
+        sizes = {"WIDE": rows.shape[1], "MANY": buffers, "IS_EVEN": codes[0].even}
         tiles = codes[0].tiles
         calls: list[tuple[str, Callable[[GpuCode], Work], Tile]] = [
             ("first", partial(GpuCode.forward, layer=0), tiles.first),
@@ -491,13 +492,13 @@ class _Plan:
         self._at.add_(many)
 
 
-def _masks(watched: Watched, stream: Stream) -> dict[int, Stream]:
+def _masks(prepared: PreparedNetwork, stream: Stream) -> dict[int, Stream]:
     """Return the streams of layers' masks, as `one_step.reseed_dropout` names them."""
-    assert watched.dense is not None
-    keyed = [getattr(each, "__self__", None) for each in watched.keyed]
+    assert prepared.dense is not None
+    keyed = [getattr(each, "__self__", None) for each in prepared.keyed]
     return {
         layer: stream.child(keyed.index(each))
-        for layer, each in enumerate(watched.dense.dropouts[1:])
+        for layer, each in enumerate(prepared.dense.dropouts[1:])
         if each is not None and each.rate and each.training
     }
 
@@ -560,27 +561,35 @@ def _agrees(device: str, rows: int, inputs: int, outputs: int) -> bool:
     layers = nn.Linear(inputs, outputs), nn.Tanh(), nn.Linear(outputs, 24), nn.ReLU()
     more = KeyedDropout(0.4), nn.Linear(24, 16).requires_grad_(False), nn.Sigmoid()
     network = nn.Sequential(*layers, *more, nn.Linear(16, 3)).to(device)
-    watched = Watched(network)
+    prepared = PreparedNetwork(network)
     for parameter in network.parameters():
         wave = torch.linspace(-1.0, 1.0, parameter.numel()).sin_() / math.sqrt(len(parameter))
         parameter.detach().copy_(wave.view_as(parameter))
-    (weights,) = flattened(watched.parameters)
+    (weights,) = flattened(prepared.parameters)
     x = torch.linspace(-2.0, 2.0, rows * inputs).sin_().view(rows, inputs)
     valid, y, bounding = torch.arange(rows) != 4, torch.arange(rows) % 3, Flat(clip_norm=0.5)
-    slots, room = Slots.on(device, x, y, valid), SumBuffers(watched.parameters)
-    expected = SumBuffers(watched.parameters)
+    slots, buffers = Slots.on(device, x, y, valid), SumBuffers(prepared.parameters)
+    expected = SumBuffers(prepared.parameters)
     streams = {name: Stream(bytes(32)).child(name) for name in ("batch", "noise", "dropout")}
-    reseed_dropout(watched, streams["dropout"], 0, slots.device)
-    bounding.sums(watched, slots.x, LossOf(slots.y), mask=slots.valid, room=expected)
+    reseed_dropout(prepared, streams["dropout"], 0, slots.device)
+    bounding.sums(prepared, slots.x, LossOf(slots.y), mask=slots.valid, buffers=expected)
     expected.write_back()
     recipe = Recipe(
         expected_batch_size=rows, steps=1, learning_rate=1.0, bounding=bounding, optimizer="sgd",
         average=None,
     )  # fmt: skip
     code = GpuCode(
-        watched, slots, recipe, streams, room, weights, Descent([weights], 1.0), None, np.zeros_like
+        prepared,
+        slots,
+        recipe,
+        streams,
+        buffers,
+        weights,
+        Descent([weights], 1.0),
+        None,
+        np.zeros_like,
     )
     code.make(0, 1)
     right = code.right(0, 1) == 1  # waits for it
-    found, sought = room.flats[0], expected.flats[0]
+    found, sought = buffers.flats[0], expected.flats[0]
     return right and bool((found - sought).norm() <= 1e-3 * sought.norm())

@@ -72,14 +72,14 @@ class Release:
         recipe: One that `fits_rounds`.
         n: Slots of the partition.
         stream: The trial's own, for noise.
-        room: Where sums are: one flat place of float32.
+        buffers: Where sums are: one flat place of float32.
     """
 
-    def __init__(self, recipe: Recipe, n: int, stream: Stream, room: SumBuffers):
+    def __init__(self, recipe: Recipe, n: int, stream: Stream, buffers: SumBuffers):
         from pasearch.gpu import kernels as gpu_kernels
 
         self._recipe, self._n, self._stream, self._kernels = recipe, n, stream, gpu_kernels
-        (flat,) = room.flats
+        (flat,) = buffers.flats
         self._count, self._device = len(flat), flat.device
         self._steps = torch.arange(BLOCK, device=flat.device)
         self._given = torch.zeros((BLOCK, GIVEN), dtype=torch.int64, device=flat.device)
@@ -91,7 +91,7 @@ class Release:
 
     @classmethod
     def of(
-        cls, recipe: Recipe, n: int, stream: Stream, room: SumBuffers, rows: int
+        cls, recipe: Recipe, n: int, stream: Stream, buffers: SumBuffers, rows: int
     ) -> Release | None:
         """Return the kernel's noise for a training, or None if torch adds its noise.
 
@@ -102,16 +102,16 @@ class Release:
             recipe: One that `fits_rounds`.
             n: Number of records of the partition, null ones included.
             stream: Random stream of the noise.
-            room: Buffers of the sum.
+            buffers: Buffers of the sum.
             rows: Rows of a padded batch.
         """
-        flats = room.flats
+        flats = buffers.flats
         if rows > MAX_FLOAT32_ROWS:
             return None
         if gpu.kernels(flats[0].device) is None or stream.secure:
             return None
         known = len(flats) == 1 and flats[0].dtype is torch.float32 and moderate(recipe, n)
-        return cls(recipe, n, stream, room) if known else None
+        return cls(recipe, n, stream, buffers) if known else None
 
     def at(self, step: int) -> Tensor:
         """Return what `add` is told of a step: its place in a block, whose noise is prepared."""

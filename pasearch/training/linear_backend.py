@@ -29,8 +29,8 @@ from pasearch.training.bounding.flat import Flat
 from pasearch.training.dense import Dense, place_of
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, State, denoise, rows_of_a_part
+from pasearch.training.per_example import PreparedNetwork
 from pasearch.training.record_sums import BLOCK, SumBuffers, flattened
-from pasearch.training.watched import Watched
 
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
@@ -91,7 +91,7 @@ class LinearBackend:
         self._part = whole * max(1, part // whole)
         self._records = None
         if type(slots.x) is Tensor:
-            squares = model.squares_of_inputs(slots.x) if slots.squares is None else slots.squares
+            squares = model.squares_of_inputs(slots.x)
             self._records = _as_arrays(slots.x, slots.y, slots.valid, squares)
         few, count = len(self._total) <= normals.FEW, 2 * normals.pairs(len(self._total))
         self._words = self._stream.first_words(count) if few else None
@@ -99,7 +99,7 @@ class LinearBackend:
     @classmethod
     def of(
         cls,
-        watched: Watched,
+        prepared: PreparedNetwork,
         slots: Slots,
         recipe: Recipe,
         streams: Mapping[str, Stream],
@@ -109,10 +109,10 @@ class LinearBackend:
         team: Team,
     ) -> LinearBackend | None:
         """Create the backend of a training; None if PyTorch makes its steps."""
-        model = watched.dense
+        model = prepared.dense
         if (
             model is None
-            or not accepts(watched, slots, recipe)
+            or not accepts(prepared, slots, recipe)
             or (kernel := load_kernel()) is None
         ):
             return None
@@ -170,13 +170,13 @@ class LinearBackend:
             self._total[low:high] += each[low:high]
 
 
-def accepts(watched: Watched, slots: Slots, recipe: Recipe) -> bool:
+def accepts(prepared: PreparedNetwork, slots: Slots, recipe: Recipe) -> bool:
     """Check from public numbers whether this backend makes the steps of a training.
 
     It does for one trained linear layer without dropout, float32 on the CPU, a clipping method with
     one factor per record, and a training for which it saves a second or more.
     """
-    model, bounding, x, y = watched.dense, recipe.bounding, slots.x, slots.y
+    model, bounding, x, y = prepared.dense, recipe.bounding, slots.x, slots.y
     if model is None or len(model.weights) != 1 or not model.takes(x):
         return False
     parameters = [model.weights[0], *(each for each in model.biases if each is not None)]
@@ -186,7 +186,7 @@ def accepts(watched: Watched, slots: Slots, recipe: Recipe) -> bool:
         model.activations == [None]
         and model.dropouts == [None, None]
         and all(each.requires_grad and each.numel() for each in parameters)
-        and len(parameters) == len(watched.parameters)
+        and len(parameters) == len(prepared.parameters)
         and all((p.dtype, p.device.type) == (torch.float32, "cpu") for p in (*parameters, x))
         and (type(x) is not Tensor or x.is_contiguous())
         and (y.dtype is torch.int64 or (y.dtype is torch.float32 and model.outputs == 1))
@@ -239,13 +239,13 @@ def _agrees(kernel: ModuleType) -> bool:
         parameter.detach().copy_(
             torch.linspace(-1.0, 1.0, parameter.numel()).sin_().view_as(parameter)
         )
-    watched = Watched(nn.Sequential(layer))
-    (weights,) = flattened(watched.parameters)
+    prepared = PreparedNetwork(nn.Sequential(layer))
+    (weights,) = flattened(prepared.parameters)
     x, bounding = torch.linspace(-2.0, 2.0, 105).sin_().view(21, 5), Flat(clip_norm=0.5)
-    valid, y, buffers = torch.arange(21) != 4, torch.arange(21) % 3, SumBuffers(watched.parameters)
-    bounding.sums(watched, x, LossOf(y), mask=valid, room=buffers)
+    valid, y, buffers = torch.arange(21) != 4, torch.arange(21) % 3, SumBuffers(prepared.parameters)
+    bounding.sums(prepared, x, LossOf(y), mask=valid, buffers=buffers)
     buffers.write_back()
-    model, total = watched.dense, np.zeros(len(weights))
+    model, total = prepared.dense, np.zeros(len(weights))
     assert model is not None, "it is a linear model"
     kernel.add_clipped_gradients(
         *_as_arrays(x, y, valid, model.squares_of_inputs(x)), np.ones(3, np.float32), False,

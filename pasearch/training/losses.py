@@ -93,11 +93,9 @@ class LossOf:
 
     Args:
         y: Classes, or numbers, of the records.
-        squares: The squared norms of what the network is given, (batch,), if they are known.
     """
 
     y: Tensor
-    squares: Tensor | None = None
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """Return the losses, (batch,)."""

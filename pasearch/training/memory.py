@@ -21,7 +21,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from pasearch.training.watched import Watched
+from pasearch.training.per_example import PreparedNetwork
 
 HELD = {"cpu": 2**28, "cuda": 2**31}
 """Float32 numbers that a step holds at once, about, by kind of device: 1 GiB and 8 GiB."""
@@ -34,11 +34,11 @@ TIMES = 4
 
 
 @torch.no_grad()
-def numbers_a_record(watched: Watched, records: Tensor) -> int:
+def numbers_a_record(prepared: PreparedNetwork, records: Tensor) -> int:
     """Return how many numbers a step holds of each record, about.
 
     Args:
-        watched: The network.
+        prepared: The network.
         records: Made-up ones, of the right shape.
     """
     found = [records[0].numel()]
@@ -46,25 +46,25 @@ def numbers_a_record(watched: Watched, records: Tensor) -> int:
     def note(module: nn.Module, _: object, output: object) -> None:
         if isinstance(output, Tensor):
             found.append(TIMES * output.numel() // len(records))
-        if isinstance(output, Tensor) and module in watched.kernels:
-            found.append(watched.kernels[module].formed(module, output))
+        if isinstance(output, Tensor) and module in prepared.rules:
+            found.append(prepared.rules[module].formed(module, output))
 
     hooks = [
         module.register_forward_hook(note)
-        for module in watched.network.modules()
+        for module in prepared.network.modules()
         if not isinstance(module, nn.Sequential)
     ]
     try:
-        watched.network(records)
+        prepared.network(records)
     finally:
         for hook in hooks:
             hook.remove()
     return sum(found)
 
 
-def rows_at_once(watched: Watched, records: Tensor, device: str) -> int:
+def rows_at_once(prepared: PreparedNetwork, records: Tensor, device: str) -> int:
     """Return how many records fit, at least one: see the top. Arguments as above."""
-    return max(1, HELD.get(device, HELD["cpu"]) // max(1, numbers_a_record(watched, records)))
+    return max(1, HELD.get(device, HELD["cpu"]) // max(1, numbers_a_record(prepared, records)))
 
 
 @cache

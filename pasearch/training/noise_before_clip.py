@@ -28,8 +28,8 @@ from pasearch.training.noise import Noise, normals_on
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from pasearch.training.per_example import Loss, PreparedNetwork
     from pasearch.training.record_sums import SumBuffers
-    from pasearch.training.watched import Loss, Watched
 
 FORMED = 2**21
 """Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
@@ -68,7 +68,7 @@ ORDERS.register(NoiseBeforeClip)
 
 
 def noise_before_clip_sum(
-    network: nn.Module | Watched,
+    network: nn.Module | PreparedNetwork,
     x: Tensor,
     loss: Callable[[slice], Loss],
     mask: Tensor,
@@ -78,7 +78,7 @@ def noise_before_clip_sum(
     standard_deviation: float,
     stream: Stream,
     step: int,
-    room: SumBuffers | None = None,
+    buffers: SumBuffers | None = None,
 ) -> list[Tensor]:
     """Return the sum over drawn slots of clip(bounded gradient + noise).
 
@@ -89,24 +89,23 @@ def noise_before_clip_sum(
     Network, x, mask and sums are as of `clipped_sum_and_counts`, without views; `loss` goes from a
     slice of the records to their loss. The order has B, or None on public data, and the clip C;
     the standard deviation is that of each coordinate's noise. No two trials share a stream, and no
-    two steps of it their noise. The sums are added to the views of the room, if one is given. Each
-    term is private on its own, so their sum is post-processing, however it is rounded.
+    two steps of it their noise. The sums are added to the views of `buffers`, if given. Each term
+    is private on its own, so their sum is post-processing, however it is rounded.
     """
     import torch
 
-    from pasearch.training.per_example import formed_gradients
+    from pasearch.training.per_example import PreparedNetwork, formed_gradients
     from pasearch.training.record_sums import SumBuffers
-    from pasearch.training.watched import Watched
 
-    watched = Watched.of(network)
-    parameters = watched.parameters
-    room = SumBuffers(parameters) if room is None else room
+    prepared = PreparedNetwork.of(network)
+    parameters = prepared.parameters
+    buffers = SumBuffers(parameters) if buffers is None else buffers
     size = sum(p.numel() for p in parameters)
     total = torch.zeros(size, device=x.device)
     rows = max(1, FORMED // size)
     for start in range(0, len(x), rows):
         part = slice(start, start + rows)
-        gradients = formed_gradients(watched, x[part], loss(part))
+        gradients = formed_gradients(prepared, x[part], loss(part))
         usable = mask[part] & torch.isfinite(gradients).all(dim=1)
         gradients.masked_fill_(~usable[:, None], 0.0)
         if order.record_bound is not None:
@@ -117,9 +116,9 @@ def noise_before_clip_sum(
             Noise(normals_on(x.device, size, own, step)).add_to([row], standard_deviation)
         total += clip.factors(_norms(gradients)) @ gradients
     sums = total.split([p.numel() for p in parameters])
-    for view, part in zip(room.views, sums, strict=True):
+    for view, part in zip(buffers.views, sums, strict=True):
         view += part.view_as(view)
-    return room.views
+    return buffers.views
 
 
 def _norms(rows: Tensor) -> Tensor:

@@ -33,9 +33,8 @@ from pasearch.training.denoising import Denoising
 from pasearch.training.losses import LossOf
 from pasearch.training.noise import Drawn, draw
 from pasearch.training.noise_before_clip import noise_before_clip_sum
-from pasearch.training.per_example import clipped_sum_and_counts
+from pasearch.training.per_example import PreparedNetwork, clipped_sum_and_counts
 from pasearch.training.record_sums import SumBuffers
-from pasearch.training.watched import Watched
 
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
@@ -62,7 +61,6 @@ class Slots:
     x: Tensor
     y: Tensor
     valid: Tensor
-    squares: Tensor | None = None
     shares: Tensor | None = None
     """The classes' weights, if they are there already: see `class_shares`."""
     rows: int = sys.maxsize
@@ -92,18 +90,11 @@ class Slots:
                 return None
             return replace(self, x=torch.cat([ahead(part) for part in self.x.split(AHEAD)]))
 
-    def known_to(self, watched: Watched) -> Slots:
-        """Return the same with what a dense network asks of its input, computed once."""
-        if watched.dense is None or type(self.x) is not Tensor or not watched.dense.takes(self.x):
-            return self
-        return replace(self, squares=watched.dense.squares_of_inputs(self.x))
-
     def at(self, places: Tensor, real: Tensor | None = None) -> _Part:
         """Return x, the loss and the mask of these slots; what is not real has no mask."""
         mask = self.valid.index_select(0, places)
         mask = mask if real is None else mask & real
-        squares = None if self.squares is None else self.squares.index_select(0, places)
-        loss = LossOf(self.y.index_select(0, places), squares)
+        loss = LossOf(self.y.index_select(0, places))
         return self.x.index_select(0, places), loss, mask
 
 
@@ -122,14 +113,14 @@ class State:
     weights: tuple[Tensor | float, int] = (0.0, 0)
 
     @classmethod
-    def start(cls, network: nn.Module | Watched, recipe: Recipe) -> State:
+    def start(cls, network: nn.Module | PreparedNetwork, recipe: Recipe) -> State:
         """Return the state before the first step."""
-        layers = len(Watched.of(network).kernels)
+        layers = len(PreparedNetwork.of(network).rules)
         return cls(bounds=() if recipe.bounding is None else recipe.bounding.start(layers))
 
 
 def batch_sum(
-    network: nn.Module | Watched,
+    network: nn.Module | PreparedNetwork,
     slots: Slots,
     recipe: Recipe,
     streams: Mapping[str, Stream],
@@ -137,33 +128,35 @@ def batch_sum(
     *,
     noise_multiplier: float | None = None,
     state: State | None = None,
-    room: SumBuffers | None = None,
+    buffers: SumBuffers | None = None,
     team: Team | None = None,
 ) -> list[Tensor]:
     """Return one step's noisy sum of bounded gradients over a fresh batch; steps begin with 0.
 
     The noise multiplier is sigma_t; None takes what the recipe has at this step. The state is read
-    and moved on; None starts afresh. The sum lies in the room, if one is given. Where a team has
+    and moved on; None starts afresh. The sum lies in the buffers, if one is given. Where a team has
     several threads, noise is drawn beside the gradients, or added by all of them.
     """
-    watched = Watched.of(network)
-    n, state = len(slots.y), state or State.start(watched, recipe)
-    room = SumBuffers(watched.parameters) if room is None else room
+    prepared = PreparedNetwork.of(network)
+    n, state = len(slots.y), state or State.start(prepared, recipe)
+    buffers = SumBuffers(prepared.parameters) if buffers is None else buffers
     sigma = recipe.noise_at(step, n) if noise_multiplier is None else noise_multiplier
     places = torch.from_numpy(recipe.batches(n).batch(n, streams["batch"], step)).to(slots.device)
-    reseed_dropout(watched, streams["dropout"], step, slots.device)
+    reseed_dropout(prepared, streams["dropout"], step, slots.device)
     if recipe.noise_before_clip is not None and sigma is not None:
-        _noise_before_clip(watched, recipe, slots.at(places), streams["noise"], step, sigma, room)
-        return room.views
+        _noise_before_clip(
+            prepared, recipe, slots.at(places), streams["noise"], step, sigma, buffers
+        )
+        return buffers.views
     part = rows_of_a_part(recipe, n, slots.rows, 1 if team is None else team.threads)
     chosen, stream = in_parts(places, part, recipe.batches(n).sizes_vary), streams["batch"]
     if sigma is None:
-        bounded_sum(watched, slots, recipe, stream, chosen, step, state, room, part)
-        room.write_back()
-        return room.views
+        bounded_sum(prepared, slots, recipe, stream, chosen, step, state, buffers, part)
+        buffers.write_back()
+        return buffers.views
     # Drawn while the gradients are computed.
-    drawn = _begin_noise(room, recipe, streams["noise"], step, team)
-    counts = bounded_sum(watched, slots, recipe, stream, chosen, step, state, room, part)
+    drawn = _begin_noise(buffers, recipe, streams["noise"], step, team)
+    counts = bounded_sum(prepared, slots, recipe, stream, chosen, step, state, buffers, part)
     assert recipe.bounding is not None
     bounds = state.bounds
     sensitivity = recipe.bounding.at(bounds).computed_sensitivity
@@ -171,21 +164,21 @@ def batch_sum(
         sigma = _adapt(recipe, state, sigma, counts, streams["noise"], step)
     state.noise_deviation = sigma * sensitivity
     scale = state.noise_deviation if recipe.noise is None else recipe.drawn_density(sigma).scale
-    drawn().add_to(room.totals, scale, team)
-    room.write_back()
+    drawn().add_to(buffers.totals, scale, team)
+    buffers.write_back()
     if recipe.denoising is not None:
-        denoise(room.flats, recipe.denoising, recipe.drawn_density(sigma), state)
+        denoise(buffers.flats, recipe.denoising, recipe.drawn_density(sigma), state)
     if bounds:
-        _rescale(watched, recipe.bounding, state, room.views, bounds)
-    return room.views
+        _rescale(prepared, recipe.bounding, state, buffers.views, bounds)
+    return buffers.views
 
 
 def _begin_noise(
-    room: SumBuffers, recipe: Recipe, stream: Stream, step: int, team: Team | None
+    buffers: SumBuffers, recipe: Recipe, stream: Stream, step: int, team: Team | None
 ) -> Drawn:
     """Begin to draw a step's noise, at scale 1."""
     spare = team is not None and team.threads > 1
-    count, device = sum(flat.numel() for flat in room.flats), room.flats[0].device
+    count, device = sum(flat.numel() for flat in buffers.flats), buffers.flats[0].device
     if recipe.noise is None:
         return draw(count, device, stream, step, spare=spare)
     from pasearch.training.encoded.laws import begin_noise  # which plain DP-SGD does without
@@ -251,27 +244,27 @@ def in_parts(places: Tensor, part: int, vary: bool) -> Chosen:
 
 
 def bounded_sum(
-    watched: Watched,
+    prepared: PreparedNetwork,
     slots: Slots,
     recipe: Recipe,
     stream: Stream,
     chosen: Chosen,
     step: int,
     state: State,
-    room: SumBuffers,
+    buffers: SumBuffers,
     part: int,
 ) -> Tensor:
-    """Write the sum of the chosen records' bounded gradients to the float64 totals of `room`.
+    """Write the sum of the chosen records' bounded gradients to the float64 totals of `buffers`.
 
     Args:
-        watched: The network.
+        prepared: The network.
         slots: The records of the partition.
         recipe: How it is trained.
         stream: Random stream of the batches; augmentation draws from a child of it.
         chosen: Indices of the batch's records, and which rows are no padding.
         step: Index of the step, from 0.
         state: State of the training; only its adaptive clipping norms are read.
-        room: Buffers of the sum; cleared first.
+        buffers: Buffers of the sum; cleared first.
         part: Number of records that go through the network at once: see `rows_of_a_part`.
 
     Returns:
@@ -285,7 +278,7 @@ def bounded_sum(
     if shares is None:
         shares = class_shares(recipe.class_weights, slots.device)
     views, many = recipe.augmentation, views_of(recipe)
-    room.clear()
+    buffers.clear()
     for place, low in enumerate(range(0, len(places), part)):
         own = slice(low, low + part)
         x, loss, mask = slots.at(places[own], None if real is None else real[own])
@@ -294,12 +287,12 @@ def bounded_sum(
             generator = stream.child("views", place).generator(step)
             x, loss = views.apply(x, generator), LossOf(loss.y.repeat_interleave(views.views))
         found = summed(
-            watched, x, loss, mask=mask, views=many, weights=weights, room=room,
+            prepared, x, loss, mask=mask, views=many, weights=weights, buffers=buffers,
             counted=bool(state.bounds),
         )[1]  # fmt: skip
         if state.bounds:
             counts += found
-    room.end()
+    buffers.end()
     return counts
 
 
@@ -339,55 +332,59 @@ def _adapt(
 
 
 def _rescale(
-    watched: Watched, adaptive: Bound, state: State, sums: list[Tensor], bounds: tuple[float, ...]
+    prepared: PreparedNetwork,
+    adaptive: Bound,
+    state: State,
+    sums: list[Tensor],
+    bounds: tuple[float, ...],
 ) -> None:
     """Multiply each layer's noisy sum by C_0 / C_t, so that one learning rate fits every bound.
 
     Post-processing: the bounds are released.
     """
-    layers = list(watched.kernels)
+    layers = list(prepared.rules)
     factors = [first / now for first, now in zip(adaptive.start(len(layers)), bounds, strict=True)]
     state.noise_deviation *= factors[0]
     each = factors if len(factors) == len(layers) else factors * len(layers)
     of = {id(p): f for layer, f in zip(layers, each, strict=True)
           for p in layer.parameters(recurse=False)}  # fmt: skip
-    for parameter, value in zip(watched.parameters, sums, strict=True):
+    for parameter, value in zip(prepared.parameters, sums, strict=True):
         value.mul_(of[id(parameter)])
 
 
 def _noise_before_clip(
-    watched: Watched,
+    prepared: PreparedNetwork,
     recipe: Recipe,
     part: _Part,
     stream: Stream,
     step: int,
     sigma: float,
-    room: SumBuffers,
+    buffers: SumBuffers,
 ) -> None:
-    """Sum clipped noisy gradients in the room."""
+    """Sum clipped noisy gradients in the buffers."""
     order, clip = recipe.noise_before_clip, recipe.bounding
     assert order is not None
     assert clip is not None, "noise on each record needs a clip after it"
     x, loss, mask = part
-    for view in room.views:
+    for view in buffers.views:
         view.zero_()
     if len(x):
         noise_before_clip_sum(
-            watched, x, lambda part: LossOf(loss.y[part]), mask, order=order, clip=clip,
+            prepared, x, lambda part: LossOf(loss.y[part]), mask, order=order, clip=clip,
             standard_deviation=sigma * (order.record_bound or clip.sensitivity), stream=stream,
-            step=step, room=room,
+            step=step, buffers=buffers,
         )  # fmt: skip
 
 
 def reseed_dropout(
-    watched: Watched, stream: Stream | None, step: int, device: torch.device | None = None
+    prepared: PreparedNetwork, stream: Stream | None, step: int, device: torch.device | None = None
 ) -> None:
     """Let the masks of a step come from its own key; None: from a public one.
 
     On a GPU with kernels of our own, a block of steps has one key, and masks its step's number.
     """
     blocks = device is not None and gpu.kernels(device) is not None
-    for place, reseed in enumerate(watched.keyed):
+    for place, reseed in enumerate(prepared.keyed):
         own = None if stream is None else stream.child(place)
         if own is None:
             reseed(0)

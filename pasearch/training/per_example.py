@@ -1,41 +1,355 @@
-"""Sums of bounded per-example gradients, without forming the gradients.
+"""Sums of clipped per-example gradients, without forming the gradients.
 
 One forward and one backward pass give, for every trainable layer, its input a and the gradient d of
 the summed loss with respect to its output; row i of both belongs to record i alone. Norms and
-weighted sums of gradients follow from these, layer by layer (`kernels`).
+weighted sums of per-example gradients follow from these, layer by layer (`layer_rules`).
 
-No hook stays on a module and no attribute on a tensor.
+A chain of modules (nested `nn.Sequential` and `Joined`) is walked module by module, each by its
+rule, so nothing is attached to it. Any other network is captured by forward hooks, which are
+removed after the pass, and by autograd.
 
 Source: Bu et al. 2022. Proof: docs/guarantees/dp-sgd.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
-from pasearch.training.kernels import Captured, kernel_of
+from pasearch.errors import UsageError
+from pasearch.spaces.modules import Joined, TemperedSigmoid
+from pasearch.training.dense import Dense
+from pasearch.training.layer_rules import Captured, LayerRule, layer_error, rule_of
 from pasearch.training.losses import LossOf
-from pasearch.training.norms import Factors, bounded
 from pasearch.training.record_sums import BLOCK, SumBuffers
-from pasearch.training.watched import Loss, Watched, capture
+
+Loss = Callable[[Tensor], Tensor]
+"""From the network's output, (batch, ...), to each record's own loss, (batch,)."""
 
 
+class Clipping(Protocol):
+    """What a sum needs of a clipping method: see `bounding.bound.Bound`."""
+
+    layered: ClassVar[bool]
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """Compute the factors of gradients from their norms."""
+        ...
+
+    def within(self, norms: Tensor) -> Tensor | None:
+        """Check which norms are within the bound; None where that is not counted."""
+        ...
+
+
+def trainable_parameters(network: nn.Module) -> list[nn.Parameter]:
+    """List the parameters that training changes, in the module's order."""
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
+
+
+def trainable_layers(network: nn.Module) -> list[nn.Module]:
+    """List the modules that own a trainable parameter directly."""
+    return [
+        module
+        for module in network.modules()
+        if any(p.requires_grad for p in module.parameters(recurse=False))
+    ]
+
+
+class PreparedNetwork:
+    """A network with what depends on it alone, computed once instead of at every step.
+
+    Args:
+        network: Accepted by `validate`; its layers, and which are trained, stay the same.
+
+    Attributes:
+        parameters: Trainable parameters, in the module's order.
+        rules: Rule of each trainable layer, in the module's order.
+        keyed: Functions that reseed modules with random masks.
+        dense: The network as a chain of linear layers; None for any other network.
+        look: Whether to look for records that are not finite, which waits for a GPU. If not, the
+            sums of a batch with such a record may not be finite, and must not be used then.
+    """
+
+    __slots__ = ("_chain", "dense", "keyed", "look", "network", "parameters", "rules")
+
+    def __init__(self, network: nn.Module):
+        self.network = network
+        self.look = True
+        self.parameters = trainable_parameters(network)
+        self.rules = {layer: rule_of(layer) for layer in trainable_layers(network)}
+        reseeds = (getattr(module, "reseed", None) for module in network.modules())
+        self.keyed = [each for each in reseeds if callable(each)]
+        chain = list(_links(network))
+        alone = [link for link in _flat(chain) if link.module in self.rules]
+        within = sum(len(trainable_layers(link.module)) for link in _flat(chain))
+        hooked = any(m._forward_hooks or m._forward_pre_hooks for m in network.modules())
+        # A layer within another module, or in two places, can only be captured by hooks.
+        is_chain = len(alone) == within == len(self.rules) and not hooked
+        self._chain = chain if is_chain else None
+        dense = Dense.of([*_leaves(network)]) if type(network) is nn.Sequential else None
+        trained = () if dense is None else {id(dense.weights[k]) for k in dense.trained}
+        whole = dense is not None and len(trained) == len(dense.trained) == len(self.rules)
+        self.dense = dense if whole else None
+
+    @property
+    def modules(self) -> list[nn.Module] | None:
+        """Modules that a chain calls, in order; None for any other network."""
+        return None if self._chain is None else [link.module for link in _flat(self._chain)]
+
+    @classmethod
+    def of(cls, network: nn.Module | Self) -> Self:
+        """Prepare a network, unless it is prepared already."""
+        return network if isinstance(network, cls) else cls(network)  # pyright: ignore[reportArgumentType]
+
+    @torch.no_grad()
+    def capture(self, x: Tensor, loss: Loss, views: int = 1) -> list[Captured]:
+        """Run forward and backward once, and capture every trainable layer that is used.
+
+        Args:
+            x: Rows, (batch, ...).
+            loss: Each row's own loss.
+            views: Rows per record; the losses are divided by it.
+
+        Returns:
+            What was captured, in the order of `rules`.
+
+        Raises:
+            UsageError: A layer whose rows are not the records, or whose tensors were overwritten.
+
+        Cost: as much as a plain backward pass, without the gradients of the parameters.
+        """
+        if self._chain is None:
+            found = self._capture_by_hooks(x, loss, views)
+        else:
+            tape: list[_Call] = []
+            output = _forward(self._chain, x, tape)
+            found: dict[nn.Module, Captured] = {}
+            self._backward(tape, _loss_gradient(loss, output, views), found)
+            _check_calls([call for call in _flat(tape) if call.module in self.rules], len(x))
+        return [found[layer] for layer in self.rules if layer in found]
+
+    def _backward(
+        self, tape: list[_Call], d: Tensor, found: dict[nn.Module, Captured]
+    ) -> Tensor | None:
+        """Go back through the calls; None as soon as every trainable layer is captured."""
+        for call in reversed(tape):
+            if call.inner is not None:  # Joined: the input goes on beside what the modules return
+                width = call.input.shape[1]
+                inner = self._backward(call.inner, d[:, width:].contiguous(), found)
+                if inner is None:
+                    return None
+                d = inner.add_(d[:, :width])
+                continue
+            if call.module in self.rules:
+                seen = found[call.module] = Captured(call.module, call.input, d)
+                seen.kept.update(call.rule.kept(call.module, d, call.saved))
+                if len(found) == len(self.rules):
+                    return None
+            d = call.rule.backward(call.module, d, call.saved)
+        return d
+
+    def _capture_by_hooks(self, x: Tensor, loss: Loss, views: int) -> dict[nn.Module, Captured]:
+        calls: list[_Call] = []
+        with torch.enable_grad():
+            with _hooked(self.rules, calls):
+                output = self.network(x)
+            losses = loss(output) / views
+            _check_calls(calls, len(x))
+            asked = [call.output for call in calls]
+            gradients = torch.autograd.grad(losses.sum(), asked, allow_unused=True)
+        return {
+            call.module: Captured(
+                call.module,
+                call.input.detach(),
+                torch.zeros_like(call.output) if d is None else d,
+            )
+            for call, d in zip(calls, gradients, strict=True)
+        }
+
+    @torch.no_grad()
+    def calls(self, x: Tensor) -> list[tuple[nn.Module, Tensor, Tensor]]:
+        """List every trainable layer that is used, with its input and output for such rows."""
+        calls: list[_Call] = []
+        with _hooked(self.rules, calls):
+            self.network(x)
+        return [(call.module, call.input, call.output) for call in calls]
+
+    def product(self, x: Tensor) -> float:
+        """Count the operations of a record's largest matrix product, for records like these."""
+        found = ((self.rules[layer].places(output), getattr(layer, "weight", None))
+                 for layer, _, output in self.calls(x))  # fmt: skip
+        return max((2.0 * places * w.numel() for places, w in found if w is not None), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """A module of a chain and its rule; of a `Joined`, the modules within."""
+
+    module: nn.Module
+    rule: LayerRule
+    inner: list[_Link] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of a module; `versions` shows whether its tensors were overwritten later."""
+
+    module: nn.Module
+    rule: LayerRule
+    input: Tensor
+    output: Tensor
+    versions: tuple[int, int]
+    saved: Any = None
+    inner: list[_Call] | None = None
+
+
+def _links(module: nn.Module) -> Iterator[_Link]:
+    for leaf in _leaves(module):
+        inner = list(_links(nn.Sequential(*leaf))) if type(leaf) is Joined else None
+        yield _Link(leaf, rule_of(leaf), inner)
+
+
+def _flat(links: list[Any]) -> Iterator[Any]:
+    for link in links:
+        if link.inner is None:
+            yield link
+        else:
+            yield from _flat(link.inner)
+
+
+def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+    if type(module) is nn.Sequential:
+        for child in module:
+            yield from _leaves(child)
+    else:
+        yield module
+
+
+def _forward(chain: list[_Link], x: Tensor, tape: list[_Call]) -> Tensor:
+    """Compute the output of a chain, and record its calls."""
+    for link in chain:
+        inner, saved = None, None
+        if link.inner is not None:
+            inner = []
+            output = torch.cat((x, _forward(link.inner, x, inner)), dim=1)
+        else:
+            output, saved = link.rule.forward(link.module, x)
+            if not isinstance(output, Tensor):
+                raise _no_tensor(link.module)
+            output = output.detach()
+        versions = x._version, output._version
+        tape.append(_Call(link.module, link.rule, x, output, versions, saved, inner))
+        x = output
+    return x
+
+
+def _loss_gradient(loss: Loss, output: Tensor, views: int) -> Tensor:
+    """Compute the gradient of the summed loss with respect to the output."""
+    if isinstance(loss, LossOf):
+        d = loss.gradient(output)
+    else:
+        with torch.enable_grad():
+            given = output.requires_grad_()
+            (d,) = torch.autograd.grad(loss(given).sum(), given, allow_unused=True)
+        d = torch.zeros_like(output) if d is None else d
+    return d if views == 1 else d / views
+
+
+@contextmanager
+def _hooked(rules: dict[nn.Module, LayerRule], calls: list[_Call]) -> Iterator[None]:
+    def record(
+        layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Any
+    ) -> None:
+        tensors = (*arguments, output)
+        if len(tensors) != 2 or named or not all(isinstance(t, Tensor) for t in tensors):
+            raise _no_tensor(layer)
+        if any(layer is other.module for other in calls):
+            raise layer_error(layer, "is used twice in one pass", "give each place its own layer")
+        value = arguments[0]
+        calls.append(_Call(layer, rules[layer], value, output, (value._version, output._version)))
+
+    hooks = [layer.register_forward_hook(record, with_kwargs=True) for layer in rules]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _no_tensor(layer: nn.Module) -> UsageError:
+    return layer_error(layer, "does not map one tensor to one tensor", "wrap it so that it does")
+
+
+def _check_calls(calls: list[_Call], batch: int) -> None:
+    if not calls:
+        raise UsageError(
+            "The network used none of its trainable layers: call them in `forward`, as modules."
+        )
+    for call in calls:
+        if call.input.shape[:1] != (batch,) or call.output.shape[:1] != (batch,):
+            raise layer_error(
+                call.module, "has other rows than records", "keep records the first axis"
+            )
+        if call.versions != (call.input._version, call.output._version):
+            raise layer_error(
+                call.module, "saw a tensor that was then overwritten", "work out of place"
+            )
+
+
+SAME = (nn.Linear, nn.Conv2d, nn.Tanh, nn.ReLU, nn.Sigmoid, TemperedSigmoid)
+"""Modules that do the same to each record at every step, if they are not trained."""
+
+
+def split_fixed(network: nn.Module) -> tuple[nn.Sequential, nn.Module]:
+    """Split a chain before its first module that is trained or differs from step to step.
+
+    Any other network is all in the second part.
+    """
+    if type(network) is not nn.Sequential:
+        return nn.Sequential(), network
+    modules = list(_leaves(network))
+    first = next(place for place, each in enumerate([*modules, None]) if not _is_fixed(each))
+    if any(each._forward_hooks or each._forward_pre_hooks for each in modules[:first]):
+        return nn.Sequential(), network
+    return nn.Sequential(*modules[:first]), nn.Sequential(*modules[first:])
+
+
+def _is_fixed(module: nn.Module | None) -> bool:
+    """Check that a module does the same to each record at every step, and keeps the first axis."""
+    if type(module) is nn.Flatten:
+        return module.start_dim == 1 and module.end_dim == -1
+    if type(module) is nn.Unflatten:
+        return isinstance(module.dim, int) and module.dim >= 1
+    if isinstance(module, SAME) and type(module) in SAME:
+        return not any(p.requires_grad for p in module.parameters())
+    return type(module) in (nn.MaxPool2d, nn.AvgPool2d)
+
+
+def capture(network: nn.Module | PreparedNetwork, x: Tensor, loss: Loss) -> list[Captured]:
+    """Capture every trainable layer: see `PreparedNetwork.capture`."""
+    return PreparedNetwork.of(network).capture(x, loss)
+
+
+@torch.no_grad()
 def clipped_sum_and_counts(
-    network: nn.Module | Watched,
+    network: nn.Module | PreparedNetwork,
     x: Tensor,
     loss: Loss,
-    bounding: Factors | None,
+    bounding: Clipping | None,
     mask: Tensor,
     *,
     views: int = 1,
     weights: Tensor | None = None,
-    room: SumBuffers | None = None,
+    buffers: SumBuffers | None = None,
     counted: bool = True,
 ) -> tuple[list[Tensor], Tensor]:
-    """Return the sum over records of their bounded gradients, and how many norms are within bounds.
+    """Compute the sum over records of their clipped gradients, and count norms within the bounds.
 
     Guarantee: changing one record changes the sum by at most `bounding.sensitivity` in L2 norm, and
     each count by at most 1/2, if the record's mask is False in one of the two worlds. A record with
@@ -46,108 +360,80 @@ def clipped_sum_and_counts(
         network: Accepted by `validate`.
         x: Rows, (batch * views, ...), at least one; those of one record side by side.
         loss: Each row's own loss.
-        bounding: None sums the gradients as they are (declared-public data only).
-        mask: bool, (batch,); False for null records.
-        views: How many rows a record has; its gradient is their mean, which is then bounded.
-        weights: (batch,), 0 to 1, which bounded gradients are multiplied by; None: 1.
-        room: Buffers of the sum, to whose float64 totals this one is added. None: new ones.
-        counted: Whether anybody wants the counts; else they are 0.
+        bounding: Clipping method; None sums the gradients as they are (declared-public data only).
+        mask: Bool, (batch,); False for null records.
+        views: Number of rows per record; its gradient is their mean, which is then clipped.
+        weights: Factors from 0 to 1 that clipped gradients are multiplied by, (batch,); None: 1.
+        buffers: Buffers of the sum, to whose float64 totals this one is added. None: new ones.
+        counted: Whether the counts are needed; if not they are 0.
 
     Returns:
-        Without a room the sums, one tensor per trainable parameter, in the network's order; with a
-        room its views, which hold the last block alone. And the sum over records of
+        Without buffers the sums, one tensor per trainable parameter, in the network's order; with
+        buffers their views, which hold the last block alone. And the sum over records of
         [norm <= C] - 1/2: float64, (1,), or (layers,) if every layer has its own bound. Null
         records add 0, and one that is not finite adds -1/2.
     """
     if x.shape[0] != views * mask.shape[0]:
         raise ValueError(f"x has {len(x)} rows: expected {views} views of {len(mask)} records.")
-    watched = Watched.of(network)
-    given, room = room, SumBuffers(watched.parameters) if room is None else room
+    prepared = PreparedNetwork.of(network)
+    given, buffers = buffers, SumBuffers(prepared.parameters) if buffers is None else buffers
     layered = bounding is not None and bounding.layered
-    dense = watched.dense if views == 1 and not layered else None
-    if dense is not None and isinstance(loss, LossOf) and dense.takes(x):
-        norms = dense.sums(x, loss, bounding, mask, weights, room, look=watched.look)
-    else:
-        norms = _summed(watched, x, loss, bounding, mask, views, weights, room)
-    if given is None:
-        room.end()
-        room.write_back()
-    inside = bounding.within(norms) if counted and bounding is not None else None
-    if inside is None:
-        return room.views, torch.zeros(len(norms) if layered else 1, dtype=torch.float64)
-    centred = torch.where(mask, inside.double() - 0.5, 0.0)
-    return room.views, centred.reshape(-1, len(mask)).sum(dim=1).cpu()
-
-
-def _summed(
-    watched: Watched,
-    x: Tensor,
-    loss: Loss,
-    bounding: Factors | None,
-    mask: Tensor,
-    views: int,
-    weights: Tensor | None,
-    room: SumBuffers,
-) -> Tensor:
-    """Add the sum to the room's totals, of any network; return the norms.
-
-    A norm that is not finite is returned as infinity.
-
-    They are (batch,), or (layers, batch) where every layer has its own bound.
-    """
-    mean = loss if views == 1 else lambda outputs: loss(outputs) / views
-    captured = _in_order(watched, capture(watched, x, mean))
-    squares = [watched.kernels[each.layer].squared_norms(each, views) for each in captured]
+    captured = prepared.capture(x, loss, views)
+    rules = [prepared.rules[seen.layer] for seen in captured]
+    squares = [rule.squared_norms(seen, views) for rule, seen in zip(rules, captured, strict=True)]
     total = squares[0] if len(squares) == 1 else torch.stack(squares).sum(dim=0)
-    layered = bounding is not None and bounding.layered
     norms = (torch.stack(squares) if layered else total).sqrt()
-    factors, norms, bad = bounded(norms, total, bounding, mask, weights, look=watched.look)
-    if bad is not None:  # 0 * NaN is NaN: mask first
-        captured = [each.without(bad.repeat_interleave(views)) for each in captured]
-    if views > 1:
-        factors = factors.repeat_interleave(views, dim=-1)
-    for low in range(0, len(x), BLOCK * views):
-        block = slice(low, low + BLOCK * views)
-        left = dict(room.of)
-        for place, each in enumerate(captured):
-            own = factors[place, block] if layered else factors[block]
-            kernel = watched.kernels[each.layer]
-            for parameter, value in kernel.weighted_sum(
-                each.rows(block), own, room.of, views=views
-            ):
+    factors = torch.ones_like(norms) if bounding is None else bounding.factors(norms)
+    if weights is not None:
+        factors = factors * weights.clamp(0.0, 1.0)
+    if prepared.look and math.isfinite(float(total.sum())):
+        factors = torch.where(mask, factors, 0.0)
+    else:
+        finite = total < math.inf
+        factors = torch.where(mask & finite, factors, 0.0)
+        norms = norms.where(finite, math.inf)
+        if prepared.look:  # 0 * NaN is NaN: set the rows to 0 first
+            bad = (~finite).repeat_interleave(views)
+            captured = [seen.without(bad) for seen in captured]
+    own = factors if views == 1 else factors.repeat_interleave(views, dim=-1)
+    size = BLOCK * views
+    parts = zip(*(seen.split(size) for seen in captured), strict=True)
+    for part, block in zip(own.split(size, dim=-1), parts, strict=True):
+        left = dict(buffers.of)
+        for place, (rule, seen) in enumerate(zip(rules, block, strict=True)):
+            factor = part[place] if layered else part
+            for parameter, value in rule.weighted_sum(seen, factor, buffers.of, views=views):
                 view = left.pop(id(parameter))
                 if value is not view:
                     view.copy_(value)
         for view in left.values():  # of a layer that was not used
             view.zero_()
-        room.add_block()
-    return norms
+        buffers.add_block()
+    if given is None:
+        buffers.end()
+        buffers.write_back()
+    inside = bounding.within(norms) if counted and bounding is not None else None
+    if inside is None:
+        return buffers.views, torch.zeros(len(norms) if layered else 1, dtype=torch.float64)
+    centred = torch.where(mask, inside.double() - 0.5, 0.0)
+    return buffers.views, centred.reshape(-1, len(mask)).sum(dim=1).cpu()
 
 
-def formed_gradients(network: nn.Module | Watched, x: Tensor, loss: Loss) -> Tensor:
-    """Return every record's gradient, formed: (batch, parameters), as `trainable_parameters` go.
+def formed_gradients(network: nn.Module | PreparedNetwork, x: Tensor, loss: Loss) -> Tensor:
+    """Form every record's gradient, (batch, parameters), in the order of `trainable_parameters`.
 
-    Memory: batch * parameters numbers, which noise on each record needs, and no other sum.
+    Memory: batch * parameters numbers. Noise on each record needs them; nothing else does.
     """
-    watched, found = Watched.of(network), dict[int, Tensor]()
-    for each in capture(watched, x, loss):
-        own = dict(each.layer.named_parameters(recurse=False))
-        for name, gradient in kernel_of(each.layer).gradients(each).items():
+    prepared, found = PreparedNetwork.of(network), dict[int, Tensor]()
+    for seen in prepared.capture(x, loss):
+        own = dict(seen.layer.named_parameters(recurse=False))
+        for name, gradient in prepared.rules[seen.layer].gradients(seen).items():
             found[id(own[name])] = gradient.flatten(1)
     rows = [
         found[id(p)] if id(p) in found else x.new_zeros(len(x), p.numel(), dtype=p.dtype)
-        for p in watched.parameters
+        for p in prepared.parameters
     ]
     return torch.cat(rows, dim=1)
-
-
-def _in_order(watched: Watched, captured: list[Captured]) -> list[Captured]:
-    """Return what layers saw in the order of `trainable_layers`; one that was not used is left out.
-
-    A layer's own bound and count belong to its place in the network, not in the forward pass.
-    """
-    by_layer = {id(each.layer): each for each in captured}
-    return [by_layer[id(x)] for x in watched.kernels if id(x) in by_layer]
 
 
 REFUSED: tuple[tuple[type[nn.Module], str], ...] = (
@@ -163,7 +449,7 @@ REFUSED: tuple[tuple[type[nn.Module], str], ...] = (
 
 
 def validate(network: nn.Module) -> list[str]:
-    """Return every reason why the network cannot be trained record by record; none is good.
+    """List every reason why the network cannot be trained record by record; an empty list is good.
 
     Each names the module's path, what is wrong and what to use instead.
     """
@@ -191,7 +477,7 @@ def validate(network: nn.Module) -> list[str]:
 
 
 def _faults(module: nn.Module, own: list[nn.Parameter]) -> Iterator[str]:
-    """Yield what is wrong with one module, whose own trainable parameters are given."""
+    """Yield what is wrong with one module; `own` are its trainable parameters."""
     for kind, why in REFUSED:
         if isinstance(module, kind):
             yield f"{why}."
@@ -204,7 +490,7 @@ def _faults(module: nn.Module, own: list[nn.Parameter]) -> Iterator[str]:
     norm = isinstance(module, (nn.GroupNorm, nn.LayerNorm))
     if norm and not bool(torch.tensor(module.eps, dtype=torch.float32) > 0):
         yield "divides by a deviation, which is 0 of a record that is constant; eps=1e-5."
-    for name, shape in kernel_of(module).shapes(module).items():
+    for name, shape in rule_of(module).shapes(module).items():
         found = getattr(module, name)
         if found is not None and tuple(found.shape) != shape:
             yield (

@@ -36,9 +36,9 @@ from pasearch.training.one_step import (
     most_rows,
     reseed_dropout,
 )
+from pasearch.training.per_example import PreparedNetwork
 from pasearch.training.recipe import Recipe
 from pasearch.training.record_sums import SumBuffers
-from pasearch.training.watched import Watched
 
 ROUND = 64
 """Most steps of a round. A note comes once in 20,000 steps or less, from padding: such a round is
@@ -61,38 +61,43 @@ class Rounds:
     """The sums of a training's steps, with care or without.
 
     Args:
-        watched: The network.
+        prepared: The network.
         slots: The records, on the device.
         recipe: One that `fits_rounds`.
         streams: As for `trainer.train`.
-        room: Where sums go.
+        buffers: Where sums go.
         blocks: The batches, if they are drawn otherwise than usual.
     """
 
     def __init__(
         self,
-        watched: Watched,
+        prepared: PreparedNetwork,
         slots: Slots,
         recipe: Recipe,
         streams: Mapping[str, Stream],
-        room: SumBuffers,
+        buffers: SumBuffers,
         blocks: Blocks | None = None,
     ):
-        self._watched, self._recipe, self._streams, self._room = watched, recipe, streams, room
+        self._prepared, self._recipe, self._streams, self._buffers = (
+            prepared,
+            recipe,
+            streams,
+            buffers,
+        )
         self.slots = slots
         n = len(slots.y)
         self._blocks = blocks or Blocks(recipe.batches(n), n, streams["batch"], slots.device)
         noisy = recipe.noise_multiplier is not None
         self._release = (
-            Release.of(recipe, n, streams["noise"], room, self._blocks.width) if noisy else None
+            Release.of(recipe, n, streams["noise"], buffers, self._blocks.width) if noisy else None
         )
-        self._count = sum(flat.numel() for flat in room.flats)
+        self._count = sum(flat.numel() for flat in buffers.flats)
         self._wrong = torch.zeros((), dtype=torch.bool, device=slots.device)
-        fixed = not watched.keyed and recipe.augmentation is None
+        fixed = not prepared.keyed and recipe.augmentation is None
         self._graphs = _Graphs() if fixed and slots.device.type == "cuda" else None
 
     def sum(self, step: int, sigma: float | None, state: State) -> None:
-        """Leave a step's noisy sum in the room, and note on the device whether it may be wrong."""
+        """Write a step's noisy sum to the buffers, and note on the device if it may be wrong."""
         padded = self._blocks.at(step)
         self._wrong |= padded.more
         given = (padded.places, padded.real, *self._words(step, sigma))
@@ -100,18 +105,18 @@ class Rounds:
         def make(places: Tensor, real: Tensor, *words: Tensor) -> None:
             self._make((places, real), words, step, sigma, state, careful=False)
 
-        self._watched.look = False
+        self._prepared.look = False
         try:
             if self._graphs is None:
                 make(*given)
             else:
                 self._graphs.make(sigma, make, given)
         finally:
-            self._watched.look = True
+            self._prepared.look = True
         self._finish(sigma, state)
 
     def sum_with_care(self, step: int, sigma: float | None, state: State) -> None:
-        """Leave the same sum in the room, right in any case."""
+        """Leave the same sum in the buffers, right in any case."""
         chosen, words = self._blocks.whole(step), self._words(step, sigma)
         self._make(chosen, words, step, sigma, state, careful=True)
         self._finish(sigma, state)
@@ -152,35 +157,35 @@ class Rounds:
         part = min(most_rows(recipe, self.slots.rows), self._blocks.width)
         if len(chosen[0]) % part:
             chosen = filled_up(chosen[0], part, chosen[1])
-        reseed_dropout(self._watched, self._streams["dropout"], step, self.slots.device)
+        reseed_dropout(self._prepared, self._streams["dropout"], step, self.slots.device)
         bounded_sum(
-            self._watched, self.slots, recipe, self._streams["batch"], chosen, step, state,
-            self._room, part,
+            self._prepared, self.slots, recipe, self._streams["batch"], chosen, step, state,
+            self._buffers, part,
         )  # fmt: skip
         if not words:
-            self._room.write_back()
-            for flat in () if careful else self._room.flats:
+            self._buffers.write_back()
+            for flat in () if careful else self._buffers.flats:
                 self._wrong |= ~flat.isfinite().all()
             return
         assert recipe.bounding is not None
         assert sigma is not None
         scale, start = sigma * recipe.bounding.computed_sensitivity, 0
         if self._release is not None:
-            self._room.write_back()
+            self._buffers.write_back()
             if careful:
-                self._release.normals(step).add_to(self._room.flats[0], scale)
+                self._release.normals(step).add_to(self._buffers.flats[0], scale)
             else:
                 self._release.add(words[0])
             return
         exact = of_words(words[0], self._count, self._streams["noise"], step) if careful else None
         alone = None if careful else Alone.of(words[0], self._count)
-        for total in self._room.totals:
+        for total in self._buffers.totals:
             if exact is not None:
                 exact.add_to(total, scale, start=start)
             if alone is not None:
                 self._wrong |= alone.add_to(total, scale, start=start)
             start += total.numel()
-        self._room.write_back()
+        self._buffers.write_back()
 
     def _finish(self, sigma: float | None, state: State) -> None:
         recipe = self._recipe
@@ -188,7 +193,7 @@ class Rounds:
             return
         state.noise_deviation = sigma * recipe.bounding.computed_sensitivity
         if recipe.denoising is not None:
-            denoise(self._room.flats, recipe.denoising, recipe.drawn_density(sigma), state)
+            denoise(self._buffers.flats, recipe.denoising, recipe.drawn_density(sigma), state)
 
 
 _Make = Callable[..., None]

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from pasearch.accounting.events import Filtered
 from pasearch.accounting.renyi import Filter
 from pasearch.errors import BudgetError
+from pasearch.training.per_example import trainable_parameters
 from pasearch.training.screening import Annealing, coin
-from pasearch.training.watched import trainable_parameters
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream

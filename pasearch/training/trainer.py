@@ -34,14 +34,13 @@ from pasearch.training.one_step import (
     fewer_rows,
     reseed_dropout,
 )
-from pasearch.training.per_example import validate
+from pasearch.training.per_example import PreparedNetwork, split_fixed, validate
 from pasearch.training.products import check_alike
 from pasearch.training.record_sums import SumBuffers, flattened
 from pasearch.training.rounds import ROUND, Rounds, fits_rounds
 from pasearch.training.steering import Pace, Screen, ValidationQuery
 from pasearch.training.temperature import divide_logits
 from pasearch.training.updates import Descent
-from pasearch.training.watched import Watched, parted
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Records
@@ -172,19 +171,18 @@ class Training:
             keep_memory()
             check_alike()
         self._slots = Slots.on(device, records.x, records.y, records.valid)
-        self._watched = Watched(network)
-        _check_apart(self._watched, self._slots.x)
+        self._prepared = PreparedNetwork(network)
+        _check_apart(self._prepared, self._slots.x)
         if recipe.augmentation is None:
             self._do_ahead()
-            self._slots = self._slots.known_to(self._watched)
-        self._weights = flattened(self._watched.parameters)
-        self._sums = SumBuffers(self._watched.parameters)
+        self._weights = flattened(self._prepared.parameters)
+        self._sums = SumBuffers(self._prepared.parameters)
         self._optimizing = recipe.optimizing
         self._optimizer = self._optimizing.of(self._weights, recipe.learning_rate)
         self._optimizer.share = 1.0 / recipe.expected_batch_size
-        self._state = State.start(self._watched, recipe)
+        self._state = State.start(self._prepared, recipe)
         made_up = _made_up(self._slots.x)
-        rows = rows_at_once(self._watched, made_up, device)
+        rows = rows_at_once(self._prepared, made_up, device)
         shares = class_shares(recipe.class_weights, self._slots.device)
         self._slots = replace(self._slots, rows=rows, shares=shares)
         self._splits, self._threads = splits, self._threads_of(made_up, device)
@@ -201,24 +199,24 @@ class Training:
         if (device != "cpu" if in_rounds is None else in_rounds) and fits_rounds(recipe):
             self._on_gpu = self._gpu_code(device)
             blocks = None if self._on_gpu is None else self._on_gpu.blocks
-            self._rounds = Rounds(self._watched, self._slots, recipe, streams, self._sums, blocks)
+            self._rounds = Rounds(self._prepared, self._slots, recipe, streams, self._sums, blocks)
         self._before: _Snapshot | None = None
         self._linear: LinearBackend | None = None
         if self._rounds is None:
             self._linear = LinearBackend.of(
-                self._watched, self._slots, recipe, streams, self._sums, self._weights,
+                self._prepared, self._slots, recipe, streams, self._sums, self._weights,
                 team=self._team,
             )  # fmt: skip
 
     def _gpu_code(self, device: str) -> GpuCode | None:
         """Return the steps by a GPU's own kernels, if they are for this training."""
         optimizer, streams = self._optimizer, self._streams
-        if not fits_gpu_code(self._watched, self._slots, self._recipe, streams):
+        if not fits_gpu_code(self._prepared, self._slots, self._recipe, streams):
             return None
         if not gpu_code(device) or not isinstance(optimizer, Descent):
             return None
         return GpuCode(
-            self._watched, self._slots, self._recipe, streams, self._sums, self._weights[0],
+            self._prepared, self._slots, self._recipe, streams, self._sums, self._weights[0],
             optimizer, next(iter(self._average.means), None), self._average.shares,
             self._together,
         )  # fmt: skip
@@ -229,9 +227,9 @@ class Training:
         if device != "cpu":
             return most
         batch = recipe.expected_batch_size
-        product = self._watched.product(made_up) * min(batch, recipe.chunk, self._slots.rows)
+        product = self._prepared.product(made_up) * min(batch, recipe.chunk, self._slots.rows)
         moved = batch * made_up[0].numel() >= MIN_SHARED_NUMBERS
-        if accepts(self._watched, self._slots, recipe):
+        if accepts(self._prepared, self._slots, recipe):
             shared = moved or product >= MIN_SHARED_LINEAR_OPERATIONS
             return count_threads(recipe, most if shared else 1)
         return most if moved or product >= MIN_SHARED_OPERATIONS else 1
@@ -242,7 +240,7 @@ class Training:
         Of what would take much memory, the last modules are left to every step; so are layers,
         where the steps have fewer records together than there are.
         """
-        ahead, rest = parted(self._watched.network)
+        ahead, rest = split_fixed(self._prepared.network)
         few = self._recipe.steps * self._recipe.expected_batch_size < len(self._slots.y)
         layers = (place for place, each in enumerate(ahead) if few and list(each.parameters()))
         with threads(1), full_precision():  # as in every process
@@ -250,7 +248,7 @@ class Training:
                 if (done := self._slots.after(ahead[:many])) is not None:
                     assert isinstance(rest, nn.Sequential), "as something is before it"
                     left = nn.Sequential(*ahead[many:], *rest)  # `children` has each once
-                    self._slots, self._watched = done, Watched(left)
+                    self._slots, self._prepared = done, PreparedNetwork(left)
                     return
 
     def step(self) -> bool:
@@ -276,7 +274,7 @@ class Training:
         return True
 
     def _check_place(self) -> None:
-        if self._watched.parameters[0].data_ptr() != self._weights[0].data_ptr():
+        if self._prepared.parameters[0].data_ptr() != self._weights[0].data_ptr():
             raise UsageError(
                 "The network's parameters were moved or replaced while it was trained."
             )
@@ -377,12 +375,12 @@ class Training:
         allowed = torch.get_num_threads()
         with threads(min(self._threads, allowed)):
             batch_sum(
-                self._watched, self._slots, self._recipe, self._streams, step,
-                noise_multiplier=sigma, state=state, room=self._sums, team=self._team,
+                self._prepared, self._slots, self._recipe, self._streams, step,
+                noise_multiplier=sigma, state=state, buffers=self._sums, team=self._team,
             )  # fmt: skip
 
     def _sum(self, of: Callable[[int, float | None, State], None], sigma: float | None) -> None:
-        """Leave a step's noisy sum in its room; without the memory for it, of fewer rows at once.
+        """Write a step's noisy sum to its buffers; without memory for it, of fewer rows at once.
 
         A sum that was not finished is begun again from the same keys: it is one release.
         """
@@ -439,7 +437,7 @@ class Training:
         Its parameters no longer lie in one buffer, which a file of the network would hold.
         """
         self._average.install()
-        for parameter in self._watched.parameters:
+        for parameter in self._prepared.parameters:
             parameter.data = parameter.detach().clone()
         divide_logits(self._network.state_dict(), self._recipe.temperature)
 
@@ -488,7 +486,7 @@ def _check(
 
 
 @torch.no_grad()
-def _check_apart(watched: Watched, x: Tensor) -> None:
+def _check_apart(prepared: PreparedNetwork, x: Tensor) -> None:
     """Refuse a network where one record changes another's output, as a mean over the batch does.
 
     A network that mixes records only where others than the made-up ones lie gets past this, so it
@@ -499,8 +497,8 @@ def _check_apart(watched: Watched, x: Tensor) -> None:
     changed[1] = 0
     outputs = []
     for records in (made_up, changed):
-        reseed_dropout(watched, None, 0)
-        outputs.append(watched.network(records)[::2])
+        reseed_dropout(prepared, None, 0)
+        outputs.append(prepared.network(records)[::2])
     if not torch.allclose(*outputs, rtol=1e-4, atol=1e-5):
         raise UsageError(
             "This network cannot be trained privately: one record changes another's output, so "

@@ -13,11 +13,11 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import KeyedDropout
-from pasearch.training import one_step, trainer, watched
+from pasearch.training import one_step, per_example, trainer
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.pooling import pooled
+from pasearch.training.layer_rules import rule_of
+from pasearch.training.per_example import split_fixed
 from pasearch.training.recipe import Recipe
-from pasearch.training.watched import parted
 
 RECIPE = Recipe(expected_batch_size=12, steps=4, learning_rate=0.1, noise_multiplier=1.0)
 
@@ -50,15 +50,15 @@ def test_a_training_is_the_same_when_nothing_is_done_ahead(monkeypatch: pytest.M
     first, second = network(), None
     second = copy.deepcopy(first)
     seen = []
-    honest = watched.Watched.__init__
+    honest = per_example.PreparedNetwork.__init__
 
-    def watching(self: watched.Watched, model: nn.Module) -> None:
+    def watching(self: per_example.PreparedNetwork, model: nn.Module) -> None:
         seen.append(len(list(model.children())))
         honest(self, model)
 
-    monkeypatch.setattr(watched.Watched, "__init__", watching)
+    monkeypatch.setattr(per_example.PreparedNetwork, "__init__", watching)
     trained(first)
-    monkeypatch.setattr(trainer, "parted", lambda model: (nn.Sequential(nn.Tanh()), model))
+    monkeypatch.setattr(trainer, "split_fixed", lambda model: (nn.Sequential(nn.Tanh()), model))
     monkeypatch.setattr(one_step.Slots, "after", lambda *_: None)
     trained(second)
     assert seen == [8, 6, 8], "the whole network is checked before"
@@ -112,7 +112,7 @@ def test_what_is_frozen_before_the_first_trained_layer_is_done_once(
 
     def looking(self: trainer.Training) -> None:
         honest(self)
-        made.append((tuple(self._slots.x.shape[1:]), len(list(self._watched.network.children()))))
+        made.append((tuple(self._slots.x.shape[1:]), len(list(self._prepared.network.children()))))
 
     monkeypatch.setattr(trainer.Training, "_do_ahead", looking)
     trained(first)
@@ -160,7 +160,7 @@ def test_views_are_made_of_the_records_themselves(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_only_what_is_the_same_at_every_step_is_done_ahead(model: nn.Module, ahead: int):
-    done, rest = parted(model)
+    done, rest = split_fixed(model)
     assert len(done) == ahead
     assert list(rest.parameters()) == [p for p in model.parameters() if p.requires_grad]
 
@@ -186,7 +186,7 @@ def test_a_chain_that_mixes_records_before_its_first_layer_is_refused(
 def test_a_module_with_a_hook_is_not_done_ahead():
     model = network()
     model[1].register_forward_hook(lambda *given: 2 * given[2])
-    assert parted(model)[1] is model
+    assert split_fixed(model)[1] is model
 
 
 @pytest.mark.oracle
@@ -203,12 +203,13 @@ def test_pooling_is_torchs_to_the_bit(module: nn.MaxPool2d, channels: int):
     generator = torch.Generator().manual_seed(5)
     x = torch.relu(torch.rand(7, channels, 9, 9, generator=generator) - 0.5)
     x[2, 0, 4, 4] = float("nan")
-    x.requires_grad_()
-    ours, theirs = pooled(module, x), module(x)
+    rule = rule_of(module)
+    ours, saved = rule.forward(module, x)
+    theirs = module(x.requires_grad_())
     weights = torch.rand(theirs.shape, generator=generator)
     assert torch.equal(ours.nan_to_num(-1.0), theirs.nan_to_num(-1.0))
-    gradients = [torch.autograd.grad(each, x, weights)[0] for each in (ours, theirs)]
-    assert torch.equal(*gradients)
+    (expected,) = torch.autograd.grad(theirs, x, weights)
+    assert torch.equal(rule.backward(module, weights, saved), expected)
 
 
 @pytest.mark.unit
@@ -218,6 +219,6 @@ def test_a_module_that_comes_twice_behind_what_is_done_ahead_stays_twice():
                           nn.Linear(4, 3))  # fmt: skip
     streams = {name: Keys.from_seed(3).stream(name) for name in ("batch", "noise", "dropout")}
     training = trainer.Training(model, images(), RECIPE, streams)
-    found = training._watched.modules
+    found = training._prepared.modules
     assert found is not None
     assert [type(each) for each in found] == [type(each) for each in model[1:]]

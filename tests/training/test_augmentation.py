@@ -17,14 +17,17 @@ from torch import Tensor, nn
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import KeyedDropout, Lstm, WeightStandardisedConv2d
-from pasearch.training import kernels
+from pasearch.training import layer_rules
 from pasearch.training.augmentation import AUGMENTATIONS, MOST_VIEWS, Augmentation
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import SLACK, Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
-from pasearch.training.per_example import clipped_sum_and_counts
-from pasearch.training.watched import trainable_layers, trainable_parameters
+from pasearch.training.per_example import (
+    clipped_sum_and_counts,
+    trainable_layers,
+    trainable_parameters,
+)
 
 
 def generator(step: int = 0, name: str = "views") -> np.random.Generator:
@@ -402,7 +405,7 @@ def test_views_and_mask_of_other_lengths_are_refused():
 def test_an_average_in_pieces_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch):
     network, x, own = made(name)
     whole = bounded(network, x, own, Flat(clip_norm=0.4), everyone())[0]
-    monkeypatch.setitem(kernels.UNFOLDED, "cpu", 1)
+    monkeypatch.setitem(layer_rules.UNFOLDED, "cpu", 1)
     pieces = bounded(network, x, own, Flat(clip_norm=0.4), everyone())[0]
     assert all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(whole, pieces, strict=True))
 

@@ -21,8 +21,11 @@ from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.bounding.per_layer import PerLayer
-from pasearch.training.per_example import clipped_sum_and_counts
-from pasearch.training.watched import trainable_layers, trainable_parameters
+from pasearch.training.per_example import (
+    clipped_sum_and_counts,
+    trainable_layers,
+    trainable_parameters,
+)
 
 KINDS = [
     Flat(),

@@ -13,19 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.spaces.modules import Lstm, WeightStandardisedConv2d
-from pasearch.training.kernels import (
-    AnyKernel,
+from pasearch.training.layer_rules import (
     Captured,
-    Conv2dKernel,
-    Kernel,
-    LinearKernel,
-    LstmKernel,
-    NormKernel,
-    WeightStandardisedKernel,
+    Conv2dRule,
+    LayerRule,
+    LinearRule,
+    LstmRule,
+    NormRule,
+    WeightStandardisedRule,
 )
 
 RECORDS, HALF, LARGE = 40, 8, 1e6
-Case = tuple[Kernel, nn.Module, Tensor, Tensor, int]
+Case = tuple[LayerRule, nn.Module, Tensor, Tensor, int]
 
 
 def halves(*numbers: int) -> Tensor:
@@ -40,44 +39,44 @@ def gradients(*numbers: int) -> Tensor:
     return d
 
 
-def of_lstm(kernel: Kernel) -> Case:
+def of_lstm(rule: LayerRule) -> Case:
     layer, a, d = Lstm(3, 2), halves(5), gradients(8)
-    return kernel, layer, a, d, 1
+    return rule, layer, a, d, 1
 
 
 def images(values: Tensor) -> Tensor:
     return values.transpose(1, 2)[..., None].contiguous()
 
 
-def of_views(kernel: Kernel) -> Case:
+def of_views(rule: LayerRule) -> Case:
     """Two rows a record."""
     a, d = halves(5)[:, [0, HALF]], gradients(4)[:, [0, HALF]]
-    return kernel, nn.Linear(5, 4), a.flatten(0, 1), d.flatten(0, 1), 2
+    return rule, nn.Linear(5, 4), a.flatten(0, 1), d.flatten(0, 1), 2
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "linear": lambda: (LinearKernel(), nn.Linear(5, 4), halves(5), gradients(4), 1),
-    "convolution": lambda: (Conv2dKernel(), nn.Conv2d(5, 4, 1), images(halves(5)),
+    "linear": lambda: (LinearRule(), nn.Linear(5, 4), halves(5), gradients(4), 1),
+    "convolution": lambda: (Conv2dRule(), nn.Conv2d(5, 4, 1), images(halves(5)),
                             images(gradients(4)), 1),
-    "standardised": lambda: (WeightStandardisedKernel(), WeightStandardisedConv2d(5, 4, 1),
+    "standardised": lambda: (WeightStandardisedRule(), WeightStandardisedConv2d(5, 4, 1),
                              images(halves(5)), images(gradients(4)), 1),
-    "norm": lambda: (NormKernel(), nn.GroupNorm(1, 4), images(halves(4)), images(gradients(4)), 1),
-    "lstm": lambda: of_lstm(LstmKernel()),
-    "views of a linear layer": lambda: of_views(LinearKernel()),
-    "views of any layer": lambda: of_views(AnyKernel()),
-    "views of an lstm": lambda: (*of_lstm(LstmKernel())[:4], 2),
+    "norm": lambda: (NormRule(), nn.GroupNorm(1, 4), images(halves(4)), images(gradients(4)), 1),
+    "lstm": lambda: of_lstm(LstmRule()),
+    "views of a linear layer": lambda: of_views(LinearRule()),
+    "views of any layer": lambda: of_views(LayerRule()),
+    "views of an lstm": lambda: (*of_lstm(LstmRule())[:4], 2),
 }  # fmt: skip
 
 
 def sums(case: Case, factors: Tensor) -> list[Tensor]:
-    kernel, layer, a, d, views = case
+    rule, layer, a, d, views = case
     seen = Captured(layer, a, d)
     if isinstance(layer, Lstm):
         # As a pass leaves them: step after step.
-        seen.kept["replayed"] = tuple(v.transpose(0, 1).clone().transpose(0, 1) for v in (a, d))
-    if isinstance(kernel, AnyKernel):
-        kernel.squared_norms(seen, views)  # which keeps the gradients
-    found = kernel.weighted_sum(seen, factors, views=views)
+        seen.kept["steps"] = tuple(v.transpose(0, 1).clone().transpose(0, 1) for v in (a, d))
+    if type(rule) is LayerRule:
+        rule.squared_norms(seen, views)  # which keeps the gradients
+    found = rule.weighted_sum(seen, factors, views=views)
     return [value.detach().clone() for _, value in found]
 
 

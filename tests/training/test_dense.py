@@ -1,29 +1,23 @@
-"""Chains of linear layers: the sums of the short path are those of the general one."""
+"""Chains of linear layers: which networks are one, and that their sums are those by hooks."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
 from doubles import Hidden
 from torch import Tensor, nn
 
-from pasearch.data.partitions import Records
-from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.keys import Stream
 from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.bound import Bound
 from pasearch.training.bounding.flat import Flat
-from pasearch.training.bounding.per_layer import PerLayer
-from pasearch.training.dense import Dense, check_parts
+from pasearch.training.dense import check_parts
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import reseed_dropout
-from pasearch.training.per_example import clipped_sum_and_counts
-from pasearch.training.recipe import Recipe
-from pasearch.training.trainer import Training
-from pasearch.training.watched import Watched
+from pasearch.training.per_example import PreparedNetwork, clipped_sum_and_counts
 
 NETWORKS = {
     "linear": lambda: nn.Sequential(nn.Linear(12, 3)),
@@ -71,7 +65,7 @@ def both(
 ) -> list[tuple[list[Tensor], Tensor]]:  # fmt: skip
     found = []
     for each in (network, Hidden(network)):
-        reseed_dropout(Watched(each), Stream(bytes(32)), 5)
+        reseed_dropout(PreparedNetwork(each), Stream(bytes(32)), 5)
         found.append(clipped_sum_and_counts(each, x, loss, bounding, mask, weights=weights))
     return found
 
@@ -79,17 +73,15 @@ def both(
 @pytest.mark.unit
 @pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), AutoS(), None], ids=repr)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_sums_are_those_of_the_general_path(name: str, bounding: Bound | None):
+def test_the_sums_of_a_chain_are_those_by_hooks(name: str, bounding: Bound | None):
     network, (x, loss, mask) = NETWORKS[name](), batch()
-    watched = Watched(network)
-    assert watched.dense is not None
-    known = LossOf(loss.y, watched.dense.squares_of_inputs(x))
+    prepared = PreparedNetwork(network)
+    assert prepared.dense is not None
     weights = torch.linspace(-0.5, 1.5, len(x))
-    for given in (loss, known):
-        (short, counts), (general, others) = both(network, bounding, x, given, mask, weights)
-        assert torch.equal(counts, others)
-        for first, second in zip(short, general, strict=True):
-            torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
+    (chain, counts), (hooked, others) = both(network, bounding, x, loss, mask, weights)
+    assert torch.equal(counts, others)
+    for first, second in zip(chain, hooked, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.unit
@@ -114,27 +106,9 @@ def test_a_record_that_is_not_finite_adds_exactly_what_a_null_one_does(
     null, counts = clipped_sum_and_counts(network, x, loss, bounding, absent)
     null = [each.clone() for each in null]
     x[0, 5] = value
-    dense = Dense.of(list(network))
-    assert dense is not None
-    for squares in (None, dense.squares_of_inputs(x)):
-        found = clipped_sum_and_counts(network, x, LossOf(loss.y, squares), bounding, mask)
-        assert all(torch.equal(first, second) for first, second in zip(found[0], null, strict=True))
-        assert float(found[1]) == (float(counts) - 0.5 if bounding is not None else 0.0)
-
-
-@pytest.mark.unit
-def test_layers_with_bounds_of_their_own_and_views_take_the_general_path(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(
-        Dense, "sums", lambda *_, **__: pytest.fail("the short path knows no such thing")
-    )
-    network, (x, loss, mask) = NETWORKS["nested"](), batch()
-    clipped_sum_and_counts(network, x, loss, PerLayer(clip_norm=1.0), mask)
-    clipped_sum_and_counts(network, x, loss, Flat(), mask[::2], views=2)
-    clipped_sum_and_counts(network, x, lambda outputs: outputs.sum(dim=1), Flat(), mask)
-    with pytest.raises(pytest.fail.Exception, match="short path"):
-        clipped_sum_and_counts(network, x, loss, Flat(), mask)
+    found = clipped_sum_and_counts(network, x, loss, bounding, mask)
+    assert all(torch.equal(first, second) for first, second in zip(found[0], null, strict=True))
+    assert float(found[1]) == (float(counts) - 0.5 if bounding is not None else 0.0)
 
 
 def with_a_hook() -> nn.Sequential:
@@ -194,22 +168,16 @@ def half_frozen() -> nn.Sequential:
     ],
 )  # fmt: skip
 def test_what_is_no_such_chain_takes_the_general_path(network: nn.Sequential):
-    assert Watched(network).dense is None
-
-
-def trained(x: Tensor, loss: LossOf, mask: Tensor, *, steps: int) -> None:
-    recipe = Recipe(expected_batch_size=20, steps=steps, learning_rate=0.1, noise_multiplier=1.0)
-    streams = {name: Keys.from_seed(1).stream(name) for name in ("batch", "noise", "dropout")}
-    data = Records(x=x, y=loss.y, valid=mask, public=False)
-    made = Training(NETWORKS["wide"](), data, recipe, streams)
-    for _ in range(steps):
-        made.step()
+    assert PreparedNetwork(network).dense is None
 
 
 @pytest.mark.unit
 def test_rows_of_several_inputs_take_the_general_path():
     """A linear layer at three places of a record is no linear layer on all of it."""
-    dense, flat = Watched(NETWORKS["linear"]()).dense, Watched(NETWORKS["flattened"]()).dense
+    dense, flat = (
+        PreparedNetwork(NETWORKS["linear"]()).dense,
+        PreparedNetwork(NETWORKS["flattened"]()).dense,
+    )
     assert dense is not None
     assert flat is not None
     rows, images = torch.zeros(2, 12), torch.zeros(2, 3, 4)
@@ -217,36 +185,6 @@ def test_rows_of_several_inputs_take_the_general_path():
     assert not dense.takes(images)
     assert flat.takes(rows)
     assert flat.takes(images)
-
-
-@pytest.mark.unit
-def test_norms_of_the_input_are_computed_once_a_training(monkeypatch: pytest.MonkeyPatch):
-    asked = []
-    honest = Dense.squares_of_inputs
-    monkeypatch.setattr(
-        Dense, "squares_of_inputs", lambda self, x: asked.append(len(x)) or honest(self, x)
-    )
-    x, loss, mask = batch()
-    trained(x, loss, mask, steps=5)
-    assert asked == [40]
-
-
-@pytest.mark.unit
-def test_a_trainings_batches_have_the_norms_of_their_own_records(monkeypatch: pytest.MonkeyPatch):
-    """Records of very different sizes: the norms of others would bound them wrongly."""
-    x, loss, mask = batch(60)
-    x *= torch.logspace(-2, 2, 60)[torch.randperm(60)][:, None]
-    honest, seen = Dense.sums, []
-
-    def sums(self: Dense, x: Tensor, loss: LossOf, *given: object, **more: Any) -> Tensor:
-        assert loss.squares is not None
-        torch.testing.assert_close(loss.squares, x.square().sum(dim=1), rtol=1e-5, atol=0.0)
-        seen.append(len(x))
-        return honest(self, x, loss, *given, **more)  # pyright: ignore[reportArgumentType]
-
-    monkeypatch.setattr(Dense, "sums", sums)
-    trained(x, loss, mask, steps=4)
-    assert len(seen) == 4
 
 
 def plain(layer: nn.Module, name: str) -> nn.Module:
@@ -281,7 +219,7 @@ def test_a_layer_whose_parameters_are_others_takes_the_general_path(name: str, f
         if frozen:
             layer.requires_grad_(False)
         chain = nn.Sequential(nn.Linear(12, 3), *modules)
-        return Watched(chain).dense is not None
+        return PreparedNetwork(chain).dense is not None
 
     for strange in (False, True):
         assert taken(strange, nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)) is not strange
@@ -293,7 +231,7 @@ def test_dropout_in_two_places_takes_the_general_path():
     twice = KeyedDropout(0.5)
     for second in (twice, KeyedDropout(0.5)):
         network = nn.Sequential(nn.Linear(12, 8), twice, nn.Linear(8, 8), second, nn.Linear(8, 3))
-        assert (Watched(network).dense is None) == (second is twice)
+        assert (PreparedNetwork(network).dense is None) == (second is twice)
 
 
 @pytest.mark.unit

@@ -73,13 +73,12 @@ from pasearch.training.encoded.denoising import KolmogorovSmirnov
 from pasearch.training.encoded.gradients import encode
 from pasearch.training.noise import Noise
 from pasearch.training.noise_before_clip import NoiseBeforeClip
-from pasearch.training.per_example import formed_gradients
+from pasearch.training.per_example import PreparedNetwork, formed_gradients, trainable_parameters
 from pasearch.training.presets import preset_toml, read_recipe, settings_of
 from pasearch.training.recipe import CONFLICTS, Recipe
 from pasearch.training.record_sums import SumBuffers
 from pasearch.training.schedules.decays import Exponential, Uniform
 from pasearch.training.schedules.validation import Validation
-from pasearch.training.watched import Watched, trainable_parameters
 
 N, BATCH, FEATURES, UNITS, CLASSES = 24, 6, 160, 60, 3
 STEPS, SIGMA = 10, 1.3
@@ -564,7 +563,7 @@ def book_of_the_batch(patch: pytest.MonkeyPatch) -> None:
     """Clamp to the batch's own mean magnitudes, at norm C, instead of to public vectors."""
 
     def other(
-        model: Watched, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook,
+        model: PreparedNetwork, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook,
         buffers: SumBuffers, exact: bool,
     ) -> None:  # fmt: skip
         rows = formed_gradients(model, x, loss)[mask]
@@ -579,7 +578,7 @@ def micro_batches(patch: pytest.MonkeyPatch) -> None:
     """Encode the mean of two records, and sum that."""
 
     def other(
-        model: Watched, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook,
+        model: PreparedNetwork, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook,
         buffers: SumBuffers, exact: bool,
     ) -> None:  # fmt: skip
         rows = formed_gradients(model, x, loss) * mask[:, None]

@@ -21,8 +21,7 @@ from pasearch.training.encoded import gradients as encoding
 from pasearch.training.encoded.bound import Encoded
 from pasearch.training.encoded.codebook import Codebook, shifts_of
 from pasearch.training.encoded.gradients import encode
-from pasearch.training.per_example import formed_gradients
-from pasearch.training.watched import trainable_parameters
+from pasearch.training.per_example import formed_gradients, trainable_parameters
 
 BATCH = 6
 
@@ -351,8 +350,8 @@ def no_fall(patch: pytest.MonkeyPatch) -> None:
     """Leave the factors as they were wanted."""
     honest = encoding._fitting
 
-    def zeros(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-        falls_a, falls_d = honest(room, a, d)
+    def zeros(buffers: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        falls_a, falls_d = honest(buffers, a, d)
         return torch.zeros_like(falls_a), torch.zeros_like(falls_d)
 
     patch.setattr(encoding, "_fitting", zeros)
@@ -362,8 +361,8 @@ def main_alone(patch: pytest.MonkeyPatch) -> None:
     """Let the products of large inputs alone fall."""
     honest = encoding._fitting
 
-    def half(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-        falls_a, falls_d = honest(room, a, d)
+    def half(buffers: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        falls_a, falls_d = honest(buffers, a, d)
         return torch.zeros_like(falls_a), falls_d
 
     patch.setattr(encoding, "_fitting", half)

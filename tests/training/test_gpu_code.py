@@ -39,12 +39,12 @@ from pasearch.training.gpu_halves import SLACK
 from pasearch.training.gpu_noise import MAX_FLOAT32_ROWS
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, class_shares, reseed_dropout
+from pasearch.training.per_example import PreparedNetwork
 from pasearch.training.recipe import Recipe
 from pasearch.training.record_sums import SumBuffers, flattened
 from pasearch.training.schedules.decays import StepDecay
 from pasearch.training.trainer import Training
 from pasearch.training.updates import Descent
-from pasearch.training.watched import Watched
 
 pytestmark = [
     # Rows that are not there divide by 0, and are left.
@@ -233,10 +233,10 @@ class Sums:
 
     def __init__(self, network: nn.Sequential, x: Tensor, y: Tensor, bounding: Bound):
         torch.manual_seed(5)
-        self.watched, n = Watched(network), len(x)
-        (self.weights,) = flattened(self.watched.parameters)
-        self.room, self.x, self.y, self.bounding = (
-            SumBuffers(self.watched.parameters),
+        self.prepared, n = PreparedNetwork(network), len(x)
+        (self.weights,) = flattened(self.prepared.parameters)
+        self.buffers, self.x, self.y, self.bounding = (
+            SumBuffers(self.prepared.parameters),
             x,
             y,
             bounding,
@@ -252,20 +252,20 @@ class Sums:
         before = self.weights.clone()
         update = Descent([self.weights], 1.0)
         own = GpuCode(
-            self.watched, slots, self.recipe, streams(), self.room, self.weights, update, None,
+            self.prepared, slots, self.recipe, streams(), self.buffers, self.weights, update, None,
             lambda steps: steps,
         )  # fmt: skip
         own.make(0, 1)
         self.right = own.right(0, 1) == 1
         self.weights.copy_(before)
-        return self.room.flats[0].clone()
+        return self.buffers.flats[0].clone()
 
     def by_torch(self, valid: Tensor) -> Tensor:
-        room = SumBuffers(self.watched.parameters)
-        reseed_dropout(self.watched, streams()["dropout"], 0, self.x.device)
-        self.bounding.sums(self.watched, self.x, LossOf(self.y), mask=valid, room=room)
-        room.write_back()
-        return room.flats[0]
+        buffers = SumBuffers(self.prepared.parameters)
+        reseed_dropout(self.prepared, streams()["dropout"], 0, self.x.device)
+        self.bounding.sums(self.prepared, self.x, LossOf(self.y), mask=valid, buffers=buffers)
+        buffers.write_back()
+        return buffers.flats[0]
 
 
 def of_size(n: int, size: float, network: nn.Sequential | None = None, **how: Any) -> Sums:
@@ -703,10 +703,10 @@ def test_other_recipes_are_torchs(changes: dict[str, Any]):
 def test_other_networks_are_torchs(network: nn.Sequential):
     data = records()
     slots = Slots(data.x, data.y, data.valid)
-    assert not fits_gpu_code(Watched(network), slots, recipe(), streams())
-    assert fits_gpu_code(Watched(plain()), slots, recipe(), streams())
+    assert not fits_gpu_code(PreparedNetwork(network), slots, recipe(), streams())
+    assert fits_gpu_code(PreparedNetwork(plain()), slots, recipe(), streams())
     wide = replace(slots, x=data.x.double())
-    assert not fits_gpu_code(Watched(plain().double()), wide, recipe(), streams())
+    assert not fits_gpu_code(PreparedNetwork(plain().double()), wide, recipe(), streams())
 
 
 @pytest.mark.unit
@@ -718,7 +718,7 @@ def test_class_weights_that_are_not_one_float32_a_class_are_torchs():
         (torch.ones(CLASSES + 1), False), (torch.ones(CLASSES, dtype=torch.float64), False),
     ):  # fmt: skip
         given = replace(slots, shares=shares)
-        assert fits_gpu_code(Watched(plain()), given, made, streams()) == fits
+        assert fits_gpu_code(PreparedNetwork(plain()), given, made, streams()) == fits
     short = replace(made, class_weights=made.class_weights[1:])  # pyright: ignore
     assert Training(plain(), data, short, streams(), in_rounds=True)._on_gpu is None
     before = torch.get_default_dtype()
@@ -740,7 +740,7 @@ def test_matrices_of_more_places_than_32_bits_count_are_torchs(
     tallest: int, longest: int, monkeypatch: pytest.MonkeyPatch
 ):
     data, made = records(), recipe(**RECIPES["everybody"])
-    asked = Watched(linear()), Slots(data.x, data.y, data.valid), made, streams()
+    asked = PreparedNetwork(linear()), Slots(data.x, data.y, data.valid), made, streams()
     monkeypatch.setattr(gpu_code, "TALLEST", tallest)
     for places in (longest, longest + 1):
         monkeypatch.setattr(gpu_code, "PLACES", places)
@@ -752,12 +752,12 @@ def test_secure_noise_views_and_a_lack_of_kernels_are_torchs(monkeypatch: pytest
     data = records()
     slots, keys = Slots(data.x, data.y, data.valid), Keys.from_seed(6, secure=True)
     secure = {name: keys.stream(name) for name in streams()}
-    assert not fits_gpu_code(Watched(plain()), slots, recipe(), secure)
+    assert not fits_gpu_code(PreparedNetwork(plain()), slots, recipe(), secure)
     images = replace(slots, x=data.x.view(N, 1, 4, 4))
     flat = nn.Sequential(nn.Flatten(), plain())
     views = recipe(augmentation=Augmentation(views=2, shift=1))
-    assert not fits_gpu_code(Watched(flat), images, views, streams())
-    assert fits_gpu_code(Watched(flat), images, recipe(), streams())
+    assert not fits_gpu_code(PreparedNetwork(flat), images, views, streams())
+    assert fits_gpu_code(PreparedNetwork(flat), images, recipe(), streams())
     from pasearch.training import trainer
 
     monkeypatch.setattr(trainer, "gpu_code", lambda _: False)

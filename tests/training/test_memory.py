@@ -18,9 +18,9 @@ from pasearch.training import memory
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.memory import TIMES, is_of_memory, numbers_a_record, rows_at_once
 from pasearch.training.one_step import EVEN
+from pasearch.training.per_example import PreparedNetwork
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
-from pasearch.training.watched import Watched
 
 N = 64
 
@@ -84,16 +84,20 @@ def trained(model: nn.Module, made: Recipe, *, in_rounds: bool = False) -> Train
 @pytest.mark.oracle
 def test_numbers_of_a_record_are_counted():
     linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh())
-    assert numbers_a_record(Watched(linear), torch.zeros(3, 1, 8, 8)) == 64 + TIMES * (64 + 20)
+    assert numbers_a_record(PreparedNetwork(linear), torch.zeros(3, 1, 8, 8)) == 64 + TIMES * (
+        64 + 20
+    )
     # A convolution holds what it gave; its patches have a bound of their own.
     image = nn.Sequential(nn.Conv2d(1, 4, 3))
-    assert numbers_a_record(Watched(image), torch.zeros(3, 1, 8, 8)) == 64 + TIMES * 4 * 36
+    assert numbers_a_record(PreparedNetwork(image), torch.zeros(3, 1, 8, 8)) == 64 + TIMES * 4 * 36
     # A layer at many positions forms the gradient of each record.
     steps = nn.Sequential(nn.Linear(5, 7))
-    assert numbers_a_record(Watched(steps), torch.zeros(3, 2, 5)) == 10 + TIMES * 14 + 42
+    assert numbers_a_record(PreparedNetwork(steps), torch.zeros(3, 2, 5)) == 10 + TIMES * 14 + 42
     recurrent = nn.Sequential(Lstm(5, 7))
     own = sum(p.numel() for p in recurrent.parameters())
-    assert numbers_a_record(Watched(recurrent), torch.zeros(3, 2, 5)) == 10 + TIMES * 7 + own
+    assert (
+        numbers_a_record(PreparedNetwork(recurrent), torch.zeros(3, 2, 5)) == 10 + TIMES * 7 + own
+    )
 
 
 @pytest.mark.unit
@@ -106,9 +110,9 @@ def test_a_step_in_parts_has_the_same_sum(
     trained(whole, recipe(), in_rounds=in_rounds)
     least = 3 if in_rounds else EVEN  # three are made up, for the form
     scarce, one = Scarce(max(rows, least)), torch.zeros(3, 1, 8, 8)
-    watched = Watched(parts := network(scarce))
-    monkeypatch.setitem(memory.HELD, "cpu", rows * numbers_a_record(watched, one))
-    assert rows_at_once(watched, one, "cpu") == rows
+    prepared = PreparedNetwork(parts := network(scarce))
+    monkeypatch.setitem(memory.HELD, "cpu", rows * numbers_a_record(prepared, one))
+    assert rows_at_once(prepared, one, "cpu") == rows
     scarce.seen.clear()
     trained(parts, recipe(), in_rounds=in_rounds)
     assert max(scarce.seen) == max(rows, least)

@@ -23,8 +23,7 @@ from pasearch.training import noise_before_clip
 from pasearch.training.bounding.bound import SLACK
 from pasearch.training.bounding.flat import Flat
 from pasearch.training.noise_before_clip import ORDERS, NoiseBeforeClip, noise_before_clip_sum
-from pasearch.training.per_example import formed_gradients
-from pasearch.training.watched import trainable_parameters
+from pasearch.training.per_example import formed_gradients, trainable_parameters
 
 BATCH = 5
 

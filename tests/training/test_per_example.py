@@ -26,22 +26,21 @@ from pasearch.spaces.modules import (
     TemperedSigmoid,
     WeightStandardisedConv2d,
 )
-from pasearch.training import kernels, norms, per_example
+from pasearch.training import layer_rules, per_example
 from pasearch.training.bounding.auto_s import AutoS
 from pasearch.training.bounding.flat import Flat
-from pasearch.training.kernels import (
-    AnyKernel,
+from pasearch.training.layer_rules import (
     Captured,
-    Conv2dKernel,
-    LinearKernel,
-    LstmKernel,
-    NormKernel,
-    WeightStandardisedKernel,
+    Conv2dRule,
+    LayerRule,
+    LinearRule,
+    LstmRule,
+    NormRule,
+    WeightStandardisedRule,
 )
-from pasearch.training.per_example import validate
+from pasearch.training.per_example import trainable_layers, trainable_parameters, validate
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
-from pasearch.training.watched import trainable_layers, trainable_parameters
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
 BATCH = 5
@@ -192,7 +191,7 @@ def wave(own: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda outputs: (outputs.flatten(1) * own[:, None]).sin().sum(dim=1)
 
 
-class Watched:
+class RecordingClip:
     """A bounding that keeps the norms it is given, and leaves the gradients as they are."""
 
     layered = False
@@ -250,10 +249,10 @@ def norms_and_clipped_sums_are_exact(name: str, dtype: torch.dtype, tolerance: f
     network, x, own = made(name, dtype)
     gradients = list(one_by_one(network, x, own))
     norms = [norm(each) for each in gradients]
-    watched = Watched()
-    plain = clipped_sum(network, x, wave(own), watched, everyone(x))  # pyright: ignore
+    clip = RecordingClip()
+    plain = clipped_sum(network, x, wave(own), clip, everyone(x))  # pyright: ignore
     # Over positions a norm is taken too large by what rounding may hide, and never too small.
-    for found, exact in zip(watched.norms.tolist(), norms, strict=True):
+    for found, exact in zip(clip.norms.tolist(), norms, strict=True):
         assert (1 - tolerance) * exact <= found <= (1 + 30 * tolerance) * exact
     assert_close(plain, expected_sum(gradients, math.inf), tolerance)
     bound = sorted(norms)[BATCH // 2]
@@ -293,9 +292,9 @@ def test_convolutions_unfolded_in_pieces_have_the_same_norms(
     name: str, monkeypatch: pytest.MonkeyPatch
 ):
     network, x, own = made(name)
-    whole, pieces = Watched(), Watched()
+    whole, pieces = RecordingClip(), RecordingClip()
     clipped_sum(network, x, wave(own), whole, everyone(x))  # pyright: ignore
-    monkeypatch.setitem(kernels.UNFOLDED, "cpu", 1)
+    monkeypatch.setitem(layer_rules.MAX_UNFOLDED, "cpu", 1)
     clipped_sum(network, x, wave(own), pieces, everyone(x))  # pyright: ignore
     assert torch.allclose(whole.norms, pieces.norms, rtol=1e-12)
 
@@ -309,7 +308,7 @@ def test_gram_norms_hold_where_float32_cancels():
     d = d - d.mean(dim=1, keepdim=True)
     exact = (d.double().transpose(1, 2) @ a.double()).flatten(1).square().sum(dim=1)
     assert 64 * 64 > 2 * 8**2, "the layer takes the Gram form"
-    ours = LinearKernel().squared_norms(Captured(layer, a, d))
+    ours = LinearRule().squared_norms(Captured(layer, a, d))
     assert ours.dtype == torch.float32
     # What the weighted sum's rounding may be is added: here the terms cancel, so it shows.
     rounding = 2 * 8 * torch.finfo(torch.float32).eps
@@ -327,7 +326,7 @@ def test_norms_are_right_at_any_length(length: int):
         for size in (1.0, 0.7, 1e-15, 1e15):
             values = torch.full(shape, size)
             values[1] = torch.randn(length).view(shape[1:])
-            found = norms.norms_along(values, axis).flatten().double()
+            found = layer_rules.norms_along(values, axis).flatten().double()
             exact = values.double().flatten(1).square().sum(dim=1).sqrt()
             assert ((found / exact - 1).abs() < 1e-6).all(), (size, axis)
 
@@ -339,7 +338,7 @@ def test_one_long_sum_would_be_wrong():
     exact = float(ones.double().square().sum().sqrt())
     if abs(float(torch.linalg.vector_norm(ones, dim=1)) / exact - 1) < 1e-4:
         pytest.skip("torch adds long vectors up well here")
-    assert abs(float(norms.norms_along(ones, 1)) / exact - 1) < 1e-6
+    assert abs(float(layer_rules.norms_along(ones, 1)) / exact - 1) < 1e-6
 
 
 @pytest.mark.contract
@@ -385,12 +384,12 @@ def test_a_record_that_is_not_finite_adds_exactly_0_and_the_others_what_they_did
         for place in (slice(None), slice(-1, None)):
             broken = x.clone()
             broken[1].view(-1)[place] = value
-            watched = Watched()
-            clipped_sum(network, broken, wave(own), watched, everyone(x))  # pyright: ignore
+            clip = RecordingClip()
+            clipped_sum(network, broken, wave(own), clip, everyone(x))  # pyright: ignore
             sums = clipped_sum(network, broken, wave(own), Flat(), everyone(x))
             case = f"{value} at {place}"
             assert all(bool(torch.isfinite(each).all()) for each in sums), case
-            if not torch.isfinite(watched.norms[1]):
+            if not torch.isfinite(clip.norms[1]):
                 assert all(map(torch.equal, sums, expected)), case
             else:
                 assert value == 3e38, f"only a number can have a finite gradient: {case}"
@@ -528,10 +527,10 @@ def test_frozen_parameters_have_no_sums_and_no_part_in_the_norms(name: str, kept
     for path, parameter in network.named_parameters():
         parameter.requires_grad_(path.endswith(kept))
     gradients = list(one_by_one(network, x, own))
-    watched = Watched()
-    sums = clipped_sum(network, x, wave(own), watched, everyone(x))  # pyright: ignore
+    clip = RecordingClip()
+    sums = clipped_sum(network, x, wave(own), clip, everyone(x))  # pyright: ignore
     assert len(sums) == len(gradients[0]) < len(list(network.parameters()))
-    assert watched.norms.tolist() == pytest.approx([norm(each) for each in gradients], rel=1e-9)
+    assert clip.norms.tolist() == pytest.approx([norm(each) for each in gradients], rel=1e-9)
     assert_close(sums, expected_sum(gradients, math.inf), 1e-9)
 
 
@@ -731,25 +730,30 @@ def test_cross_entropy_with_saturated_outputs_stays_bounded():
 
 
 CLOSED = {
-    nn.Linear: LinearKernel,
-    nn.Conv2d: Conv2dKernel,
-    nn.GroupNorm: NormKernel,
-    nn.LayerNorm: NormKernel,
-    Lstm: LstmKernel,
-    WeightStandardisedConv2d: WeightStandardisedKernel,
+    nn.Linear: LinearRule,
+    nn.Conv2d: Conv2dRule,
+    nn.GroupNorm: NormRule,
+    nn.LayerNorm: NormRule,
+    Lstm: LstmRule,
+    WeightStandardisedConv2d: WeightStandardisedRule,
 }
 
 
 @pytest.mark.contract
-def test_a_layer_has_the_kernel_of_its_exact_type():
+def test_a_layer_has_the_rule_of_its_exact_type():
     """Else the tests here would compare the fallback with itself."""
     assert not [
         (name, layer)
         for name in NETWORKS
         for layer in trainable_layers(made(name)[0])
-        if type(kernels.kernel_of(layer)) is not CLOSED.get(type(layer), AnyKernel)
+        if type(layer_rules.rule_of(layer)) is not CLOSED.get(type(layer), LayerRule)
     ]
-    assert set(kernels.KERNELS) == set(CLOSED)
+    own = {
+        kind
+        for kind, rule in layer_rules.RULES.items()
+        if type(rule).squared_norms is not LayerRule.squared_norms
+    }
+    assert own == set(CLOSED)
 
 
 @pytest.mark.oracle
@@ -760,7 +764,7 @@ def test_formed_gradients_are_those_of_one_record_at_a_time(name: str):
     parameters = trainable_parameters(network)
     for seen in per_example.capture(network, x, wave(own)):
         names = dict(seen.layer.named_parameters(recurse=False))
-        found = kernels.kernel_of(seen.layer).gradients(seen)
+        found = layer_rules.rule_of(seen.layer).gradients(seen)
         assert set(found) == {each for each, p in names.items() if p.requires_grad}
         for each, formed in found.items():
             place = next(i for i, p in enumerate(parameters) if p is names[each])
@@ -797,7 +801,7 @@ def test_standardised_filters_whose_gradients_cancel_do_not_exceed_the_bound(
         a, d = 5.0 + 1e-3 * torch.randn(6, 8, 12, 12), torch.randn(6, 3, 10, 10)
         d = d - d.mean(dim=(2, 3), keepdim=True)
     seen = Captured(layer, a, scale * d)
-    kernel = WeightStandardisedKernel()
+    kernel = WeightStandardisedRule()
     norms = kernel.squared_norms(seen).sqrt()
     for record in range(6):
         one = Captured(layer, a[record : record + 1], scale * d[record : record + 1])
@@ -819,11 +823,11 @@ def test_norms_whose_positions_cancel_do_not_exceed_the_bound(scale: float):
         d = d - xhat * (d * xhat).mean(dim=2, keepdim=True) / xhat.square().mean(2, keepdim=True)
         d = d - d.mean(dim=2, keepdim=True)
     seen = Captured(layer, x, scale * d)
-    norms = NormKernel().squared_norms(seen).sqrt()
+    norms = NormRule().squared_norms(seen).sqrt()
     for record in range(6):
         one = Captured(layer, x[record : record + 1], scale * d[record : record + 1])
         factor = bounding.factors(norms[record : record + 1])
-        sums = dict(NormKernel().weighted_sum(one, factor))
+        sums = dict(NormRule().weighted_sum(one, factor))
         assert norm(list(sums.values())) <= bounding.sensitivity * (1 + 1e-6)
 
 
@@ -845,7 +849,7 @@ def test_positions_that_cancel_do_not_exceed_the_bound(kind: str, scale: float):
         )
         d = d - d.mean(dim=1, keepdim=True)
     seen = Captured(layer, a, scale * d)
-    kernel = Conv2dKernel() if kind == "convolution" else LinearKernel()
+    kernel = Conv2dRule() if kind == "convolution" else LinearRule()
     norms = kernel.squared_norms(seen).sqrt()
     for record in range(6):
         one = Captured(layer, a[record : record + 1], scale * d[record : record + 1])

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from pasearch.errors import UsageError
 from pasearch.spaces.modules import Lstm, Rows
-from pasearch.training import kernels, per_example
+from pasearch.training import layer_rules, per_example
 from pasearch.training.bounding.flat import Flat
-from pasearch.training.per_example import validate
-from pasearch.training.watched import trainable_parameters
+from pasearch.training.per_example import trainable_parameters, validate
 
 # (steps, inputs, units): the Gram form, the product form, one of everything, the papers' own
 SHAPES = [(3, 9, 6), (40, 2, 2), (1, 1, 1), (1, 5, 3), (28, 28, 8)]
@@ -76,8 +75,8 @@ def test_norms_and_sums_are_those_of_one_record_at_a_time(
     for name, parameter in layer.named_parameters():
         parameter.requires_grad_(name not in frozen)
     seen = per_example.capture(layer, x, loss)[0]
-    kernel = kernels.kernel_of(layer)
-    assert type(kernel) is kernels.LstmKernel
+    kernel = layer_rules.rule_of(layer)
+    assert type(kernel) is layer_rules.LstmRule
     gradients = [torch.cat(alone(layer, each)) for each in x]
     squares = torch.stack([g.square().sum() for g in gradients])
     assert torch.allclose(kernel.squared_norms(seen), squares, rtol=1e-10)
@@ -97,7 +96,7 @@ def test_norms_in_float32_are_never_below_those_of_what_is_summed(
 ):
     layer, x = made(shape, 2, torch.float32)
     seen = per_example.capture(layer, size * x, loss)[0]
-    kernel = kernels.LstmKernel()
+    kernel = layer_rules.LstmRule()
     for place, found in enumerate(kernel.squared_norms(seen).sqrt().tolist()):
         only = torch.arange(len(x)) == place
         summed = [each for _, each in kernel.weighted_sum(seen, only.float())]
@@ -112,7 +111,7 @@ def test_a_records_gradient_does_not_depend_on_the_others(shape: tuple[int, int,
     layer, x = made(shape)
     other = x.clone()
     other[1:] = 9.0 * torch.randn_like(other[1:])
-    kernel = kernels.LstmKernel()
+    kernel = layer_rules.LstmRule()
     first, second = (per_example.capture(layer, each, loss)[0] for each in (x, other))
     assert torch.allclose(kernel.squared_norms(first)[0], kernel.squared_norms(second)[0])
     for a, b in zip(
@@ -156,7 +155,7 @@ class Doubled(Lstm):
 def test_a_subclass_forms_its_gradients():
     torch.manual_seed(0)
     layer, x = Doubled(4, 3).double(), torch.randn(4, 5, 4, dtype=torch.float64)
-    assert kernels.kernel_of(layer) is kernels.ANY
+    assert layer_rules.rule_of(layer) is layer_rules.ANY
     sums = clipped_sum(layer, x, loss, None, everyone(x))
     expected = torch.autograd.grad(loss(layer(x)).sum(), list(layer.parameters()))
     assert all(torch.allclose(a, b) for a, b in zip(sums, expected, strict=True))

@@ -27,7 +27,7 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.normals import normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, Lstm, WeightStandardisedConv2d
-from pasearch.training import kernels, linear_backend, record_sums
+from pasearch.training import layer_rules, linear_backend, record_sums
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.bounding.adaptive import AdaptiveQuantile
 from pasearch.training.bounding.auto_s import AutoS
@@ -265,15 +265,15 @@ def test_groups_of_blocks(monkeypatch: pytest.MonkeyPatch):
 def test_a_sum_takes_the_gradient_whose_norm_was_taken(views: int, monkeypatch: pytest.MonkeyPatch):
     """A second pass may round, or draw, otherwise: here it gives a thousand times as much."""
     passes: list[int] = []
-    honest = kernels.AnyKernel.gradients
+    honest = layer_rules.LayerRule.gradients
 
-    def other(self: kernels.AnyKernel, seen: kernels.Captured) -> dict[str, Tensor]:
+    def other(self: layer_rules.LayerRule, seen: layer_rules.Captured) -> dict[str, Tensor]:
         passes.append(len(seen.input))
         return {
             name: each * 1000.0 ** (len(passes) - 1) for name, each in honest(self, seen).items()
         }
 
-    monkeypatch.setattr(kernels.AnyKernel, "gradients", other)
+    monkeypatch.setattr(layer_rules.LayerRule, "gradients", other)
     x, mask = torch.ones(130 * views, 1), torch.arange(130) == 0
     (total,), _ = clipped_sum_and_counts(
         zeroed(Scale()), x, lambda out: out[:, 0], Flat(clip_norm=0.5), mask, views=views

@@ -273,7 +273,7 @@ def test_a_mean_over_the_records_that_are_there_is_caught(monkeypatch: pytest.Mo
 
     def mean(network: nn.Module, x: Tensor, loss: object, bounding: Flat, mask: Tensor, **way: Any):
         found = honest(network, x, loss, bounding, mask, **way)  # pyright: ignore
-        for total in way["room"].totals:
+        for total in way["buffers"].totals:
             total *= N / int(mask.sum())
         return found
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pasearch.accounting.additive import Shifts
+    from pasearch.training.per_example import Loss, PreparedNetwork
     from pasearch.training.record_sums import SumBuffers
-    from pasearch.training.watched import Loss, Watched
 
 NO_CLIPPING = math.inf, 0.0, 1.0  # `Bound.terms` of factors that are all 1
 SLACK = 1.0 + 1e-5
@@ -96,21 +96,29 @@ class Bound(Stage):
 
     def sums(
         self,
-        network: nn.Module | Watched,
+        network: nn.Module | PreparedNetwork,
         x: Tensor,
         loss: Loss,
         mask: Tensor,
         *,
         views: int = 1,
         weights: Tensor | None = None,
-        room: SumBuffers | None = None,
+        buffers: SumBuffers | None = None,
         counted: bool = True,
     ) -> tuple[list[Tensor], Tensor]:
         """Return the sum of bounded gradients, and counts: see `clipped_sum_and_counts`."""
         from pasearch.training.per_example import clipped_sum_and_counts
 
         return clipped_sum_and_counts(
-            network, x, loss, self, mask, views=views, weights=weights, room=room, counted=counted
+            network,
+            x,
+            loss,
+            self,
+            mask,
+            views=views,
+            weights=weights,
+            buffers=buffers,
+            counted=counted,
         )
 
     def start(self, layers: int) -> tuple[float, ...]:

@@ -20,8 +20,8 @@ from pasearch.registry import Checks
 from pasearch.training.bounding.bound import BOUNDINGS, Bound, checked_bound, flag
 from pasearch.training.encoded.codebook import Codebook, public_seed
 from pasearch.training.encoded.gradients import add_encoded_sum
+from pasearch.training.per_example import Loss, PreparedNetwork
 from pasearch.training.record_sums import SumBuffers
-from pasearch.training.watched import Loss, Watched
 
 MOST_VECTORS = 100_000
 """The most vectors of a codebook: every gradient is compared with each."""
@@ -67,24 +67,24 @@ class Encoded(Bound):
 
     def sums(
         self,
-        network: nn.Module | Watched,
+        network: nn.Module | PreparedNetwork,
         x: Tensor,
         loss: Loss,
         mask: Tensor,
         *,
         views: int = 1,
         weights: Tensor | None = None,
-        room: SumBuffers | None = None,
+        buffers: SumBuffers | None = None,
         counted: bool = True,
     ) -> tuple[list[Tensor], Tensor]:
         """Return the sum of encoded gradients, and no counts."""
         assert views == 1, "encoding takes one gradient a record"
         assert weights is None, "encoding takes gradients as they are"
-        watched = Watched.of(network)
-        codebook = self.codebook(sum(p.numel() for p in watched.parameters))
-        buffers = SumBuffers(watched.parameters) if room is None else room
-        add_encoded_sum(watched, x, loss, mask, codebook, buffers, self.exact)
-        if room is None:
+        prepared = PreparedNetwork.of(network)
+        codebook = self.codebook(sum(p.numel() for p in prepared.parameters))
+        buffers = SumBuffers(prepared.parameters) if buffers is None else buffers
+        add_encoded_sum(prepared, x, loss, mask, codebook, buffers, self.exact)
+        if buffers is None:
             buffers.write_back()
         return buffers.views, torch.zeros(0)
 

@@ -38,9 +38,9 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.training.encoded.codebook import Codebook
-from pasearch.training.kernels import Captured, LinearKernel, kernel_of
+from pasearch.training.layer_rules import Captured, LinearRule, rule_of
+from pasearch.training.per_example import Loss, PreparedNetwork, capture
 from pasearch.training.record_sums import SumBuffers
-from pasearch.training.watched import Loss, Watched, capture
 
 MANTISSA = 21
 """Bits of a float32 to a step: its bits, seen as a whole number, are almost a logarithm."""
@@ -99,7 +99,7 @@ def encode(gradients: Tensor, codebook: Codebook) -> Tensor:
 
 
 def add_encoded_sum(
-    network: nn.Module | Watched,
+    network: nn.Module | PreparedNetwork,
     x: Tensor,
     loss: Loss,
     mask: Tensor,
@@ -122,9 +122,9 @@ def add_encoded_sum(
         buffers: Buffers of the sum.
         exact: Whether gradients are formed and sorted, instead of ranked by their factors.
     """
-    watched = Watched.of(network)
-    captured = capture(watched, x, loss)
-    totals = dict(zip(map(id, watched.parameters), buffers.total_views, strict=True))
+    prepared = PreparedNetwork.of(network)
+    captured = capture(prepared, x, loss)
+    totals = dict(zip(map(id, prepared.parameters), buffers.total_views, strict=True))
     add = _sorted_sums if exact else _ranked_sums
     most = _most(captured, exact, x.device.type)
     for start in range(0, len(x), most):
@@ -167,7 +167,7 @@ class _Formed:
     def __init__(self, seen: Captured, rows: slice):
         self._own = dict(seen.layer.named_parameters(recurse=False))
         part = replace(seen, input=seen.input[rows], output_gradient=seen.output_gradient[rows])
-        formed = kernel_of(seen.layer).gradients(part)
+        formed = rule_of(seen.layer).gradients(part)
         self._names = list(formed)
         self.d = torch.cat([each.flatten(1) for each in formed.values()], dim=1)
         self.a, self.ones = self.d[:, :0], 1
@@ -227,7 +227,7 @@ class _Rounded:
 
 
 def _is_factored(seen: Captured, exact: bool) -> bool:
-    linear = isinstance(kernel_of(seen.layer), LinearKernel)
+    linear = isinstance(rule_of(seen.layer), LinearRule)
     return linear and seen.input.ndim == 2 and not exact
 
 

@@ -1,4 +1,4 @@
-"""A network that is watched: in a chain, by hooks or in closed form, every layer sees the same."""
+"""What layers see and get back: by the rules of a chain, by hooks and by autograd the same."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import Joined, KeyedDropout, Lstm, Rows, TemperedSigmoid
 from pasearch.training import trainer
 from pasearch.training.bounding.flat import Flat
+from pasearch.training.layer_rules import lstm_backward, lstm_forward
 from pasearch.training.losses import LossOf, losses_of
-from pasearch.training.per_example import clipped_sum_and_counts
+from pasearch.training.per_example import (
+    PreparedNetwork,
+    clipped_sum_and_counts,
+    trainable_parameters,
+)
 from pasearch.training.recipe import Recipe
 from pasearch.training.record_sums import SumBuffers, flattened
-from pasearch.training.recurrence import Recurrence
 from pasearch.training.trainer import Training
-from pasearch.training.watched import Watched, trainable_parameters
 
 
 def plain() -> nn.Sequential:
@@ -56,8 +59,19 @@ def wide_and_deep() -> nn.Sequential:
 NETWORKS = {
     "plain": plain, "frozen": frozen_in_the_middle, "convolutions": convolutions,
     "recurrent": recurrent, "wide and deep": wide_and_deep,
-    "tempered": lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 5), TemperedSigmoid(),
-                                      nn.Linear(5, 3)),
+    "tempered": lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 5),
+                                      TemperedSigmoid(3.0, 0.5, 1.0), nn.Linear(5, 3)),
+    "pooled": lambda: nn.Sequential(nn.Conv2d(1, 4, 2), nn.Sigmoid(), nn.MaxPool2d(2), nn.Flatten(),
+                                    nn.Linear(4, 3)),
+    "without closed form": lambda: nn.Sequential(
+        nn.Conv2d(1, 4, 2), nn.Softplus(), nn.AvgPool2d(2), nn.GELU(), nn.Flatten(),
+        nn.Linear(4, 3),
+    ),
+    "joined within joined": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(12, 4),
+        Joined(nn.Linear(4, 3), Joined(nn.Linear(3, 2), nn.Tanh()), nn.Linear(5, 2)),
+        nn.Linear(6, 3),
+    ),
 }  # fmt: skip
 
 
@@ -87,13 +101,14 @@ def test_chain_hooks_and_closed_form_give_the_same_sums(name: str):
 
 
 @pytest.mark.unit
-def test_which_networks_are_pulled_back_and_which_walked():
-    kinds = {name: Watched(make()) for name, make in NETWORKS.items()}
-    assert [name for name, each in kinds.items() if each._plain] == ["plain", "frozen"]
-    assert [name for name, each in kinds.items() if each._chain is None] == ["wide and deep"]
-    assert Watched(Hidden(plain()))._chain is None
+def test_which_networks_are_chains():
+    assert all(PreparedNetwork(make())._chain is not None for make in NETWORKS.values())
+    assert PreparedNetwork(Hidden(plain()))._chain is None
     shared = nn.Linear(3, 3)
-    assert Watched(nn.Sequential(shared, nn.Tanh(), shared))._chain is None
+    assert PreparedNetwork(nn.Sequential(shared, nn.Tanh(), shared))._chain is None
+    hooked = plain()
+    hooked[2].register_forward_hook(lambda *given: 2 * given[2])
+    assert PreparedNetwork(hooked)._chain is None
 
 
 @pytest.mark.unit
@@ -121,27 +136,29 @@ def test_the_steps_of_an_lstm_are_those_of_autograd(shape: tuple[int, int, int])
     torch.manual_seed(4)
     layer = Lstm(3, units).double()
     gates = layer.projected(torch.randn(batch, steps, 3, dtype=torch.float64)).detach()
-    found, expected = (gates.clone().requires_grad_() for _ in range(2))
-    ours, theirs = Recurrence.apply(found, layer.recurrent.detach()), layer.states(expected)
-    assert torch.allclose(ours, theirs, atol=1e-14)
+    expected = gates.clone().requires_grad_()
+    theirs = layer.states(expected)
     weights = torch.randn_like(theirs)
-    (one,) = torch.autograd.grad((ours * weights).sum(), found)
+    with torch.no_grad():
+        ours, tape = lstm_forward(gates, layer.recurrent)
+        one = lstm_backward(tape, weights)
+    assert torch.allclose(ours, theirs, atol=1e-14)
     (two,) = torch.autograd.grad((theirs * weights).sum(), expected)
     assert torch.allclose(one, two, atol=1e-13)
 
 
 @pytest.mark.unit
-def test_a_room_is_flat_and_of_each_kind_its_own():
+def test_buffers_are_flat_and_of_each_kind_their_own():
     network = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2).double(), nn.Linear(2, 2))
-    room = SumBuffers(list(network.parameters()))
-    assert [each.numel() for each in room.flats] == [9, 8, 6]
-    assert [view.shape for view in room.views] == [p.shape for p in network.parameters()]
-    room.views[1].fill_(5.0)
-    assert room.flats[0].tolist() == [0.0] * 6 + [5.0] * 3
-    room.add_block()
-    assert room.totals[0].tolist() == [0.0] * 6 + [5.0] * 3
-    room.clear()
-    assert not room.totals[0].any()
+    buffers = SumBuffers(list(network.parameters()))
+    assert [each.numel() for each in buffers.flats] == [9, 8, 6]
+    assert [view.shape for view in buffers.views] == [p.shape for p in network.parameters()]
+    buffers.views[1].fill_(5.0)
+    assert buffers.flats[0].tolist() == [0.0] * 6 + [5.0] * 3
+    buffers.add_block()
+    assert buffers.totals[0].tolist() == [0.0] * 6 + [5.0] * 3
+    buffers.clear()
+    assert not buffers.totals[0].any()
 
 
 @pytest.mark.unit
@@ -195,7 +212,7 @@ def test_a_finished_network_shares_no_buffer():
 @pytest.mark.unit
 def test_dropout_of_a_chain_is_drawn_anew_at_every_step():
     network = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), KeyedDropout(0.5), nn.Linear(8, 3))
-    assert len(Watched(network).keyed) == 1
+    assert len(PreparedNetwork(network).keyed) == 1
     assert training(network).step()
 
 
@@ -214,7 +231,7 @@ def test_dropout_of_a_chain_is_drawn_anew_at_every_step():
 def test_the_largest_product_of_a_record(
     network: nn.Module, shape: tuple[int, ...], operations: float
 ):
-    assert Watched(network).product(torch.rand(3, *shape)) == operations
+    assert PreparedNetwork(network).product(torch.rand(3, *shape)) == operations
 
 
 @pytest.mark.unit

@@ -1,0 +1,947 @@
+"""Layer rules: forward, backward, and norms and weighted sums of per-example gradients.
+
+A rule belongs to one module type. `LayerRule` itself is the general rule: it is right for any layer
+from one tensor to one tensor that treats records separately, by autograd and `torch.func.vmap`. Its
+subclasses replace parts of it by closed forms.
+
+From a layer's input a and the gradient d of the summed loss with respect to its output, of which
+row i belongs to record i alone, follow record i's gradient g_i, its norm and weighted sums:
+
+    Linear, one row per record      ||g_i||^2 = (||a_i||^2 + 1) ||d_i||^2
+                                    sum_i c_i g_i = (c * d)^T a
+    Linear over L positions,        g_i = D_i A_i^T, A_i (inputs, L), D_i (outputs, L);
+    Conv2d after unfolding          ||g_i||^2 from g_i itself, or sum((A_i^T A_i) * (D_i^T D_i)),
+                                    whichever is cheaper (Bu et al. 2022)
+    Lstm                            a Linear over its L steps: A_i holds [x_t, h_(t-1)], D_i the
+                                    gradients of the gates
+    GroupNorm, LayerNorm            weight: sum over positions of d * xhat; bias: of d
+    Conv2d, weight-standardised     the Conv2d's g_i times the Jacobian of the filters, formed
+    any other layer                 g_i by torch.func.vmap of the layer's vector-Jacobian product
+
+Every squared norm is at least the exact one, up to the `SLACK` of the clipping methods. The Gram
+form subtracts large numbers from each other, so it is computed in float64.
+
+Source: Goodfellow 2015 (Linear), Bu et al. 2022 (Conv2d), Higham 2002, section 3.1 (rounding).
+Proof: docs/guarantees/dp-sgd.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.grad import conv2d_weight
+
+from pasearch.errors import UsageError
+from pasearch.spaces.modules import (
+    KeyedDropout,
+    Lstm,
+    TemperedSigmoid,
+    WeightStandardisedConv2d,
+    sigmoid,
+    sigmoid_,
+)
+
+MAX_UNFOLDED = {"cpu": 2**23, "cuda": 2**28}
+"""Numbers in one unfolded input of a convolution: 32 MiB and 1 GiB, so that memory stays flat."""
+MAX_FLOAT64 = {"cpu": 2**22, "cuda": 2**27}
+"""Numbers that are converted to float64 at once, for the same reason."""
+MIN_POOLED_CHANNELS = 4
+"""Channels from which max pooling is faster with the channels innermost."""
+ROUNDINGS = 2.0
+"""Roundings of a term of a sum over positions, in units of a float's own: the product and the sum,
+in the norm and again in the weighted sum, half a unit each."""
+PIECE = 256
+"""A longer norm is computed as the norm of the norms of its pieces."""
+FORMED = "formed"
+"""Key of `Captured.kept` for per-example gradients that the norms have formed."""
+
+Kept = dict[str, tuple[Tensor, ...]]
+NOWHERE: Mapping[int, Tensor] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """Input and output gradient of one trainable layer: all that its gradients depend on.
+
+    Args:
+        layer: The module that owns the parameters.
+        input: a, (batch, ...).
+        output_gradient: d, (batch, ...), gradient of the summed loss.
+        kept: What a rule computed from these for the norms and needs again for the sums, by
+            name: tensors of (batch, ...).
+    """
+
+    layer: nn.Module
+    input: Tensor
+    output_gradient: Tensor
+    kept: Kept = field(default_factory=dict, init=False, repr=False)
+
+    def split(self, rows: int) -> list[Captured]:
+        """Split the batch into blocks of so many rows; the last one may have fewer."""
+        blocks = [
+            Captured(self.layer, a, d)
+            for a, d in zip(self.input.split(rows), self.output_gradient.split(rows), strict=True)
+        ]
+        for name, values in self.kept.items():
+            parts = zip(*(each.split(rows) for each in values), strict=True)
+            for block, part in zip(blocks, parts, strict=True):
+                block.kept[name] = part
+        return blocks
+
+    def without(self, bad: Tensor) -> Captured:
+        """Copy this with the rows marked in `bad`, bool of (batch,), set to 0."""
+        found = replace(
+            self,
+            input=zero_rows(self.input, bad),
+            output_gradient=zero_rows(self.output_gradient, bad),
+        )
+        for name, values in self.kept.items():
+            found.kept[name] = tuple(zero_rows(each, bad) for each in values)
+        return found
+
+
+def layer_error(layer: nn.Module, fault: str, remedy: str) -> UsageError:
+    """Make the error for a layer whose per-example gradients cannot be computed."""
+    return UsageError(
+        f"Layer {layer} {fault}, so a record's gradient cannot be told apart: {remedy}."
+    )
+
+
+class LayerRule:
+    """The general rule of a module: by autograd, with formed per-example gradients.
+
+    Subclasses override what they know in closed form. Rules hold no state.
+    """
+
+    names = frozenset({"weight", "bias"})
+    """Names of the parameters that the rule covers."""
+
+    def forward(self, module: nn.Module, x: Tensor) -> tuple[Any, Any]:
+        """Compute the module's output, and what `backward` needs."""
+        with torch.enable_grad():
+            given = x.detach()
+            if x.is_floating_point():
+                given.requires_grad_()
+            output = module(given.view_as(given))
+        return output, (given, output)
+
+    def backward(self, module: nn.Module, d: Tensor, saved: Any) -> Tensor:
+        """Compute the gradient with respect to the input from d, that of the output."""
+        given, output = saved
+        if not output.requires_grad:
+            return torch.zeros_like(given)
+        (found,) = torch.autograd.grad(output, given, d, allow_unused=True)
+        return torch.zeros_like(given) if found is None else found
+
+    def kept(self, module: nn.Module, d: Tensor, saved: Any) -> Kept:
+        """Compute what `Captured.kept` starts with; called before `backward`."""
+        return {}
+
+    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+        """Give the parameter shapes that follow from a layer's settings, where they are relied on.
+
+        A parameter that was replaced may have another shape, and torch may go by that: norms and
+        sums would be of different numbers.
+        """
+        return {}
+
+    def places(self, output: Tensor) -> int:
+        """Count the positions of a record at which one product takes the weight."""
+        return 0
+
+    def formed(self, layer: nn.Module, output: Tensor) -> int:
+        """Count the numbers of each record's gradient that are in memory at once."""
+        return sum(p.numel() for p in layer.parameters(recurse=False) if p.requires_grad)
+
+    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+        """Compute ||g_i||^2 of the layer's trainable parameters together, (batch / views,).
+
+        With several views, g_i is the sum of the gradients of its rows: they count as positions.
+        Formed gradients are kept: a second pass over other rows may round, or draw, differently.
+        """
+        formed = seen.kept[FORMED] = tuple(self.gradients(seen).values())
+        return torch.stack([squares_of(gradient, views) for gradient in formed]).sum(0)
+
+    def weighted_sum(
+        self,
+        seen: Captured,
+        factors: Tensor,
+        into: Mapping[int, Tensor] = NOWHERE,
+        *,
+        views: int = 1,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each trainable parameter with sum_i c_i g_i, i over rows.
+
+        Where a record has several positions or views, its terms may cancel and be far larger than
+        their sum: such sums are computed in float64, so that they do not round away digits of what
+        other records add.
+
+        Args:
+            seen: What was captured of the layer.
+            factors: c, one per row, (batch,).
+            into: Buffers by a parameter's id: they may be overwritten and yielded.
+            views: Number of rows per record.
+        """
+        own = [p for p in seen.layer.parameters(recurse=False) if p.requires_grad]
+        dropped = factors == 0.0
+        for parameter, gradient in zip(own, seen.kept[FORMED], strict=True):
+            # The layer may have no finite gradient where the record's input was set to 0.
+            kept = zero_rows(gradient, dropped)
+            wide = torch.float64 if views > 1 else factors.dtype
+            found = torch.einsum("b,b...->...", factors.to(wide), kept.to(wide))
+            yield parameter, found.to(factors.dtype)
+
+    def gradients(self, seen: Captured) -> dict[str, Tensor]:
+        """Form g_i of each trainable parameter, by its name: (batch, ...)."""
+        own = dict(seen.layer.named_parameters(recurse=False))
+        trained = {name: p.detach() for name, p in own.items() if p.requires_grad}
+
+        def gradient(a: Tensor, d: Tensor) -> dict[str, Tensor]:
+            def output(parameters: dict[str, Tensor]) -> Tensor:
+                return torch.func.functional_call(seen.layer, parameters, (a[None],))[0]
+
+            pull_back = torch.func.vjp(output, trained)[1]
+            return pull_back(d)[0]
+
+        return torch.func.vmap(gradient)(seen.input, seen.output_gradient)
+
+
+class FlattenRule(LayerRule):
+    """nn.Flatten."""
+
+    def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, torch.Size]:
+        return module(x), x.shape
+
+    def backward(self, module: nn.Module, d: Tensor, saved: torch.Size) -> Tensor:
+        return d.reshape(saved)
+
+
+class ActivationRule(LayerRule):
+    """An activation whose derivative follows from its output.
+
+    Args:
+        function: From the input to the output.
+        derivative: From the output's gradient and the output to the input's gradient.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        derivative: Callable[[Tensor, Tensor], Tensor],
+    ):
+        self._function, self._derivative = function, derivative
+
+    def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        output = self._function(x)
+        return output, output
+
+    def backward(self, module: nn.Module, d: Tensor, saved: Tensor) -> Tensor:
+        return self._derivative(d, saved)
+
+
+class TemperedSigmoidRule(LayerRule):
+    """TemperedSigmoid: s / 2 tanh(T x / 2) + s / 2 - o."""
+
+    def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        assert isinstance(module, TemperedSigmoid)
+        bent = torch.tanh(0.5 * module.temperature * x)
+        half = 0.5 * module.scale
+        return bent * half + (half - module.offset), bent
+
+    def backward(self, module: nn.Module, d: Tensor, saved: Tensor) -> Tensor:
+        assert isinstance(module, TemperedSigmoid)
+        return tanh_backward(d, saved) * (0.25 * module.scale * module.temperature)
+
+
+class DropoutRule(LayerRule):
+    """KeyedDropout: the next mask of its step."""
+
+    def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        assert isinstance(module, KeyedDropout)
+        mask = module.kept(x)
+        return module.dropped(x, mask), mask
+
+    def backward(self, module: nn.Module, d: Tensor, saved: Tensor | None) -> Tensor:
+        assert isinstance(module, KeyedDropout)
+        return module.dropped(d, saved)
+
+
+class MaxPoolRule(LayerRule):
+    """nn.MaxPool2d on a CPU: the numbers of torch, 2.5 times as fast with many channels.
+
+    torch finds the maxima of one channel after another; with the channels innermost it takes many
+    at once. It spreads their gradients faster the other way.
+    """
+
+    def forward(self, module: nn.Module, x: Tensor) -> tuple[Any, Any]:
+        assert isinstance(module, nn.MaxPool2d)
+        few = x.ndim != 4 or x.shape[1] < MIN_POOLED_CHANNELS
+        if few or x.device.type != "cpu" or module.return_indices:
+            return super().forward(module, x)
+        sizes = module.kernel_size, module.stride, module.padding, module.dilation
+        window = [[each, each] if isinstance(each, int) else list(each) for each in sizes]
+        window = (*window, module.ceil_mode)
+        innermost = x.contiguous(memory_format=torch.channels_last)
+        pool: Any = functional.max_pool2d_with_indices
+        maxima, indices = pool(innermost, *window)
+        return maxima.contiguous(), (x, indices.contiguous(), window)
+
+    def backward(self, module: nn.Module, d: Tensor, saved: Any) -> Tensor:
+        if len(saved) == 2:
+            return super().backward(module, d, saved)
+        x, indices, window = saved
+        return torch.ops.aten.max_pool2d_with_indices_backward(
+            d.contiguous(), x.contiguous(), *window, indices
+        )
+
+
+class LinearRule(LayerRule):
+    """nn.Linear on (batch, inputs), or (batch, ..., inputs): the middle axes are positions."""
+
+    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+        assert isinstance(layer, nn.Linear)
+        return {"weight": (layer.out_features, layer.in_features), "bias": (layer.out_features,)}
+
+    def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, None]:
+        assert isinstance(module, nn.Linear)
+        return functional.linear(x, module.weight, module.bias), None
+
+    def backward(self, module: nn.Module, d: Tensor, saved: None) -> Tensor:
+        assert isinstance(module, nn.Linear)
+        return d @ module.weight
+
+    def places(self, output: Tensor) -> int:
+        return output[0].numel() // output.shape[-1]
+
+    def formed(self, layer: nn.Module, output: Tensor) -> int:
+        """None, where a record is one row."""
+        return super().formed(layer, output) if output.ndim > 2 else 0
+
+    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+        """(||a||^2 + 1) ||d||^2, or the positions' form."""
+        layer, a, d = seen.layer, seen.input, seen.output_gradient
+        assert isinstance(layer, nn.Linear)
+        if a.ndim > 2 or views > 1:
+            a, d = (
+                side_by_side(v.reshape(len(v), -1, v.shape[-1]).transpose(1, 2)[:, None], views)
+                for v in (a, d)
+            )
+            return positions(layer.weight, layer.bias, a, d)
+        squares = row_squares(a) if layer.weight.requires_grad else 0.0
+        if layer.bias is not None and layer.bias.requires_grad:
+            squares = squares + 1.0
+        return squares * row_squares(d)
+
+    def weighted_sum(
+        self,
+        seen: Captured,
+        factors: Tensor,
+        into: Mapping[int, Tensor] = NOWHERE,
+        *,
+        views: int = 1,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """(c * d)^T a and the sum of c * d."""
+        layer = seen.layer
+        assert isinstance(layer, nn.Linear)
+        a, d = seen.input, weighted(seen.output_gradient, factors)
+        if a.ndim > 2 or views > 1:
+            yield from products(layer.weight, (layer.bias,), a, d)
+            return
+        if layer.weight.requires_grad:
+            yield layer.weight, torch.mm(d.T, a, out=into.get(id(layer.weight)))
+        if layer.bias is not None and layer.bias.requires_grad:
+            yield layer.bias, torch.sum(d, dim=0, out=into.get(id(layer.bias)))
+
+
+class Conv2dRule(LayerRule):
+    """nn.Conv2d with any kernel, stride, padding, groups and dilation."""
+
+    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+        assert isinstance(layer, nn.Conv2d)
+        channels = layer.in_channels // layer.groups
+        filters = (layer.out_channels, channels, *layer.kernel_size)
+        return {"weight": filters, "bias": (layer.out_channels,)}
+
+    def places(self, output: Tensor) -> int:
+        return output[0, 0].numel()
+
+    def formed(self, layer: nn.Module, output: Tensor) -> int:
+        """None: see `MAX_UNFOLDED`."""
+        return 0
+
+    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+        """Unfold the input, so that every output position is a row of a linear layer."""
+        layer, d = seen.layer, seen.output_gradient
+        assert isinstance(layer, nn.Conv2d)
+        if d.ndim != 4:
+            raise layer_error(layer, "saw one image, not a batch", "keep records the first axis")
+        a = _padded(layer, seen.input)
+        taps = layer.weight[0].numel() * layer.groups
+        numbers = max(taps * max(1, d[0, 0].numel()) * views, layer.weight.numel())
+        rows = views * max(1, _limit(MAX_UNFOLDED, d) // numbers)
+        parts = list(zip(a.split(rows), d.split(rows), strict=True))
+        kept = seen.kept if len(parts) == views == 1 else {}
+        squares = [self._unfolded_norms(layer, *part, views, kept) for part in parts]
+        squares = squares[0] if len(squares) == 1 else torch.cat(squares)
+        # A pixel that no patch holds, because a stride skips it, must not hide that it is NaN.
+        return squares if layer.weight.requires_grad else squares + 0.0 * _image_norms(a, views)
+
+    def _unfolded_norms(
+        self, layer: nn.Conv2d, a: Tensor, d: Tensor, views: int, kept: Kept
+    ) -> Tensor:
+        patches = _patches(layer, a, d)
+        return self._position_norms(
+            layer,
+            side_by_side(patches.unflatten(1, (layer.groups, -1)), views),
+            side_by_side(d.flatten(2).unflatten(1, (layer.groups, -1)), views),
+            _image_norms(a, views) * _patches_of_a_pixel(layer) ** 0.5,
+            kept,
+        )
+
+    def _position_norms(
+        self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, kept: Kept
+    ) -> Tensor:
+        return positions(layer.weight, layer.bias, a, d, a_norms, kept)
+
+    def _of_weight(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
+        """Return the weight's gradient, (..., *weight.shape), from that of the filters in use."""
+        return gradient
+
+    def weighted_sum(
+        self,
+        seen: Captured,
+        factors: Tensor,
+        into: Mapping[int, Tensor] = NOWHERE,
+        *,
+        views: int = 1,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The weight's gradient of an ordinary convolution, for the output gradient c * d.
+
+        Or c times the g_i, where the norms formed them.
+        """
+        layer = seen.layer
+        assert isinstance(layer, nn.Conv2d)
+        if FORMED in seen.kept:
+            for parameter, each in zip((layer.weight, layer.bias), seen.kept[FORMED], strict=True):
+                if parameter is not None and parameter.requires_grad:
+                    yield parameter, (factors @ each.flatten(1)).view_as(parameter)
+            return
+        d = weighted(seen.output_gradient, factors)
+        if layer.weight.requires_grad:
+            gradient = of_filters(layer, _padded(layer, seen.input), d)
+            yield layer.weight, self._of_weight(layer, gradient).to(layer.weight.dtype)
+        if layer.bias is not None and layer.bias.requires_grad:
+            yield layer.bias, over(d, 0, 2, 3)
+
+
+class WeightStandardisedRule(Conv2dRule):
+    """A convolution with filters v / s: its gradients, by the chain rule through them.
+
+    With G the gradient with respect to v / s, all of one filter, and C what subtracts the mean,
+
+        g = C G / s - v <v, G> / s^3,
+
+    which is linear in G, so the weighted sum goes through it once. A norm needs every record's G:
+    it is formed. A record's G may be far larger than its g, too: another reason for float64.
+    """
+
+    def _position_norms(
+        self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, kept: Kept
+    ) -> Tensor:
+        squares = positions(layer.weight.detach(), layer.bias, a, d)  # the bias alone
+        squares = squares + 0.0 * a_norms
+        if layer.weight.requires_grad:
+            rows = max(1, _limit(MAX_UNFOLDED, d) // layer.weight.numel())
+            parts = zip(a.split(rows), d.split(rows), strict=True)
+            squares = squares + torch.cat([self._weight_squares(layer, *part) for part in parts])
+        return squares
+
+    def _weight_squares(self, layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
+        """The norms of g, with what the rounding of a sum over positions, of C and <v, G> hides."""
+        assert isinstance(layer, WeightStandardisedConv2d)
+        scale = layer.centred()[1].detach()
+        taps, length = layer.weight[0].numel(), a.shape[3]
+        formed = (d @ a.transpose(2, 3)).flatten(1, 2).unflatten(2, layer.weight.shape[1:])
+        unit = ROUNDINGS * torch.finfo(a.dtype).eps
+        hidden = unit * taps * norms(formed / scale)
+        if length > 1:
+            d_norms = norms(d.flatten(1, 2) / scale.view(-1, 1))
+            hidden = hidden + unit * length * norms(a) * d_norms
+        return (norms(self._of_weight(layer, formed)) + hidden).square()
+
+    def _of_weight(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
+        assert isinstance(layer, WeightStandardisedConv2d)
+        centred, scale = (each.detach() for each in layer.centred())
+        own = (-3, -2, -1)  # of one filter
+        along = (centred / scale * gradient).sum(dim=own, keepdim=True)
+        middle = gradient - gradient.mean(dim=own, keepdim=True)
+        return (middle - centred / scale * along) / scale
+
+
+class NormRule(LayerRule):
+    """nn.GroupNorm and nn.LayerNorm: the weight's gradient is the sum of d * xhat, the bias's of d.
+
+    xhat is the input, normalised; the sums go over the positions that share a weight.
+    """
+
+    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+        if isinstance(layer, nn.GroupNorm):
+            return dict.fromkeys(self.names, (layer.num_channels,))
+        assert isinstance(layer, nn.LayerNorm)
+        return dict.fromkeys(self.names, tuple(layer.normalized_shape))
+
+    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+        """Sum over positions, too large by what rounding may hide, as `positions` is."""
+        layer, (xhat, d) = seen.layer, self._laid_out(seen)
+        assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
+        xhat, d = side_by_side(xhat, views), side_by_side(d, views)
+        length = d.shape[2]
+        rounding = ROUNDINGS * length * torch.finfo(d.dtype).eps if length > 1 else 0.0
+        squares = torch.zeros(len(d), dtype=d.dtype, device=d.device)
+        d_norms = norms_along(d, 2)
+        if layer.weight.requires_grad:
+            hidden = norms(norms_along(xhat, 2) * d_norms)
+            squares = squares + (norms((xhat * d).sum(dim=2)) + rounding * hidden).square()
+        if layer.bias is not None and layer.bias.requires_grad:
+            hidden = length**0.5 * norms(d_norms)
+            squares = squares + (norms(d.sum(dim=2)) + rounding * hidden).square()
+        return squares
+
+    def weighted_sum(
+        self,
+        seen: Captured,
+        factors: Tensor,
+        into: Mapping[int, Tensor] = NOWHERE,
+        *,
+        views: int = 1,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same sums of c * d, over the records too."""
+        layer, (xhat, d) = seen.layer, self._laid_out(seen)
+        assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
+        d = weighted(d, factors)
+        if layer.weight.requires_grad:
+            yield layer.weight, over(xhat * d, 0, 2).view_as(layer.weight)
+        if layer.bias is not None and layer.bias.requires_grad:
+            yield layer.bias, over(d, 0, 2).view_as(layer.bias)
+
+    def _laid_out(self, seen: Captured) -> tuple[Tensor, Tensor]:
+        """Return xhat and d as (batch, weights, positions)."""
+        layer, x, d = seen.layer, seen.input, seen.output_gradient
+        if isinstance(layer, nn.GroupNorm):
+            xhat = functional.group_norm(x, layer.num_groups, eps=layer.eps)
+            return xhat.reshape(*x.shape[:2], -1), d.reshape(*x.shape[:2], -1)
+        assert isinstance(layer, nn.LayerNorm)
+        axes = len(layer.normalized_shape)
+        if x.ndim == axes:
+            raise layer_error(layer, "normalises over records", "keep records the first axis")
+        xhat = functional.layer_norm(x, layer.normalized_shape, eps=layer.eps)
+        shape = (len(x), -1, layer.weight.numel())
+        return xhat.reshape(shape).transpose(1, 2), d.reshape(shape).transpose(1, 2)
+
+
+class LstmRule(LayerRule):
+    """Lstm: a Linear over the steps, from [x_t, h_(t-1)] to the gates z_t."""
+
+    names = frozenset({"weight", "bias", "second_bias"})
+
+    def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        assert isinstance(module, Lstm)
+        module.check(x)
+        states, tape = lstm_forward(module.projected(x), module.recurrent)
+        return states[:, -1], {"x": x, "states": states, "tape": tape}
+
+    def backward(self, module: nn.Module, d: Tensor, saved: dict[str, Any]) -> Tensor:
+        assert isinstance(module, Lstm)
+        return self._gate_gradients(d, saved) @ module.weight[:, : module.inputs]
+
+    def kept(self, module: nn.Module, d: Tensor, saved: dict[str, Any]) -> Kept:
+        """Compute [x_t, h_(t-1)] and the gradients of the gates, (batch, steps, ...) each."""
+        before = functional.pad(saved["states"].transpose(0, 1)[:-1], (0, 0, 0, 0, 1, 0))
+        a = torch.cat([saved["x"].transpose(0, 1), before], dim=2).transpose(0, 1)
+        return {"steps": (a, self._gate_gradients(d, saved))}
+
+    def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
+        assert isinstance(layer, Lstm)
+        gates = 4 * layer.units
+        weight = gates, layer.inputs + layer.units
+        return {"weight": weight, "bias": (gates,), "second_bias": (gates,)}
+
+    def places(self, output: Tensor) -> int:
+        """One: a step waits for the one before it."""
+        return 1
+
+    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+        """Use the form of positions; a second bias has the gradient of the first."""
+        layer, (a, d) = seen.layer, self._steps(seen)
+        assert isinstance(layer, Lstm)
+        a, d = (side_by_side(v.transpose(1, 2)[:, None], views) for v in (a, d))
+        squares = positions(layer.weight, layer.bias, a, d)
+        return squares + positions(layer.weight.detach(), layer.second_bias, a, d)
+
+    def weighted_sum(
+        self,
+        seen: Captured,
+        factors: Tensor,
+        into: Mapping[int, Tensor] = NOWHERE,
+        *,
+        views: int = 1,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Compute (c * d)^T a and the sum of c * d, over records and steps."""
+        layer, (a, d) = seen.layer, self._steps(seen)
+        assert isinstance(layer, Lstm)
+        # Steps first, as they are in memory: nothing is copied.
+        d, a = (v.transpose(0, 1) for v in (weighted(d, factors), a))
+        yield from products(layer.weight, (layer.bias, layer.second_bias), a, d)
+
+    def gradients(self, seen: Captured) -> dict[str, Tensor]:
+        """Form them from the gradients of the gates."""
+        a, d = self._steps(seen)
+        formed = {"weight": d.transpose(1, 2) @ a, "bias": d.sum(dim=1)}
+        formed["second_bias"] = formed["bias"]
+        own = dict(seen.layer.named_parameters(recurse=False))
+        return {name: formed[name] for name, p in own.items() if p.requires_grad}
+
+    def _steps(self, seen: Captured) -> tuple[Tensor, ...]:
+        """Get what `kept` computes; where hooks captured the layer, by a pass of its own."""
+        if "steps" not in seen.kept:
+            with torch.no_grad():
+                saved = self.forward(seen.layer, seen.input)[1]
+                seen.kept.update(self.kept(seen.layer, seen.output_gradient, saved))
+        return seen.kept["steps"]
+
+    def _gate_gradients(self, d: Tensor, saved: dict[str, Any]) -> Tensor:
+        if "gates" not in saved:
+            d_states = torch.zeros_like(saved["states"])
+            d_states[:, -1] = d
+            saved["gates"] = lstm_backward(saved["tape"], d_states)
+        return saved["gates"]
+
+
+def lstm_forward(projected: Tensor, recurrent: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run the steps of an LSTM in place, in buffers that are allocated once.
+
+        z_t = p_t + h_(t-1) R                    i, f, g, o: sigmoid, sigmoid, tanh, sigmoid of z_t
+        c_t = f c_(t-1) + i g                    h_t = o tanh(c_t)
+
+    Args:
+        projected: p, (batch, steps, 4 units).
+        recurrent: R, (units, 4 units).
+
+    Returns:
+        h, (batch, steps, units), and what `lstm_backward` needs.
+
+    Source: Hochreiter and Schmidhuber 1997; Gers et al. 2000.
+    """
+    # Steps first, so that each is contiguous; a copy, which is overwritten.
+    gates = projected.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+    steps, batch, units = *gates.shape[:2], len(recurrent)
+    states, memories, bent = gates.new_empty(3, steps, batch, units)
+    state = memory = gates.new_zeros(batch, units)
+    for step, z in enumerate(gates):
+        z.addmm_(state, recurrent)
+        i, f, g, o = z.split(units, dim=1)
+        sigmoid_(z[:, : 2 * units])
+        g.tanh_()
+        sigmoid_(o)
+        memory = torch.mul(f, memory, out=memories[step]).addcmul_(i, g)
+        torch.tanh(memory, out=bent[step])
+        state = torch.mul(o, bent[step], out=states[step])
+    return states.transpose(0, 1), (gates, memories, bent, recurrent)
+
+
+def lstm_backward(tape: tuple[Tensor, ...], d_states: Tensor) -> Tensor:
+    """Compute the gradients of p, (batch, steps, 4 units), from those of h, (batch, steps, units).
+
+    From the last step to the first, d_t being the gradient with respect to h_t alone:
+
+        e_t = d_t + dz_(t+1) R^T             dc_t = e_t o (1 - tanh(c_t)^2) + f_(t+1) dc_(t+1)
+        do = e_t tanh(c_t),   di = dc_t g,   df = dc_t c_(t-1),   dg = dc_t i
+
+    and dz_t through the gates' own derivatives.
+    """
+    gates, memories, bent, recurrent = tape
+    steps, batch, units = bent.shape
+    back = recurrent.T.contiguous()
+    found = torch.empty_like(gates)
+    of_memory, start, scratch, later = gates.new_zeros(4, batch, units)
+    given = d_states.transpose(0, 1)
+    tanh_back, sigmoid_back = torch.ops.aten.tanh_backward, torch.ops.aten.sigmoid_backward
+    for step in range(steps - 1, -1, -1):
+        of_state = given[step]
+        if step + 1 < steps:
+            of_state = torch.addmm(of_state, found[step + 1], back, out=later)
+        i, f, g, o = gates[step].split(units, dim=1)
+        to_i, to_f, to_g, to_o = found[step].split(units, dim=1)
+        of_memory += tanh_back(torch.mul(of_state, o, out=scratch), bent[step])
+        before = memories[step - 1] if step else start
+        sigmoid_back.grad_input(torch.mul(of_memory, g, out=scratch), i, grad_input=to_i)
+        sigmoid_back.grad_input(torch.mul(of_memory, before, out=scratch), f, grad_input=to_f)
+        tanh_back.grad_input(torch.mul(of_memory, i, out=scratch), g, grad_input=to_g)
+        sigmoid_back.grad_input(torch.mul(of_state, bent[step], out=scratch), o, grad_input=to_o)
+        of_memory *= f
+    return found.transpose(0, 1)
+
+
+tanh_backward = torch.ops.aten.tanh_backward.default
+
+ANY = LayerRule()
+RULES: dict[type[nn.Module], LayerRule] = {
+    nn.Linear: LinearRule(),
+    nn.Conv2d: Conv2dRule(),
+    WeightStandardisedConv2d: WeightStandardisedRule(),
+    nn.GroupNorm: NormRule(),
+    nn.LayerNorm: NormRule(),
+    Lstm: LstmRule(),
+    nn.Flatten: FlattenRule(),
+    nn.Tanh: ActivationRule(torch.tanh, tanh_backward),
+    nn.ReLU: ActivationRule(
+        torch.relu, lambda d, h: torch.ops.aten.threshold_backward.default(d, h, 0.0)
+    ),
+    nn.Sigmoid: ActivationRule(sigmoid, torch.ops.aten.sigmoid_backward.default),
+    TemperedSigmoid: TemperedSigmoidRule(),
+    KeyedDropout: DropoutRule(),
+    nn.MaxPool2d: MaxPoolRule(),
+}
+
+
+def rule_of(module: nn.Module) -> LayerRule:
+    """Look up the rule of a module's exact type.
+
+    A subclass, or a layer with more parameters, computes something else: it has the general rule.
+    """
+    rule = RULES.get(type(module), ANY)
+    names = {name for name, _ in module.named_parameters(recurse=False)}
+    return rule if names <= rule.names else ANY
+
+
+def _patches(layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
+    """Return the patches of padded images, (rows, taps, positions), as `functional.unfold` does.
+
+    One copy of a view: a third of the time that `unfold` takes on a CPU.
+    """
+    rows, channels, down, right = a.stride()
+    strides = [step * pixel for step, pixel in zip(layer.stride, (down, right), strict=True)]
+    taps = [apart * pixel for apart, pixel in zip(layer.dilation, (down, right), strict=True)]
+    shape = (*a.shape[:2], *layer.kernel_size, *d.shape[2:])
+    view = a.as_strided(shape, (rows, channels, *taps, *strides))
+    return view.reshape(a.shape[0], -1, d[0, 0].numel())
+
+
+def _image_norms(a: Tensor, views: int) -> Tensor:
+    """||x_i|| of padded images, those of one record together: (batch,)."""
+    return at_least_norms(a if views == 1 else a.unflatten(0, (-1, views)))
+
+
+def _patches_of_a_pixel(layer: nn.Conv2d) -> int:
+    """Return in how many patches a pixel lies at most, so that ||A_i||^2 <= that times ||x_i||^2.
+
+    Along an axis, k taps that are e apart meet patches every s pixels: every s / gcd(s, e)-th tap.
+    """
+    axes = zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
+    return math.prod(math.ceil(k * math.gcd(s, e) / s) for k, s, e in axes)
+
+
+def _padded(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """Pad as the layer does, so that what follows needs no padding."""
+    if layer.padding == "valid":
+        return x
+    if layer.padding == "same":
+        totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+        pairs = [(total // 2, total - total // 2) for total in totals]
+    else:
+        pairs = [(int(side), int(side)) for side in layer.padding]
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    return functional.pad(x, (*pairs[1], *pairs[0]), mode=mode)
+
+
+def _limit(of_device: Mapping[str, int], values: Tensor) -> int:
+    return of_device.get(values.device.type, of_device["cpu"])
+
+
+def positions(
+    weight: Tensor,
+    bias: Tensor | None,
+    a: Tensor,
+    d: Tensor,
+    a_norms: Tensor | None = None,
+    kept: Kept | None = None,
+) -> Tensor:
+    """||g_i||^2 of a layer applied at L positions, too large by what rounding may hide.
+
+    Terms at different positions may cancel: then g_i is small, and the rounding of the sum over
+    positions, here or in `weighted_sum`, is not. It is at most u L ||A_i|| ||D_i|| for the weight
+    and u L sqrt(L) ||D_i|| for the bias (Higham 2002, section 3.1), so that much is added. a is
+    (batch, groups, inputs, L), d (batch, groups, outputs, L); a_norms are ||A_i||, or above. If
+    g_i of the weight is formed it is kept, with that of the bias, as `FORMED`.
+    """
+    squares = torch.zeros(len(a), dtype=a.dtype, device=a.device)
+    inputs, length = a.shape[2:]
+    rounding = ROUNDINGS * length * torch.finfo(a.dtype).eps if length > 1 else 0.0
+    biased = bias is not None and bias.requires_grad
+    d_norms = at_least_norms(d) if weight.requires_grad or biased else squares
+    if weight.requires_grad:
+        if formed_is_cheaper(inputs, d.shape[2], length):
+            # Of three axes: of four, `matmul` takes half as long again.
+            gradient = torch.bmm(d.flatten(0, 1), a.flatten(0, 1).transpose(1, 2))
+            gradient = gradient.unflatten(0, a.shape[:2])
+            computed = norms_along(gradient.flatten(1), 1)
+            if kept is not None:
+                kept[FORMED] = gradient, d.sum(dim=3)
+        else:
+            a64, d64 = a.double(), d.double()
+            gram = (a64.transpose(2, 3) @ a64) * (d64.transpose(2, 3) @ d64)
+            computed = gram.sum(dim=(1, 2, 3)).clamp(min=0.0).sqrt().to(squares.dtype)
+        a_norms = at_least_norms(a) if a_norms is None else a_norms
+        squares = squares + (computed + rounding * a_norms * d_norms).square()
+    if biased:
+        computed = norms_along(d.sum(dim=3).flatten(1), 1)
+        squares = squares + (computed + rounding * length**0.5 * d_norms).square()
+    return squares
+
+
+def formed_is_cheaper(inputs: int, outputs: int, length: int) -> bool:
+    """Whether g_i takes less time than two Gram matrices in float64, which count double.
+
+    Each number of g_i, and each that is made a float64, takes as long as some eight products.
+    """
+    formed = (length + 8) * inputs * outputs
+    return formed <= 2 * (length + 8) * length * (inputs + outputs)
+
+
+def squares_of(gradients: Tensor, views: int) -> Tensor:
+    """||g_i||^2 of formed gradients, (batch * views, ...), with what a sum over views may hide."""
+    rows = gradients.reshape(len(gradients), -1)
+    if views == 1:
+        return rows.square().sum(dim=1)
+    parts = rows.unflatten(0, (-1, views))
+    sizes = norms_along(parts, 2).sum(dim=1)
+    hidden = ROUNDINGS * views * torch.finfo(parts.dtype).eps * sizes
+    return (norms(parts.sum(dim=1)) + hidden).square()
+
+
+def side_by_side(values: Tensor, views: int) -> Tensor:
+    """(batch * views, ..., L) to (batch, ..., views * L): the views of a record as positions."""
+    if views == 1:
+        return values
+    return values.unflatten(0, (-1, views)).movedim(1, -2).flatten(-2)
+
+
+def norms_along(values: Tensor, axis: int, out: Tensor | None = None) -> Tensor:
+    """||v|| along one axis, right to 1e-6 of itself at any length.
+
+    On a CPU torch adds the squares up in few float32 numbers: the norm of a million equal ones is
+    too small by 1e-3. Of pieces it is by 5e-7, a tenth of the time that float64 takes.
+    """
+    length, norm = values.shape[axis], torch.linalg.vector_norm
+    if length <= PIECE:
+        return norm(values, dim=axis, out=out)
+    piece = _equal_piece(length)
+    whole = length - length % piece
+    pieces = values if whole == length else values.narrow(axis, 0, whole)
+    found = norm(pieces.unflatten(axis, (-1, piece)), dim=axis + 1)
+    if whole < length:
+        rest = values.narrow(axis, whole, length - whole)
+        found = torch.cat([found, norm(rest, dim=axis, keepdim=True)], dim=axis)
+    return norms_along(found, axis, out)
+
+
+@cache
+def _equal_piece(length: int) -> int:
+    """Return the longest piece that a length is a multiple of, or `PIECE` if all are short."""
+    equal = max(each for each in range(1, PIECE + 1) if length % each == 0)
+    return equal if equal >= PIECE // 4 else PIECE
+
+
+def at_least_norms(values: Tensor) -> Tensor:
+    """||v_i|| or a little more, (batch,): one pass, for what roundings hide.
+
+    A sum of n squares errs by n roundings at most, and the norm by half of that.
+    """
+    axes, many = tuple(range(1, values.ndim)), values[0].numel()  # no `flatten`, which may copy
+    norms = torch.linalg.vector_norm(values, dim=axes)
+    return norms * (1.0 + many * torch.finfo(values.dtype).eps)
+
+
+def norms(values: Tensor) -> Tensor:
+    """||v_i||, (batch,), of whatever lies behind the first axis."""
+    return norms_along(values.flatten(1), 1)
+
+
+def row_squares(values: Tensor) -> Tensor:
+    """||v_i||^2, (batch,), too large by what squares of tiny numbers may lose to underflow."""
+    lost = 2 * values.shape[1] * torch.finfo(values.dtype).tiny
+    return norms_along(values, 1).square() + lost
+
+
+def weighted(d: Tensor, factors: Tensor) -> Tensor:
+    """Return rows times their factors."""
+    return d * factors.view(-1, *(1 for _ in d.shape[1:]))
+
+
+def zero_rows(values: Tensor, bad: Tensor) -> Tensor:
+    """Return the values with the marked rows set to 0."""
+    # A copy of the same layout: sums over another are rounded otherwise.
+    return values.clone().masked_fill_(bad.view(-1, *(1 for _ in values.shape[1:])), 0)
+
+
+def products(
+    weight: Tensor, biases: Sequence[Tensor | None], a: Tensor, d: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield a weight with d^T a, and biases with the sum of d.
+
+    Args:
+        weight: (outputs, inputs); like the biases, left out if it is not trained.
+        biases: (outputs,) each, or None.
+        a: (..., inputs).
+        d: (..., outputs).
+    """
+    rows = a.flatten(0, -2), d.flatten(0, -2)
+    if weight.requires_grad:
+        found = torch.zeros(weight.shape, dtype=torch.float64, device=d.device)
+        for own_a, own_d in _parts(*rows):
+            found.addmm_(own_d.T, own_a)
+        yield weight, found.to(d.dtype)
+    for bias in biases:
+        if bias is not None and bias.requires_grad:
+            yield bias, over(rows[1], 0)
+
+
+def of_filters(layer: nn.Conv2d, x: Tensor, d: Tensor) -> Tensor:
+    """Return the gradient of a convolution's filters, float64, like its weight.
+
+    Args:
+        layer: Of any stride, groups and dilation.
+        x: What it is given, padded: (batch, channels, height, width).
+        d: The gradient of its output, (batch, outputs, ...).
+    """
+    found = torch.zeros(layer.weight.shape, dtype=torch.float64, device=d.device)
+    unfolded = layer.weight[0].numel() * layer.groups * d[0, 0].numel()  # torch does, in float64
+    for own_x, own_d in _parts(x, d, more=unfolded):
+        found += conv2d_weight(
+            own_x, layer.weight.shape, own_d,
+            stride=layer.stride,  # pyright: ignore[reportArgumentType]
+            dilation=layer.dilation,  # pyright: ignore[reportArgumentType]
+            groups=layer.groups,
+        )  # fmt: skip
+    return found
+
+
+def over(values: Tensor, *axes: int) -> Tensor:
+    """Return a sum over some axes."""
+    return values.sum(dim=axes, dtype=torch.float64).to(values.dtype)
+
+
+def _parts(*values: Tensor, more: int = 0) -> Iterator[tuple[Tensor, ...]]:
+    """Yield some of their rows as float64, until all were there; each row takes more numbers."""
+    of_row = more + sum(each[:1].numel() for each in values)
+    rows = max(1, _limit(MAX_FLOAT64, values[0]) // max(1, of_row))
+    for part in zip(*(each.split(rows) for each in values), strict=True):
+        yield tuple(each.double() for each in part)
