@@ -1,6 +1,6 @@
-"""One step of a training: a batch's noisy sum of bounded gradients, and what it is drawn from.
+"""One step of a training: the noisy sum of a batch's clipped gradients.
 
-    sum = sum over the batch of bounded g_i + noise      then denoised, if the recipe says so
+    sum = sum over the batch of clipped g_i + noise      then denoised, if the recipe says so
 
 The sum is float64 when the noise is added to it (`record_sums`). The noise is scaled to R times the
 sensitivity, the most that one record moves the sum as computed (`runs.sums.SUM_ROUNDING`).
@@ -40,58 +40,57 @@ if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
 
-AHEAD, HELD = 4096, 2**27
-"""Records that go at once through what comes before a network's first trained layer, and bytes of
-what comes out of all records that are held in any case."""
-
-
+RECORDS_AHEAD = 4096
+"""Records that go at once through the modules before a network's first trained layer."""
+MAX_BYTES_AHEAD = 2**27
+"""Bytes of the results of these modules that are kept in any case."""
 EVEN = 32
-"""Rows of a product, of which there are a multiple: in such, a library has one rule for all."""
+"""Products have a multiple of this many rows: then a library rounds all rows alike."""
 
 _Part = tuple[Tensor, LossOf, Tensor]
 
 Chosen = tuple[Tensor, Tensor | None]
-"""A step's slots, int64, (rows,), and which rows are real and no padding, bool; None: all are."""
+"""Record indices of a step, int64, (rows,), and which rows are no padding, bool; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The records on the training's device: moved once, not batch by batch."""
+    """The records of a partition on the training's device, moved there once."""
 
     x: Tensor
     y: Tensor
     valid: Tensor
     shares: Tensor | None = None
-    """The classes' weights, if they are there already: see `class_shares`."""
+    """Class weights as `class_shares` returns them, if computed already."""
     rows: int = sys.maxsize
-    """Most rows that are worked on at once, for memory's sake."""
+    """Maximum number of rows that are processed at once, to bound memory."""
 
     @property
     def device(self) -> torch.device:
-        """Where they lie."""
+        """The device of the records."""
         return self.y.device
 
     @classmethod
     def on(cls, device: str, x: Tensor, y: Tensor, valid: Tensor) -> Slots:
-        """Return records on a device, each null one's class a number that a loss takes."""
+        """Move records to a device; the class of a null record becomes 0."""
         own = valid.to(device).contiguous()
         return cls(x=x.to(device), y=y.where(valid, 0).to(device).contiguous(), valid=own)
 
     def after(self, ahead: nn.Sequential) -> Slots | None:
-        """Return the same with their x as the modules leave it; None if that takes much memory."""
+        """Apply modules to x, once for all steps; None if the results take much memory."""
         if type(self.x) is not Tensor or not len(self.x):
             return None
         with torch.no_grad():
             first = self.x[:1]
             done = ahead(first)
-            if done.data_ptr() == first.data_ptr():  # another shape, and no copy
+            if done.data_ptr() == first.data_ptr():  # a view of another shape
                 return replace(self, x=ahead(self.x))
-            if done.nbytes * len(self.x) > HELD and 2 * done.nbytes > first.nbytes:
+            if done.nbytes * len(self.x) > MAX_BYTES_AHEAD and 2 * done.nbytes > first.nbytes:
                 return None
-            return replace(self, x=torch.cat([ahead(part) for part in self.x.split(AHEAD)]))
+            return replace(self, x=torch.cat([ahead(part) for part in self.x.split(RECORDS_AHEAD)]))
 
     def at(self, places: Tensor, real: Tensor | None = None) -> _Part:
-        """Return x, the loss and the mask of these slots; what is not real has no mask."""
+        """Get x, the loss and the mask of these records; the mask of padding is False."""
         mask = self.valid.index_select(0, places)
         mask = mask if real is None else mask & real
         loss = LossOf(self.y.index_select(0, places))
@@ -100,12 +99,12 @@ class Slots:
 
 @dataclass(slots=True)
 class State:
-    """What a training carries from step to step beside the weights: all of it post-processing.
+    """State of a training in addition to its weights: all of it post-processing.
 
     Args:
-        bounds: The bounds of an adaptive bounding, from released counts; empty for others.
-        noise_deviation: Of one coordinate of the last sum.
-        weights: The sum of the weights of a denoising, and how many there were.
+        bounds: Adaptive clipping norms, from released counts; empty for fixed ones.
+        noise_deviation: Standard deviation of the noise in one coordinate of the last sum.
+        weights: Sum of the weights of a denoising, and their number.
     """
 
     bounds: tuple[float, ...] = ()
@@ -114,7 +113,7 @@ class State:
 
     @classmethod
     def start(cls, network: nn.Module | PreparedNetwork, recipe: Recipe) -> State:
-        """Return the state before the first step."""
+        """Make the state before the first step."""
         layers = len(PreparedNetwork.of(network).rules)
         return cls(bounds=() if recipe.bounding is None else recipe.bounding.start(layers))
 
@@ -131,10 +130,10 @@ def batch_sum(
     buffers: SumBuffers | None = None,
     team: Team | None = None,
 ) -> list[Tensor]:
-    """Return one step's noisy sum of bounded gradients over a fresh batch; steps begin with 0.
+    """Compute one step's noisy sum of clipped gradients over a fresh batch; steps begin with 0.
 
-    The noise multiplier is sigma_t; None takes what the recipe has at this step. The state is read
-    and moved on; None starts afresh. The sum lies in the buffers, if one is given. Where a team has
+    The noise multiplier is sigma_t; None takes the recipe's at this step. The state is read and
+    updated; None starts a new one. The sum lies in the buffers, if one is given. Where a team has
     several threads, noise is drawn beside the gradients, or added by all of them.
     """
     prepared = PreparedNetwork.of(network)
@@ -154,7 +153,6 @@ def batch_sum(
         bounded_sum(prepared, slots, recipe, stream, chosen, step, state, buffers, part)
         buffers.write_back()
         return buffers.views
-    # Drawn while the gradients are computed.
     drawn = _begin_noise(buffers, recipe, streams["noise"], step, team)
     counts = bounded_sum(prepared, slots, recipe, stream, chosen, step, state, buffers, part)
     assert recipe.bounding is not None
@@ -176,29 +174,30 @@ def batch_sum(
 def _begin_noise(
     buffers: SumBuffers, recipe: Recipe, stream: Stream, step: int, team: Team | None
 ) -> Drawn:
-    """Begin to draw a step's noise, at scale 1."""
+    """Start to draw a step's noise, at scale 1, while the gradients are computed."""
     spare = team is not None and team.threads > 1
     count, device = sum(flat.numel() for flat in buffers.flats), buffers.flats[0].device
     if recipe.noise is None:
         return draw(count, device, stream, step, spare=spare)
-    from pasearch.training.encoded.laws import begin_noise  # which plain DP-SGD does without
+    from pasearch.training.encoded.laws import begin_noise  # not needed by plain DP-SGD
 
     return begin_noise(recipe.noise.unit, count, device, stream, step, spare=spare)
 
 
 def rows_of_a_part(recipe: Recipe, n: int, rows: int, threads: int = 1) -> int:
-    """Return how many records go through a network at once: the same number at every step.
+    """Choose how many records go through a network at once: the same number at every step.
 
-    A library rounds what becomes of a row otherwise where there are more rows, or fewer, by another
-    kernel. If a part had the batch's own size, a null record in it would change what others add. So
-    it would if the rows were no multiple of `EVEN`: those behind the last one go through another.
+    A library may round a row of a product differently where there are more or fewer rows, because
+    another kernel is used. If a part had the batch's own size, a null record in it would change
+    what others add. So it would if the rows were no multiple of `EVEN`: the rows after the last
+    multiple go through another kernel.
 
     Args:
-        recipe: How it is trained.
-        n: Slots of the partition, null ones included.
-        rows: As of `most_rows`.
-        threads: Each has as many of the rows, where there is memory for `EVEN` each. `EVEN` in all
-            are taken in any case.
+        recipe: How the network is trained.
+        n: Number of records of the partition, null records included.
+        rows: Maximum number of rows, as for `most_rows`.
+        threads: Threads that share the rows equally, where there is memory for `EVEN` rows each.
+            `EVEN` rows in all are taken in any case.
     """
     most = most_rows(recipe, rows)
     if not recipe.batches(n).sizes_vary:
@@ -211,9 +210,9 @@ def rows_of_a_part(recipe: Recipe, n: int, rows: int, threads: int = 1) -> int:
 
 
 def fewer_rows(recipe: Recipe, slots: Slots, threads: int, *, in_rounds: bool) -> int | None:
-    """Return half as many rows, for a step that had no memory; None where no part has fewer.
+    """Halve the rows for a step that ran out of memory; None where no part would be smaller.
 
-    Arguments as for `rows_of_a_part`; and whether steps are made in rounds, of other parts.
+    Arguments as for `rows_of_a_part`; `in_rounds` is whether steps are made in rounds.
     """
     n, expected = len(slots.y), recipe.expected_batch_size
     if in_rounds:
@@ -224,22 +223,22 @@ def fewer_rows(recipe: Recipe, slots: Slots, threads: int, *, in_rounds: bool) -
 
 
 def views_of(recipe: Recipe) -> int:
-    """Return how many views a record has: 1 without augmentation."""
+    """Count the views of a record: 1 without augmentation."""
     return 1 if recipe.augmentation is None else recipe.augmentation.views
 
 
 def most_rows(recipe: Recipe, rows: int) -> int:
-    """Return how many records may go through a network at once, for memory's sake.
+    """Limit the number of records that go through a network at once, to bound memory.
 
     Args:
-        recipe: How it is trained.
-        rows: How many may if each had one view.
+        recipe: How the network is trained.
+        rows: Maximum number of rows.
     """
     return max(1, min(recipe.chunk, rows) // views_of(recipe))
 
 
 def in_parts(places: Tensor, part: int, vary: bool) -> Chosen:
-    """Return slots, in whole parts of so many where the sizes of batches vary."""
+    """Pad record indices to whole parts of `part` rows where the sizes of batches vary."""
     return filled_up(places, part) if vary and len(places) % part else (places, None)
 
 
@@ -297,7 +296,7 @@ def bounded_sum(
 
 
 def class_shares(weights: tuple[float, ...] | None, device: torch.device) -> Tensor | None:
-    """Return each class's weight as a share of the largest, which bounded gradients keep."""
+    """Divide class weights by the largest, so that clipped gradients stay within their bound."""
     if weights is None:
         return None
     shares = [each / max(weights) for each in weights]
@@ -305,9 +304,9 @@ def class_shares(weights: tuple[float, ...] | None, device: torch.device) -> Ten
 
 
 def denoise(sums: Sequence[Tensor], denoising: Denoising, density: Density, state: State) -> None:
-    """Weigh the noisy sum by its distance from pure noise: post-processing.
+    """Multiply the noisy sum by a weight from its distance to pure noise: post-processing.
 
-    The weight stays on the device, which is not waited for.
+    The weight stays on the device, so nothing waits for it.
     """
     weight = denoising.weight(torch.cat([each.flatten() for each in sums]), density).double()
     if denoising.relative:
@@ -321,7 +320,7 @@ def denoise(sums: Sequence[Tensor], denoising: Denoising, density: Density, stat
 def _adapt(
     recipe: Recipe, state: State, sigma: float, counts: Tensor, stream: Stream, step: int
 ) -> float:
-    """Release the step's counts, move the bounds, and return the gradients' noise multiplier."""
+    """Release the step's counts, update the clipping norms; return the gradients' sigma."""
     adaptive = recipe.bounding
     assert adaptive is not None
     gradients, deviation = adaptive.noises(sigma, len(state.bounds))
@@ -338,9 +337,9 @@ def _rescale(
     sums: list[Tensor],
     bounds: tuple[float, ...],
 ) -> None:
-    """Multiply each layer's noisy sum by C_0 / C_t, so that one learning rate fits every bound.
+    """Multiply each layer's noisy sum by C_0 / C_t, so that one learning rate fits all norms.
 
-    Post-processing: the bounds are released.
+    Post-processing: the clipping norms are released.
     """
     layers = list(prepared.rules)
     factors = [first / now for first, now in zip(adaptive.start(len(layers)), bounds, strict=True)]
@@ -361,7 +360,7 @@ def _noise_before_clip(
     sigma: float,
     buffers: SumBuffers,
 ) -> None:
-    """Sum clipped noisy gradients in the buffers."""
+    """Write the sum of clipped noisy gradients to the buffers."""
     order, clip = recipe.noise_before_clip, recipe.bounding
     assert order is not None
     assert clip is not None, "noise on each record needs a clip after it"
@@ -379,9 +378,9 @@ def _noise_before_clip(
 def reseed_dropout(
     prepared: PreparedNetwork, stream: Stream | None, step: int, device: torch.device | None = None
 ) -> None:
-    """Let the masks of a step come from its own key; None: from a public one.
+    """Seed the dropout masks of a step from its own key; None: from a public one.
 
-    On a GPU with kernels of our own, a block of steps has one key, and masks its step's number.
+    With the GPU's own kernels a block of steps has one key, and masks depend on the step's number.
     """
     blocks = device is not None and gpu.kernels(device) is not None
     for place, reseed in enumerate(prepared.keyed):

@@ -1,6 +1,6 @@
-"""Training one network by a recipe, step by step, from keys of its own.
+"""Training of one network by a recipe, step by step, from its own keys.
 
-The same path trains privately and, on declared-public data, without noise and bound. All
+The same code trains privately and, on declared-public data, without noise and clipping. All
 randomness is keyed by purpose and step: no two trials and no two steps share any.
 
 Source: docs/rules.md, rules 7, 8, 11 and 14. Proof: docs/guarantees/dp-sgd.md.
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
 
-# Several threads pay from this size of a step on; below, they wait for each other longer than they
-# save (benchmarks/speed).
+# Several threads are faster from this size of a step; below it they wait for each other longer than
+# they save (benchmarks/speed).
 MIN_SHARED_OPERATIONS = 1.4e8  # of the step's largest matrix product, by PyTorch
 MIN_SHARED_LINEAR_OPERATIONS = 8e7  # the same, by the linear backend
 MIN_SHARED_NUMBERS = 2**20  # numbers of the batch's records
@@ -68,7 +68,7 @@ def train(
     """Train a network in place.
 
     Guarantee: with noise, the final weights cost `recipe.event(len(records.y))` on the partition,
-    beside what the validation queries have released.
+    in addition to what the validation queries have released.
 
     Args:
         network: Accepted by `per_example.validate`.
@@ -77,14 +77,14 @@ def train(
         streams: One stream each for "batch", "noise" and "dropout", used for nothing else.
         device: "cpu" or "cuda"; the network stays there.
         on_step: Called with the number of finished steps: after each, or on a GPU after each round.
-        looks: From a number of finished steps to whether `on_step` must be called after so many, as
-            it looks at the network; None: after each.
-        query: The validation query of screening (a loss), or of a schedule that is steered (an
-            accuracy); needed by these two alone.
+        looks: Whether `on_step` must be called after a number of finished steps because it
+            evaluates the network; None: after each.
+        query: Validation query of screening (a loss) or of a validation-driven schedule (an
+            accuracy); only these need it.
 
     Raises:
-        UsageError: A network whose records cannot be told apart; no noise on private data; no
-            learning rate.
+        UsageError: A network whose per-example gradients cannot be separated; no noise on private
+            data; no learning rate.
 
     Cost: charged by the caller before `records` was opened.
     """
@@ -109,13 +109,13 @@ def rounds_of(
     splits: bool = True,
     together: Together | None = None,
 ) -> Iterator[int]:
-    """Do what `train` does, a round whenever it is asked; in between, a GPU works on it.
+    """Train as `train` does, one round per iteration; a GPU works on it between iterations.
 
     Yields:
-        How many steps were finished when a round began.
+        Number of steps that were finished when a round began.
 
-    Args, raises and cost: like `train`; and `splits`, whether a step without the memory for it is
-    made again of fewer rows at once, or the error raised.
+    Args, raises and cost: as for `train`; and `splits`, whether a step that runs out of memory is
+    made again with fewer rows at once instead of raising the error.
     """
     training = Training(
         network, records, recipe, streams, device=device, query=query, splits=splits,
@@ -142,12 +142,12 @@ def rounds_of(
 
 
 class Training:
-    """A training under way: `train` in single steps, for what must see the network between them.
+    """A training in progress: `train` in single steps, with the network usable between them.
 
     Guarantee: after t steps the weights, and their average, cost t steps of `recipe.event(n)`.
 
-    Args, raises and cost: like `train`; `splits` as of `rounds_of`; and `in_rounds`, whether steps
-    are made as on a GPU (None: on a GPU).
+    Args, raises and cost: as for `train`; `splits` as for `rounds_of`; and `in_rounds`, whether
+    steps are made as on a GPU (None: on a GPU only).
     """
 
     def __init__(
@@ -181,11 +181,11 @@ class Training:
         self._optimizer = self._optimizing.of(self._weights, recipe.learning_rate)
         self._optimizer.share = 1.0 / recipe.expected_batch_size
         self._state = State.start(self._prepared, recipe)
-        made_up = _made_up(self._slots.x)
-        rows = rows_at_once(self._prepared, made_up, device)
+        synthetic = _synthetic_records(self._slots.x)
+        rows = rows_at_once(self._prepared, synthetic, device)
         shares = class_shares(recipe.class_weights, self._slots.device)
         self._slots = replace(self._slots, rows=rows, shares=shares)
-        self._splits, self._threads = splits, self._threads_of(made_up, device)
+        self._splits, self._threads = splits, self._threads_of(synthetic, device)
         self._team = Team(self._threads)
         self._average = _Average(self._weights, recipe)
         self._finished = 0
@@ -209,7 +209,7 @@ class Training:
             )  # fmt: skip
 
     def _gpu_code(self, device: str) -> GpuCode | None:
-        """Return the steps by a GPU's own kernels, if they are for this training."""
+        """Make the GPU code for this training, if it supports it."""
         optimizer, streams = self._optimizer, self._streams
         if not fits_gpu_code(self._prepared, self._slots, self._recipe, streams):
             return None
@@ -221,24 +221,24 @@ class Training:
             self._together,
         )  # fmt: skip
 
-    def _threads_of(self, made_up: Tensor, device: str) -> int:
-        """Return by how many threads a step is fastest: from public numbers alone."""
+    def _threads_of(self, synthetic: Tensor, device: str) -> int:
+        """Choose the number of threads of a step, from public numbers alone."""
         most, recipe = torch.get_num_threads(), self._recipe
         if device != "cpu":
             return most
         batch = recipe.expected_batch_size
-        product = self._prepared.product(made_up) * min(batch, recipe.chunk, self._slots.rows)
-        moved = batch * made_up[0].numel() >= MIN_SHARED_NUMBERS
+        product = self._prepared.product(synthetic) * min(batch, recipe.chunk, self._slots.rows)
+        moved = batch * synthetic[0].numel() >= MIN_SHARED_NUMBERS
         if accepts(self._prepared, self._slots, recipe):
             shared = moved or product >= MIN_SHARED_LINEAR_OPERATIONS
             return count_threads(recipe, most if shared else 1)
         return most if moved or product >= MIN_SHARED_OPERATIONS else 1
 
     def _do_ahead(self) -> None:
-        """Do to all records, once, what the network does to them before its first trained layer.
+        """Apply to all records, once, what the network does before its first trained layer.
 
-        Of what would take much memory, the last modules are left to every step; so are layers,
-        where the steps have fewer records together than there are.
+        If the result would take much memory, the last modules are left to each step. So are layers
+        with parameters, if the steps together have fewer records than the partition.
         """
         ahead, rest = split_fixed(self._prepared.network)
         few = self._recipe.steps * self._recipe.expected_batch_size < len(self._slots.y)
@@ -252,11 +252,11 @@ class Training:
                     return
 
     def step(self) -> bool:
-        """Draw a batch, take its noisy sum, and move the weights by it.
+        """Draw a batch, compute its noisy sum, and update the weights.
 
         Returns:
-            False if the step did not fit into what is left of a validation-driven schedule: then
-            nothing was read.
+            False if a validation-driven schedule has no budget left for the step: then nothing was
+            read.
         """
         sigma = self._recipe.noise_at(self._finished, len(self._slots.y))
         if self._pace is not None and sigma is not None:
@@ -264,7 +264,7 @@ class Training:
                 return False
         self._check_place()
         if self._linear is not None:
-            with threads(1):  # those of torch would wait, and take the processor from others
+            with threads(1):  # torch's threads would wait, and take the processor from others
                 self._linear.sum(self._finished, sigma, self._state)
                 self._move()
         else:
@@ -281,25 +281,25 @@ class Training:
 
     @property
     def round(self) -> int:
-        """Most steps of the next round; a processor makes one of them."""
+        """Maximum number of steps in the next round; on a CPU a round has one."""
         return ROUND if self._on_gpu is None else BLOCK - self._finished % BLOCK
 
     def steps(self, most: int) -> int:
-        """Make at most so many steps: one on a processor, a round of them on a GPU.
+        """Make at most `most` steps: one on a CPU, a round of them on a GPU.
 
         Returns:
-            How many were made; 0 as for `step`.
+            Number of steps made; 0 where `step` returns False.
         """
         self.begin(most)
         return self.end()
 
     def begin(self, most: int) -> None:
-        """Give a GPU at most so many steps, as a round or as more of it, and do not wait for it."""
+        """Start at most `most` steps on a GPU, as a new round or more of one, without waiting."""
         if self._rounds is None:
             return
         self._check_place()
         if self._on_gpu is not None and self._before is not None and self.round == BLOCK:
-            self.end()  # what a block was given must be there until its steps are looked at
+            self.end()  # the inputs of a block must exist until its steps are checked
         self._before = self._snapshot() if self._before is None else self._before
         if self._on_gpu is not None:
             self._begin_on_gpu(self._on_gpu, most)
@@ -318,7 +318,7 @@ class Training:
         self._finished += most
 
     def end(self) -> int:
-        """Wait for the round that was begun, and make it right; returns as `steps` does."""
+        """Wait for the round in progress, correct it where needed, and return as `steps` does."""
         if self._rounds is None:
             return int(self.step())
         if (before := self._before) is None:
@@ -335,12 +335,12 @@ class Training:
         return many
 
     def _end_on_gpu(self, code: GpuCode, before: _Snapshot, many: int) -> None:
-        """Make a round right: steps before the first that may be wrong again, and that with care.
+        """Correct a round: repeat the steps before the first doubtful one, and make that with care.
 
-        They are the same again, to the bit; so a round is looked at as often as it has such steps.
+        Repeated steps are identical to the bit. A round is checked once per doubtful step.
         """
         if self._together is not None and self._together.asked_for(code):
-            raise RuntimeError("Steps are looked at that were not given to the GPU yet.")
+            raise RuntimeError("Steps are checked that were not started on the GPU yet.")
         if (right := code.right(before.finished, many)) == many:
             self._before = None
             return
@@ -356,7 +356,7 @@ class Training:
         self._together = together
 
     def abandon(self) -> None:
-        """Take a round back that was begun and not ended: nobody has looked at its steps."""
+        """Undo a round that was started and not ended: nobody has used its steps."""
         if self._before is None:
             return
         try:
@@ -365,7 +365,7 @@ class Training:
                     self._together.drop(self._on_gpu)
                 self._on_gpu.wait()
             self._go_back(self._before)
-        except Exception:  # noqa: BLE001 - whatever a device says that has failed
+        except Exception:  # noqa: BLE001 - any error of a device that has failed
             with torch.no_grad():
                 for parameter in self._network.parameters():
                     parameter.data = torch.full_like(parameter, math.nan, device="cpu")
@@ -382,7 +382,7 @@ class Training:
     def _sum(self, of: Callable[[int, float | None, State], None], sigma: float | None) -> None:
         """Write a step's noisy sum to its buffers; without memory for it, of fewer rows at once.
 
-        A sum that was not finished is begun again from the same keys: it is one release.
+        A sum that was not finished is computed again from the same keys: it is one release.
         """
         while True:
             state = replace(self._state)
@@ -414,7 +414,7 @@ class Training:
         self._state, self._finished = before.state, before.finished
 
     def _move(self) -> None:
-        """Move the weights, and their average, by the sum."""
+        """Update the weights, and their average, from the sum."""
         if self._on_gpu is not None:
             self._on_gpu.move(self._finished)
             self._finished += 1
@@ -434,7 +434,7 @@ class Training:
     def finish(self) -> None:
         """Install the averaged weights, divide the logits by the temperature, detach the network.
 
-        Its parameters no longer lie in one buffer, which a file of the network would hold.
+        Its parameters leave the common buffer, which a saved network would contain.
         """
         self._average.install()
         for parameter in self._prepared.parameters:
@@ -444,7 +444,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """All that a step changes, as it was before a round."""
+    """Everything that a step changes, as it was before a round."""
 
     weights: list[Tensor]
     optimizer: list[dict[str, Any]]
@@ -456,7 +456,7 @@ class _Snapshot:
 def _check(
     network: nn.Module, records: Records, recipe: Recipe, query: ValidationQuery | None
 ) -> None:
-    """Refuse what cannot be trained privately, or has no price."""
+    """Refuse trainings that have no privacy guarantee."""
     if recipe.noise_multiplier is None and records.public is not True:
         raise UsageError(
             "Training without noise is for data declared public (`data_is_public=True`)."
@@ -479,9 +479,9 @@ def _check(
         )
     if (recipe.schedule.steered or recipe.screening is not None) and query is None:
         raise UsageError(
-            "this recipe asks how good the network is: give a validation query, of public "
-            "records or of charged releases. Without noise, what it tells of private records "
-            "would have no price."
+            "this recipe evaluates the network while it is trained: give a validation query, of "
+            "public records or of charged releases. Without noise, what it reveals about private "
+            "records would have no privacy cost."
         )
 
 
@@ -489,14 +489,13 @@ def _check(
 def _check_apart(prepared: PreparedNetwork, x: Tensor) -> None:
     """Refuse a network where one record changes another's output, as a mean over the batch does.
 
-    A network that mixes records only where others than the made-up ones lie gets past this, so it
-    is no proof.
+    This is no proof: a network may mix records only for values that the synthetic ones do not have.
     """
-    made_up = _made_up(x)
-    changed = made_up.clone()
+    synthetic = _synthetic_records(x)
+    changed = synthetic.clone()
     changed[1] = 0
     outputs = []
-    for records in (made_up, changed):
+    for records in (synthetic, changed):
         reseed_dropout(prepared, None, 0)
         outputs.append(prepared.network(records)[::2])
     if not torch.allclose(*outputs, rtol=1e-4, atol=1e-5):
@@ -506,19 +505,19 @@ def _check_apart(prepared: PreparedNetwork, x: Tensor) -> None:
         )
 
 
-def _made_up(x: Tensor) -> Tensor:
-    """Return three made-up records of the shape and kind of these; no real one is looked at."""
+def _synthetic_records(x: Tensor) -> Tensor:
+    """Make three synthetic records of the same shape and dtype; no real one is read."""
     steps = np.linspace(-1.0, 1.0, 3 * math.prod(x.shape[1:]), dtype=np.float32)
-    made_up = torch.from_numpy(steps).reshape(3, *x.shape[1:]).to(x.device)
-    return (made_up if x.is_floating_point() else made_up.abs() > 0.5).to(x.dtype)
+    synthetic = torch.from_numpy(steps).reshape(3, *x.shape[1:]).to(x.device)
+    return (synthetic if x.is_floating_point() else synthetic.abs() > 0.5).to(x.dtype)
 
 
 class _Average:
     """An exponential moving average of the weights: post-processing, so it costs nothing.
 
     decay_t = min(1 - 1 / horizon, (1 + t) / (10 + t)): short at first, so that the random start is
-    forgotten. A long one takes part of the weights every k = horizon / `LOOKS` steps, k times as
-    much (decay_t^k): between two of these, weights move by a thousandth of what it looks back on.
+    forgotten. A long average is updated every k = horizon / `LOOKS` steps with decay_t^k: between
+    two updates the weights move by a thousandth of its horizon.
     """
 
     LOOKS: ClassVar[int] = 1000
@@ -532,11 +531,11 @@ class _Average:
 
     @property
     def means(self) -> list[Tensor]:
-        """The averages, or nothing."""
+        """The averages; empty without averaging."""
         return self._means
 
     def shares(self, steps: Any) -> Any:
-        """Return how much of the weights goes into the average after some steps."""
+        """Compute the fraction of the weights that enters the average after some steps."""
         share = 1.0 - np.minimum(self._decay, (1 + steps) / (10 + steps)) ** self._every
         return np.where((steps + 1) % self._every == 0, share, 0.0)
 
@@ -546,7 +545,7 @@ class _Average:
                 mean.lerp_(weights, weight)
 
     def snapshot(self) -> list[Tensor]:
-        """Return a copy of the means."""
+        """Copy the means."""
         return [mean.clone() for mean in self._means]
 
     def restore(self, means: list[Tensor]) -> None:

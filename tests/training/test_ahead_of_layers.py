@@ -84,9 +84,9 @@ def test_what_would_take_much_memory_is_done_at_every_step(monkeypatch: pytest.M
     data = images()
     wide = nn.Sequential(nn.Unflatten(1, (1, 10)), nn.AvgPool2d(1))
     slots = one_step.Slots.on("cpu", data.x, data.y, data.valid)
-    monkeypatch.setattr(one_step, "HELD", data.x.nbytes)
+    monkeypatch.setattr(one_step, "MAX_BYTES_AHEAD", data.x.nbytes)
     assert slots.after(wide) is not None
-    monkeypatch.setattr(one_step, "HELD", data.x.nbytes - 1)
+    monkeypatch.setattr(one_step, "MAX_BYTES_AHEAD", data.x.nbytes - 1)
     assert slots.after(wide) is None
 
 
@@ -105,7 +105,7 @@ def test_what_is_frozen_before_the_first_trained_layer_is_done_once(
     held: int, monkeypatch: pytest.MonkeyPatch
 ):
     """Of what takes much memory the last modules are left to every step: pooled, or all of it."""
-    monkeypatch.setattr(one_step, "HELD", held)
+    monkeypatch.setattr(one_step, "MAX_BYTES_AHEAD", held)
     first, second = frozen(), frozen()
     made = []
     honest = trainer.Training._do_ahead

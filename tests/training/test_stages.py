@@ -347,7 +347,7 @@ class TestValidation:
 
     @pytest.mark.unit
     def test_accuracies_are_needed(self):
-        with pytest.raises(UsageError, match="asks how good the network is"):
+        with pytest.raises(UsageError, match="evaluates the network while it is trained"):
             train(network(), records(), recipe(schedule=self.SCHEDULE), streams())
 
 
