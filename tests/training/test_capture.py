@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 import torch
 from doubles import Hidden
+from extensions import extended
 from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
@@ -17,7 +19,7 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import Joined, KeyedDropout, Lstm, Rows, TemperedSigmoid
 from pasearch.training import trainer
 from pasearch.training.bounding.flat import Flat
-from pasearch.training.layer_rules import lstm_backward, lstm_forward
+from pasearch.training.layer_rules import ANY, RULES, lstm_backward, lstm_forward
 from pasearch.training.losses import LossOf, losses_of
 from pasearch.training.per_example import (
     PreparedNetwork,
@@ -261,3 +263,39 @@ def test_a_small_step_has_one_thread(
         Training(plain(), data, recipe, streams).step()
         assert torch.get_num_threads() == 2, "as it was"
     assert seen == [used]
+
+
+@pytest.fixture
+def scale():
+    with extended("scale_layer") as module:
+        yield module
+    RULES.pop(module.Scale)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("views", [1, 3])
+def test_a_rule_from_outside_gives_the_sums_of_the_general_rule(scale: ModuleType, views: int):
+    torch.manual_seed(5)
+    network = nn.Sequential(nn.Linear(4, 6), scale.Scale(6), nn.Tanh(), nn.Linear(6, 3)).double()
+    x, y = torch.randn(12, 4, dtype=torch.float64), torch.arange(12) % 3
+    mask = torch.ones(12 // views, dtype=torch.bool)
+    found = []
+    for rule in (RULES[scale.Scale], ANY):
+        RULES[scale.Scale] = rule
+        sums = clipped_sum_and_counts(
+            network, x, LossOf(y), Flat(clip_norm=0.1), mask, views=views
+        )[0]
+        found.append([each.clone() for each in sums])
+    assert all(torch.allclose(*pair, rtol=1e-10) for pair in zip(*found, strict=True))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("size", [1e-30, 1e-6, 1.0, 1e9])
+def test_a_record_alone_is_within_the_bound_by_a_rule_from_outside(scale: ModuleType, size: float):
+    network, mask = nn.Sequential(scale.Scale(4), nn.Linear(4, 3)), torch.ones(1, dtype=torch.bool)
+    x = size * torch.linspace(-1.0, 2.0, 4)[None]
+    sums = clipped_sum_and_counts(
+        network, x, LossOf(torch.zeros(1, dtype=torch.int64)), Flat(clip_norm=0.1), mask
+    )[0]
+    norm = sum(float(each.double().square().sum()) for each in sums) ** 0.5
+    assert norm <= 0.1

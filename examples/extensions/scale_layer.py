@@ -1,0 +1,71 @@
+"""A layer and its rule: features times trained factors, with norms and sums in closed form.
+
+Record i's gradient is g_i = a_i * d_i: no gradient has to be formed by autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from pasearch.training.layer_rules import (
+    NOWHERE,
+    RULES,
+    Captured,
+    LayerRule,
+    row_squares,
+    weighted,
+)
+
+
+class Scale(nn.Module):
+    """Multiply each feature by a trained factor.
+
+    Args:
+        features: Number of features.
+    """
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, features) to the same shape."""
+        return x * self.weight
+
+
+class ScaleRule(LayerRule):
+    """The rule of `Scale` for records of one view; of several views the general rule takes over."""
+
+    names = frozenset({"weight"})
+
+    def formed(self, layer: nn.Module, output: Tensor) -> int:
+        """Form no gradient that stays in memory."""
+        return 0
+
+    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+        """Compute ||a_i * d_i||^2."""
+        if views > 1:
+            return super().squared_norms(seen, views)
+        return row_squares(seen.input * seen.output_gradient)
+
+    def weighted_sum(
+        self,
+        seen: Captured,
+        factors: Tensor,
+        into: Mapping[int, Tensor] = NOWHERE,
+        *,
+        views: int = 1,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Compute the sum of c_i a_i * d_i over rows."""
+        if views > 1:
+            yield from super().weighted_sum(seen, factors, into, views=views)
+            return
+        layer = seen.layer
+        assert isinstance(layer, Scale)
+        yield layer.weight, (seen.input * weighted(seen.output_gradient, factors)).sum(dim=0)
+
+
+RULES[Scale] = ScaleRule()
