@@ -82,9 +82,9 @@ class Encoded(Bound):
         assert weights is None, "encoding takes gradients as they are"
         prepared = PreparedNetwork.of(network)
         codebook = self.codebook(sum(p.numel() for p in prepared.parameters))
-        buffers = SumBuffers(prepared.parameters) if buffers is None else buffers
+        given, buffers = buffers, SumBuffers(prepared.parameters) if buffers is None else buffers
         add_encoded_sum(prepared, x, loss, mask, codebook, buffers, self.exact)
-        if buffers is None:
+        if given is None:
             buffers.write_back()
         return buffers.views, torch.zeros(0)
 
