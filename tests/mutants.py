@@ -567,6 +567,36 @@ MUTANTS = (
         "data/test_lines.py",
     ),
     Mutant(
+        "blocks: a byte order mark before a line's first cell is dropped",
+        " & (body[starts] != 0xEF)",
+        "",
+        "data/test_blocks.py",
+    ),
+    Mutant(
+        "blocks: lines that are read alone come behind the others of their block",
+        "yield pa.concat_arrays([*self.columns[place : place + 1], cells]).take(order)",
+        "yield pa.concat_arrays([*self.columns[place : place + 1], cells])",
+        "data/test_blocks.py",
+    ),
+    Mutant(
+        "blocks: a carriage return within a line ends it",
+        "        is_ordinary[own[returns + 1 != ends[own]]] = False\n",
+        "",
+        "data/test_blocks.py",
+    ),
+    Mutant(
+        "blocks: a quotation mark that is not closed joins two lines",
+        "        is_ordinary[np.diff(before, append=len(quotes)) % 2 == 1] = False\n",
+        "",
+        "data/test_blocks.py",
+    ),
+    Mutant(
+        "text columns: a number of 18 digits gets a code",
+        '_integers(call_function("binary_length", [trimmed])) <= MAX_DIGITS',
+        '_integers(call_function("binary_length", [trimmed])) <= MAX_DIGITS + 1',
+        "data/test_text_columns.py",
+    ),
+    Mutant(
         "lines: one blank separates cells, not a run of them",
         "skipinitialspace=self.separator == BLANK",
         "skipinitialspace=False",

@@ -55,7 +55,7 @@ def _columns(data: str, names: list[str]) -> list[TextColumn]:
     except OSError as error:
         raise UsageError(f"{data} cannot be read: {error.strerror}.") from None
     rows = (_row(line, names) for line in lines)
-    return build_columns(rows, width=len(names), most_rows=len(lines))
+    return build_columns(rows, width=len(names))
 
 
 def _row(line: bytes, names: list[str]) -> list[str] | None:

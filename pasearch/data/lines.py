@@ -34,7 +34,7 @@ from typing import BinaryIO
 
 from pasearch.errors import UsageError
 
-BLOCK = 2**19
+BLOCK = 2**20
 """How many bytes are read at a time: few enough for a processor's cache."""
 
 WIDE, MOST_BLOCKS = 256, 32

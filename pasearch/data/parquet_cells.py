@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.data.byte_cells import BEFORE, Cells, block_of
-from pasearch.data.byte_columns import ByteColumn
 from pasearch.data.cells import Made, text_of
 from pasearch.data.numbers import decimals_of
-from pasearch.data.text_columns import Hash, TextColumn, Where
+from pasearch.data.text_columns import GrowingColumn, Hash, TextColumn, Where
 
 
 class GrowingColumns:
@@ -115,7 +113,7 @@ class _GrowingTexts:
     def __init__(self, kind: Any):
         import pyarrow.types as types
 
-        self._column = ByteColumn()
+        self._column = GrowingColumn()
         self._is_text = any(
             is_one(kind)
             for is_one in (
@@ -134,37 +132,29 @@ class _GrowingTexts:
             array = pa.array(texts, pa.large_binary())
         # Texts as bytes, for what is said to be UTF-8 may be none.
         array = array.cast(pa.large_binary())
-        self._column.add(_cells(array))
+        self._column.add(_readable(array))
 
     def finished(self) -> TextColumn:
         """Return the column."""
         return self._column.finished()
 
 
-def _cells(array: Any) -> Cells:
-    """Return an array of bytes as cells; what is absent or no UTF-8 is empty."""
-    _, offsets, content = array.buffers()
-    ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    data = b"" if content is None else content.to_pybytes()
-    starts, sizes = ends[:-1], np.diff(ends)
-    sizes = np.where(array.is_null().to_numpy(zero_copy_only=False), 0, sizes)
-    for at in _not_utf_8(data, starts, sizes).tolist():
-        sizes[at] = 0
-    return Cells(block_of(data), starts + len(BEFORE), sizes)
+def _readable(array: Any) -> Any:
+    """Return an array of bytes; what is absent or not UTF-8 becomes empty."""
+    import pyarrow as pa
 
-
-def _not_utf_8(data: bytes, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return which cells are not UTF-8."""
-    if data.isascii():
-        return np.empty(0, np.int64)
-    cells = zip(starts.tolist(), sizes.tolist(), strict=True)
-    wrong = [at for at, (start, size) in enumerate(cells) if not _is_utf_8(data, start, size)]
-    return np.array(wrong, np.int64)
-
-
-def _is_utf_8(data: bytes, start: int, size: int) -> bool:
+    array = array.fill_null(b"")
     try:
-        data[start : start + size].decode()
+        array.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        cells = [cell if _is_utf_8(cell) else b"" for cell in array.to_pylist()]
+        return pa.array(cells, pa.large_binary())
+    return array
+
+
+def _is_utf_8(cell: bytes) -> bool:
+    try:
+        cell.decode()
     except UnicodeDecodeError:
         return False
     return True

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pasearch.data import lines, text_columns
 from pasearch.data.blocks import read_columns, read_faults
 from pasearch.data.column import Column
-from pasearch.data.csv_file import LONGEST_FIELD, opened, read_table, row_faults
+from pasearch.data.csv_file import LONGEST_FIELD, NO_SEPARATOR, opened, read_table, row_faults
 from pasearch.data.lines import Fault, LineForm, blocks
 from pasearch.data.tables import TableSchema
 from pasearch.data.text_columns import Coded, Packed
@@ -131,8 +131,8 @@ class TestMessyFiles:
             pytest.skip("takes long in so small blocks")
         form = LineForm(quotes=quotes)
         monkeypatch.setattr(lines, "BLOCK", block)
-        monkeypatch.setattr(text_columns, "FEW", 3)
-        monkeypatch.setattr(text_columns, "MOST", 40)
+        monkeypatch.setattr(text_columns, "MAX_PLAIN_TEXTS", 3)
+        monkeypatch.setattr(text_columns, "MAX_TEXTS", 40)
         assert at_once(MESSY[name], form, 4) == by_itself(MESSY[name], form, 4)
 
     def test_are_encoded_alike(self, name: str, quotes: bool, tmp_path: Path):
@@ -165,8 +165,10 @@ class TestMessyFiles:
 PIECES = [
     b"\n", b"\n", b"\r\n", b"\r", b",", b",", b'"', b'"', b'""', b";", b"x", b"cook", b"12.5",
     b"-3", b"\0", b"\xff", b"\xc3", b"\xa9", b"\xc3\xa9", b" ", b"012345678", b"a" * 9, b"a" * 33,
-    b'1,"x', b'x",1', b'"a,b",c\n', b"1,2,3\n", b"4,5,6\n",
+    b"\xef\xbb\xbf", b"#", b'1,"x', b'x",1', b'"a,b",c\n', b"1,2,3\n", b"4,5,6\n",
 ]  # fmt: skip
+
+LINE_PIECES = [piece for piece in PIECES if b"\n" not in piece]
 
 
 @pytest.mark.property
@@ -175,11 +177,11 @@ PIECES = [
     content=st.one_of(
         st.binary(max_size=80), st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join)
     ),
-    separator=st.sampled_from(list(lines.SEPARATORS)),
+    separator=st.sampled_from([*lines.SEPARATORS, lines.BLANK, NO_SEPARATOR]),
     quotes=st.booleans(),
-    width=st.integers(2, 4),
+    width=st.integers(1, 4),
     block=st.sampled_from([1, 7, 50, lines.BLOCK]),
-    few=st.sampled_from([1, 3, text_columns.FEW]),
+    few=st.sampled_from([1, 3, text_columns.MAX_PLAIN_TEXTS]),
 )
 @example(b'a"b,c"d,e\n', ",", True, 2, 50, 3)
 @example(b'"a,b",c\nx",1\n1,2\n', ",", True, 2, 50, 3)
@@ -189,12 +191,31 @@ def test_any_bytes_are_read_alike(
     form = LineForm(quotes=quotes, separator=separator)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "BLOCK", block)
-        patch.setattr(text_columns, "FEW", few)
-        patch.setattr(text_columns, "MOST", 5 * few)
+        patch.setattr(text_columns, "MAX_PLAIN_TEXTS", few)
+        patch.setattr(text_columns, "MAX_TEXTS", 5 * few)
         assert at_once(content, form, width) == by_itself(content, form, width)
         faults = list(read_faults(form, blocks(io.BytesIO(content)), width))
     rows = by_itself(content, form, width)
     assert [fault is None for fault in faults] == [row is not None for row in rows]
+
+
+@pytest.mark.property
+@settings(max_examples=200, deadline=None)
+@given(
+    found=st.lists(st.lists(st.sampled_from(LINE_PIECES), max_size=8).map(b"".join), min_size=1),
+    other=st.lists(st.sampled_from(LINE_PIECES), max_size=8).map(b"".join),
+    data=st.data(),
+)
+def test_a_changed_line_changes_only_its_own_row(
+    found: list[bytes], other: bytes, data: st.DataObject
+):
+    at, form = data.draw(st.integers(0, len(found) - 1)), LineForm()
+    changed = [*found[:at], other, *found[at + 1 :]]
+    one, two = (
+        at_once(b"".join(line + b"\n" for line in each), form, 3) for each in (found, changed)
+    )
+    assert len(one) == len(two) == len(found)
+    assert [*one[:at], *one[at + 1 :]] == [*two[:at], *two[at + 1 :]]
 
 
 @pytest.mark.unit

@@ -112,7 +112,7 @@ class TestCells:
         )
     )
     def test_a_kept_column_is_read_as_objects_are(self, form: NumberForm, cells: list):
-        kept = build_columns(iter([[each] for each in cells]), width=1, most_rows=len(cells))[0]
+        kept = build_columns(iter([[each] for each in cells]), width=1)[0]
         reading = Reading(form=form)
         objects = np.empty(len(cells), object)
         objects[:] = cells

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import os
 import random
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -32,14 +33,18 @@ from pasearch.data.sources import load_dataset
 from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema, undeclared
 from pasearch.data.text_columns import (
-    FEW,
-    MOST,
-    ROWS,
+    MAX_CHARACTERS,
+    MAX_DIGITS,
+    MAX_PLAIN_TEXTS,
+    MAX_TEXTS,
+    SHIFT,
     Coded,
     Packed,
     TextColumn,
     TextTable,
+    arrow_cells,
     build_columns,
+    encode_decimals,
 )
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Receipt
@@ -57,7 +62,7 @@ CELLS = st.one_of(st.none(), DECIMALS, ODD, TEXTS, st.integers(-99, 99).map(str)
 
 def kept(*cells: Cell) -> TextColumn:
     """Return a column of these cells."""
-    return build_columns(iter([[cell] for cell in cells]), width=1, most_rows=len(cells))[0]  # type: ignore[list-item]
+    return build_columns(iter([[cell] for cell in cells]), width=1)[0]  # type: ignore[list-item]
 
 
 def plain(cells: Sequence[Cell]) -> np.ndarray:
@@ -76,14 +81,14 @@ def way(column: TextColumn) -> str:
 def small(few: int = 3, most: int = 8, rows: int = 5) -> Iterator[None]:
     """Let a column change early how it is kept."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"FEW": few, "MOST": most, "ROWS": rows}.items():
+        for name, value in {"MAX_PLAIN_TEXTS": few, "MAX_TEXTS": most, "ROWS": rows}.items():
             patch.setattr(module, name, value)
         yield
 
 
 FEW_TEXTS = [None, "a", " a", "7", "7.0", "?"] * 20
-NUMBERS = [f"{i}.{i % 100:02}" for i in range(FEW + 50)] + ["", None, "-3", "abc", "1e3"] * 9
-MANY_TEXTS = [f"text {i} é" for i in range(MOST + 9)] + ["5", "", None, "-3.50", "1e3"]
+NUMBERS = [f"{i}.{i % 100:02}" for i in range(306)] + ["", None, "-3", "abc", "1e3"] * 9
+MANY_TEXTS = [f"text {i} é" for i in range(MAX_TEXTS + 9)] + ["5", "", None, "-3.50", "1e3"]
 KEPT = {"few texts": FEW_TEXTS, "numbers": NUMBERS, "many texts": MANY_TEXTS}
 
 
@@ -155,14 +160,14 @@ class TestColumn:
         assert as_numbers(column).tolist() == [float(cell) for cell in cells]
 
     @pytest.mark.unit
-    def test_a_number_costs_its_bytes_and_no_text(self):
-        column = kept(*(f"{i / 100:.2f}" for i in range(10 * ROWS)))
+    def test_a_number_costs_its_bytes_once_the_dictionary_is_full(self):
+        column = kept(*(f"{i / 100:.2f}" for i in range(5120)))
         assert isinstance(column, Coded)
-        assert (column.codes.nbytes, len(column.texts)) == (4 * 10 * ROWS, 0)
+        assert (column.codes.nbytes, len(column.texts)) == (4 * 5120, MAX_PLAIN_TEXTS)
 
     @pytest.mark.unit
     def test_more_characters_than_32_bits_count_are_kept(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(module, "ENDS", np.uint8)
+        monkeypatch.setattr(module, "END_TYPE", np.uint8)
         with small():
             cells = [f"{i:040} é" for i in range(60)]
             column = kept(*cells)
@@ -176,6 +181,79 @@ class TestColumn:
         table = TextTable(cells=(kept(*cells),))
         assert repr(table) == f"TextTable({len(cells)} rows, 1 columns)"
         assert repr(table.cells[0]).endswith(f"({len(cells)} cells)")
+
+
+DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
+EDGES = [
+    "", "-", ".", "0", "-0", "-0.0", "0.0", "00", "01", "1.", "-.5", ".5", "1.2.3", "--1", "1-",
+    "+1", "12345678", "123456789", "1234567.8", "12345678.9", "12345678.12345678",
+    "1234567812345678",
+    "9" * 17, "9" * 18, "9" * 24, "9" * 25, "0." + "0" * 22, "0." + "0" * 23, "0." + "9" * 22,
+    "0." + "0" * 15 + "123", "1." + "0" * 16, "1." + "0" * 17, "-1234567890123456.7",
+    "1234567.12345678901", "1e5", "1 ", "-0." + "0" * 20, "-0." + "0" * 19 + "1", "-01", "1-2",
+    "1\0", "\0", "/5", ":5", "5:", "1,5", "nan", "é", "٣", None,
+]  # fmt: skip
+
+
+def code_of(text: Cell) -> int | None:
+    """The code of a decimal number, by its definition."""
+    if text is None or len(text) > MAX_CHARACTERS or DECIMAL.fullmatch(text) is None:
+        return None
+    decimals = len(text.partition(".")[2])
+    whole = int(text.replace(".", ""))
+    if len(str(abs(whole))) > MAX_DIGITS or (text.startswith("-") and not whole):
+        return None
+    return (whole << SHIFT) + decimals + (MAX_TEXTS if whole >= 0 else 0)
+
+
+@pytest.mark.oracle
+class TestDecimalCodes:
+    def same(self, texts: list[Cell]) -> None:
+        for part in (slice(None), slice(1, None)):  # Arrow's slices have an offset
+            codes, right = encode_decimals(arrow_cells(texts)[part])
+            found = [c if is_one else None for c, is_one in zip(codes.tolist(), right, strict=True)]
+            assert found == list(map(code_of, texts[part]))
+
+    @pytest.mark.parametrize("text", EDGES, ids=repr)
+    def test_of_one_number(self, text: Cell):
+        self.same(["7", text])
+
+    def test_of_all_together(self):
+        self.same(EDGES)
+
+    @given(
+        st.lists(
+            st.one_of(
+                st.from_regex(r"-?[0-9]{0,19}(\.[0-9]{0,20})?", fullmatch=True),
+                st.text("0123456789.-", max_size=26),
+                st.text(st.characters(codec="utf-8"), max_size=5),
+                st.floats().map(repr),
+                st.sampled_from(EDGES),
+            ),
+            min_size=2,
+            max_size=20,
+        )
+    )
+    def test_of_any_texts(self, texts: list[Cell]):
+        self.same(texts)
+
+    def test_of_many_numbers(self):
+        draw = random.Random(0)
+        texts: list[Cell] = []
+        for _ in range(20_000):
+            scale = 10.0 ** draw.randrange(-6, 17)
+            texts += [repr(draw.uniform(-9, 9) * scale), str(draw.randrange(-(10**18), 10**18))]
+            texts.append(f"{draw.uniform(-1e6, 1e6):.{draw.randrange(18)}f}")
+        self.same(texts)
+        assert sum(code_of(text) is not None for text in texts) > 30_000
+
+
+STORED = {
+    "few texts": "9023dd7c187cf4fc",
+    "numbers": "a6276c523fc08f20",
+    "many texts": "61747a749aeadaa2",
+}
+"""The first 16 digits of the fingerprints of columns."""
 
 
 def mark(column: TextColumn) -> str:
@@ -195,6 +273,12 @@ class TestFingerprint:
         with small(most=most):
             assert mark(kept(*cells)) == mark(kept(*cells))
             assert mark(kept(*cells)) != mark(kept(*other))
+
+    @pytest.mark.unit
+    @pytest.mark.parametrize("rest", KEPT)
+    def test_stays_what_runs_have_stored(self, rest: str):
+        """A resumed run compares the fingerprint of its data."""
+        assert mark(kept(*KEPT[rest]))[:16] == STORED[rest]
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -383,10 +467,10 @@ class TestTable:
 
     @pytest.mark.property
     def test_takes_a_tenth_of_what_objects_take_beside_a_block(self, tmp_path: Path):
-        draw, width = random.Random(0), 12
+        draw, rows, width = random.Random(0), 65536, 12
         path = tmp_path / "x.csv"
         with path.open("w", encoding="utf-8") as file:
-            for i in range(128 * ROWS + 1):
+            for i in range(rows + 1):
                 cells = [f"{draw.uniform(0, 999):.2f}", f"value {draw.randrange(9)}"] * (width // 2)
                 file.write(",".join(cells if i else map(str, range(width))) + "\n")
         tracemalloc.start()
@@ -395,9 +479,9 @@ class TestTable:
             held, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        table = 128 * ROWS * width
+        table = rows * width
         assert isinstance(labels, Coded)
         # Five bytes for two cells, beside a block of bytes and its cells while they are read.
         assert held < 3 * table
-        assert peak < 3 * table + 14 * BLOCK
-        assert len(features) == 128 * ROWS
+        assert peak < 3 * table + 7 * BLOCK
+        assert len(features) == rows
