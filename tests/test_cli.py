@@ -416,7 +416,8 @@ def test_a_ctrl_c_that_is_swallowed_is_asked_for_again(monkeypatch: pytest.Monke
             time.sleep(1)
         time.sleep(5)
 
-    monkeypatch.setattr(interrupts, "ONCE_MORE", 0.05)
+    honest = signal.setitimer
+    monkeypatch.setattr(signal, "setitimer", lambda which, wait: honest(which, wait / 20))
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGALRM)]
     with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
         swallowed()

@@ -27,7 +27,7 @@ SEARCH = ROOT / "docs/search.md"
 COMMANDS = (
     [], ["arch"], ["train"], ["recipes"], ["plan", "arch"], ["check"], ["account", "price"],
     ["account", "schedule"], ["account", "noise"], ["verify"], ["features"], ["plan", "features"],
-    ["key"], ["sign"], ["crossover"], ["advise"], ["compare"],
+    ["key"], ["sign"], ["ledger"], ["crossover"], ["advise"], ["compare"],
 )  # fmt: skip
 SOURCES = sorted((ROOT / "pasearch").rglob("*.py"))
 

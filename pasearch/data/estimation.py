@@ -11,7 +11,7 @@ price, noise multiplier sigma and a leak delta, whatever it turns out to be:
 An estimate is a release: every later step, on any partition, may use it. It is made from the slots
 of scores or of the test, which have epsilon to spare. A class list is made from the training slots,
 because without it no model can be trained: they are most of the records, so that a rare class is
-found at a small part of their epsilon (`planning.solve`).
+found at a small part of their epsilon (`planning.Solver`).
 
 Source: docs/rules.md, rule 13. Proof: docs/guarantees/estimated-schema.md.
 """

@@ -182,7 +182,10 @@ def useless(document: Values, schema: AnySchema) -> list[str]:
         found.append("That error is smaller than its own standard error: it may be much larger.")
     target = document["dataset"]["schema"].get("target")
     declared = ((document.get("plan") or {}).get("declared") or {}).get("target") or {}
-    is_declared = declared.get("low") is not None or declared.get("categories") is not None
+    # The declared target of a table is an object; that of arrays is a list of bounds.
+    is_declared = not isinstance(declared, dict) or any(
+        declared.get(name) is not None for name in ("low", "categories")
+    )
     estimated = isinstance(target, dict) and document["estimated_privately"] and not is_declared
     if "scale" in score and estimated:
         low, high = target["low"], target["high"]

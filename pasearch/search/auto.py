@@ -61,7 +61,7 @@ class Option:
 
     Args:
         name: Of the strategy.
-        settings: As `search.strategies.strategy` takes them.
+        settings: As `search.strategy.make_strategy` takes them.
     """
 
     name: str

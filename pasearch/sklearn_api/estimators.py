@@ -277,7 +277,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
             `ledger`, `ledger_budget`, `force` and `random_state`.
         classes: The declared labels, two or more. None: those of the schema's target; without one
             estimated privately. Labels of dtype object then come back as texts.
-        candidates: See `search.strategies.strategy`.
+        candidates: See `search.strategy.make_strategy`.
         search_share: Share of the training records set aside for the search.
         steps: Number of steps, instead of the default for n.
         batch: Expected batch size, instead.

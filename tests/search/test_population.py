@@ -579,7 +579,7 @@ def test_on_several_gpus_trainings_give_what_they_give_one_by_one(
         network, rounds = HONEST(*given, **more)
 
         def watched() -> Iterator[int]:
-            if short and more["together"] is not None and made.on == 1:
+            if short and more.get("together") is not None and made.on == 1:
                 raise torch.OutOfMemoryError("no room")
             for finished in rounds:
                 on.add(made.on)

@@ -445,7 +445,7 @@ def test_steps_are_not_looked_at_before_they_were_given():
     training = begun(recipe(steps=2 * BLOCK), linear(), records(), together=together)
     training._finished = BLOCK - 1
     training.begin(1)
-    with pytest.raises(RuntimeError, match="not given to the GPU yet"):
+    with pytest.raises(RuntimeError, match="not started on the GPU yet"):
         training.begin(1)
     together.go()
     assert training.end() == 1
