@@ -176,7 +176,7 @@ MUTANTS = (
     ),
     Mutant(
         "joined layers: the gradient of the input that goes on is left out",
-        "d = inner.add_(d[:, :width])",
+        "d = inner + d[:, :width]",
         "d = inner",
         "training/test_capture.py",
     ),

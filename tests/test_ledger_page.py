@@ -150,3 +150,19 @@ def test_a_result_that_was_changed_is_not_added(tmp_path: Path, monkeypatch: pyt
     done = CliRunner().invoke(app, ["ledger", "a", "--add", "one", "--ledger-budget", "3", "1e-4"])
     assert "does not verify" in str(done.exception)
     assert not Path("a").exists()
+
+
+@pytest.mark.contract
+def test_a_run_that_takes_the_name_of_a_cheaper_one_is_not_counted_as_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    task = ["arch", "digits", "--strategy", "fixed", "--steps", "5"]
+    total = ["--ledger", "a", "--ledger-budget", "3", "1e-4"]
+    assert CliRunner().invoke(app, [*task, "--eps", ".5", "--out", "one", *total]).exit_code == 0
+    assert CliRunner().invoke(app, [*task, "--eps", "2", "--out", "two"]).exit_code == 0
+    name = (tmp_path / "one" / "private" / "reserved").read_text()
+    (tmp_path / "two" / "private" / "reserved").write_text(name)
+    done = CliRunner().invoke(app, ["ledger", "a", "--add", "two", "--same-data"])
+    assert isinstance(done.exception, BudgetError)
+    assert "it is another run" in str(done.exception)

@@ -109,9 +109,10 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
 
     Cost: the run's whole privacy cost, to the ledger. No record is read.
     """
+    from pasearch.accounting.accountants import price
     from pasearch.results import digest, events_of, read_document
     from pasearch.runs.folder import RunFolder
-    from pasearch.runs.shared_ledger import SharedLedger
+    from pasearch.runs.shared_ledger import SharedLedger, worst
     from pasearch.verification.verify import verify
 
     folder = RunFolder.open(run.parent if run.name == "release" else run, finished=True)
@@ -127,8 +128,16 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
     events, n = events_of(document), document["dataset"]["n"]
     total = None if total is None else total.resolve(n, "The delta of `ledger_budget=`")
     if path.exists():
-        known = [each for each, _, _ in SharedLedger.open(path, total).runs()]
+        ledger = SharedLedger.open(path, total)
+        known = {each: cost for each, _, cost in ledger.runs()}
         if name in known:
+            own = price(worst(events), known[name].delta)
+            if own.epsilon > known[name].epsilon * (1.0 + 1e-6):
+                raise BudgetError(
+                    f"{shown(path)} holds a run of this name at epsilon {known[name].epsilon:.4g}, "
+                    f"and {shown(run)} cost {own.epsilon:.4g}: it is another run. Its file "
+                    "private/reserved was changed or copied from elsewhere."
+                )
             return False
         if known and not same_data:
             raise UsageError(

@@ -144,7 +144,7 @@ class PreparedNetwork:
                 inner = self._backward(call.inner, d[:, width:].contiguous(), found)
                 if inner is None:
                     return None
-                d = inner.add_(d[:, :width])
+                d = inner + d[:, :width]  # a new tensor: a captured layer may hold `inner`
                 continue
             if call.module in self.rules:
                 seen = found[call.module] = Captured(call.module, call.input, d)
@@ -234,7 +234,7 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
 def _forward(chain: list[_Link], x: Tensor, tape: list[_Call]) -> Tensor:
     """Compute the output of a chain, and record its calls."""
     for link in chain:
-        inner, saved = None, None
+        inner, saved, before = None, None, x._version
         if link.inner is not None:
             inner = []
             output = torch.cat((x, _forward(link.inner, x, inner)), dim=1)
@@ -243,7 +243,7 @@ def _forward(chain: list[_Link], x: Tensor, tape: list[_Call]) -> Tensor:
             if not isinstance(output, Tensor):
                 raise _no_tensor(link.module)
             output = output.detach()
-        versions = x._version, output._version
+        versions = before, output._version
         tape.append(_Call(link.module, link.rule, x, output, versions, saved, inner))
         x = output
     return x

@@ -77,6 +77,27 @@ NETWORKS = {
 }  # fmt: skip
 
 
+class Add(nn.Module):
+    """A layer whose backward pass returns the gradient that it is given."""
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1.0, 1.0, features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight
+
+
+NETWORKS |= {
+    "joined with a layer that passes its gradient on": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(12, 3), Joined(Add(3)), nn.Linear(6, 3)
+    ),
+    "joined with nothing": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(12, 3), Joined(nn.Identity()), Add(6), nn.Linear(6, 3)
+    ),
+}
+
+
 def made(name: str) -> tuple[nn.Module, Tensor, LossOf]:
     torch.manual_seed(1)
     x, y = torch.randn(6, 1, 3, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 2, 1, 0])
@@ -111,6 +132,39 @@ def test_which_networks_are_chains():
     hooked = plain()
     hooked[2].register_forward_hook(lambda *given: 2 * given[2])
     assert PreparedNetwork(hooked)._chain is None
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_record_alone_has_the_gradient_that_it_has_among_others(name: str):
+    """Views of one tensor must not be overwritten, whatever the size of the batch."""
+    network, x, loss = made(name)
+    mask = torch.ones(1, dtype=torch.bool)
+    alone = [torch.zeros_like(p) for p in trainable_parameters(network)]
+    for row in range(len(x)):
+        own = LossOf(loss.y[row : row + 1])
+        found = clipped_sum_and_counts(network, x[row : row + 1], own, Flat(clip_norm=0.3), mask)
+        alone = [a + b for a, b in zip(alone, found[0], strict=True)]
+    everyone = torch.ones(len(x), dtype=torch.bool)
+    found = clipped_sum_and_counts(network, x, loss, Flat(clip_norm=0.3), everyone)[0]
+    for one, two in zip(alone, found, strict=True):
+        assert torch.allclose(one, two, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.contract
+def test_a_layer_that_overwrites_its_input_is_refused():
+    class Grow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.mul_(2.0) * self.weight
+
+    network = nn.Sequential(nn.Linear(12, 3), Grow(), nn.Linear(3, 3)).double()
+    _, x, loss = made("plain")
+    with pytest.raises((UsageError, RuntimeError)):
+        sums_of(network, x.flatten(1), loss)
 
 
 @pytest.mark.unit
