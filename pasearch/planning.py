@@ -474,26 +474,27 @@ GAUSSIAN = Knob(
     event=lambda inverse: Gaussian(1.0 / inverse),
     noise=lambda inverse: 1.0 / inverse,
 )
-"""A Gaussian release, told its noise multiplier."""
+"""A Gaussian release; its value is 1 / noise multiplier."""
 
 PURE = Knob(bounds=SCORE_RANGE, event=Pure)
-"""A release by an epsilon-DP mechanism, told epsilon."""
+"""A release by an epsilon-DP mechanism; its value is epsilon."""
 
 SCORE = Knob(bounds=SCORE_RANGE, event=lambda epsilon: Geometric(epsilon=epsilon))
-"""A noisy count of right answers, told its epsilon."""
+"""A noisy count of correct predictions; its value is epsilon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialledLine:
-    """A line of a plan before its noise is solved.
+    """A line of a plan before its noise is calibrated.
 
     Args:
-        name: Of the line, by which its noise is asked for.
-        knob: How its noise is found.
-        share: Of the epsilon that the choice has.
-        times: How often it is released.
-        composed: What is charged for all that one release lets be read; itself, if left out.
-        partition: What is read; None is what the choice reads.
+        name: Name of the line, by which its noise is looked up.
+        knob: Noise parameter of the line.
+        share: Fraction of the epsilon of the selection.
+        times: Number of releases.
+        composed: Event charged for one release and all that is read because of it; None: the
+            release alone.
+        partition: Partition that is read; None: the one that the selection reads.
     """
 
     name: str
@@ -504,7 +505,7 @@ class DialledLine:
     partition: str | None = None
 
     def make_lines(self, value: float) -> list[Line]:
-        """Return the line of a value of the noise parameter."""
+        """Make the line for a value of the noise parameter."""
         assert self.partition is not None
         event = self.knob.event(value)
         charged = event if self.composed is None else self.composed(event)

@@ -780,7 +780,7 @@ MUTANTS = (
     ),
     Mutant(
         "cancelling: views are added up in float32",
-        "            wide = torch.float64 if views > 1 else factors.dtype\n",
+        "            wide = torch.float64 if seen.views > 1 else factors.dtype\n",
         "            wide = factors.dtype\n",
         "training/test_cancelling.py",
     ),

@@ -153,14 +153,15 @@ def test_a_result_that_was_changed_is_not_added(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.contract
-def test_a_run_that_takes_the_name_of_a_cheaper_one_is_not_counted_as_added(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("first", "second"), [(".5", "2"), ("2", ".5")])
+def test_a_run_that_takes_the_name_of_another_one_is_not_counted_as_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str
 ):
     monkeypatch.chdir(tmp_path)
     task = ["arch", "digits", "--strategy", "fixed", "--steps", "5"]
     total = ["--ledger", "a", "--ledger-budget", "3", "1e-4"]
-    assert CliRunner().invoke(app, [*task, "--eps", ".5", "--out", "one", *total]).exit_code == 0
-    assert CliRunner().invoke(app, [*task, "--eps", "2", "--out", "two"]).exit_code == 0
+    assert CliRunner().invoke(app, [*task, "--eps", first, "--out", "one", *total]).exit_code == 0
+    assert CliRunner().invoke(app, [*task, "--eps", second, "--out", "two"]).exit_code == 0
     name = (tmp_path / "one" / "private" / "reserved").read_text()
     (tmp_path / "two" / "private" / "reserved").write_text(name)
     done = CliRunner().invoke(app, ["ledger", "a", "--add", "two", "--same-data"])

@@ -5,16 +5,16 @@ Record i's gradient is g_i = a_i * d_i: no gradient has to be formed by autograd
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 import torch
 from torch import Tensor, nn
 
 from pasearch.training.layer_rules import (
     NOWHERE,
     RULES,
+    Buffers,
     Captured,
     LayerRule,
+    Sums,
     row_squares,
     weighted,
 )
@@ -45,23 +45,16 @@ class ScaleRule(LayerRule):
         """Form no gradient that stays in memory."""
         return 0
 
-    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+    def squared_norms(self, seen: Captured) -> Tensor:
         """Compute ||a_i * d_i||^2."""
-        if views > 1:
-            return super().squared_norms(seen, views)
+        if seen.views > 1:
+            return super().squared_norms(seen)
         return row_squares(seen.input * seen.output_gradient)
 
-    def weighted_sum(
-        self,
-        seen: Captured,
-        factors: Tensor,
-        into: Mapping[int, Tensor] = NOWHERE,
-        *,
-        views: int = 1,
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NOWHERE) -> Sums:
         """Compute the sum of c_i a_i * d_i over rows."""
-        if views > 1:
-            yield from super().weighted_sum(seen, factors, into, views=views)
+        if seen.views > 1:
+            yield from super().weighted_sum(seen, factors, into)
             return
         layer = seen.layer
         assert isinstance(layer, Scale)

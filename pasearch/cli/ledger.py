@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -132,7 +133,8 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
         known = {each: cost for each, _, cost in ledger.runs()}
         if name in known:
             own = price(worst(events), known[name].delta)
-            if own.epsilon > known[name].epsilon * (1.0 + 1e-6):
+            # The same events may be grouped in another way, which rounds their cost differently.
+            if not math.isclose(own.epsilon, known[name].epsilon, rel_tol=1e-6):
                 raise BudgetError(
                     f"{shown(path)} holds a run of this name at epsilon {known[name].epsilon:.4g}, "
                     f"and {shown(run)} cost {own.epsilon:.4g}: it is another run. Its file "

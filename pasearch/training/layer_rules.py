@@ -64,7 +64,9 @@ FORMED = "formed"
 """Key of `Captured.kept` for per-example gradients that the norms have formed."""
 
 Kept = dict[str, tuple[Tensor, ...]]
-NOWHERE: Mapping[int, Tensor] = MappingProxyType({})
+Buffers = Mapping[int, Tensor]
+Sums = Iterator[tuple[Tensor, Tensor]]
+NOWHERE: Buffers = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Captured:
         layer: The module that owns the parameters.
         input: a, (batch, ...).
         output_gradient: d, (batch, ...), gradient of the summed loss.
+        views: Number of rows per record, side by side in the batch.
         kept: What a rule computed from these for the norms and needs again for the sums, by
             name: tensors of (batch, ...).
     """
@@ -82,12 +85,13 @@ class Captured:
     layer: nn.Module
     input: Tensor
     output_gradient: Tensor
+    views: int = 1
     kept: Kept = field(default_factory=dict, init=False, repr=False)
 
     def split(self, rows: int) -> list[Captured]:
-        """Split the batch into blocks of so many rows; the last one may have fewer."""
+        """Split the batch into blocks of `rows` rows; the last one may have fewer."""
         blocks = [
-            Captured(self.layer, a, d)
+            Captured(self.layer, a, d, self.views)
             for a, d in zip(self.input.split(rows), self.output_gradient.split(rows), strict=True)
         ]
         for name, values in self.kept.items():
@@ -115,6 +119,11 @@ def layer_error(layer: nn.Module, fault: str, remedy: str) -> UsageError:
     )
 
 
+def overwritten_error(layer: nn.Module) -> UsageError:
+    """Make the error for a layer that overwrites a tensor which its gradient depends on."""
+    return layer_error(layer, "saw a tensor that was then overwritten", "work out of place")
+
+
 class LayerRule:
     """The general rule of a module: by autograd, with formed per-example gradients.
 
@@ -130,7 +139,12 @@ class LayerRule:
             given = x.detach()
             if x.is_floating_point():
                 given.requires_grad_()
-            output = module(given.view_as(given))
+            try:
+                output = module(given.view_as(given))
+            except RuntimeError as error:
+                if "in-place operation" not in str(error):
+                    raise
+                raise overwritten_error(module) from error
         return output, (given, output)
 
     def backward(self, module: nn.Module, d: Tensor, saved: Any) -> Tensor:
@@ -161,23 +175,17 @@ class LayerRule:
         """Count the numbers of each record's gradient that are in memory at once."""
         return sum(p.numel() for p in layer.parameters(recurse=False) if p.requires_grad)
 
-    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
-        """Compute ||g_i||^2 of the layer's trainable parameters together, (batch / views,).
+    def squared_norms(self, seen: Captured) -> Tensor:
+        """Compute ||g_i||^2 of the layer's trainable parameters together, (records,).
 
-        With several views, g_i is the sum of the gradients of its rows: they count as positions.
+        If a record has several rows (views), g_i is the sum of their gradients: they count as
+        positions.
         Formed gradients are kept: a second pass over other rows may round, or draw, differently.
         """
         formed = seen.kept[FORMED] = tuple(self.gradients(seen).values())
-        return torch.stack([squares_of(gradient, views) for gradient in formed]).sum(0)
+        return torch.stack([squares_of(gradient, seen.views) for gradient in formed]).sum(0)
 
-    def weighted_sum(
-        self,
-        seen: Captured,
-        factors: Tensor,
-        into: Mapping[int, Tensor] = NOWHERE,
-        *,
-        views: int = 1,
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NOWHERE) -> Sums:
         """Yield each trainable parameter with sum_i c_i g_i, i over rows.
 
         Where a record has several positions or views, its terms may cancel and be far larger than
@@ -188,14 +196,13 @@ class LayerRule:
             seen: What was captured of the layer.
             factors: c, one per row, (batch,).
             into: Buffers by a parameter's id: they may be overwritten and yielded.
-            views: Number of rows per record.
         """
         own = [p for p in seen.layer.parameters(recurse=False) if p.requires_grad]
         dropped = factors == 0.0
         for parameter, gradient in zip(own, seen.kept[FORMED], strict=True):
             # The layer may have no finite gradient where the record's input was set to 0.
             kept = zero_rows(gradient, dropped)
-            wide = torch.float64 if views > 1 else factors.dtype
+            wide = torch.float64 if seen.views > 1 else factors.dtype
             found = torch.einsum("b,b...->...", factors.to(wide), kept.to(wide))
             yield parameter, found.to(factors.dtype)
 
@@ -325,34 +332,25 @@ class LinearRule(LayerRule):
         """None, where a record is one row."""
         return super().formed(layer, output) if output.ndim > 2 else 0
 
-    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+    def squared_norms(self, seen: Captured) -> Tensor:
         """(||a||^2 + 1) ||d||^2, or the positions' form."""
         layer, a, d = seen.layer, seen.input, seen.output_gradient
         assert isinstance(layer, nn.Linear)
-        if a.ndim > 2 or views > 1:
-            a, d = (
-                side_by_side(v.reshape(len(v), -1, v.shape[-1]).transpose(1, 2)[:, None], views)
-                for v in (a, d)
-            )
+        if a.ndim > 2 or seen.views > 1:
+            rows = (v.reshape(len(v), -1, v.shape[-1]).transpose(1, 2)[:, None] for v in (a, d))
+            a, d = (side_by_side(each, seen.views) for each in rows)
             return positions(layer.weight, layer.bias, a, d)
         squares = row_squares(a) if layer.weight.requires_grad else 0.0
         if layer.bias is not None and layer.bias.requires_grad:
             squares = squares + 1.0
         return squares * row_squares(d)
 
-    def weighted_sum(
-        self,
-        seen: Captured,
-        factors: Tensor,
-        into: Mapping[int, Tensor] = NOWHERE,
-        *,
-        views: int = 1,
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NOWHERE) -> Sums:
         """(c * d)^T a and the sum of c * d."""
         layer = seen.layer
         assert isinstance(layer, nn.Linear)
         a, d = seen.input, weighted(seen.output_gradient, factors)
-        if a.ndim > 2 or views > 1:
+        if a.ndim > 2 or seen.views > 1:
             yield from products(layer.weight, (layer.bias,), a, d)
             return
         if layer.weight.requires_grad:
@@ -377,7 +375,7 @@ class Conv2dRule(LayerRule):
         """None: see `MAX_UNFOLDED`."""
         return 0
 
-    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+    def squared_norms(self, seen: Captured) -> Tensor:
         """Unfold the input, so that every output position is a row of a linear layer."""
         layer, d = seen.layer, seen.output_gradient
         assert isinstance(layer, nn.Conv2d)
@@ -385,14 +383,16 @@ class Conv2dRule(LayerRule):
             raise layer_error(layer, "saw one image, not a batch", "keep records the first axis")
         a = _padded(layer, seen.input)
         taps = layer.weight[0].numel() * layer.groups
-        numbers = max(taps * max(1, d[0, 0].numel()) * views, layer.weight.numel())
-        rows = views * max(1, _limit(MAX_UNFOLDED, d) // numbers)
+        numbers = max(taps * max(1, d[0, 0].numel()) * seen.views, layer.weight.numel())
+        rows = seen.views * max(1, _limit(MAX_UNFOLDED, d) // numbers)
         parts = list(zip(a.split(rows), d.split(rows), strict=True))
-        kept = seen.kept if len(parts) == views == 1 else {}
-        squares = [self._unfolded_norms(layer, *part, views, kept) for part in parts]
+        kept = seen.kept if len(parts) == seen.views == 1 else {}
+        squares = [self._unfolded_norms(layer, *part, seen.views, kept) for part in parts]
         squares = squares[0] if len(squares) == 1 else torch.cat(squares)
         # A pixel that no patch holds, because a stride skips it, must not hide that it is NaN.
-        return squares if layer.weight.requires_grad else squares + 0.0 * _image_norms(a, views)
+        if layer.weight.requires_grad:
+            return squares
+        return squares + 0.0 * _image_norms(a, seen.views)
 
     def _unfolded_norms(
         self, layer: nn.Conv2d, a: Tensor, d: Tensor, views: int, kept: Kept
@@ -415,14 +415,7 @@ class Conv2dRule(LayerRule):
         """Return the weight's gradient, (..., *weight.shape), from that of the filters in use."""
         return gradient
 
-    def weighted_sum(
-        self,
-        seen: Captured,
-        factors: Tensor,
-        into: Mapping[int, Tensor] = NOWHERE,
-        *,
-        views: int = 1,
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NOWHERE) -> Sums:
         """The weight's gradient of an ordinary convolution, for the output gradient c * d.
 
         Or c times the g_i, where the norms formed them.
@@ -498,11 +491,11 @@ class NormRule(LayerRule):
         assert isinstance(layer, nn.LayerNorm)
         return dict.fromkeys(self.names, tuple(layer.normalized_shape))
 
-    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+    def squared_norms(self, seen: Captured) -> Tensor:
         """Sum over positions, too large by what rounding may hide, as `positions` is."""
         layer, (xhat, d) = seen.layer, self._laid_out(seen)
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
-        xhat, d = side_by_side(xhat, views), side_by_side(d, views)
+        xhat, d = side_by_side(xhat, seen.views), side_by_side(d, seen.views)
         length = d.shape[2]
         rounding = ROUNDINGS * length * torch.finfo(d.dtype).eps if length > 1 else 0.0
         squares = torch.zeros(len(d), dtype=d.dtype, device=d.device)
@@ -515,14 +508,7 @@ class NormRule(LayerRule):
             squares = squares + (norms(d.sum(dim=2)) + rounding * hidden).square()
         return squares
 
-    def weighted_sum(
-        self,
-        seen: Captured,
-        factors: Tensor,
-        into: Mapping[int, Tensor] = NOWHERE,
-        *,
-        views: int = 1,
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NOWHERE) -> Sums:
         """The same sums of c * d, over the records too."""
         layer, (xhat, d) = seen.layer, self._laid_out(seen)
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
@@ -578,22 +564,15 @@ class LstmRule(LayerRule):
         """One: a step waits for the one before it."""
         return 1
 
-    def squared_norms(self, seen: Captured, views: int = 1) -> Tensor:
+    def squared_norms(self, seen: Captured) -> Tensor:
         """Use the form of positions; a second bias has the gradient of the first."""
         layer, (a, d) = seen.layer, self._steps(seen)
         assert isinstance(layer, Lstm)
-        a, d = (side_by_side(v.transpose(1, 2)[:, None], views) for v in (a, d))
+        a, d = (side_by_side(v.transpose(1, 2)[:, None], seen.views) for v in (a, d))
         squares = positions(layer.weight, layer.bias, a, d)
         return squares + positions(layer.weight.detach(), layer.second_bias, a, d)
 
-    def weighted_sum(
-        self,
-        seen: Captured,
-        factors: Tensor,
-        into: Mapping[int, Tensor] = NOWHERE,
-        *,
-        views: int = 1,
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NOWHERE) -> Sums:
         """Compute (c * d)^T a and the sum of c * d, over records and steps."""
         layer, (a, d) = seen.layer, self._steps(seen)
         assert isinstance(layer, Lstm)

@@ -25,7 +25,13 @@ from torch import Tensor, nn
 from pasearch.errors import UsageError
 from pasearch.spaces.modules import Joined, TemperedSigmoid
 from pasearch.training.dense import Dense
-from pasearch.training.layer_rules import Captured, LayerRule, layer_error, rule_of
+from pasearch.training.layer_rules import (
+    Captured,
+    LayerRule,
+    layer_error,
+    overwritten_error,
+    rule_of,
+)
 from pasearch.training.losses import LossOf
 from pasearch.training.record_sums import BLOCK, SumBuffers
 
@@ -72,22 +78,23 @@ class PreparedNetwork:
         rules: Rule of each trainable layer, in the module's order.
         keyed: Functions that reseed modules with random masks.
         dense: The network as a chain of linear layers; None for any other network.
-        look: Whether to look for records that are not finite, which waits for a GPU. If not, the
-            sums of a batch with such a record may not be finite, and must not be used then.
+        checks_finite: Whether to check for records that are not finite, which waits for a GPU. If
+            not, the sums of a batch with such a record may not be finite, and must not be used
+            then.
     """
 
-    __slots__ = ("_chain", "dense", "keyed", "look", "network", "parameters", "rules")
+    __slots__ = ("_chain", "checks_finite", "dense", "keyed", "network", "parameters", "rules")
 
     def __init__(self, network: nn.Module):
         self.network = network
-        self.look = True
+        self.checks_finite = True
         self.parameters = trainable_parameters(network)
         self.rules = {layer: rule_of(layer) for layer in trainable_layers(network)}
         reseeds = (getattr(module, "reseed", None) for module in network.modules())
         self.keyed = [each for each in reseeds if callable(each)]
         chain = list(_links(network))
-        alone = [link for link in _flat(chain) if link.module in self.rules]
-        within = sum(len(trainable_layers(link.module)) for link in _flat(chain))
+        alone = [link for link in _flatten(chain) if link.module in self.rules]
+        within = sum(len(trainable_layers(link.module)) for link in _flatten(chain))
         hooked = any(m._forward_hooks or m._forward_pre_hooks for m in network.modules())
         # A layer within another module, or in two places, can only be captured by hooks.
         is_chain = len(alone) == within == len(self.rules) and not hooked
@@ -100,7 +107,7 @@ class PreparedNetwork:
     @property
     def modules(self) -> list[nn.Module] | None:
         """Modules that a chain calls, in order; None for any other network."""
-        return None if self._chain is None else [link.module for link in _flat(self._chain)]
+        return None if self._chain is None else [link.module for link in _flatten(self._chain)]
 
     @classmethod
     def of(cls, network: nn.Module | Self) -> Self:
@@ -130,24 +137,24 @@ class PreparedNetwork:
             tape: list[_Call] = []
             output = _forward(self._chain, x, tape)
             found: dict[nn.Module, Captured] = {}
-            self._backward(tape, _loss_gradient(loss, output, views), found)
-            _check_calls([call for call in _flat(tape) if call.module in self.rules], len(x))
+            self._backward(tape, _loss_gradient(loss, output, views), found, views)
+            _check_calls([call for call in _flatten(tape) if call.module in self.rules], len(x))
         return [found[layer] for layer in self.rules if layer in found]
 
     def _backward(
-        self, tape: list[_Call], d: Tensor, found: dict[nn.Module, Captured]
+        self, tape: list[_Call], d: Tensor, found: dict[nn.Module, Captured], views: int
     ) -> Tensor | None:
         """Go back through the calls; None as soon as every trainable layer is captured."""
         for call in reversed(tape):
             if call.inner is not None:  # Joined: the input goes on beside what the modules return
                 width = call.input.shape[1]
-                inner = self._backward(call.inner, d[:, width:].contiguous(), found)
+                inner = self._backward(call.inner, d[:, width:].contiguous(), found, views)
                 if inner is None:
                     return None
                 d = inner + d[:, :width]  # a new tensor: a captured layer may hold `inner`
                 continue
             if call.module in self.rules:
-                seen = found[call.module] = Captured(call.module, call.input, d)
+                seen = found[call.module] = Captured(call.module, call.input, d, views)
                 seen.kept.update(call.rule.kept(call.module, d, call.saved))
                 if len(found) == len(self.rules):
                     return None
@@ -168,6 +175,7 @@ class PreparedNetwork:
                 call.module,
                 call.input.detach(),
                 torch.zeros_like(call.output) if d is None else d,
+                views,
             )
             for call, d in zip(calls, gradients, strict=True)
         }
@@ -215,12 +223,12 @@ def _links(module: nn.Module) -> Iterator[_Link]:
         yield _Link(leaf, rule_of(leaf), inner)
 
 
-def _flat(links: list[Any]) -> Iterator[Any]:
+def _flatten(links: list[Any]) -> Iterator[Any]:
     for link in links:
         if link.inner is None:
             yield link
         else:
-            yield from _flat(link.inner)
+            yield from _flatten(link.inner)
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
@@ -271,10 +279,15 @@ def _hooked(rules: dict[nn.Module, LayerRule], calls: list[_Call]) -> Iterator[N
             raise _no_tensor(layer)
         if any(layer is other.module for other in calls):
             raise layer_error(layer, "is used twice in one pass", "give each place its own layer")
-        value = arguments[0]
-        calls.append(_Call(layer, rules[layer], value, output, (value._version, output._version)))
+        versions = before[layer], output._version
+        calls.append(_Call(layer, rules[layer], arguments[0], output, versions))
 
-    hooks = [layer.register_forward_hook(record, with_kwargs=True) for layer in rules]
+    def note_version(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
+        before[layer] = getattr(arguments[0], "_version", 0) if arguments else 0
+
+    before: dict[nn.Module, int] = {}
+    hooks = [layer.register_forward_pre_hook(note_version) for layer in rules]
+    hooks += [layer.register_forward_hook(record, with_kwargs=True) for layer in rules]
     try:
         yield
     finally:
@@ -297,9 +310,7 @@ def _check_calls(calls: list[_Call], batch: int) -> None:
                 call.module, "has other rows than records", "keep records the first axis"
             )
         if call.versions != (call.input._version, call.output._version):
-            raise layer_error(
-                call.module, "saw a tensor that was then overwritten", "work out of place"
-            )
+            raise overwritten_error(call.module)
 
 
 SAME = (nn.Linear, nn.Conv2d, nn.Tanh, nn.ReLU, nn.Sigmoid, TemperedSigmoid)
@@ -380,19 +391,19 @@ def clipped_sum_and_counts(
     layered = bounding is not None and bounding.layered
     captured = prepared.capture(x, loss, views)
     rules = [prepared.rules[seen.layer] for seen in captured]
-    squares = [rule.squared_norms(seen, views) for rule, seen in zip(rules, captured, strict=True)]
+    squares = [rule.squared_norms(seen) for rule, seen in zip(rules, captured, strict=True)]
     total = squares[0] if len(squares) == 1 else torch.stack(squares).sum(dim=0)
     norms = (torch.stack(squares) if layered else total).sqrt()
     factors = torch.ones_like(norms) if bounding is None else bounding.factors(norms)
     if weights is not None:
         factors = factors * weights.clamp(0.0, 1.0)
-    if prepared.look and math.isfinite(float(total.sum())):
+    if prepared.checks_finite and math.isfinite(float(total.sum())):
         factors = torch.where(mask, factors, 0.0)
     else:
         finite = total < math.inf
         factors = torch.where(mask & finite, factors, 0.0)
         norms = norms.where(finite, math.inf)
-        if prepared.look:  # 0 * NaN is NaN: set the rows to 0 first
+        if prepared.checks_finite:  # 0 * NaN is NaN: set the rows to 0 first
             bad = (~finite).repeat_interleave(views)
             captured = [seen.without(bad) for seen in captured]
     own = factors if views == 1 else factors.repeat_interleave(views, dim=-1)
@@ -402,7 +413,7 @@ def clipped_sum_and_counts(
         left = dict(buffers.of)
         for place, (rule, seen) in enumerate(zip(rules, block, strict=True)):
             factor = part[place] if layered else part
-            for parameter, value in rule.weighted_sum(seen, factor, buffers.of, views=views):
+            for parameter, value in rule.weighted_sum(seen, factor, buffers.of):
                 view = left.pop(id(parameter))
                 if value is not view:
                     view.copy_(value)

@@ -105,14 +105,14 @@ class Rounds:
         def make(places: Tensor, real: Tensor, *words: Tensor) -> None:
             self._make((places, real), words, step, sigma, state, careful=False)
 
-        self._prepared.look = False
+        self._prepared.checks_finite = False
         try:
             if self._graphs is None:
                 make(*given)
             else:
                 self._graphs.make(sigma, make, given)
         finally:
-            self._prepared.look = True
+            self._prepared.checks_finite = True
         self._finish(sigma, state)
 
     def sum_with_care(self, step: int, sigma: float | None, state: State) -> None:

@@ -70,13 +70,13 @@ CASES: dict[str, Callable[[], Case]] = {
 
 def sums(case: Case, factors: Tensor) -> list[Tensor]:
     rule, layer, a, d, views = case
-    seen = Captured(layer, a, d)
+    seen = Captured(layer, a, d, views)
     if isinstance(layer, Lstm):
         # As a pass leaves them: step after step.
         seen.kept["steps"] = tuple(v.transpose(0, 1).clone().transpose(0, 1) for v in (a, d))
     if type(rule) is LayerRule:
-        rule.squared_norms(seen, views)  # which keeps the gradients
-    found = rule.weighted_sum(seen, factors, views=views)
+        rule.squared_norms(seen)  # which keeps the gradients
+    found = rule.weighted_sum(seen, factors)
     return [value.detach().clone() for _, value in found]
 
 
