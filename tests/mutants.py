@@ -1147,6 +1147,36 @@ MUTANTS = (
         "pass",
         "training/test_screening.py",
     ),
+    Mutant(
+        "packed records: the features of a null record stay",
+        "own[~valid[part]] = 0.0",
+        "pass",
+        "data/test_compact.py data/test_disk.py",
+    ),
+    Mutant(
+        "packed records: numbers of another record",
+        'kept["numbers"][:, self.numbers]',
+        'kept["numbers"][::-1, self.numbers]',
+        "data/test_compact.py data/test_disk.py",
+    ),
+    Mutant(
+        "plan: a line may use the epsilon of the lines before it",
+        "self.lines if share == 1.0 else []",
+        "[]",
+        "search/test_engine.py features/test_plan.py",
+    ),
+    Mutant(
+        "ledger --add: a known run of another cost is not refused",
+        "if not math.isclose(own.epsilon, known[name].epsilon, rel_tol=1e-6):",
+        "if False:",
+        "test_ledger_page.py",
+    ),
+    Mutant(
+        "capture: by hooks, a layer that overwrites its input is not noticed",
+        "versions = before[layer], output._version",
+        "versions = arguments[0]._version, output._version",
+        "training/test_capture.py",
+    ),
 )
 
 
