@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pasearch.accounting import calibration
+from pasearch.accounting.budget import Budget  # noqa: F401 - of inherited fields
 from pasearch.accounting.calibration import Dials
 from pasearch.accounting.checks import fraction
 from pasearch.accounting.claims import Claim
@@ -46,6 +47,7 @@ from pasearch.planning import (
     planned_form,
 )
 from pasearch.registry import check_words
+from pasearch.runs.ledger import Line  # noqa: F401 - of inherited fields
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.spaces.portfolio import FEW_CATEGORIES
