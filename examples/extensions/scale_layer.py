@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.training.layer_rules import (
-    NOWHERE,
+    NO_BUFFERS,
     RULES,
     Buffers,
     Captured,
@@ -41,7 +41,7 @@ class ScaleRule(LayerRule):
 
     names = frozenset({"weight"})
 
-    def formed(self, layer: nn.Module, output: Tensor) -> int:
+    def count_formed(self, layer: nn.Module, output: Tensor) -> int:
         """Form no gradient that stays in memory."""
         return 0
 
@@ -51,7 +51,7 @@ class ScaleRule(LayerRule):
             return super().squared_norms(seen)
         return row_squares(seen.input * seen.output_gradient)
 
-    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NOWHERE) -> Sums:
+    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NO_BUFFERS) -> Sums:
         """Compute the sum of c_i a_i * d_i over rows."""
         if seen.views > 1:
             yield from super().weighted_sum(seen, factors, into)

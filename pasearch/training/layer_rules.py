@@ -66,7 +66,7 @@ FORMED = "formed"
 Kept = dict[str, tuple[Tensor, ...]]
 Buffers = Mapping[int, Tensor]
 Sums = Iterator[tuple[Tensor, Tensor]]
-NOWHERE: Buffers = MappingProxyType({})
+NO_BUFFERS: Buffers = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +167,11 @@ class LayerRule:
         """
         return {}
 
-    def places(self, output: Tensor) -> int:
+    def count_positions(self, output: Tensor) -> int:
         """Count the positions of a record at which one product takes the weight."""
         return 0
 
-    def formed(self, layer: nn.Module, output: Tensor) -> int:
+    def count_formed(self, layer: nn.Module, output: Tensor) -> int:
         """Count the numbers of each record's gradient that are in memory at once."""
         return sum(p.numel() for p in layer.parameters(recurse=False) if p.requires_grad)
 
@@ -185,7 +185,7 @@ class LayerRule:
         formed = seen.kept[FORMED] = tuple(self.gradients(seen).values())
         return torch.stack([squares_of(gradient, seen.views) for gradient in formed]).sum(0)
 
-    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NOWHERE) -> Sums:
+    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NO_BUFFERS) -> Sums:
         """Yield each trainable parameter with sum_i c_i g_i, i over rows.
 
         Where a record has several positions or views, its terms may cancel and be far larger than
@@ -325,15 +325,15 @@ class LinearRule(LayerRule):
         assert isinstance(module, nn.Linear)
         return d @ module.weight
 
-    def places(self, output: Tensor) -> int:
+    def count_positions(self, output: Tensor) -> int:
         return output[0].numel() // output.shape[-1]
 
-    def formed(self, layer: nn.Module, output: Tensor) -> int:
-        """None, where a record is one row."""
-        return super().formed(layer, output) if output.ndim > 2 else 0
+    def count_formed(self, layer: nn.Module, output: Tensor) -> int:
+        """Count none if a record is one row."""
+        return super().count_formed(layer, output) if output.ndim > 2 else 0
 
     def squared_norms(self, seen: Captured) -> Tensor:
-        """(||a||^2 + 1) ||d||^2, or the positions' form."""
+        """Compute (||a||^2 + 1) ||d||^2, or the form for several positions."""
         layer, a, d = seen.layer, seen.input, seen.output_gradient
         assert isinstance(layer, nn.Linear)
         if a.ndim > 2 or seen.views > 1:
@@ -345,8 +345,8 @@ class LinearRule(LayerRule):
             squares = squares + 1.0
         return squares * row_squares(d)
 
-    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NOWHERE) -> Sums:
-        """(c * d)^T a and the sum of c * d."""
+    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NO_BUFFERS) -> Sums:
+        """Compute (c * d)^T a and the sum of c * d."""
         layer = seen.layer
         assert isinstance(layer, nn.Linear)
         a, d = seen.input, weighted(seen.output_gradient, factors)
@@ -368,15 +368,15 @@ class Conv2dRule(LayerRule):
         filters = (layer.out_channels, channels, *layer.kernel_size)
         return {"weight": filters, "bias": (layer.out_channels,)}
 
-    def places(self, output: Tensor) -> int:
+    def count_positions(self, output: Tensor) -> int:
         return output[0, 0].numel()
 
-    def formed(self, layer: nn.Module, output: Tensor) -> int:
-        """None: see `MAX_UNFOLDED`."""
+    def count_formed(self, layer: nn.Module, output: Tensor) -> int:
+        """Count none: `MAX_UNFOLDED` bounds what is formed at once."""
         return 0
 
     def squared_norms(self, seen: Captured) -> Tensor:
-        """Unfold the input, so that every output position is a row of a linear layer."""
+        """Unfold the input, so that each output position is a row of a linear layer."""
         layer, d = seen.layer, seen.output_gradient
         assert isinstance(layer, nn.Conv2d)
         if d.ndim != 4:
@@ -412,13 +412,13 @@ class Conv2dRule(LayerRule):
         return positions(layer.weight, layer.bias, a, d, a_norms, kept)
 
     def _of_weight(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
-        """Return the weight's gradient, (..., *weight.shape), from that of the filters in use."""
+        """Map a gradient of the filters in use to that of the weight, (..., *weight.shape)."""
         return gradient
 
-    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NOWHERE) -> Sums:
-        """The weight's gradient of an ordinary convolution, for the output gradient c * d.
+    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NO_BUFFERS) -> Sums:
+        """Compute an ordinary convolution's gradient for the output gradient c * d.
 
-        Or c times the g_i, where the norms formed them.
+        If the norms formed the g_i, sum c times those.
         """
         layer = seen.layer
         assert isinstance(layer, nn.Conv2d)
@@ -458,7 +458,7 @@ class WeightStandardisedRule(Conv2dRule):
         return squares
 
     def _weight_squares(self, layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
-        """The norms of g, with what the rounding of a sum over positions, of C and <v, G> hides."""
+        """Compute ||g||^2, enlarged by what rounding of positions, C and <v, G> hides."""
         assert isinstance(layer, WeightStandardisedConv2d)
         scale = layer.centred()[1].detach()
         taps, length = layer.weight[0].numel(), a.shape[3]
@@ -492,7 +492,7 @@ class NormRule(LayerRule):
         return dict.fromkeys(self.names, tuple(layer.normalized_shape))
 
     def squared_norms(self, seen: Captured) -> Tensor:
-        """Sum over positions, too large by what rounding may hide, as `positions` is."""
+        """Sum over positions, enlarged by what rounding may hide, as in `positions`."""
         layer, (xhat, d) = seen.layer, self._laid_out(seen)
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
         xhat, d = side_by_side(xhat, seen.views), side_by_side(d, seen.views)
@@ -508,8 +508,8 @@ class NormRule(LayerRule):
             squares = squares + (norms(d.sum(dim=2)) + rounding * hidden).square()
         return squares
 
-    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NOWHERE) -> Sums:
-        """The same sums of c * d, over the records too."""
+    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NO_BUFFERS) -> Sums:
+        """Compute the same sums of c * d, over records and positions."""
         layer, (xhat, d) = seen.layer, self._laid_out(seen)
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
         d = weighted(d, factors)
@@ -519,7 +519,7 @@ class NormRule(LayerRule):
             yield layer.bias, over(d, 0, 2).view_as(layer.bias)
 
     def _laid_out(self, seen: Captured) -> tuple[Tensor, Tensor]:
-        """Return xhat and d as (batch, weights, positions)."""
+        """Reshape xhat and d to (batch, weights, positions)."""
         layer, x, d = seen.layer, seen.input, seen.output_gradient
         if isinstance(layer, nn.GroupNorm):
             xhat = functional.group_norm(x, layer.num_groups, eps=layer.eps)
@@ -560,8 +560,8 @@ class LstmRule(LayerRule):
         weight = gates, layer.inputs + layer.units
         return {"weight": weight, "bias": (gates,), "second_bias": (gates,)}
 
-    def places(self, output: Tensor) -> int:
-        """One: a step waits for the one before it."""
+    def count_positions(self, output: Tensor) -> int:
+        """Count one: a step waits for the one before it."""
         return 1
 
     def squared_norms(self, seen: Captured) -> Tensor:
@@ -572,7 +572,7 @@ class LstmRule(LayerRule):
         squares = positions(layer.weight, layer.bias, a, d)
         return squares + positions(layer.weight.detach(), layer.second_bias, a, d)
 
-    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NOWHERE) -> Sums:
+    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NO_BUFFERS) -> Sums:
         """Compute (c * d)^T a and the sum of c * d, over records and steps."""
         layer, (a, d) = seen.layer, self._steps(seen)
         assert isinstance(layer, Lstm)
@@ -702,7 +702,7 @@ def rule_of(module: nn.Module) -> LayerRule:
 
 
 def _patches(layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
-    """Return the patches of padded images, (rows, taps, positions), as `functional.unfold` does.
+    """Make the patches of padded images, (rows, taps, positions), as `functional.unfold` does.
 
     One copy of a view: a third of the time that `unfold` takes on a CPU.
     """
@@ -720,7 +720,7 @@ def _image_norms(a: Tensor, views: int) -> Tensor:
 
 
 def _patches_of_a_pixel(layer: nn.Conv2d) -> int:
-    """Return in how many patches a pixel lies at most, so that ||A_i||^2 <= that times ||x_i||^2.
+    """Count the patches that contain a pixel, at most: ||A_i||^2 <= that count * ||x_i||^2.
 
     Along an axis, k taps that are e apart meet patches every s pixels: every s / gcd(s, e)-th tap.
     """
@@ -753,7 +753,7 @@ def positions(
     a_norms: Tensor | None = None,
     kept: Kept | None = None,
 ) -> Tensor:
-    """||g_i||^2 of a layer applied at L positions, too large by what rounding may hide.
+    """Compute ||g_i||^2 of a layer applied at L positions, enlarged by what rounding may hide.
 
     Terms at different positions may cancel: then g_i is small, and the rounding of the sum over
     positions, here or in `weighted_sum`, is not. It is at most u L ||A_i|| ||D_i|| for the weight
@@ -787,7 +787,7 @@ def positions(
 
 
 def formed_is_cheaper(inputs: int, outputs: int, length: int) -> bool:
-    """Whether g_i takes less time than two Gram matrices in float64, which count double.
+    """Check if g_i takes less time than two Gram matrices in float64, which count double.
 
     Each number of g_i, and each that is made a float64, takes as long as some eight products.
     """
@@ -796,7 +796,12 @@ def formed_is_cheaper(inputs: int, outputs: int, length: int) -> bool:
 
 
 def squares_of(gradients: Tensor, views: int) -> Tensor:
-    """||g_i||^2 of formed gradients, (batch * views, ...), with what a sum over views may hide."""
+    """Compute ||g_i||^2 of formed gradients, enlarged by what a sum over views may hide.
+
+    Args:
+        gradients: Of rows, (records * views, ...).
+        views: Number of rows per record.
+    """
     rows = gradients.reshape(len(gradients), -1)
     if views == 1:
         return rows.square().sum(dim=1)
@@ -814,7 +819,7 @@ def side_by_side(values: Tensor, views: int) -> Tensor:
 
 
 def norms_along(values: Tensor, axis: int, out: Tensor | None = None) -> Tensor:
-    """||v|| along one axis, right to 1e-6 of itself at any length.
+    """Compute ||v|| along one axis, with a relative error below 1e-6 at any length.
 
     On a CPU torch adds the squares up in few float32 numbers: the norm of a million equal ones is
     too small by 1e-3. Of pieces it is by 5e-7, a tenth of the time that float64 takes.
@@ -834,13 +839,13 @@ def norms_along(values: Tensor, axis: int, out: Tensor | None = None) -> Tensor:
 
 @cache
 def _equal_piece(length: int) -> int:
-    """Return the longest piece that a length is a multiple of, or `PIECE` if all are short."""
+    """Find the longest piece that divides a length, or `PIECE` if all are short."""
     equal = max(each for each in range(1, PIECE + 1) if length % each == 0)
     return equal if equal >= PIECE // 4 else PIECE
 
 
 def at_least_norms(values: Tensor) -> Tensor:
-    """||v_i|| or a little more, (batch,): one pass, for what roundings hide.
+    """Bound ||v_i|| from above, (batch,), in one pass.
 
     A sum of n squares errs by n roundings at most, and the norm by half of that.
     """
@@ -855,18 +860,18 @@ def norms(values: Tensor) -> Tensor:
 
 
 def row_squares(values: Tensor) -> Tensor:
-    """||v_i||^2, (batch,), too large by what squares of tiny numbers may lose to underflow."""
+    """Compute ||v_i||^2, (batch,), enlarged by what squares of tiny numbers lose to underflow."""
     lost = 2 * values.shape[1] * torch.finfo(values.dtype).tiny
     return norms_along(values, 1).square() + lost
 
 
 def weighted(d: Tensor, factors: Tensor) -> Tensor:
-    """Return rows times their factors."""
+    """Multiply rows by their factors."""
     return d * factors.view(-1, *(1 for _ in d.shape[1:]))
 
 
 def zero_rows(values: Tensor, bad: Tensor) -> Tensor:
-    """Return the values with the marked rows set to 0."""
+    """Copy values with the marked rows set to 0."""
     # A copy of the same layout: sums over another are rounded otherwise.
     return values.clone().masked_fill_(bad.view(-1, *(1 for _ in values.shape[1:])), 0)
 
@@ -894,7 +899,7 @@ def products(
 
 
 def of_filters(layer: nn.Conv2d, x: Tensor, d: Tensor) -> Tensor:
-    """Return the gradient of a convolution's filters, float64, like its weight.
+    """Compute the gradient of a convolution's filters, float64, shaped as its weight.
 
     Args:
         layer: Of any stride, groups and dilation.
@@ -914,12 +919,12 @@ def of_filters(layer: nn.Conv2d, x: Tensor, d: Tensor) -> Tensor:
 
 
 def over(values: Tensor, *axes: int) -> Tensor:
-    """Return a sum over some axes."""
+    """Sum over axes in float64."""
     return values.sum(dim=axes, dtype=torch.float64).to(values.dtype)
 
 
 def _parts(*values: Tensor, more: int = 0) -> Iterator[tuple[Tensor, ...]]:
-    """Yield some of their rows as float64, until all were there; each row takes more numbers."""
+    """Iterate over parts of the rows as float64; a row takes `more` further numbers of memory."""
     of_row = more + sum(each[:1].numel() for each in values)
     rows = max(1, _limit(MAX_FLOAT64, values[0]) // max(1, of_row))
     for part in zip(*(each.split(rows) for each in values), strict=True):

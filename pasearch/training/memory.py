@@ -47,7 +47,7 @@ def numbers_a_record(prepared: PreparedNetwork, records: Tensor) -> int:
         if isinstance(output, Tensor):
             found.append(TIMES * output.numel() // len(records))
         if isinstance(output, Tensor) and module in prepared.rules:
-            found.append(prepared.rules[module].formed(module, output))
+            found.append(prepared.rules[module].count_formed(module, output))
 
     hooks = [
         module.register_forward_hook(note)

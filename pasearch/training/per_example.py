@@ -190,9 +190,11 @@ class PreparedNetwork:
 
     def product(self, x: Tensor) -> float:
         """Count the operations of a record's largest matrix product, for records like these."""
-        found = ((self.rules[layer].places(output), getattr(layer, "weight", None))
+        found = ((self.rules[layer].count_positions(output), getattr(layer, "weight", None))
                  for layer, _, output in self.calls(x))  # fmt: skip
-        return max((2.0 * places * w.numel() for places, w in found if w is not None), default=0.0)
+        return max(
+            (2.0 * positions * w.numel() for positions, w in found if w is not None), default=0.0
+        )
 
 
 @dataclass(frozen=True, slots=True)
