@@ -42,7 +42,7 @@ from pasearch.runs.ledger import Ledger, Line, Receipt
 from pasearch.runs.normals import normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.training.batching import Poisson
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import Flat
 from pasearch.training.per_example import clipped_sum_and_counts, trainable_parameters
 
 GRID = 2.0**-40

@@ -4,9 +4,9 @@ A stage is a frozen dataclass. It says what it does in words, what a paper would
 what others must know of it before they take it; nobody else asks which one it is. A registry finds
 what is of one kind by its name:
 
-    @BOUNDINGS.register
+    @CLIPPING_METHODS.register
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Flat(Bound):
+    class Flat(ClippingMethod):
         name: ClassVar[str] = "flat"
 
 A name is looked for among what is imported, then in the registry's own packages, then in what

@@ -648,13 +648,13 @@ MUTANTS = (
         "training: no clipping",
         "(top / (norms * SLACK + plus)).clamp(max=most)",
         "norms.new_ones(norms.shape)",
-        "training/test_bounding.py training/test_per_example.py",
+        "training/test_clipping.py training/test_per_example.py",
     ),
     Mutant(
         "training: clipping that rounds up",
         "top / (norms * SLACK + plus)",
         "top / (norms / SLACK + plus)",
-        "training/test_bounding.py",
+        "training/test_clipping.py",
     ),
     Mutant(
         "training: a null record counts",
@@ -712,8 +712,8 @@ MUTANTS = (
     ),
     Mutant(
         "linear backend: a clipping method with factors of its own",
-        "named and kind.sums is Bound.sums and kind.factors is Bound.factors",
-        "named and kind.sums is Bound.sums",
+        "named and kind.sums is ClippingMethod.sums and kind.factors is ClippingMethod.factors",
+        "named and kind.sums is ClippingMethod.sums",
         "training/test_linear_backend.py",
     ),
     Mutant(

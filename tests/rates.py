@@ -7,7 +7,7 @@ from typing import Any
 from zcdp import steepest_rate
 
 from pasearch.errors import UsageError
-from pasearch.training.schedules.schedule import SCHEDULES, Schedule
+from pasearch.training.schedules import SCHEDULES, Schedule
 
 RATES = {
     "time": ("rate", 1e-12, 1e12),

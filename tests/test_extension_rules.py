@@ -29,8 +29,7 @@ from pasearch.runs.ledger import Line
 from pasearch.search.portions import DisjointPortions
 from pasearch.search.randomized import RandomizedSearch
 from pasearch.search.strategy import STRATEGIES, WHOLE, Fixed, Round, RoundPrice, RoundShape
-from pasearch.training.bounding.bound import BOUNDINGS
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import CLIPPING_METHODS, Flat
 
 GIVEN: dict[str, Any] = {
     "budget": Budget(4.0, 1e-4), "bounds": (0.0, 1.0), "classes": 2, "steps": 4, "batch": 20,
@@ -326,7 +325,7 @@ def test_what_says_too_little_is_refused_when_it_is_planned(phrase: str, told: s
         bound: float = 1.0
 
     Terse.phrase = phrase
-    with registered(BOUNDINGS, Terse):
+    with registered(CLIPPING_METHODS, Terse):
         recipe = {"preset": "dpsgd", "bounding": {"name": "terse", "clip_norm": 1.0, "power": 3.0}}
         with pytest.raises(UsageError, match=told):
             api.prepare(arrays(), recipe=recipe, strategy="fixed", **GIVEN)

@@ -23,10 +23,10 @@ from pasearch.spaces.architecture import MOST_LAYERS, MOST_PARAMETERS, Architect
 from pasearch.spaces.layers import MOST_WIDE, Conv, Dense, Lstm, Norm, Pool
 from pasearch.spaces.space import MOST_COMBINATIONS, Portfolio, SearchSpace, space
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.encoded.bound import Encoded
-from pasearch.training.encoded.denoising import KolmogorovSmirnov
+from pasearch.training.encoded.gradients import Encoded
+from pasearch.training.encoded.noise import KolmogorovSmirnov
 from pasearch.training.recipe import Recipe
-from pasearch.training.schedules.decays import StepDecay
+from pasearch.training.schedules import StepDecay
 from pasearch.training.screening import Annealing
 
 NO_COUNTS: list[Any] = [99_999_999_999_999, 10**18, 10**400, -1, -(10**400), float("nan"),

@@ -50,7 +50,7 @@ from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Conv, Dense, Layer, Pool
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import Flat
 from pasearch.training.recipe import Recipe, tuned_learning_rate
 from pasearch.training.trainer import Training
 

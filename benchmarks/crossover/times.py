@@ -22,7 +22,7 @@ from pasearch.data.partitions import Records
 from pasearch.data.threads import threads
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import Flat
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
 

@@ -59,10 +59,7 @@ from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import read_candidate
-from pasearch.training.bounding.adaptive import AdaptiveQuantile
-from pasearch.training.bounding.bound import Bound
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.clipping import AdaptiveQuantile, ClippingMethod, Flat, PerLayer
 from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.per_example import formed_gradients, trainable_layers
 from pasearch.training.recipe import Recipe
@@ -306,7 +303,7 @@ class Study:
         return architecture.build(shape, 10, Keys.from_seed(seed).stream("weights").generator())
 
     def _recipe(self, cell: Cell, rate: float, n: int) -> Recipe:
-        bounding: Bound | None = None
+        bounding: ClippingMethod | None = None
         order = None
         if cell.bounding is not None:
             bounding = BOUNDINGS[cell.bounding](cell.clip)

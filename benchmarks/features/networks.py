@@ -22,8 +22,7 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.architecture import Architecture
-from pasearch.training.bounding.bound import SLACK
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import SLACK, Flat
 from pasearch.training.noise import Noise
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import train

@@ -56,7 +56,7 @@ from pasearch.accounting.accountants import price
 from pasearch.features.cfs import genetic, greedy
 from pasearch.features.evolution import Evolution, labels, recalled, unseen
 from pasearch.runs.keys import Keys
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import Flat
 from pasearch.training.recipe import Recipe
 
 EPSILONS_X = (0.01, 0.1, 0.5, 1, 1.5, 2, 5, 10, 20, 25, 30, 35, 40)

@@ -42,8 +42,8 @@ from pasearch.data.sources import load_dataset  # noqa: E402
 from pasearch.runs.keys import Keys, Stream  # noqa: E402
 from pasearch.runs.normals import normals, of_words, pairs  # noqa: E402
 from pasearch.training import noise, trainer  # noqa: E402
-from pasearch.training.bounding.flat import Flat  # noqa: E402
-from pasearch.training.encoded.laws import begin_noise, sample_noise  # noqa: E402
+from pasearch.training.clipping import Flat  # noqa: E402
+from pasearch.training.encoded.noise import begin_noise, sample_noise  # noqa: E402
 from pasearch.training.noise import Noise  # noqa: E402
 from pasearch.training.per_example import clipped_sum_and_counts  # noqa: E402
 

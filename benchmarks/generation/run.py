@@ -53,7 +53,7 @@ from pasearch.search.candidate_training import Job, in_turns, side_by_side
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.spaces.space import space
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import Flat
 from pasearch.training.recipe import Recipe
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))

@@ -238,7 +238,7 @@ def clipping(folder: Path) -> None:
     from pasearch.runs.keys import Keys
     from pasearch.search.candidate_training import train_candidate, training_streams
     from pasearch.spaces.candidate import Candidate
-    from pasearch.training.bounding.flat import Flat
+    from pasearch.training.clipping import Flat
     from pasearch.training.settings import full_batches, linear_recipe
 
     linear: Line = {"front_end": "centred", "layers": [], "settings": dict(full_batches(False))}

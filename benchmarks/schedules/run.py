@@ -41,16 +41,16 @@ from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Dense
-from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.clipping import PerLayer
 from pasearch.training.recipe import Recipe
-from pasearch.training.schedules.decays import (
+from pasearch.training.schedules import (
     Exponential,
     Polynomial,
     StepDecay,
     TimeBased,
     Uniform,
+    Validation,
 )
-from pasearch.training.schedules.validation import Validation
 from pasearch.training.trainer import Training
 
 sys.path.append(str(Path(__file__).parents[1]))

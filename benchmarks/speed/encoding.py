@@ -30,11 +30,9 @@ from pasearch.accounting.densities import Density, GaussianNoise, StudentT
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
 from pasearch.training.batching import Poisson
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.encoded.bound import Encoded
-from pasearch.training.encoded.denoising import KolmogorovSmirnov
-from pasearch.training.encoded.gradients import encode
-from pasearch.training.encoded.laws import begin_noise
+from pasearch.training.clipping import Flat
+from pasearch.training.encoded.gradients import Encoded, encode
+from pasearch.training.encoded.noise import KolmogorovSmirnov, begin_noise
 from pasearch.training.per_example import Loss, formed_gradients
 
 ROW = ROWS["fcn-2048"]

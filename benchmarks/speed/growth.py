@@ -74,7 +74,7 @@ def training(
     from pasearch.runs.normals import WORTH, machine_code
     from pasearch.spaces.architecture import Architecture
     from pasearch.spaces.layers import Dense
-    from pasearch.training.bounding.flat import Flat
+    from pasearch.training.clipping import Flat
     from pasearch.training.recipe import Recipe
     from pasearch.training.trainer import Training, train
 

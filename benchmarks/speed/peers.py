@@ -37,7 +37,7 @@ from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
 from pasearch.runs.normals import WORTH, machine_code
 from pasearch.spaces.modules import KeyedDropout, Lstm
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import Flat
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training, full_precision
 

@@ -23,12 +23,9 @@ from rows import ROWS, SIGMA
 from run import add_line, least
 
 from pasearch.data.partitions import Records
-from pasearch.training.bounding.adaptive import AdaptiveQuantile
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.clipping import AdaptiveQuantile, AutoS, PerLayer
 from pasearch.training.losses import mean_loss
-from pasearch.training.schedules.decays import TimeBased
-from pasearch.training.schedules.validation import Validation
+from pasearch.training.schedules import TimeBased, Validation
 from pasearch.training.screening import Annealing
 
 ROW = ROWS["fcn-2048"]

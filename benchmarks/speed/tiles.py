@@ -36,7 +36,7 @@ from pasearch.runs.keys import Keys
 from pasearch.search.candidate_training import PURPOSES
 from pasearch.spaces.space import space
 from pasearch.training import gpu_code, trainer
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import Flat
 from pasearch.training.gpu_code import GpuCode, Tile, Together
 from pasearch.training.recipe import Recipe
 

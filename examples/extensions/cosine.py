@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pasearch.accounting.checks import fraction, whole
 from pasearch.registry import Checks
-from pasearch.training.schedules.schedule import SCHEDULES, Schedule, bounded, changes
+from pasearch.training.schedules import SCHEDULES, Schedule, bounded, changes
 
 
 @SCHEDULES.register

@@ -1,4 +1,4 @@
-"""A front end: the logarithm of every feature, log(1 + k x) / log(1 + k), for x in [0, 1]."""
+"""A feature extractor: log(1 + k x) / log(1 + k) of every feature x in [0, 1]."""
 
 from __future__ import annotations
 

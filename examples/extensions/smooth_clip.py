@@ -1,4 +1,4 @@
-"""A bound: factor R / sqrt(norm^2 + R^2), which has no edge where others clip.
+"""A clipping method: factor R / sqrt(norm^2 + R^2), which has no edge where others clip.
 
 Sensitivity R: norm times factor is below R, whatever the norm.
 """
@@ -11,13 +11,19 @@ from typing import ClassVar
 from torch import Tensor
 
 from pasearch.registry import Checks
-from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound, checked_bound, finite
+from pasearch.training.clipping import (
+    CLIPPING_METHODS,
+    SLACK,
+    ClippingMethod,
+    check_clip_norm,
+    zero_if_not_finite,
+)
 
 
-@BOUNDINGS.register
+@CLIPPING_METHODS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SmoothClip(Bound):
-    """Scale every record's gradient to a norm below R, the smaller ones less.
+class SmoothClip(ClippingMethod):
+    """Scale each record's gradient to a norm below R, the smaller ones less.
 
     Args:
         bound: R, 1e-12 or above.
@@ -25,7 +31,7 @@ class SmoothClip(Bound):
 
     name: ClassVar[str] = "smooth-clip"
     phrase: ClassVar[str] = "scaled smoothly to a norm below {bound:g}"
-    checks: ClassVar[Checks] = {"bound": checked_bound}
+    checks: ClassVar[Checks] = {"bound": check_clip_norm}
     bound: float = 1.0
 
     @property
@@ -34,5 +40,6 @@ class SmoothClip(Bound):
         return self.bound
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Return each record's factor, (batch,), from its gradient's norm, (batch,)."""
-        return finite(norms, self.bound / (norms * SLACK).hypot(norms.new_tensor(self.bound)))
+        """Compute each record's factor, (batch,), from its gradient's norm, (batch,)."""
+        size = (norms * SLACK).hypot(norms.new_tensor(self.bound))
+        return zero_if_not_finite(norms, self.bound / size)

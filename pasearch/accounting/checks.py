@@ -59,6 +59,13 @@ def whole(name: str, value: object, *, most: int = MOST, why: str = "") -> int:
     return int(value)
 
 
+def boolean(name: str, value: object) -> bool:
+    """True or false, as a Python bool."""
+    if type(value) is not bool:
+        raise UsageError(f"{name} is {value!r}: expected true or false.")
+    return value
+
+
 def checked(**checks: Callable[[str, Any], Any]) -> Callable[[Any], None]:
     """Return a frozen dataclass's `__post_init__`: each field becomes what its check returns."""
 

@@ -247,7 +247,7 @@ def _noised(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Sea
 
 def _least_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Density, str]:
     """Return the law of least error at the request's price, and why, in words."""
-    from pasearch.training.encoded.bound import Encoded
+    from pasearch.training.encoded.gradients import Encoded
     from pasearch.training.encoded.noise_search import name_of, ranking
 
     if dataset.schema.undeclared:

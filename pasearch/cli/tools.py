@@ -139,7 +139,7 @@ def account_noise(
 ) -> None:
     """Rank laws of the noise on encoded gradients by their error, at equal price."""
     from pasearch.accounting.budget import Budget
-    from pasearch.training.encoded.bound import Encoded
+    from pasearch.training.encoded.gradients import Encoded
     from pasearch.training.encoded.noise_search import ranking
     from pasearch.training.recipe import Recipe
 

@@ -48,7 +48,7 @@ from pasearch.training.gpu_code import Together, gpu_libraries
 from pasearch.training.memory import is_of_memory
 from pasearch.training.metrics import Metric, usual_metric
 from pasearch.training.recipe import Recipe
-from pasearch.training.steering import ValidationQuery
+from pasearch.training.screening import ValidationQuery
 from pasearch.training.trainer import rounds_of
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ from pasearch.spaces.candidate import Candidate
 from pasearch.training.losses import loss_points, mean_loss, mean_of_points
 from pasearch.training.metrics import METRICS, Score, usual_metric
 from pasearch.training.recipe import Recipe
-from pasearch.training.steering import ValidationQuery
+from pasearch.training.screening import ValidationQuery
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset

@@ -13,10 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import boolean, whole
 from pasearch.errors import UsageError
 from pasearch.registry import Checks, Registry, Stage
-from pasearch.training.bounding.bound import flag
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +54,7 @@ class Augmentation(Stage):
 
     name: ClassVar[str] = "shifted-views"
     named: ClassVar[bool] = False
-    checks: ClassVar[Checks] = {"views": _views, "shift": _shift, "flip": flag}
+    checks: ClassVar[Checks] = {"views": _views, "shift": _shift, "flip": boolean}
     views: int = 4
     shift: int = 2
     flip: bool = False

@@ -36,8 +36,7 @@ from pasearch.runs.keys import Stream, signed
 from pasearch.runs.normals import pairs
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training.blocks import Blocks, padded
-from pasearch.training.bounding.bound import NO_CLIPPING, has_terms
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import NO_CLIPPING, Flat, has_terms
 from pasearch.training.dense import ACTIVATION_CODES, check_parts, place_of
 from pasearch.training.gpu_halves import (
     EVEN,
@@ -53,9 +52,9 @@ from pasearch.training.gpu_halves import (
 from pasearch.training.gpu_noise import MAX_FLOAT32_ROWS, given_of, moderate, moved
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, reseed_dropout
+from pasearch.training.optimizers import Descent
 from pasearch.training.per_example import PreparedNetwork
 from pasearch.training.record_sums import SumBuffers, flattened
-from pasearch.training.updates import Descent
 
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pasearch.training.bounding.bound import SLACK as FLOAT32_SLACK
+from pasearch.training.clipping import SLACK as FLOAT32_SLACK
 
 SLACK = FLOAT32_SLACK * (1.0 + 2.0**-14)  # factor on norms of gradients that are products of halves
 EVEN, PART = 8, 4096

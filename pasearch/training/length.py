@@ -24,8 +24,7 @@ from pasearch.accounting.events import Event
 from pasearch.accounting.sketch import estimate
 from pasearch.errors import BudgetError, UsageError
 from pasearch.training.recipe import MOST_STEPS, Recipe
-from pasearch.training.schedules.decays import Uniform
-from pasearch.training.schedules.schedule import SCHEDULES, Schedule, Steepness
+from pasearch.training.schedules import SCHEDULES, Schedule, Steepness, Uniform
 
 MOST_EPOCHS = 100_000
 """No budget is followed for longer."""

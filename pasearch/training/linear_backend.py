@@ -24,8 +24,7 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.processor import Team, loaded
 from pasearch.spaces.cost import WORTH
 from pasearch.training.batching import Poisson
-from pasearch.training.bounding.bound import NO_CLIPPING, SLACK, has_terms
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import NO_CLIPPING, SLACK, Flat, has_terms
 from pasearch.training.dense import Dense, place_of
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, State, denoise, rows_of_a_part

@@ -159,7 +159,7 @@ def add_clipped_gradients(
         apart: Number of threads: each takes every `apart`-th block.
         weights: Flat parameters, float32.
         shape: (inputs, outputs, index of the weights, index of the bias or -1), int64.
-        terms: As in `Bound.terms`, with `SLACK` before the last.
+        terms: As in `ClippingMethod.terms`, with `SLACK` before the last.
         buffers: Float32: z and d of a block, (BLOCK * outputs,), and its sum, (inputs * outputs,).
         totals: Float64, (parameters,).
     """

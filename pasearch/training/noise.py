@@ -14,18 +14,23 @@ Source: docs/rules.md, rules 11 and 14. Proof: docs/guarantees/floating-point.md
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from pasearch.registry import Registry, Stage
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import Normals, normals, of_words, pairs
 from pasearch.runs.processor import Team
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
+
+    from pasearch.accounting.densities import Density
 
 BESIDE, SHARED = 50_000, 2**20
 """From how many numbers on a thread pays, and from how many on several, where torch's wait too."""
@@ -122,3 +127,29 @@ def cuda_generator(device: torch.device, stream: Stream, step: int) -> torch.Gen
     generator = torch.Generator(device).manual_seed(seed)
     generator.set_offset(offset)
     return generator
+
+
+class Denoising(Stage):
+    """A weight for each noisy sum, from the sum and its noise distribution alone."""
+
+    __slots__ = ()
+
+    relative: bool
+    """Whether weights are divided by their mean over the steps so far."""
+
+    @abstractmethod
+    def weight(self, noisy: Tensor, density: Density) -> Tensor:
+        """Compute the factor on a noisy sum, a scalar on the same device.
+
+        Guarantee: a function of its two arguments.
+
+        Args:
+            noisy: The noisy sum, (d,), of all parameters.
+            density: Distribution of the noise that was added to one coordinate.
+        """
+
+
+DENOISINGS = Registry(
+    "denoising", Denoising, "pasearch.training.encoded.noise", default="kolmogorov-smirnov",
+    example="{ cells = 4096 }",
+)  # fmt: skip

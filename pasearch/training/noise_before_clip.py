@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.registry import Checks, Registry, Stage
 from pasearch.runs.keys import Stream
-from pasearch.training.bounding.bound import Bound, checked_bound
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import ClippingMethod, Flat, check_clip_norm
 from pasearch.training.noise import Noise, normals_on
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class NoiseBeforeClip(Stage):
     name: ClassVar[str] = "noise-before-clip"
     named: ClassVar[bool] = False
     checks: ClassVar[Checks] = {
-        "record_bound": lambda name, value: None if value is None else checked_bound(name, value)
+        "record_bound": lambda name, value: None if value is None else check_clip_norm(name, value)
     }
     record_bound: float | None = 1.0
 
@@ -74,7 +73,7 @@ def noise_before_clip_sum(
     mask: Tensor,
     *,
     order: NoiseBeforeClip,
-    clip: Bound,
+    clip: ClippingMethod,
     standard_deviation: float,
     stream: Stream,
     step: int,

@@ -28,10 +28,9 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.normals import normals
 from pasearch.runs.processor import Team
 from pasearch.training.blocks import filled_up
-from pasearch.training.bounding.bound import Bound
-from pasearch.training.denoising import Denoising
+from pasearch.training.clipping import ClippingMethod
 from pasearch.training.losses import LossOf
-from pasearch.training.noise import Drawn, draw
+from pasearch.training.noise import Denoising, Drawn, draw
 from pasearch.training.noise_before_clip import noise_before_clip_sum
 from pasearch.training.per_example import PreparedNetwork, clipped_sum_and_counts
 from pasearch.training.record_sums import SumBuffers
@@ -179,7 +178,7 @@ def _begin_noise(
     count, device = sum(flat.numel() for flat in buffers.flats), buffers.flats[0].device
     if recipe.noise is None:
         return draw(count, device, stream, step, spare=spare)
-    from pasearch.training.encoded.laws import begin_noise  # not needed by plain DP-SGD
+    from pasearch.training.encoded.noise import begin_noise  # not needed by plain DP-SGD
 
     return begin_noise(recipe.noise.unit, count, device, stream, step, spare=spare)
 
@@ -332,7 +331,7 @@ def _adapt(
 
 def _rescale(
     prepared: PreparedNetwork,
-    adaptive: Bound,
+    adaptive: ClippingMethod,
     state: State,
     sums: list[Tensor],
     bounds: tuple[float, ...],

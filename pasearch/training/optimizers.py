@@ -4,31 +4,133 @@
     adam             w - r m / (sqrt(v) + e)
     adam-corrected   w - r m / sqrt(max(v - s^2, f^2)),   s the noise's standard deviation in g
 
-m and v are Adam's moments, each divided by what their start at 0 takes away. v holds g^2, whose
-noise adds s^2 on average; where that is most of v, Adam is SGD with momentum, and taking it off
-gives Adam's own scale back. f keeps the division from blowing up where v - s^2 is below 0.
+m and v are Adam's moments, each divided by its bias from the start at 0. v contains g^2, whose
+noise adds s^2 on average. Where that is most of v, Adam is SGD with momentum; subtracting s^2
+restores Adam's scale. f keeps the divisor positive where v - s^2 is below 0.
+
+The updates are not `torch.optim`'s because that imports torch's compiler, which takes longer than a
+small run's whole training; the numbers are the same to the bit.
 
 Source: Kingma and Ba 2015; Tang, Shpilevskiy and Lecuyer 2023 ("DP-AdamBC").
 """
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.registry import Registry, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
-    from pasearch.training.updates import Update
+BETA_2 = 0.999  # Adam's decay of the second moment
+FLOOR = 0.1  # f, as a fraction of the noise's standard deviation s
+GUARD = 1e-8  # e
+
+
+class Update:
+    """Rule that moves parameters by their gradients, one call of `step` at a time.
+
+    Args:
+        parameters: Those with a `grad` are moved.
+        rate: Learning rate.
+    """
+
+    share = 1.0
+    """Factor on every `grad`, such as 1 over the batch size for a sum."""
+
+    def __init__(self, parameters: Sequence[Tensor], rate: float):
+        self.parameters, self.rate = list(parameters), rate
+        self.states: list[dict[str, Any]] = [{} for _ in self.parameters]
+
+    def step(self) -> None:
+        """Move the weights by their gradients."""
+        import torch
+
+        with torch.no_grad():
+            for parameter, state in zip(self.parameters, self.states, strict=True):
+                if parameter.grad is not None:
+                    self.move(parameter, parameter.grad, state)
+
+    def move(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any]) -> None:
+        """Move one parameter and update its state."""
+        raise NotImplementedError
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Copy all states."""
+        return copy.deepcopy(self.states)
+
+    def restore(self, states: list[dict[str, Any]]) -> None:
+        """Restore a snapshot, which stays unchanged; tensors keep their memory."""
+        for own, state in zip(self.states, states, strict=True):
+            kept = {name: each for name, each in own.items() if name in state}
+            own.clear()
+            own |= copy.deepcopy(state)
+            for name, value in kept.items():
+                if hasattr(value, "copy_"):
+                    own[name] = value.copy_(state[name])
+
+
+class Descent(Update):
+    """SGD, with momentum where it is above 0."""
+
+    def __init__(self, parameters: Sequence[Tensor], rate: float, momentum: float = 0.0):
+        super().__init__(parameters, rate)
+        self.momentum = momentum
+
+    def move(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any]) -> None:
+        """W - r (g + m g' + m^2 g'' + ...)."""
+        rate = self.rate
+        if not self.momentum:
+            rate *= self.share
+        elif state:
+            gradient = state["sum"].mul_(self.momentum).add_(gradient, alpha=self.share)
+        else:
+            gradient = state["sum"] = gradient * self.share
+        parameter.add_(gradient, alpha=-rate)
+
+
+class AdamUpdate(Update):
+    """Adam; `first` is beta_1.
+
+    Args:
+        noise_variance: s^2 of one coordinate of the mean gradient, to be set before every `step`;
+            None leaves the second moment as it is.
+    """
+
+    noise_variance: float | None = None
+
+    def __init__(self, parameters: Sequence[Tensor], rate: float, first: float):
+        super().__init__(parameters, rate)
+        self.first = first
+
+    def move(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any]) -> None:
+        """W - r m / (sqrt(v) + e), or W - r m / sqrt(max(v - s^2, f^2))."""
+        if not state:
+            mean, square = (parameter.detach().clone().zero_() for _ in range(2))
+            state.update(step=0, mean=mean, noise=0.0, square=square)
+        state["step"] += 1
+        gradient = gradient * self.share
+        state["mean"].lerp_(gradient, 1.0 - self.first)
+        state["square"].mul_(BETA_2).addcmul_(gradient, gradient, value=1.0 - BETA_2)
+        started = 1.0 - BETA_2 ** state["step"]
+        if self.noise_variance is None:
+            spread = state["square"].sqrt().div_(started**0.5).add_(GUARD)
+        else:
+            state["noise"] += (1.0 - BETA_2) * (self.noise_variance - state["noise"])
+            noise = state["noise"] / started
+            clean = state["square"].div(started).sub_(noise)
+            spread = clean.clamp_(min=max(FLOOR**2 * noise, 1e-16)).sqrt_()
+        pace = -self.rate / (1.0 - self.first ** state["step"])
+        parameter.addcdiv_(state["mean"], spread, value=pace)
 
 
 class Optimizer(Stage):
-    """How weights are moved; its fields are those of the recipe with the same name."""
+    """An optimizer of a recipe; its fields are the recipe's fields of the same name."""
 
     __slots__ = ()
 
@@ -39,10 +141,10 @@ class Optimizer(Stage):
 
     @abstractmethod
     def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
-        """Return what moves these parameters, at this learning rate."""
+        """Make the update rule of these parameters at this learning rate."""
 
     def tell_noise(self, optimizer: Any, variance: float) -> None:
-        """Say, before a step, the variance of the noise on one coordinate of its mean gradient."""
+        """Set, before a step, the noise variance of one coordinate of its mean gradient."""
 
 
 OPTIMIZERS = Registry("optimizer", Optimizer, "pasearch.training.optimizers", example='"adam"')
@@ -57,23 +159,19 @@ class Sgd(Optimizer):
     phrase: ClassVar[str] = "plain SGD"
 
     def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
-        from pasearch.training.updates import Descent
-
         return Descent(parameters, rate)
 
 
 @OPTIMIZERS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Momentum(Optimizer):
-    """SGD with momentum, in [0, 1); its rate is scaled so that it means the same without."""
+    """SGD with momentum in [0, 1); its rate is scaled so that it means the same without."""
 
     name: ClassVar[str] = "momentum"
     phrase: ClassVar[str] = "SGD with momentum {momentum:g}"
     momentum: float = 0.9
 
     def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
-        from pasearch.training.updates import Descent
-
         return Descent(parameters, rate * (1.0 - self.momentum), self.momentum)
 
 
@@ -88,25 +186,22 @@ class Adam(Optimizer):
     momentum: float = 0.9
 
     def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
-        from pasearch.training.updates import AdamUpdate
-
         return AdamUpdate(parameters, rate, self.momentum)
 
 
 @OPTIMIZERS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamCorrected(Adam):
-    """Adam, the noise's variance taken off its second moment."""
+    """Adam with the noise's variance subtracted from its second moment."""
 
     name: ClassVar[str] = "adam-corrected"
     phrase: ClassVar[str] = f"{Adam.phrase}, the noise's variance taken off"
     takes_noise_off: ClassVar[bool] = True
 
     def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
-        from pasearch.training.updates import CorrectedAdam
-
-        return CorrectedAdam(parameters, rate, self.momentum)
+        update = AdamUpdate(parameters, rate, self.momentum)
+        update.noise_variance = 0.0
+        return update
 
     def tell_noise(self, optimizer: Any, variance: float) -> None:
-        """Say what is taken off."""
         optimizer.noise_variance = variance

@@ -40,7 +40,7 @@ Loss = Callable[[Tensor], Tensor]
 
 
 class Clipping(Protocol):
-    """What a sum needs of a clipping method: see `bounding.bound.Bound`."""
+    """What a sum needs of a clipping method: see `clipping.ClippingMethod`."""
 
     layered: ClassVar[bool]
 

@@ -42,13 +42,11 @@ from pasearch.registry import Registry, Stage, Steps
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.training.augmentation import AUGMENTATIONS, Augmentation
 from pasearch.training.batching import BATCHINGS, Batching
-from pasearch.training.bounding.bound import BOUNDINGS, Bound
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.denoising import DENOISINGS, Denoising
+from pasearch.training.clipping import CLIPPING_METHODS, ClippingMethod, Flat
+from pasearch.training.noise import DENOISINGS, Denoising
 from pasearch.training.noise_before_clip import ORDERS, NoiseBeforeClip
 from pasearch.training.optimizers import OPTIMIZERS, Optimizer
-from pasearch.training.schedules.decays import Uniform
-from pasearch.training.schedules.schedule import SCHEDULES, Schedule
+from pasearch.training.schedules import SCHEDULES, Schedule, Uniform
 from pasearch.training.screening import SCREENINGS, Annealing
 
 USUAL_BOUNDING = Flat(clip_norm=0.25)
@@ -101,7 +99,7 @@ class Recipe:
     noise_multiplier: float | None = None
     batching: str = "poisson"
     cap: int | None = None
-    bounding: Bound | None = USUAL_BOUNDING
+    bounding: ClippingMethod | None = USUAL_BOUNDING
     noise_before_clip: NoiseBeforeClip | None = None
     schedule: Schedule = Uniform()  # noqa: RUF009 - a frozen value
     screening: Annealing | None = None
@@ -396,7 +394,7 @@ NAMED: dict[str, Registry[Any]] = {"batching": BATCHINGS, "optimizer": OPTIMIZER
 """Stages that a recipe names, and whose numbers are the recipe's own."""
 
 STAGES: dict[str, Registry[Any]] = {
-    "bounding": BOUNDINGS,
+    "bounding": CLIPPING_METHODS,
     "noise_before_clip": ORDERS,
     "schedule": SCHEDULES,
     "screening": SCREENINGS,

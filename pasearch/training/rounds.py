@@ -24,7 +24,7 @@ from torch import Tensor
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import Alone, of_words, pairs
 from pasearch.training.blocks import Blocks, filled_up
-from pasearch.training.bounding.bound import Bound
+from pasearch.training.clipping import ClippingMethod
 from pasearch.training.gpu_noise import Release
 from pasearch.training.noise import words_on
 from pasearch.training.one_step import (
@@ -52,7 +52,7 @@ def fits_rounds(recipe: Recipe) -> bool:
     record ask the device in every step.
     """
     bounding = recipe.bounding
-    known = bounding is None or (not bounding.adapts and type(bounding).sums is Bound.sums)
+    known = bounding is None or (not bounding.adapts and type(bounding).sums is ClippingMethod.sums)
     asked = recipe.screening is not None or recipe.schedule.steered
     return known and not asked and recipe.noise is None and recipe.noise_before_clip is None
 

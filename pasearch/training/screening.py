@@ -1,46 +1,62 @@
-"""Screening: an update that makes the loss worse is taken with a falling probability only.
+"""Validation queries in a training: noise of later steps, and screening of updates.
+
+Screening takes an update that makes the loss worse with a falling probability only:
 
     dE = J(w_new) - J(w)          P = 1 if dE <= 0, else exp(-dE Q)          Q = q0 accepted
     taken  if  coin <= P  or  rejected_in_a_row >= mu0
 
-J(w), the paper's energy, is the mean loss that a validation query told, and is *stored*: so each
-screening needs one query more, and no more. As printed, Q is q0 at the very first screening, and
-q0 * 0 = 0 if that one was rejected: then the next update is taken for sure.
+J(w), the paper's energy, is the mean loss that a validation query returned, and is *stored*: so
+each screening needs one more query. As printed, Q is q0 at the first screening, and q0 * 0 = 0 if
+that one was rejected: then the next update is taken for sure.
 
-A query is of public records, or a noisy sum over private ones (`loss_points`), charged for every
+A query reads public records, or is a noisy sum over private ones (`loss_points`), charged for every
 screening, and for the first J, whatever is taken. Every update is charged too, taken or not: the
-paper's Theorem 1, which charges the taken ones only, is no valid bound.
+paper's Theorem 1, which charges the taken ones only, is no valid bound. What the queries decide is
+post-processing of what was released.
 
-Source: Fu, Chen and Ling, Algorithm 2; docs/rules.md, rule 9. Proof: docs/guarantees/screening.md.
+Source: Fu, Chen and Ling, Algorithm 2; docs/rules.md, rules 6 and 9. Proof:
+docs/guarantees/screening.md and filters.md.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.accounting.checks import nonnegative, whole
 from pasearch.accounting.claims import Claim, fu_theorem1
-from pasearch.errors import UsageError
+from pasearch.accounting.events import Event, Filtered
+from pasearch.accounting.renyi import Filter
+from pasearch.errors import BudgetError, UsageError
 from pasearch.registry import Checks, Registry, Stage, Steps
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from pasearch.runs.keys import Stream
+    from pasearch.training.batching import Batching
+    from pasearch.training.optimizers import Update
+    from pasearch.training.schedules import Schedule
+
+ValidationQuery = Callable[["nn.Module", int], float]
+"""Query from the network as it is, and the number of earlier queries, to a mean loss or an
+accuracy: of public records, or a noisy release that was charged."""
 
 GRID = 100
-"""G: the most points a record adds to a query; the sensitivity of `loss_points`."""
+"""G: largest number of points that a record adds to a query; the sensitivity of `loss_points`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnealingState:
-    """Where a screening stands.
+    """State of a screening.
 
     Args:
-        loss: J(w) of the weights that were kept last, as the validation query told it then.
-        accepted: tau, screenings that ended with the update taken.
-        rejected_in_a_row: mu, since the last one.
+        loss: J(w) of the weights that were kept last, as its validation query returned it.
+        accepted: tau, number of screenings whose update was taken.
+        rejected_in_a_row: mu, number of rejected ones since the last of those.
     """
 
     loss: float
@@ -50,13 +66,14 @@ class AnnealingState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annealing(Stage):
-    """Which updates are taken, as a pure function of losses and coins.
+    """Screening rule: a pure function of losses and random numbers.
 
-    Guarantee: sees the answers of validation queries and coins only, so it costs nothing beside.
+    Guarantee: it reads results of validation queries and random numbers alone, so it has no further
+    privacy cost.
 
     Args:
-        q0: Q_0, the rise of the inverse temperature with each accepted update, 0 or above.
-        mu0: After so many rejections in a row an update is taken anyway; 0 takes all.
+        q0: Q_0, increase of the inverse temperature with each accepted update, 0 or above.
+        mu0: Number of rejections in a row after which an update is taken anyway; 0 takes all.
         every: Updates from one screening to the next, taken or undone together; 1 or more.
     """
 
@@ -70,19 +87,19 @@ class Annealing(Stage):
     every: int = 1
 
     def start(self, loss: float) -> AnnealingState:
-        """Return the first state, from the loss before the first update."""
+        """Make the first state, from the loss before the first update."""
         return AnnealingState(loss=_loss(loss))
 
     def screens(self, finished: int) -> bool:
-        """Return whether an update is screened, the first being number 1."""
+        """Check whether an update is screened, the first being number 1."""
         return finished % self.every == 0
 
     def validation_queries(self, steps: int) -> int:
-        """Return how many queries a training makes: floor(steps / every) + 1, with the first J."""
+        """Count the queries of a training: floor(steps / every) + 1, with the first J."""
         return whole("steps", steps) // self.every + 1
 
     def probability(self, state: AnnealingState, new_loss: float) -> float:
-        """Return P, that an update is taken, before the limit on rejections counts."""
+        """Compute P, the probability that an update is taken, without the limit on rejections."""
         new = _loss(new_loss)
         first = state.accepted == state.rejected_in_a_row == 0
         temperature = self.q0 * (1 if first else state.accepted)
@@ -93,12 +110,12 @@ class Annealing(Stage):
     def decide(
         self, state: AnnealingState, new_loss: float, coin: float
     ) -> tuple[AnnealingState, bool]:
-        """Return the next state, and whether the update is taken.
+        """Decide whether an update is taken.
 
         Args:
-            state: Where the screening stands.
-            new_loss: J(w_new): released, or of public records. One that is no number counts as
-                the worst, so no value stops a training.
+            state: State of the screening.
+            new_loss: J(w_new): released, or of public records. NaN counts as the worst loss, so no
+                value stops a training.
             coin: Uniform in [0, 1), secret, and of this screening alone.
 
         Raises:
@@ -109,10 +126,7 @@ class Annealing(Stage):
         forced = state.rejected_in_a_row >= self.mu0
         if forced or float(coin) <= self.probability(state, new_loss):
             return AnnealingState(loss=_loss(new_loss), accepted=state.accepted + 1), True
-        kept = AnnealingState(
-            loss=state.loss, accepted=state.accepted, rejected_in_a_row=state.rejected_in_a_row + 1
-        )
-        return kept, False
+        return replace(state, rejected_in_a_row=state.rejected_in_a_row + 1), False
 
     def words(self) -> str:
         steps, they = ("step", "it")
@@ -124,7 +138,7 @@ class Annealing(Stage):
         )
 
     def claims(self, steps: Steps) -> list[Claim]:
-        """Return Theorem 1 of Fu et al., which charges accepted updates only."""
+        """Evaluate Theorem 1 of Fu et al., which charges accepted updates only."""
         return [
             fu_theorem1(
                 sampling_probability=steps.sampling_probability,
@@ -144,10 +158,7 @@ SCREENINGS.register(Annealing)
 
 
 def coin(stream: Stream, screening: int) -> float:
-    """Return the coin of one screening, uniform in [0, 1); no two screenings share one.
-
-    The stream is of the coins alone, another than the batches' and the noise's.
-    """
+    """Draw the random number of one screening, uniform in [0, 1), from its own stream."""
     return float(stream.generator(screening).random())
 
 
@@ -159,3 +170,95 @@ def _count(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or not int(value) >= 0:
         raise UsageError(f"{name} is {value!r}: expected a whole number, 0 or above.")
     return int(value)
+
+
+class Pace:
+    """Noise of a validation-driven schedule, and the filter that ends the training.
+
+    Guarantee: all steps together cost at most `limit`, whatever the queries return.
+
+    Args:
+        schedule: Validation-driven schedule.
+        batches: Sampling of a step's records.
+        limit: Privacy cost of the training; None without noise, on public data.
+        query: Query of the accuracy.
+    """
+
+    def __init__(
+        self, schedule: Schedule, batches: Batching, limit: Event | None, query: ValidationQuery
+    ):
+        self._schedule, self._query, self._batches = schedule, query, batches
+        self._state = schedule.start()
+        self._filter = None
+        if isinstance(limit, Filtered):
+            self._filter = Filter(limit.event, limit.highest_order)
+        self._asked = 0
+
+    def spend(self, first: float) -> float | None:
+        """Charge the next step to the filter, and return its sigma; None if it does not fit.
+
+        Args:
+            first: Noise multiplier sigma of the first step.
+        """
+        assert self._filter is not None
+        sigma = first * self._state.factor
+        try:
+            self._filter.spend(self._batches.event(sigma))
+        except BudgetError:
+            return None
+        return sigma
+
+    def after(self, step: int, network: nn.Module) -> None:
+        """Query the accuracy at the end of each epoch that the schedule names."""
+        epoch = self._batches.epoch(step + 1)
+        if epoch > self._batches.epoch(step) and self._schedule.asks_after(epoch):
+            self._state = self._state.tell(self._query(network, self._asked))
+            self._asked += 1
+            network.train()
+
+
+class Screen:
+    """Screening of a training: updates stay, or weights and optimizer are restored.
+
+    Post-processing of noisy sums that are all charged, and of losses that the queries released.
+    """
+
+    def __init__(
+        self,
+        annealing: Annealing,
+        network: nn.Module,
+        optimizer: Update,
+        coins: Stream,
+        query: ValidationQuery,
+    ):
+        self._annealing, self._network, self._optimizer = annealing, network, optimizer
+        self._coins, self._query = coins, query
+        self._parameters = [p for p in network.parameters() if p.requires_grad]
+        self._state = annealing.start(self._loss(0))
+        self._kept = self._snapshot()
+        self._asked = 1
+
+    def after(self, step: int) -> None:
+        """Keep the updates since the last screening, or undo them."""
+        if not self._annealing.screens(step + 1):
+            return
+        loss = self._loss(self._asked)
+        self._asked += 1
+        drawn = coin(self._coins, step)
+        self._state, accepted = self._annealing.decide(self._state, loss, drawn)
+        if accepted:
+            self._kept = self._snapshot()
+            return
+        weights, optimizer = self._kept
+        for parameter, kept in zip(self._parameters, weights, strict=True):
+            parameter.detach().copy_(kept)
+        self._optimizer.restore(optimizer)
+
+    def _loss(self, asked: int) -> float:
+        loss = self._query(self._network, asked)
+        self._network.train()
+        return loss
+
+    def _snapshot(self) -> tuple[list[Tensor], list[dict[str, Any]]]:
+        weights = [p.detach().clone() for p in self._parameters]
+        return weights, self._optimizer.snapshot()

@@ -25,7 +25,7 @@ from typing import Any
 
 from pasearch.errors import UsageError
 from pasearch.spaces.candidate import PRICED
-from pasearch.training.bounding.bound import Bound
+from pasearch.training.clipping import ClippingMethod
 from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
 from pasearch.training.temperature import temperature_of
 
@@ -90,7 +90,7 @@ def changed(recipe: Recipe, settings: Settings, slots: int) -> Recipe:
     return replace(recipe, **own)
 
 
-def _clipped(bounding: Bound | None, clip_norm: float) -> Bound:
+def _clipped(bounding: ClippingMethod | None, clip_norm: float) -> ClippingMethod:
     """Return a bound with a norm of its own.
 
     Raises:

@@ -34,13 +34,13 @@ from pasearch.training.one_step import (
     fewer_rows,
     reseed_dropout,
 )
+from pasearch.training.optimizers import Descent
 from pasearch.training.per_example import PreparedNetwork, split_fixed, validate
 from pasearch.training.products import check_alike
 from pasearch.training.record_sums import SumBuffers, flattened
 from pasearch.training.rounds import ROUND, Rounds, fits_rounds
-from pasearch.training.steering import Pace, Screen, ValidationQuery
+from pasearch.training.screening import Pace, Screen, ValidationQuery
 from pasearch.training.temperature import divide_logits
-from pasearch.training.updates import Descent
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Records
@@ -191,7 +191,9 @@ class Training:
         self._finished = 0
         self._pace = self._screen = None
         if query is not None and recipe.schedule.steered:
-            self._pace = Pace(recipe, len(records.y), query)
+            n = len(records.y)
+            limit = None if recipe.noise_multiplier is None else recipe.event(n)
+            self._pace = Pace(recipe.schedule, recipe.batches(n), limit, query)
         if query is not None and recipe.screening is not None:
             coins = streams["noise"].child("screening")
             self._screen = Screen(recipe.screening, network, self._optimizer, coins, query)

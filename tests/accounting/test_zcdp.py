@@ -31,15 +31,16 @@ from pasearch.accounting.claims import Claim, order_limit, sampled_estimate
 from pasearch.accounting.events import Composed, Gaussian, PoissonGaussian, SelfComposed
 from pasearch.accounting.renyi import rdp
 from pasearch.errors import UsageError
-from pasearch.training.schedules.decays import (
+from pasearch.training.schedules import (
+    SCHEDULES,
     Exponential,
     Polynomial,
+    Schedule,
     StepDecay,
     TimeBased,
     Uniform,
+    Validation,
 )
-from pasearch.training.schedules.schedule import SCHEDULES, Schedule
-from pasearch.training.schedules.validation import Validation
 
 DELTA = 1e-5
 RHO, FIRST = 0.78125, 10.0

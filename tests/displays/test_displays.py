@@ -26,7 +26,7 @@ from pasearch.errors import UsageError
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.training.metrics import METRICS
 from pasearch.training.recipe import Recipe
-from pasearch.training.schedules.decays import Exponential
+from pasearch.training.schedules import Exponential
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("agg")

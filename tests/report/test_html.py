@@ -23,7 +23,7 @@ from pasearch.report.html import (
 )
 from pasearch.results import standard_error
 from pasearch.shown import shown as spelt_out
-from pasearch.training.schedules.validation import Validation
+from pasearch.training.schedules import Validation
 
 VOID = {"meta", "br"}
 BLOCKS = {"br", "dd", "div", "dt", "li", "p", "td", "th"}

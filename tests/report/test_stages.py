@@ -46,17 +46,13 @@ from pasearch.report.wording import (
 )
 from pasearch.search.plan import Plan
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.bounding.adaptive import AdaptiveQuantile
-from pasearch.training.bounding.bound import BOUNDINGS
-from pasearch.training.bounding.per_layer import PerLayer
-from pasearch.training.encoded.bound import Encoded
-from pasearch.training.encoded.denoising import KolmogorovSmirnov
+from pasearch.training.clipping import CLIPPING_METHODS, AdaptiveQuantile, PerLayer
+from pasearch.training.encoded.gradients import Encoded
+from pasearch.training.encoded.noise import KolmogorovSmirnov
 from pasearch.training.optimizers import OPTIMIZERS
 from pasearch.training.presets import PRESETS, settings_of
 from pasearch.training.recipe import NAMED, STAGES, Recipe
-from pasearch.training.schedules.decays import TimeBased, Uniform
-from pasearch.training.schedules.schedule import SCHEDULES
-from pasearch.training.schedules.validation import Validation
+from pasearch.training.schedules import SCHEDULES, TimeBased, Uniform, Validation
 from pasearch.training.screening import Annealing
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -245,7 +241,7 @@ def test_every_schedule_has_words_with_all_its_numbers(name: str):
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("kind", BOUNDINGS.kinds().values())
+@pytest.mark.parametrize("kind", CLIPPING_METHODS.kinds().values())
 def test_every_bound_is_said(kind: Any):
     words = kind().words()
     assert "norm" in words

@@ -58,26 +58,22 @@ from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.search.candidate_training import points
 from pasearch.search.engine import Search
 from pasearch.search.plan import VALIDATION_QUERY
-from pasearch.training import losses, metrics, noise, one_step, per_example, steering
+from pasearch.training import losses, metrics, noise, one_step, per_example, screening
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson
-from pasearch.training.bounding.adaptive import AdaptiveQuantile
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.bound import Bound
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.clipping import AdaptiveQuantile, AutoS, ClippingMethod, Flat, PerLayer
 from pasearch.training.losses import loss_points
 from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.one_step import State, batch_sum
 from pasearch.training.recipe import Recipe
-from pasearch.training.schedules.decays import (
+from pasearch.training.schedules import (
     Exponential,
     Polynomial,
     StepDecay,
     TimeBased,
     Uniform,
+    Validation,
 )
-from pasearch.training.schedules.validation import Validation
 from pasearch.training.screening import Annealing
 from pasearch.training.trainer import Training
 
@@ -140,7 +136,7 @@ def gradients(weights: list[np.ndarray], x: np.ndarray, y: np.ndarray) -> list[n
     return [part.reshape(len(x), -1) for part in each]
 
 
-def limits(bounding: Bound, bounds: tuple[float, ...]) -> tuple[float, ...]:
+def limits(bounding: ClippingMethod, bounds: tuple[float, ...]) -> tuple[float, ...]:
     """Return what a record's norm is held to: one number, or one a layer."""
     match bounding:
         case AdaptiveQuantile():
@@ -153,7 +149,7 @@ def limits(bounding: Bound, bounds: tuple[float, ...]) -> tuple[float, ...]:
     return (bounding.clip_norm,)
 
 
-def sensitivity(bounding: Bound, bounds: tuple[float, ...] = ()) -> float:
+def sensitivity(bounding: ClippingMethod, bounds: tuple[float, ...] = ()) -> float:
     """Return what is stated of the sum: C, R, or the root of the sum of C_l^2."""
     return math.sqrt(sum(each**2 for each in limits(bounding, bounds)))
 
@@ -165,7 +161,7 @@ def norms(rows: list[np.ndarray], layered: bool) -> np.ndarray:
 
 
 def clean_sum(
-    bounding: Bound, rows: list[np.ndarray], bounds: tuple[float, ...] = ()
+    bounding: ClippingMethod, rows: list[np.ndarray], bounds: tuple[float, ...] = ()
 ) -> list[np.ndarray]:
     """Return the sum of bounded gradients, by layer."""
     most = np.array(limits(bounding, bounds))[:, None]
@@ -211,7 +207,7 @@ def released_counts(bounding: AdaptiveQuantile, before: State, after: State) -> 
 
 
 def observe(
-    made: Recipe, charged: Sequence[float], query: steering.ValidationQuery | None = None
+    made: Recipe, charged: Sequence[float], query: screening.ValidationQuery | None = None
 ) -> Seen:
     """Run a training, and standardise each step's residuals.
 
@@ -550,13 +546,13 @@ def test_a_schedule_that_follows_accuracies_has_the_noise_it_spends_and_stays_in
 def test_noise_that_was_not_spent_is_caught(
     share: float, spent: list[Event], monkeypatch: pytest.MonkeyPatch
 ):
-    honest = steering.Pace.spend
+    honest = screening.Pace.spend
 
-    def other(self: steering.Pace, first: float) -> float | None:
+    def other(self: screening.Pace, first: float) -> float | None:
         sigma = honest(self, first)
         return None if sigma is None else share * sigma
 
-    monkeypatch.setattr(steering.Pace, "spend", other)
+    monkeypatch.setattr(screening.Pace, "spend", other)
     assert gaussian_pvalue(driven(spent).normals) < REJECT
 
 

@@ -19,10 +19,7 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import KeyedDropout, Lstm, WeightStandardisedConv2d
 from pasearch.training import layer_rules
 from pasearch.training.augmentation import AUGMENTATIONS, MOST_VIEWS, Augmentation
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.bound import SLACK, Bound
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.clipping import SLACK, AutoS, ClippingMethod, Flat, PerLayer
 from pasearch.training.per_example import (
     clipped_sum_and_counts,
     trainable_layers,
@@ -283,7 +280,9 @@ def everyone(batch: int = BATCH) -> Tensor:
     return torch.ones(batch, dtype=torch.bool)
 
 
-def bounded(network: nn.Module, x: Tensor, own: Tensor, bounding: Bound | None, mask: Tensor):
+def bounded(
+    network: nn.Module, x: Tensor, own: Tensor, bounding: ClippingMethod | None, mask: Tensor
+):
     return clipped_sum_and_counts(network, x, wave(own), bounding, mask, views=VIEWS)
 
 
@@ -345,7 +344,7 @@ def test_each_layer_of_an_average_is_clipped_to_its_own_bound(name: str):
 @settings(max_examples=10)
 @given(scale=st.sampled_from([1e-10, 1.0, 1e4, 1e20]), heat=st.sampled_from([1e-3, 1.0, 1e4]))
 def test_one_record_of_many_views_moves_the_sum_by_at_most_c(
-    name: str, bounding: Bound, batch: int, scale: float, heat: float
+    name: str, bounding: ClippingMethod, batch: int, scale: float, heat: float
 ):
     network, x, own = made(name, torch.float32, batch)
     x[:VIEWS] *= scale
@@ -374,7 +373,7 @@ def test_views_that_are_bounded_one_by_one_and_summed_would_be_found():
 @each_bounding
 @pytest.mark.parametrize("fault", [math.nan, math.inf])
 def test_a_record_with_one_view_that_is_not_finite_adds_exactly_0(
-    name: str, bounding: Bound, fault: float
+    name: str, bounding: ClippingMethod, fault: float
 ):
     network, x, own = made(name, torch.float32)
     mask = everyone()

@@ -18,7 +18,7 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import Joined, KeyedDropout, Lstm, Rows, TemperedSigmoid
 from pasearch.training import trainer
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import Flat
 from pasearch.training.layer_rules import ANY, RULES, lstm_backward, lstm_forward
 from pasearch.training.losses import LossOf, losses_of
 from pasearch.training.per_example import (

@@ -28,9 +28,16 @@ from pasearch.accounting.densities import (
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.training import noise as plain_noise
-from pasearch.training.encoded import laws
-from pasearch.training.encoded.denoising import KolmogorovSmirnov
-from pasearch.training.encoded.laws import TABLE, TAILS, begin_noise, distribution, drawn_on, edges
+from pasearch.training.encoded import noise as laws
+from pasearch.training.encoded.noise import (
+    TABLE,
+    TAILS,
+    KolmogorovSmirnov,
+    begin_noise,
+    distribution,
+    drawn_on,
+    edges,
+)
 
 KINDS: list[Density] = [
     GaussianNoise(scale=0.7),

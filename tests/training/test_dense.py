@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from pasearch.runs.keys import Stream
 from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.bound import Bound
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import AutoS, ClippingMethod, Flat
 from pasearch.training.dense import check_parts
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import reseed_dropout
@@ -60,7 +58,7 @@ def batch(count: int = 40) -> tuple[Tensor, LossOf, Tensor]:
 
 
 def both(
-    network: nn.Module, bounding: Bound | None, x: Tensor, loss: LossOf, mask: Tensor,
+    network: nn.Module, bounding: ClippingMethod | None, x: Tensor, loss: LossOf, mask: Tensor,
     weights: Tensor | None = None,
 ) -> list[tuple[list[Tensor], Tensor]]:  # fmt: skip
     found = []
@@ -73,7 +71,7 @@ def both(
 @pytest.mark.unit
 @pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), AutoS(), None], ids=repr)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_sums_of_a_chain_are_those_by_hooks(name: str, bounding: Bound | None):
+def test_the_sums_of_a_chain_are_those_by_hooks(name: str, bounding: ClippingMethod | None):
     network, (x, loss, mask) = NETWORKS[name](), batch()
     prepared = PreparedNetwork(network)
     assert prepared.dense is not None
@@ -97,7 +95,7 @@ def test_a_number_is_predicted_too():
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
 @pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), None], ids=repr)
 def test_a_record_that_is_not_finite_adds_exactly_what_a_null_one_does(
-    value: float, bounding: Bound | None
+    value: float, bounding: ClippingMethod | None
 ):
     network, (x, loss, mask) = NETWORKS["wide"](), batch()
     mask[:] = True

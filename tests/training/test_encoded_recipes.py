@@ -63,22 +63,19 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.training import one_step, recipe, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
-from pasearch.training.bounding.adaptive import AdaptiveQuantile
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.encoded import bound, laws
+from pasearch.training.clipping import AdaptiveQuantile, Flat
 from pasearch.training.encoded import gradients as encoding
-from pasearch.training.encoded.bound import Encoded
+from pasearch.training.encoded import noise as laws
 from pasearch.training.encoded.codebook import Codebook
-from pasearch.training.encoded.denoising import KolmogorovSmirnov
-from pasearch.training.encoded.gradients import encode
+from pasearch.training.encoded.gradients import Encoded, encode
+from pasearch.training.encoded.noise import KolmogorovSmirnov
 from pasearch.training.noise import Noise
 from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.per_example import PreparedNetwork, formed_gradients, trainable_parameters
 from pasearch.training.presets import preset_toml, read_recipe, settings_of
 from pasearch.training.recipe import CONFLICTS, Recipe
 from pasearch.training.record_sums import SumBuffers
-from pasearch.training.schedules.decays import Exponential, Uniform
-from pasearch.training.schedules.validation import Validation
+from pasearch.training.schedules import Exponential, Uniform, Validation
 
 N, BATCH, FEATURES, UNITS, CLASSES = 24, 6, 160, 60, 3
 STEPS, SIGMA = 10, 1.3
@@ -571,7 +568,7 @@ def book_of_the_batch(patch: pytest.MonkeyPatch) -> None:
         own = Codebook._of_norm(means[None], np.ones(len(means), dtype=np.int64), 0.5)
         buffers.totals[0].add_(encode(rows, own).sum(dim=0))
 
-    patch.setattr(bound, "add_encoded_sum", other)
+    patch.setattr(encoding, "add_encoded_sum", other)
 
 
 def micro_batches(patch: pytest.MonkeyPatch) -> None:
@@ -585,18 +582,18 @@ def micro_batches(patch: pytest.MonkeyPatch) -> None:
         means = rows.reshape(-1, 2, rows.shape[1]).mean(dim=1)
         buffers.totals[0].add_(encode(means, codebook).sum(dim=0))
 
-    patch.setattr(bound, "add_encoded_sum", other)
+    patch.setattr(encoding, "add_encoded_sum", other)
 
 
 def twice(patch: pytest.MonkeyPatch) -> None:
     """Let a record count twice."""
-    honest = bound.add_encoded_sum
+    honest = encoding.add_encoded_sum
 
     def other(*given: Any) -> None:
         honest(*given)
         honest(*given)
 
-    patch.setattr(bound, "add_encoded_sum", other)
+    patch.setattr(encoding, "add_encoded_sum", other)
 
 
 @pytest.mark.contract

@@ -18,9 +18,8 @@ from pasearch.accounting.additive import additive_rdp
 from pasearch.accounting.densities import GaussianNoise
 from pasearch.errors import UsageError
 from pasearch.training.encoded import gradients as encoding
-from pasearch.training.encoded.bound import Encoded
 from pasearch.training.encoded.codebook import Codebook, shifts_of
-from pasearch.training.encoded.gradients import encode
+from pasearch.training.encoded.gradients import Encoded, encode
 from pasearch.training.per_example import formed_gradients, trainable_parameters
 
 BATCH = 6

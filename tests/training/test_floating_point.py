@@ -26,8 +26,8 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import of_words, pairs
 from pasearch.runs.sums import SUM_ROUNDING, GaussianSum
 from pasearch.training import noise, one_step, trainer
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.encoded.laws import begin_noise, sample_noise
+from pasearch.training.clipping import Flat
+from pasearch.training.encoded.noise import begin_noise, sample_noise
 from pasearch.training.one_step import batch_sum
 from pasearch.training.per_example import clipped_sum_and_counts
 from pasearch.training.recipe import Recipe

@@ -28,23 +28,19 @@ from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
 from pasearch.training import gpu_code, gpu_kernels
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.bounding.adaptive import AdaptiveQuantile
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.bound import Bound
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.bounding.per_layer import PerLayer
-from pasearch.training.encoded.denoising import KolmogorovSmirnov
+from pasearch.training.clipping import AdaptiveQuantile, AutoS, ClippingMethod, Flat, PerLayer
+from pasearch.training.encoded.noise import KolmogorovSmirnov
 from pasearch.training.gpu_code import GpuCode, Together, fits_gpu_code
 from pasearch.training.gpu_halves import SLACK
 from pasearch.training.gpu_noise import MAX_FLOAT32_ROWS
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, class_shares, reseed_dropout
+from pasearch.training.optimizers import Descent
 from pasearch.training.per_example import PreparedNetwork
 from pasearch.training.recipe import Recipe
 from pasearch.training.record_sums import SumBuffers, flattened
-from pasearch.training.schedules.decays import StepDecay
+from pasearch.training.schedules import StepDecay
 from pasearch.training.trainer import Training
-from pasearch.training.updates import Descent
 
 pytestmark = [
     # Rows that are not there divide by 0, and are left.
@@ -231,7 +227,7 @@ def test_a_step_depends_on_its_key_alone():
 class Sums:
     """One network's sums of made-up records by kernels, without noise."""
 
-    def __init__(self, network: nn.Sequential, x: Tensor, y: Tensor, bounding: Bound):
+    def __init__(self, network: nn.Sequential, x: Tensor, y: Tensor, bounding: ClippingMethod):
         torch.manual_seed(5)
         self.prepared, n = PreparedNetwork(network), len(x)
         (self.weights,) = flattened(self.prepared.parameters)
@@ -282,7 +278,9 @@ def only(n: int, *which: int) -> Tensor:
 @pytest.mark.property
 @pytest.mark.parametrize("size", [1e-6, 1.0, 100.0, 1e8])
 @pytest.mark.parametrize("bounding", [Flat(clip_norm=CLIP), AutoS(bound=CLIP)])
-def test_a_record_adds_at_most_the_bound_and_what_it_adds_alone(size: float, bounding: Bound):
+def test_a_record_adds_at_most_the_bound_and_what_it_adds_alone(
+    size: float, bounding: ClippingMethod
+):
     n = 5
     sums = of_size(n, size, deep() if size == 1.0 else plain(), bounding=bounding)
     alone = [sums.of(only(n, k)).double() for k in range(n)]

@@ -15,7 +15,7 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.training import length
 from pasearch.training.length import Course, answer
 from pasearch.training.recipe import Recipe
-from pasearch.training.schedules.decays import (
+from pasearch.training.schedules import (
     Exponential,
     Polynomial,
     StepDecay,

@@ -25,11 +25,15 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training import linear_backend, linear_kernel, trainer
 from pasearch.training.batching import Poisson
-from pasearch.training.bounding.adaptive import AdaptiveQuantile
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.bound import SLACK, Bound, has_terms
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.clipping import (
+    SLACK,
+    AdaptiveQuantile,
+    AutoS,
+    ClippingMethod,
+    Flat,
+    PerLayer,
+    has_terms,
+)
 from pasearch.training.linear_backend import MIN_THREAD_RECORDS, LinearBackend
 from pasearch.training.recipe import Recipe
 from pasearch.training.record_sums import BLOCK
@@ -117,7 +121,11 @@ class TestSums:
     @each_number_of_threads
     @each_model
     def test_equal_those_of_pytorch(
-        self, name: str, threads: int, bounding: Bound | None, monkeypatch: pytest.MonkeyPatch
+        self,
+        name: str,
+        threads: int,
+        bounding: ClippingMethod | None,
+        monkeypatch: pytest.MonkeyPatch,
     ):
         weights = None if bounding is None or name == "many classes" else (0.5, 2.0, 1.0)
         recipe = recipe_of(bounding=bounding, class_weights=weights)
@@ -162,7 +170,7 @@ class TestSums:
     @pytest.mark.parametrize("size", [0.0, 1e-20, 1e-3, 1.0, 1e6, 1e15])
     @each_model
     def test_of_one_record_are_within_the_bound(
-        self, name: str, size: float, bounding: Bound, monkeypatch: pytest.MonkeyPatch
+        self, name: str, size: float, bounding: ClippingMethod, monkeypatch: pytest.MonkeyPatch
     ):
         data = records(64)
         data = replace(data, x=data.x * size, valid=torch.ones_like(data.valid))
@@ -235,7 +243,7 @@ class TestSums:
     @each_number_of_threads
     @pytest.mark.parametrize("name", ["plain", "without a bias", "many classes"])
     def test_of_a_record_that_is_not_finite_are_those_of_a_null_record(
-        self, name: str, threads: int, bounding: Bound | None, value: float,
+        self, name: str, threads: int, bounding: ClippingMethod | None, value: float,
         monkeypatch: pytest.MonkeyPatch,
     ):  # fmt: skip
         data = records()

@@ -15,7 +15,7 @@ from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
 from pasearch.spaces.modules import Lstm
 from pasearch.training import memory
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import Flat
 from pasearch.training.memory import TIMES, is_of_memory, numbers_a_record, rows_at_once
 from pasearch.training.one_step import EVEN
 from pasearch.training.per_example import PreparedNetwork
@@ -166,7 +166,7 @@ from torch import nn
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
 from pasearch.training import memory
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import Flat
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
 

@@ -20,8 +20,7 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.normals import normals
 from pasearch.training import noise_before_clip
-from pasearch.training.bounding.bound import SLACK
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import SLACK, Flat
 from pasearch.training.noise_before_clip import ORDERS, NoiseBeforeClip, noise_before_clip_sum
 from pasearch.training.per_example import formed_gradients, trainable_parameters
 

@@ -26,7 +26,7 @@ from pasearch.accounting.events import Additive, PoissonGaussian, SelfComposed
 from pasearch.api import search as api
 from pasearch.errors import BudgetError, UsageError
 from pasearch.training.encoded import noise_search
-from pasearch.training.encoded.bound import Encoded
+from pasearch.training.encoded.gradients import Encoded
 from pasearch.training.encoded.noise_search import LAWS, Ranked, law_of, name_of, ranking
 
 DIMENSION, Q, STEPS = 300, 0.2, 12

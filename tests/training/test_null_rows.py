@@ -24,10 +24,7 @@ from pasearch.spaces.modules import Joined, Lstm, TemperedSigmoid, sigmoid, sigm
 from pasearch.training import linear_backend, one_step, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.bound import Bound
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.clipping import AutoS, ClippingMethod, Flat, PerLayer
 from pasearch.training.one_step import EVEN
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
@@ -175,7 +172,7 @@ def different(of: Training, monkeypatch: pytest.MonkeyPatch, places: bool = True
 @pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), AutoS()], ids=repr)
 @pytest.mark.parametrize(("threads", "batch"), [(1, 64), (2, 64), (1, 70), (1, 9)])
 def test_by_the_linear_backend(
-    threads: int, batch: int, bounding: Bound, monkeypatch: pytest.MonkeyPatch
+    threads: int, batch: int, bounding: ClippingMethod, monkeypatch: pytest.MonkeyPatch
 ):
     torch.set_num_threads(threads)
     of = training("one layer", monkeypatch, fast=True, bounding=bounding, expected_batch_size=batch)

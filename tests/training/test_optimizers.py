@@ -11,10 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from pasearch.training.optimizers import BETA_2, FLOOR, AdamUpdate, Descent, Update
 from pasearch.training.recipe import Recipe
-from pasearch.training.updates import FLOOR, SECOND, AdamUpdate, CorrectedAdam, Descent, Update
 
 RATE = 0.01
+
+
+def corrected(parameters: list, rate: float, first: float) -> AdamUpdate:
+    made = AdamUpdate(parameters, rate, first)
+    made.noise_variance = 0.0
+    return made
 
 
 def gradients(steps: int, size: int = 5, seed: int = 0) -> torch.Tensor:
@@ -36,9 +42,8 @@ def path(optimizer: torch.optim.Optimizer | Update, parameter: nn.Parameter, giv
 @pytest.mark.parametrize("first", [0.0, 0.5, 0.9])
 def test_without_noise_it_goes_where_adam_goes(first: float):
     ours, theirs = (nn.Parameter(torch.zeros(5)) for _ in range(2))
-    made = CorrectedAdam([ours], RATE, first)
-    assert made.noise_variance == 0.0
-    adam = torch.optim.Adam([theirs], lr=RATE, betas=(first, SECOND), eps=1e-12)
+    made = corrected([ours], RATE, first)
+    adam = torch.optim.Adam([theirs], lr=RATE, betas=(first, BETA_2), eps=1e-12)
     drawn = gradients(60)
     for one, other in zip(path(made, ours, drawn), path(adam, theirs, drawn), strict=True):
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-7)
@@ -55,7 +60,7 @@ def test_without_noise_it_goes_where_adam_goes(first: float):
         (lambda p: Descent(p, RATE, 0.9), lambda p: torch.optim.SGD(p, lr=RATE, momentum=0.9)),
         (
             lambda p: AdamUpdate(p, RATE, 0.7),
-            lambda p: torch.optim.Adam(p, lr=RATE, betas=(0.7, SECOND)),
+            lambda p: torch.optim.Adam(p, lr=RATE, betas=(0.7, BETA_2)),
         ),
     ],
     ids=["sgd", "momentum", "adam"],
@@ -98,7 +103,7 @@ def test_a_share_of_a_sum_moves_as_the_mean_does(made: Callable):
 )
 def test_every_step_is_its_formula(seed: int, deviations: list[float], first: float):
     parameter = nn.Parameter(torch.zeros(5, dtype=torch.float64))
-    made = CorrectedAdam([parameter], RATE, first)
+    made = corrected([parameter], RATE, first)
     drawn = gradients(len(deviations), seed=seed).double()
     for t, deviation in enumerate(deviations):
         before = parameter.detach().clone()
@@ -110,8 +115,8 @@ def test_every_step_is_its_formula(seed: int, deviations: list[float], first: fl
             return sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
 
         mean = average(list(drawn[: t + 1]), first)
-        noise = average([d**2 for d in deviations[: t + 1]], SECOND)
-        clean = average(list(drawn[: t + 1].square()), SECOND) - noise
+        noise = average([d**2 for d in deviations[: t + 1]], BETA_2)
+        clean = average(list(drawn[: t + 1].square()), BETA_2) - noise
         least = max(FLOOR**2 * noise, 1e-16)
         expected = RATE * mean / clean.clamp(min=least).sqrt()
         assert torch.allclose(before - parameter.detach(), expected, rtol=1e-5, atol=1e-12)
@@ -123,14 +128,14 @@ def test_the_second_moment_is_unbiased_under_noise_and_uncorrected_it_is_not(cha
     size, steps, signal = 40_000, 80, 0.7
     generator = torch.Generator().manual_seed(2)
     parameter = nn.Parameter(torch.zeros(size, dtype=torch.float64))
-    made = CorrectedAdam([parameter], RATE, 0.9)
+    made = corrected([parameter], RATE, 0.9)
     for step in range(steps):
         deviation = 2.0 / (1 + 0.02 * step) if changing else 2.0
         noise = deviation * torch.randn(size, generator=generator, dtype=torch.float64)
         parameter.grad, made.noise_variance = signal + noise, deviation**2
         made.step()
     [state] = made.states
-    started = 1 - SECOND**steps
+    started = 1 - BETA_2**steps
     raw = float(state["square"].mean()) / started
     found = raw - state["noise"] / started
     error = math.sqrt(2 * 2.0**4 + 4 * 2.0**2 * signal**2) / math.sqrt(size * steps)
@@ -150,11 +155,11 @@ def test_steps_keep_adams_scale_where_noise_hides_it_from_adam():
         generator = torch.Generator().manual_seed(3)
         parameter = nn.Parameter(torch.zeros(size))
         made = (
-            CorrectedAdam([parameter], 1.0, 0.9)
+            corrected([parameter], 1.0, 0.9)
             if name == "corrected"
-            else torch.optim.Adam([parameter], lr=1.0, betas=(0.9, SECOND))
+            else torch.optim.Adam([parameter], lr=1.0, betas=(0.9, BETA_2))
         )
-        if isinstance(made, CorrectedAdam):
+        if isinstance(made, AdamUpdate):
             made.noise_variance = 0.05**2
         for _ in range(steps):
             parameter.grad = 0.1 + 0.05 * torch.randn(size, generator=generator)
@@ -168,7 +173,7 @@ def test_steps_keep_adams_scale_where_noise_hides_it_from_adam():
 @pytest.mark.unit
 def test_where_noise_is_all_there_is_a_step_stays_bounded():
     parameter = nn.Parameter(torch.zeros(1000))
-    made = CorrectedAdam([parameter], RATE, 0.0)
+    made = corrected([parameter], RATE, 0.0)
     generator = torch.Generator().manual_seed(4)
     for _ in range(50):
         before = parameter.detach().clone()
@@ -182,7 +187,7 @@ def test_where_noise_is_all_there_is_a_step_stays_bounded():
 @pytest.mark.unit
 def test_a_gradient_of_0_moves_nothing():
     parameter = nn.Parameter(torch.ones(3))
-    made = CorrectedAdam([parameter], RATE, 0.9)
+    made = corrected([parameter], RATE, 0.9)
     parameter.grad = torch.zeros(3)
     made.step()
     assert parameter.tolist() == [1.0] * 3
@@ -194,7 +199,7 @@ def test_a_gradient_of_0_moves_nothing():
 @pytest.mark.unit
 def test_its_state_can_be_taken_back():
     parameter = nn.Parameter(torch.zeros(5))
-    made = CorrectedAdam([parameter], RATE, 0.9)
+    made = corrected([parameter], RATE, 0.9)
     made.noise_variance = 0.3
     drawn = gradients(8)
     path(made, parameter, drawn[:4])
@@ -214,7 +219,7 @@ def test_its_state_can_be_taken_back():
         ("sgd", Descent),
         ("momentum", Descent),
         ("adam", AdamUpdate),
-        ("adam-corrected", CorrectedAdam),
+        ("adam-corrected", AdamUpdate),
     ],
 )
 def test_the_recipe_names_its_optimizer(name: str, kind: type):
@@ -222,5 +227,7 @@ def test_the_recipe_names_its_optimizer(name: str, kind: type):
         [nn.Parameter(torch.zeros(2))], RATE
     )
     assert type(made) is kind
+    corrects = getattr(made, "noise_variance", None) is not None
+    assert corrects == (name == "adam-corrected")
     assert made.rate == pytest.approx(RATE * (0.1 if name == "momentum" else 1))
     assert getattr(made, "momentum", 0) == (0.9 if name == "momentum" else 0)

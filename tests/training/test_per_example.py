@@ -27,8 +27,7 @@ from pasearch.spaces.modules import (
     WeightStandardisedConv2d,
 )
 from pasearch.training import layer_rules, per_example
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import AutoS, Flat
 from pasearch.training.layer_rules import (
     Captured,
     Conv2dRule,

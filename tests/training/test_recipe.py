@@ -14,9 +14,7 @@ from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Gaussian, PoissonGaussian, SelfComposed
 from pasearch.errors import UsageError
 from pasearch.training.batching import Poisson
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.bound import BOUNDINGS
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import CLIPPING_METHODS, AutoS, Flat
 from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.optimizers import OPTIMIZERS
 from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
@@ -71,7 +69,7 @@ def test_class_weights_are_refused_where_noise_comes_before_them():
     with pytest.raises(UsageError, match="leave class_weights out"):
         recipe(class_weights=(1.0, 2.0), noise_before_clip=NoiseBeforeClip(record_bound=1.0))
     with pytest.raises(UsageError, match="leave class_weights out"):
-        recipe(class_weights=(1.0, 2.0), bounding=BOUNDINGS.from_json({"name": "encoded"}))
+        recipe(class_weights=(1.0, 2.0), bounding=CLIPPING_METHODS.from_json({"name": "encoded"}))
 
 
 @pytest.mark.unit

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pasearch.errors import UsageError
 from pasearch.spaces.modules import Lstm, Rows
 from pasearch.training import layer_rules, per_example
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import Flat
 from pasearch.training.per_example import trainable_parameters, validate
 
 # (steps, inputs, units): the Gram form, the product form, one of everything, the papers' own

@@ -29,12 +29,8 @@ from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, Lstm, WeightStandardisedConv2d
 from pasearch.training import layer_rules, linear_backend, record_sums
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.bounding.adaptive import AdaptiveQuantile
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.bound import Bound
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.bounding.per_layer import PerLayer
-from pasearch.training.encoded.bound import Encoded
+from pasearch.training.clipping import AdaptiveQuantile, AutoS, ClippingMethod, Flat, PerLayer
+from pasearch.training.encoded.gradients import Encoded
 from pasearch.training.per_example import clipped_sum_and_counts, validate
 from pasearch.training.recipe import Recipe
 from pasearch.training.record_sums import SumBuffers
@@ -153,7 +149,7 @@ def largest_move(
     build: Callable[[], nn.Sequential],
     x: Tensor,
     batch: int,
-    bounding: Bound | None = None,
+    bounding: ClippingMethod | None = None,
     *,
     in_rounds: bool = False,
     augmentation: Augmentation | None = None,
@@ -234,7 +230,7 @@ def test_in_rounds(name: str):
      Encoded(clip_norm=1.0, vectors=4), Encoded(clip_norm=1.0, vectors=4, exact=True)],
     ids=lambda each: each.name,
 )  # fmt: skip
-def test_other_ways_to_clip(bounding: Bound):
+def test_other_ways_to_clip(bounding: ClippingMethod):
     move = largest_move(*NETWORKS["one linear layer"], 32_768, bounding)
     assert 0.4 < move <= SUM_ROUNDING
 

@@ -23,13 +23,10 @@ from pasearch.spaces.modules import KeyedDropout, Lstm
 from pasearch.training import blocks, rounds, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.blocks import Blocks
-from pasearch.training.bounding.adaptive import AdaptiveQuantile
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.bounding.per_layer import PerLayer
-from pasearch.training.encoded.denoising import KolmogorovSmirnov
+from pasearch.training.clipping import AdaptiveQuantile, AutoS, Flat, PerLayer
+from pasearch.training.encoded.noise import KolmogorovSmirnov
 from pasearch.training.recipe import Recipe
-from pasearch.training.schedules.decays import StepDecay
+from pasearch.training.schedules import StepDecay
 from pasearch.training.trainer import Training, train
 
 N, STEPS, BATCH, SIGMA, CLIP, RATE = 60, 5, 12, 1.3, 0.7, 0.5

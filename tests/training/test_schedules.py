@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 from rates import solve_rate
 
 from pasearch.errors import UsageError
-from pasearch.training.schedules.decays import (
+from pasearch.training.schedules import (
+    MIN_FACTOR,
+    SCHEDULES,
     Exponential,
     Polynomial,
+    Schedule,
     StepDecay,
     TimeBased,
     Uniform,
+    Validation,
+    ValidationState,
 )
-from pasearch.training.schedules.schedule import LEAST, SCHEDULES, Schedule
-from pasearch.training.schedules.validation import Validation, ValidationState
 
 FIXED = [
     Uniform(),
@@ -115,7 +118,7 @@ def test_every_changes_the_noise_at_its_multiples_only(make):
     ids=lambda s: s.name,
 )
 def test_a_factor_never_reaches_0(schedule: Schedule):
-    assert [schedule.factor(t) for t in (0, 10, 10**9)] == [1.0, LEAST, LEAST]
+    assert [schedule.factor(t) for t in (0, 10, 10**9)] == [1.0, MIN_FACTOR, MIN_FACTOR]
 
 
 @pytest.mark.property
@@ -133,7 +136,7 @@ def test_any_factor_is_in_the_unit_interval(rate, share, period, every, epoch):
         StepDecay(rate=share, period=period, every=every),
         Polynomial(power=rate, end=share, period=period, every=every),
     ):
-        assert LEAST <= schedule.factor(epoch + every) <= schedule.factor(epoch) <= 1
+        assert MIN_FACTOR <= schedule.factor(epoch + every) <= schedule.factor(epoch) <= 1
 
 
 @pytest.mark.contract
@@ -262,7 +265,7 @@ def test_a_state_does_not_change_and_its_factor_never_reaches_0():
     assert isinstance(first, ValidationState)
     assert first.tell(0.0).factor == 0.01
     assert first.factor == 1.0
-    assert [value for value, _ in groupby(told(first.rule, [0.0] * 200))][-1] == LEAST
+    assert [value for value, _ in groupby(told(first.rule, [0.0] * 200))][-1] == MIN_FACTOR
 
 
 @pytest.mark.unit

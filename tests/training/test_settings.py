@@ -13,8 +13,7 @@ from pasearch.search.plan import candidate_recipe, training_event
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import PRICED, SETTINGS, Candidate
 from pasearch.spaces.space import check_settings
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import AutoS, Flat
 from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
 from pasearch.training.settings import (
     changed,

@@ -32,20 +32,16 @@ from pasearch.errors import UsageError
 from pasearch.runs import normals
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.sums import SUM_ROUNDING
-from pasearch.training import one_step, steering
+from pasearch.training import one_step, screening
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.bounding.adaptive import AdaptiveQuantile
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.clipping import AdaptiveQuantile, AutoS, Flat, PerLayer
 from pasearch.training.losses import losses_of
 from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.one_step import State, batch_sum
 from pasearch.training.per_example import formed_gradients
 from pasearch.training.presets import PRESETS, fitted, read_recipe, settings_of
 from pasearch.training.recipe import CONFLICTS, Recipe
-from pasearch.training.schedules.decays import Exponential, StepDecay, TimeBased
-from pasearch.training.schedules.validation import Validation
+from pasearch.training.schedules import Exponential, StepDecay, TimeBased, Validation
 from pasearch.training.screening import Annealing
 from pasearch.training.trainer import train
 
@@ -301,13 +297,13 @@ class TestValidation:
         self, monkeypatch: pytest.MonkeyPatch
     ):
         spent: list[float] = []
-        original = steering.Filter.spend
+        original = screening.Filter.spend
 
         def spend(self: Any, event: Any) -> None:
             original(self, event)
             spent.append(event.noise_multiplier)
 
-        monkeypatch.setattr(steering.Filter, "spend", spend)
+        monkeypatch.setattr(screening.Filter, "spend", spend)
         made = recipe(schedule=self.SCHEDULE, steps=40)
         finished: list[int] = []
         train(network(), records(), made, streams(), query=lambda *_: 0.5, on_step=finished.append)

@@ -30,8 +30,7 @@ from pasearch.accounting.sketch import gaussian_epsilon
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
 from pasearch.training import one_step, per_example
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import AutoS, Flat
 from pasearch.training.noise import Noise
 from pasearch.training.one_step import batch_sum
 from pasearch.training.recipe import Recipe

@@ -21,8 +21,7 @@ from pasearch.runs.normals import normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training import one_step, trainer
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.flat import Flat
+from pasearch.training.clipping import AutoS, Flat
 from pasearch.training.one_step import batch_sum
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training, train

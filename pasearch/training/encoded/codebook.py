@@ -22,7 +22,7 @@ from scipy.special import ndtri
 from pasearch.accounting.additive import RATIO, Shifts
 from pasearch.accounting.checks import positive, whole
 from pasearch.errors import UsageError
-from pasearch.training.bounding.bound import checked_bound
+from pasearch.training.clipping import check_clip_norm
 
 PUBLIC_KEY = 0x6E617372_2D656E63_6F64696E_67000000
 """Of the codebook's generator, to which its seed is added: not a secret."""
@@ -106,7 +106,7 @@ class Codebook:
         """Set tiny entries to 0, scale to norm C, and round to float32 towards 0."""
         kept = np.where(magnitudes < LEAST_ENTRY, 0.0, magnitudes)
         norms = np.sqrt((kept**2 * counts).sum(axis=1, keepdims=True))
-        scaled = (kept * (checked_bound("clip_norm", clip_norm) / norms)).astype(np.float32)
+        scaled = (kept * (check_clip_norm("clip_norm", clip_norm) / norms)).astype(np.float32)
         values = np.nextafter(scaled, np.float32(0.0))
         values.setflags(write=False)
         counts.setflags(write=False)

@@ -25,7 +25,7 @@ from pasearch.accounting.calibration import Comparison, compare
 from pasearch.accounting.densities import Density, Tabulated
 from pasearch.accounting.events import PoissonGaussian, SelfComposed
 from pasearch.errors import UsageError
-from pasearch.training.encoded.bound import Encoded
+from pasearch.training.encoded.gradients import Encoded
 
 logger = logging.getLogger(__name__)
 

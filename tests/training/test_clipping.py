@@ -16,11 +16,17 @@ from sums import clipped_sum
 from torch import Tensor, nn
 
 from pasearch.errors import UsageError
-from pasearch.training.bounding.adaptive import LEAST_MOVED, MOST_MOVED, AdaptiveQuantile
-from pasearch.training.bounding.auto_s import AutoS
-from pasearch.training.bounding.bound import BOUNDINGS, SLACK, Bound
-from pasearch.training.bounding.flat import Flat
-from pasearch.training.bounding.per_layer import PerLayer
+from pasearch.training.clipping import (
+    CLIPPING_METHODS,
+    MAX_ADAPTED_NORM,
+    MIN_ADAPTED_NORM,
+    SLACK,
+    AdaptiveQuantile,
+    AutoS,
+    ClippingMethod,
+    Flat,
+    PerLayer,
+)
 from pasearch.training.per_example import (
     PreparedNetwork,
     clipped_sum_and_counts,
@@ -41,7 +47,7 @@ LARGEST = 2.0**64  # the root of a float32, as every computed norm is
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=NAMES)
 
 
-def scaled(kind: Bound, norm: float) -> float:
+def scaled(kind: ClippingMethod, norm: float) -> float:
     """Return the norm of a bounded gradient, in double precision."""
     stored = torch.tensor([norm], dtype=torch.float32)
     return stored.double().item() * kind.factors(stored).double().item()
@@ -50,7 +56,7 @@ def scaled(kind: Bound, norm: float) -> float:
 @pytest.mark.contract
 @each_kind
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_scaled_norm_is_within_the_sensitivity(kind: Bound, norm: float):
+def test_a_scaled_norm_is_within_the_sensitivity(kind: ClippingMethod, norm: float):
     assert scaled(kind, norm) <= kind.sensitivity
 
 
@@ -58,7 +64,7 @@ def test_a_scaled_norm_is_within_the_sensitivity(kind: Bound, norm: float):
 @pytest.mark.contract
 @each_kind
 @given(norm=st.floats(0.0, LARGEST, width=32))
-def test_any_norm_is_scaled_within_the_sensitivity(kind: Bound, norm: float):
+def test_any_norm_is_scaled_within_the_sensitivity(kind: ClippingMethod, norm: float):
     assert 0.0 <= scaled(kind, norm) <= kind.sensitivity
 
 
@@ -82,7 +88,7 @@ def test_a_norm_computed_too_small_is_still_within_the_sensitivity(
 @pytest.mark.contract
 @each_kind
 @pytest.mark.parametrize("norm", [math.inf, math.nan, -math.inf])
-def test_a_norm_that_is_not_finite_gets_the_factor_0(kind: Bound, norm: float):
+def test_a_norm_that_is_not_finite_gets_the_factor_0(kind: ClippingMethod, norm: float):
     factors = kind.factors(torch.tensor([norm, 1.0]))
     assert factors[0] == 0.0
     assert factors[1] > 0.0
@@ -90,7 +96,7 @@ def test_a_norm_that_is_not_finite_gets_the_factor_0(kind: Bound, norm: float):
 
 @pytest.mark.contract
 @each_kind
-def test_each_record_has_the_factor_it_has_alone(kind: Bound):
+def test_each_record_has_the_factor_it_has_alone(kind: ClippingMethod):
     norms = torch.tensor(NORMS)
     alone = torch.cat([kind.factors(norm[None]) for norm in norms])
     assert torch.equal(kind.factors(norms), alone)
@@ -119,8 +125,8 @@ def test_auto_s_keeps_the_order_of_norms():
 
 @pytest.mark.contract
 @each_kind
-def test_a_bounding_survives_json(kind: Bound):
-    assert BOUNDINGS.from_json(json.loads(json.dumps(kind.to_json()))) == kind
+def test_a_bounding_survives_json(kind: ClippingMethod):
+    assert CLIPPING_METHODS.from_json(json.loads(json.dumps(kind.to_json()))) == kind
 
 
 @pytest.mark.unit
@@ -176,7 +182,7 @@ def test_a_bound_that_float32_cannot_resolve_is_refused():
 )
 def test_json_that_names_no_bounding_is_refused(values: object, message: str):
     with pytest.raises(UsageError, match=message):
-        BOUNDINGS.from_json(values)  # pyright: ignore[reportArgumentType]
+        CLIPPING_METHODS.from_json(values)  # pyright: ignore[reportArgumentType]
 
 
 # --- per layer
@@ -429,8 +435,8 @@ ADAPTIVE = [
 
 @pytest.mark.contract
 @pytest.mark.parametrize("kind", [*ADAPTIVE, PerLayer(), PerLayer(clip_norms=(0.1, 2.0))], ids=repr)
-def test_a_bounding_by_layer_or_quantile_survives_json(kind: Bound):
-    assert BOUNDINGS.from_json(json.loads(json.dumps(kind.to_json()))) == kind
+def test_a_bounding_by_layer_or_quantile_survives_json(kind: ClippingMethod):
+    assert CLIPPING_METHODS.from_json(json.loads(json.dumps(kind.to_json()))) == kind
 
 
 @pytest.mark.unit
@@ -548,7 +554,7 @@ def test_a_bound_stays_a_usable_number_whatever_the_noise(noise: float):
     adaptive, bounds = AdaptiveQuantile(rate=5.0), (1.0,)
     for _ in range(50):
         bounds = adaptive.moved(bounds, (noise,), 10)
-        assert LEAST_MOVED <= bounds[0] <= MOST_MOVED
+        assert MIN_ADAPTED_NORM <= bounds[0] <= MAX_ADAPTED_NORM
         adaptive.at(bounds)
 
 

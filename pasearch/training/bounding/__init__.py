@@ -1,1 +1,0 @@
-"""How a record's gradient is bounded: one file a way."""

@@ -1,0 +1,413 @@
+"""Clipping methods: bounds on what one record adds to a step's sum of gradients.
+
+    flat         factor min(1, C / norm)                            sensitivity C
+    auto-s       factor R / (norm + gamma)                          sensitivity R
+    per-layer    factor min(1, C_l / norm_l) for each layer         sensitivity sqrt(sum C_l^2)
+    adaptive     flat or per-layer, whose C_t follows a noisy quantile of the norms
+
+Sensitivity is under zero-out adjacency: a record is there, or adds 0. Norms are computed in
+float32, so a divisor is taken `SLACK` times too large. A norm that is not finite gets the factor 0.
+
+Sources: Abadi et al. 2016 (flat); Bu et al. 2022 (AUTO-S); McMahan et al. 2018 (per layer); Andrew
+et al. 2021 (adaptive). Rules: docs/rules.md, 2 and 14. Proof: docs/guarantees/dp-sgd.md (flat,
+AUTO-S) and bounding.md (per layer, adaptive).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from pasearch.accounting.checks import boolean, fraction, positive
+from pasearch.errors import UsageError
+from pasearch.registry import Checks, Registry, Stage
+from pasearch.runs.sums import SUM_ROUNDING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from pasearch.accounting.additive import Shifts
+    from pasearch.training.per_example import Loss, PreparedNetwork
+    from pasearch.training.record_sums import SumBuffers
+
+NO_CLIPPING = math.inf, 0.0, 1.0  # `ClippingMethod.terms` of factors that are all 1
+SLACK = 1.0 + 1e-5  # factor on a computed norm, for the rounding of its computation
+MAX_CLIP_NORM = 1e12  # above it, factors could be too large for float32
+MIN_CLIP_NORM = 1e-12  # below it, squares of gradients and factors would underflow in float32
+MIN_ADAPTED_NORM = 1e-6  # smallest clipping norm that noisy counts may lead to
+MAX_ADAPTED_NORM = 1e6  # largest one
+
+
+class ClippingMethod(Stage):
+    """A bound on what one record adds to a step's sum.
+
+    Most methods are a factor on each gradient that depends on its norm alone. They define `terms`,
+    or `factors` if the factor has another form.
+    """
+
+    __slots__ = ()
+
+    layered: ClassVar[bool] = False
+    """Whether each layer's norm has its own factor."""
+    adapts: ClassVar[bool] = False
+    """Whether clipping norms follow noisy counts from step to step: see `start`."""
+    clips_noise: ClassVar[bool] = False
+    """Whether noise on each record may come before the clipping."""
+    limits_coordinates: ClassVar[bool] = False
+    """Whether every coordinate is bounded: then noise of any distribution has a privacy cost, by
+    `shifts`."""
+    takes_views: ClassVar[bool] = True
+    """Whether it bounds the mean of the gradients of several views."""
+
+    @property
+    @abstractmethod
+    def sensitivity(self) -> float:
+        """Largest L2 norm that one record adds to the sum, in exact arithmetic."""
+
+    @property
+    def computed_sensitivity(self) -> float:
+        """Largest L2 distance by which one record moves the sum as computed; noise scales to it."""
+        return SUM_ROUNDING * self.sensitivity
+
+    @property
+    def one_variance(self) -> bool:
+        """Whether all coordinates of a step's noisy sum have noise of one variance."""
+        return True
+
+    @property
+    def terms(self) -> tuple[float, float, float] | None:
+        """(top, plus, most) of factors min(most, top / (norm + plus)); None for other factors.
+
+        Guarantee: norm times such a factor is at most `sensitivity` if norm + plus is above 0.
+        """
+        return None
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """Compute the factors of gradients from their norms.
+
+        Guarantee: norm times factor is at most `sensitivity`; a norm that is not finite has 0.
+
+        Args:
+            norms: (batch,), or (layers, batch) of a layered method; the result has the same shape.
+        """
+        if self.terms is None:
+            raise UsageError(f"bounding {self.name!r} has no factors of its own: see its `sums`.")
+        top, plus, most = self.terms
+        return zero_if_not_finite(norms, (top / (norms * SLACK + plus)).clamp(max=most))
+
+    def within(self, norms: Tensor) -> Tensor | None:
+        """Check whether each norm is within the clipping norm; None if that is not counted."""
+        return None
+
+    def sums(
+        self,
+        network: nn.Module | PreparedNetwork,
+        x: Tensor,
+        loss: Loss,
+        mask: Tensor,
+        *,
+        views: int = 1,
+        weights: Tensor | None = None,
+        buffers: SumBuffers | None = None,
+        counted: bool = True,
+    ) -> tuple[list[Tensor], Tensor]:
+        """Compute the sum of clipped gradients, and counts: see `clipped_sum_and_counts`."""
+        from pasearch.training.per_example import clipped_sum_and_counts
+
+        return clipped_sum_and_counts(
+            network, x, loss, self, mask, views=views, weights=weights, buffers=buffers,
+            counted=counted,
+        )  # fmt: skip
+
+    def start(self, layers: int) -> tuple[float, ...]:
+        """Compute the first clipping norms of an adaptive method: one, or one per layer."""
+        return ()
+
+    def at(self, bounds: tuple[float, ...]) -> ClippingMethod:
+        """Make the clipping method of a step with these clipping norms."""
+        return self
+
+    def noises(self, noise_multiplier: float, counts: int) -> tuple[float, float]:
+        """Split a step's noise between gradients and counts, of an adaptive method."""
+        raise NotImplementedError(f"{self.name} releases no counts")
+
+    def moved(
+        self, bounds: tuple[float, ...], centred: tuple[float, ...], expected_batch_size: int
+    ) -> tuple[float, ...]:
+        """Compute the next clipping norms of an adaptive method from the released counts."""
+        raise NotImplementedError(f"{self.name} releases no counts")
+
+    def shifts(self, dimension: int) -> Shifts:
+        """Compute the largest sorted magnitudes of a record's bounded gradient."""
+        raise NotImplementedError(f"{self.name} does not bound every coordinate")
+
+
+CLIPPING_METHODS = Registry(
+    "bounding", ClippingMethod, "pasearch.training.clipping", "pasearch.training.encoded",
+    example='{ name = "flat", clip_norm = 1.0 }',
+)  # fmt: skip
+
+
+def check_clip_norm(name: str, value: object) -> float:
+    """Check a clipping norm: a number from `MIN_CLIP_NORM` to `MAX_CLIP_NORM`.
+
+    Raises:
+        UsageError: Another value.
+    """
+    number = positive(name, value)
+    if not number <= MAX_CLIP_NORM:
+        raise UsageError(
+            f"{name} is {number}: expected at most {MAX_CLIP_NORM:g}, so that float32 can hold the "
+            "factors of gradients. A usual value is 1."
+        )
+    if not number >= MIN_CLIP_NORM:
+        raise UsageError(
+            f"{name} is {number}: expected {MIN_CLIP_NORM} or above, so that float32 can tell "
+            "which gradients exceed it. A usual value is 1."
+        )
+    return number
+
+
+def zero_if_not_finite(norms: Tensor, factors: Tensor) -> Tensor:
+    """Set the factors of norms that are not finite to 0."""
+    import torch
+
+    return torch.where(norms < math.inf, factors, 0.0)
+
+
+def has_terms(bounding: ClippingMethod) -> bool:
+    """Check whether a clipping method's factors are those of its `terms`."""
+    kind, named = type(bounding), bounding.terms is not None
+    return named and kind.sums is ClippingMethod.sums and kind.factors is ClippingMethod.factors
+
+
+@CLIPPING_METHODS.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flat(ClippingMethod):
+    """Clip each record's gradient, all layers together, to norm C.
+
+    Args:
+        clip_norm: C, 1e-12 or above.
+    """
+
+    name: ClassVar[str] = "flat"
+    phrase: ClassVar[str] = "clipped to norm {clip_norm:g}"
+    checks: ClassVar[Checks] = {"clip_norm": check_clip_norm}
+    clips_noise: ClassVar[bool] = True
+    clip_norm: float = 1.0
+
+    @property
+    def sensitivity(self) -> float:
+        return self.clip_norm
+
+    @property
+    def terms(self) -> tuple[float, float, float]:
+        return self.clip_norm, 0.0, 1.0
+
+    def within(self, norms: Tensor) -> Tensor:
+        return norms <= self.clip_norm
+
+
+def _check_gamma(name: str, value: object) -> float:
+    gamma = positive(name, value)
+    if not gamma >= 1e-6:
+        raise UsageError(
+            f"{name} is {gamma}: expected 1e-6 or above, so that a gradient whose norm rounds to 0 "
+            "stays bounded. The usual value is 0.01."
+        )
+    return gamma
+
+
+@CLIPPING_METHODS.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoS(ClippingMethod):
+    """Scale each record's gradient to a norm near R, whether it was large or small.
+
+    Args:
+        bound: R, 1e-12 or above.
+        gamma: Constant that keeps the order of small gradients; 1e-6 or above, because a norm
+            below about 1e-22 is computed as 0.
+    """
+
+    name: ClassVar[str] = "auto-s"
+    phrase: ClassVar[str] = (
+        "scaled to about norm {bound:g}, large or small (AUTO-S, gamma {gamma:g})"
+    )
+    checks: ClassVar[Checks] = {"bound": check_clip_norm, "gamma": _check_gamma}
+    bound: float = 1.0
+    gamma: float = 0.01
+
+    @property
+    def sensitivity(self) -> float:
+        return self.bound
+
+    @property
+    def terms(self) -> tuple[float, float, float]:
+        return self.bound, self.gamma, math.inf
+
+
+@CLIPPING_METHODS.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerLayer(ClippingMethod):
+    """Clip each layer's part of a record's gradient to its own norm.
+
+    Args:
+        clip_norm: C, of all layers together, 1e-12 or above: each of L layers has C / sqrt(L)
+            without `clip_norms`.
+        clip_norms: C_l of each trainable layer, in the network's order.
+    """
+
+    name: ClassVar[str] = "per-layer"
+    layered: ClassVar[bool] = True
+    clip_norm: float = 1.0
+    clip_norms: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clip_norm", check_clip_norm("clip_norm", self.clip_norm))
+        if self.clip_norms is not None:
+            if not isinstance(self.clip_norms, (tuple, list)) or not self.clip_norms:
+                raise UsageError(
+                    f"clip_norms is {self.clip_norms!r}: expected one number for each trainable "
+                    "layer, or None."
+                )
+            each = tuple(check_clip_norm("clip_norms", value) for value in self.clip_norms)
+            object.__setattr__(self, "clip_norms", each)
+            object.__setattr__(self, "clip_norm", math.sqrt(math.fsum(c * c for c in each)))
+
+    @property
+    def sensitivity(self) -> float:
+        """C, enlarged by 1e-12 for the rounding of its own computation."""
+        return self.clip_norm * (1 + 1e-12)
+
+    def of_layers(self, count: int, device: str | torch.device = "cpu") -> Tensor:
+        """Compute C_l of `count` layers, float32 rounded down, (count, 1), on a device."""
+        import torch
+
+        given = self.clip_norms or (self.clip_norm / math.sqrt(count),) * count
+        if len(given) != count:
+            raise UsageError(
+                f"clip_norms has {len(given)} numbers, and the network {count} trainable layers: "
+                "give each layer its own, or clip_norm alone."
+            )
+        each = [torch.full((1, 1), value, dtype=torch.float32, device=device) for value in given]
+        return torch.cat(each) * (1 - 1e-7)
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """Compute the factors from the norms: both (layers, batch)."""
+        bounds = self.of_layers(len(norms), norms.device)
+        return zero_if_not_finite(norms, (bounds / (norms * SLACK)).clamp(max=1.0))
+
+    def within(self, norms: Tensor) -> Tensor:
+        return norms <= self.of_layers(len(norms), norms.device)
+
+    def words(self) -> str:
+        if self.clip_norms is None:
+            return f"clipped layer by layer, to norm {self.clip_norm:g} in all"
+        each = ", ".join(f"{value:g}" for value in self.clip_norms)
+        return f"clipped layer by layer, to norms {each}"
+
+
+def _check_rate(name: str, value: object) -> float:
+    rate = positive(name, value)
+    if not rate <= 10.0:
+        raise UsageError(f"{name} is {rate}: expected at most 10; usual is 0.2.")
+    return rate
+
+
+@CLIPPING_METHODS.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveQuantile(ClippingMethod):
+    """Clip to a norm that follows a quantile of the batch's norms, estimated privately.
+
+        C_(t+1) = C_t exp(-rate (b - quantile))
+        b = (sum over the batch of ([norm_i <= C_t] - 1/2) + N(0, s_b^2)) / (q n) + 1/2
+
+    The noisy sum is then multiplied by C_0 / C_t. A record moves the sum in b by at most 1/2. With
+    z_g on the gradients (in units of C_t) and s_b on the counts, a step is one Gaussian release of
+    noise multiplier z, z^-2 = z_g^-2 + sum_l (2 s_b)^-2. Here z is given, and `count_share` is the
+    fraction of z^-2 that the counts use.
+
+    Args:
+        clip_norm: C_0, 1e-12 or above; of all layers together.
+        quantile: Fraction of records that should be within the clipping norm, in (0, 1).
+        rate: Step size of the logarithm of the clipping norm, above 0.
+        per_layer: Whether each layer has its own clipping norm and quantile.
+        count_share: Fraction of the step's 1 / z^2 that the noisy counts use, in (0, 1).
+    """
+
+    name: ClassVar[str] = "adaptive"
+    adapts: ClassVar[bool] = True
+    checks: ClassVar[Checks] = {
+        "clip_norm": check_clip_norm, "rate": _check_rate,
+        "quantile": fraction, "count_share": fraction, "per_layer": boolean,
+    }  # fmt: skip
+    clip_norm: float = 1.0
+    quantile: float = 0.5
+    rate: float = 0.2
+    per_layer: bool = False
+    count_share: float = 0.05
+
+    @property
+    def sensitivity(self) -> float:
+        """C_0, of the first step; later steps have `at(...).sensitivity`."""
+        return self.clip_norm
+
+    @property
+    def one_variance(self) -> bool:
+        """Whether all layers have the same clipping norm, and so the same noise."""
+        return not self.per_layer
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """Refuse: only the method of a single step has factors."""
+        raise UsageError("an adaptive bound has no factors of its own: give its `at(bounds)`.")
+
+    def start(self, layers: int) -> tuple[float, ...]:
+        if not self.per_layer:
+            return (self.clip_norm,)
+        return (self.clip_norm / math.sqrt(layers),) * layers
+
+    def at(self, bounds: tuple[float, ...]) -> Flat | PerLayer:
+        if self.per_layer:
+            return PerLayer(clip_norms=bounds)
+        return Flat(clip_norm=bounds[0])
+
+    def noises(self, noise_multiplier: float, counts: int) -> tuple[float, float]:
+        """Compute (z_g, s_b): noise multiplier of the gradients, noise of the counts in records.
+
+        Guarantee: z_g^-2 + counts (2 s_b)^-2 is at most z^-2.
+
+        Args:
+            noise_multiplier: z of the step.
+            counts: Number of counts that the step releases: 1, or one per layer.
+        """
+        grown = positive("noise_multiplier", noise_multiplier) * (1 + 1e-12)
+        gradients = grown / math.sqrt(1.0 - self.count_share)
+        return gradients, 0.5 * grown * math.sqrt(counts / self.count_share)
+
+    def moved(
+        self, bounds: tuple[float, ...], centred: tuple[float, ...], expected_batch_size: int
+    ) -> tuple[float, ...]:
+        """Compute the next clipping norms.
+
+        Args:
+            bounds: C_t: one, or one per layer.
+            centred: Released counts: noisy sums of [norm_i <= C_t] - 1/2.
+            expected_batch_size: q n.
+        """
+        shares = [count / expected_batch_size + 0.5 for count in centred]
+        moved = (
+            bound * math.exp(-self.rate * (min(max(share, -1.0), 2.0) - self.quantile))
+            for bound, share in zip(bounds, shares, strict=True)
+        )
+        return tuple(min(max(each, MIN_ADAPTED_NORM), MAX_ADAPTED_NORM) for each in moved)
+
+    def words(self) -> str:
+        where = "layer by layer, each to a norm" if self.per_layer else "to a norm"
+        return (
+            f"clipped {where} that follows a noisy quantile of all norms, {self.quantile:g} "
+            f"({self.clip_norm:g} at first, rate {self.rate:g}; the noisy counts take "
+            f"{100 * self.count_share:g} % of each step's privacy)"
+        )

@@ -1,0 +1,361 @@
+"""Noise schedules: sigma_t = sigma_0 factor(t), with t = floor(epoch / every) and epochs from 0.
+
+    uniform        1                                    validation     falls when the accuracy of
+    time           1 / (1 + k t)                                       validation queries stops
+    exponential    e^(-k t)                                            rising
+    step           k^floor(t / period)
+    polynomial     (1 - end) (1 - t / period)^k + end
+
+The decays are fixed before the data are read, and composed step by step. A schedule that follows
+validation queries has the privacy cost of a Renyi filter whose limit is the uniform plan; the
+queries read public records, or are charged.
+
+Source: Yu et al., Sections IV-A1 and IV-A2. Proof: docs/guarantees/schedules.md.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import ClassVar, Protocol, Self
+
+from pasearch.accounting.checks import fraction, nonnegative, positive, whole
+from pasearch.accounting.claims import Claim, yu_theorem3_schedule
+from pasearch.errors import UsageError
+from pasearch.registry import Checks, Registry, Stage, Steps
+
+MIN_FACTOR = 1e-6  # a formula that gives less is replaced by this, which is charged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steepness:
+    """Range of the parameter that makes a decay steep, to solve for it (`training.length`).
+
+    Args:
+        field: Name of the schedule's field.
+        flattest: Smallest value of the noise parameter that is solved for.
+        steepest: Largest one.
+        falling: Whether the field is exp(-parameter) instead of the parameter itself.
+    """
+
+    field: str
+    flattest: float
+    steepest: float
+    falling: bool = False
+
+
+class ScheduleState(Protocol):
+    """State of a validation-driven schedule."""
+
+    @property
+    def factor(self) -> float:
+        """sigma_t / sigma_0 from now on, in (0, 1]."""
+        ...
+
+    def tell(self, accuracy: float) -> Self:
+        """Make the next state, after a validation query."""
+        ...
+
+
+class Schedule(Stage):
+    """A noise schedule; one that is fixed before the data needs `factor` alone."""
+
+    __slots__ = ()
+
+    varies: ClassVar[bool] = True
+    """Whether the noise changes at all."""
+    steered: ClassVar[bool] = False
+    """Whether validation queries steer it: then a filter ends the training, and `factor` is 1."""
+    steepness: ClassVar[Steepness | None] = None
+    """Of a decay whose rate can be solved for."""
+
+    @abstractmethod
+    def factor(self, epoch: int) -> float:
+        """Compute the planned sigma_t / sigma_0, in (0, 1]."""
+
+    def words(self) -> str:
+        every = getattr(self, "every", 1)
+        return Stage.words(self) + ("" if every == 1 else f"; {every:,} epochs count as one")
+
+    def stretched(self, factor: float) -> Schedule:
+        """Make a schedule whose fall takes `factor` times as many epochs.
+
+        A paper's numbers are for its own number of epochs; over ten times as many, the same rate
+        would leave next to no noise at the end, and so need next to no signal before. A schedule
+        that does not follow epochs stays as it is.
+
+        Args:
+            factor: Above 0.
+        """
+        return self
+
+    def validation_queries(self, epochs: int) -> int:
+        """Compute the largest number of validation queries in a number of epochs."""
+        return 0
+
+    def asks_after(self, epoch: int) -> bool:
+        """Check whether a validation query follows an epoch, of a validation-driven schedule."""
+        return False
+
+    def start(self) -> ScheduleState:
+        """Make the state before the first validation query, of a validation-driven schedule."""
+        raise NotImplementedError(f"{self.name} is not steered")
+
+    def claims(self, steps: Steps) -> list[Claim]:
+        """Evaluate Theorem 3 of Yu et al., which is for noise that varies on Poisson samples."""
+        if not (self.varies and steps.sampled) or self.steered:
+            return []
+        q = steps.sampling_probability
+        return [yu_theorem3_schedule([(q, *each) for each in steps.noises], steps.delta)]
+
+
+SCHEDULES = Registry(
+    "schedule", Schedule, "pasearch.training.schedules",
+    example='{ name = "exponential", rate = 0.01 }',
+)  # fmt: skip
+
+
+def changes(epoch: int, every: int) -> int:
+    """Count the changes of the noise before an epoch: t."""
+    if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not int(epoch) >= 0:
+        raise UsageError(f"epoch is {epoch!r}; expected a whole number, 0 or above.")
+    return int(epoch) // every
+
+
+def bounded(factor: float) -> float:
+    """Limit a factor to (0, 1]."""
+    return min(1.0, max(MIN_FACTOR, factor))
+
+
+@SCHEDULES.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uniform(Schedule):
+    """A constant noise multiplier: every step draws new noise of the same size."""
+
+    name: ClassVar[str] = "uniform"
+    phrase: ClassVar[str] = "constant noise multiplier, new noise at every step"
+    varies: ClassVar[bool] = False
+
+    def factor(self, epoch: int) -> float:
+        changes(epoch, 1)
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rate(Schedule):
+    """A decay at a rate k, which is divided by a factor to stretch the schedule."""
+
+    checks: ClassVar[Checks] = {"rate": positive, "every": whole}
+    rate: float
+    every: int = 1
+
+    def stretched(self, factor: float) -> Schedule:
+        return replace(self, rate=self.rate / positive("factor", factor))
+
+
+@SCHEDULES.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBased(_Rate):
+    """1 / (1 + k t).
+
+    Args:
+        rate: k, above 0.
+        every: Epochs from one change to the next, 1 or more.
+    """
+
+    name: ClassVar[str] = "time"
+    phrase: ClassVar[str] = "noise falls from epoch to epoch, as 1 / (1 + {rate:g} epoch)"
+    steepness: ClassVar[Steepness | None] = Steepness(field="rate", flattest=1e-9, steepest=1e6)
+
+    def factor(self, epoch: int) -> float:
+        return bounded(1.0 / (1.0 + self.rate * changes(epoch, self.every)))
+
+
+@SCHEDULES.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exponential(_Rate):
+    """e^(-k t).
+
+    Args:
+        rate: k, above 0.
+        every: Epochs from one change to the next, 1 or more.
+    """
+
+    name: ClassVar[str] = "exponential"
+    phrase: ClassVar[str] = "noise falls from epoch to epoch, as exp(-{rate:g} epoch)"
+    steepness: ClassVar[Steepness | None] = Steepness(field="rate", flattest=1e-9, steepest=50.0)
+
+    def factor(self, epoch: int) -> float:
+        return bounded(math.exp(-self.rate * changes(epoch, self.every)))
+
+
+@SCHEDULES.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDecay(Schedule):
+    """k^floor(t / period).
+
+    Args:
+        rate: k, in (0, 1).
+        period: How often the noise falls, 1 or more; in units of `every` epochs.
+        every: Epochs that count as one; the noise falls every `period * every` epochs.
+    """
+
+    name: ClassVar[str] = "step"
+    phrase: ClassVar[str] = "noise times {rate:g} every {period:,} epochs"
+    checks: ClassVar[Checks] = {"rate": fraction, "period": whole, "every": whole}
+    steepness: ClassVar[Steepness | None] = Steepness(
+        field="rate", flattest=1e-9, steepest=27.0, falling=True
+    )
+    rate: float
+    period: int
+    every: int = 1
+
+    def factor(self, epoch: int) -> float:
+        return bounded(self.rate ** (changes(epoch, self.every) // self.period))
+
+    def stretched(self, factor: float) -> Schedule:
+        return replace(self, period=max(1, round(self.period * positive("factor", factor))))
+
+
+@SCHEDULES.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polynomial(Schedule):
+    """(1 - end) (1 - t / period)^k + end; from `period` on, `end`.
+
+    The paper's (sigma_0 - sigma_end) (1 - t / period)^k + sigma_end, divided by sigma_0: so sigma_0
+    10 and sigma_end 2 are end = 0.2, whatever sigma_0 is calibrated to.
+
+    Args:
+        power: k, above 0; 1 is a straight line.
+        end: sigma_end / sigma_0, in (0, 1).
+        period: When `end` is reached, 1 or more; in units of `every` epochs.
+        every: Epochs that count as one; `end` is reached after `period * every` epochs.
+    """
+
+    name: ClassVar[str] = "polynomial"
+    phrase: ClassVar[str] = (
+        "noise falls to {end:g} of its start in {period:,} epochs, by the power {power:g} of what "
+        "is left"
+    )
+    checks: ClassVar[Checks] = {
+        "power": positive, "end": fraction, "period": whole, "every": whole,
+    }  # fmt: skip
+    steepness: ClassVar[Steepness | None] = Steepness(field="power", flattest=1e-6, steepest=1e4)
+    power: float
+    end: float
+    period: int
+    every: int = 1
+
+    def factor(self, epoch: int) -> float:
+        left = max(0.0, 1.0 - changes(epoch, self.every) / self.period)
+        return bounded((1.0 - self.end) * left**self.power + self.end)
+
+    def stretched(self, factor: float) -> Schedule:
+        return replace(self, period=max(1, round(self.period * positive("factor", factor))))
+
+
+@SCHEDULES.register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation(Schedule):
+    """The noise falls when the accuracy stops rising.
+
+        at every `period`-th accuracy:  S = mean of the last m;  if S - S_before <= threshold,
+                                        factor *= k;  S_before = S          S_before = 0 at first
+
+    Args:
+        rate: k, in (0, 1).
+        threshold: delta; a rise of no more than that counts as none. 0 or above.
+        average: m, 1 or more; the paper's moving average.
+        period: Accuracies from one comparison to the next, m or more; None takes m.
+        every: Epochs from one accuracy to the next, 1 or more; the paper has 1.
+
+    Cost: none of its own. Each accuracy is from declared-public records, or charged; and the noise
+    depends on what was released, so the trainer keeps a filter (`accounting.renyi`).
+    """
+
+    name: ClassVar[str] = "validation"
+    steered: ClassVar[bool] = True
+    rate: float
+    threshold: float
+    average: int = 1
+    period: int | None = None
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", fraction("rate", self.rate))
+        object.__setattr__(self, "threshold", nonnegative("threshold", self.threshold))
+        object.__setattr__(self, "average", whole("average", self.average))
+        period = self.average if self.period is None else whole("period", self.period)
+        object.__setattr__(self, "period", period)
+        object.__setattr__(self, "every", whole("every", self.every))
+        if period < self.average:
+            raise UsageError(
+                f"period is {period}: expected average ({self.average}) or above, so that no "
+                "accuracy is in two of the means that are compared."
+            )
+
+    def start(self) -> ValidationState:
+        return ValidationState(rule=self)
+
+    def factor(self, epoch: int) -> float:
+        """Return 1: the plan has constant noise, and the filter keeps to its privacy cost."""
+        return 1.0
+
+    def validation_queries(self, epochs: int) -> int:
+        return max(1, epochs // self.every)
+
+    def asks_after(self, epoch: int) -> bool:
+        return epoch % self.every == 0
+
+    def words(self) -> str:
+        mean = "" if self.average == 1 else f"the mean of the last {self.average:,}, "
+        when = "after every epoch" if self.every == 1 else f"every {self.every:,} epochs"
+        return (
+            f"noise times {self.rate:g} when the accuracy of the validation queries ({mean}"
+            f"compared every {self.period:,} queries) rises by {self.threshold:g} or less; a "
+            f"validation query {when}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationState:
+    """State of a validation-driven schedule.
+
+    Guarantee: a function of the rule and of the accuracies that were passed to `tell`.
+
+    Args:
+        rule: The schedule.
+        factor: sigma_t / sigma_0 from now on, in (0, 1].
+        recent: The last m accuracies, at most.
+        told: Number of accuracies since the last comparison.
+        before: The mean at the last comparison.
+    """
+
+    rule: Validation
+    factor: float = 1.0
+    recent: tuple[float, ...] = ()
+    told: int = 0
+    before: float = 0.0
+
+    def tell(self, accuracy: float) -> ValidationState:
+        """Make the next state after an accuracy; a noisy one may be outside [0, 1].
+
+        Raises:
+            UsageError: The accuracy is no finite number.
+        """
+        known = isinstance(accuracy, Real) and not isinstance(accuracy, bool)
+        if not known or not math.isfinite(accuracy):
+            raise UsageError(f"accuracy is {accuracy!r}; expected a finite number, a share.")
+        recent = (*self.recent, float(accuracy))[-self.rule.average :]
+        told = self.told + 1
+        factor, before = self.factor, self.before
+        if told == self.rule.period:
+            mean = math.fsum(recent) / self.rule.average
+            if mean - before <= self.rule.threshold:
+                factor = bounded(factor * self.rule.rate)
+            told, before = 0, mean
+        return ValidationState(
+            rule=self.rule, factor=factor, recent=recent, told=told, before=before
+        )
