@@ -179,7 +179,7 @@ def test_the_first_two_blocks_of_shell_are_the_two_commands():
 
 
 def test_the_readme_is_short():
-    assert len(README.read_text().splitlines()) <= 120
+    assert len(README.read_text().splitlines()) <= 100
 
 
 def test_figures_are_those_of_the_result_files():
