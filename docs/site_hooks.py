@@ -4,6 +4,8 @@
 - Links are written as they work in the repository. A link to a README becomes one to its page; a
   link to any other file outside `docs/` leads to the repository if `repo_url` is set in mkdocs.yml,
   and otherwise becomes text, with the file's name.
+- Formulas in LaTeX, $...$ within a line and $$...$$ as a paragraph, become MathML, so that a
+  browser shows them without a script or a font from another machine.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).resolve().parent.parent
+CODE = re.compile(r"^```.*?^```$|``[^`]+``|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(?![\s\d.]*\s)([^$\n]+?)(?<!\s)\$(?!\d)", re.DOTALL)
+ENCODED_FORMULA = re.compile(r"LATEX(BLOCK|INLINE)([0-9a-f]+)X")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 
 
@@ -43,8 +48,42 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Turn links outwards into what works on the site."""
-    return rewritten(markdown, page.file.src_uri, config.repo_url)
+    """Rewrite links that leave the site, and encode formulas."""
+    return encode_formulas(rewritten(markdown, page.file.src_uri, config.repo_url))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Replace encoded formulas by MathML."""
+    return render_formulas(html)
+
+
+def encode_formulas(markdown: str) -> str:
+    """Encode LaTeX formulas as alphanumeric words, which Markdown leaves unchanged.
+
+    Formulas are in dollar signs: one within a line, or two around a paragraph. Code is skipped.
+    """
+
+    def encode(match: re.Match[str]) -> str:
+        kind, latex = ("BLOCK", match[1]) if match[1] else ("INLINE", match[2])
+        return f"LATEX{kind}{latex.strip().encode().hex()}X"
+
+    parts, end = [], 0
+    for code in CODE.finditer(markdown):
+        parts += [FORMULA.sub(encode, markdown[end : code.start()]), code[0]]
+        end = code.end()
+    return "".join([*parts, FORMULA.sub(encode, markdown[end:])])
+
+
+def render_formulas(html: str) -> str:
+    """Convert the formulas that `encode_formulas` has encoded to MathML."""
+
+    def render(match: re.Match[str]) -> str:
+        from latex2mathml.converter import convert
+
+        kind, latex = match[1], bytes.fromhex(match[2]).decode()
+        return convert(latex, display=kind.lower())
+
+    return ENCODED_FORMULA.sub(render, html)
 
 
 def rewritten(markdown: str, page: str, repository: str | None) -> str:
