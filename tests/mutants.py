@@ -483,20 +483,20 @@ MUTANTS = (
         "training/test_teeth.py",
     ),
     Mutant(
-        "noise: float32 is trusted where it cannot tell",
-        "<= 0.5 - error * wide",
-        "<= 0.5",
+        "noise: float64 is trusted where it cannot tell",
+        "abs(rest) <= 0.5 - FLOAT64_ERROR * wide",
+        "abs(rest) <= 0.5",
         "runs/test_normals.py",
     ),
     Mutant(
         "noise: further bits are those that were drawn",
-        'stream.child("finer").words(step).at(places)',
-        "source().at(places)",
+        'self.stream.child("finer").words(self.step, first)',
+        "self.stream.words(self.step, first)",
         "runs/test_normals.py",
     ),
     Mutant(
         "noise: machine code trusts float32 where it cannot tell",
-        "sure = np.nextafter(single(0.5 - error * wide), single(0.0))",
+        "sure = np.nextafter(single(0.5 - BY_COMPILED * wide), single(0.0))",
         "sure = single(0.5)",
         "runs/test_normals.py",
     ),
@@ -520,8 +520,8 @@ MUTANTS = (
     ),
     Mutant(
         "noise: a zero has the sum's sign, by arrays",
-        "        points += 0.0  # no zero",
-        "        # no zero",
+        "            points += 0.0  # no zero",
+        "            # no zero",
         "runs/test_normals.py",
     ),
     Mutant(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,24 @@ from pasearch.data import means
 from pasearch.features.trainers import LinearModel
 from pasearch.runs.ledger import Ledger
 from pasearch.training.metrics import usual_metric
+
+
+@cache
+def normal_transform() -> Any:
+    """A compiled loop from bits, int32 in groups of U and V, to float32 normal numbers."""
+    from numba import njit
+
+    from pasearch.runs import compiled
+
+    pair, group = compiled._pair, compiled.GROUP
+
+    @njit
+    def transform(bits, values):
+        for low in range(0, len(bits), 2 * group):
+            for k in range(low, low + group):
+                values[k], values[k + group] = pair(bits[k], bits[k + group])
+
+    return transform
 
 
 def rdp_price(event: Event, delta: float) -> Price:

@@ -1,7 +1,6 @@
 """The loops of exact normal noise in machine code: what `normals` does by arrays, in one pass.
 
-    transform    bits of U and V -> normal numbers, float32
-    release      the same bits, and a sum -> grid points, and which of them are in doubt
+    release      bits of U and V, and a sum -> grid points, and which of them are in doubt
     settle       the second stage, of what is in doubt
     release_few  both at once, of all 64 bits of each
 
@@ -118,24 +117,13 @@ def _as_it_lies(context: Any, builder: Any, sign: Any, given: Any) -> Any:
 
 @instruction
 def _nearest(context: Any, x: Any) -> Any:
-    """Return the nearest whole number, of two the even one."""
+    """Return the nearest integer of a float32 or float64, of two the even one."""
 
     def made(context: Any, builder: Any, sign: Any, given: Any) -> Any:
-        kind = context.get_value_type(types.float32)
+        kind = context.get_value_type(sign.return_type)
         return builder.call(builder.module.declare_intrinsic("llvm.rint", [kind]), given)
 
-    return types.float32(types.float32), made
-
-
-@instruction
-def _nearest_wide(context: Any, x: Any) -> Any:
-    """Return the nearest integer of a float64, of two the even one."""
-
-    def made(context: Any, builder: Any, sign: Any, given: Any) -> Any:
-        kind = context.get_value_type(types.float64)
-        return builder.call(builder.module.declare_intrinsic("llvm.rint", [kind]), given)
-
-    return types.float64(types.float64), made
+    return x(x), made
 
 
 @inlined
@@ -190,7 +178,7 @@ def _pair(length, turn):
 def _rounded(total, value, wide, grain, fine):
     """Return a sum with its noise on the grid, and how far from it that was, in grid points."""
     rest = total * np.float64(fine)
-    point = _nearest_wide(rest)
+    point = _nearest(rest)
     small = single(rest - point) + value * wide
     moved = _nearest(small)
     # + 0.0 makes a zero positive: its sign would tell on which side of it the sum was.
@@ -208,30 +196,15 @@ def _round_all(total, low, own, values, before, wide, grain, fine, sure):
     return doubts
 
 
-@compiled
-def transform(bits, values):
-    """Compute normal numbers.
-
-    Args:
-        bits: Of every group first those of U and then those of V: int32, (size,), whole groups.
-        values: Where the numbers go, float32, (size,); NaN where U has too few bits.
-    """
-    for low in range(NONE, unsigned(len(bits)), BOTH):
-        for k in range(NONE, PAIRS):
-            pair = _pair(bits[low + k], bits[low + PAIRS + k])
-            values[low + k], values[low + PAIRS + k] = pair
-
-
 @lru_cache(maxsize=64)
-def settings(wide: float, grain: float, error: float) -> tuple[Any, ...]:
+def settings(wide: float, grain: float) -> tuple[Any, ...]:
     """Return what `release` takes: a, g, 1 / g, and how far from the grid a sure number may lie.
 
     Args:
         wide: a.
         grain: g, a power of 2 that float32 divides by exactly.
-        error: How much a value errs at most.
     """
-    sure = np.nextafter(single(0.5 - error * wide), single(0.0))
+    sure = np.nextafter(single(0.5 - BY_COMPILED * wide), single(0.0))
     return single(wide), single(grain), single(1.0 / grain), sure
 
 
@@ -240,7 +213,7 @@ def release(bits, total, wide, grain, fine, sure, first, found, places, pairs, f
     """Round total + wide z to multiples of the grain, in place; z never leaves the processor.
 
     Args:
-        bits: See `transform`.
+        bits: Of every group first those of U and then those of V: int32, (size,), whole groups.
         total: Float64 or float32, (size,).
         wide: Of `settings`, like the next three.
         grain: See there.

@@ -1,23 +1,22 @@
-"""Gaussian noise that holds in floating point: a sum plus exact normal numbers, rounded to a grid.
+"""Gaussian noise that is exact in floating point: a sum plus exact normal numbers, on a grid.
 
     release = g round(s / g + a z),    a = scale / g in [2^7, 2^8),  g a power of 2
 
 z is a normal number with all its digits: z = sqrt(-2 log U) cos(pi V), and sin for its twin, with
-U and V as infinitely many secret bits. So the release is a rounding of the Gaussian mechanism on s,
-post-processing, and its price is that mechanism's: no lattice of s or of z is left in it.
+U and V as infinitely many secret bits. So the release is a rounding of the Gaussian mechanism on s
+(post-processing) and costs what that mechanism costs: no lattice of s or of z is left in it. s is
+read as the exact number that its float is, so nothing is rounded before the noise is added.
 
-How a whole number is got from infinitely many bits: in three stages, each of which is asked only
-where the rounding of the stage before it could be wrong.
+An integer follows from infinitely many bits in stages. A later stage is used only for a number that
+the stage before cannot round for certain: it is too near to the middle between two integers, or
+its U is too near to 0 or 1.
 
-    31 bits of U, 32 of V     float32       errs by `BY_FLOAT32` at most: one in 300 goes on
-    63 bits of U, 64 of V     float64       by `BY_FLOAT64`: one in 20 million
-    191 and 192               100 digits    decides
+    bits of U, of V    computed in
+    31, 32             float32, compiled code only (`compiled`): one in 1,000 goes on
+    63, 64             float64, error at most `FLOAT64_ERROR`: one in 20 million goes on
+    191, 192           400 bits of precision: decides
 
-A number goes on that lies so near to the middle between two whole numbers, or whose U so near to 0
-or 1, that the stage cannot tell. A process that draws many has the first two stages in machine
-code (`compiled`), where one in 1,000 goes on.
-
-s is read as the exact number that its float is, so nothing is rounded before the noise is in it.
+Compiled code is used by a process that draws many numbers. It releases the same numbers.
 
 Source: docs/rules.md, rule 11; Box and Muller 1958; Mironov 2012 (why). Proof:
 docs/guarantees/floating-point.md.
@@ -28,9 +27,8 @@ from __future__ import annotations
 import importlib
 import math
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -41,61 +39,62 @@ from pasearch.runs.keys import Stream, Words
 from pasearch.runs.processor import GROUP, Team
 
 BLOCK = 2**16
-"""Numbers that are worked on at once: their bits stay in a processor's cache."""
+"""Numbers that compiled code processes at once: their bits stay in a processor's cache."""
+
+ARRAY_BLOCK = 2**14
+"""Numbers that arrays process at once: larger temporary arrays would be fresh memory each time."""
 
 FEW = 4096
-"""Up to how many numbers are float64 at once: asking again would take longer."""
+"""Largest count whose numbers have 64-bit words in one piece; larger counts have the first 31 and
+32 bits of each pair apart from the rest."""
 
 FINE = 7
-"""Between 2^7 and 2^8 grid points to a standard deviation."""
+"""Base-2 logarithm of the least number of grid points per standard deviation."""
 
-BY_FLOAT32, BY_FLOAT64 = 2.0**-17, 2.0**-33
-"""How much a normal number errs at most, what its product with a and the sum add included."""
-
-LOW, HIGH = 2**17, 2**31 - 2**20
-"""Between them 31 bits of U are enough for float32."""
+FLOAT64_ERROR = 2.0**-33
+"""Largest error of a normal number in float64, its product with a and the sum included."""
 
 LEAST, MOST = 2**33, 2**63 - 2**30
-"""Between them 63 bits of U are enough for float64."""
+"""Range of the 63 bits of U for which float64 keeps `FLOAT64_ERROR`."""
 
 ALONE = 2.0**-46
-"""What float64 makes a number err at most, beside the bits that were not drawn; see `Alone`."""
+"""Largest error of float64 in a number, without the bits that were not drawn; see `Alone`."""
 
 MASK = 2**63 - 1
 HALF = 0xFFFFFFFF
 
-WORTH = 50_000_000
-"""From how many numbers of a process on machine code pays for being loaded."""
+WORTH = 20_000_000
+"""Numbers of a process from which loading the compiled code pays."""
 
 MORE = 128
-"""Further bits of U and of V, where they are asked for."""
+"""Further bits of U and of V for a number that float64 cannot round."""
 
 DIGITS = 400
-"""Bits of the arithmetic that decides."""
+"""Bits of precision of the last stage."""
 
 MODERATE = 2.0**60
-"""Up to what size, and from what size down, float32 divides by a grid point's distance exactly."""
+"""Grid distances between 1 / MODERATE and MODERATE are handled by the compiled code."""
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
 _drawn = 0
 
 
-class _Rooms(threading.local):
-    """What each thread works in, made once: new memory for every step takes longer than its use."""
+class _Buffers(threading.local):
+    """Buffers of each thread, made once: new memory at every step takes longer than its use."""
 
     def __init__(self) -> None:
         self.bits = bytearray(4 * BLOCK + 15)
         self._doubts: tuple[Any, ...] = (np.empty(0),)
 
     def of(self, count: int) -> tuple[Any, ...]:
-        """Return room for what is in doubt of so many numbers: three whole ones and a float."""
-        if len(self._doubts[0]) < count:  # memory that is never touched is none
+        """Return three int64 arrays and a float64 array for up to `count` uncertain numbers."""
+        if len(self._doubts[0]) < count:
             self._doubts = (*(np.empty(count, dtype=np.int64) for _ in range(3)), np.empty(count))
         return self._doubts
 
 
-_ROOMS = _Rooms()
+_BUFFERS = _Buffers()
 
 
 def grid(scale: float) -> float:
@@ -104,149 +103,179 @@ def grid(scale: float) -> float:
     return math.ldexp(1.0, exponent - 1 - FINE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Normals:
-    """Normal numbers of one stream and step: roughly, and to any precision where it matters.
+    """Normal numbers of one stream and step, to any precision that a rounding needs.
 
-    They lie in groups: the first numbers of 32 pairs, and then the second ones.
+    They are in groups: the first numbers of 32 pairs, then the second ones.
 
     Args:
-        count: How many.
-        values: Float32 or float64, (count,), of numpy or of torch; NaN where that is too coarse.
-            None: not computed yet, and so cheaper to add.
-        error: How much they may err, the sum included.
-        words: From pairs' places to their words, of U and of V: int64, like the places.
-        more: From a pair's place to its further bits, (of U, of V), each below 2^`MORE`.
-        source: Serves, from a word on, the first bits of values that are not computed yet: of every
-            group 32 of each U, and then 32 of each V.
-        finer: From pairs' places to their next bits, those of V above those of U, int64.
-        code: The loops in machine code that compute them; None for arrays.
+        count: Number of values.
+        stream: Source of the bits; it serves these numbers alone.
+        step: Step of the stream.
+        words: The first bits, int64 of NumPy or PyTorch, shape (2 pairs(count),): the words of all
+            U, then those of all V. None draws them from the stream when they are needed.
+        code: Compiled loops that compute the numbers as they are added; None computes arrays.
+        values: Float64, shape (count,), in the library and on the device of `words`; NaN where
+            float64 is too coarse; None before `compute`.
     """
 
     count: int
-    values: Any
-    error: float
-    words: Callable[[Places], tuple[Places, Places]]
-    more: Callable[[int], tuple[int, int]]
-    source: Callable[[int], Words] | None = None
-    finer: Callable[[Places], Places] | None = None
+    stream: Stream
+    step: int
+    words: Any = None
     code: ModuleType | None = None
+    values: Any = None
 
-    def computed(self) -> Normals:
-        """Return the same with their values."""
-        if self.values is not None:
-            return self
-        values = np.empty(2 * pairs(self.count), dtype=np.float32)
-        transform = _transform if self.code is None else self.code.transform
-        for low, bits in self._served(0, len(values)):
-            transform(bits, values[low : low + len(bits)])
-        return replace(self, values=values[: self.count])
+    def compute(self) -> Normals:
+        """Compute the values, once; return this object."""
+        if self.values is None:
+            on_device = self.words is not None and not isinstance(self.words, np.ndarray)
+            block = max(self.count, 1) if on_device else ARRAY_BLOCK
+            parts = [self._block(low, block) for low in range(0, max(self.count, 1), block)]
+            self.values = _library(parts[0]).concatenate(parts)
+        return self
 
-    def _served(self, low: int, high: int) -> Iterator[tuple[int, Any]]:
-        """Yield first bits block by block, of whole groups from low on up to high."""
-        assert self.source is not None
-        source = self.source(low // 2)
-        for first in range(low, high, BLOCK):
-            yield first, source.take(min(BLOCK, high - first) // 2, _ROOMS.bits).view("<i4")
+    def _block(self, low: int, size: int) -> Any:
+        """Compute up to `size` values from index `low` on, a multiple of 2 GROUP."""
+        size = min(size, self.count - low)
+        lengths, turns = self._bits(low // 2, pairs(size))
+        lengths = lengths & MASK
+        pair = box_muller(lengths, turns)
+        coarse = (lengths < LEAST) | (lengths > MOST)
+        for each in pair:
+            each[coarse] = math.nan
+        return _in_groups(*pair)[:size]
 
-    @np.errstate(over="ignore", invalid="ignore")  # what float32 cannot hold is not sure, either
+    def _bits(self, first: int, count: int) -> tuple[Any, Any]:
+        """Return the words of U and of V of some pairs, int64; `first` is a multiple of a group."""
+        if self.words is not None:
+            half = len(self.words) // 2
+            return self.words[first : first + count], self.words[
+                half + first : half + first + count
+            ]
+        halves = self.stream.words(self.step, first).take(count).view("<i4").reshape(-1, 2, GROUP)
+        lengths, turns = halves.swapaxes(0, 1).reshape(2, count).astype(np.int64)
+        rests = self._finer(first).take(count)
+        return lengths << 32 | rests & HALF, turns << 32 | rests >> 32 & HALF
+
+    def _finer(self, first: int = 0) -> Words:
+        """Return the words of each pair's next bits, those of V above those of U."""
+        return self.stream.child("finer").words(self.step, first)
+
+    @np.errstate(over="ignore", invalid="ignore")  # what overflows is decided by more digits
     def add_to(self, total: Any, scale: float, *, start: int = 0, team: Team | None = None) -> None:
-        """Add noise to a flat array in place: what is left there are grid points.
+        """Add noise to a flat array in place: the result is on the grid.
 
         Guarantee: the result is the rounding of total + scale z, z independent normal numbers,
-        whatever the total is; but for 2^-90 in probability a number. It is the same by any team.
+        for every total, except with probability 2^-90 per number. It is the same for every team.
 
         Args:
-            total: Float32 or float64, (size,), finite; of numpy or of torch, where the values are.
-            scale: The noise's standard deviation, above 0.
-            start: Which of the numbers is the first one's.
+            total: Float32 or float64, shape (size,), finite; of the library of the words.
+            scale: Standard deviation of the noise, above 0.
+            start: Index of the number that is added to the first entry.
             team: Threads that may share the work; None: the caller alone.
         """
-        parts, grain = np.asarray(total) if _on_cpu(total) else total, grid(scale)
+        total, grain = np.asarray(total) if _on_cpu(total) else total, grid(scale)
         wide, moderate = scale / grain, 1 / MODERATE < grain < MODERATE
-        fits = self.values is None and moderate and _is_flat(parts, self.count)
-        if self.code is not None and fits:
+        if self.code is not None and moderate and _is_flat(total, self.count):
             code, team = self.code, Team(1) if team is None else team
             team.divided(
                 pairs(self.count) // GROUP,
-                lambda _, low, high: self._by_code(code, parts, wide, grain, low, high),
+                lambda _, low, high: self._add_by_code(code, total, wide, grain, low, high),
             )
             return
-        values = self.computed().values[start : start + len(parts)]
-        places, exact = _released(parts, values, wide, grain, self.error)
-        if len(places):
-            decided = self._by_float64(exact / grain, start + places, wide) * grain
-            _store(parts, places, decided)
+        if start or len(total) < self.count:
+            self.compute()
+        xp = _library(total)
+        block = ARRAY_BLOCK if xp is np else max(len(total), 1)
+        for low in range(0, len(total), block):
+            part = total[low : low + block]
+            rest = xp.asarray(part, dtype=xp.float64) * (1.0 / grain)
+            points = xp.round(rest)
+            rest -= points
+            if self.values is None:
+                values = self._block(low, block)
+            else:
+                values = self.values[start + low : start + low + len(part)]
+            rest += xp.asarray(values) * wide
+            moved = xp.round(rest)
+            rest -= moved
+            points += moved
+            points += (
+                0.0  # no zero is negative: its sign would tell on which side of it the sum was
+            )
+            points *= grain
+            sure = abs(rest) <= 0.5 - FLOAT64_ERROR * wide
+            unsure = np.flatnonzero(np.asarray(~sure if _on_cpu(sure) else (~sure).cpu()))
+            exact = np.array([float(part[place]) for place in unsure.tolist()])
+            part[:] = points
+            self._decide(part, unsure, exact, wide, grain, start + low)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _by_code(
+    def _add_by_code(
         self, code: ModuleType, total: Any, wide: float, grain: float, first: int, end: int
     ) -> None:
-        """Compute some groups, round, and settle what is in doubt, all in machine code."""
-        given, room, found = code.settings(wide, grain, self.error), _ROOMS.of(self.count), 0
-        for low, bits in self._served(2 * GROUP * first, 2 * GROUP * end):
-            found = code.release(bits, total[low : low + len(bits)], *given, low, found, *room)
-        if not found:
-            return
-        assert self.finer is not None
-        places, own, firsts, exact = room
-        rests, sure = self.finer(own[:found]), 0.5 - BY_FLOAT64 * wide
-        found = code.settle(
-            total, places, exact, firsts[:found], rests, wide, grain, sure, LEAST, MOST
-        )
-        self._decide(total, places[:found], exact[:found], wide, grain)
+        """Add the numbers of groups `first` to `end` and settle uncertain ones in compiled code."""
+        given, room, found = code.settings(wide, grain), _BUFFERS.of(self.count), 0
+        source = self.stream.words(self.step, GROUP * first)
+        for low in range(2 * GROUP * first, 2 * GROUP * end, BLOCK):
+            size = min(BLOCK, 2 * GROUP * end - low)
+            bits = source.take(size // 2, _BUFFERS.bits).view("<i4")
+            found = code.release(bits, total[low : low + size], *given, low, found, *room)
+        if found:
+            places, own, firsts, exact = room
+            rests, sure = self._finer().at(own[:found]), 0.5 - FLOAT64_ERROR * wide
+            found = code.settle(
+                total, places, exact, firsts[:found], rests, wide, grain, sure, LEAST, MOST
+            )
+            self._decide(total, places[:found], exact[:found], wide, grain)
 
-    def _by_float64(self, exact: Any, places: Places, wide: float) -> Any:
-        """Return the whole numbers next to exact + wide z: from all 64 bits, or from more."""
-        pair, twin = _pairs_of(places)
-        lengths, turns = self.words(pair)
-        lengths = lengths & MASK
-        cosines, sines = box_muller(lengths, turns, 63, np.float64)
-        points = np.rint(exact)
-        rest = exact - points + np.where(twin, sines, cosines) * wide
-        moved = np.rint(rest)
-        points += moved + 0.0
-        near = ~(np.abs(rest - moved) <= 0.5 - BY_FLOAT64 * wide)
-        for each in np.flatnonzero(near | (lengths < LEAST) | (lengths > MOST)):
-            points[each] = self._decided(float(exact[each]), int(places[each]), wide)
-        return points
-
-    def _decide(self, total: Any, places: Places, exact: Any, wide: float, grain: float) -> None:
-        """Round some of a sum by more digits, in place; exact is what stood there."""
+    def _decide(
+        self, total: Any, places: Places, exact: Any, wide: float, grain: float, start: int = 0
+    ) -> None:
+        """Round some entries by more digits, in place; `exact` holds what they were before."""
         for place, each in zip(places.tolist(), exact.tolist(), strict=True):
-            total[place] = self._decided(each / grain, place, wide) * grain
+            total[place] = self._decided(each / grain, start + place, wide) * grain
 
     def _decided(self, exact: float, place: int, wide: float) -> float:
-        """Return the whole number next to exact + wide z, by more digits."""
+        """Return the integer next to exact + wide z, z the number at an index, by more digits."""
         import mpmath
 
         with mpmath.workprec(DIGITS):
             return float(mpmath.floor(exact + wide * self.exactly(place) + mpmath.mpf(0.5)))
 
     def exactly(self, place: int) -> Any:
-        """Return a number with the digits that its bits and the further ones give, an mpf."""
+        """Return the number at an index with the digits of all 191 and 192 bits, an mpf."""
         import mpmath
 
-        pair, (twin,) = _pairs_of(np.array([place]))
-        (length,), (turn,) = self.words(pair)
-        more, other = self.more(int(pair[0]))
+        group, within = divmod(place, 2 * GROUP)
+        lengths, turns = self._bits(GROUP * group, GROUP)
+        length, turn = int(lengths[within % GROUP]) & MASK, int(turns[within % GROUP])
+        further = (
+            self.stream.child("further", GROUP * group + within % GROUP)
+            .words(self.step)
+            .take(4)
+            .view(np.uint64)
+        )
+        first, second, third, fourth = (int(word) for word in further)
         with mpmath.workprec(DIGITS):
-            unit = mpmath.mpf(2) ** -63
-            u = ((int(length) & MASK) + _share(more)) * unit
-            v = (int(turn) + _share(other)) * unit
+            unit, half = mpmath.mpf(2) ** -63, mpmath.mpf(0.5)
+            u = (length + ((first << 64 | second) + half) / mpmath.mpf(2) ** MORE) * unit
+            v = (turn + ((third << 64 | fourth) + half) / mpmath.mpf(2) ** MORE) * unit
             radius = mpmath.sqrt(-2 * mpmath.log(u))
-            return radius * (mpmath.sin if twin else mpmath.cos)(mpmath.pi * v)
+            return radius * (mpmath.sin if within >= GROUP else mpmath.cos)(mpmath.pi * v)
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """Normal numbers whose first 127 bits have to do: for a GPU, which then need not be waited for.
+    """Normal numbers from their first 127 bits alone: for a GPU, which then never has to wait.
 
-    Each has a bound on its own error, so that one of 10^11 is not enough for its rounding.
+    Each has its own error bound, so that only one number in 10^11 cannot be rounded.
 
     Args:
-        values: Float64, (count,), in the order of `Normals`.
-        errors: How much each may err, its product and its sum included; NaN: as much as it likes.
+        values: Float64, shape (count,), in the order of `Normals`.
+        errors: Largest error of each, its product and its sum included; NaN: no bound.
     """
 
     values: Any
@@ -254,29 +283,25 @@ class Alone:
 
     @classmethod
     def of(cls, words: Any, count: int) -> Alone:
-        """Return the numbers of words, which are as for `of_words`."""
+        """Return the numbers of words as `of_words` takes them."""
         half, xp = len(words) // 2, _library(words)
         lengths = words[:half] & MASK
-        pair = box_muller(lengths, words[half:], 63, xp.float64)
+        pair = box_muller(lengths, words[half:])
         radii = xp.hypot(*pair)
         errors = (1.0 / lengths + 2.0**-53) / radii + ALONE  # infinite or NaN at the ends of U
-        values, errors = (
-            xp.stack([first.reshape(-1, GROUP), twin.reshape(-1, GROUP)], 1).reshape(-1)[:count]
-            for first, twin in (pair, (errors, errors))
-        )
-        return cls(values, errors)
+        return cls(_in_groups(*pair)[:count], _in_groups(errors, errors)[:count])
 
     def add_to(self, total: Any, scale: float, *, start: int = 0) -> Any:
         """Add noise in place as `Normals.add_to` does; return whether it may be wrong, bool, ().
 
-        If it may be, nothing of the total may be used: the sum has to be made again, for
+        If it may be, no entry of the total may be used: the sum has to be computed again, for
         `Normals.add_to` with the same words. A total that is not finite is such a case. Nothing is
         fetched from the device.
 
         Args:
-            total: As for `Normals.add_to`.
-            scale: As there.
-            start: As there.
+            total: Float32 or float64, shape (size,); of the library of the words.
+            scale: Standard deviation of the noise, above 0.
+            start: Index of the number that is added to the first entry.
         """
         grain, part = grid(scale), slice(start, start + len(total))
         xp, wide = _library(total), scale / grain
@@ -287,140 +312,66 @@ class Alone:
         moved = xp.round(rest)
         rest -= moved
         points += moved
-        points += 0.0  # as in `_released`
+        points += 0.0  # as in `Normals.add_to`
         points *= grain
         total[:] = points
         return ~(abs(rest) <= 0.5 - self.errors[part] * wide).all()
 
 
 def normals(count: int, stream: Stream, step: int = 0, code: ModuleType | None = None) -> Normals:
-    """Return normal numbers from a stream's words, on a CPU: float32, or of few float64.
+    """Return normal numbers from a stream's words, on a CPU; they are computed when needed.
 
     Args:
-        count: How many, 0 or more.
+        count: Number of values, 0 or more.
         stream: Serves these numbers and nothing else.
-        step: Which step of it.
-        code: The loops in machine code, if they are loaded in any case.
+        step: Step of the stream.
+        code: Compiled loops, if they are loaded already.
     """
     if count <= FEW:
         words = stream.words(step).take(2 * pairs(count)).copy()
         return of_words(words, count, stream, step)
-    return _of_stream(count, stream, step, code or machine_code(count))
-
-
-def _of_stream(count: int, stream: Stream, step: int, code: ModuleType | None) -> Normals:
-    source = partial(stream.words, step)
-
-    def first_bits(places: Places) -> Places:
-        halves = places + (places & -GROUP)  # of whole groups of U before it, and of V
-        u, v = (source(0).at(each >> 1) >> 32 * (each & 1) for each in (halves, halves + GROUP))
-        return v << 32 | u & HALF
-
-    def finer(places: Places) -> Places:
-        return stream.child("finer").words(step).at(places)
-
-    def words(places: Places) -> tuple[Places, Places]:
-        firsts, rests = first_bits(places), finer(places)
-        return firsts << 32 | rests & HALF, firsts & ~HALF | rests >> 32 & HALF
-
-    error = BY_FLOAT32 if code is None else code.BY_COMPILED
-    more = partial(further, stream, step)
-    return Normals(count, None, error, words, more, source, finer, code)
+    return Normals(count, stream, step, code=code or machine_code(count))
 
 
 def of_words(words: Any, count: int, stream: Stream, step: int) -> Normals:
-    """Return normal numbers, float64, from words of numpy or of torch; there they stay.
+    """Return normal numbers from words of NumPy or PyTorch, computed on their device.
 
-    The words are int64, (2 `pairs`(count),), first those of U; stream and step give further bits,
-    if any are needed.
+    Args:
+        words: Int64, shape (2 pairs(count),): the words of all U, then those of all V.
+        count: Number of values.
+        stream: Source of further bits, if any are needed.
+        step: Step of the stream.
     """
-    half = len(words) // 2
-    lengths = words[:half] & MASK
-    cosines, sines = box_muller(lengths, words[half:], 63, _library(words).float64)
-    coarse = (lengths < LEAST) | (lengths > MOST)
-    cosines[coarse] = sines[coarse] = math.nan
-    values = _library(words).stack([cosines.reshape(-1, GROUP), sines.reshape(-1, GROUP)], 1)
-
-    def words_of(places: Places) -> tuple[Places, Places]:
-        return _fetched(words, places), _fetched(words, half + places)
-
-    more = partial(further, stream, step)
-    return Normals(count, values.reshape(-1)[:count], BY_FLOAT64, words_of, more)
+    return Normals(count, stream, step, words=words).compute()
 
 
 def add_few(
     total: Any, scale: float, words: Any, stream: Stream, step: int, code: ModuleType
 ) -> None:
-    """Add noise in place as `of_words(words, ...).add_to(total, scale)` does, in machine code.
+    """Add noise in place as `of_words(words, ...).add_to(total, scale)` does, in compiled code.
 
     Args:
-        total: Float64 or float32, (size,), contiguous, of numpy.
-        scale: The noise's standard deviation, above 0.
-        words: As for `of_words`, of numpy.
-        stream: See there.
-        step: See there.
-        code: The loops.
+        total: Float64 or float32, shape (size,), contiguous, of NumPy.
+        scale: Standard deviation of the noise, above 0.
+        words: Words as `of_words` takes them, of NumPy.
+        stream: Source of further bits, if any are needed.
+        step: Step of the stream.
+        code: Compiled loops.
     """
-    grain = grid(scale)
+    grain, count = grid(scale), len(total)
     if not 1 / MODERATE < grain < MODERATE:
-        of_words(words, len(total), stream, step).add_to(total, scale)
+        of_words(words, count, stream, step).add_to(total, scale)
         return
-    wide, (places, _, _, exact) = scale / grain, _ROOMS.of(len(total))
-    finer = wide, grain, 0.5 - BY_FLOAT64 * wide, LEAST, MOST
-    given = code.settings(wide, grain, code.BY_COMPILED)
-    found = code.release_few(words, total, given, finer, places, exact)
+    wide, (places, _, _, exact) = scale / grain, _BUFFERS.of(count)
+    finer = wide, grain, 0.5 - FLOAT64_ERROR * wide, LEAST, MOST
+    found = code.release_few(words, total, code.settings(wide, grain), finer, places, exact)
     if found:
-        made = of_words(words, len(total), stream, step)
-        made._decide(total, places[:found], exact[:found], wide, grain)
-
-
-def _transform(bits: Any, values: Any) -> None:
-    """Do what `compiled.transform` does, by arrays."""
-    lengths, turns = bits.reshape(-1, 2, GROUP).swapaxes(0, 1)
-    lengths = lengths & 0x7FFFFFFF
-    pair = box_muller(lengths, turns, 31, np.float32)
-    coarse = np.nonzero((lengths < LOW) | (lengths > HIGH))
-    for half, each in enumerate(pair):
-        each[coarse] = np.nan
-        values.reshape(-1, 2, GROUP)[:, half] = each
-
-
-def _released(
-    total: Any, values: Any, wide: float, grain: float, error: float
-) -> tuple[Places, Any]:
-    """Do what `compiled.release` does, by arrays, of any kind and on any device."""
-    if isinstance(total, np.ndarray):
-        values, block, xp = np.asarray(values), BLOCK, np
-    else:
-        block, xp = max(len(total), 1), _library(total)
-    nearest = np.rint if xp is np else xp.round
-    kind = values.dtype if 1 / MODERATE < grain < MODERATE else xp.float64
-    kind = kind if total.dtype == kind else xp.float64
-    asked = [(np.empty(0, dtype=np.int64), np.empty(0))]
-    for low in range(0, len(total), block):
-        part = total[low : low + block]
-        rest = xp.asarray(part, dtype=kind) * (1.0 / grain)
-        points = nearest(rest)
-        rest -= points
-        rest += values[low : low + block] * wide
-        moved = nearest(rest)
-        rest -= moved
-        points += moved
-        points += 0.0  # no zero is negative: its sign would tell on which side of it the sum was
-        points *= grain
-        sure = xp.abs(rest, out=rest) <= 0.5 - error * wide
-        if len(doubtful := _places(~sure)):
-            asked.append((low + doubtful, _fetched(part, doubtful).astype(np.float64)))
-        part[:] = points
-    return _joined(asked)
-
-
-def _joined(asked: list[tuple[Any, ...]]) -> Any:
-    return asked[0] if len(asked) == 1 else tuple(map(np.concatenate, zip(*asked, strict=True)))
+        numbers = Normals(count, stream, step, words=words)
+        numbers._decide(total, places[:found], exact[:found], wide, grain)
 
 
 def machine_code(more: int) -> ModuleType | None:
-    """Return the loops in machine code; None while a process has drawn too few numbers for them.
+    """Return the compiled loops; None while a process has drawn too few numbers for them.
 
     Both ways release the same numbers. Loading takes half a second, and compiling, once a machine
     and version, three.
@@ -439,32 +390,33 @@ def compiled() -> ModuleType | None:
     try:
         with busy.at(busy.COMPILING):
             code = importlib.import_module("pasearch.runs.compiled")
-            plain, fast = (_of_stream(FEW + 1, Stream(bytes(32)), 0, each) for each in (None, code))
-            totals = [np.linspace(-9.0, 9.0, FEW + 1) for _ in range(3)]
-            for each, total in zip((plain, fast, fast.computed()), totals, strict=True):
-                each.add_to(total, 1.5)
+            totals = [np.linspace(-9.0, 9.0, FEW + 1) for _ in range(2)]
+            for each, total in zip((None, code), totals, strict=True):
+                Normals(FEW + 1, Stream(bytes(32)), 0, code=each).add_to(total, 1.5)
     except Exception:  # noqa: BLE001 - no numba, no room for its files, or damaged ones: arrays do
         return None
-    return code if all(np.array_equal(totals[0], each) for each in totals) else None
+    return code if np.array_equal(totals[0], totals[1]) else None
 
 
-def box_muller(lengths: Any, turns: Any, bits: int, kind: Any) -> tuple[Any, Any]:
+def box_muller(lengths: Any, turns: Any, bits: int = 63) -> tuple[Any, Any]:
     """Return pairs of normal numbers: sqrt(-2 log U) times the cosine and the sine of pi V.
 
     Args:
-        lengths: The first bits of each U, whole numbers, of any shape, of numpy or of torch.
-        turns: The first bits of each V, one more, in [-1, 1).
-        bits: How many bits of U.
-        kind: What it is computed in.
+        lengths: The first bits of each U, integers of any shape, of NumPy or PyTorch.
+        turns: The first bits of each V, one more than of U, as integers that mean [-1, 1).
+        bits: Number of bits of U.
+
+    Returns:
+        Two float64 arrays of that shape.
     """
     xp = _library(lengths)
-    radii = xp.asarray(lengths, dtype=kind)  # a copy: these are whole numbers
+    radii = xp.asarray(lengths, dtype=xp.float64)  # a copy: these are integers
     radii += 0.5
     radii *= 2.0**-bits
     xp.log(radii, out=radii)
     radii *= -2.0
     xp.sqrt(radii, out=radii)
-    angles = xp.asarray(turns, dtype=kind)
+    angles = xp.asarray(turns, dtype=xp.float64)
     angles *= math.pi * 2.0**-bits
     sines = xp.sin(angles)
     cosines = xp.cos(angles, out=angles)
@@ -473,29 +425,15 @@ def box_muller(lengths: Any, turns: Any, bits: int, kind: Any) -> tuple[Any, Any
     return cosines, sines
 
 
+def _in_groups(first: Any, second: Any) -> Any:
+    """Interleave the first and the second numbers of pairs by groups."""
+    parts = [first.reshape(-1, GROUP), second.reshape(-1, GROUP)]
+    return _library(first).stack(parts, 1).reshape(-1)
+
+
 def pairs(count: int) -> int:
-    """Return how many pairs are drawn for so many numbers: whole groups."""
+    """Return the number of pairs that are drawn for `count` numbers: whole groups."""
     return GROUP * -(-count // (2 * GROUP))
-
-
-def _pairs_of(places: Places) -> tuple[Places, Any]:
-    """Return the pairs that numbers belong to, and whether each is the second of its pair."""
-    group = places // (2 * GROUP)
-    within = places - 2 * GROUP * group
-    return GROUP * group + within % GROUP, within >= GROUP
-
-
-def further(stream: Stream, step: int, pair: int) -> tuple[int, int]:
-    """Return 128 further bits of U and of V, of one pair."""
-    words = stream.child("further", pair).words(step).take(4).view(np.uint64)
-    first, second, third, fourth = (int(word) for word in words)
-    return first << 64 | second, third << 64 | fourth
-
-
-def _share(bits: int) -> Any:
-    import mpmath
-
-    return (bits + mpmath.mpf(0.5)) / mpmath.mpf(2) ** MORE
 
 
 def _on_cpu(array: Any) -> bool:
@@ -503,7 +441,7 @@ def _on_cpu(array: Any) -> bool:
 
 
 def _is_flat(array: Any, count: int) -> bool:
-    """Return whether an array is contiguous and has `count` floats."""
+    """Check whether an array is contiguous, of NumPy, and has `count` floats."""
     return (
         isinstance(array, np.ndarray)
         and len(array) == count
@@ -513,24 +451,5 @@ def _is_flat(array: Any, count: int) -> bool:
 
 
 def _library(array: Any) -> Any:
-    """Return the module that an array's class is from: numpy, or torch."""
+    """Return the module that an array's class is from: NumPy, or PyTorch."""
     return importlib.import_module(type(array).__module__.partition(".")[0])
-
-
-def _fetched(values: Any, places: Places) -> Any:
-    """Return some of the values, of numpy."""
-    if isinstance(values, np.ndarray):
-        return values[places]
-    return values[_library(values).from_numpy(places).to(values.device)].cpu().numpy()
-
-
-def _store(total: Any, places: Places, values: Any) -> None:
-    if isinstance(total, np.ndarray):
-        total[places] = values
-    else:
-        as_tensor = _library(total).from_numpy
-        total[as_tensor(places).to(total.device)] = as_tensor(values).to(total)
-
-
-def _places(mask: Any) -> Places:
-    return np.flatnonzero(np.asarray(mask if _on_cpu(mask) else mask.cpu()))

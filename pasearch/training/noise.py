@@ -86,7 +86,7 @@ def draw(
     made = normals_on(device, count, stream, step)
     if made.code is not None:  # then they are drawn as they are added, sooner than in a thread
         return lambda: Noise(made)
-    return beside(lambda: Noise(made.computed()), count, spare)
+    return beside(lambda: Noise(made.compute()), count, spare)
 
 
 def beside(make: Drawn, count: int, spare: bool) -> Drawn:

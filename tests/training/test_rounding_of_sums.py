@@ -325,7 +325,7 @@ def test_noise_is_scaled_to_what_a_record_moves(way: str, monkeypatch: pytest.Mo
     training.steps(1)
     released = training._sums.flats[0].double().numpy()
     if density is None:
-        exact = normals(len(released), streams["noise"], 0).computed().values
+        exact = normals(len(released), streams["noise"], 0).compute().values
         scale = float(released @ exact) / float(exact @ exact)
         assert scale == pytest.approx(SUM_ROUNDING * sigma * clip, rel=2e-4)
     else:
