@@ -1011,8 +1011,8 @@ MUTANTS = (
     ),
     Mutant(
         "ledger: made in its place, table by table",
-        "with linked_draft(path) as draft:\n                connection = _connect(draft)",
-        "with open(path, 'x'):\n                connection = _connect(path)",
+        "with linked_draft(path) as draft, closing(connect(draft)) as connection:",
+        "with open(path, 'x'), closing(connect(path)) as connection:",
         "runs/test_kills.py",
     ),
     Mutant(

@@ -22,22 +22,18 @@ from pasearch.errors import (
 
 @pytest.mark.unit
 class TestNearest:
-    @pytest.mark.parametrize(
-        ("given", "meant"),
-        [
+    def test_a_slip_of_the_hand_is_answered_with_what_was_meant(self):
+        for given, meant in [
             ({"data": "dgits"}, "digits"),
             ({"strategy": "insred"}, "insured"),
             ({"space": "fcn-papper"}, "fcn-paper"),
             ({"metric": "acuracy"}, "accuracy"),
             ({"recipe": "dpsdg"}, "dpsgd"),
             ({"space": {"choices": {"front_end": ["scatering"]}}}, "scattering"),
-        ],
-        ids=str,
-    )
-    def test_a_slip_of_the_hand_is_answered_with_what_was_meant(self, given: dict, meant: str):
-        data = given.pop("data", "digits")
-        with pytest.raises(UsageError, match=f"Did you mean '{meant}'"):
-            api.plan_architecture_search(data, **given)
+        ]:
+            data = given.pop("data", "digits")
+            with pytest.raises(UsageError, match=f"Did you mean '{meant}'"):
+                api.plan_architecture_search(data, **given)
 
     def test_nothing_is_guessed_where_nothing_is_near(self):
         assert nearest("zzz", ("alpha", "beta")) == ""
@@ -66,9 +62,8 @@ def system(number: int) -> OSError:
 
 @pytest.mark.unit
 class TestSystemWords:
-    @pytest.mark.parametrize(
-        ("error", "said"),
-        [
+    def test_what_the_machine_refused_is_named_without_a_path(self):
+        for error, said in [
             (MemoryError(), "The memory is full."),
             (system(errno.ENOMEM), "The memory is full."),
             (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "The memory is full."),
@@ -83,24 +78,20 @@ class TestSystemWords:
             (system(errno.EMFILE), "ulimit -n"),
             (system(errno.EIO), f"({os.strerror(errno.EIO)})"),
             (OSError("odd"), "(OSError)"),
-        ],
-        ids=repr,
-    )
-    def test_what_the_machine_refused_is_named_without_a_path(self, error: Exception, said: str):
-        told = system_words(error)
-        assert told is not None
-        assert said in told
-        assert told.endswith((".", ")."))
-        assert "trials" not in told
+        ]:
+            told = system_words(error)
+            assert told is not None
+            assert said in told
+            assert told.endswith((".", ")."))
+            assert "trials" not in told
 
-    @pytest.mark.parametrize(
-        "error",
-        [ValueError("x"), RuntimeError("a bug"), KeyError("x"), KeyboardInterrupt(),
-         sqlite3.OperationalError("no such table: charges"), sqlite3.DatabaseError("disk is full")],
-        ids=repr,
-    )  # fmt: skip
-    def test_an_error_of_a_program_is_none(self, error: BaseException):
-        assert system_words(error) is None
+    def test_an_error_of_a_program_is_none(self):
+        for error in (
+            ValueError("x"), RuntimeError("a bug"), KeyError("x"), KeyboardInterrupt(),
+            sqlite3.OperationalError("no such table: charges"),
+            sqlite3.DatabaseError("disk is full"),
+        ):  # fmt: skip
+            assert system_words(error) is None
 
     def test_a_library_s_error_is_of_the_machine_if_its_cause_is(self):
         try:

@@ -66,15 +66,15 @@ MAKERS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("name", MAKERS)
-def test_what_is_no_count_is_refused_in_a_short_sentence(name: str):
-    for value in NO_COUNTS:
-        told = ""
-        try:
-            MAKERS[name](value)
-        except UsageError as error:
-            told = str(error)
-        assert 0 < len(told) < 700, str(value)[:12]
+def test_what_is_no_count_is_refused_in_a_short_sentence():
+    for name in MAKERS:
+        for value in NO_COUNTS:
+            told = ""
+            try:
+                MAKERS[name](value)
+            except UsageError as error:
+                told = str(error)
+            assert 0 < len(told) < 700, str(value)[:12]
 
 
 @pytest.mark.unit
@@ -87,21 +87,19 @@ def test_the_most_is_taken():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("check", [positive, nonnegative])
-def test_a_number_of_a_thousand_digits_is_not_spelt_out(check: Callable):
-    with pytest.raises(UsageError, match="more than 64 bits"):
-        check("sigma", 10**5000)
+def test_a_number_of_a_thousand_digits_is_not_spelt_out():
+    for check in [positive, nonnegative]:
+        with pytest.raises(UsageError, match="more than 64 bits"):
+            check("sigma", 10**5000)
 
 
 class TestTables:
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "bins", [99_999_999, 10**18, 10**5000, list(range(10_001))], ids=range(4)
-    )
-    def test_bins(self, bins: Any):
-        with pytest.raises(UsageError, match=r"'a': bins: .*at most 10,000, because") as caught:
-            Column(name="a", low=0, high=10**6, bins=bins)
-        assert len(str(caught.value)) < 300
+    def test_bins(self):
+        for bins in [99_999_999, 10**18, 10**5000, list(range(10_001))]:
+            with pytest.raises(UsageError, match=r"'a': bins: .*at most 10,000, because") as caught:
+                Column(name="a", low=0, high=10**6, bins=bins)
+            assert len(str(caught.value)) < 300
 
     @pytest.mark.unit
     def test_an_edge_that_is_no_float(self):
@@ -125,37 +123,28 @@ class TestTables:
         TableSchema(columns=columns[:3], target=Column(name="y"))
 
     @pytest.mark.property
-    @pytest.mark.parametrize(
-        "column",
-        [
-            Column(name="a", low=0, high=1, bins=bins) for bins in (None, 0, 1, 2, 7, [], [0.5])
+    def test_the_width_is_counted_as_the_names_are(self):
+        numbers: list[dict[str, Any]] = [
+            {"low": 0, "high": 1, "bins": bins} for bins in (None, 0, 1, 2, 7, [], [0.5])
         ]
-        + [
-            Column(name="a", categories=()),
-            Column(name="a", categories=("x", "y")),
-            Column(name="a", vocabulary=("x", "y")),
-            Column(name="a", kind="ignore"),
-        ],
-        ids=range(11),
-    )  # fmt: skip
-    def test_the_width_is_counted_as_the_names_are(self, column: Column):
-        assert column.width == len(column.feature_names())
+        others = {"categories": ()}, {"categories": ("x", "y")}, {"vocabulary": ("x", "y")}
+        for given in (*numbers, *others, {"kind": "ignore"}):
+            column = Column(name="a", **given)
+            assert column.width == len(column.feature_names())
         assert BINS == 10
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "values",
-        [{}, [], None, 3, {"name": "x"}, {"name": "x", "target": 3, "official_test": 0},
-         {"name": "x", "target": {"nome": "y"}, "official_test": 0, "columns": []},
-         {"name": "x", "target": {"name": "y"}, "official_test": "1", "columns": []},
-         {"name": "x", "target": {"name": "y"}, "official_test": 0, "columns": 7}],
-        ids=range(9),
-    )  # fmt: skip
-    def test_a_malformed_schema_is_refused(self, values: Any):
-        with pytest.raises(UsageError):
-            TableSchema.from_json(values)
-        with pytest.raises(UsageError):
-            Schema.from_json(values)
+    def test_a_malformed_schema_is_refused(self):
+        for values in (
+            {}, [], None, 3, {"name": "x"}, {"name": "x", "target": 3, "official_test": 0},
+            {"name": "x", "target": {"nome": "y"}, "official_test": 0, "columns": []},
+            {"name": "x", "target": {"name": "y"}, "official_test": "1", "columns": []},
+            {"name": "x", "target": {"name": "y"}, "official_test": 0, "columns": 7},
+        ):  # fmt: skip
+            with pytest.raises(UsageError):
+                TableSchema.from_json(values)
+            with pytest.raises(UsageError):
+                Schema.from_json(values)
 
 
 @pytest.mark.unit
@@ -182,10 +171,10 @@ class TestNetworks:
             wide.build((8, 8), 10)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("text", ["pca:5000", "pca:999999999", "max_pool:9999999999"])
-    def test_front_ends(self, text: str):
-        with pytest.raises(UsageError):
-            front_end(text)
+    def test_front_ends(self):
+        for text in ["pca:5000", "pca:999999999", "max_pool:9999999999"]:
+            with pytest.raises(UsageError):
+                front_end(text)
 
     @pytest.mark.unit
     def test_shapes_of_a_space(self):

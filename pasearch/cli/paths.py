@@ -159,11 +159,11 @@ def _is_ledger(path: Path) -> bool:
 
     Before it is used: closing a file that SQLite holds open would drop its lock.
     """
-    from pasearch.runs.shared_ledger import APPLICATION
+    from pasearch.runs.shared_ledger import FORMAT
 
     with path.open("rb") as file:
         head = file.read(72)
-    return head.startswith(b"SQLite format 3\0") and head[68:] == APPLICATION.to_bytes(4, "big")
+    return head.startswith(b"SQLite format 3\0") and head[68:] == FORMAT.application.encode()
 
 
 def _check_data(asked: Mapping[str, Any]) -> None:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self
@@ -26,25 +26,6 @@ from pasearch.accounting.events import Event, from_json, to_json
 from pasearch.errors import BudgetError, PasearchError, UsageError
 from pasearch.files import MOST_JSON, parse_json
 from pasearch.runs.folder import linked_draft, sync_folder
-
-APPLICATION = int.from_bytes(b"PASL", "big")
-VERSION = 1
-
-_SCHEMA = (
-    f"PRAGMA application_id = {APPLICATION}",
-    f"PRAGMA user_version = {VERSION}",
-    """CREATE TABLE lines (
-        name TEXT NOT NULL, partition TEXT NOT NULL, event TEXT NOT NULL,
-        count INTEGER NOT NULL CHECK (count >= 1), UNIQUE (name, partition))""",
-    """CREATE TABLE charges (
-        line TEXT NOT NULL, partition TEXT NOT NULL, key TEXT NOT NULL,
-        UNIQUE (line, partition, key),
-        FOREIGN KEY (line, partition) REFERENCES lines (name, partition))""",
-    """CREATE TRIGGER ceiling BEFORE INSERT ON charges WHEN NOT
-        (SELECT count(*) FROM charges WHERE line = NEW.line AND partition = NEW.partition)
-        < (SELECT count FROM lines WHERE name = NEW.line AND partition = NEW.partition)
-        BEGIN SELECT RAISE(ABORT, 'over the plan'); END""",
-)
 
 
 def append_only(*tables: str) -> list[str]:
@@ -57,39 +38,138 @@ def append_only(*tables: str) -> list[str]:
     ]
 
 
-_SEAL = (
-    "CREATE TRIGGER fixed_plan BEFORE INSERT ON lines "
-    "BEGIN SELECT RAISE(ABORT, 'the plan is fixed'); END",
-    *append_only("lines", "charges"),
+@dataclass(frozen=True, slots=True)
+class LedgerFormat:
+    """The SQLite file of a ledger.
+
+    Args:
+        application: Four letters in the file's header.
+        tables: Statements that make the tables.
+        seal: Statements that make triggers when the first rows are in.
+    """
+
+    application: str
+    tables: tuple[str, ...]
+    seal: tuple[str, ...]
+
+    def create(self, path: Path, rows: Mapping[str, Sequence[tuple[object, ...]]]) -> None:
+        """Make a file with its first rows, by table.
+
+        Guarantee: the file appears with its whole content, or not at all, so a process that is
+        killed here leaves none.
+
+        Raises:
+            FileExistsError: A file is there.
+        """
+        number = int.from_bytes(self.application.encode(), "big")
+        with linked_draft(path) as draft, closing(connect(draft)) as connection:
+            with transaction(connection):
+                connection.execute(f"PRAGMA application_id = {number}")
+                connection.execute("PRAGMA user_version = 1")
+                for statement in self.tables:
+                    connection.execute(statement)
+                for table, each in rows.items():
+                    for row in each:
+                        values = ", ".join("?" * len(row))
+                        connection.execute(f"INSERT INTO {table} VALUES ({values})", row)
+                for statement in self.seal:
+                    connection.execute(statement)
+
+    def matches(self, connection: sqlite3.Connection) -> bool:
+        """Check whether a database's header has this application and version 1."""
+        (number,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        return (number, version) == (int.from_bytes(self.application.encode(), "big"), 1)
+
+    def check(self, connection: sqlite3.Connection) -> None:
+        """Refuse a file that is damaged, or has other tables and triggers than were made.
+
+        Without its triggers a ledger would keep no ceiling.
+
+        Raises:
+            UsageError: A table or a trigger is missing, changed or added.
+            sqlite3.Error: The file is damaged.
+        """
+        found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+        if sorted(str(row[0]) for row in found) != sorted((*self.tables, *self.seal)):
+            raise UsageError("its tables or triggers are not those that were made")
+        if connection.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
+            raise UsageError("it is damaged")
+
+
+def connect(path: Path, *, timeout: float = 0.0, lock: bool = False) -> sqlite3.Connection:
+    """Open an existing database whose commits are synced in full.
+
+    Args:
+        path: The file. It must not be opened and closed by hand in the same process meanwhile: on
+            POSIX that would drop SQLite's lock.
+        timeout: Seconds to wait for another process.
+        lock: Keep the lock until the connection ends, however it ends.
+    """
+    uri = f"{path.as_uri()}?mode=rw"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=timeout)
+    try:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_JSON)
+        for pragma in ("synchronous = FULL", "fullfsync = ON", "foreign_keys = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+        if lock:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            with transaction(connection):
+                pass  # takes the lock
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Commit all of a block, or nothing of it."""
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+# --- the ledger of a run ---
+
+_FORMAT = LedgerFormat(
+    application="PASL",
+    tables=(
+        """CREATE TABLE lines (
+        name TEXT NOT NULL, partition TEXT NOT NULL, event TEXT NOT NULL,
+        count INTEGER NOT NULL CHECK (count >= 1), UNIQUE (name, partition))""",
+        """CREATE TABLE charges (
+        line TEXT NOT NULL, partition TEXT NOT NULL, key TEXT NOT NULL,
+        UNIQUE (line, partition, key),
+        FOREIGN KEY (line, partition) REFERENCES lines (name, partition))""",
+        """CREATE TRIGGER ceiling BEFORE INSERT ON charges WHEN NOT
+        (SELECT count(*) FROM charges WHERE line = NEW.line AND partition = NEW.partition)
+        < (SELECT count FROM lines WHERE name = NEW.line AND partition = NEW.partition)
+        BEGIN SELECT RAISE(ABORT, 'over the plan'); END""",
+    ),
+    seal=(
+        "CREATE TRIGGER fixed_plan BEFORE INSERT ON lines "
+        "BEGIN SELECT RAISE(ABORT, 'the plan is fixed'); END",
+        *append_only("lines", "charges"),
+    ),
 )
 
 
+@dataclass(slots=True, eq=False)
 class Receipt:
     """Proof that a partition was charged; a partition opens only while it is active."""
 
-    __slots__ = ("_active", "_partition")
-
-    def __init__(self, partition: str):
-        self._partition = partition
-        self._active = True
-
-    @property
-    def partition(self) -> str:
-        """The name of the partition that was charged."""
-        return self._partition
-
-    @property
-    def active(self) -> bool:
-        """Whether the charge is still open."""
-        return self._active
-
-    def close(self) -> None:
-        """End the charge: nothing opens under it any more."""
-        self._active = False
+    partition: str
+    active: bool = True
 
 
 class Partition(Protocol):
-    """What can be charged: named records that open under a receipt."""
+    """Named records that can be charged, and that open under a receipt."""
 
     @property
     def name(self) -> str:
@@ -153,10 +233,7 @@ class Ledger:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], lines: Iterable[Line]) -> Ledger:
-        """Make a ledger of a plan's lines, in a new file.
-
-        Guarantee: the file appears with its whole content, or not at all, so a process that is
-        killed here leaves none.
+        """Make a ledger of a plan's lines, in a new file, whole or not at all.
 
         Raises:
             UsageError: The file exists, there is no line, or two have one name and partition.
@@ -166,20 +243,10 @@ class Ledger:
             raise UsageError("a ledger needs lines, each with a name and partition of its own.")
         path = Path(path).absolute()
         try:
-            with linked_draft(path) as draft:
-                connection = _connect(draft)
-                try:
-                    with transaction(connection):
-                        for statement in _SCHEMA:
-                            connection.execute(statement)
-                        connection.executemany("INSERT INTO lines VALUES (?, ?, ?, ?)", rows)
-                        for statement in _SEAL:
-                            connection.execute(statement)
-                finally:
-                    connection.close()
+            _FORMAT.create(path, {"lines": rows})
         except FileExistsError:
             raise UsageError(f"{path} exists: a ledger is never replaced. Open it.") from None
-        return cls(path, _connect(path))
+        return cls(path, _connect_alone(path))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Ledger:
@@ -193,12 +260,11 @@ class Ledger:
             raise UsageError(
                 f"{path} is missing, empty or no plain file: give the folder of a run that began."
             )
-        connection = _connect(path)
+        connection = _connect_alone(path)
         try:
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_JSON)
-            if kind_of_file(connection) != (APPLICATION, VERSION):
+            if not _FORMAT.matches(connection):
                 raise UsageError("it is no ledger of this version")
-            check_form(connection, (*_SCHEMA, *_SEAL))
+            _FORMAT.check(connection)
             return cls(path, connection)
         except (sqlite3.Error, UsageError, TypeError, ValueError) as error:
             connection.close()
@@ -222,9 +288,9 @@ class Ledger:
         Args:
             line: The line's name.
             partitions: What the release reads; each is charged.
-            key: Which release of the line this is, such as "trial 3". The same key again (a resumed
-                run, or further reads of one release) costs nothing more: the caller must then
-                compute from the same inputs and streams. Several keys are as many releases,
+            key: Name of this release among those of the line, such as "trial 3". The same key again
+                (a resumed run, or further reads of one release) costs nothing more: the caller must
+                then compute from the same inputs and streams. Several keys are that many releases,
                 charged together: all of them, or none.
 
         Yields:
@@ -233,7 +299,7 @@ class Ledger:
         Raises:
             BudgetError: The plan has no such line for a partition, all its releases are charged, or
                 the key was charged for other partitions. Nothing was opened.
-            PasearchError: The disk is full, say: the charge was not written. Nothing was opened.
+            PasearchError: The charge was not written (a full disk, say). Nothing was opened.
 
         Cost: the line's event, once per key, to each partition, before anything is opened. An error
             inside the block takes nothing back.
@@ -246,7 +312,7 @@ class Ledger:
             yield opened[0] if len(opened) == 1 else tuple(opened)
         finally:
             for receipt in receipts:
-                receipt.close()
+                receipt.active = False
 
     def _charge(self, line: str, names: list[str], keys: list[Any]) -> None:
         """Check and write releases, in one transaction; return when they are on disk."""
@@ -328,22 +394,11 @@ class Ledger:
         raise TypeError("A ledger is never copied or pickled: a copy would spend the budget twice.")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open an existing file, and lock it for as long as the connection lives.
-
-    The lock is SQLite's own, of the process: it ends with it, however it ends. (This file must not
-    be opened and closed by hand meanwhile: on POSIX that would drop the lock.)
-    """
-    uri = f"{path.as_uri()}?mode=rw"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0)
+def _connect_alone(path: Path) -> sqlite3.Connection:
+    """Open a run's ledger and keep other processes out of it."""
     try:
-        for pragma in ("locking_mode = EXCLUSIVE", "synchronous = FULL", "fullfsync = ON"):
-            connection.execute(f"PRAGMA {pragma}")
-        connection.execute("PRAGMA foreign_keys = ON")
-        with transaction(connection):
-            pass  # takes the lock
+        return connect(path, lock=True)
     except sqlite3.DatabaseError as error:
-        connection.close()
         if error.sqlite_errorcode == sqlite3.SQLITE_FULL:  # make room, and it goes on
             raise
         if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
@@ -351,46 +406,3 @@ def _connect(path: Path) -> sqlite3.Connection:
                 f"{path} is in use by another process: a run has one writer. Wait for it to end."
             ) from None
         raise UsageError(f"{path} cannot be opened as a ledger ({error}).") from None
-    return connection
-
-
-def kind_of_file(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return the application and the version that a database says it is of."""
-    kinds = ("application_id", "user_version")
-    application, version = (connection.execute(f"PRAGMA {k}").fetchone()[0] for k in kinds)
-    return application, version
-
-
-def check_form(connection: sqlite3.Connection, created: Iterable[str]) -> None:
-    """Refuse a database that is damaged, or has other tables and triggers than were made.
-
-    Without its triggers a ledger would keep no ceiling.
-
-    Args:
-        connection: To a file whose application and version are right.
-        created: The statements that made it; others than CREATE are left alone.
-
-    Raises:
-        UsageError: A table or a trigger is missing, changed or added.
-        sqlite3.Error: The file is damaged.
-    """
-    found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    expected = sorted(each for each in created if each.startswith("CREATE"))
-    if sorted(str(row[0]) for row in found) != expected:
-        raise UsageError("its tables or triggers are not those that were made")
-    (told,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    if told != "ok":
-        raise UsageError("it is damaged")
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """Commit all of a block, or nothing of it."""
-    connection.execute("BEGIN EXCLUSIVE")
-    try:
-        yield connection
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise

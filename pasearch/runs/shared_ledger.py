@@ -28,7 +28,7 @@ import math
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -51,9 +51,9 @@ from pasearch.accounting.events import (
 )
 from pasearch.accounting.profiles import Array, Profile
 from pasearch.errors import BudgetError, UsageError
-from pasearch.files import MOST_JSON, parse_json
-from pasearch.runs.folder import linked_draft, sync_folder
-from pasearch.runs.ledger import append_only, check_form, kind_of_file, transaction
+from pasearch.files import parse_json
+from pasearch.runs.folder import sync_folder
+from pasearch.runs.ledger import LedgerFormat, append_only, connect, transaction
 
 # --- the privacy cost of adaptively chosen runs ---
 
@@ -126,6 +126,11 @@ def loss_curve(event: Event, failure: float) -> Array:
     return _loss_curve(event, failure).copy()
 
 
+def _next_run(event: Event, before: Sequence[Run], delta: float) -> Run:
+    """Return the event with its curve as that of the run after others."""
+    return event, loss_curve(event, failure(len(before) + 1, delta))
+
+
 @lru_cache(maxsize=256)  # a run, its resume and its check ask for the same
 def _loss_curve(event: Event, failure: float) -> Array:
     if not parts(event):
@@ -169,8 +174,9 @@ def total_for(runs: Sequence[Mapping[str, Event]], delta: float) -> float:
     Returns:
         The cost times `ROOM`, rounded up to two digits; infinite where there is no bound.
     """
-    events = [worst(each) for each in runs]
-    curves = [(x, loss_curve(x, failure(i, delta))) for i, x in enumerate(events, start=1)]
+    curves: list[Run] = []
+    for each in runs:
+        curves.append(_next_run(worst(each), curves, delta))
     epsilon = ROOM * adaptive_price(curves, delta).epsilon
     if not 0.0 < epsilon < math.inf:
         return epsilon
@@ -180,27 +186,25 @@ def total_for(runs: Sequence[Mapping[str, Event]], delta: float) -> float:
 
 # --- the file ---
 
-APPLICATION = int.from_bytes(b"PASA", "big")
-VERSION = 1
 PATIENCE = 30.0  # seconds to wait for another run's transaction
 
-_SCHEMA = (
-    f"PRAGMA application_id = {APPLICATION}",
-    f"PRAGMA user_version = {VERSION}",
-    "CREATE TABLE total (epsilon REAL NOT NULL, delta REAL NOT NULL)",
-    """CREATE TABLE runs (
+FORMAT = LedgerFormat(
+    application="PASA",
+    tables=(
+        "CREATE TABLE total (epsilon REAL NOT NULL, delta REAL NOT NULL)",
+        """CREATE TABLE runs (
         number INTEGER PRIMARY KEY, run TEXT NOT NULL UNIQUE, day TEXT NOT NULL,
         n INTEGER NOT NULL, events TEXT NOT NULL, curve TEXT NOT NULL) WITHOUT ROWID""",
+    ),
+    seal=(
+        "CREATE TRIGGER fixed_total BEFORE INSERT ON total "
+        "BEGIN SELECT RAISE(ABORT, 'the total is fixed'); END",
+        "CREATE TRIGGER no_replacement BEFORE INSERT ON runs WHEN NEW.number IS NOT "
+        "(SELECT count(*) + 1 FROM runs) OR EXISTS (SELECT 1 FROM runs WHERE run = NEW.run) "
+        "BEGIN SELECT RAISE(ABORT, 'append only'); END",
+        *append_only("total", "runs"),
+    ),
 )
-_SEAL = (
-    "CREATE TRIGGER fixed_total BEFORE INSERT ON total "
-    "BEGIN SELECT RAISE(ABORT, 'the total is fixed'); END",
-    "CREATE TRIGGER no_replacement BEFORE INSERT ON runs WHEN NEW.number IS NOT "
-    "(SELECT count(*) + 1 FROM runs) OR EXISTS (SELECT 1 FROM runs WHERE run = NEW.run) "
-    "BEGIN SELECT RAISE(ABORT, 'append only'); END",
-    *append_only("total", "runs"),
-)
-_INSERT = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)"
 
 SHARED = "The runs share that delta, so their epsilons add up only roughly. "
 """Why two runs together may cost a little more than the sum of what each costs alone."""
@@ -300,14 +304,14 @@ class SharedLedger:
             BudgetError: As for `reserve`.
             UsageError: As for `open` and `reserve`.
 
-        Cost: the same as of `reserve`.
+        Cost: as `reserve`.
         """
         if not os.path.lexists(path):
             ledger, total = cls(path=Path(path)), _decided(path, budget)
             plan, n = _plan(run_id, events), whole("n", n)
             _check_total(total, n, ledger.path)
             run = ledger._fitting(worst(events), [], total)
-            if _create(ledger.path, total, _row(1, run_id, day or _today(), n, plan, run)):
+            if _create(ledger.path, total, _row(1, run_id, day, n, plan, run)):
                 return adaptive_price([run], fraction("delta", total.delta))
         return cls.open(path, budget).reserve(run_id, events, n, day=day)
 
@@ -336,7 +340,7 @@ class SharedLedger:
             total = _decided(path, budget)
         _check_total(total, whole("n", n), Path(path))
         delta, event = fraction("delta", total.delta), worst(events)
-        run = event, loss_curve(event, failure(len(runs) + 1, delta))
+        run = _next_run(event, runs, delta)
         after = adaptive_price([*runs, run], delta).epsilon
         return Forecast(
             total=total, before=adaptive_price(runs, delta).epsilon, count=len(runs),
@@ -389,8 +393,8 @@ class SharedLedger:
                         "finished runs to it from the oldest to the newest."
                     )
                 runs.append(self._fitting(worst(events), runs, total))
-                row = _row(len(runs), run_id, day or _today(), n, plan, runs[-1])
-                connection.execute(_INSERT, row)
+                row = _row(len(runs), run_id, day, n, plan, runs[-1])
+                connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", row)
             after = adaptive_price(runs, fraction("delta", total.delta))
         # Also for a resumed run: the process that inserted it may have died just before this.
         sync_folder(self.path.parent)
@@ -399,7 +403,7 @@ class SharedLedger:
     def _fitting(self, event: Event, before: list[Run], total: Budget) -> Run:
         """Return the run with its curve; raise a BudgetError if the total has no room for it."""
         delta = fraction("delta", total.delta)
-        run = event, loss_curve(event, failure(len(before) + 1, delta))
+        run = _next_run(event, before, delta)
         after = adaptive_price([*before, run], delta)
         if after.epsilon <= total.epsilon:
             return run
@@ -461,7 +465,7 @@ def _room(before: list[Run], total: Budget) -> float:
         training = Gaussian(noise_multiplier=sigma)
         epsilon = max(price(training, delta).epsilon, 1e-9)  # a large delta may pay for all of it
         event = worst({"training": training, "test": Geometric(epsilon=epsilon)})
-        run = event, loss_curve(event, failure(len(before) + 1, delta))
+        run = _next_run(event, before, delta)
         if adaptive_price([*before, run], delta).epsilon <= total.epsilon:
             high, fits, cost = sigma, sigma, epsilon
         else:
@@ -506,12 +510,14 @@ def _run(row: sqlite3.Row) -> Run:
     return event, curve
 
 
-def _row(number: int, run_id: str, day: str, n: int, plan: str, run: Run) -> tuple[object, ...]:
-    return number, run_id, day, n, plan, json.dumps(run[1].tolist())
+def _row(
+    number: int, run_id: str, day: str | None, n: int, plan: str, run: Run
+) -> tuple[object, ...]:
+    """Return a run's row; its day is the UTC date, which reveals nothing that a card does not."""
+    return number, run_id, day or _today(), n, plan, json.dumps(run[1].tolist())
 
 
 def _today() -> str:
-    """Return the UTC date: the day reveals nothing that a card does not."""
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
@@ -560,15 +566,9 @@ def _create(path: Path, budget: Budget, first: tuple[object, ...] | None = None)
     Returns:
         False if another process has made the file meanwhile: then that one stays.
     """
+    total = (budget.epsilon, budget.delta)
     try:
-        with linked_draft(path) as draft, _exclusive(draft, checked=False) as connection:
-            for statement in _SCHEMA:
-                connection.execute(statement)
-            connection.execute("INSERT INTO total VALUES (?, ?)", (budget.epsilon, budget.delta))
-            if first is not None:
-                connection.execute(_INSERT, first)
-            for statement in _SEAL:
-                connection.execute(statement)
+        FORMAT.create(path, {"total": [total], "runs": [] if first is None else [first]})
     except FileExistsError:
         sync_folder(path.parent)
         return False
@@ -581,24 +581,15 @@ def _create(path: Path, budget: Budget, first: tuple[object, ...] | None = None)
 
 
 @contextmanager
-def _exclusive(path: Path, *, checked: bool = True) -> Iterator[sqlite3.Connection]:
+def _exclusive(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the file, alone, for a block; commit all of the block, or nothing of it.
 
-    The connection is the block's own, so no lock outlives it. (The file must not be opened and
-    closed by hand in a process that uses it: on POSIX that would drop the lock.)
+    The connection is the block's own, so no lock outlives it.
     """
-    connection = None
     try:
-        connection = sqlite3.connect(
-            f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=PATIENCE
-        )
-        connection.row_factory = sqlite3.Row
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_JSON)
-        for pragma in ("synchronous = FULL", "fullfsync = ON"):
-            connection.execute(f"PRAGMA {pragma}")
-        with transaction(connection):
-            if checked:
-                _check(connection, path)
+        with closing(connect(path, timeout=PATIENCE)) as connection, transaction(connection):
+            connection.row_factory = sqlite3.Row
+            _check(connection, path)
             yield connection
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -614,18 +605,15 @@ def _exclusive(path: Path, *, checked: bool = True) -> Iterator[sqlite3.Connecti
             "nothing was reserved: put back its newest copy. If there is none, treat its whole "
             "budget as spent."
         ) from None
-    finally:
-        if connection is not None:
-            connection.close()
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    if kind_of_file(connection) != (APPLICATION, VERSION):
+    if not FORMAT.matches(connection):
         raise UsageError(
             f"{path} is no shared ledger of this version: expected a ledger of runs, as `ledger=` "
             "makes it. Give the file that was made for this data set."
         )
     try:
-        check_form(connection, (*_SCHEMA, *_SEAL))
+        FORMAT.check(connection)
     except (UsageError, sqlite3.Error) as error:
         raise _damaged(path, error) from None

@@ -99,15 +99,20 @@ class TestCategories:
         assert lone(threshold - 1) > math.log(delta) - 1e-6
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("deviations", [2, 4, 6])
-    @pytest.mark.parametrize("sigma", [0.5, 1.0, 8.0])
-    def test_a_threshold_on_the_edge_is_not_rounded_to_the_wrong_side(self, sigma, deviations):
-        edge = float(norm.sf(deviations))
-        for delta in (edge * (1 - 1e-12), math.nextafter(edge, 0), edge, edge * (1 + 1e-12)):
-            found = CategoryCounts(noise_multiplier=sigma, delta=delta, most=1).threshold
-            assert found == 2 + sigma * deviations
-        wider = CategoryCounts(noise_multiplier=sigma, delta=edge * (1 + 5e-2), most=1)
-        assert wider.threshold == 1 + sigma * deviations
+    def test_a_threshold_on_the_edge_is_not_rounded_to_the_wrong_side(self):
+        for sigma in [0.5, 1.0, 8.0]:
+            for deviations in [2, 4, 6]:
+                edge = float(norm.sf(deviations))
+                for delta in (
+                    edge * (1 - 1e-12),
+                    math.nextafter(edge, 0),
+                    edge,
+                    edge * (1 + 1e-12),
+                ):
+                    found = CategoryCounts(noise_multiplier=sigma, delta=delta, most=1).threshold
+                    assert found == 2 + sigma * deviations
+                wider = CategoryCounts(noise_multiplier=sigma, delta=edge * (1 + 5e-2), most=1)
+                assert wider.threshold == 1 + sigma * deviations
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("delta", [1e-4, 1e-6, 1e-8])
@@ -172,24 +177,32 @@ class TestCategories:
         assert not np.isclose(first, renamed).any()
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "counts", [{"secret": 1.0}, {"secret": True}, {7531: 1}, {"secret": "7"}, {"secret": -7531}]
-    )
-    def test_other_counts_are_refused_and_not_named(self, counts):
-        mechanism = CategoryCounts(noise_multiplier=1.0, delta=1e-6, most=3)
-        with pytest.raises((TypeError, ValueError)) as caught:
-            mechanism.release(counts, Keys().stream("x"))
-        assert "secret" not in str(caught.value)
-        assert "7531" not in str(caught.value)
+    def test_other_counts_are_refused_and_not_named(self):
+        for counts in [
+            {"secret": 1.0},
+            {"secret": True},
+            {7531: 1},
+            {"secret": "7"},
+            {"secret": -7531},
+        ]:
+            mechanism = CategoryCounts(noise_multiplier=1.0, delta=1e-6, most=3)
+            with pytest.raises((TypeError, ValueError)) as caught:
+                mechanism.release(counts, Keys().stream("x"))
+            assert "secret" not in str(caught.value)
+            assert "7531" not in str(caught.value)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "numbers", [(0, 1e-6, 3), (1.0, 0, 3), (1.0, 1.0, 3), (1.0, 1e-6, 0), (math.nan, 1e-6, 3)]
-    )
-    def test_other_numbers_are_refused(self, numbers):
-        sigma, delta, most = numbers
-        with pytest.raises(UsageError):
-            CategoryCounts(noise_multiplier=sigma, delta=delta, most=most)
+    def test_other_numbers_are_refused(self):
+        for numbers in [
+            (0, 1e-6, 3),
+            (1.0, 0, 3),
+            (1.0, 1.0, 3),
+            (1.0, 1e-6, 0),
+            (math.nan, 1e-6, 3),
+        ]:
+            sigma, delta, most = numbers
+            with pytest.raises(UsageError):
+                CategoryCounts(noise_multiplier=sigma, delta=delta, most=most)
 
     @pytest.mark.unit
     def test_cost_their_event(self):
@@ -293,16 +306,14 @@ class TestBins:
             assert low <= value < high or (value < low == LOWER[0])
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "kind", [np.float32, np.float64, np.int8, np.int64, np.uint8, np.bool_]
-    )
-    def test_take_any_type_of_number(self, kind: type):
-        values = np.array([0, 1, 1, 1], kind)
-        counts = histogram(values)
-        assert (counts[ZERO], counts.sum()) == (1, 4)
-        assert counts[np.flatnonzero(UPPER == 1.0)[0]] == 3
-        wide = np.array([np.finfo(np.longdouble).max, 1.0], np.longdouble)
-        assert histogram(wide).sum() == 1
+    def test_take_any_type_of_number(self):
+        for kind in [np.float32, np.float64, np.int8, np.int64, np.uint8, np.bool_]:
+            values = np.array([0, 1, 1, 1], kind)
+            counts = histogram(values)
+            assert (counts[ZERO], counts.sum()) == (1, 4)
+            assert counts[np.flatnonzero(UPPER == 1.0)[0]] == 3
+            wide = np.array([np.finfo(np.longdouble).max, 1.0], np.longdouble)
+            assert histogram(wide).sum() == 1
 
     @pytest.mark.property
     @given(st.lists(st.floats(), max_size=8), st.integers(0, 7))
@@ -391,23 +402,23 @@ class TestBounds:
                     assert (bound == 0) == (given_ == 0)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("value", [1.0, -3.7, 1e-30, 1e30, -1e300])
-    def test_of_one_number_are_those_of_its_bin(self, value: float):
-        for low, high in self.estimated_privately(np.full(500, value), 10.0):
-            assert low < high
-            clamped = math.copysign(min(abs(value), 2.0**60), value)
-            assert low <= clamped <= high
+    def test_of_one_number_are_those_of_its_bin(self):
+        for value in [1.0, -3.7, 1e-30, 1e30, -1e300]:
+            for low, high in self.estimated_privately(np.full(500, value), 10.0):
+                assert low < high
+                clamped = math.copysign(min(abs(value), 2.0**60), value)
+                assert low <= clamped <= high
 
     @pytest.mark.unit
     def test_of_zeros_keep_the_sign_of_what_is_rare(self):
         assert self.estimated_privately(np.zeros(500), 10.0) == [(-1.0, 1.0)] * 20
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("values", [np.zeros(0), np.full(9, np.nan), np.array([1e5, np.inf])])
-    def test_of_next_to_nothing_are_bounds_all_the_same(self, values: np.ndarray):
-        for low, high in self.estimated_privately(values, 10.0):
-            assert math.isfinite(high - low)
-            assert low < high
+    def test_of_next_to_nothing_are_bounds_all_the_same(self):
+        for values in [np.zeros(0), np.full(9, np.nan), np.array([1e5, np.inf])]:
+            for low, high in self.estimated_privately(values, 10.0):
+                assert math.isfinite(high - low)
+                assert low < high
 
     @pytest.mark.unit
     def test_find_a_long_tail_of_which_no_bin_stands_out(self):
@@ -504,25 +515,25 @@ class TestClasses:
         return [mechanism.release(labels, keys.stream("c", i)) for i in range(50)]
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(("classes", "records"), [(2, 200), (10, 1000), (26, 3000)])
-    def test_are_counted_where_each_has_records_enough(self, classes: int, records: int):
-        labels = np.random.default_rng(0).integers(0, classes, records)
-        found = self.estimated_privately(labels, 6.0)
-        assert found.count(classes) >= 49
+    def test_are_counted_where_each_has_records_enough(self):
+        for classes, records in [(2, 200), (10, 1000), (26, 3000)]:
+            labels = np.random.default_rng(0).integers(0, classes, records)
+            found = self.estimated_privately(labels, 6.0)
+            assert found.count(classes) >= 49
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("kind", [np.int64, np.uint8, np.uint64, np.int16])
-    def test_labels_beyond_the_most_count_nowhere(self, kind: type):
-        labels = np.array([0, 1, 2, 40, 100] * 100, kind)
-        assert set(self.estimated_privately(labels, 6.0)) == {3}
-        assert set(self.estimated_privately(labels, 6.0, most=41)) == {41}
-        assert set(self.estimated_privately(np.array([-5, 0] * 100), 6.0)) == {2}
+    def test_labels_beyond_the_most_count_nowhere(self):
+        for kind in [np.int64, np.uint8, np.uint64, np.int16]:
+            labels = np.array([0, 1, 2, 40, 100] * 100, kind)
+            assert set(self.estimated_privately(labels, 6.0)) == {3}
+            assert set(self.estimated_privately(labels, 6.0, most=41)) == {41}
+            assert set(self.estimated_privately(np.array([-5, 0] * 100), 6.0)) == {2}
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("labels", [np.zeros(0, int), np.zeros(500, int), np.full(500, -1)])
-    def test_are_two_or_more_and_at_most_the_most(self, labels: np.ndarray):
-        assert all(2 <= each <= 32 for each in self.estimated_privately(labels, 6.0))
-        assert set(self.estimated_privately(labels, 6.0, most=1)) == {2}
+    def test_are_two_or_more_and_at_most_the_most(self):
+        for labels in [np.zeros(0, int), np.zeros(500, int), np.full(500, -1)]:
+            assert all(2 <= each <= 32 for each in self.estimated_privately(labels, 6.0))
+            assert set(self.estimated_privately(labels, 6.0, most=1)) == {2}
 
     @pytest.mark.unit
     def test_cost_their_event_and_other_numbers_are_refused(self):

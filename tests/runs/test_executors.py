@@ -123,9 +123,8 @@ def test_what_is_handed_over_is_as_said():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
+def test_settings_without_a_use_are_refused():
+    for given, told in [
         ({"executor": "dask"}, "executor is 'dask': expected one of auto, local, process, ray"),
         ({"workers": 0}, "workers is 0: expected a whole number"),
         ({"workers": 2.0}, "workers is 2.0: expected a whole number"),
@@ -133,11 +132,9 @@ def test_what_is_handed_over_is_as_said():
         ({"ray_address": "auto"}, "ray_address is 'auto', and only a Ray cluster"),
         ({"executor": "process", "gpus_per_worker": 1.0}, "gpus_per_worker is 1.0, and only"),
         ({"executor": "ray", "gpus_per_worker": float("nan")}, "gpus_per_worker is nan"),
-    ],
-)
-def test_settings_without_a_use_are_refused(given: dict[str, object], told: str):
-    with pytest.raises(UsageError, match=told):
-        SearchRequest("digits", **given)  # type: ignore[arg-type]
+    ]:
+        with pytest.raises(UsageError, match=told):
+            SearchRequest("digits", **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.unit
@@ -149,18 +146,18 @@ def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.unit
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-@pytest.mark.parametrize("address", ["", "nowhere", "127.0.0.1:x", "ray://h:1"])
-def test_what_is_no_address_is_refused(address: str):
-    with pytest.raises(UsageError, match="expected host:port or auto"):
-        cluster.Cluster(1, address)
+def test_what_is_no_address_is_refused():
+    for address in ["", "nowhere", "127.0.0.1:x", "ray://h:1"]:
+        with pytest.raises(UsageError, match="expected host:port or auto"):
+            cluster.Cluster(1, address)
 
 
 @pytest.mark.unit
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere:1"])
-def test_where_no_cluster_answers_that_is_said_at_once(address: str):
-    with pytest.raises(UsageError, match=f"No Ray cluster at {address} could be used"):
-        cluster.Cluster(1, address).__enter__()
+def test_where_no_cluster_answers_that_is_said_at_once():
+    for address in ["127.0.0.1:1", "nowhere:1"]:
+        with pytest.raises(UsageError, match=f"No Ray cluster at {address} could be used"):
+            cluster.Cluster(1, address).__enter__()
 
 
 @pytest.mark.unit
@@ -195,31 +192,28 @@ def test_a_second_coordinator_of_a_run_is_refused(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("recipe", "why"),
-    [("default", "it trains one network"), ("sa-dpsgd", "its recipe asks validation queries")],
-)
-def test_a_training_with_nothing_to_hand_over_says_so(recipe: str, why: str):
-    with pytest.raises(UsageError, match=f"executor is 'process', and nothing .*: {why}"):
-        plan_training("digits", budget=Budget(3.0), steps=5, executor="process", recipe=recipe)
+def test_a_training_with_nothing_to_hand_over_says_so():
+    for recipe, why in [
+        ("default", "it trains one network"),
+        ("sa-dpsgd", "its recipe asks validation queries"),
+    ]:
+        with pytest.raises(UsageError, match=f"executor is 'process', and nothing .*: {why}"):
+            plan_training("digits", budget=Budget(3.0), steps=5, executor="process", recipe=recipe)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("asked", "why"),
-    [
+def test_a_selection_with_nothing_to_hand_over_says_so():
+    for asked, why in [
         ({"method": "cfs-greedy"}, "method 'cfs-greedy' trains no candidates"),
         ({"method": "subsets", "trainer": "objective"}, "one solver finds the models of all sets"),
         ({"method": "subsets", "trainer": "dpsgd"}, None),
-    ],
-)
-def test_a_selection_with_nothing_to_hand_over_says_so(asked: dict[str, str], why: str | None):
-    asked = {"executor": "process", "device": "cpu", **asked}
-    if why is None:
-        plan_feature_selection("digits", budget=Budget(3.0), **asked)
-        return
-    with pytest.raises(UsageError, match=f"executor is 'process', and nothing .*: {why}"):
-        plan_feature_selection("digits", budget=Budget(3.0), **asked)
+    ]:
+        asked = {"executor": "process", "device": "cpu", **asked}
+        if why is None:
+            plan_feature_selection("digits", budget=Budget(3.0), **asked)
+            continue
+        with pytest.raises(UsageError, match=f"executor is 'process', and nothing .*: {why}"):
+            plan_feature_selection("digits", budget=Budget(3.0), **asked)
 
 
 @pytest.mark.contract
@@ -240,14 +234,16 @@ def test_processes_change_no_bit_of_a_selection(tmp_path: Path, method: str):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("name", EXECUTORS)
-def test_an_executor_that_would_be_idle_is_refused(name: str):
-    check_trainers(name, "cpu", {})
-    if name == "process":
-        with pytest.raises(UsageError, match="on a GPU trainings are made one after another"):
-            check_trainers(name, "cuda", {})
-    with pytest.raises(UsageError, match=f"executor is '{name}', and nothing .*: because. Leave"):
-        check_trainers(name, "cpu", {name: "because"})
+def test_an_executor_that_would_be_idle_is_refused():
+    for name in EXECUTORS:
+        check_trainers(name, "cpu", {})
+        if name == "process":
+            with pytest.raises(UsageError, match="on a GPU trainings are made one after another"):
+                check_trainers(name, "cuda", {})
+        with pytest.raises(
+            UsageError, match=f"executor is '{name}', and nothing .*: because. Leave"
+        ):
+            check_trainers(name, "cpu", {name: "because"})
 
 
 @pytest.mark.unit

@@ -199,18 +199,18 @@ def test_two_counts_under_one_key_do_not_share_their_noise():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("count", [True, 7531.0, np.float64(7531), np.bool_(True), "7531", None])
-def test_other_counts_are_refused_and_not_named(count: object):
-    with pytest.raises(TypeError, match="a count is an int") as caught:
-        NoisyCount(epsilon=1.0).release(count, Keys().stream("x"))  # type: ignore[arg-type]
-    assert "7531" not in str(caught.value)
+def test_other_counts_are_refused_and_not_named():
+    for count in [True, 7531.0, np.float64(7531), np.bool_(True), "7531", None]:
+        with pytest.raises(TypeError, match="a count is an int") as caught:
+            NoisyCount(epsilon=1.0).release(count, Keys().stream("x"))  # type: ignore[arg-type]
+        assert "7531" not in str(caught.value)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("epsilon", [0, -1.0, math.nan, math.inf, True, "1", None])
-def test_other_epsilons_are_refused(epsilon: object):
-    with pytest.raises(UsageError, match="epsilon is"):
-        NoisyCount(epsilon=epsilon)  # type: ignore[arg-type]
+def test_other_epsilons_are_refused():
+    for epsilon in [0, -1.0, math.nan, math.inf, True, "1", None]:
+        with pytest.raises(UsageError, match="epsilon is"):
+            NoisyCount(epsilon=epsilon)  # type: ignore[arg-type]
 
 
 @pytest.mark.unit

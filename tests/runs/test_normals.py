@@ -104,41 +104,43 @@ def test_numbers_are_those_of_their_bits(count: int, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("function", ["radius", "turn"])
-def test_machine_code_errs_by_what_was_found_of_all_bits(function: str):
+def test_machine_code_errs_by_what_was_found_of_all_bits():
     """Some of the bits that benchmarks/floating_point/exhaustive.py tries all of."""
-    if function == "radius":
-        lengths = np.concatenate([
-            np.arange(compiled.LOW, compiled.HIGH, 4099), compiled.LOW + np.arange(4096),
-            compiled.HIGH - np.arange(4096),
-        ])  # fmt: skip
-        turns = np.zeros(len(lengths))
-    else:
-        lengths = np.full(2**20, round(2**31 * math.exp(-0.5)))  # a radius of 1
-        turns = np.arange(-(2**31), 2**31, 4096)
-    size = GROUP * (len(turns) // GROUP)
-    bits = np.stack([lengths[:size], turns[:size]]).astype(np.int32)
-    values = np.empty(2 * size, dtype=np.float32)
-    in_groups = np.ascontiguousarray(bits.reshape(2, -1, GROUP).swapaxes(0, 1)).ravel()
-    normal_transform()(in_groups, values)
-    exact = box_muller(bits[0].astype(float), bits[1].astype(float), 31)
-    found = values.reshape(-1, 2, GROUP).swapaxes(0, 1).reshape(2, -1)
-    assert np.abs(found - np.stack(exact)).max() < 2.0**-21
+    for function in ["radius", "turn"]:
+        if function == "radius":
+            lengths = np.concatenate([
+                np.arange(compiled.LOW, compiled.HIGH, 4099), compiled.LOW + np.arange(4096),
+                compiled.HIGH - np.arange(4096),
+            ])  # fmt: skip
+            turns = np.zeros(len(lengths))
+        else:
+            lengths = np.full(2**20, round(2**31 * math.exp(-0.5)))  # a radius of 1
+            turns = np.arange(-(2**31), 2**31, 4096)
+        size = GROUP * (len(turns) // GROUP)
+        bits = np.stack([lengths[:size], turns[:size]]).astype(np.int32)
+        values = np.empty(2 * size, dtype=np.float32)
+        in_groups = np.ascontiguousarray(bits.reshape(2, -1, GROUP).swapaxes(0, 1)).ravel()
+        normal_transform()(in_groups, values)
+        exact = box_muller(bits[0].astype(float), bits[1].astype(float), 31)
+        found = values.reshape(-1, 2, GROUP).swapaxes(0, 1).reshape(2, -1)
+        assert np.abs(found - np.stack(exact)).max() < 2.0**-21
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("count", "size"),
-    [(made.FEW + 1, 1.0), (2**16 + 37, 1e-30), (2**16 + 37, 1e9), (3 * BLOCK + 1001, 1.0)],
-)
-def test_machine_code_a_team_and_arrays_release_the_same_numbers(count: int, size: float):
-    stream = stream_of("same")
-    start = (np.random.default_rng(5).normal(size=count) * size).astype(np.float32)
-    expected = released(normals(count, stream), start, 1.3)
-    for threads in (1, 2, 3, 7):
-        found = start.copy()
-        normals(count, stream, code=compiled).add_to(found, 1.3, team=Team(threads))
-        assert np.array_equal(found, expected)
+def test_machine_code_a_team_and_arrays_release_the_same_numbers():
+    for count, size in [
+        (made.FEW + 1, 1.0),
+        (2**16 + 37, 1e-30),
+        (2**16 + 37, 1e9),
+        (3 * BLOCK + 1001, 1.0),
+    ]:
+        stream = stream_of("same")
+        start = (np.random.default_rng(5).normal(size=count) * size).astype(np.float32)
+        expected = released(normals(count, stream), start, 1.3)
+        for threads in (1, 2, 3, 7):
+            found = start.copy()
+            normals(count, stream, code=compiled).add_to(found, 1.3, team=Team(threads))
+            assert np.array_equal(found, expected)
 
 
 @pytest.mark.unit
@@ -249,35 +251,45 @@ def test_what_lies_between_two_grid_points_is_decided_by_more_digits(
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(
-    "length", [0, 1, 2**20, LEAST - 1, LEAST, MOST, MOST + 1, 2**63 - 2, 2**63 - 1, -1, -(2**63)]
-)
-def test_the_longest_and_shortest_numbers_are_exact_too(length: int):
-    turns = np.array([0, 1, -1, 2**61, -(2**62), 2**63 - 1, 12345, -(2**63)], dtype=np.int64)
-    lengths = np.full(GROUP, length, dtype=np.int64)
-    words = torch.from_numpy(np.concatenate([lengths, np.resize(turns, GROUP)]))
-    numbers = of_words(words, 2 * GROUP, stream_of("ends"), 0)
-    inside = LEAST <= length & MASK <= MOST
-    assert int(numbers.values.isnan().sum()) == (0 if inside else 2 * GROUP)
-    start = np.random.default_rng(2).normal(size=2 * GROUP) * 30
-    noisy = released(numbers, start, 1.0)
-    assert noisy.tolist() == [decided(numbers, start[i], i, 1.0) for i in range(2 * GROUP)]
+def test_the_longest_and_shortest_numbers_are_exact_too():
+    for length in [
+        0,
+        1,
+        2**20,
+        LEAST - 1,
+        LEAST,
+        MOST,
+        MOST + 1,
+        2**63 - 2,
+        2**63 - 1,
+        -1,
+        -(2**63),
+    ]:
+        turns = np.array([0, 1, -1, 2**61, -(2**62), 2**63 - 1, 12345, -(2**63)], dtype=np.int64)
+        lengths = np.full(GROUP, length, dtype=np.int64)
+        words = torch.from_numpy(np.concatenate([lengths, np.resize(turns, GROUP)]))
+        numbers = of_words(words, 2 * GROUP, stream_of("ends"), 0)
+        inside = LEAST <= length & MASK <= MOST
+        assert int(numbers.values.isnan().sum()) == (0 if inside else 2 * GROUP)
+        start = np.random.default_rng(2).normal(size=2 * GROUP) * 30
+        noisy = released(numbers, start, 1.0)
+        assert noisy.tolist() == [decided(numbers, start[i], i, 1.0) for i in range(2 * GROUP)]
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_float32_is_too_coarse_for_is_exact_too(kind: type):
+def test_what_float32_is_too_coarse_for_is_exact_too():
     """Every number that lies near a middle, or at an end of U, and goes on to float64."""
-    count, scale = 40_000, 0.37
-    numbers = normals(count, stream_of("coarse"), code=compiled)
-    start = np.random.default_rng(3).normal(size=count).astype(kind)
-    noisy = released(numbers, start, scale)
-    values = normals(count, stream_of("coarse")).compute().values
-    rest = (start.astype(float) + values * scale) / grid(scale)
-    asked = np.flatnonzero(~(np.abs(rest - np.rint(rest)) <= 0.499))
-    assert len(asked) > 60
-    for place in map(int, asked):
-        assert noisy[place] == kind(decided(numbers, float(start[place]), place, scale))
+    for kind in KINDS:
+        count, scale = 40_000, 0.37
+        numbers = normals(count, stream_of("coarse"), code=compiled)
+        start = np.random.default_rng(3).normal(size=count).astype(kind)
+        noisy = released(numbers, start, scale)
+        values = normals(count, stream_of("coarse")).compute().values
+        rest = (start.astype(float) + values * scale) / grid(scale)
+        asked = np.flatnonzero(~(np.abs(rest - np.rint(rest)) <= 0.499))
+        assert len(asked) > 60
+        for place in map(int, asked):
+            assert noisy[place] == kind(decided(numbers, float(start[place]), place, scale))
 
 
 @pytest.mark.unit
@@ -294,15 +306,15 @@ def test_further_bits_are_no_bits_that_were_drawn():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e30])
-def test_sums_and_noise_of_any_size_meet(scale: float):
-    numbers = normals(5000, stream_of("any size"))
-    for size in (1e-40, 1.0, 1e25, 3e38):
-        start = (np.random.default_rng(3).uniform(-1, 1, size=5000) * size).astype(np.float32)
-        noisy = released(numbers, start, scale)
-        for place in range(0, 5000, 97):
-            expected = np.float32(decided(numbers, float(start[place]), place, scale))
-            assert noisy[place] == expected
+def test_sums_and_noise_of_any_size_meet():
+    for scale in [1e-30, 1e-12, 1e30]:
+        numbers = normals(5000, stream_of("any size"))
+        for size in (1e-40, 1.0, 1e25, 3e38):
+            start = (np.random.default_rng(3).uniform(-1, 1, size=5000) * size).astype(np.float32)
+            noisy = released(numbers, start, scale)
+            for place in range(0, 5000, 97):
+                expected = np.float32(decided(numbers, float(start[place]), place, scale))
+                assert noisy[place] == expected
 
 
 def points(numbers: Normals, count: int, scale: float = 1.0) -> np.ndarray:
@@ -348,13 +360,13 @@ def test_pieces_of_a_sum_get_the_noise_of_their_place():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("first", [0, 2, 64, 100_000])
-def test_words_may_begin_with_a_later_one(first: int):
-    stream = stream_of("later")
-    whole = stream.words(7).take(first + 50).copy()
-    assert np.array_equal(stream.words(7, first).take(50), whole[first:])
-    with pytest.raises(AssertionError):
-        stream.words(7, first + 1)
+def test_words_may_begin_with_a_later_one():
+    for first in [0, 2, 64, 100_000]:
+        stream = stream_of("later")
+        whole = stream.words(7).take(first + 50).copy()
+        assert np.array_equal(stream.words(7, first).take(50), whole[first:])
+        with pytest.raises(AssertionError):
+            stream.words(7, first + 1)
 
 
 @pytest.mark.oracle

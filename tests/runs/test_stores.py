@@ -95,31 +95,27 @@ def without_trials(storage: str, kept: int) -> None:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("given", "text", "password"),
-    [
+def test_an_address_has_its_password_apart():
+    for given, text, password in [
         ("postgresql://u@h/d", "postgresql://u@h/d", None),
         ("postgres://u:p%40w@h:5432/d", "postgresql://u@h:5432/d", "p%40w"),
         ("postgresql+psycopg://u:@h/d?sslmode=require", "postgresql://u@h/d?sslmode=require", ""),
         ("postgresql://u:pw@/d?host=/run/x", "postgresql://u@/d?host=/run/x", "pw"),
         ("postgresql://h1:1,[::1]:2/d", "postgresql://h1:1,[::1]:2/d", None),
         ("/a/b.log", "/a/b.log", None),
-    ],
-)
-def test_an_address_has_its_password_apart(given: str, text: str, password: str | None):
-    found = of(given)
-    assert (found.text, found.password, str(found)) == (text, password, text)
-    assert address_of(found) is found
-    assert not password or password not in repr(found)
-    request = SearchRequest(storage=given)
-    assert not password or password not in repr(request)
-    assert replace(request, seed=1).storage == found
+    ]:
+        found = of(given)
+        assert (found.text, found.password, str(found)) == (text, password, text)
+        assert address_of(found) is found
+        assert not password or password not in repr(found)
+        request = SearchRequest(storage=given)
+        assert not password or password not in repr(request)
+        assert replace(request, seed=1).storage == found
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
+def test_what_is_no_address_is_refused_and_not_repeated():
+    for given, told in [
         ("mysql://u:geheim@h/d", "another kind of store"),
         ("postgresql://u:geheim#x@h/d", "%23 for #"),
         ("postgresql://u:geheim/x@h/d", "%2F for /"),
@@ -137,16 +133,14 @@ def test_an_address_has_its_password_apart(given: str, text: str, password: str 
         ("host=h password=geheim", "whose name ends in .log"),
         ("geheim.sqlite", "whose name ends in .log"),
         (4711, "of type int"),
-    ],
-)
-def test_what_is_no_address_is_refused_and_not_repeated(given: Any, told: str | None):
-    if told is None:  # the part before the last @ is the user, as everywhere
-        assert of(given).text == given
-        return
-    with pytest.raises(UsageError) as caught:
-        SearchRequest(storage=given)
-    assert told in str(caught.value)
-    assert "geheim" not in str(caught.value)
+    ]:
+        if told is None:  # the part before the last @ is the user, as everywhere
+            assert of(given).text == given
+            continue
+        with pytest.raises(UsageError) as caught:
+            SearchRequest(storage=given)
+        assert told in str(caught.value)
+        assert "geheim" not in str(caught.value)
 
 
 # One study
