@@ -12,13 +12,12 @@ import pytest
 from pasearch.accounting.accountants import Price, _known
 from pasearch.accounting.checks import fraction, whole
 from pasearch.accounting.densities import Density
-from pasearch.accounting.events import Composed, Event, SelfComposed
+from pasearch.accounting.events import Event
 from pasearch.accounting.profiles import Array
 from pasearch.accounting.renyi import Filter, rdp_epsilon
 from pasearch.accounting.selection import Law, _pmf
 from pasearch.data import means
 from pasearch.features.trainers import LinearModel
-from pasearch.runs.ledger import Ledger
 from pasearch.training.metrics import usual_metric
 
 
@@ -50,14 +49,6 @@ def pmf(law: Law, k: int) -> float:
     """P(K = k), k >= 1."""
     weights = _pmf(law)
     return float(weights[k - 1]) if whole("k", k) <= len(weights) else 0.0
-
-
-def charged_by_partition(ledger: Ledger) -> dict[str, Event]:
-    """The composition of what was charged to each partition."""
-    events: dict[str, list[Event]] = {}
-    for _, partition, event, count in ledger.spent():
-        events.setdefault(partition, []).append(SelfComposed(event=event, count=count))
-    return {name: Composed(events=tuple(parts)) for name, parts in events.items()}
 
 
 def not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,8 @@ class Cluster(Executor):
             return self
         try:
             if self._address not in (None, "auto"):
-                _check_answers(self._address)  # Ray would try for minutes
+                host, _, port = self._address.rpartition(":")  # Ray would try for minutes
+                socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
             with _own_signals():
                 ray.init(**how, configure_logging=False, logging_level="ERROR", log_to_driver=False)
             self._connected = True
@@ -172,8 +173,15 @@ class Cluster(Executor):
         )
 
     def _own(self) -> dict[str, Any]:
-        """Return how a cluster is begun that is of this run alone."""
-        _own_token()
+        """Return the settings of a cluster of this run alone.
+
+        It asks for a token: a new one, unless the user has set one up.
+        """
+        if MODE not in os.environ:
+            if "ray" not in sys.modules:  # it reads this once; imported before, it sets it itself
+                os.environ[MODE] = "token"
+            if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+                os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")
         _forget_left_folders()
@@ -384,22 +392,6 @@ def installed() -> str:
     return found.hexdigest()
 
 
-def _check_answers(address: str) -> None:
-    """Raise an OSError or a ValueError if nobody listens at host:port."""
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER):
-        pass
-
-
-def _own_token() -> None:
-    """Let a cluster that begins ask for a token: a new one, unless the user has set one up."""
-    if MODE not in os.environ:
-        if "ray" not in sys.modules:  # it reads this once; imported before, it sets it itself
-            os.environ[MODE] = "token"
-        if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
-            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-
-
 @contextmanager
 def _own_signals() -> Iterator[None]:
     """Keep this program's answer to being ended: Ray sets one of its own."""
@@ -418,16 +410,10 @@ def _forget_left_folders() -> None:
     for left in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
         owner = left.name.removeprefix(FOLDER).split("-")[0]
         ours = left.lstat().st_uid == os.getuid() and not left.is_symlink()
-        if ours and owner.isdigit() and not _lives(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _lives(number: int) -> bool:
-    """Return whether there is a process of this number."""
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+        if ours and owner.isdigit():
+            try:
+                os.kill(int(owner), 0)  # whether there is such a process
+            except ProcessLookupError:
+                shutil.rmtree(left, ignore_errors=True)
+            except PermissionError:
+                pass

@@ -112,7 +112,16 @@ class CategoryCounts:
 
         Cost: `event`, on every partition that the counts were taken from; charge it first.
         """
-        found = [(name, count) for name, count in _counted(counts) if count]
+        for name, count in counts.items():  # an error must not name what it saw
+            if not isinstance(name, str):
+                raise TypeError(
+                    f"a category is a str, not {type(name).__name__}: write it as text."
+                )
+            if isinstance(count, bool) or not isinstance(count, Integral):
+                raise TypeError(f"a count is an int, not {type(count).__name__}: count records.")
+            if not int(count) >= 0:
+                raise ValueError("a count is below 0: count records.")
+        found = sorted((str(name), int(count)) for name, count in counts.items() if count)
         names = [name for name, _ in found]
         exact = np.array([count for _, count in found], np.float64)
         source = stream.child("category counts", self.delta.hex(), *names)
@@ -249,15 +258,3 @@ def _threshold(noise_multiplier: float, delta: float) -> int:
     deviations = -float(ndtri(delta))
     least = 1.0 + noise_multiplier * (deviations + 1e-9 * (1.0 + abs(deviations)))
     return math.ceil(least + grid(noise_multiplier) / 2)
-
-
-def _counted(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return names and counts sorted by name; an error must not name what it saw."""
-    for name, count in counts.items():
-        if not isinstance(name, str):
-            raise TypeError(f"a category is a str, not {type(name).__name__}: write it as text.")
-        if isinstance(count, bool) or not isinstance(count, Integral):
-            raise TypeError(f"a count is an int, not {type(count).__name__}: count records.")
-        if not int(count) >= 0:
-            raise ValueError("a count is below 0: count records.")
-    return sorted((str(name), int(count)) for name, count in counts.items())

@@ -163,7 +163,22 @@ class RunFolder:
             UsageError: No run is there, or it is finished when it should not be, or the reverse.
         """
         root = Path(path)
-        folder = cls(path=root.resolve(), started=_started(root))
+        started = -1
+        try:
+            about = read_json(root / "private" / "run.json", follow=False)
+            if about["version"] == VERSION and type(about["started"]) is int:
+                started = about["started"]
+        except (UsageError, OSError, ValueError, KeyError, TypeError):
+            pass
+        possible = 0 <= started < 2**33  # no clock has shown another, and a file can have this one
+        if not possible or (root / "private").is_symlink() or not (root / "release").is_dir():
+            if not os.path.lexists(root):
+                raise UsageError(f"{root} is not there: give the folder that the run printed.")
+            raise UsageError(
+                f"{root} is no run of this version of pasearch: expected a folder with release/ "
+                "and private/run.json. Give the folder that the run printed."
+            )
+        folder = cls(path=root.resolve(), started=started)
         if folder.finished and not finished:
             raise UsageError(
                 f"{root} is finished: its keys are destroyed and its results are in "
@@ -306,23 +321,3 @@ def _make_next(name: str, private: Mapping[str, bytes | str]) -> tuple[Path, tup
                 # Another run took the number in between; any other refusal is final.
                 if not os.path.lexists(path):
                     raise
-
-
-def _started(root: Path) -> int:
-    """Read when a run started; this also checks that the folder is a run's."""
-    private = root / "private"
-    try:
-        about = read_json(private / "run.json", follow=False)
-        if about["version"] == VERSION and type(about["started"]) is int:
-            # No clock has shown another time, and a file can have this one.
-            possible = 0 <= about["started"] < 2**33
-            if possible and not private.is_symlink() and (root / "release").is_dir():
-                return about["started"]
-    except (UsageError, OSError, ValueError, KeyError, TypeError):
-        pass
-    if not os.path.lexists(root):
-        raise UsageError(f"{root} is not there: give the folder that the run printed.")
-    raise UsageError(
-        f"{root} is no run of this version of pasearch: expected a folder with release/ and "
-        "private/run.json. Give the folder that the run printed."
-    )

@@ -33,7 +33,7 @@ import sqlite3
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -143,7 +143,11 @@ class Journal:
     def _read(self) -> None:
         found: dict[int, TrialRecord] = {}
         for trial in self._study.get_trials(deepcopy=False):
-            record = _record(trial.user_attrs["record"])
+            record = TrialRecord(**trial.user_attrs["record"])
+            tables = isinstance(record.parameters, dict) and isinstance(record.attributes, dict)
+            counted = type(record.number) is int and record.number >= 0
+            if not (tables and counted and type(record.value) in (int, float, type(None))):
+                raise ValueError("a trial of another form")
             if found.setdefault(record.number, record) != record:
                 raise ValueError("one trial, stored with two results")
             if self._seal is not None and not hmac.compare_digest(
@@ -170,7 +174,7 @@ class Journal:
 
     def _seal_of(self, record: TrialRecord) -> str:
         assert self._seal is not None
-        own = self._seal.child(json.dumps(_plain(record), sort_keys=True))
+        own = self._seal.child(json.dumps(asdict(record), sort_keys=True))
         return f"{own.child(0).seed64():016x}{own.child(1).seed64():016x}"
 
     def get(self, number: int) -> TrialRecord | None:
@@ -243,20 +247,6 @@ class Journal:
         self._store.close()
 
 
-def _plain(record: TrialRecord) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in TrialRecord.__slots__}
-
-
-def _record(stored: Mapping[str, Any]) -> TrialRecord:
-    """Return what `add` stored; a ValueError if it is none."""
-    record = TrialRecord(**stored)
-    tables = isinstance(record.parameters, dict) and isinstance(record.attributes, dict)
-    counted = type(record.number) is int and record.number >= 0
-    if not (tables and counted and type(record.value) in (int, float, type(None))):
-        raise ValueError("a trial of another form")
-    return record
-
-
 def _as_optuna(optuna: Any, record: TrialRecord, seal: str | None) -> Any:
     """Return the record as an Optuna trial.
 
@@ -276,7 +266,7 @@ def _as_optuna(optuna: Any, record: TrialRecord, seal: str | None) -> Any:
             name: optuna.distributions.FloatDistribution(float(value), float(value))
             for name, value in numbers.items()
         },
-        user_attrs={**others, "seal": seal, "record": _plain(record)},
+        user_attrs={**others, "seal": seal, "record": asdict(record)},
     )
 
 
@@ -557,7 +547,9 @@ def refusal(address: Address, error: BaseException) -> UsageError | None:
             return None
         why = f"{error.strerror}: name a file in a folder that is there and yours to write"
         return UsageError(f"{address} cannot be a store of trials ({why}).")
-    told = _of_psycopg(error)
+    told: BaseException | None = error  # the driver's error is below SQLAlchemy's and Optuna's
+    while told is not None and not type(told).__module__.startswith("psycopg"):
+        told = getattr(told, "orig", None) or told.__cause__
     if told is None:
         return None
     lines = str(told).splitlines() or [type(told).__name__]
@@ -574,10 +566,3 @@ def refusal(address: Address, error: BaseException) -> UsageError | None:
                 "PGPASSWORD or from ~/.pgpass, and is not kept for a resume"
             )
     return UsageError(f"{where}: {address} ({words.strip()}): {todo}.")
-
-
-def _of_psycopg(error: BaseException | None) -> BaseException | None:
-    """Return the driver's own error below those of SQLAlchemy and Optuna."""
-    while error is not None and not type(error).__module__.startswith("psycopg"):
-        error = getattr(error, "orig", None) or error.__cause__
-    return error

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import ctypes
 import hmac
+import itertools
 import json
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -242,7 +243,8 @@ class CipherBits:
     """
 
     def __init__(self, words: Words):
-        word = _each(words).__next__
+        taken = (words.take(AT_ONCE).view("<u8").tolist() for _ in itertools.count())
+        word = itertools.chain.from_iterable(taken).__next__
         self._functions = _Functions(
             None,
             _Word(lambda _: word()),
@@ -252,11 +254,6 @@ class CipherBits:
         )
         self.capsule = _capsule(ctypes.addressof(self._functions), b"BitGenerator", None)
         self.lock = threading.Lock()
-
-
-def _each(words: Words) -> Iterator[int]:
-    while True:
-        yield from words.take(AT_ONCE).view("<u8").tolist()
 
 
 class ExactIntegers:
@@ -370,8 +367,23 @@ class Keys:
             UsageError: No keys there (the run ended, or never started), or not a file of keys.
             BudgetError: The fingerprint differs.
         """
-        bound, kept, keys = _read(Path(path).absolute())
-        assert keys._master is not None
+        path = Path(path).absolute()
+        if not os.path.lexists(path):
+            raise UsageError(
+                f"{path} is missing: the run is finished, or never started. Start a new run."
+            )
+        keys = cls(secure=secure)
+        keys._path = path
+        try:
+            content = read_json(path, follow=False)
+            keys._master = bytes.fromhex(content["master"])
+            keys.reproducible = content["reproducible"]
+            bound, kept = content["bound"], content.get("parts") or {}
+        except (UsageError, ValueError, KeyError, TypeError):
+            raise UsageError(f"{path} is not a file of keys: start a new run.") from None
+        sound = len(keys._master) == 32 and type(keys.reproducible) is bool
+        if not sound or (type(bound), type(kept), content.get("version")) != (str, dict, VERSION):
+            raise UsageError(f"{path} is not a file of keys of this version: start a new run.")
         if not hmac.compare_digest(bound, _bound(keys._master, fingerprint)):
             other = [name for name, each in (parts or {}).items()
                      if kept and kept.get(name) != _bound(keys._master, each)]  # fmt: skip
@@ -382,7 +394,6 @@ class Keys:
                 f"another input would cancel, so its keys are now destroyed ({path}). What the run "
                 "has spent stays spent: start a new run, with a budget of its own."
             )
-        keys.secure = secure
         return keys
 
     def destroy(self) -> None:
@@ -451,28 +462,6 @@ def _step(step: object) -> int:
     if isinstance(step, bool) or not isinstance(step, Integral) or not 0 <= int(step) < 2**64:
         raise UsageError(f"step is {step!r}: expected a whole number in [0, 2^64).")
     return int(step)
-
-
-def _read(path: Path) -> tuple[str, dict[str, Any], Keys]:
-    """Return the ties to all inputs, and to parts of them, and the keys that `Keys.save` wrote."""
-    if not os.path.lexists(path):
-        raise UsageError(
-            f"{path} is missing: the run is finished, or never started. Start a new run."
-        )
-    try:
-        content = read_json(path, follow=False)
-        keys = Keys()
-        keys._path = path
-        keys._master = bytes.fromhex(content["master"])
-        keys.reproducible = content["reproducible"]
-        bound, parts = content["bound"], content.get("parts") or {}
-    except (UsageError, ValueError, KeyError, TypeError):
-        raise UsageError(f"{path} is not a file of keys: start a new run.") from None
-    sound = len(keys._master) == 32 and type(keys.reproducible) is bool and type(bound) is str
-    sound &= type(parts) is dict
-    if not sound or content.get("version") != VERSION:
-        raise UsageError(f"{path} is not a file of keys of this version: start a new run.")
-    return bound, parts, keys
 
 
 def signed(number: int) -> int:

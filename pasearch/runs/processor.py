@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
@@ -128,7 +128,14 @@ class Team:
             if len(others) < self.threads - 1:  # one that could not be begun may wait in the pool
                 self._pool.shutdown(wait=False, cancel_futures=True)
                 self._pool = ThreadPoolExecutor(self.threads - 1)
-            _wait_for(others)
+            interrupted = None  # by the user: raised when all have ended
+            while not all(each.done() for each in others):
+                try:
+                    wait(others)
+                except KeyboardInterrupt as error:
+                    interrupted = error
+            if interrupted is not None:
+                raise interrupted
         for each in others:
             each.result()
 
@@ -141,15 +148,3 @@ class Team:
         edges.append(count)
         parts = list(pairwise(edges))
         self.all(lambda place: part(place, *parts[place]))
-
-
-def _wait_for(others: Sequence[Future[None]]) -> None:
-    """Wait until all have ended, also where the user interrupts; then that is raised."""
-    interrupted = None
-    while not all(each.done() for each in others):
-        try:
-            wait(others)
-        except KeyboardInterrupt as error:
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted

@@ -589,7 +589,15 @@ def _exclusive(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         with closing(connect(path, timeout=PATIENCE)) as connection, transaction(connection):
             connection.row_factory = sqlite3.Row
-            _check(connection, path)
+            if not FORMAT.matches(connection):
+                raise UsageError(
+                    f"{path} is no shared ledger of this version: expected a ledger of runs, as "
+                    "`ledger=` makes it. Give the file that was made for this data set."
+                )
+            try:
+                FORMAT.check(connection)
+            except (UsageError, sqlite3.Error) as error:
+                raise _damaged(path, error) from None
             yield connection
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -605,15 +613,3 @@ def _exclusive(path: Path) -> Iterator[sqlite3.Connection]:
             "nothing was reserved: put back its newest copy. If there is none, treat its whole "
             "budget as spent."
         ) from None
-
-
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    if not FORMAT.matches(connection):
-        raise UsageError(
-            f"{path} is no shared ledger of this version: expected a ledger of runs, as `ledger=` "
-            "makes it. Give the file that was made for this data set."
-        )
-    try:
-        FORMAT.check(connection)
-    except (UsageError, sqlite3.Error) as error:
-        raise _damaged(path, error) from None

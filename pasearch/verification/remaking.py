@@ -277,12 +277,10 @@ def _columns(schema: AnySchema) -> tuple[Column, ...]:
 
 
 def _made(document: Document) -> Made:
-    if document["device"] not in DEVICES:
-        raise refusal(f"device is {shown(document['device'])}, and no such device is known")
-    if document.get("storage") not in (None, *STORES):
-        raise refusal(f"storage is {shown(document['storage'])}, and no such store is known")
-    if document.get("executor") not in (None, Cluster.name):
-        raise refusal(f"executor is {shown(document['executor'])}, and no such executor is told of")
+    known = {"device": DEVICES, "storage": (None, *STORES), "executor": (None, Cluster.name)}
+    for name, values in known.items():
+        if document.get(name) not in values:
+            raise refusal(f"{name} is {shown(document.get(name))}, and no such {name} is known")
     return Made(
         device=document["device"],
         reproducible=document["reproducible"],

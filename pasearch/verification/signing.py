@@ -1,10 +1,10 @@
-"""Signatures: who says that a `result.json` is theirs (ed25519).
+"""Signatures: whose a `result.json` is (ed25519).
 
     release/result.sig      the signature of result.json, and the public key that it fits
 
 `result.json` holds the digests of all other files of `release/`, so one signature covers them all.
-The key in `result.sig` shows that the two fit; whose key it is, only the reader can know, who has
-the signer's public key from somewhere else.
+The key in `result.sig` shows that the two fit. Whose key it is, only a reader knows who has the
+signer's public key from somewhere else.
 
 Source: RFC 8032 (ed25519), by the package `cryptography`; docs/verify.md.
 """
@@ -18,17 +18,15 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization as form
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from pasearch.errors import UsageError
 from pasearch.results import release_of
 from pasearch.runs.folder import atomic_write, sync_folder
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
-        Ed25519PublicKey,
-    )
 
 NAME = "result.sig"
 HEAD = "pasearch signature 1, ed25519"
@@ -39,11 +37,11 @@ MAX_BYTES = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What `result.sig` holds.
+    """The content of `result.sig`.
 
     Args:
-        key: The public key that it was made with, 32 bytes.
-        value: The signature, 64 bytes.
+        key: Public key that fits it, 32 bytes.
+        value: Signature, 64 bytes.
     """
 
     key: bytes
@@ -56,7 +54,7 @@ class Signature:
 
     @classmethod
     def read(cls, text: str) -> Signature | None:
-        """Read what `text` wrote; None if it is something else."""
+        """Read the output of `text`; None if it is something else."""
         lines = text.splitlines()
         fields = [line.partition(": ") for line in lines[1:]]
         if lines[:1] != [HEAD] or [name for name, _, _ in fields] != ["public key", "signature"]:
@@ -74,10 +72,7 @@ class Signature:
         return hashlib.sha256(self.key).hexdigest()[:16]
 
     def fits(self, content: bytes) -> bool:
-        """Return whether it is the signature of this content with its own key."""
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
+        """Check whether it is the signature of a content with its own key."""
         try:
             Ed25519PublicKey.from_public_bytes(self.key).verify(self.value, content)
         except (InvalidSignature, ValueError):
@@ -86,14 +81,11 @@ class Signature:
 
 
 def new_key(path: str | Path) -> Path:
-    """Write a new private key (mode 0600), and beside it its public key, PATH.pub; return that.
+    """Write a new private key (mode 0600), and its public key to PATH.pub; return that path.
 
     Raises:
         UsageError: One exists, or cannot be written.
     """
-    from cryptography.hazmat.primitives import serialization as form
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     private, public = Path(path), Path(f"{path}.pub")
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
@@ -133,12 +125,7 @@ def public_key(path: str | Path) -> Ed25519PublicKey:
 
 def _read_key(path: str | Path, half: Literal["private", "public"]) -> Any:
     """Read one half of a pair of keys, or report the content of the file instead."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization as form
-    from cryptography.hazmat.primitives.asymmetric import ed25519
-
     of_signer = half == "public"
-    kind = ed25519.Ed25519PublicKey if of_signer else ed25519.Ed25519PrivateKey
     expected = (
         "expected the signer's public key, as `pasearch key` writes it"
         if of_signer
@@ -170,46 +157,50 @@ def _read_key(path: str | Path, half: Literal["private", "public"]) -> Any:
         found = f"{other.upper()} KEY".encode() in content
         what = f"a {other} key" if found else f"no {half} key in PEM form"
         raise UsageError(f"{path} holds {what}: {expected}.") from None
-    if not isinstance(key, kind):
+    if not isinstance(key, Ed25519PublicKey if of_signer else Ed25519PrivateKey):
         raise UsageError(f"{path} holds a {half} key of another kind: {expected}.")
     return key
 
 
 def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
-    """Write `result.sig` beside a finished run's `result.json`, in place of one that is there.
+    """Write `result.sig` next to a finished run's `result.json`; replace one of the same key.
 
-    The path is the run's folder, or its `release/` folder; returned is that of `result.sig`, whose
-    time is that of `result.json`, so that it tells nothing of the run.
+    Its time is that of `result.json`, so that it reveals nothing of the run.
+
+    Args:
+        path: The run's folder, or its `release/` folder.
+        key: The signer's private key.
+
+    Returns:
+        The path of `result.sig`.
 
     Raises:
         UsageError: No result is there, another signer's signature is, or the folder cannot be
             written to.
     """
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
     release = release_of(path)
-    file = release / "result.json"
-    known = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    file, target = release / "result.json", release / NAME
+    known = key.public_key().public_bytes_raw()
     before = signature_of(release)
     if before is not None and before.key != known:
         raise UsageError(
-            f"{release / NAME} is another signer's: expected none, or one of this key. Remove the "
+            f"{target} is another signer's: expected none, or one of this key. Remove the "
             "file if yours shall take its place."
         )
     signature = Signature(key=known, value=key.sign(file.read_bytes()))
-    target, times = release / NAME, file.stat().st_mtime
+    time = file.stat().st_mtime
     try:
         atomic_write(target, signature.text(), mode=0o644)
     except OSError as error:
         raise UsageError(f"{release} cannot be written to ({error.strerror}).") from None
     for each in (target, release):
-        os.utime(each, (times, times))
+        os.utime(each, (time, time))
     sync_folder(release)
     return target
 
 
 def signature_of(release: Path) -> Signature | None:
-    """Return what `result.sig` holds; None if there is none.
+    """Read `result.sig`; None if there is none.
 
     Raises:
         UsageError: It is no signature.
@@ -228,13 +219,13 @@ def signature_of(release: Path) -> Signature | None:
 
 
 def problems_of(release: Path, signer: Ed25519PublicKey | None, content: bytes) -> list[str]:
-    """Return what is wrong with a release's signature, one sentence each.
+    """List the problems of a release's signature, one sentence each.
 
-    It must be of the signer; None asks only that one that is there fits. The content is that of
-    `result.json`, as it was read for all other checks.
+    Args:
+        release: The folder with `result.json`.
+        signer: Whose signature it must be; None requires only that one that is there fits.
+        content: Content of `result.json` as it was read for all other checks.
     """
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
     try:
         found = signature_of(release)
     except UsageError as error:
@@ -242,7 +233,7 @@ def problems_of(release: Path, signer: Ed25519PublicKey | None, content: bytes) 
     if found is None:
         return [] if signer is None else [f"{NAME} is missing: the result is not signed."]
     problems = []
-    if signer is not None and signer.public_bytes(Encoding.Raw, PublicFormat.Raw) != found.key:
+    if signer is not None and signer.public_bytes_raw() != found.key:
         problems.append(f"{NAME} is of another key ({found.fingerprint}) than the one given.")
     if not found.fits(content):
         problems.append(f"{NAME} is not the signature of this result.json.")
@@ -250,9 +241,11 @@ def problems_of(release: Path, signer: Ed25519PublicKey | None, content: bytes) 
 
 
 def signed_words(release: Path, *, trusted: bool) -> str:
-    """Return what a release's signature tells, of one that has no problem.
+    """Describe a release's signature, one without a problem.
 
-    The release is the folder with `result.json`; trusted: the signer's public key was given.
+    Args:
+        release: The folder with `result.json`.
+        trusted: Whether the signer's public key was given.
     """
     found = signature_of(release)
     if found is None:

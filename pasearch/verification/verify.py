@@ -111,7 +111,11 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, l
         document, documents.TO_VERIFY_FEATURES if of_features else documents.TO_VERIFY_NETWORKS
     )
     results.events_of(document)  # of no known type: refused
-    problems = of_bytes(content, document)
+    problems = []
+    if content != (json.dumps(document, indent=2) + "\n").encode():
+        problems.append(
+            "result.json is not written as pasearch writes it (a field twice, or other spaces)."
+        )
     with np.errstate(all="ignore"):  # numbers that nobody would plan with overflow
         try:
             with well_formed():
@@ -133,13 +137,6 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, l
         problems += of_files(release, document, None if again is None else again.plan)
     problems += problems_of(release, signer, content)
     return price, list(dict.fromkeys(problems))
-
-
-def of_bytes(content: bytes, document: Document) -> list[str]:
-    """Check that `result.json` is written as a run writes it, to the last byte."""
-    if content == (json.dumps(document, indent=2) + "\n").encode():
-        return []
-    return ["result.json is not written as pasearch writes it (a field twice, or other spaces)."]
 
 
 def _check_cost(document: Document) -> None:
@@ -248,40 +245,31 @@ def of_document(document: Document, again: Remade) -> list[str]:
 
 
 def differences(again: Any, stated: Any, where: str = "") -> list[str]:
-    """Return where a document differs from the one made again; numbers may differ by rounding."""
-    return [*_differences(again, stated, where)]
-
-
-def _differences(again: Any, stated: Any, where: str) -> Iterator[str]:
-    if isinstance(again, dict) and isinstance(stated, dict):
+    """List where a document differs from the one made again; numbers may differ by rounding."""
+    found: list[str] = []
+    kinds = {type(again), type(stated)}
+    if kinds == {dict}:
         for name in [*again, *(set(stated) - set(again))]:
             inside = f"{where}.{name}" if where else str(name)
             if name not in stated:
-                yield f"{inside} is missing."
+                found.append(f"{inside} is missing.")
             elif name not in again:
-                yield f"{shown(inside)} has no place in this result."
+                found.append(f"{shown(inside)} has no place in this result.")
             else:
-                yield from _differences(again[name], stated[name], inside)
-    elif isinstance(again, list) and isinstance(stated, list) and len(again) == len(stated):
-        found = [
-            each
-            for place, pair in enumerate(zip(again, stated, strict=True))
-            for each in _differences(*pair, f"{where}[{place}]")
-        ]
-        yield from found[:MOST_IN_A_LIST]
+                found += differences(again[name], stated[name], inside)
+    elif kinds == {list} and len(again) != len(stated):
+        found.append(f"{where} has {len(stated)} entries, and {len(again)} follow from the rest.")
+    elif kinds == {list}:
+        for place, pair in enumerate(zip(again, stated, strict=True)):
+            found += differences(*pair, f"{where}[{place}]")
         if more := found[MOST_IN_A_LIST:]:
-            yield f"{where} differs in {len(more)} more places."
-    elif isinstance(again, list) and isinstance(stated, list):
-        yield f"{where} has {len(stated)} entries, and {len(again)} follow from the rest."
-    elif not _equal(again, stated):
-        yield f"{where} is {shown(stated)}, and {shown(again)} follows from the rest."
-
-
-def _equal(one: Any, other: Any) -> bool:
-    kinds = {type(one), type(other)}
-    if kinds <= {int, float} and float in kinds:
-        return close(other, one)
-    return len(kinds) == 1 and one == other
+            found[MOST_IN_A_LIST:] = [f"{where} differs in {len(more)} more places."]
+    else:
+        numbers = kinds in ({int, float}, {float})
+        same = close(stated, again) if numbers else len(kinds) == 1 and again == stated
+        if not same:
+            found.append(f"{where} is {shown(stated)}, and {shown(again)} follows from the rest.")
+    return found
 
 
 def close(stated: float, recomputed: float) -> bool:
@@ -423,8 +411,15 @@ def _of_choice(document: Document, again: Remade) -> Iterator[str]:
     choice, best = plan.choice, document["best"]
     count, every = len(best["places"]), best["of"]
     selector = choice.selector
-    if selector.by_merit:
-        yield from _of_merit(document)
+    if selector.by_merit:  # the numbers that the choice was made from, as far as they are released
+        told = [each["uncertainty"] for each in document["relevance"]]
+        if not all(0 <= each <= 1 for each in [*told, document["relevance_of_noise"]]):
+            yield "relevance and relevance_of_noise are shares, from 0 to 1."
+        if not 0 <= best["merit"] <= math.sqrt(count):
+            yield f"best.merit is {shown(best['merit'])}: no set has that."
+        greedy = document["strategy"]["name"] == "cfs-greedy"
+        if greedy and told[best["places"][0]] < max(told):
+            yield "best does not begin with the feature that tells most."
     wanted = selector.must_choose(every)
     if wanted is not None and count != wanted:
         yield f"best has {count} features, and the method chooses {wanted}."
@@ -438,18 +433,6 @@ def _of_choice(document: Document, again: Remade) -> Iterator[str]:
     sets = selector.sets(plan.schema)
     if sets is not None and best["places"] not in [np.flatnonzero(s).tolist() for s in sets]:
         yield "best is none of the sets that the method compares."
-
-
-def _of_merit(document: Document) -> Iterator[str]:
-    """Check the numbers that a choice by merit was made from, as far as they are released."""
-    best, told = document["best"], [each["uncertainty"] for each in document["relevance"]]
-    if not all(0 <= each <= 1 for each in [*told, document["relevance_of_noise"]]):
-        yield "relevance and relevance_of_noise are shares, from 0 to 1."
-    if not 0 <= best["merit"] <= math.sqrt(len(best["places"])):
-        yield f"best.merit is {shown(best['merit'])}: no set has that."
-    greedy = document["strategy"]["name"] == "cfs-greedy"
-    if greedy and told[best["places"][0]] < max(told):
-        yield "best does not begin with the feature that tells most."
 
 
 def _of_sets(document: Document, planned: int, plan: Any) -> Iterator[str]:

@@ -57,21 +57,14 @@ def test_numbers_do_not_collide_in_a_race(tmp_path: Path):
 
 @pytest.mark.unit
 def test_a_name_cannot_lead_elsewhere(tmp_path: Path):
-    for number, (name, stem) in enumerate(
-        [
-            ("Fashion MNIST", "Fashion-MNIST"),
-            ("../../etc/passwd", "etc-passwd"),
-            ("/abs", "abs"),
-            (".hidden", "hidden"),
-            ("..", "run"),
-            ("", "run"),
-            ("a\0b\nc", "a-b-c"),
-            ("é" * 5, "run"),
-            ("x" * 500, "x" * 80),
-        ]
-    ):
+    for number, (name, stem) in enumerate([
+        ("Fashion MNIST", "Fashion-MNIST"), ("../../etc/passwd", "etc-passwd"), ("/abs", "abs"),
+        (".hidden", "hidden"), ("..", "run"), ("", "run"), ("a\0b\nc", "a-b-c"),
+        ("é" * 5, "run"), ("x" * 500, "x" * 80),
+    ]):  # fmt: skip
         folder = tmp_path / str(number)
         folder.mkdir()
+        os.chdir(folder)
         assert RunFolder.create(None, name).path == folder / "runs" / f"{stem}-1"
         assert [entry.name for entry in folder.iterdir()] == ["runs"]
 
@@ -244,16 +237,14 @@ def test_a_killed_write_leaves_old_or_new(tmp_path: Path):
 
 @pytest.mark.unit
 def test_nothing_is_written_outside_private(tmp_path: Path):
-    for number, where in enumerate(["../release/a", "../a", "..", "/tmp/pasearch-a", "link/a", ""]):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        folder = RunFolder.create("run", "digits")
-        (folder.private / "link").symlink_to(folder)
-        before = sorted(folder.rglob("*"))
+    folder = RunFolder.create("run", "digits")
+    (folder.private / "link").symlink_to(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    for where in ("../release/a", "../a", "..", "/tmp/pasearch-a", "link/a", ""):
         with pytest.raises(UsageError, match="is not below"):
             folder.atomic_write(where, "x")
-        assert sorted(folder.rglob("*")) == before
-        assert not Path("/tmp/pasearch-a").exists()
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not Path("/tmp/pasearch-a").exists()
 
 
 @pytest.mark.unit
@@ -305,10 +296,10 @@ def test_a_run_publishes_once():
 
 @pytest.mark.unit
 def test_release_names_are_plain():
-    for name in ["../private/x", "a/b", "", ".", "..", ".hidden", "a\0", "/x"]:
-        folder = RunFolder.create("run", "digits")
+    folder = RunFolder.create("run", "digits")
+    for name in ("../private/x", "a/b", "", ".", "..", ".hidden", "a\0", "/x"):
         with pytest.raises(UsageError, match="plain file"):
             folder.publish({"result.json": "{}", name: "x"})
-        with pytest.raises(UsageError, match="plain file"):
-            folder.publish({})
-        assert list(folder.release.iterdir()) == []
+    with pytest.raises(UsageError, match="plain file"):
+        folder.publish({})
+    assert list(folder.release.iterdir()) == []

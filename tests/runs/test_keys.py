@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import pickle
 import stat
@@ -297,29 +296,6 @@ def test_a_link_is_not_followed(tmp_path):
         Keys.open(tmp_path / "keys", "aa")
     with pytest.raises(UsageError, match="exists"):
         Keys().save(tmp_path / "keys", "aa")
-
-
-@pytest.mark.unit
-def test_a_damaged_file_is_refused(tmp_path):
-    for number, change in enumerate(
-        [
-            {"master": "00"},
-            {"master": "zz"},
-            {"version": 2},
-            {"reproducible": "no"},
-            {"bound": 1},
-        ]
-    ):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        path = folder / "keys"
-        Keys().save(path, "aa")
-        path.write_text(json.dumps(json.loads(path.read_text()) | change))
-        with pytest.raises(UsageError, match="not a file of keys"):
-            Keys.open(path, "aa")
-        path.write_text("[]")
-        with pytest.raises(UsageError, match="not a file of keys"):
-            Keys.open(path, "aa")
 
 
 @pytest.mark.unit

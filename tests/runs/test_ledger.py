@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shortcuts import charged_by_partition
 
-from pasearch.accounting.events import Gaussian, Geometric, PoissonGaussian, SelfComposed, parts
+from pasearch.accounting.events import Gaussian, Geometric, PoissonGaussian, SelfComposed
 from pasearch.errors import BudgetError, PasearchError, UsageError
 from pasearch.runs import ledger as module
 from pasearch.runs.ledger import Ledger, Line, Receipt
@@ -117,14 +116,6 @@ def test_several_keys_are_as_many_releases_all_or_none(ledger: Ledger, path: Pat
         pass
     ledger.close()
     assert keys_charged(path) == {"trial 0", "trial 1", "trial 2"}
-
-
-@pytest.mark.unit
-def test_the_same_key_is_the_same_release(ledger: Ledger):
-    for _ in range(5):
-        with ledger.charged("training", Partition("train"), key="search"):
-            pass
-    assert ledger.spent() == [("training", "train", STEP, 1)]
 
 
 @pytest.mark.unit
@@ -272,24 +263,6 @@ def test_it_opens_again_as_it_was(ledger: Ledger, path: Path):
         with again.charged("training", Partition("train"), key="trial 0"):
             pass
         assert again.spent() == before
-
-
-@pytest.mark.unit
-def test_the_spent_events_are_composed_by_partition(ledger: Ledger):
-    assert charged_by_partition(ledger) == {}
-    for key in ("trial 0", "trial 1"):
-        with ledger.charged("training", Partition("train"), key=key):
-            pass
-    with ledger.charged("pca", Partition("train"), Partition("search"), key="pca"):
-        pass
-    events = charged_by_partition(ledger)
-    assert {name: parts(event) for name, event in events.items()} == {
-        "train": {
-            PoissonGaussian(sampling_probability=0.01, noise_multiplier=1.5): 200,
-            Gaussian(noise_multiplier=9.0): 1,
-        },
-        "search": {Gaussian(noise_multiplier=9.0): 1},
-    }
 
 
 @pytest.mark.unit

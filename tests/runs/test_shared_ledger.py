@@ -197,16 +197,6 @@ def test_two_runs_fit_into_their_total_and_a_third_does_not(path: Path, delta: f
 
 
 @pytest.mark.unit
-def test_a_new_file_has_its_total_and_is_the_owners(shared: SharedLedger, path: Path):
-    assert shared.total() == Budget(1.0, DELTA)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
-    assert shared.runs() == []
-    assert shared.spent().epsilon == 0
-    assert SharedLedger.open(path) == SharedLedger.open(path, Budget(1.0)) == shared
-
-
-@pytest.mark.unit
 def test_a_new_file_needs_a_whole_total(path: Path):
     for budget in [None, Budget(1.0)]:
         with pytest.raises(UsageError, match="is missing"):
@@ -572,22 +562,6 @@ def test_threads_share_it(shared: SharedLedger):
     assert len(reserved(shared.path)) == 2
 
 
-@pytest.mark.property
-def test_threads_that_make_the_file_agree(path: Path):
-    totals: list[Budget] = []
-    threads = [
-        threading.Thread(
-            target=lambda: totals.append(SharedLedger.open(path, Budget(1.0, DELTA)).total())
-        )
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert totals == [Budget(1.0, DELTA)] * 8
-
-
 MENU: list[dict[str, Event]] = [
     SMALL,
     {"train": Gaussian(noise_multiplier=8.0)},
@@ -791,19 +765,6 @@ def test_another_run_never_costs_less():
     events = [module.worst(MENU[choice]) for choice in (3, 1, 0, 4, 2, 3, 1, 5)]
     totals = [priced(events[:count]) for count in range(len(events) + 1)]
     assert totals == sorted(totals)
-
-
-@pytest.mark.contract
-def test_what_a_refusal_says_would_fit_does(tmp_path: Path):
-    total = Budget(2.0, 1e-6)
-    shared = SharedLedger.open(tmp_path / "all", total)
-    shared.reserve("first", {"train": Gaussian(4.0)}, 1000)
-    with pytest.raises(BudgetError, match=r"about epsilon [0-9.]+ would still fit") as refused:
-        shared.reserve("second", {"train": Gaussian(1.0)}, 1000)
-    told = float(str(refused.value).partition("about epsilon ")[2].split()[0])
-    assert told > 0.5
-    sigma = smallest(lambda value: Gaussian(value), Budget(told, 1e-6), 0.1, 1e3)
-    shared.reserve("second", {"train": Gaussian(sigma)}, 1000)
 
 
 @pytest.mark.contract
