@@ -631,42 +631,43 @@ class TestFiles:
     @pytest.mark.parametrize(
         "file", ["privacy-card.md", "privacy-card.json", "report.html", "model.pt"]
     )
-    @pytest.mark.parametrize("spoil", ["removed", "emptied", "changed", "digest too", "linked"])
     def test_another_file_does_not_verify(
-        self, copied: Callable[[str], Copy], tmp_path: Path, file: str, spoil: str
+        self, copied: Callable[[str], Copy], tmp_path: Path, file: str
     ):
-        copy = copied("fixed")
-        path, content = copy.path / file, (copy.path / file).read_bytes()
-        match spoil:
-            case "removed":
-                path.unlink()
-            case "emptied":
-                path.write_bytes(b"")
-            case "changed":
-                path.write_bytes(content.replace(b"e", b"a", 1))
-            case "digest too":
-                path.write_bytes(content.replace(b"e", b"a", 1) + b" ")
-                document = deepcopy(copy.document)
-                document["files"][file] = digest(path.read_bytes())
-                if file == "model.pt":
-                    path.write_bytes(b"PK" + content[:40])
+        for spoil in ("removed", "emptied", "changed", "digest too", "linked"):
+            copy = copied("fixed")
+            path, content = copy.path / file, (copy.path / file).read_bytes()
+            match spoil:
+                case "removed":
+                    path.unlink()
+                case "emptied":
+                    path.write_bytes(b"")
+                case "changed":
+                    path.write_bytes(content.replace(b"e", b"a", 1))
+                case "digest too":
+                    path.write_bytes(content.replace(b"e", b"a", 1) + b" ")
+                    document = deepcopy(copy.document)
                     document["files"][file] = digest(path.read_bytes())
-                    document["model"]["sha256"] = document["files"][file]
-                copy.write(document)
-            case "linked":
-                (tmp_path / "elsewhere").write_bytes(content)
-                path.unlink()
-                path.symlink_to(tmp_path / "elsewhere")
-        assert any(file in each for each in copy.problems())
+                    if file == "model.pt":
+                        path.write_bytes(b"PK" + content[:40])
+                        document["files"][file] = digest(path.read_bytes())
+                        document["model"]["sha256"] = document["files"][file]
+                    copy.write(document)
+                case "linked":
+                    (tmp_path / "elsewhere").write_bytes(content)
+                    path.unlink()
+                    path.symlink_to(tmp_path / "elsewhere")
+            assert any(file in each for each in copy.problems())
 
     @pytest.mark.unit
     def test_the_list_of_digests_is_whole(self, copied: Callable[[str], Copy]):
-        for edit in [
-        lambda d: d["files"].pop("report.html"),
-        lambda d: d["files"].update({"../private/keys": "0" * 64}),
-        lambda d: d["files"].update({"model.pt": "0" * 64}),
-        lambda d: d["files"].clear(),
-    ]:  # fmt: skip
+        edits: tuple[Edit, ...] = (
+            lambda d: d["files"].pop("report.html"),
+            lambda d: d["files"].update({"../private/keys": "0" * 64}),
+            lambda d: d["files"].update({"model.pt": "0" * 64}),
+            lambda d: d["files"].clear(),
+        )
+        for edit in edits:
             copy = copied("fixed")
             edit(copy.document)
             copy.write(copy.document)

@@ -64,11 +64,11 @@ def test_trials_come_back_exactly(journal: Journal, path: Path):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), 1j])
-def test_what_json_cannot_hold_is_refused(journal: Journal, path: Path, value: object):
-    for arguments in (({"x": value}, 1, {}), ({}, value, {}), ({}, 1, {"x": value})):
-        with pytest.raises(UsageError, match="what JSON cannot"):
-            journal.add(0, *arguments)  # type: ignore[arg-type]
+def test_what_json_cannot_hold_is_refused(journal: Journal, path: Path):
+    for value in [float("nan"), float("inf"), object(), 1j]:
+        for arguments in (({"x": value}, 1, {}), ({}, value, {}), ({}, 1, {"x": value})):
+            with pytest.raises(UsageError, match="what JSON cannot"):
+                journal.add(0, *arguments)  # type: ignore[arg-type]
     assert journal.all() == []
     journal.close()
     assert reopened(path) == []

@@ -42,12 +42,12 @@ def _pmf(z: int, epsilon: float) -> float:
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0, 2.5])
-def test_the_law_is_right_and_other_scales_are_rejected(epsilon: float):
-    sample = draws(epsilon)
-    assert pvalue(sample, epsilon) > 1e-3
-    assert pvalue(sample, epsilon * 1.5) < 1e-9
-    assert pvalue(sample, epsilon / 1.5) < 1e-9
+def test_the_law_is_right_and_other_scales_are_rejected():
+    for epsilon in [0.05, 0.3, 1.0, 2.5]:
+        sample = draws(epsilon)
+        assert pvalue(sample, epsilon) > 1e-3
+        assert pvalue(sample, epsilon * 1.5) < 1e-9
+        assert pvalue(sample, epsilon / 1.5) < 1e-9
 
 
 @pytest.mark.oracle
@@ -169,13 +169,13 @@ def test_any_epsilon_takes_few_uniform_numbers(epsilon: float, monkeypatch: pyte
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("epsilon", [0.05, 1.0, 3.0])
-def test_the_standard_deviation_is_the_laws(epsilon: float):
-    cells = np.arange(-4000, 4001)
-    exact = math.sqrt(sum(_pmf(z, epsilon) * z * z for z in cells.tolist()))
-    assert NoisyCount(epsilon=epsilon).standard_deviation == pytest.approx(exact, rel=1e-9)
-    assert draws(epsilon).std() == pytest.approx(exact, rel=0.05)
-    assert NoisyCount(epsilon=2000.0).standard_deviation == 0.0
+def test_the_standard_deviation_is_the_laws():
+    for epsilon in [0.05, 1.0, 3.0]:
+        cells = np.arange(-4000, 4001)
+        exact = math.sqrt(sum(_pmf(z, epsilon) * z * z for z in cells.tolist()))
+        assert NoisyCount(epsilon=epsilon).standard_deviation == pytest.approx(exact, rel=1e-9)
+        assert draws(epsilon).std() == pytest.approx(exact, rel=0.05)
+        assert NoisyCount(epsilon=2000.0).standard_deviation == 0.0
 
 
 @pytest.mark.unit
