@@ -202,9 +202,7 @@ class Normals:
             moved = xp.round(rest)
             rest -= moved
             points += moved
-            points += (
-                0.0  # no zero is negative: its sign would tell on which side of it the sum was
-            )
+            points += 0.0  # no zero is negative: its sign would tell the sign of the sum
             points *= grain
             sure = abs(rest) <= 0.5 - FLOAT64_ERROR * wide
             unsure = np.flatnonzero(np.asarray(~sure if _on_cpu(sure) else (~sure).cpu()))
