@@ -1,4 +1,4 @@
-"""What the site needs beside its pages; mkdocs calls it.
+"""Hooks of mkdocs: pages of the studies, links that leave the site, and formulas.
 
 - The README of each study in `benchmarks/` becomes a page `studies/NAME.md`.
 - Links are written as they work in the repository. A link to a README becomes one to its page; a
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = re.compile(r"^```.*?^```$|``[^`]+``|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+# $$...$$, or $...$ within a line; the dollar of an amount ("$5 or $6") begins no formula.
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(?![\s\d.]*\s)([^$\n]+?)(?<!\s)\$(?!\d)", re.DOTALL)
 ENCODED_FORMULA = re.compile(r"LATEX(BLOCK|INLINE)([0-9a-f]+)X")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")

@@ -112,8 +112,9 @@ def test_lists_and_tables_have_an_empty_line_before_them():
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the site, built strictly."""
-    if not importlib.util.find_spec("mkdocs") or not importlib.util.find_spec("material"):
-        pytest.skip("mkdocs-material is not installed: pip install '.[docs]'")
+    needed = ("mkdocs", "material", "latex2mathml")
+    if missing := [name for name in needed if not importlib.util.find_spec(name)]:
+        pytest.skip(f"not installed: {', '.join(missing)}; pip install '.[docs]'")
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
@@ -152,6 +153,21 @@ def test_formulas_are_not_folded_and_what_a_terminal_prints_is(site: Path):
             assert kind not in folded, f"{page.name}: {line}"
     tutorial = (site / "tutorial-digits.html").read_text()
     assert '<div class="language-text highlight">' in tutorial
+
+
+def test_formulas_become_mathml_and_code_keeps_its_dollars(site: Path):
+    code = "```\n$ ls $x$\n```"
+    text = f"cost $x_1<y$, `$HOME`\n\n$$\n\\lVert g\\rVert\\le C\n$$\n\n{code}\n$5 or $6"
+    encoded = HOOKS["encode_formulas"](text)
+    assert all(kept in encoded for kept in ("`$HOME`", code, "$5 or $6"))
+    kinds = re.findall(r'<math [^>]*display="(\w+)"', HOOKS["render_formulas"](encoded))
+    assert kinds == ["inline", "block"]
+    for page in sorted(DOCS.glob("guarantees/*.md")):
+        built = (site / page.relative_to(DOCS).with_suffix(".html")).read_text()
+        formulas = re.findall(r"<math .*?</math>", built, re.DOTALL)
+        assert formulas
+        assert not [each for each in formulas if "\\" in each], f"{page.name}: unknown command"
+        assert not re.search(r"\$|LATEX", re.sub(r"(?s)<(code|script)\b.*?</\1>", "", built))
 
 
 @pytest.mark.browser
