@@ -172,7 +172,7 @@ def picture() -> str:
 
 
 def speed() -> str:
-    """Return the peers' times of a step over ours, one thread: medians and quartiles."""
+    """Return the peers' times of a step divided by ours, one thread: medians."""
     last: dict[tuple[str, str], dict[str, Any]] = {}
     for each in map(json.loads, STEPS.read_text().splitlines()):
         if each["device"] == "cpu" and each["threads"] == 1:
@@ -182,12 +182,7 @@ def speed() -> str:
         told = []
         for peer in STEP_PEERS:
             found = last.get((row, peer))
-            ratio = (
-                found
-                and "ratio" in found
-                and f"{found['ratio']:.3g} ({found['low']:.3g}, {found['high']:.3g})"
-            )
-            told.append(ratio or "cannot")
+            told.append(f"{found['ratio']:.3g}" if found and "ratio" in found else "-")
         rows.append(f"| {words} | " + " | ".join(told) + " |")
     return "\n".join(rows) + "\n"
 

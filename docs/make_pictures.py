@@ -4,8 +4,8 @@ python docs/make_pictures.py            remakes everything; noise is new each ti
 python docs/make_pictures.py pictures   only the pictures
 
 An output stands between `<!-- output: NAME -->` and `<!-- end of output -->`. `images/report.png`
-is the top of the report, for the README; `images/report-numbered.png` is all of it, its headings
-numbered as `reading-the-report.md` has them (of a long one the first 3,600 pixels). Pictures need
+is the top of the report, for the home page; `images/report-numbered.png` is all of it, its headings
+numbered as `tutorial-table.md` has them (of a long one the first 3,600 pixels). Pictures need
 `chromium` on the path.
 """
 
@@ -24,8 +24,7 @@ DOCS = Path(__file__).resolve().parent
 PASEARCH = (sys.executable, "-m", "pasearch")
 OUTPUT = re.compile(r"<!-- output: ([\w ]+) -->\n.*?<!-- end of output -->", re.DOTALL)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = ("tutorial-digits.md", "tutorial-table.md", "../README.md", "index.md", "howto-resume.md")
-READING = "reading-the-report.md"
+PAGES = ("tutorial-digits.md", "tutorial-table.md", "../README.md", "index.md")
 WIDTH, TOP, MOST = 1000, 1180, 3600
 NUMBERS = """<style>
 :root { color-scheme: light; }
@@ -67,7 +66,6 @@ def digits(folder: Path) -> dict[str, str]:
         "digits plan": planned, "digits end": end, "digits verify": checked,
         "digits whole": named,
         "digits last": last(named, "Model:"),
-        "digits resumed": last(end.replace("runs/digits", "runs/long"), "Model:"),
     }  # fmt: skip
 
 
@@ -98,10 +96,13 @@ def table(folder: Path) -> dict[str, str]:
 
 
 def fill(outputs: dict[str, str], pages: tuple[str, ...]) -> None:
-    """Write outputs into the pages of the tutorial."""
+    """Write outputs into pages; an output that is not given stays as it is."""
     for name in pages:
         page = DOCS / name
-        text = OUTPUT.sub(lambda found: shown(found[1], outputs), page.read_text(encoding="utf-8"))
+        text = OUTPUT.sub(
+            lambda found: shown(found[1], outputs) if found[1] in outputs else found[0],
+            page.read_text(encoding="utf-8"),
+        )
         page.write_text(text, encoding="utf-8")
 
 
@@ -175,8 +176,8 @@ def made(asked: list[str]) -> Iterator[str]:
         report = folder / "runs/patients/release/report.html"
         pictures(report, folder)
         named = enumerate(headings(report.read_text(encoding="utf-8")), 1)
-        fill({"report headings": "\n".join(f"{n}. {name}" for n, name in named)}, (READING,))
-        yield from ("images/report.png", "images/report-numbered.png", READING)
+        fill({"report headings": "\n".join(f"{n}. {name}" for n, name in named)}, PAGES)
+        yield from ("images/report.png", "images/report-numbered.png")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
-"""Hooks of mkdocs: pages of the studies, links that leave the site, and formulas.
+"""Rewrite links and formulas of pages for the site; mkdocs calls it.
 
-- The README of each study in `benchmarks/` becomes a page `studies/NAME.md`.
-- Links are written as they work in the repository. A link to a README becomes one to its page; a
-  link to any other file outside `docs/` leads to the repository if `repo_url` is set in mkdocs.yml,
-  and otherwise becomes text, with the file's name.
+- Links are written as they work in the repository. A link to a file outside `docs/` leads to the
+  repository if `repo_url` is set in mkdocs.yml. Otherwise it becomes text, with the file's name.
 - Formulas in LaTeX, $...$ within a line and $$...$$ as a paragraph, become MathML, so that a
   browser shows them without a script or a font from another machine.
 """
@@ -12,14 +10,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from mkdocs.structure.files import Files
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
 CODE = re.compile(r"^```.*?^```$|``[^`]+``|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 # $$...$$, or $...$ within a line; the dollar of an amount ("$5 or $6") begins no formula.
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(?![\s\d.]*\s)([^$\n]+?)(?<!\s)\$(?!\d)", re.DOTALL)
@@ -27,30 +22,9 @@ ENCODED_FORMULA = re.compile(r"LATEX(BLOCK|INLINE)([0-9a-f]+)X")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 
 
-def studies() -> dict[str, Path]:
-    """Return the README of each page `studies/NAME.md`."""
-    found = {f"studies/{each.parent.name}.md": each for each in readmes()}
-    return dict(sorted(found.items()))
-
-
-def readmes() -> Iterable[Path]:
-    """Return the READMEs below `benchmarks/`, its own first."""
-    return (ROOT / "benchmarks/README.md", *sorted(ROOT.glob("benchmarks/*/README.md")))
-
-
-def on_files(files: Files, config: Any) -> Files:
-    """Add the pages of the studies."""
-    from mkdocs.structure.files import File
-
-    for page, readme in studies().items():
-        text = readme.read_text(encoding="utf-8")
-        files.append(File.generated(config, page, content=text))
-    return files
-
-
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Rewrite links that leave the site, and encode formulas."""
-    return encode_formulas(rewritten(markdown, page.file.src_uri, config.repo_url))
+    return encode_formulas(rewrite_links(markdown, page.file.src_uri, config.repo_url))
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -87,25 +61,25 @@ def render_formulas(html: str) -> str:
     return ENCODED_FORMULA.sub(render, html)
 
 
-def rewritten(markdown: str, page: str, repository: str | None) -> str:
-    """Return a page's text with the links of the site.
+def rewrite_links(markdown: str, page: str, repository: str | None) -> str:
+    """Replace links that leave `docs/`.
 
     Args:
-        markdown: The text, with links that work in the repository.
-        page: The page's path on the site, such as "guarantees/ledger.md".
-        repository: The address of the repository, or None.
+        markdown: Text of the page, with links that work in the repository.
+        page: Path of the page below `docs/`, such as "guarantees/ledger.md".
+        repository: Address of the repository, or None.
     """
-    source = studies().get(page, ROOT / "docs" / page)
 
     def link(match: re.Match[str]) -> str:
         picture, text, target = match.groups()
         path, mark, anchor = target.partition("#")
-        full = Path(posixpath.normpath(source.parent / path))
+        full = Path(posixpath.normpath((DOCS / page).parent / path))
         if not path or "://" in path or not full.exists():
-            return match[0]  # an anchor, another site, or nothing to do with files
-        on_site = _place(full)
-        if on_site is not None:
-            near = posixpath.relpath(on_site, posixpath.dirname(page) or ".")
+            return match[0]  # an anchor, another site, or no link to a file
+        if full == ROOT / "README.md":
+            full = DOCS / "index.md"
+        if full.is_relative_to(DOCS) and full.is_file() and full.suffix != ".py":
+            near = posixpath.relpath(full, (DOCS / page).parent)
             return f"{picture}[{text}]({near}{mark}{anchor})"
         name = full.relative_to(ROOT).as_posix()
         if repository:
@@ -114,16 +88,3 @@ def rewritten(markdown: str, page: str, repository: str | None) -> str:
         return text if name in text else f"{text} (`{name}`)"
 
     return LINK.sub(link, markdown)
-
-
-def _place(path: Path) -> str | None:
-    """Return where a file of the repository is on the site."""
-    if path == ROOT / "README.md":
-        return "index.md"
-    for page, readme in studies().items():
-        if path == readme:
-            return page
-    docs = ROOT / "docs"
-    if path.is_relative_to(docs) and path.is_file() and path.suffix != ".py":
-        return path.relative_to(docs).as_posix()
-    return None

@@ -13,7 +13,7 @@ price of a site's own message is claimed, and not the smaller one of the sum.
     python examples/federated.py                                a trusted aggregator adds the noise
     python examples/federated.py shares --sites 4 --colluding 1     the sites do
 
-Source: docs/federated.md says what holds and what is not claimed; Bonawitz et al. 2017 (masks).
+Source: docs/sharp-edges.md says what holds and what is not claimed; Bonawitz et al. 2017 (masks).
 """
 
 from __future__ import annotations
@@ -389,7 +389,7 @@ def main(arguments: list[str] | None = None) -> None:
     if plan.shares:
         print(
             f"Aimed at: epsilon {given.eps:g}. Not claimed: a sum of rounded shares is not the "
-            "noise that the accountant prices (docs/federated.md)."
+            "noise that the accountant prices (docs/sharp-edges.md)."
         )
         return
     there = central(plan, sites, aggregator)

@@ -38,22 +38,23 @@ def test_its_runs_say_what_the_page_says(tmp_path: Path, monkeypatch: pytest.Mon
         done = CliRunner().invoke(app, shlex.split(line)[1:])
         shown += [each for each in done.stdout.splitlines() if each.startswith("Ledger ")]
         errors.append(str(done.exception or ""))
-    assert shown == plans.splitlines()
+    assert " ".join(shown).split() == plans.split()
     assert errors[:2] == ["", ""]
-    assert f"Error: {errors[2]}\n".replace(f"{tmp_path}/", "") == refusal
+    assert f"Error: {errors[2]}".replace(f"{tmp_path}/", "").split() == refusal.split()
 
 
 @pytest.mark.oracle
 def test_so_do_its_sums():
+    page = " ".join(PAGE.read_text().split())
     for epsilon, delta, count, words in [
         (1.0, 1e-5, 2, "cost {:.4g} together, and not exactly 2"),
-        (1.0, TOTAL_DELTA, 2, "the two would cost\n{:.4g}."),
+        (1.0, TOTAL_DELTA, 2, "the two would cost {:.4g}."),
         (0.1, 1e-5, 50, "fifty such runs of epsilon 0.1 cost {:.4g}, and not 5"),
     ]:
         plan = prepare("digits", budget=Budget(epsilon, delta)).plan
         event = worst(events_by_partition(plan.lines))
         runs = [(event, loss_curve(event, failure(i + 1, TOTAL_DELTA))) for i in range(count)]
-        assert words.format(adaptive_price(runs, TOTAL_DELTA).epsilon) in PAGE.read_text()
+        assert words.format(adaptive_price(runs, TOTAL_DELTA).epsilon) in page
 
 
 @pytest.mark.contract

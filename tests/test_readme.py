@@ -21,8 +21,8 @@ from pasearch.cli import app
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks/README.md"]
 README = PAGES[0]
-QUICKSTART = ROOT / "docs/quickstart.md"
 DATA = ROOT / "docs/data.md"
+LEDGER = ROOT / "docs/howto-ledger.md"
 SEARCH = ROOT / "docs/search.md"
 COMMANDS = (
     [], ["arch"], ["train"], ["recipes"], ["plan", "arch"], ["check"], ["account", "price"],
@@ -69,34 +69,13 @@ def test_the_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert tuple(names["logits"].shape) == (5, 10)  # type: ignore[attr-defined]
 
 
-def test_the_quickstart_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("pandas")
-    monkeypatch.chdir(tmp_path)
-    table(tmp_path / "mine.csv")
-    (shell,) = blocks("sh", QUICKSTART)
-    lines = [line.split() for line in shell.splitlines()]
-    assert len(lines) + len(blocks("python", QUICKSTART)[0].splitlines()) <= 15
-    for command, *arguments in lines:
-        if command == "pasearch":
-            done = CliRunner().invoke(app, arguments)
-            assert done.exit_code == 0, done.output
-        else:
-            opened = Path(arguments[-1])  # what the editor or the browser opens
-            assert opened.is_file(), command
-            if opened.suffix == ".toml":  # as it is edited
-                opened.write_text(opened.read_text().replace("proposed = true\n", ""))
-    names: dict[str, object] = {}
-    exec(compile(blocks("python", QUICKSTART)[0], "quickstart.md", "exec"), names)
-    assert names["result"].price.epsilon <= 3.0
-
-
 def test_the_schema_example_is_a_schema_of_the_commands_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
     table(tmp_path / "mine.csv")
     (tmp_path / "mine.toml").write_text(blocks("toml", DATA)[0])
-    said = [command for command in commands(DATA) if "--ledger" in command]
+    said = [command for command in commands(LEDGER) if command[1] == "mine.csv"]
     assert len(said) == 2
     for command in said:
         assert command[:4] == ["arch", "mine.csv", "--schema", "mine.toml"]
@@ -110,7 +89,8 @@ def test_the_space_example_is_a_space(tmp_path: Path):
     from pasearch.spaces.candidate import read_candidate
     from pasearch.spaces.space import space
 
-    example, network = blocks("toml", ROOT / "docs/spaces.md")
+    example = blocks("toml", SEARCH)[0]
+    network = blocks("toml", ROOT / "docs/howto-public-data.md")[0]
     (tmp_path / "mine.toml").write_text(example)
     assert space(tmp_path / "mine.toml").count() > 1
     (tmp_path / "network.toml").write_text(network)
@@ -122,8 +102,8 @@ def test_the_recipe_examples_are_a_recipe_and_an_architecture(tmp_path: Path):
     from pasearch.spaces.candidate import read_candidate
     from pasearch.training.presets import PRESETS, read_recipe, settings_of
 
-    page = (ROOT / "docs/recipes.md").read_text()
-    recipe, network = blocks("toml", ROOT / "docs/recipes.md")
+    page = SEARCH.read_text()
+    recipe, network = blocks("toml", SEARCH)[1:]
     (tmp_path / "mine.toml").write_text(recipe)
     assert settings_of(read_recipe(tmp_path / "mine.toml"))["steps"] == 400
     (tmp_path / "net.toml").write_text(network)
@@ -135,7 +115,7 @@ def test_the_recipe_examples_are_a_recipe_and_an_architecture(tmp_path: Path):
 def test_the_spaces_that_are_named_are_there():
     from pasearch.spaces.space import BUILT_IN
 
-    told = re.findall(r"`([a-z-]+)`", (ROOT / "docs/spaces.md").read_text().split("```toml")[0])
+    told = re.findall(r"`([a-z-]+)`", SEARCH.read_text())
     assert {"auto", *BUILT_IN} <= set(told)
 
 

@@ -29,7 +29,7 @@ CSS = DOCS / "assets" / "site.css"
 HOOKS = runpy.run_path(str(DOCS / "site_hooks.py"))
 PICTURES = runpy.run_path(str(DOCS / "make_pictures.py"))
 REFERENCE = runpy.run_path(str(DOCS / "make_reference.py"))
-rewritten = HOOKS["rewritten"]
+rewrite_links = HOOKS["rewrite_links"]
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
@@ -40,14 +40,13 @@ def in_menu() -> list[str]:
 
 
 def pages() -> set[str]:
-    own = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
-    return own | set(HOOKS["studies"]())
+    return {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
 
 
 @pytest.mark.quick
 def test_every_page_is_in_the_menu_once_and_every_entry_is_a_page():
     assert sorted(in_menu()) == sorted(pages())
-    assert {"index.md", "guarantees/ledger.md", "studies/models.md"} <= set(in_menu())
+    assert {"index.md", "guarantees/ledger.md"} <= set(in_menu())
 
 
 def test_what_is_generated_is_up_to_date():
@@ -80,18 +79,57 @@ def test_the_price_of_a_person_with_several_rows_is_above_the_exact_one(count: i
 
 def test_links_out_of_the_docs_become_pages_addresses_or_text():
     text = "[a](../benchmarks/models/README.md#x), [b](../examples), [c](rules.md), [d](#e)"
-    assert rewritten(text, "guide.md", None) == (
-        "[a](studies/models.md#x), b (`examples`), [c](rules.md), [d](#e)"
+    assert rewrite_links(text, "data.md", None) == (
+        "a (`benchmarks/models/README.md`), b (`examples`), [c](rules.md), [d](#e)"
     )
-    address = "https://example.org/x/"
-    assert "[b](https://example.org/x/tree/main/examples)" in rewritten(text, "guide.md", address)
-    deep = rewritten("[a](../../README.md) [b](../images/report.png)", "guarantees/x.md", None)
+    linked = rewrite_links(text, "data.md", "https://example.org/x/")
+    assert "[b](https://example.org/x/tree/main/examples)" in linked
+    assert "[a](https://example.org/x/blob/main/benchmarks/models/README.md#x)" in linked
+    deep = rewrite_links("[a](../../README.md) [b](../images/report.png)", "guarantees/x.md", None)
     assert deep == "[a](../index.md) [b](../images/report.png)"
-    study = rewritten(
-        "[f](../features/README.md) [p](results/mnist-fig2.svg)", "studies/optimizers.md", None
-    )
-    assert study == "[f](features.md) p (`benchmarks/optimizers/results/mnist-fig2.svg`)"
-    assert rewritten('x["a"](../b)', "guide.md", None) == 'x["a"](../b)'
+    assert rewrite_links('x["a"](../b)', "data.md", None) == 'x["a"](../b)'
+
+
+GUIDES = sorted({*DOCS.glob("*.md")} - {DOCS / name for name in ("api.md", "reference.md")})
+"""Pages that are written by hand, without the privacy analysis in `guarantees/`."""
+KEPT = {"proofs.md", "rules.md", "architecture.md"}
+
+
+@pytest.mark.quick
+def test_the_guides_are_few_and_short():
+    pages = [page for page in GUIDES if page.name not in KEPT]
+    words = [re.findall(r"[^\s|`#*-]+", page.read_text()) for page in pages]
+    assert len(pages) <= 20
+    assert sum(len(each) for each in words) <= 26_500
+
+
+@pytest.mark.quick
+def test_lines_of_the_guides_are_short():
+    """Commands and the output of programs are not folded."""
+    printed = re.compile(r"^```.*?^```$|^<!-- .*? -->$.*?^<!-- end", re.MULTILINE | re.DOTALL)
+    guides = [page for page in GUIDES if page.name not in KEPT]
+    long = [
+        f"{page.name}: {line[:60]}"
+        for page in guides
+        for line in printed.sub("", page.read_text()).splitlines()
+        if len(line) > 120 and not line.startswith("[")  # the address of a link
+    ]
+    assert long == []
+
+
+TERMS = (
+    "architecture search", "AutoML", "confidence interval", "cross-validation", "DP-SGD",
+    "differential privacy", "early stopping", "exponential mechanism", "feature selection",
+    "gradient clipping", "group privacy", "hyperparameter", "imputation", "learning rate",
+    "membership inference", "missing value", "noise multiplier", "Poisson sampling",
+    "privacy amplification", "pruning", "quantisation", "scikit-learn", "search space",
+    "successive halving", "threat model",
+)  # fmt: skip
+
+
+def test_the_search_index_has_the_terms_of_the_field(site: Path):
+    index = (site / "search/search_index.json").read_text().lower()
+    assert [term for term in TERMS if term.lower() not in index] == []
 
 
 def test_lists_and_tables_have_an_empty_line_before_them():

@@ -16,7 +16,7 @@ plan; of public data, if they are named, all that is needed to compare their for
 Cost: none.
 
 Source: Bao et al., Fig. 11 (a picture: what it distils is in sections V-C, VI-E and VII);
-docs/guide.md has the rules for a reader; docs/rules.md, rule 13.
+docs/crossover.md has the rules for a reader; docs/rules.md, rule 13.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Training is without privacy: every record it reads was declared public by being 
     SGD with Nesterov momentum, one cycle of the learning rate (Smith and Topin 2018), label
     smoothing .1; images are shifted by up to an eighth, and mirrored if they have colours
 
-Source: docs/spaces.md, "Public backbones".
+Source: docs/howto-public-data.md, "Public backbones".
 """
 
 from __future__ import annotations

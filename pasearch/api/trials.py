@@ -3,7 +3,7 @@
 A shared store's study gets a random name, which `private/` keeps with the store's address, without
 its password: a resume finds it, also on another machine, and in another place if it was moved.
 
-Source: docs/howto-storage.md; docs/rules.md, rule 10.
+Source: docs/howto-cluster.md; docs/rules.md, rule 10.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ k (k + 1) / 2; between neighbours an entropy moves by
 
 Source: Bao et al., section VIII-B, Algorithms 3 and 4, Eq. 7, VIII-C; Hall 1999; Bindschaedler,
 Shokri and Gunter 2017. Our reading of the algorithms, and how alpha, p_co and p_mu were chosen:
-docs/features-search.md. Proof: docs/guarantees/contingency-tables.md.
+docs/features.md. Proof: docs/guarantees/contingency-tables.md.
 """
 
 from __future__ import annotations

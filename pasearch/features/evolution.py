@@ -11,7 +11,7 @@ a value, and randomness is an argument. CFS-GA tells it merits;
 PAFS tells it what a privately trained model got right, which comes from outside. A set seen before
 need not be trained again: `unseen` and `recalled` look a set up by its label.
 
-Source: Bao et al., section VIII-B, Algorithm 4. Our reading of it: docs/features-search.md.
+Source: Bao et al., section VIII-B, Algorithm 4. Our reading of it: docs/features.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Masks = npt.NDArray[np.bool_]
 """Sets of features, (p, d): a row is a set, True where it has the feature."""
 
 ALPHA, P_CO, P_MU = 0.03, 0.8, 0.2
-"""Not in the paper: ours, measured on noise-free merits of Adult (docs/features-search.md)."""
+"""Original to this project, measured on noise-free merits of Adult
+(benchmarks/features/README.md)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -85,7 +85,7 @@ class Grid(Strategy):
         if not self.candidates <= MOST_MODELS:
             raise UsageError(
                 f"A grid compares {MOST_MODELS} models at most, and these are {self.candidates}: "
-                "name a few of them, a space of the kind portfolio (docs/spaces.md)."
+                "name a few of them, a space of the kind portfolio (docs/search.md)."
             )
         object.__setattr__(self, "shares", tuple(probability("shares", s) for s in self.shares))
         rising = all(a < b for a, b in zip(self.shares, self.shares[1:], strict=False))

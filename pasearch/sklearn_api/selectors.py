@@ -438,7 +438,7 @@ class PrivateCFS(_PrivateSelector):
 
     Cost: epsilon and delta, each fit; `transform` costs nothing.
 
-    Source: Bao et al., section VIII-B, Algorithm 3; docs/features-search.md.
+    Source: Bao et al., section VIII-B, Algorithm 3; docs/features.md.
     """
 
     METHOD = "cfs-greedy"
@@ -466,7 +466,7 @@ class PAFS(_PrivateSelector):
             estimated privately from the tenth of the records that scores are from.
         device: "auto", "cpu" or "cuda".
 
-    Source: Bao et al., section VIII-B, Algorithm 4; docs/features-search.md.
+    Source: Bao et al., section VIII-B, Algorithm 4; docs/features.md.
     """
 
     METHOD = "pafs"

@@ -4,7 +4,7 @@ A preset changes what it names and leaves the rest of the default recipe: batch,
 learning rate tuned to the noise. The noise is always what the budget allows, whatever the paper
 used. `dpsgd` is the plain method, which the others are compared with.
 
-Sources: one a preset, in `source`; docs/recipes.md has the table.
+Sources: one a preset, in `source`; docs/search.md has the table.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _dynamic(about: str, epochs: int | None = None, **schedule: Any) -> Preset:
 PRESETS: dict[str, Preset] = {
     "default": Preset(
         about="momentum and averaged weights on flat clipping",
-        source="docs/spaces.md; Polyak and Juditsky 1992 (averaging)",
+        source="docs/search.md; Polyak and Juditsky 1992 (averaging)",
     ),
     "full-batches": Preset(
         about="all records at every step, half of the steps averaged, a rate that follows the "

@@ -506,7 +506,8 @@ def default_recipe(
 
 MAX_SCREENED_STEP = 6.0
 """Largest tuned learning rate times clipping norm of a screened training; above it most blocks of
-updates raise the loss and are undone. Measured on MNIST, 50 and 150 steps (docs/recipes.md)."""
+updates raise the loss and are undone. Measured on MNIST with 50 and 150 steps
+(benchmarks/optimizers/README.md)."""
 
 
 def tuned_learning_rate(recipe: Recipe, mu: float | None, slots: int) -> float:
