@@ -32,8 +32,12 @@ if TYPE_CHECKING:
     from pasearch.api.features import plan_feature_selection, select_features
     from pasearch.api.pretrain import pretrain
     from pasearch.api.resume import resume
-    from pasearch.api.search import plan_architecture_search, search_architecture
-    from pasearch.api.train import plan_training, train
+    from pasearch.api.search import (
+        plan_architecture_search,
+        plan_training,
+        search_architecture,
+        train,
+    )
     from pasearch.crossover.report import CrossoverReport
     from pasearch.crossover.workflows import Comparison
     from pasearch.data.tables import TableSchema as Schema
@@ -72,12 +76,12 @@ _HOME = {
     "measure_crossover": "pasearch.api.crossover",
     "plan_architecture_search": "pasearch.api.search",
     "plan_feature_selection": "pasearch.api.features",
-    "plan_training": "pasearch.api.train",
+    "plan_training": "pasearch.api.search",
     "pretrain": "pasearch.api.pretrain",
     "resume": "pasearch.api.resume",
     "search_architecture": "pasearch.api.search",
     "select_features": "pasearch.api.features",
-    "train": "pasearch.api.train",
+    "train": "pasearch.api.search",
     "verify": "pasearch.verification.verify",
 }
 

@@ -224,6 +224,8 @@ class Charged:
         basis: What it was solved from and is in no other field of a result, as plain values: with
             it a result's plan can be made again (`verification`).
         type_failures: Reasons why the type of the target's column makes every run fail.
+        searched_on: Name of the declared-public data that was searched, if any.
+        validated_on: Name of the public records that validation queries are of, if any.
     """
 
     name: str
@@ -242,6 +244,13 @@ class Charged:
     notes: tuple[str, ...] = field(default=(), compare=False)
     basis: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
     type_failures: tuple[str, ...] = ()
+    searched_on: str | None = None
+    validated_on: str | None = None
+
+    @property
+    def front_ends(self) -> tuple[FrontEnd, ...]:
+        """Every feature extractor that a candidate may have."""
+        return ()
 
     @property
     def signal(self) -> float | None:

@@ -1061,16 +1061,16 @@ class TestPublicData:
         self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
     ):
         whole = run(tmp_path / "whole", way, data_is_public=True, seed=4)
-        genuine = api._on_public
+        genuine = api.shown_of_public
 
         def stop(*arguments: Any) -> dict:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(api, "_on_public", stop)
+            patch.setattr(api, "shown_of_public", stop)
             with pytest.raises(InterruptedRunError):
                 run(tmp_path / "x", way, data_is_public=True, seed=4)
-        assert api._on_public is genuine
+        assert api.shown_of_public is genuine
         assert resume(tmp_path / "x", data=arrays()).document == whole.document
 
 

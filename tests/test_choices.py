@@ -17,9 +17,9 @@ from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Composed, SelfComposed
 from pasearch.accounting.selection import Law
-from pasearch.api import features as feature_selection
 from pasearch.api import search as api
-from pasearch.api.lifecycle import Made, rendered
+from pasearch.api.features import FoundFeatures, select_features
+from pasearch.api.lifecycle import Made, rendered, result_document
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.features.selector import SELECTORS, Selector, choice_from_json, make_choice
 from pasearch.report.plan import feature_plan_text, plan_text
@@ -70,10 +70,10 @@ def told(value: Any) -> str:
 def of_selector(plan: Any) -> dict[str, Any]:
     """The document of a selection, with made-up features."""
     best = {"features": [], "places": [], "of": 6, "directions": None, "merit": None}
-    found = feature_selection.Found(
+    found = FoundFeatures(
         best=best, width=1, test_points=20, exact_points=None, sha256="", link="softmax", shown={}
     )
-    return feature_selection.result_document(plan, found, MADE)
+    return result_document(plan, found, MADE)
 
 
 @pytest.mark.contract
@@ -98,10 +98,10 @@ class TestStrategy:
         trials = tuple(
             (candidate.to_json(), 9) for _ in range(plan.strategy.trials if name == "grid" else 0)
         )
-        found = api.Found(
+        found = api.FoundNetwork(
             candidate=candidate, test_points=9, exact_points=None, sha256="", trials=trials
         )
-        document = api.result_document(plan, plan.strategy, found, MADE)
+        document = result_document(plan, found, MADE)
         texts = [plan_text(plan), *map(html.unescape, rendered(document).values())]
         told = json.loads(json.dumps(document["strategy"]))
         assert told == {**plan.strategy.summary(), "judged_by": plan.judged_by.noun}
@@ -262,7 +262,7 @@ class TestSpread:
         x, y = arrays()
         x[:, 1] /= 100.0
         options: dict[str, Any] = {"bounds": (-3.0, 3.0), "classes": 2, "device": "cpu"}
-        result = feature_selection.select_features(
+        result = select_features(
             (x, y), budget=Budget(40.0, 1e-3), method="spread", k=2, seed=1,
             trainer="objective", out=tmp_path / "x", **options,
         )  # fmt: skip

@@ -823,7 +823,7 @@ class TestMistakes:
         def planned(*_: object, **__: object) -> None:
             raise AssertionError("planned")
 
-        monkeypatch.setattr("pasearch.api.search.prepare", planned)
+        monkeypatch.setattr("pasearch.api.search.prepared", planned)
         (tmp_path / "there").mkdir()
         for arguments in (["arch"], ["plan", "arch"], ["arch", "--dry-run"]):
             code, _, err = run(*arguments, "--schema", "no.toml")
@@ -854,7 +854,7 @@ class TestMachine:
         def planned(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("pasearch.api.search.prepare", planned)
+        monkeypatch.setattr("pasearch.api.search.prepared", planned)
         code, out, err = run("arch", "--eps", 2, *FIXED)
         assert (code, out) == (1, "")
         assert err.startswith("Error: ")
@@ -869,7 +869,7 @@ class TestMachine:
         def planned(*_: object, **__: object) -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr("pasearch.api.search.prepare", planned)
+        monkeypatch.setattr("pasearch.api.search.prepared", planned)
         with pytest.raises(RuntimeError, match="a bug"):
             run("arch", "--eps", 2, *FIXED)
 
@@ -879,7 +879,7 @@ class TestMachine:
         def planned(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("pasearch.api.search.prepare", planned)
+        monkeypatch.setattr("pasearch.api.search.prepared", planned)
         code, out, err = run("arch", "--eps", 2, *FIXED)
         assert (code, out) == (130, "")
         assert err == "Interrupted. No run was under way, so nothing was charged.\n"

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import whole
 from pasearch.api.crossover import MAX_TRAININGS, setting_of
-from pasearch.api.request import DATA_OPTIONS, SearchRequest
+from pasearch.api.request import DATA_OPTIONS, SearchRequest, executor_of
 from pasearch.api.resolve import assume_public, dataset_of, device_of
-from pasearch.api.resolve_search import prepared_search
-from pasearch.api.trainers import executor_of
+from pasearch.api.search import prepared_search
 from pasearch.cautions import LEAST_SIGNAL
 from pasearch.crossover.trainings import FEW, Study, Told
 from pasearch.crossover.workflows import (

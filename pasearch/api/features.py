@@ -5,26 +5,12 @@ Source: Bao et al., sections V-B and VIII-B; docs/rules.md, rules 1, 11 and 12; 
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pasearch.accounting.checks import whole
-from pasearch.api.lifecycle import (
-    Made,
-    Prepared,
-    estimate_schema,
-    head,
-    made_by,
-    new_run,
-    opened,
-    publish,
-    score_json,
-    tail,
-)
-from pasearch.api.request import FeatureRequest, takes
+from pasearch.api.lifecycle import Found, Prepared, Session, release, run
+from pasearch.api.request import FeatureRequest, check_trainers, takes
 from pasearch.api.resolve import (
     assume_public,
     dataset_of,
@@ -33,20 +19,13 @@ from pasearch.api.resolve import (
     split_of,
     terms_of,
 )
-from pasearch.api.trainers import check_trainers
 from pasearch.data.partitions import Dataset
 from pasearch.errors import UsageError
 from pasearch.features.auto import choose
 from pasearch.features.plan import FeaturePlan, make_feature_plan
 from pasearch.features.selector import SELECTORS, Choice, Chosen, make_choice, setting_names
 from pasearch.features.trainers import TRAINERS
-from pasearch.results import FEATURES, FeatureResult
-from pasearch.runs.folder import RunFolder
-
-if TYPE_CHECKING:
-    from pasearch.features.engine import FeatureOutcome
-    from pasearch.progress import Progress
-
+from pasearch.results import FEATURES, FeatureResult, digest
 
 CALLED = {"logistic": "objective"}
 """Other names of trainers."""
@@ -91,7 +70,7 @@ def select_features(request: FeatureRequest) -> FeatureResult:
     return run(prepared(request))
 
 
-def prepared(request: FeatureRequest, dataset: Dataset | None = None) -> Prepared[FeaturePlan]:
+def prepared(request: FeatureRequest, dataset: Dataset | None = None) -> PreparedSelection:
     """Load the data's form and solve the plan; nothing is written."""
     trainer = CALLED.get(request.trainer, request.trainer)
     for name, value, known in (
@@ -126,23 +105,11 @@ def prepared(request: FeatureRequest, dataset: Dataset | None = None) -> Prepare
         searched_on=None if public is None else public.name,
     )
     plan = replace(plan, auto=auto)
-    check_trainers(request.executor, device_of(request), why_none(plan))
-    return Prepared(request=request, dataset=dataset, plan=plan, searched_on=public)
+    check_trainers(request.executor, device_of(request), plan.without_workers())
+    return PreparedSelection(request=request, dataset=dataset, plan=plan, searched_on=public)
 
 
 prepare = takes(FeatureRequest)(prepared)
-
-
-def why_none(plan: FeaturePlan) -> dict[str, str]:
-    """Return why no training of a plan is handed over, by executor; empty where some is."""
-    why = ""
-    if not plan.choice.selector.trains_candidates:
-        why = f"method {plan.choice.selector.name!r} trains no candidates, only one model"
-    elif plan.searched_on is not None:
-        why = "the choice on public data is made by this process"
-    elif not plan.trainer.apart:
-        why = "one solver finds the models of all sets at once (`trainer='dpsgd'` does not)"
-    return dict.fromkeys(("process", "ray"), why) if why else {}
 
 
 def choice_of(request: FeatureRequest, method: str, trainer: str) -> Choice:
@@ -155,135 +122,71 @@ def choice_of(request: FeatureRequest, method: str, trainer: str) -> Choice:
     return make_choice(method, trainer, size=request.k, **given)
 
 
-def run(
-    prepared: Prepared[FeaturePlan],
-    *,
-    out: str | Path | None = None,
-    progress: Progress | bool | None = None,
-) -> FeatureResult:
-    """Run a prepared selection in a new folder."""
-    with new_run(prepared, out) as folder:
-        return carried_out(prepared, folder, resumed=False, progress=progress)
+class PreparedSelection(Prepared[FeaturePlan]):
+    """A feature selection."""
 
+    def execute(self, session: Session) -> FeatureResult:
+        from pasearch.features.engine import FeatureSearch
+        from pasearch.features.model import feature_names, packed
 
-def carried_out(
-    prepared: Prepared[FeaturePlan],
-    folder: RunFolder,
-    *,
-    resumed: bool,
-    progress: Progress | bool | None = None,
-) -> FeatureResult:
-    """Carry out a plan in its folder, from the start or from where it stopped."""
-    from pasearch.features.engine import FeatureSearch
-    from pasearch.progress import heard
-
-    plan, dataset = prepared.plan, prepared.dataset
-    device = device_of(prepared.request)
-    progress = prepared.request.progress if progress is None else progress
-    with (
-        prepared.request.trainers() as trainers,
-        opened(prepared, folder, device, resumed=resumed) as (ledger, keys),
-    ):
-        dataset.partition(plan.split, keys.stream("split").generator())
-        dataset.workspace = folder.private / "cache"
-        dataset.check_room(max_categories=plan.most)
-        plan = estimate_schema(plan, dataset, ledger, keys, folder)
-        prepared = replace(prepared, plan=plan)
+        plan = self.plan
         outcome = FeatureSearch(
-            plan=plan, dataset=dataset, ledger=ledger, keys=keys, device=device,
-            public=prepared.searched_on, progress=heard(progress, plan.trainings),
-            executor=trainers, private=folder.private,
-        ).run()  # fmt: skip
-        result = _publish(prepared, outcome, folder, device, keys.reproducible)
-        keys.destroy()
-    shutil.rmtree(folder.private / "cache", ignore_errors=True)
-    return result
-
-
-def _publish(
-    prepared: Prepared[FeaturePlan],
-    outcome: FeatureOutcome,
-    folder: RunFolder,
-    device: str,
-    reproducible: bool,
-) -> FeatureResult:
-    from pasearch.features.model import feature_names, packed
-    from pasearch.results import digest
-
-    weights, chosen = packed(outcome.model.weights, outcome.model.intercept), outcome.chosen
-    names = feature_names(prepared.plan.schema, outcome.model.weights.shape[1])
-    if prepared.plan.selection_rule == "repeat-and-select":
-        chosen = replace(chosen, trials=())  # losers, and how many there were, are secret
-    best, shown = chosen_json(chosen, names)
-    found = Found(
-        best=best,
-        width=chosen.view.width,
-        test_points=outcome.test.points,
-        test_cells=outcome.test.cells,
-        exact_points=outcome.exact_points,
-        sha256=digest(weights),
-        link=outcome.model.link,
-        shown=shown | ({"by_size": list(outcome.curve)} if outcome.curve else {}),
-    )
-    made = made_by(prepared, device, reproducible)
-    document = result_document(prepared.plan, found, made)
-    card = publish(folder, document, weights)
-    return FeatureResult(path=folder.path, document=document, card=card)
+            plan=plan, dataset=self.dataset, public=self.searched_on, **session.of_engine()
+        ).run()
+        model, chosen = outcome.model, outcome.chosen
+        weights = packed(model.weights, model.intercept)
+        if plan.selection_rule == "repeat-and-select":
+            chosen = replace(chosen, trials=())  # losers, and how many there were, are secret
+        best, shown = chosen_json(chosen, feature_names(plan.schema, model.weights.shape[1]))
+        found = FoundFeatures(
+            best=best,
+            width=chosen.view.width,
+            test_points=outcome.test.points,
+            test_cells=outcome.test.cells,
+            exact_points=outcome.exact_points,
+            sha256=digest(weights),
+            link=model.link,
+            shown=shown | ({"by_size": list(outcome.curve)} if outcome.curve else {}),
+        )
+        return FeatureResult(**release(self, session, found, weights))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What only the run can tell: everything else in `result.json` follows from its plan.
+class FoundFeatures(Found):
+    """What only the run of a feature selection can tell.
 
     Args:
         best: Which features were chosen, as `chosen_json` has it.
         width: How many numbers of a record the model is given: features, or directions in them.
-        test_points: Noisy points on the test slots.
-        exact_points: The same without noise; declared-public data only.
-        test_cells: The counts that they are made of, row by row, where a table was released.
-        sha256: Of the model's file.
         link: From scores to probabilities.
         shown: What was released to choose them, as `chosen_json` has it, and curves.
     """
 
     best: dict[str, Any]
     width: int
-    test_points: int
-    exact_points: int | None
-    sha256: str
     link: str
     shown: dict[str, Any]
-    test_cells: Sequence[int] = ()
 
-
-def result_document(plan: FeaturePlan, found: Found, made: Made) -> dict[str, Any]:
-    """Return `result.json`, but for what is made of it; docs/result.md describes every field."""
-    pooling, parameters = plan.choice.selector.pooling, (found.width + 1) * plan.schema.outputs
-    return {
-        **head(plan, FEATURES, plan.selection_rule, plan.selection_words),
-        "space": {"name": f"sets of {found.best['of']:,} features"},
-        "recipe": _recipe(plan),
-        "best": {
-            **found.best,
-            "columns": columns_of(found.best["features"], plan.schema),
-            "parameters": parameters,
-            "trainable_parameters": parameters,
-        },
-        "score": score_json(plan, found.test_points, found.exact_points, found.test_cells),
-        "model": {
-            "file": "model.npz",
-            "sha256": found.sha256,
-            "link": found.link,
-            "pool": 0 if pooling is None else pooling.size,
-        },
-        "estimated_privately": plan.estimated_privately(),
-        "alternatives": [],
-        "searched_on": plan.searched_on,
-        "validated_on": None,
-        **tail(plan, made),
-        "plan": plan.basis,
-        **found.shown,
-    }
+    def fields_of(self, plan: FeaturePlan, score: dict[str, Any]) -> dict[str, Any]:
+        pooling, parameters = plan.choice.selector.pooling, (self.width + 1) * plan.schema.outputs
+        return {
+            "task": FEATURES,
+            "space": {"name": f"sets of {self.best['of']:,} features"},
+            "recipe": _recipe(plan),
+            "best": {
+                **self.best,
+                "columns": columns_of(self.best["features"], plan.schema),
+                "parameters": parameters,
+                "trainable_parameters": parameters,
+            },
+            "model": {
+                "file": "model.npz",
+                "sha256": self.sha256,
+                "link": self.link,
+                "pool": 0 if pooling is None else pooling.size,
+            },
+            **self.shown,
+        }
 
 
 def chosen_json(chosen: Chosen, names: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,10 +1,11 @@
 """How every run begins and ends, whatever it looks for.
 
-    request  ->  data set (form only)  ->  plan (printed)  ->  folder, ledger, keys  ->  what is run
-             ->  release/ (all at once)  ->  keys destroyed
+    request  ->  data set (form only)  ->  plan (printed)  ->  folder, ledger, keys
+             ->  search or selection (`Prepared.execute`)  ->  release/ (all at once)
+             ->  keys destroyed
 
-`new_run` and `found_run` give a run's folder, `opened` its ledger and keys; `publish` writes what
-is released, of which `head` and `tail` are the parts that all runs share.
+`run` starts a run and `carry_out` also finishes an interrupted one. `new_run` and `found_run` give
+its folder, `opened` its ledger and keys; `publish` writes what is released.
 
 Source: docs/rules.md, rules 1, 10, 11 and 12; docs/result.md.
 """
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pasearch.accounting.budget import Budget
 from pasearch.api.binding import check_surroundings, fingerprint, versions
-from pasearch.api.request import MEMORY, Request
+from pasearch.api.request import MEMORY, Request, TrainRequest
 from pasearch.api.resolve import device_of
 from pasearch.cautions import MIN_CLASSES
 from pasearch.data.built_in import BUILT_IN
@@ -41,20 +43,23 @@ from pasearch.errors import (
 )
 from pasearch.files import parse_json, read_json
 from pasearch.planning import CLASSES, SELECTION_RULES, events_by_partition
+from pasearch.progress import Progress, heard
 from pasearch.registry import outside_parts
 from pasearch.report.facts import useless
-from pasearch.results import SCHEMA_VERSION, digest, model_name, schema_of
+from pasearch.results import SCHEMA_VERSION, Result, digest, model_name, schema_of
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.search.plan import Plan
-from pasearch.spaces.candidate import Candidate
 from pasearch.training.from_cells import table_json
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
+    from pasearch.runs.executors import Executor
+    from pasearch.runs.journal import Journal
+    from pasearch.runs.keys import Stream
     from pasearch.runs.shared_ledger import Forecast
 
 
@@ -67,6 +72,34 @@ PLACES = ("data_root", "schema", "cache", "ledger")
 """What else of it names files."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """An open run.
+
+    Args:
+        folder: Its folder.
+        ledger: Its ledger, opened with the plan's lines.
+        keys: Its secret randomness.
+        device: "cpu" or "cuda".
+        progress: What to report.
+        executor: Who trains; open while the run lasts.
+        trials: Opens the store of finished trials, with the seal of the run's keys.
+    """
+
+    folder: RunFolder
+    ledger: Ledger
+    keys: Keys
+    device: str
+    progress: Progress
+    executor: Executor
+    trials: Callable[[Stream], Journal]
+
+    def of_engine(self) -> dict[str, Any]:
+        """Return the fields that both engines take over."""
+        names = ("folder", "ledger", "keys", "device", "progress", "executor")
+        return {name: getattr(self, name) for name in names}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prepared(Generic[Solved]):
     """A request with its data set and solved plan; nothing private was read.
@@ -77,7 +110,6 @@ class Prepared(Generic[Solved]):
         plan: Solved.
         searched_on: Declared-public records that the search reads for nothing, if any.
         validated_on: Declared-public records of a recipe's validation queries, if any.
-        given: The one network that the user gave, as it was given.
     """
 
     request: Request
@@ -85,7 +117,60 @@ class Prepared(Generic[Solved]):
     plan: Solved
     searched_on: Dataset | None = None
     validated_on: Dataset | None = None
-    given: Candidate | None = None
+
+    def kept(self) -> dict[str, Any]:
+        """Return what of the request a resume needs in other words, as plain values."""
+        return {}
+
+    def execute(self, session: Session) -> Result:
+        """Search or choose, train, test and publish, within an open run."""
+        raise NotImplementedError
+
+
+def run(
+    prepared: Prepared[Any],
+    *,
+    out: str | Path | None = None,
+    progress: Progress | bool | None = None,
+) -> Any:
+    """Run what was prepared in a new folder, and return its result."""
+    with new_run(prepared, out) as folder:
+        return carry_out(prepared, folder, resumed=False, progress=progress)
+
+
+def carry_out(
+    prepared: Prepared[Any],
+    folder: RunFolder,
+    *,
+    resumed: bool,
+    progress: Progress | bool | None = None,
+) -> Any:
+    """Carry out a plan in its folder, from the start or from where it stopped."""
+    from pasearch.api.trials import trials_of
+
+    plan, dataset, request = prepared.plan, prepared.dataset, prepared.request
+    device, cache = device_of(request), folder.private / "cache"
+    with (
+        request.trainers() as executor,
+        trials_of(folder, request) as trials,
+        opened(prepared, folder, device, resumed=resumed) as (ledger, keys),
+    ):
+        dataset.partition(plan.split, keys.stream("split").generator())
+        dataset.workspace = cache
+        if isinstance(request, TrainRequest):
+            dataset.cache = Path(request.cache or cache)
+        dataset.check_room(*plan.front_ends, max_categories=plan.most)
+        plan = estimate_schema(plan, dataset, ledger, keys, folder)
+        result = replace(prepared, plan=plan).execute(
+            Session(
+                folder=folder, ledger=ledger, keys=keys, device=device, executor=executor,
+                trials=trials,
+                progress=heard(request.progress if progress is None else progress, plan.trainings),
+            )
+        )  # fmt: skip
+        keys.destroy()
+    shutil.rmtree(cache, ignore_errors=True)
+    return result
 
 
 def check_not_refused(prepared: Prepared[Any]) -> None:
@@ -106,7 +191,7 @@ def check_not_refused(prepared: Prepared[Any]) -> None:
 
 
 @contextmanager
-def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Iterator[RunFolder]:
+def new_run(prepared: Prepared, out: str | Path | None) -> Iterator[RunFolder]:
     """Make a run's folder, and take it away again if the run is refused before it has spent.
 
     Guarantee: afterwards no time of `release/`, `private/` or the folder tells when the run ended.
@@ -115,7 +200,6 @@ def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Ite
         prepared: What will be run.
         out: Where, if the request does not say; it must not exist. None takes
             runs/<name>-<number>.
-        spelt_out: What of the request a resume needs in other words, as plain values.
 
     Raises:
         UsageError: No such device or folder, a ledger without a total: nothing was written.
@@ -127,7 +211,7 @@ def new_run(prepared: Prepared, out: str | Path | None, **spelt_out: Any) -> Ite
     device_of(request)
     if not prepared.plan.public:
         check_total(request)
-    kept = json.dumps(to_json(request, **spelt_out), default=plain_json)
+    kept = json.dumps(to_json(request, **prepared.kept()), default=plain_json)
     out = request.out if out is None else out
     folder = RunFolder.create(out, prepared.dataset.name, {"request.json": kept})
     try:
@@ -264,14 +348,12 @@ def rendered(document: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def head(plan: Plan | FeaturePlan, task: str, rule: str, law: str) -> dict[str, Any]:
+def head(plan: Plan | FeaturePlan, task: str) -> dict[str, Any]:
     """Return what `result.json` begins with: data, budget, price, how the winner was chosen.
 
     Args:
         plan: What was run.
         task: What was asked for.
-        rule: How the winner was chosen, a key of `SELECTION_RULES`.
-        law: Of the number of trainings, in words.
     """
     planned = plan.to_json()
     return {
@@ -290,10 +372,10 @@ def head(plan: Plan | FeaturePlan, task: str, rule: str, law: str) -> dict[str, 
         "events": planned["lines"],
         "winner": planned["winner"],
         "selection": {
-            "rule": rule,
-            "law": law,
+            "rule": plan.selection_rule,
+            "law": plan.selection_words,
             "bound": plan.price.accountant,
-            "formula": SELECTION_RULES[rule],
+            "formula": SELECTION_RULES[plan.selection_rule],
         },
         "strategy": planned["strategy"],
     }
@@ -343,6 +425,75 @@ def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
         **({"executor": Cluster.name} if made.cluster else {}),
         **({"data_root": True} if made.data_root else {}),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What only the run can tell: everything else in `result.json` follows from its plan.
+
+    Args:
+        test_points: Noisy points on the test slots.
+        exact_points: The same without noise; declared-public data only.
+        test_cells: The counts that they are made of, row by row, where a table was released.
+        sha256: Of the model's file.
+    """
+
+    test_points: int
+    exact_points: int | None
+    sha256: str
+    test_cells: Sequence[int] = ()
+
+    def fields_of(self, plan: Any, score: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of `result.json` that are of the task: task, space, recipe, best, ...
+
+        Args:
+            plan: The run's.
+            score: As `score_json` returns it.
+        """
+        raise NotImplementedError
+
+
+def result_document(plan: Plan | FeaturePlan, found: Found, made: Made) -> dict[str, Any]:
+    """Return `result.json`, but for what is made of it; docs/result.md describes every field."""
+    score = score_json(plan, found.test_points, found.exact_points, found.test_cells)
+    own = found.fields_of(plan, score)
+    return {
+        **head(plan, own["task"]),
+        "space": own["space"],
+        "recipe": own["recipe"],
+        "best": own["best"],
+        "score": score,
+        "model": own["model"],
+        "estimated_privately": plan.estimated_privately(),
+        "alternatives": [],
+        "searched_on": plan.searched_on,
+        "validated_on": plan.validated_on,
+        **tail(plan, made),
+        "plan": plan.basis,
+        **own,
+    }
+
+
+def release(
+    prepared: Prepared[Any],
+    session: Session,
+    found: Found,
+    model: bytes,
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Publish what a run has found, and return the fields of its result.
+
+    Args:
+        prepared: What was run.
+        session: The open run.
+        found: What it found.
+        model: The weights, as bytes of a file.
+        extra: What else `result.json` says.
+    """
+    made = made_by(prepared, session.device, session.keys.reproducible)
+    document = result_document(prepared.plan, found, made) | dict(extra or {})
+    card = publish(session.folder, document, model)
+    return {"path": session.folder.path, "document": document, "card": card}
 
 
 def score_json(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasearch.api import features, search
-from pasearch.api.lifecycle import found_run, request_of
+from pasearch.api.lifecycle import carry_out, found_run, request_of
 from pasearch.api.request import FeatureRequest, SearchRequest
 from pasearch.api.trials import moved
 from pasearch.results import Result
@@ -18,10 +18,8 @@ from pasearch.results import Result
 if TYPE_CHECKING:
     from pasearch.progress import Progress
 
-TASKS: dict[str, Any] = {SearchRequest.task: search, FeatureRequest.task: features}
-"""Who finishes what; the training of one network is a search among one."""
-
 REQUESTS = {SearchRequest.task: SearchRequest, FeatureRequest.task: FeatureRequest}
+"""The request of each task; the training of one network is a search among one."""
 
 
 def resume(
@@ -56,5 +54,5 @@ def resume(
             request = moved(folder, request, storage)
         if ray_address is not None:
             request = replace(request, ray_address=ray_address)
-        task = TASKS[request.task]
-        return task.carried_out(task.prepared(request), folder, resumed=True, progress=progress)
+        task: Any = features if isinstance(request, FeatureRequest) else search
+        return carry_out(task.prepared(request), folder, resumed=True, progress=progress)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
-from pasearch.api.request import TrainRequest
+from pasearch.api.request import Request, TrainRequest
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import read_json
 from pasearch.runs.folder import RunFolder
@@ -28,7 +28,7 @@ KEPT = "study.json"
 
 
 @contextmanager
-def trials_of(folder: RunFolder, request: TrainRequest) -> Iterator[Callable[[Stream], Journal]]:
+def trials_of(folder: RunFolder, request: Request) -> Iterator[Callable[[Stream], Journal]]:
     """Open the store of a run's trials, and yield what gives it the seal of the run's keys.
 
     A shared store is opened at once, so that a run whose store is out of reach has neither keys nor
@@ -38,7 +38,7 @@ def trials_of(folder: RunFolder, request: TrainRequest) -> Iterator[Callable[[St
     Raises:
         UsageError: The store cannot be reached, lacks rights, or does not hold this run's study.
     """
-    address = address_of(request.storage)
+    address = address_of(getattr(request, "storage", None))
     journal = None if address is None else _shared(folder, address)
 
     def sealed(seal: Stream) -> Journal:

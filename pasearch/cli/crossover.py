@@ -101,7 +101,10 @@ def crossover(
         grid = {"eps_grid": eps_grid, "repeats": repeats, "out": out}
         asked = {"data": data, "budget": Budget(eps, delta), **grid_options(data, models, **given)}
         asked |= {name: value for name, value in grid.items() if value is not None}
-        do_task("pasearch.api.search", asked, dry_run=dry_run, as_json=as_json, quiet=quiet)
+        do_task(
+            "pasearch.api.search", SearchRequest, asked, dry_run=dry_run, as_json=as_json,
+            quiet=quiet,
+        )  # fmt: skip
         return
     store = None if out is None else out / "trainings.jsonl"
     if resume:

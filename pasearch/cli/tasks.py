@@ -40,7 +40,7 @@ TASKS: tuple[tuple[type[Request], str, str], ...] = (
     ),
     (
         TrainRequest,
-        "pasearch.api.train",
+        "pasearch.api.search",
         "Train one network by one recipe, without a search, under one budget.\n\n"
         "Of several recipes (--recipe A --recipe B) one is chosen, by disjoint portions of the "
         "records. Without --architecture it is the first network of the portfolio.",
@@ -75,6 +75,7 @@ def interruptible() -> Iterator[None]:
 @interruptible()
 def do_task(
     module: str,
+    request: type[Request],
     asked: dict[str, Any],
     *,
     sign: Path | None = None,
@@ -86,7 +87,7 @@ def do_task(
     """Plan a task, say its price, and carry it out."""
     check_paths(asked, run=not dry_run)
     signed = _signing(sign)
-    prepared = _prepared(module, asked, show=not (as_json or quiet))
+    prepared = _prepared(module, request, asked, show=not (as_json or quiet))
     if dry_run:
         _show_plan(prepared, as_json=as_json, quiet=quiet, alone=True, verbose=verbose)
         return
@@ -133,8 +134,9 @@ def _add_task(request: type[Request], module: str, about: str) -> None:
         verbose: Verbose = False,
     ) -> None:
         do_task(
-            module, asked, sign=sign, dry_run=dry_run, as_json=as_json, quiet=quiet, verbose=verbose
-        )
+            module, request, asked, sign=sign, dry_run=dry_run, as_json=as_json, quiet=quiet,
+            verbose=verbose,
+        )  # fmt: skip
 
     @plan_app.command(
         request.task, cls=Grouped, short_help=f"Print the plan of `pasearch {request.task}`.",
@@ -144,7 +146,7 @@ def _add_task(request: type[Request], module: str, about: str) -> None:
     @asks(request, run=False)
     def plan_task(asked: dict[str, Any], as_json: Json = False, verbose: Verbose = False) -> None:
         check_paths(asked, run=False)
-        prepared = _prepared(module, asked, show=not as_json)
+        prepared = _prepared(module, request, asked, show=not as_json)
         _show_plan(prepared, as_json=as_json, alone=True, verbose=verbose)
 
 
@@ -216,10 +218,12 @@ def _told(*, show: bool) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _prepared(module: str, asked: dict[str, Any], *, show: bool) -> Prepared[Any]:
+def _prepared(
+    module: str, request: type[Request], asked: dict[str, Any], *, show: bool
+) -> Prepared[Any]:
     """Make the plan that a command's options ask for; say what takes long, if it is to be shown."""
     with _told(show=show):
-        return import_module(module).prepare(asked.pop("data"), **asked)
+        return import_module(module).prepared(request(asked.pop("data"), **asked))
 
 
 def _show_plan(

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -39,6 +38,7 @@ from pasearch.features.views import View
 from pasearch.planning import TEST
 from pasearch.progress import Progress
 from pasearch.runs.executors import Automatic, Executor, Work
+from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
 from pasearch.training.metrics import Metric, Score, usual_metric
@@ -153,7 +153,7 @@ class FeatureSearch:
             PAFS searches for sets of whole ones; None where each feature is by itself.
         progress: What to report.
         executor: Who trains models of sets, where each is trained by itself; open while this runs.
-        private: A folder for the records meanwhile; None: this process trains.
+        folder: The run's folder, which has the records meanwhile; None: this process trains.
     """
 
     plan: FeaturePlan
@@ -165,7 +165,7 @@ class FeatureSearch:
     columns: Array | None = None
     progress: Progress = field(default_factory=Progress)
     executor: Executor = field(default_factory=Automatic)
-    private: Path | None = None
+    folder: RunFolder | None = None
     _used: set[tuple[str, ...]] = field(default_factory=set, init=False, repr=False)
 
     def run(self) -> FeatureOutcome:
@@ -372,7 +372,7 @@ class PrivateReads(Reads):
     def _leave(self, records: AnyRecords, trainer: Trainer, count: int) -> TypeGuard[Records]:
         """Return whether the models are trained by others: of compact records they are not."""
         search = self.search
-        fits = trainer.apart and isinstance(records, Records) and search.private is not None
+        fits = trainer.apart and isinstance(records, Records) and search.folder is not None
         return fits and (search.device == "cpu" or search.executor.elsewhere) and (
             search.executor.takes(count, long=False)
         )  # fmt: skip
@@ -383,9 +383,9 @@ class PrivateReads(Reads):
     ) -> list[LinearModel]:  # fmt: skip
         """Return the models of sets, trained side by side on open records."""
         search = self.search
-        assert search.private is not None
+        assert search.folder is not None
         device = "cuda" if search.executor.gpus else "cpu"
-        with opening(search.private) as folder:
+        with opening(search.folder.private) as folder:
             opened = Opened.of(records, folder)
             fits = [
                 Fit(trainer=replace(trainer, device=device), opened=opened,

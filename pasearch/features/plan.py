@@ -75,12 +75,10 @@ class FeaturePlan(Charged):
     Args:
         choice: How features are chosen and the model is trained.
         noises: The solved noise of each line by its name: see the line's `Knob`.
-        searched_on: Name of the declared-public data that features are chosen on, if any.
     """
 
     choice: Choice
     noises: tuple[tuple[str, float], ...]
-    searched_on: str | None = None
 
     def noise(self, line: str) -> float:
         """Return the noise of a line; a KeyError, if the plan has no such line."""
@@ -187,6 +185,17 @@ class FeaturePlan(Charged):
     def selection_words(self) -> str:
         """What the method does."""
         return self.choice.selector.words(public=self.searched_on is not None)
+
+    def without_workers(self) -> dict[str, str]:
+        """Return why no training is handed over, by executor; empty where some is."""
+        why = ""
+        if not self.choice.selector.trains_candidates:
+            why = f"method {self.choice.selector.name!r} trains no candidates, only one model"
+        elif self.searched_on is not None:
+            why = "the choice on public data is made by this process"
+        elif not self.trainer.apart:
+            why = "one solver finds the models of all sets at once (`trainer='dpsgd'` does not)"
+        return dict.fromkeys(("process", "ray"), why) if why else {}
 
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""

@@ -145,7 +145,7 @@ class Search:
 
         Cost: the plan's lines, each charged before its partition is opened.
         """
-        for front_end in self.plan.strategy.front_ends(self.plan.space):
+        for front_end in self.plan.front_ends:
             # Kept before anything is charged: a run that is resumed sees the same records.
             for each in (front_end, front_end.before):
                 if each is not None and each.learned:

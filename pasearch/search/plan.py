@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price_partitions
@@ -63,6 +63,9 @@ from pasearch.training.metrics import Metric, ScoreNoise, SumNoise, metric_of_te
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import GRID
 from pasearch.training.settings import Settings, changed, noised, priced, tuned
+
+if TYPE_CHECKING:
+    from pasearch.data.front_ends import FrontEnd
 
 
 def check_space(strategy: Strategy, space: Space, terms: Terms) -> None:
@@ -200,10 +203,8 @@ class Plan(Charged):
         score: The noise of a candidate's score; None when nothing is compared.
         test: The noise of the printed accuracy; where a table is released, of each count of it.
         front_noise: Noise multipliers of the fitted front ends, by their text.
-        searched_on: Name of the declared-public data that the candidate was found on, if any.
         validation_noise: Of each validation query while training; None when there is none, or
             when the queries are of public records.
-        validated_on: Name of those public records, if any.
         recipe_names: What the user calls each recipe, and what it does; empty for the default.
         dimensions: How many numbers the networks train, where a recipe's price depends on it.
         pick: How one of the trained network's variants is chosen; None: it is kept as trained.
@@ -218,9 +219,7 @@ class Plan(Charged):
     score: Release | None
     test: ScoreNoise
     front_noise: tuple[tuple[str, float], ...] = ()
-    searched_on: str | None = None
     validation_noise: SumNoise | None = None
-    validated_on: str | None = None
     recipe_names: tuple[str, ...] = ("",)
     dimensions: tuple[int | None, ...] = (None,)
     pick: Release | None = None
@@ -235,6 +234,35 @@ class Plan(Charged):
     @property
     def parts(self) -> tuple[Any, ...]:
         return (self, *self.space.front_ends())
+
+    @property
+    def front_ends(self) -> tuple[FrontEnd, ...]:
+        return self.strategy.front_ends(self.space)
+
+    @property
+    def selection_rule(self) -> str:
+        """How candidates are chosen among: a word of `result.json`."""
+        return self.strategy.selection_rule
+
+    @property
+    def selection_words(self) -> str:
+        """The law of the number of trainings."""
+        return self.strategy.words()
+
+    def without_workers(self) -> dict[str, str]:
+        """Return why no training is handed over, by executor; empty where some is."""
+        why = ""
+        if all(each.screening is not None or each.schedule.steered for each in self.recipes):
+            why = "its recipe asks validation queries, which this process alone may charge"
+        elif self.pick is not None and not self.retrained:
+            why = (
+                "variants of the one training are compared as it goes on (`variants=False` does "
+                "not)"
+            )
+        if why:
+            return dict.fromkeys(("process", "ray"), why)
+        once = self.strategy.expected_trainings <= 1
+        return {"process": "it trains one network"} if once else {}
 
     @property
     def retrained(self) -> bool:
@@ -333,7 +361,7 @@ class Plan(Charged):
         On two CPU cores; None where nobody knows.
         """
         shape, _ = planned_form(self.schema, min(self.most, FEW_CATEGORIES))
-        firsts = {each.before or each for each in self.strategy.front_ends(self.space)}
+        firsts = {each.before or each for each in self.front_ends}
         found = [each.seconds(shape, self.split.n) for each in firsts]
         return None if None in found else math.fsum(each or 0.0 for each in found)
 
@@ -397,7 +425,7 @@ class Plan(Charged):
             of_mu = self._of_mu(self.recipes, self.split.trial_slots)
             make_lines = _trial_lines(self.strategy, self.split, of_mu)
         if self.front_noise:
-            solver.solve_front_ends(self.strategy.front_ends(self.space), self.trial_partition)
+            solver.solve_front_ends(self.front_ends, self.trial_partition)
         if (classes := self.class_estimate) is not None:
             factor = budget.epsilon / self.budget.epsilon
             event = replace(classes, noise_multiplier=classes.noise_multiplier / factor).event

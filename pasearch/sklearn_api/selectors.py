@@ -253,7 +253,7 @@ def _document(
     if _only_numbers(table):
         names = [column.name for column in table.columns]
     best, shown = chosen_json(chosen, names)
-    document = head(plan, FEATURES, plan.selection_rule, plan.selection_words)
+    document = head(plan, FEATURES)
     document["dataset"]["schema"] = table.to_json()
     columns = [table.columns[owners[place]].name for place in best["places"]]
     made = made_by(prepared, device, reproducible)

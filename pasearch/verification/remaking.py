@@ -21,9 +21,9 @@ from typing import Any
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import StatedDials
 from pasearch.accounting.checks import positive
-from pasearch.api import features as feature_selection
-from pasearch.api import search as api
-from pasearch.api.lifecycle import Made
+from pasearch.api.features import FoundFeatures
+from pasearch.api.lifecycle import Made, result_document
+from pasearch.api.search import FoundNetwork
 from pasearch.data.column import BINS, Column
 from pasearch.data.split import Split, portion_name
 from pasearch.data.tables import AnySchema, TableSchema
@@ -97,7 +97,7 @@ def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
     """Make plan and document of a search, or of one training, again."""
     strategy = strategy_from_json(document["plan"]["strategy"])
     plan = _plan(document, strategy, dials)
-    found = api.Found(
+    found = FoundNetwork(
         candidate=candidate_of(document["best"]),
         test_points=document["score"]["points"],
         exact_points=_exact_points(document, plan),
@@ -112,7 +112,7 @@ def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
     # What is shown of public data beside, and of no other.
     names = ("curves", "compared", "measured_crossover") if plan.public else ()
     beside = {name: document[name] for name in names if name in document}
-    return plan, api.result_document(plan, strategy, found, _made(document)) | beside
+    return plan, result_document(plan, found, _made(document)) | beside
 
 
 def _plan(document: Document, strategy: Strategy, dials: StatedDials) -> Plan:
@@ -168,7 +168,7 @@ def _features(document: Document, dials: StatedDials) -> tuple[FeaturePlan, Docu
     )
     plan = replace(plan, schema=schema_of(document), auto=document["auto"])
     found = _features_found(document, plan)
-    made = feature_selection.result_document(plan, found, _made(document))
+    made = result_document(plan, found, _made(document))
     if "temperature" not in document["recipe"]:  # of a file that states none it is 1
         made["recipe"].pop("temperature", None)
     return plan, made
@@ -318,7 +318,7 @@ def _cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
     return cells
 
 
-def _features_found(document: Document, plan: FeaturePlan) -> feature_selection.Found:
+def _features_found(document: Document, plan: FeaturePlan) -> FoundFeatures:
     """Return what only the run could tell, as the document has it."""
     from pasearch.features.model import feature_names
 
@@ -347,7 +347,7 @@ def _features_found(document: Document, plan: FeaturePlan) -> feature_selection.
         released["unique_trials"] = len(document["trials"])
     if document["dataset"]["declared_public"] and "by_size" in document:
         released["by_size"] = document["by_size"]
-    return feature_selection.Found(
+    return FoundFeatures(
         best={
             "features": [names[place] for place in places],
             "places": places,

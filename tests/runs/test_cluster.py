@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,7 @@ def test_selections_are_the_same_to_the_bit(ray: Executor, tmp_path: Path, metho
         search = search_of(plan_of(method, "dpsgd"), tmp_path)
         folder = tmp_path / str(place)
         folder.mkdir()
-        outcome = replace(search, executor=executor, private=folder).run()
+        outcome = replace(search, executor=executor, folder=SimpleNamespace(private=folder)).run()
         found.append((outcome.chosen.order, outcome.model.weights.tobytes(), outcome.test))
         spent.append(search.ledger.spent())
         assert not [*folder.iterdir()]

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from selections import plan_of, search_of
 
 from pasearch import Budget, plan_feature_selection, plan_training, search_architecture
-from pasearch.api.request import SearchRequest
-from pasearch.api.trainers import EXECUTORS, check_trainers, executor_of
+from pasearch.api.request import EXECUTORS, SearchRequest, check_trainers, executor_of
 from pasearch.errors import UsageError
 from pasearch.runs import cluster
 from pasearch.runs.executors import Automatic, Executor, Local, Processes, Work
@@ -226,7 +226,9 @@ def test_processes_change_no_bit_of_a_selection(tmp_path: Path, method: str):
         folder = tmp_path / str(place)
         folder.mkdir()
         with executor:
-            outcome = replace(search, executor=executor, private=folder).run()
+            outcome = replace(
+                search, executor=executor, folder=SimpleNamespace(private=folder)
+            ).run()
         found.append((outcome.chosen.order, outcome.model.weights.tobytes(), outcome.test))
         found[-1] += (search.ledger.spent(),)
         assert not [*folder.iterdir()], "the records' files are gone"
@@ -279,7 +281,8 @@ def test_an_example_of_a_cluster_asks_for_a_token_and_hides_its_files():
 
 KEEPS = r"""
 import re
-from pathlib import Path
+from pathlib import Pathfrom types import SimpleNamespace
+
 import numpy as np
 from pasearch.runs import executors
 from pasearch.training.memory import keep_memory
