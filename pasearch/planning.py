@@ -124,7 +124,7 @@ def check_rule(kind: type) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What every plan is solved for, whatever is looked for.
+    """Public numbers that a plan is solved for.
 
     Args:
         name: The data set's name.
@@ -149,14 +149,13 @@ class Terms:
     assumed_public: tuple[str, ...] = ()
     leak_share: float = ESTIMATE_DELTA
     metric: str | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
     type_failures: tuple[str, ...] = ()
 
     @property
     def scored_by(self) -> Metric:
         """By what models are scored."""
-        schema = self.schema
-        return metric_of(self.metric, regression=schema.regression, outputs=schema.outputs)
+        return metric_of(self.metric, regression=self.schema.regression, outputs=None)
 
     def resolved(self) -> Terms:
         """Return them with a budget whose delta is known.
@@ -164,18 +163,12 @@ class Terms:
         Raises:
             UsageError: The metric is not for such data.
         """
-        metric = None if self.metric is None else self.scored_by.name
+        schema = self.schema
+        own = metric_of(self.metric, regression=schema.regression, outputs=schema.outputs)
+        metric = None if self.metric is None else own.name
         return replace(self, budget=self.budget.resolve(self.split.n), metric=metric)
 
-    def of_plan(self) -> dict[str, Any]:
-        """Return the fields that a plan takes over."""
-        names = (
-            "name", "schema", "public", "budget", "split", "most", "assumed_public", "metric",
-            "notes", "type_failures",
-        )  # fmt: skip
-        return {name: getattr(self, name) for name in names}
-
-    def basis(self) -> dict[str, Any]:
+    def basis_json(self) -> dict[str, Any]:
         """Return what of them a result has in no other field."""
         return {
             "declared": self.schema.to_json(),
@@ -186,7 +179,7 @@ class Terms:
             "metric": self.metric,
         }
 
-    def warnings(
+    def collect_warnings(
         self, estimate: SchemaEstimate | None, classes: SchemaEstimate | None, mu: float | None
     ) -> tuple[str, ...]:
         """Return what the user should know before it runs.
@@ -209,12 +202,10 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Charged:
-    """What every solved plan has, and what it can say of itself from its lines alone.
+class Charged(Terms):
+    """A solved plan of any task, and what follows from its lines alone.
 
     Args:
-        name: See `Terms`, like schema, public, budget, split, most, assumed_public, metric and
-            notes.
         lines: Everything that will be charged.
         schema_estimate: How what the schema leaves undeclared is estimated; None when nothing is.
         class_estimate: How an undeclared class list is estimated from the training records; None
@@ -223,27 +214,16 @@ class Charged:
         warnings: What the user should know before it runs.
         basis: What it was solved from and is in no other field of a result, as plain values: with
             it a result's plan can be made again (`verification`).
-        type_failures: Reasons why the type of the target's column makes every run fail.
         searched_on: Name of the declared-public data that was searched, if any.
         validated_on: Name of the public records that validation queries are of, if any.
     """
 
-    name: str
-    schema: AnySchema
-    public: bool
-    budget: Budget
-    split: Split
     lines: tuple[Line, ...]
     schema_estimate: SchemaEstimate | None = None
     class_estimate: SchemaEstimate | None = None
-    assumed_public: tuple[str, ...] = ()
-    most: int = 32
-    metric: str | None = None
     auto: dict[str, Any] | None = field(default=None, hash=False)
     warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=(), compare=False)
     basis: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
-    type_failures: tuple[str, ...] = ()
     searched_on: str | None = None
     validated_on: str | None = None
 
@@ -316,7 +296,7 @@ class Charged:
         """
         from pasearch.runs.shared_ledger import total_for
 
-        leak = LEDGER_LEAK / self.basis.get("leak_share", LEDGER_LEAK)
+        leak = LEDGER_LEAK / self.leak_share
         first = events_by_partition(self.lines)
         second = {name: from_json(_leaking(to_json(each), leak)) for name, each in first.items()}
         epsilon = total_for([first, second], self.delta)
@@ -336,11 +316,6 @@ class Charged:
     def trial_partition(self) -> str:
         """The partition that candidates are trained on: `search` if there is one."""
         return self.split.trial_partition
-
-    @property
-    def scored_by(self) -> Metric:
-        """By what models are scored."""
-        return metric_of(self.metric, regression=self.schema.regression, outputs=None)
 
     @property
     def judged_by(self) -> Metric:

@@ -135,26 +135,21 @@ def check_surroundings(private: Path, device: str, *, begun: bool) -> None:
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return in words what differs."""
-    told = []
-    for kind in ("versions", "compiler"):
-        then, here = before[kind], now[kind]
-        told += [
-            f"{name} was {then.get(name, 'not set')}, and is {here.get(name, 'not set')}"
-            for name in sorted({*then, *here})
-            if then.get(name) != here.get(name)
-        ]
-    if before["threads"] != now["threads"]:
-        told.append(
-            f"the threads were {before['threads']}, and are {now['threads']} (OMP_NUM_THREADS, or "
-            "how many cores the process may use)"
-        )
-    if before["device"] != now["device"]:
-        told.append(f"the device was {before['device']}, and is {now['device']}")
-    if before["machine"] != now["machine"]:
-        told.append(
-            "the processor is another, or torch is built or set otherwise (ATEN_..., MKL_..., "
-            "ONEDNN_...)"
-        )
+    told = [
+        f"{name} was {before[kind].get(name, 'not set')}, and is {now[kind].get(name, 'not set')}"
+        for kind in ("versions", "compiler")
+        for name in sorted({*before[kind], *now[kind]})
+        if before[kind].get(name) != now[kind].get(name)
+    ]
+    then, here = ([each[name] for name in ("threads", "device")] for each in (before, now))
+    texts = {
+        "threads": f"the threads were {then[0]}, and are {here[0]} (OMP_NUM_THREADS, or how many "
+        "cores the process may use)",
+        "device": f"the device was {then[1]}, and is {here[1]}",
+        "machine": "the processor is another, or torch is built or set otherwise (ATEN_..., "
+        "MKL_..., ONEDNN_...)",
+    }
+    told += [text for name, text in texts.items() if before[name] != now[name]]
     if before["libraries"] != now["libraries"] and not told:
         told.append(
             "the libraries that multiply matrices are others, or have another number of threads "

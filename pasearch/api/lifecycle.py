@@ -214,29 +214,42 @@ def new_run(prepared: Prepared, out: str | Path | None) -> Iterator[RunFolder]:
     kept = json.dumps(to_json(request, **prepared.kept()), default=plain_json)
     out = request.out if out is None else out
     folder = RunFolder.create(out, prepared.dataset.name, {"request.json": kept})
+    with _guarded(folder, new=True):
+        yield folder
+
+
+@contextmanager
+def _guarded(folder: RunFolder, *, new: bool) -> Iterator[None]:
+    """Hide the times of a run that has ended; state after an error what is charged and what to do.
+
+    Args:
+        folder: Of the run.
+        new: Whether it starts here: if it is refused before it has spent, its folder is deleted.
+    """
     try:
         with _reporting_loss(folder):
-            yield folder
+            yield
             folder.hide_times()
-    except ChargedError:
-        folder.hide_times()
-        raise
-    except (UsageError, BudgetError):
-        if not _has_begun(folder) or not _has_spent(folder):
-            folder.discard()
-        raise
-    except PasearchError:  # it says itself how to go on
-        raise
     except KeyboardInterrupt:
         raise InterruptedRunError(folder.path) from None
+    except PasearchError as error:  # it says itself how to go on
+        if new and isinstance(error, ChargedError):
+            folder.hide_times()
+        elif new and isinstance(error, (UsageError, BudgetError)):
+            if not _has_begun(folder) or not _has_spent(folder):
+                folder.discard()
+        raise
     except Exception as error:
         then = f"Nothing paid for is lost: then finish it with `pasearch resume {folder.path}`."
-        if not _has_begun(folder):
+        if new and not _has_begun(folder):
             folder.discard()
             then = "Nothing was read or charged: then give the same command again."
-        if (told := _told(error, then)) is not None:
-            raise told from None
-        raise
+        # An error's own words name files of `private/`, or a statement with its values.
+        words = system_words(error)
+        if words is None or isinstance(error, BrokenPipeError):
+            error.add_note(then)
+            raise
+        raise MachineError(f"{words} {then}") from None
 
 
 @contextmanager
@@ -268,18 +281,6 @@ def _has_begun(folder: RunFolder) -> bool:
     return (folder.private / "keys").exists() or folder.finished
 
 
-def _told(error: Exception, then: str) -> MachineError | None:
-    """Return what is said in place of an error of the machine's; None of others, which get a note.
-
-    Its own words name files of `private/`, or a statement with its values.
-    """
-    words = system_words(error)
-    if words is None or isinstance(error, BrokenPipeError):
-        error.add_note(then)
-        return None
-    return MachineError(f"{words} {then}")
-
-
 @contextmanager
 def found_run(path: str | Path) -> Iterator[RunFolder]:
     """Find an interrupted run's folder again.
@@ -299,19 +300,8 @@ def found_run(path: str | Path) -> Iterator[RunFolder]:
         Keys.forget(folder.private / "keys")
         folder.hide_times()
     folder = RunFolder.open(path)
-    try:
-        with _reporting_loss(folder):
-            yield folder
-            folder.hide_times()
-    except KeyboardInterrupt:
-        raise InterruptedRunError(folder.path) from None
-    except PasearchError:
-        raise
-    except Exception as error:
-        then = f"Nothing paid for is lost: then finish it with `pasearch resume {folder.path}`."
-        if (told := _told(error, then)) is not None:
-            raise told from None
-        raise
+    with _guarded(folder, new=False):
+        yield folder
 
 
 def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
@@ -406,6 +396,17 @@ class Made:
 
 def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
     """Return what `result.json` ends with: what was assumed, claimed, and what it was made by."""
+    if made.secure_noise:
+        drawn = "everything random from AES-256"
+    elif made.device == "cuda":
+        drawn = "noise from CUDA's Philox (64 secret bits of key, 61 of place), batches from Philox"
+    else:
+        drawn = "noise from AES-256, batches and candidates from Philox (128 bits)"
+    randomness = (
+        "derived from a seed: noise reproducible, not private"
+        if made.reproducible
+        else "a 256-bit key from the operating system, destroyed when the run ended; " + drawn
+    )
     return {
         "attack": plan.attack,
         "sum_rounding": SUM_ROUNDING,
@@ -418,7 +419,7 @@ def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
         "device": made.device,
         "reproducible": made.reproducible,
         "secure_noise": made.secure_noise,
-        "randomness": _randomness_words(made),
+        "randomness": randomness,
         "warnings": list(plan.warnings),
         "versions": versions(cluster=made.cluster) | outside_parts(plan.parts),
         **({} if made.storage is None else {"storage": made.storage}),
@@ -659,29 +660,24 @@ def _has_spent(folder: Any) -> bool:
 
 def made_by(prepared: Prepared, device: str, reproducible: bool) -> Made:
     """Return what a run is made by."""
-    return Made(
-        device="cuda" if prepared.request.gpus_per_worker else device,
-        reproducible=reproducible,
-        secure_noise=prepared.request.secure_noise,
-        ledger=_shared_ledger(prepared),
-        storage=getattr(getattr(prepared.request, "storage", None), "kind", None),
-        cluster=prepared.request.executor == Cluster.name,
-        data_root=name_of(prepared.request.data) in BUILT_IN
-        and prepared.request.data_root != Request.data_root,
-    )
-
-
-def _shared_ledger(prepared: Prepared) -> dict[str, float] | None:
-    """Return the budget of all runs that share the ledger, if the user named one."""
     from pasearch.runs.shared_ledger import SharedLedger
 
-    if prepared.request.ledger is None or prepared.plan.public:
-        return None
-    if not Path(prepared.request.ledger).exists():
-        raise _lost_ledger(prepared.request.ledger, "is gone")
-    total = SharedLedger.open(prepared.request.ledger).total()
-    assert total.delta is not None
-    return {"epsilon": total.epsilon, "delta": total.delta}
+    request, shared = prepared.request, None
+    if request.ledger is not None and not prepared.plan.public:
+        if not Path(request.ledger).exists():
+            raise _lost_ledger(request.ledger, "is gone")
+        total = SharedLedger.open(request.ledger).total()
+        assert total.delta is not None
+        shared = {"epsilon": total.epsilon, "delta": total.delta}
+    return Made(
+        device="cuda" if request.gpus_per_worker else device,
+        reproducible=reproducible,
+        secure_noise=request.secure_noise,
+        ledger=shared,
+        storage=getattr(getattr(request, "storage", None), "kind", None),
+        cluster=request.executor == Cluster.name,
+        data_root=name_of(request.data) in BUILT_IN and request.data_root != Request.data_root,
+    )
 
 
 def check_total(request: Request) -> None:
@@ -765,19 +761,6 @@ def _total_asked(request: Request, n: int) -> Budget | None:
     """Return the total that a request gives its ledger, if it gives one."""
     named = "The delta of `ledger_budget=`"
     return Budget(*total).resolve(n, named) if (total := request.ledger_budget) else None
-
-
-def _randomness_words(made: Made) -> str:
-    """Return where a run's noise came from."""
-    if made.reproducible:
-        return "derived from a seed: noise reproducible, not private"
-    if made.secure_noise:
-        drawn = "everything random from AES-256"
-    elif made.device == "cuda":
-        drawn = "noise from CUDA's Philox (64 secret bits of key, 61 of place), batches from Philox"
-    else:
-        drawn = "noise from AES-256, batches and candidates from Philox (128 bits)"
-    return f"a 256-bit key from the operating system, destroyed when the run ended; {drawn}"
 
 
 def estimate_schema(

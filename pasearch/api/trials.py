@@ -39,7 +39,14 @@ def trials_of(folder: RunFolder, request: Request) -> Iterator[Callable[[Stream]
         UsageError: The store cannot be reached, lacks rights, or does not hold this run's study.
     """
     address = address_of(getattr(request, "storage", None))
-    journal = None if address is None else _shared(folder, address)
+    journal = None
+    if address is not None and (folder.private / KEPT).exists():
+        name, kept = _kept(folder)
+        journal = Journal(address if address.text == kept.text else kept, name, new=False)
+    elif address is not None:
+        name = f"{folder.path.name[:80]} {secrets.token_hex(16)}"
+        journal = Journal(address, name)
+        _keep(folder, name, address)
 
     def sealed(seal: Stream) -> Journal:
         nonlocal journal
@@ -56,16 +63,6 @@ def trials_of(folder: RunFolder, request: Request) -> Iterator[Callable[[Stream]
     finally:
         if journal is not None:
             journal.close()
-
-
-def _shared(folder: RunFolder, address: Address) -> Journal:
-    if (folder.private / KEPT).exists():
-        name, kept = _kept(folder)
-        return Journal(address if address.text == kept.text else kept, name, new=False)
-    name = f"{folder.path.name[:80]} {secrets.token_hex(16)}"
-    journal = Journal(address, name)
-    _keep(folder, name, address)
-    return journal
 
 
 def moved(folder: RunFolder, request: Any, storage: str | PathLike[str] | Address) -> TrainRequest:
@@ -85,19 +82,12 @@ def moved(folder: RunFolder, request: Any, storage: str | PathLike[str] | Addres
         )
     if (folder.private / KEPT).exists():
         name, _ = _kept(folder)
-        if _holds(address, name):
+        try:
+            Journal(address, name, new=False).close()
             _keep(folder, name, address)
-        else:
+        except MissingStudyError:
             (folder.private / KEPT).unlink()
     return replace(request, storage=address)
-
-
-def _holds(address: Address, name: str) -> bool:
-    try:
-        Journal(address, name, new=False).close()
-    except MissingStudyError:
-        return False
-    return True
 
 
 def _keep(folder: RunFolder, name: str, address: Address) -> None:

@@ -285,14 +285,16 @@ def make_feature_plan(
         solve(DialledLine(name=TEST, knob=SCORE, partition="test"), 1.0)
     mu = noises.get(FINAL, noises.get(selector.training_line))
     plan = FeaturePlan(
-        **terms.of_plan(), choice=choice, lines=tuple(solver.lines), schema_estimate=estimate,
+        **vars(terms), choice=choice, lines=tuple(solver.lines), schema_estimate=estimate,
         class_estimate=classes,
         noises=tuple(noises.items()), searched_on=searched_on,
         basis={
-            **terms.basis(), "choice": choice.to_json(), "selection_share": selection_share,
+            **terms.basis_json(), "choice": choice.to_json(), "selection_share": selection_share,
             "dials": solver.dials.values,
         },
-        warnings=terms.warnings(estimate, classes, mu if trainer.noise_name == "mu" else None),
+        warnings=terms.collect_warnings(
+            estimate, classes, mu if trainer.noise_name == "mu" else None
+        ),
     )  # fmt: skip
     if final:
         untold = drowned(plan.scored_by, plan.test, plan.split.test)

@@ -277,6 +277,7 @@ class Job:
         records: What it is trained on; charged.
         seen: Public records that its curve is measured on.
         device: "cpu" or "cuda".
+        threads: How many it computes with.
     """
 
     candidate: Candidate
@@ -286,11 +287,15 @@ class Job:
     records: Opened
     seen: Opened | None = None
     device: str = "cpu"
+    threads: int = 1
 
-    def work(self, key: str, each: int) -> Work:
-        """Return the training as work of so many threads, under a key among others."""
-        reads = (self.records,) if self.seen is None else (self.records, self.seen)
-        return Work(key=key, do=_Training(self, each), reads=reads)
+    def __call__(self, *read: dict[str, np.ndarray]) -> bytes:
+        """Train as a worker does, and return the weights and how it went."""
+        with threads(self.threads):
+            network, course = self.trained(*read)
+        found = io.BytesIO()
+        torch.save({"weights": network.cpu().state_dict(), "course": asdict(course)}, found)
+        return found.getvalue()
 
     def trained(
         self, records: dict[str, np.ndarray], seen: dict[str, np.ndarray] | None = None
@@ -309,21 +314,6 @@ class Job:
         return or_failed(train, self.candidate, self.schema, self.streams), course
 
 
-@dataclass(frozen=True, slots=True)
-class _Training:
-    """A job as a worker does it; what it returns are bytes."""
-
-    job: Job
-    threads: int
-
-    def __call__(self, *read: dict[str, np.ndarray]) -> bytes:
-        with threads(self.threads):
-            network, course = self.job.trained(*read)
-        found = io.BytesIO()
-        torch.save({"weights": network.cpu().state_dict(), "course": asdict(course)}, found)
-        return found.getvalue()
-
-
 def side_by_side(
     jobs: Sequence[Job], each: int, room: int, executor: Executor
 ) -> Generator[tuple[nn.Module, Course], None, None]:
@@ -340,7 +330,14 @@ def side_by_side(
 
     Cost: none beside what was charged for the jobs.
     """
-    works = [job.work(f"training {place}", each) for place, job in enumerate(jobs)]
+    works = [
+        Work(
+            key=f"training {place}",
+            do=replace(job, threads=each),
+            reads=(job.records,) if job.seen is None else (job.records, job.seen),
+        )
+        for place, job in enumerate(jobs)
+    ]
     for job, found in zip(jobs, executor.results(works, each, room), strict=True):
         result = torch.load(io.BytesIO(found), weights_only=True)
         network = job.candidate.build(job.schema.shape, job.schema.outputs)

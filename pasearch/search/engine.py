@@ -89,8 +89,6 @@ class Outcome:
         test: Noisy points on the test slots: correct answers, or see `fitness`.
         exact_points: The same without noise; declared-public data only.
         trials: Every trial, where the strategy allows it to be shown; otherwise empty.
-        unique_trials: Number of different candidates trained, where it may be shown.
-        estimated_privately: What the schema left undeclared, and the released values in words.
         curve: (steps, accuracy) of the released network's training; declared-public data only.
         steps_made: How many steps that training made.
         variant: Which of its variants is released, where one was picked.
@@ -102,8 +100,6 @@ class Outcome:
     test: Score
     exact_points: int | None
     trials: tuple[TrialRecord, ...]
-    unique_trials: int | None
-    estimated_privately: tuple[str, ...] = ()
     curve: tuple[tuple[int, float], ...] = ()
     steps_made: int = 0
     variant: str | None = None
@@ -156,7 +152,6 @@ class Search:
         variant = None if self.plan.pick is None else self._pick(candidate, network)
         test, exact = self._test(candidate, network)
         shown = () if self.strategy.hides_trials else tuple(self.journal.all())
-        unique = None if self.strategy.hides_trials else len({repr(t.parameters) for t in shown})
         return Outcome(
             candidate=candidate,
             network=network.to("cpu").eval(),
@@ -164,8 +159,6 @@ class Search:
             test=test,
             exact_points=exact,
             trials=shown,
-            unique_trials=unique,
-            estimated_privately=tuple(self.plan.estimated_privately()),
             curve=tuple(course.curve),
             steps_made=course.steps,
             variant=variant,
@@ -256,7 +249,8 @@ class Search:
     @contextmanager
     def _side_by_side(self, asked: Round, trials: dict[int, Candidate]) -> Iterator[Trained]:
         """Yield what trains the trials of a round, in order: side by side where it is worth it."""
-        turns = self._takes_turns()
+        # On this machine's GPU the trainings of a round take turns.
+        turns = self.device != "cpu" and not self.executor.elsewhere
         each, room = shares(len(trials), torch.get_num_threads())
         long = len(trials) * self.plan.seconds_per_training()[0] >= WORTH
         with threads(each) if self.device == "cpu" and not turns else nullcontext():
@@ -271,10 +265,6 @@ class Search:
                 )  # fmt: skip
                 with closing(found):
                     yield lambda trial: next(found) if trial in jobs else None
-
-    def _takes_turns(self) -> bool:
-        """Whether the trainings of a round take turns on this machine's GPU."""
-        return self.device != "cpu" and not self.executor.elsewhere
 
     def _jobs(
         self, asked: Round, trials: dict[int, Candidate], charges: ExitStack, folder: Path
@@ -441,11 +431,13 @@ class Search:
         front = self._front(candidate.front_end)
         opened = self.dataset[partition].through(front)
         course, kept = Course(), Trajectory(recipe.steps, recipe.temperature)
-        watch, looks = self._watch(front, recipe.steps, course)
+        seen = self.dataset["test"].through(front).public_records() if self.plan.public else None
+        watch, looks = course.watch(recipe.steps, seen, self.device)
 
         def told(finished: int, network: nn.Module) -> None:
             if self._released(key):
                 kept.watch(finished, network)
+            self.progress.step(finished, recipe.steps)
             watch(finished, network)
 
         query = self._validation_query(recipe, front, stream, key)
@@ -463,19 +455,6 @@ class Search:
             every = kept.variants(network, schema.outputs)
             write_weights(every, self._variants, self.folder)
         return network, course
-
-    def _watch(
-        self, front: Fitted, steps: int, course: Course
-    ) -> tuple[Callable[[int, nn.Module], None], Callable[[int], bool]]:
-        """Return what is called after each step: progress and, on public data, a training curve."""
-        seen = self.dataset["test"].through(front).public_records() if self.plan.public else None
-        watch, looks = course.watch(steps, seen, self.device)
-
-        def told(finished: int, network: nn.Module) -> None:
-            self.progress.step(finished, steps)
-            watch(finished, network)
-
-        return told, looks
 
     def _validation_query(
         self, recipe: Recipe, front: Fitted, stream: Stream, training: str

@@ -415,10 +415,7 @@ class Plan(Charged):
 
     def _mu(self, budget: Budget) -> float:
         """Return about the mu of the released model's training under another budget."""
-        terms = Terms(
-            name=self.name, schema=self.schema, public=self.public, budget=budget, split=self.split
-        )  # fmt: skip
-        solver = Solver(terms=terms)
+        solver = Solver(terms=replace(self, budget=budget))
         if self.retrained:  # after looks, of about all of it: they take a few hundredths
             make_lines = _final_line(self._of_mu(self.finals, self.split.train)).make_lines
         else:
@@ -435,7 +432,14 @@ class Plan(Charged):
     def claims(self) -> list[Claim]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
         recipes = self.finals or self.recipes
-        recipe = list(dict.fromkeys(claim for each in recipes for claim in self._of_recipe(each)))
+        slots, released = self.kept_slots, self.final_mu if self.retrained else self.trial_mu
+        only = self.strategy.only(self.space)
+        settings = () if only is None else only.settings
+        noisy = [] if released is None else [
+            noised(each, settings, released, slots) for each in recipes
+        ]  # fmt: skip
+        of_training = [claim for each in noisy for claim in each.claims(slots, self.delta)]
+        recipe = list(dict.fromkeys(of_training))
         if (mu := self.trial_mu) is None:
             return recipe
         price = self._of_mu(self.recipes, self.split.trial_slots)(mu)
@@ -445,15 +449,6 @@ class Plan(Charged):
 
         validation = self.split.validation
         return [*recipe, *self.strategy.claims(cost, delta=self.delta, validation=validation)]
-
-    def _of_recipe(self, recipe: Recipe) -> list[Claim]:
-        """Return what the papers would charge for one training of the released network."""
-        slots, mu = self.kept_slots, self.final_mu if self.retrained else self.trial_mu
-        if mu is None:
-            return []
-        only = self.strategy.only(self.space)
-        settings = () if only is None else only.settings
-        return noised(recipe, settings, mu, slots).claims(slots, self.delta)
 
     def _of_mu(self, recipes: tuple[Recipe, ...], slots: int) -> OfMu:
         return _of_mu(self.strategy, self.space, recipes, slots, self.dimensions)
@@ -533,7 +528,15 @@ def make_plan(
 
     solver = Solver(terms=terms, dials=dials or Dials())
     estimate, classes = solver.solve_estimates()
-    front_noise = () if free_front_ends else _solve_front_ends(solver, strategy, space)
+    front_noise = ()
+    if not free_front_ends:
+        front_ends = strategy.front_ends(space)
+        if split.portions > 1 and any(each.fitted for each in front_ends):
+            raise UsageError(
+                "A front end that is fitted (pca, standardise, centred) would read the records of "
+                "every portion: take another front end, or a strategy without portions."
+            )
+        front_noise = solver.solve_front_ends(front_ends, split.trial_partition)
     trial_mu = _solve_trials(solver, strategy, _of_mu(strategy, space, recipes, slots, dimensions))
     score = _solve_score(solver, strategy, score_epsilon, trial_mu)
     final_mu = None
@@ -548,41 +551,39 @@ def make_plan(
         validation_noise = (
             NoisySum(epsilon=value, most=GRID) if screens else usual_noise(regression, value)
         )
-    pick = _solve_pick(solver, strategy, asked=bool(private_queries)) if picks else None
+    pick = None
+    if picks:
+        if private_queries or strategy.needs_validation:
+            raise UsageError(
+                "`variants=` compares variants of one training on the validation records, and "
+                "here they are used already: leave it out, or take `strategy=fixed`, ahead or "
+                "insured, and a recipe without validation queries."
+            )
+        if not strategy.private_trials:
+            raise UsageError("`variants=` is for a training with privacy: leave it out.")
+        make_lines = variants.lines(terms.scored_by, terms.schema.outputs)
+        pick = variants.release(terms.scored_by, solver.solve(make_lines, SCORE_RANGE))
     test = terms.scored_by.noise(
         solver.solve_line(DialledLine(name=TEST, knob=SCORE, partition="test"))
     )
     plan = Plan(
-        **terms.of_plan(), schema_estimate=estimate, class_estimate=classes, strategy=strategy,
+        **vars(terms), schema_estimate=estimate, class_estimate=classes, strategy=strategy,
         space=space, recipes=recipes,
         finals=finals, trial_mu=trial_mu, final_mu=final_mu, score=score, test=test,
         lines=tuple(solver.lines), front_noise=front_noise, validation_noise=validation_noise,
         validated_on=validated_on if queries else None, dimensions=dimensions, pick=pick,
         warnings=(
-            *terms.warnings(estimate, classes, trial_mu if final_mu is None else final_mu),
+            *terms.collect_warnings(estimate, classes, trial_mu if final_mu is None else final_mu),
             *drowned(terms.scored_by, test, split.test),
         ),
         basis={
-            **terms.basis(), "recipes": [each.to_json() for each in recipes],
+            **terms.basis_json(), "recipes": [each.to_json() for each in recipes],
             "finals": [each.to_json() for each in finals], "score_epsilon": score_epsilon,
             "free_front_ends": free_front_ends, "variants": picks, "dials": solver.dials.values,
         },
     )  # fmt: skip
     check_affordable(plan, "lower the epsilon of the scores, or raise `epsilon=`")
     return plan
-
-
-def _solve_front_ends(
-    solver: Solver, strategy: Strategy, space: Space
-) -> tuple[tuple[str, float], ...]:
-    """Calibrate the noise of every feature extractor that is fitted."""
-    split, fitted = solver.terms.split, strategy.front_ends(space)
-    if split.portions > 1 and any(each.fitted for each in fitted):
-        raise UsageError(
-            "A front end that is fitted (pca, standardise, centred) would read the records of "
-            "every portion: take another front end, or a strategy without portions."
-        )
-    return solver.solve_front_ends(fitted, split.trial_partition)
 
 
 def _solve_trials(solver: Solver, strategy: Strategy, of_mu: OfMu) -> float | None:
@@ -639,21 +640,6 @@ def _solve_score(
             )
         return ExponentialPick(epsilon=epsilon, most=metric.most)
     return metric.noise(epsilon)
-
-
-def _solve_pick(solver: Solver, strategy: Strategy, *, asked: bool) -> Release:
-    """Calibrate the choice of a variant of the one training, with what validation has left."""
-    if asked or strategy.needs_validation:
-        raise UsageError(
-            "`variants=` compares variants of one training on the validation records, and "
-            "here they are used already: leave it out, or take `strategy=fixed`, ahead or "
-            "insured, and a recipe without validation queries."
-        )
-    if not strategy.private_trials:
-        raise UsageError("`variants=` is for a training with privacy: leave it out.")
-    metric = solver.terms.scored_by
-    make_lines = variants.lines(metric, solver.terms.schema.outputs)
-    return variants.release(metric, solver.solve(make_lines, SCORE_RANGE))
 
 
 def check_queries(strategy: Strategy, split: Split, *, retrained: bool) -> None:
