@@ -31,6 +31,7 @@ LAYERS = [
     {"training"},
     {"cautions"},
     {"planning"},
+    {"engine"},
     {"search", "features", "crossover"},
     {"documents"},
     {"results", "effects", "report", "onnx_export"},

@@ -30,21 +30,17 @@ from pasearch.data.opened import Opened, opening
 from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, InParts, Records
 from pasearch.data.tables import AnySchema
 from pasearch.data.threads import shares, threads
+from pasearch.engine import Engine, hold_out
 from pasearch.errors import UsageError
 from pasearch.features.plan import FINAL, MEANS, SCORES, FeaturePlan
 from pasearch.features.selector import Chosen, Compared, Form, Reads, mask_of
 from pasearch.features.trainers import Array, Fit, LinearModel, Trainer, counts_of_all
 from pasearch.features.views import View
 from pasearch.planning import TEST
-from pasearch.progress import Progress
-from pasearch.runs.executors import Automatic, Executor, Work
+from pasearch.runs.executors import Work
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.ledger import Ledger
 from pasearch.training.metrics import Metric, Score, usual_metric
-
-HELD_OUT = 0.2
-"""The share of the public records that models are scored on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +105,8 @@ class PublicReads(Reads):
     @cached_property
     def _held_out(self) -> tuple[Any, Any]:
         """Return the records to train on, and those to score with."""
-        order = np.random.default_rng(0).permutation(len(self._records))
-        held = max(1, round(HELD_OUT * len(order)))
-        return self._records.take(order[held:]), self._records.take(order[:held])
+        train, held = hold_out(len(self._records))
+        return self._records.take(train), self._records.take(held)
 
 
 CURVE_POINTS = 8
@@ -138,34 +133,19 @@ class FeatureOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureSearch:
-    """A plan and everything needed to run it.
+class FeatureSearch(Engine):
+    """A feature selection.
 
     Args:
-        plan: What may be done, with its noise solved; its schema is complete.
-        dataset: Partitioned as the plan says.
-        ledger: Opened with the plan's lines.
-        keys: The run's secret randomness.
-        device: "cpu" or "cuda".
-        public: Declared-public data of the same form, to choose on for nothing; None chooses on the
-            private records.
+        plan: See `Engine`.
         columns: Which column each feature belongs to, (d,), where CFS-Greedy counts columns and
             PAFS searches for sets of whole ones; None where each feature is by itself.
-        progress: What to report.
-        executor: Who trains models of sets, where each is trained by itself; open while this runs.
-        folder: The run's folder, which has the records meanwhile; None: this process trains.
+        folder: The run's folder, which has the records while others train; None: none do.
     """
 
     plan: FeaturePlan
-    dataset: Dataset
-    ledger: Ledger
-    keys: Keys
-    device: str
-    public: Dataset | None = None
-    columns: Array | None = None
-    progress: Progress = field(default_factory=Progress)
-    executor: Executor = field(default_factory=Automatic)
     folder: RunFolder | None = None
+    columns: Array | None = None
     _used: set[tuple[str, ...]] = field(default_factory=set, init=False, repr=False)
 
     def run(self) -> FeatureOutcome:
@@ -184,15 +164,12 @@ class FeatureSearch:
                 model = self._trainer(FINAL).fit(
                     records, chosen.view, stream, on_step=self.progress.step
                 )
-        with self._open(TEST, "test") as records:
-            metric, slots = plan.tested_by, len(records)
-            counts, noise = model.counts(records, metric), metric.noise(plan.test.epsilon)
-            test = Score.of(metric, counts, noise, slots, self.keys.stream("test"))
+        test, exact = self.release_test(self._open(TEST, "test"), model.counts)
         return FeatureOutcome(
             chosen=chosen,
             model=model,
             test=test,
-            exact_points=metric.points(counts, slots) if plan.public else None,
+            exact_points=exact,
             curve=self._curve(means, chosen) if plan.public else (),
         )
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -24,14 +24,12 @@ from pasearch.accounting.events import Event, Geometric, Pure
 from pasearch.data.front_ends import Fitted, FrontEnd, ready
 from pasearch.data.opened import Opened, opening
 from pasearch.data.threads import shares, threads
+from pasearch.engine import Engine
 from pasearch.errors import UsageError
 from pasearch.files import read_json
 from pasearch.planning import TEST
-from pasearch.progress import Progress
-from pasearch.runs.executors import Automatic, Executor
 from pasearch.runs.folder import RunFolder
-from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.ledger import Ledger
+from pasearch.runs.keys import Stream
 from pasearch.runs.mechanisms import ExponentialPick, NoisyCounts
 from pasearch.search import variants
 from pasearch.search.candidate_training import (
@@ -62,12 +60,11 @@ from pasearch.search.weights import (
 )
 from pasearch.spaces.candidate import Candidate
 from pasearch.training.losses import loss_points, mean_loss, mean_of_points
-from pasearch.training.metrics import METRICS, Score, usual_metric
+from pasearch.training.metrics import METRICS, Metric, Score, usual_metric
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import ValidationQuery
 
 if TYPE_CHECKING:
-    from pasearch.data.partitions import Dataset
     from pasearch.runs.journal import Journal, TrialRecord
 
 
@@ -106,34 +103,20 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """A plan and everything needed to run it.
+class Search(Engine):
+    """An architecture search, or the training of one network.
 
     Args:
-        plan: What may be done, with its noise solved.
-        strategy: Who is tried.
-        dataset: Partitioned as the plan says.
-        ledger: Opened with the plan's lines.
-        journal: The store of finished trials.
-        keys: The run's secret randomness.
+        plan: See `Engine`.
         folder: The run's folder; trial weights go to `private/`.
-        device: "cpu" or "cuda".
-        progress: What to report.
-        public: Declared-public records that validation queries are of, if any.
-        executor: Who trains what needs nothing of this process; open while this runs.
+        strategy: Who is tried.
+        journal: The store of finished trials.
     """
 
     plan: Plan
-    strategy: Strategy
-    dataset: Dataset
-    ledger: Ledger
-    journal: Journal
-    keys: Keys
     folder: RunFolder
-    device: str
-    progress: Progress
-    public: Dataset | None = None
-    executor: Executor = field(default_factory=Automatic)
+    strategy: Strategy
+    journal: Journal
     _charged_for: dict[tuple[str, str], int] = field(default_factory=dict, init=False, repr=False)
 
     def run(self) -> Outcome:
@@ -563,16 +546,14 @@ class Search:
         return self._load(candidate, weights), course
 
     def _test(self, candidate: Candidate, network: nn.Module) -> tuple[Score, int | None]:
-        metric, stream = self.plan.tested_by, self.keys.stream("test")
-        noise = metric.noise(self.plan.test.epsilon)
         opened = self.dataset["test"].through(self._front(candidate.front_end))
-        with self.ledger.charged(TEST, opened, key="test") as records:
-            found = [0] * metric.cells(self.plan.schema.outputs)
-            if not failed(network):
-                found = counts(network, records, metric, device=self.device)
-            slots = len(records)
-            exact = metric.points(found, slots) if records.public is True else None
-            return Score.of(metric, found, noise, slots, stream), exact
+
+        def counts_of(records: Any, metric: Metric) -> list[int]:
+            if failed(network):
+                return [0] * metric.cells(self.plan.schema.outputs)
+            return counts(network, records, metric, device=self.device)
+
+        return self.release_test(self.ledger.charged(TEST, opened, key="test"), counts_of)
 
     def _load(self, candidate: Candidate, path: Path) -> nn.Module:
         schema = self.plan.schema

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 TRIALS = 10
 """How many candidates are drawn from a space; of a portfolio every entry is tried."""
 
-HELD_OUT = 0.2
-"""The share of the public records that candidates are scored on."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
@@ -96,6 +93,7 @@ class Proxy:
     def _score(
         self, plan: Plan, candidate: Candidate, records: Records, stream: Stream, device: str
     ) -> float:
+        from pasearch.engine import hold_out
         from pasearch.search.candidate_training import (
             counts,
             failed,
@@ -103,9 +101,8 @@ class Proxy:
             training_streams,
         )
 
-        order = np.random.default_rng(0).permutation(len(records))
-        held = max(1, round(HELD_OUT * len(order)))
-        train = records.take(order[held:][: plan.split.train])
+        kept, held = hold_out(len(records))
+        train = records.take(kept[: plan.split.train])
         assert plan.trial_mu is not None
         signal = plan.trial_mu * plan.split.train / len(train)
         recipe = plan.recipe.within(len(train))
@@ -116,8 +113,8 @@ class Proxy:
         if failed(network):
             return -np.inf
         metric = plan.scored_by
-        found = counts(network, records.take(order[:held]), metric, device=device)
-        return metric.points(found, held) / held
+        found = counts(network, records.take(held), metric, device=device)
+        return metric.points(found, len(held)) / len(held)
 
 
 def place_fits(plan: Plan, proxy: Proxy, folder: RunFolder, device: str) -> None:
