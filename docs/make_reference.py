@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import typer
+
 import pasearch
 from pasearch.accounting.accountants import delta_for
 from pasearch.accounting.attack import true_positive_rate
@@ -32,6 +34,7 @@ from pasearch.api.request import (
     TrainRequest,
     options_of,
 )
+from pasearch.cli import app
 from pasearch.cli.options import DATA_HELP, DELTA, EPSILON, flag_of
 
 PAGE = Path(__file__).with_name("reference.md")
@@ -60,7 +63,7 @@ COLUMNS = "| Python | command line | what it does |\n|---|---|---|\n"
 
 def page() -> str:
     """Return the page."""
-    parts = [HEAD.format(data=DATA_HELP, epsilon=EPSILON.words, delta=DELTA.words)]
+    parts = [HEAD.format(data=DATA_HELP, epsilon=EPSILON.words, delta=DELTA.words), _commands()]
     for request, function in TASKS:
         parts.append(f"\n## `pasearch {request.task}`, `{function}`\n")
         rows = list(options_of(request))
@@ -70,6 +73,17 @@ def page() -> str:
                 parts.append(f"\n### {group}\n\n{COLUMNS}")
                 parts += [_row(name, default, option) for name, default, option in own]
     return "".join(parts)
+
+
+def _commands() -> str:
+    """Return the table of commands, with the first line of each help text."""
+    command: Any = typer.main.get_command(app)
+    rows = [
+        f"| `pasearch {name}` | {each.get_short_help_str(limit=200)} |\n"
+        for name, each in command.commands.items()
+        if not each.hidden
+    ]
+    return "\n## Commands\n\n| command | what it does |\n|---|---|\n" + "".join(rows)
 
 
 def _row(name: str, default: Any, option: Any) -> str:
