@@ -8,13 +8,12 @@ That is objective perturbation, epsilon-DP under zero-out adjacency: the objecti
 the noise of `diffprivlib.models.LogisticRegression`, which the tests hold it against. More than two
 classes: one against the rest, each with epsilon / classes.
 
-The proof is for the exact minimum alone, so `solved` finds it: steps with a common bound of the
-curvature arrive from anywhere; nearer curvatures and float32 are tried first, and what is left is
-Newton's.
+The proof is for the exact minimum, so `solved` finds it for all subsets at once: accelerated steps
+with one bound of the curvature, then Newton steps for problems that these do not solve.
 
 Source: Chaudhuri, Monteleoni and Sarwate 2011, Algorithm 2; Anderson 1965, Walker and Ni 2011
-(combined steps); Jaakkola and Jordan 2000 (the nearer curvature); docs/rules.md, rules 2, 3, 8 and
-11. Proof: docs/guarantees/objective-perturbation.md.
+(combined steps); docs/rules.md, rules 2, 3, 8 and 11.
+Proof: docs/guarantees/objective-perturbation.md.
 """
 
 from __future__ import annotations
@@ -36,20 +35,16 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 
 TOLERANCE = 1e-7
-"""How far weights may be from the minimiser, in the L2 norm, beside rounding."""
+"""Largest distance of weights from the minimiser, in the L2 norm, apart from rounding."""
+ROUNDING = 1e-14
+"""Gradient norm that may be rounding alone, in units of the root of the summed squares."""
 MEMORY = 8
-"""How many earlier steps an accelerated step combines."""
+"""Number of earlier steps that an accelerated step combines."""
 MOST_STEPS = 1000
 MOST_NEWTON, LEAST_STEP = 200, 1e-8
-"""How many Newton steps are tried, and the least share of one."""
-NEAR_STEPS, ROUGH_STEPS = 200, 60
-"""How many steps are tried with a curvature that bounds nothing, and of those in float32."""
-ROUGH = 1e-7
-"""How near float32 comes, in units of the gradient's rounding."""
-FEWEST = 8
-"""For fewer problems a curvature of their own is not worth its price."""
+"""Largest number of Newton steps, and the smallest fraction of one."""
 CHUNK = 1 << 22
-"""How many numbers, for each of a few arrays, the solver holds at a time."""
+"""Numbers, in each of a few arrays, that the solver holds at a time."""
 ROWS = 2048
 """Records at a time in a gradient: what is computed of them stays in a core's cache."""
 
@@ -63,11 +58,16 @@ def solved(
     noise: Array,
     device: str,
 ) -> Array:
-    """Return the minimisers, (p, outputs, d + 1), in chunks that fit into memory.
+    """Compute the minimisers, (p, outputs, d + 1), in chunks that fit into memory.
 
-    In units of the weights: the ridges, (p,), are a T^2, the noise, (p, outputs, d + 1), T b. Rows,
-    (n, d + 1), and hot, (n, outputs), are as `logistic` prepares them; a row's features are
-    shortened to the norms, (p,), on each mask, (p, d).
+    Args:
+        rows: Records with a last column of ones, as `_prepared` returns them, (n, d + 1).
+        hot: 1 where a record is of an output's class, (n, outputs).
+        masks: Features of each model, (p, d) bool.
+        norms: Bounds to which a record's used features are shortened, (p,).
+        ridges: a T^2 of each model, (p,).
+        noise: T b of each model, (p, outputs, d + 1).
+        device: Torch device.
     """
 
     def on(array: Any) -> Tensor:
@@ -75,17 +75,15 @@ def solved(
 
     (n, width), outputs = rows.shape, hot.shape[1]
     points, answers = on(rows), on(hot)
-    quarter, near, rough = points.T @ points / 4, None, None
-    if n > ROWS:  # of few records a step costs little, whatever its precision
-        near, rough = quarter, points.float()
-        if len(masks) >= FEWEST:
-            near = _curvature(points, rough, answers, quarter, float(np.median(ridges)))
+    quarter = points.T @ points / 4
     size = max(1, CHUNK // (n * outputs + width * (width + 3 * MEMORY * outputs)))
     found = np.empty((len(masks), outputs, width))
+    blocks = points[:, :-1].split(max(1, CHUNK // width))
     for start in range(0, len(masks), size):
         part = slice(start, start + size)
         used = on(np.pad(masks[part], ((0, 0), (0, 1)), constant_values=True))
-        lengths, bounds = _lengths(points, used), on(norms[part])[:, None]
+        squares = torch.cat([used[:, :-1] @ (block**2).T for block in blocks], dim=1)
+        lengths, bounds = squares.sqrt_(), on(norms[part])[:, None]
         shrink = None
         target = (answers.T @ points)[None] * used[:, None] - on(noise[part])
         if bool((lengths > bounds).any()):
@@ -93,48 +91,9 @@ def solved(
             kept = (shrink[:, None] * answers.T).reshape(-1, n) @ points[:, :-1]
             target[..., :-1] = kept.view(len(used), outputs, -1) * used[:, None, :-1]
             target[..., :-1] -= on(noise[part])[..., :-1]
-        zero = torch.zeros_like(target)
-        found[part] = (
-            minimised(
-                points, shrink, target, used, on(ridges[part]), zero, quarter, near=near,
-                rough=rough,
-            ).cpu().numpy()
-        )  # fmt: skip
+        weights = minimised(points, shrink, target, used, on(ridges[part]), quarter)
+        found[part] = weights.cpu().numpy()
     return found
-
-
-def _lengths(points: Tensor, used: Tensor) -> Tensor:
-    """Return the norms of the rows' features on each set, (p, n)."""
-    blocks = points[:, :-1].split(max(1, CHUNK // points.shape[1]))
-    return torch.cat([used[:, :-1] @ (block**2).T for block in blocks], dim=1).sqrt_()
-
-
-def _curvature(
-    points: Tensor, rough: Tensor, answers: Tensor, quarter: Tensor, ridge: float
-) -> Tensor:
-    """Return a curvature of these records that is nearer to that of their models than a quarter.
-
-    X' diag(tanh(z/2) / 2z) X, with z the records' logits under all features, without noise: at z
-    no smaller parabola lies above log(1 + e^z) (Jaakkola and Jordan 2000). It decides how fast a
-    minimiser is found, not which one.
-    """
-    width, outputs = points.shape[1], answers.shape[1]
-    every, ridges = torch.ones_like(points[:1]), torch.full_like(points[0, :1], ridge)
-    enough = _rounding(ROUGH, quarter, len(points)) * torch.ones_like(ridges)
-    weights, _ = _descended(
-        (rough,), (None,), (answers.T @ points)[None], every, ridges,
-        points.new_zeros(1, outputs, width), quarter, (enough,), ROUGH_STEPS,
-    )  # fmt: skip
-    near, size = torch.zeros_like(quarter), max(1, CHUNK // width)
-    for block, own in zip(points.split(size), rough.split(size), strict=True):
-        z = (own @ weights[0].to(own.dtype).T).abs().clamp(min=1e-3).to(block.dtype)
-        near += (block * (torch.tanh(z / 2) / (2 * z)).amax(dim=1, keepdim=True)).T @ block
-    return near
-
-
-def _rounding(unit: float, quarter: Tensor, n: int) -> float:
-    """Return how long a gradient is that may be rounding alone."""
-    return unit * math.sqrt(n * float(quarter.trace()))
 
 
 def minimised(
@@ -143,18 +102,13 @@ def minimised(
     target: Tensor,
     masks: Tensor,
     ridges: Tensor,
-    w: Tensor,
     quarter: Tensor,
-    *,
-    near: Tensor | None = None,
-    rough: Tensor | None = None,
 ) -> Tensor:
-    """Return argmin of sum_i log(1 + e^(z_i)) - w target + (ridge / 2) ||w||^2 for many problems.
+    """Compute argmin of sum_i log(1 + e^(z_i)) - w target + (ridge / 2) ||w||^2 for many problems.
 
     H = (X'X / 4 restricted to the mask) + ridge is at least the curvature everywhere, so
-    w - H^-1 gradient never makes the gradient longer, in the norm of H^-1: from anywhere such steps
-    arrive. `near` and `rough` are tried first, which are fewer steps, and cheaper ones; a problem
-    that is not solved so starts again, and one that `MOST_STEPS` do not solve is left to Newton.
+    w - H^-1 gradient never makes the gradient longer in the norm of H^-1: such steps converge from
+    anywhere. A problem that `MOST_STEPS` of them do not solve is left to Newton's method.
 
     Args:
         rows: (n, D), the last column the intercept's.
@@ -162,83 +116,42 @@ def minimised(
         target: (p, outputs, D), 0 outside the mask.
         masks: (p, D), 1 or 0.
         ridges: (p,).
-        w: (p, outputs, D), where to start.
         quarter: X'X / 4, (D, D).
-        near: Another curvature, (D, D), below the true one in places.
-        rough: The rows in float32.
 
-    Cost: for each step two matrix products of all problems.
+    Returns:
+        Weights, (p, outputs, D).
+
+    Cost: two matrix products of all problems for each step.
     """
-    rounding = _rounding(1e-14, quarter, len(rows))
+    rounding = ROUNDING * math.sqrt(len(rows) * float(quarter.trace()))
     enough = torch.clamp(TOLERANCE * ridges, min=rounding)
-    if near is None or rough is None:
-        found, missed = _descended(
-            (rows,), (shrink,), target, masks, ridges, w, quarter, (enough,), MOST_STEPS
-        )
-        for i in torch.nonzero(missed)[:, 0].tolist():
-            seen = rows.clone()
-            if shrink is not None:
-                seen[:, :-1] *= shrink[i][:, None]
-            used = masks[i] > 0
-            for o in range(w.shape[1]):
-                own = _newton(seen[:, used], target[i, o, used], ridges[i], enough[i])
-                found[i, o] = torch.zeros_like(w[i, o]).index_put_((used,), own)
-        return found
-    first = torch.clamp(enough, min=_rounding(ROUGH, quarter, len(rows)))
-    shrinks = (None if shrink is None else shrink.to(rough.dtype), shrink)
-    found, missed = _descended(
-        (rough, rows), shrinks, target, masks, ridges, w, near, (first, enough), NEAR_STEPS
-    )
-    if bool(missed.any()):
-        shrink = None if shrink is None else shrink[missed]
-        found[missed] = minimised(
-            rows, shrink, target[missed], masks[missed], ridges[missed], w[missed], quarter
-        )
-    return found
-
-
-def _descended(
-    rows: tuple[Tensor, ...],
-    shrinks: tuple[Tensor | None, ...],
-    target: Tensor,
-    masks: Tensor,
-    ridges: Tensor,
-    w: Tensor,
-    curvature: Tensor,
-    enough: tuple[Tensor, ...],
-    most: int,
-) -> tuple[Tensor, Tensor]:
-    """Return where steps lead, (p, outputs, D), and which problems have no minimiser yet, (p,).
-
-    Rows, shrinks and how short a gradient has to be, `enough`, (p,), come once for each precision:
-    the next one takes over when most gradients are short enough, or after `ROUGH_STEPS`. The
-    curvature is H without its ridge, before it is restricted; the others are as of `minimised`.
-    """
-    steps = _Steps(w, _root(masks, curvature, ridges))
-    result, left = w.clone(), torch.arange(len(w), device=w.device)
-    missed = torch.ones_like(left, dtype=torch.bool)
-    stage, last = 0, len(rows) - 1
-    for count in range(most):
-        gradient = _gradient(rows[stage], shrinks[stage], w) - target
-        gradient = gradient * masks[:, None] + ridges[:, None, None] * w
-        done = (gradient.norm(dim=2) <= enough[stage][:, None]).all(dim=1)
-        result[left], missed[left] = w, ~done
-        if stage == last and bool(done.all()):
+    found = torch.zeros_like(target)
+    missed = torch.ones(len(target), dtype=torch.bool, device=target.device)
+    left = torch.arange(len(target), device=target.device)  # problems that are not solved yet
+    w, scale, aim, used, ridge, near = found.clone(), shrink, target, masks, ridges, enough
+    steps = _Steps(w, _root(masks, quarter, ridges))
+    for _ in range(MOST_STEPS):
+        gradient = (_gradient(rows, scale, w) - aim) * used[:, None] + ridge[:, None, None] * w
+        done = (gradient.norm(dim=2) <= near[:, None]).all(dim=1)
+        found[left], missed[left] = w, ~done
+        if bool(done.all()):
             break
-        if stage < last and (int(done.sum()) * 2 > len(done) or count == ROUGH_STEPS):
-            stage += 1
-            steps.compare_anew()  # what the next precision says of the same place may be longer
-        elif stage == last and int(done.sum()) * 8 > len(done):
+        if int(done.sum()) * 8 > len(done):
             kept = ~done
-            shrinks = tuple(None if each is None else each[kept] for each in shrinks)
-            enough = tuple(each[kept] for each in enough)
-            left, gradient, target, masks, ridges = (
-                each[kept] for each in (left, gradient, target, masks, ridges)
+            scale = None if scale is None else scale[kept]
+            left, gradient, w, aim, used, ridge, near = (
+                each[kept] for each in (left, gradient, w, aim, used, ridge, near)
             )
-            w = w[kept]
             steps.keep(kept)
         w = steps.after(w, gradient)
-    return result, missed
+    for i in torch.nonzero(missed)[:, 0].tolist():
+        seen, columns = rows.clone(), masks[i] > 0
+        if shrink is not None:
+            seen[:, :-1] *= shrink[i][:, None]
+        for o in range(target.shape[1]):
+            own = _newton(seen[:, columns], target[i, o, columns], ridges[i], enough[i])
+            found[i, o] = torch.zeros_like(target[i, o]).index_put_((columns,), own)
+    return found
 
 
 class _Steps:
@@ -256,10 +169,6 @@ class _Steps:
         self.moves = torch.zeros_like(self.changes)  # of where safe steps lead
         self.merit = w.new_full((p, outputs), math.inf)
         self.lead = self.whitened = w
-
-    def compare_anew(self) -> None:
-        """Take the next gradient, however long it is."""
-        self.merit = torch.full_like(self.merit, math.inf)
 
     def keep(self, kept: Tensor) -> None:
         """Forget all problems but those."""
@@ -346,7 +255,6 @@ def _shares(changes: Tensor, gradient: Tensor) -> Tensor:
 def _gradient(rows: Tensor, shrink: Tensor | None, w: Tensor) -> Tensor:
     """Return the sum over records of sigmoid(z_i) times the row that gave z_i, (p, outputs, D)."""
     p, outputs, width = w.shape
-    kind, w = w.dtype, w.to(rows.dtype)
     features, found = w[..., :-1].reshape(p * outputs, width - 1), torch.zeros_like(w)
     for start in range(0, len(rows), ROWS):
         part = rows[start : start + ROWS]
@@ -360,7 +268,7 @@ def _gradient(rows: Tensor, shrink: Tensor | None, w: Tensor) -> Tensor:
         found[..., -1] += chances @ part[:, -1]
         chances = chances.mul_(own).reshape(-1, len(part))
         found[..., :-1] += (chances @ part[:, :-1]).view(p, outputs, width - 1)
-    return found.to(kind)
+    return found
 
 
 STRENGTH = 8.0
@@ -641,12 +549,6 @@ def _masks(masks: Any, rows: Array) -> np.ndarray[Any, Any]:
     if used.ndim != 2 or used.shape[1] != rows.shape[1] - 1:
         raise UsageError(f"masks are {used.shape}: expected (p, {rows.shape[1] - 1}).")
     return used
-
-
-def _factors(features: Array, data_norm: float) -> Array:
-    """Return by what each row's features are multiplied to have at most the norm."""
-    norms = np.sqrt(np.einsum("ij,ij->i", features, features))
-    return data_norm / np.maximum(norms, data_norm)
 
 
 def _keys(

@@ -102,13 +102,6 @@ def newton(rows: Any, hot: Any, strength: float, noise: Any, steps: int = 60) ->
     return u
 
 
-@pytest.fixture(params=["few", "many"])
-def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The steps that few records are taken with, or those of many, in blocks."""
-    if request.param == "many":
-        monkeypatch.setattr(logistic, "ROWS", 32)
-
-
 def subsets(p: int, d: int, seed: int = 1) -> Any:
     masks = np.random.default_rng(seed).random((p, d)) < 0.6
     masks[0], masks[1] = True, False
@@ -117,10 +110,8 @@ def subsets(p: int, d: int, seed: int = 1) -> Any:
 
 class TestTheMinimiser:
     @pytest.mark.oracle
-    @pytest.mark.usefixtures("taken")
     @pytest.mark.parametrize("classes", [2, 3])
-    @pytest.mark.parametrize("norm", [0.7, 2.5])
-    @pytest.mark.parametrize("strength", [0.05, 1.0, 40.0])
+    @pytest.mark.parametrize(("norm", "strength"), [(0.7, 0.05), (2.5, 1.0), (0.7, 40.0)])
     def test_without_noise_is_newtons(self, classes: int, norm: float, strength: float):
         x, y, valid = records(classes=classes)
         masks = subsets(9, 6)
@@ -154,9 +145,7 @@ class TestTheMinimiser:
         np.testing.assert_allclose(found * math.sqrt(5), theirs.coef_, atol=2e-6)
 
     @pytest.mark.oracle
-    @pytest.mark.usefixtures("taken")
-    @pytest.mark.parametrize("classes", [2, 4])
-    @pytest.mark.parametrize("norm", [0.7, 2.5])
+    @pytest.mark.parametrize(("classes", "norm"), [(2, 0.7), (4, 2.5)])
     def test_of_many_with_noise_is_that_of_one(self, classes: int, norm: float):
         x, y, valid = records(classes=classes)
         masks = subsets(10, 6)
@@ -259,45 +248,6 @@ class TestTheMinimiser:
         monkeypatch.setattr(logistic, "ROWS", 7)
         again = fit_many(x, y, valid, masks[::-1], mechanisms[::-1], streams[::-1])[::-1]
         np.testing.assert_allclose(many, again, atol=1e-6)
-
-    @pytest.mark.oracle
-    @pytest.mark.parametrize("classes", [2, 3])
-    @pytest.mark.parametrize("curvature", [1e-9, 1e9, math.nan])
-    def test_is_found_where_the_nearer_curvature_is_of_no_use(
-        self, classes: int, curvature: float, monkeypatch: pytest.MonkeyPatch
-    ):
-        x, y, valid = records(classes=classes)
-        masks, norms = subsets(9, 6), np.full(9, 2.0)
-
-        def fitted() -> Any:
-            return fit_public(
-                x, y, valid, masks, data_norms=norms, classes=classes, regularisation=0.3
-            )
-
-        expected = fitted()
-        monkeypatch.setattr(logistic, "ROWS", 7)
-        eye = torch.eye(7, dtype=torch.float64)
-        monkeypatch.setattr(logistic, "_curvature", lambda *_: curvature * eye)
-        np.testing.assert_allclose(fitted(), expected, atol=1e-6)
-
-    @pytest.mark.oracle
-    @pytest.mark.parametrize("wrong", [math.nan, math.inf, 0.5, 2.0])
-    def test_does_not_rest_on_float32(self, wrong: float, monkeypatch: pytest.MonkeyPatch):
-        x, y, valid = records()
-        masks, norms = subsets(9, 6), np.full(9, 2.0)
-        expected = fit_public(x, y, valid, masks, data_norms=norms)
-        gradient, precise = logistic._gradient, []
-
-        def falsified(rows: Any, shrink: Any, w: Any) -> Any:
-            precise.append(rows.dtype == torch.float64)
-            return gradient(rows, shrink, w) * (1.0 if precise[-1] else wrong)
-
-        monkeypatch.setattr(logistic, "_gradient", falsified)
-        monkeypatch.setattr(logistic, "ROWS", 7)
-        np.testing.assert_allclose(
-            fit_public(x, y, valid, masks, data_norms=norms), expected, atol=1e-6
-        )
-        assert not all(precise)
 
     @pytest.mark.unit
     def test_a_null_record_adds_nothing_not_even_to_the_intercept(self):
@@ -479,14 +429,20 @@ class TestThePrice:
         assert self.worst(epsilon, 1e-4 / epsilon)[1] > 1.1 * epsilon
 
     @pytest.mark.oracle
-    def test_bounded_rows_have_norm_1_at_most(self):
+    def test_bounded_rows_have_norm_1_at_most(self, monkeypatch: pytest.MonkeyPatch):
         x, y, valid = records(200, 5, size=40.0)
         mechanism = ObjectivePerturbation(epsilon=1.0, data_norm=0.3)
-        rows, _ = logistic._prepared(x, y, valid, 2)
-        rows[:, :-1] *= logistic._factors(rows[:, :-1], mechanism.data_norm)[:, None]
-        lengths = np.linalg.norm(rows / mechanism.scale, axis=1)
-        assert lengths.max() <= 1 - 1e-10
-        assert lengths.max() > 1 - 1e-8
+        minimised, lengths = logistic.minimised, []
+
+        def spied(rows: torch.Tensor, shrink: torch.Tensor, *rest: Any) -> torch.Tensor:
+            bounded = torch.cat([rows[:, :-1] * shrink[0][:, None], rows[:, -1:]], dim=1)
+            lengths.append(bounded.norm(dim=1) / mechanism.scale)
+            return minimised(rows, shrink, *rest)
+
+        monkeypatch.setattr(logistic, "minimised", spied)
+        fit_one(x, y, valid, mechanism, KEYS.stream("bounded"))
+        assert lengths[0].max() <= 1 - 1e-10
+        assert lengths[0].max() > 1 - 1e-8
 
     @pytest.mark.unit
     def test_diffprivlibs_own_intercept_would_cost_more(self):
