@@ -27,7 +27,7 @@ notebooks.LOADERS.update(
 if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget
     from pasearch.api.advise import Advice, advise
-    from pasearch.api.compare import compare_workflows
+    from pasearch.api.compare import Comparison, compare_workflows
     from pasearch.api.crossover import measure_crossover
     from pasearch.api.features import plan_feature_selection, select_features
     from pasearch.api.pretrain import pretrain
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
         train,
     )
     from pasearch.crossover.report import CrossoverReport
-    from pasearch.crossover.workflows import Comparison
     from pasearch.data.tables import TableSchema as Schema
     from pasearch.errors import BudgetError, PasearchError, UsageError
     from pasearch.estimator import TrainedClassifier, TrainedRegressor, load
@@ -56,7 +55,7 @@ _HOME = {
     "PAFS": "pasearch.sklearn_api.selectors",
     "Budget": "pasearch.accounting.budget",
     "BudgetError": "pasearch.errors",
-    "Comparison": "pasearch.crossover.workflows",
+    "Comparison": "pasearch.api.compare",
     "CrossoverReport": "pasearch.crossover.report",
     "FeatureResult": "pasearch.results",
     "PasearchError": "pasearch.errors",

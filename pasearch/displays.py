@@ -1,8 +1,11 @@
 """Figures of results, drawn with matplotlib: `from_...` takes the numbers, `plot` draws them.
 
-They follow scikit-learn's displays. Colours are distinguishable with any kind of colour vision. In
-grey some are alike, so every line has its own marker and pattern, and every kind of bar its own
-hatch. A dashed line is reserved for limits and for values without privacy.
+They follow scikit-learn's displays. The page draws its own figures (`report.figures`), because
+`pasearch verify` makes it again byte for byte, whatever versions are installed.
+
+Colours are distinguishable with any kind of colour vision. In grey some are alike, so every line
+has its own marker and pattern, and every kind of bar its own hatch. A dashed line is reserved for
+limits and for values without privacy.
 
 Source: Okabe and Ito 2008, "Color Universal Design" (the colours, without the yellow);
 docs/rules.md, rules 1, 4, 9 and 10; docs/crossover.md; Bao et al., section III-C.
@@ -66,6 +69,9 @@ EPSILON, DELTA = "\N{GREEK SMALL LETTER EPSILON}", "\N{GREEK SMALL LETTER DELTA}
 MAX_NAME = 40
 """Characters of the name of a trial or a feature."""
 
+ABOVE: Values = {"fontsize": "small", "frameon": False, "borderaxespad": 0.1}
+"""Style of a legend above the axes."""
+
 
 # --- what all displays share
 
@@ -115,29 +121,49 @@ def unit_of(noun: str) -> str:
     return units.get(noun, "from 0 to 1")
 
 
-def drawing(ax: Axes | None, height: float) -> tuple[Figure, Axes]:
-    """Return the figure and the axes to draw on.
+@dataclass(kw_only=True, eq=False)
+class Display:
+    """A figure; `plot` sets `ax_` (axes of matplotlib) and `figure_`."""
 
-    Args:
-        ax: Axes of the user: nothing else of matplotlib is touched. None makes a figure with
-            pyplot.
-        height: Height of such a figure, inches.
+    ax_: Axes = field(init=False, repr=False)
+    figure_: Figure = field(init=False, repr=False)
 
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib  # noqa: F401 - whether it is installed
-    except ImportError:
-        raise UsageError(
-            "A display is drawn with matplotlib, which is not installed: install it with "
-            "`pip install 'pasearch[plots]'`."
-        ) from None
-    if ax is not None:
-        return ax.figure, ax  # pyright: ignore[reportReturnType] - or a part of a figure
-    from matplotlib import pyplot
+    def plot(self, ax: Axes | None = None, **kwargs: Any) -> Self:
+        """Draw the figure.
 
-    return pyplot.subplots(figsize=(7.0, height), layout="constrained")
+        Args:
+            ax: Axes to draw on: nothing else of matplotlib is touched. None makes a figure with
+                pyplot.
+            kwargs: Options of matplotlib for the main lines or bars (`Axes.plot`, `Axes.barh` or
+                `Axes.errorbar`); `most` of a `FeaturesDisplay`: number of features to draw.
+
+        Raises:
+            UsageError: matplotlib is not installed, or `most` is not above 0.
+        """
+        try:
+            import matplotlib  # noqa: F401 - whether it is installed
+        except ImportError:
+            raise UsageError(
+                "A display is drawn with matplotlib, which is not installed: install it with "
+                "`pip install 'pasearch[plots]'`."
+            ) from None
+        if ax is None:
+            from matplotlib import pyplot
+
+            self.figure_, self.ax_ = pyplot.subplots(figsize=(7.0, 4.0), layout="constrained")
+            self.figure_.set_figheight(self._draw(self.ax_, self.figure_, **kwargs))
+        else:
+            self.figure_, self.ax_ = ax.figure, ax  # pyright: ignore - or a part of a figure
+            self._draw(ax, None, **kwargs)
+        return self
+
+    def _draw(self, ax: Axes, own: Figure | None, **kwargs: Any) -> float:
+        """Draw on axes, of a figure of its own or of the user's.
+
+        Returns:
+            Height of a figure of its own, inches.
+        """
+        raise NotImplementedError
 
 
 def text_of(name: object) -> str:
@@ -181,7 +207,7 @@ class Partition:
 
 
 @dataclass(kw_only=True, eq=False)
-class BudgetDisplay:
+class BudgetDisplay(Display):
     """The price of a plan: a bar per partition, with its releases below; the budget as a line.
 
     Partitions share no record, so the price of the run is the largest of theirs. Releases of the
@@ -192,14 +218,12 @@ class BudgetDisplay:
         budget: Epsilon of the request.
         delta: Delta of the whole run.
 
-    `plot` sets `ax_`, `figure_` and `bars_`.
+    `plot` sets `bars_`, too.
     """
 
     partitions: tuple[Partition, ...]
     budget: float
     delta: float
-    ax_: Axes = field(init=False, repr=False)
-    figure_: Figure = field(init=False, repr=False)
     bars_: BarContainer = field(init=False, repr=False)
 
     @classmethod
@@ -239,22 +263,11 @@ class BudgetDisplay:
         """Epsilon of the whole run: the largest of the partitions."""
         return max(each.epsilon for each in self.partitions)
 
-    def plot(self, ax: Axes | None = None, **kwargs: Any) -> Self:
-        """Draw it.
-
-        Args:
-            ax: Axes to draw on; None makes a figure.
-            kwargs: Options of `Axes.barh` for the partitions' bars.
-
-        Raises:
-            UsageError: matplotlib is not installed.
-        """
+    def _draw(self, ax: Axes, own: Figure | None, **kwargs: Any) -> float:
         places, height = [], 0.0  # downwards, in lines of text
         for part in self.partitions:
             places.append(height + 0.5)
             height += 2.9 + len(part.lines)
-        self.figure_, self.ax_ = drawing(ax, 1.5 + 0.24 * height)
-        ax = self.ax_
         epsilons = [each.epsilon for each in self.partitions]
         most = 1.12 * max([self.budget, *filter(math.isfinite, epsilons)])  # for the bars' numbers
         widths = [each if math.isfinite(each) else most for each in epsilons]
@@ -296,84 +309,48 @@ class BudgetDisplay:
             f"Price {self.price:.4g}: the largest of the partitions, as each record is in one",
             fontsize="medium", loc="left", pad=22,
         )  # fmt: skip
-        largest = self.bars_[epsilons.index(self.price)]
         (limit,), (name,) = ax.get_legend_handles_labels()
         ax.legend(
-            [largest, limit], ["the price of the run", name], loc="lower left", frameon=False,
-            bbox_to_anchor=(0.0, 1.0), fontsize="small", ncols=2, borderaxespad=0.1,
+            [self.bars_[epsilons.index(self.price)], limit], ["the price of the run", name],
+            loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, **ABOVE,
         )  # fmt: skip
-        return self
+        return 1.5 + 0.24 * height
 
 
 # --- crossover
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """The curve of a model.
-
-    Args:
-        name: Name of the model.
-        parameters: Number of trained parameters.
-        errors: Mean error at each epsilon.
-        half_widths: Half the width of its 95 % interval at each epsilon; 0 for one repeat.
-        error_without_privacy: Mean error of trainings without noise.
-    """
-
-    name: str
-    parameters: int
-    errors: tuple[float, ...]
-    half_widths: tuple[float, ...]
-    error_without_privacy: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
-    """The epsilon up to which the simpler of two models is the better one.
-
-    Args:
-        simple: Name of the simpler model.
-        complex: Name of the other one.
-        epsilon: 0: at none of the epsilons; None: at all of them.
-        low: Low end of the bootstrap's 95 % interval; None beyond the last epsilon.
-        high: High end of that interval; None beyond the last epsilon.
-        text: The crossing in words, the interval included.
-    """
-
-    simple: str
-    complex: str
-    epsilon: float | None
-    low: float | None
-    high: float | None
-    text: str
+MODEL = ("name", "parameters", "error", "half_width", "error_without_privacy")
+CROSSING = ("simple", "complex", "epsilon", "low", "high", "text")
 
 
 @dataclass(kw_only=True, eq=False)
-class CrossoverDisplay:
+class CrossoverDisplay(Display):
     """A measured crossover: a line per model, with bands, over a logarithmic epsilon.
 
     Args:
         epsilons: Epsilons of the grid, rising.
-        models: Curves of the models, the simplest first.
-        crossings: Crossings of every pair of models.
+        models: Curves of the models, the simplest first: `name`, `parameters`, `error` and
+            `half_width` (of a 95 % interval) at each epsilon, and `error_without_privacy`, as in
+            `crossover.json`.
+        crossings: Crossings of every pair of models: names `simple` and `complex`, `epsilon` with
+            its interval `low` and `high`, and `text`, as in `crossover.json`.
         metric: Name of the error, such as "1 - accuracy".
         data: Name of the data.
         n: Number of training records.
         repeats: Number of trainings of each model at each epsilon.
 
-    `plot` sets `ax_`, `figure_`, `lines_` (one per model) and `crossing_lines_` (one for each
-    crossover between the first and the last epsilon).
+    `plot` sets `lines_`, one per model, and `crossing_lines_`, one for each crossover between the
+    first and the last epsilon.
     """
 
     epsilons: tuple[float, ...]
-    models: tuple[Measured, ...]
-    crossings: tuple[Crossing, ...]
+    models: tuple[Values, ...]
+    crossings: tuple[Values, ...]
     metric: str
     data: str
     n: int
     repeats: int
-    ax_: Axes = field(init=False, repr=False)
-    figure_: Figure = field(init=False, repr=False)
     lines_: list[Line2D] = field(init=False, repr=False)
     crossing_lines_: list[Line2D] = field(init=False, repr=False)
 
@@ -404,38 +381,18 @@ class CrossoverDisplay:
         with well_formed(CROSSOVER):
             return cls(
                 epsilons=tuple(map(float, values["epsilons"])),
-                models=tuple(
-                    Measured(
-                        name=str(each["name"]), parameters=int(each["parameters"]),
-                        errors=tuple(map(float, each["error"])),
-                        half_widths=tuple(map(float, each["half_width"])),
-                        error_without_privacy=float(each["error_without_privacy"]),
-                    )
-                    for each in values["models"]
-                ),
+                models=tuple({name: each[name] for name in MODEL} for each in values["models"]),
                 crossings=tuple(
-                    Crossing(**{name: each[name] for name in Crossing.__slots__})
-                    for each in values["crossovers"]
+                    {name: each[name] for name in CROSSING} for each in values["crossovers"]
                 ),
                 metric=str(values["metric"]), data=str(values["data"]), n=int(values["n"]),
                 repeats=int(values["repeats"]),
             )  # fmt: skip
 
-    def plot(self, ax: Axes | None = None, **kwargs: Any) -> Self:
-        """Draw it.
-
-        Args:
-            ax: Axes to draw on; None makes a figure.
-            kwargs: Options of `Axes.plot` for the models' lines.
-
-        Raises:
-            UsageError: matplotlib is not installed.
-        """
-        own_figure = ax is None
-        self.figure_, self.ax_ = drawing(ax, 4.2 + 0.1 * (len(self.models) + len(self.crossings)))
-        ax, self.lines_, self.crossing_lines_ = self.ax_, [], []
+    def _draw(self, ax: Axes, own: Figure | None, **kwargs: Any) -> float:
         from matplotlib.lines import Line2D
 
+        self.lines_, self.crossing_lines_ = [], []
         first, last, kinds = self.epsilons[0], self.epsilons[-1], len(COLOURS)
         ax.set_xscale("log")
         for place, model in enumerate(self.models):
@@ -445,36 +402,34 @@ class CrossoverDisplay:
                 "color": colour, "marker": marker,
                 "linestyle": PATTERNS[(place + place // kinds) % kinds], "markersize": 6,
                 "linewidth": 1.8,
-                "label": f"{text_of(model.name)} ({model.parameters:,} parameters)", **kwargs,
+                "label": f"{text_of(model['name'])} ({model['parameters']:,} parameters)", **kwargs,
             }  # fmt: skip
-            self.lines_ += ax.plot(self.epsilons, model.errors, **style)
-            pairs = list(zip(model.errors, model.half_widths, strict=True))
-            if any(half > 0.0 for half in model.half_widths):
+            errors, halves = np.array(model["error"]), np.array(model["half_width"])
+            self.lines_ += ax.plot(self.epsilons, errors, **style)
+            if halves.any():
                 ax.fill_between(
-                    self.epsilons, [mean - half for mean, half in pairs],
-                    [mean + half for mean, half in pairs], color=colour, alpha=0.16, linewidth=0,
+                    self.epsilons, errors - halves, errors + halves, color=colour, alpha=0.16,
+                    linewidth=0,
                 )  # fmt: skip
             ax.plot(
-                [first, last], [model.error_without_privacy] * 2, color=colour, linestyle=DASHED,
+                [first, last], [model["error_without_privacy"]] * 2, color=colour, linestyle=DASHED,
                 linewidth=1.1, marker=marker, markevery=[0], markersize=7, markerfacecolor="white",
                 clip_on=False, zorder=1.5,
             )  # fmt: skip
         for place, crossing in enumerate(self.crossings):
+            epsilon, low, high = (crossing[name] for name in ("epsilon", "low", "high"))
             label = (
-                f"{text_of(crossing.simple)} better than {text_of(crossing.complex)} up to "
-                f"{EPSILON} {text_of(crossing.text)}"
+                f"{text_of(crossing['simple'])} better than {text_of(crossing['complex'])} up to "
+                f"{EPSILON} {text_of(crossing['text'])}"
             )
-            if crossing.epsilon is None or not first <= crossing.epsilon <= last:
+            if epsilon is None or not first <= epsilon <= last:
                 ax.add_line(Line2D([], [], linestyle="none", label=label))  # in the legend alone
                 continue
-            self.crossing_lines_.append(
-                ax.axvline(
-                    crossing.epsilon, color=GREY, linewidth=1.3, label=label,
-                    linestyle=("-", "-.", ":")[place % 3],
-                )
-            )  # fmt: skip
-            low = first if crossing.low is None else max(first, crossing.low)
-            high = last if crossing.high is None else min(last, crossing.high)
+            pattern = ("-", "-.", ":")[place % 3]
+            line = ax.axvline(epsilon, color=GREY, linewidth=1.3, label=label, linestyle=pattern)
+            self.crossing_lines_.append(line)
+            low = first if low is None else max(first, low)
+            high = last if high is None else min(last, high)
             ax.axvspan(low, high, facecolor=GREY, alpha=0.13, linewidth=0, zorder=0.5)
 
         noun = self.metric.removeprefix("1 - ")
@@ -489,7 +444,7 @@ class CrossoverDisplay:
             ax.set_xticks(ticks, [f"{each:g}" for each in ticks])
             ax.set_xticks([], minor=True)
         ax.set_xlim(first / (last / first) ** 0.02, last * (last / first) ** 0.02)
-        ax.set_ylim(bottom=min(0.0, *(min(each.errors) for each in self.models)))
+        ax.set_ylim(bottom=min(0.0, *(min(each["error"]) for each in self.models)))
         tidy(ax, "both")
         band = "bands: 95 % intervals" if self.repeats > 1 else "one repeat, so no intervals"
         title = f"{text_of(self.data)}, {self.n:,} training records; {band}"
@@ -503,21 +458,21 @@ class CrossoverDisplay:
         models = len(self.models)
         handles[models:models], labels[models:models] = [plain], [str(plain.get_label())]
         legend: dict[str, Any] = {"fontsize": "small", "handlelength": 3.2}
-        if own_figure:  # below the axes, so that it hides nothing
+        if own is not None:  # below the axes, so that it hides nothing
             half = (len(labels) + 1) // 2
             beside = max(map(len, labels[:half])) + max(map(len, labels[half:])) <= 88
             legend |= {"loc": "outside lower left", "ncols": 2 if beside else 1, "frameon": False}
-            self.figure_.legend(handles, labels, **legend)
+            own.legend(handles, labels, **legend)
         else:
             ax.legend(handles, labels, loc="upper right", framealpha=0.9, **legend)
-        return self
+        return 4.2 + 0.1 * (len(self.models) + len(self.crossings))
 
 
 # --- features
 
 
 @dataclass(kw_only=True, eq=False)
-class FeaturesDisplay:
+class FeaturesDisplay(Display):
     """The selected features of a run: a bar each, the longest first.
 
     The values are coefficients of the released linear model (features are in [0, 1]):
@@ -533,8 +488,6 @@ class FeaturesDisplay:
         of: Number of features of an encoded record.
         directions: Meaning of values above and below 0; empty if they have no sign.
         noise: Value that noise alone may give a feature; None if it is unknown.
-
-    `plot` sets `ax_` and `figure_`.
     """
 
     names: tuple[str, ...]
@@ -543,8 +496,6 @@ class FeaturesDisplay:
     of: int
     directions: tuple[str, ...] = ()
     noise: float | None = None
-    ax_: Axes = field(init=False, repr=False)
-    figure_: Figure = field(init=False, repr=False)
 
     @classmethod
     def from_result(cls, result: Result | dict[str, Any] | str | Path) -> Self:
@@ -607,35 +558,24 @@ class FeaturesDisplay:
             measure=measure, of=of, directions=directions,
         )  # fmt: skip
 
-    def plot(self, ax: Axes | None = None, *, most: int = 25, **kwargs: Any) -> Self:
-        """Draw it.
-
-        Args:
-            ax: Axes to draw on; None makes a figure.
-            most: Number of features to draw, 1 or more.
-            kwargs: Options of `Axes.barh` for the features' bars.
-
-        Raises:
-            UsageError: matplotlib is not installed; `most` is not above 0.
-        """
+    def _draw(self, ax: Axes, own: Figure | None, *, most: int = 25, **kwargs: Any) -> float:
         from pasearch.report.figures import shortened
 
         if not most >= 1:
             raise UsageError(f"most is {most!r}: expected a whole number, 1 or above.")
         names, values = self.names[:most], np.asarray(self.values[:most])
-        self.figure_, self.ax_ = drawing(ax, 1.6 + 0.26 * len(names))
-        ax, rows = self.ax_, np.arange(1, len(names) + 1)
+        rows = np.arange(1, len(names) + 1)
         if self.values:
             # A negative value has another colour and a hatch.
             kinds = ((values >= 0, BLUE, ""), (values < 0, VERMILION, "////"))
-            for place, (own, colour, hatch) in enumerate(kinds):
-                if own.any():
+            for place, (among, colour, hatch) in enumerate(kinds):
+                if among.any():
                     label = text_of(self.directions[place]) if self.directions else None
                     style: dict[str, Any] = {
                         "height": 0.72, "color": colour, "hatch": hatch, "edgecolor": "white",
                         "label": label, **kwargs,
                     }  # fmt: skip
-                    ax.barh(rows[own], values[own], **style)
+                    ax.barh(rows[among], values[among], **style)
             if self.directions:
                 ax.axvline(0.0, color="black", linewidth=0.8)
             if self.noise is not None:
@@ -658,18 +598,15 @@ class FeaturesDisplay:
             loc="right", pad=22 if legend else 6,
         )  # fmt: skip
         if legend:
-            ax.legend(
-                loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, fontsize="small",
-                frameon=False, borderaxespad=0.1,
-            )  # fmt: skip
-        return self
+            ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, **ABOVE)
+        return 1.6 + 0.26 * len(names)
 
 
 # --- schedule
 
 
 @dataclass(kw_only=True, eq=False)
-class ScheduleDisplay:
+class ScheduleDisplay(Display):
     """A recipe's schedules: noise multiplier on the left axis, learning rate on the right one.
 
         sigma_t = sigma_0 factor(epoch of step t);    the learning rate is constant
@@ -682,7 +619,7 @@ class ScheduleDisplay:
             training; None: all of them.
         note: A further sentence for the reader; "" for none.
 
-    `plot` sets `ax_` (of the noise), `learning_rate_ax_`, `figure_` and `lines_` (noise, rate).
+    `plot` sets `ax_` (axes of the noise), `learning_rate_ax_` and `lines_` (noise, rate).
     """
 
     steps: Array
@@ -690,9 +627,7 @@ class ScheduleDisplay:
     learning_rate: Array
     steps_made: int | None = None
     note: str = ""
-    ax_: Axes = field(init=False, repr=False)
     learning_rate_ax_: Axes = field(init=False, repr=False)
-    figure_: Figure = field(init=False, repr=False)
     lines_: tuple[Line2D, Line2D] = field(init=False, repr=False)
 
     @classmethod
@@ -736,19 +671,8 @@ class ScheduleDisplay:
                 steps_made=None if made is None else int(made),
             )  # fmt: skip
 
-    def plot(self, ax: Axes | None = None, **kwargs: Any) -> Self:
-        """Draw it.
-
-        Args:
-            ax: Axes to draw on; None makes a figure. The learning rate has a second axis.
-            kwargs: Options of `Axes.plot` for both lines.
-
-        Raises:
-            UsageError: matplotlib is not installed.
-        """
-        self.figure_, self.ax_ = drawing(ax, 3.6)
-        ax, right = self.ax_, self.ax_.twinx()
-        self.learning_rate_ax_ = right
+    def _draw(self, ax: Axes, own: Figure | None, **kwargs: Any) -> float:
+        self.learning_rate_ax_ = right = ax.twinx()
         shared: dict[str, Any] = {
             "drawstyle": "steps-post", "linewidth": 1.8, "markersize": 6,
             "markevery": max(1, len(self.steps) // 6),
@@ -780,17 +704,17 @@ class ScheduleDisplay:
         if self.note:
             ax.set_title(self.note, fontsize="medium", loc="left", pad=24)
         ax.legend(
-            handles=lines, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, fontsize="small",
-            frameon=False, borderaxespad=0.1, handlelength=3.2,
+            handles=lines, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, handlelength=3.2,
+            **ABOVE,
         )  # fmt: skip
-        return self
+        return 3.6
 
 
 # --- trials
 
 
 @dataclass(kw_only=True, eq=False)
-class TrialsDisplay:
+class TrialsDisplay(Display):
     """The trials of a run: a row each, with its noisy score and one deviation of the noise.
 
         score = shown(points / (records G)),    its noise: sd(Z) / (records G) times the slope there
@@ -799,15 +723,11 @@ class TrialsDisplay:
         trials: Trials in the order of their training; none if they may not be shown.
         measure: Name of the scores, with their unit.
         reason: Sentence that is drawn if there is no trial to show; "" otherwise.
-
-    `plot` sets `ax_` and `figure_`.
     """
 
     trials: tuple[Trial, ...]
     measure: str
     reason: str = ""
-    ax_: Axes = field(init=False, repr=False)
-    figure_: Figure = field(init=False, repr=False)
 
     @classmethod
     def from_result(cls, result: Result | dict[str, Any] | str | Path) -> Self:
@@ -872,27 +792,15 @@ class TrialsDisplay:
         """The standard deviation of each score's noise; None if it is unknown."""
         return tuple(each.deviation for each in self.trials)
 
-    def plot(self, ax: Axes | None = None, **kwargs: Any) -> Self:
-        """Draw it, or the reason why there is nothing to draw.
-
-        Args:
-            ax: Axes to draw on; None makes a figure.
-            kwargs: Options of `Axes.errorbar` for the trials' scores.
-
-        Raises:
-            UsageError: matplotlib is not installed.
-        """
+    def _draw(self, ax: Axes, own: Figure | None, **kwargs: Any) -> float:
         rows, few = range(1, len(self.trials) + 1), len(self.trials) <= 16  # few have names
-        height = 2.2 if self.reason else min(9.0, 1.7 + len(rows) * (0.36 if few else 0.13))
-        self.figure_, self.ax_ = drawing(ax, height)
-        ax = self.ax_
         if self.reason:
             ax.set_axis_off()
             ax.text(
                 0.5, 0.5, fill(text_of(self.reason), 56), transform=ax.transAxes, ha="center",
                 va="center", linespacing=1.5,
             )  # fmt: skip
-            return self
+            return 2.2
         for released in (False, True):
             drawn = [
                 (row, each.score, each.deviation or 0.0)
@@ -928,8 +836,5 @@ class TrialsDisplay:
         tidy(ax, "x" if few else "both")
         title = "Bars: one standard deviation of the noise, either way"
         ax.set_title(title if any(self.deviations) else "", fontsize="medium", loc="right", pad=24)
-        ax.legend(
-            loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, fontsize="small", frameon=False,
-            borderaxespad=0.2, handletextpad=0.4, borderpad=0.2,
-        )  # fmt: skip
-        return self
+        ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, handletextpad=0.4, **ABOVE)
+        return min(9.0, 1.7 + len(rows) * (0.36 if few else 0.13))

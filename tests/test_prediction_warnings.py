@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pasearch.cli.prediction_warnings import MAX_LISTED_ROWS, describe_unread_cells
+from pasearch.cli.finished import MAX_LISTED_ROWS, describe_unread_cells
 from pasearch.data.column import Column
 from pasearch.data.tables import TableSchema
 

@@ -1,20 +1,29 @@
-"""Comparing two workflows on public data: choose without privacy, or with privacy in mind.
+"""Comparison of two workflows on public data: choose without privacy, or with privacy in mind.
 
-    request  ->  space, split (train, validation, test) and budget, as `arch` would
-             ->  for every candidate: a plan of one training on the training records, noise solved
-             ->  both choices, then both winners tested
+    standard workflow, STW        candidates trained without privacy  ->  the best one of those
+    privacy-aware workflow, PAW   the same candidates, trained with privacy  ->  the best of those
+    both winners                  trained again, several times, with privacy and without  ->  test
 
-Nothing private is read: the records are declared public.
+All candidates have the same training records and are scored exactly on the same validation records;
+of equal ones the one with the fewest parameters is taken. Test records are read when both workflows
+have chosen, and never before. "Without privacy" is the same recipe without noise, at the learning
+rate that goes with it; the gradients are bounded all the same. All records are declared public:
+nothing here is charged.
 
-Source: Bao et al., section V-A and Table I.
+    gap  =  PAW - STW (accuracy), or STW - PAW (an error): how much better the PAW model is
+    PR   =  trained parameters of the STW model / those of the PAW model
+
+Source: Bao et al., section V-A (both workflows), section VIII-A (STW is the same search, trained
+without privacy), Table I (gap and PR).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import whole
@@ -23,23 +32,21 @@ from pasearch.api.request import DATA_OPTIONS, SearchRequest, executor_of
 from pasearch.api.resolve import assume_public, dataset_of, device_of
 from pasearch.api.search import prepared_search
 from pasearch.cautions import LEAST_SIGNAL
-from pasearch.crossover.trainings import FEW, Study, Told
-from pasearch.crossover.workflows import (
-    Comparison,
-    candidates_of,
-    chosen_and_tested,
-    comparison,
-    models_to_compare,
-)
+from pasearch.crossover.curves import band
+from pasearch.crossover.trainings import FEW, Kept, Model, Point, Study, Told, measured
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys
+from pasearch.search.ahead import distinct
+from pasearch.shown import shown
 from pasearch.spaces.space import space as named_space
+from pasearch.training.metrics import of_noun
 
 if TYPE_CHECKING:
-    from pasearch.crossover.models import Model
     from pasearch.data.partitions import Dataset
     from pasearch.data.split import Split
+    from pasearch.runs.keys import Stream
     from pasearch.search.plan import Plan
+    from pasearch.spaces.candidate import Candidate
     from pasearch.spaces.space import Space
 
 TAKES = (
@@ -48,7 +55,224 @@ TAKES = (
 """Options of `search_architecture` that a comparison has too."""
 
 LONG = 60.0
-"""Seconds of training, about, from which on other processes are worth starting."""
+"""Estimated training time from which on other processes are worth starting, seconds."""
+
+MAX_GENOTYPES = 4096
+"""Number of genotypes that are drawn at most to find different candidates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A candidate with its validation scores, in the metric's unit.
+
+    Args:
+        name: Layers, front end and settings.
+        parameters: Number of trained parameters.
+        private: Score of a training with privacy.
+        plain: Score of a training without privacy.
+    """
+
+    name: str
+    parameters: int
+    private: float
+    plain: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workflow:
+    """A row of Table I: the choice of one workflow, with its test scores in the metric's unit.
+
+    Args:
+        name: "STW" or "PAW".
+        candidate: Chosen candidate.
+        parameters: Number of trained parameters.
+        private: Scores of its trainings with privacy.
+        plain: Scores of its trainings without privacy.
+    """
+
+    name: str
+    candidate: Candidate
+    parameters: int
+    private: tuple[float, ...]
+    plain: tuple[float, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+
+        def told(scores: tuple[float, ...]) -> dict[str, Any]:
+            mean, half = band(np.array(scores))
+            return {
+                "mean": round(float(mean), 5), "half_width": round(float(half), 5),
+                "every": [round(each, 5) for each in scores],
+            }  # fmt: skip
+
+        return {
+            "workflow": self.name, "model": self.candidate.describe(),
+            "candidate": self.candidate.to_json(), "parameters": self.parameters,
+            "with_privacy": told(self.private), "without_privacy": told(self.plain),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The standard and the privacy-aware workflow on the same public data, at one epsilon.
+
+    Args:
+        data: Name of the data.
+        train: Number of training records of every candidate and of both winners.
+        validation: Number of records that both workflows chose by.
+        test: Number of records that both winners were tested on.
+        epsilon: Epsilon of every training with privacy.
+        delta: Delta of every training with privacy.
+        signal: Signal-to-noise ratio of such a training per output of a network (a class, or a
+            number). Below 5 a model guesses.
+        metric: Name of the score: accuracy, mean absolute error ...
+        space: Name of the space of the candidates.
+        tried: Candidates, the one with the fewest trained parameters first.
+        standard: Choice of the standard workflow.
+        aware: Choice of the privacy-aware workflow.
+
+    Source: Bao et al., section V-A and Table I.
+    """
+
+    data: str
+    train: int
+    validation: int
+    test: int
+    epsilon: float
+    delta: float
+    signal: float
+    metric: str
+    space: str
+    tried: tuple[Tried, ...]
+    standard: Workflow
+    aware: Workflow
+
+    @property
+    def repeats(self) -> int:
+        """Number of trainings of each winner with privacy, and of those without."""
+        return len(self.aware.private)
+
+    @property
+    def same(self) -> bool:
+        """Whether both workflows chose the same model."""
+        return self.standard.candidate == self.aware.candidate
+
+    @property
+    def ratio(self) -> float:
+        """PR: trained parameters of the STW model, divided by those of the PAW model."""
+        return self.standard.parameters / max(1, self.aware.parameters)
+
+    def gap(self, private: bool = True) -> tuple[float, float]:
+        """Return by how much the PAW model is better on the test records, in the metric's unit.
+
+        Args:
+            private: Whether the models were trained with privacy.
+
+        Returns:
+            The mean over repeats, and half the width of its 95 % interval (Student's t; 0 of one
+            repeat). Below 0 the STW model is better.
+        """
+        both = (self.aware, self.standard)
+        aware, standard = (np.array(each.private if private else each.plain) for each in both)
+        metric = of_noun(self.metric)
+        sign = 1.0 if metric.shown(1.0) > metric.shown(0.0) else -1.0  # a smaller error is better
+        mean, half = band(sign * (aware - standard))
+        return float(mean), float(half)
+
+    def sentence(self) -> str:
+        """Return the result in one sentence."""
+        aware, standard = (f"{np.mean(e.private):.4f}" for e in (self.aware, self.standard))
+        if self.same:
+            return (
+                f"Both workflows chose the same model, {self.aware.candidate.describe()}: at "
+                f"epsilon {self.epsilon:g} its {self.metric} is {aware}."
+            )
+        gap, half = self.gap()
+        size = "has as many parameters"
+        if self.ratio != 1.0:
+            size = f"has {1.0 / self.ratio:.3g} times the parameters"
+        if self.repeats < 2:
+            lead = (
+                f"the difference is {abs(gap):.4f}, and one training of each cannot tell it from "
+                "noise (take more repeats)"
+            )
+        elif not abs(gap) > half:
+            lead = (
+                f"the difference, {abs(gap):.4f}, is within the noise of {self.repeats:,} "
+                "trainings of each"
+            )
+        else:
+            chosen, scores = "with", f"{aware} against {standard}"
+            if gap < 0:
+                chosen, scores = "without", f"{standard} against {aware}"
+            lead = (
+                f"the model chosen {chosen} privacy in mind is {abs(gap):.4f} better "
+                f"({self.metric} {scores})"
+            )
+        return f"With privacy {lead}; the model chosen with privacy in mind {size}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        gaps = {"with_privacy": self.gap(True), "without_privacy": self.gap(False)}
+        return {
+            "data": self.data, "train": self.train, "validation": self.validation,
+            "test": self.test, "epsilon": self.epsilon, "delta": self.delta,
+            "signal": round(self.signal, 3), "metric": self.metric, "repeats": self.repeats,
+            "space": self.space,
+            "candidates": [
+                {"model": each.name, "parameters": each.parameters,
+                 "with_privacy": round(each.private, 5), "without_privacy": round(each.plain, 5)}
+                for each in self.tried
+            ],
+            "workflows": [self.standard.to_json(), self.aware.to_json()],
+            "gap": {
+                name: {"mean": round(mean, 5), "half_width": round(half, 5)}
+                for name, (mean, half) in gaps.items()
+            },
+            "parameter_ratio": round(self.ratio, 4), "same_model": self.same,
+            "sentence": self.sentence(),
+        }  # fmt: skip
+
+    def table(self) -> str:
+        """Return a row of Table I for each workflow, the chosen models, and the sentence."""
+
+        def with_interval(mean: Any, half: Any, sign: str = "") -> str:
+            return f"{mean:{sign}.4f}" + (f" +- {half:.4f}" if self.repeats > 1 else "")
+
+        rows = [["workflow", "parameters", f"{self.metric} with privacy", "without privacy"]]
+        for word, each in (("standard", self.standard), ("privacy-aware", self.aware)):
+            scores = (with_interval(*band(np.array(e))) for e in (each.private, each.plain))
+            rows.append([f"{word} ({each.name})", f"{each.parameters:,}", *scores])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        gap = "Gap: none, both chose the same model."
+        if not self.same:
+            private, plain = (with_interval(*self.gap(each), "+") for each in (True, False))
+            gap = f"Gap, how much better the PAW model is: {private} with privacy, {plain} without."
+        repeats = "one training" if self.repeats == 1 else f"{self.repeats:,} trainings"
+        if self.repeats > 1:
+            repeats += " each, with 95 % intervals over them on these test records"
+        lines = [
+            f"{self.data}: {self.train:,} records to train on, {self.validation:,} to choose by, "
+            f"{self.test:,} to test on; all declared public, so nothing is charged.",
+            f"Every training with privacy is at epsilon {self.epsilon:g}, delta {self.delta:g}: "
+            f"signal-to-noise {self.signal:.3g} per output (below {LEAST_SIGNAL:g} a model "
+            "guesses).",
+            "",
+            *(
+                "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+                for row in rows
+            ),
+            "",
+            gap,
+            f"PR: {self.ratio:.2f} (parameters of STW / PAW). Epsilon: {self.epsilon:g}.",
+            f"STW chose {self.standard.candidate.describe()}.",
+            f"PAW chose {self.aware.candidate.describe()}.",
+            f"Both chose among {len(self.tried):,} candidates of {self.space}; tests are of "
+            f"{repeats}.",
+            self.sentence(),
+        ]
+        return "\n".join(map(shown, lines))
 
 
 def compare_workflows(
@@ -76,15 +300,15 @@ def compare_workflows(
 
     Args:
         data: As of `search_architecture`, declared public (`data_is_public=True`).
-        space: What candidates are drawn from, as of `search_architecture`.
-        epsilon: Of every training with privacy, above 0.
-        delta: Likewise, below 1/n; None: the power of ten below 1/n.
-        candidates: How many, 2 or more: the space's default and drawn ones; all of a space that
-            has no more.
-        repeats: How often each winner is trained with privacy, and as often without: 1 or more, 2
+        space: Space that candidates are drawn from, as of `search_architecture`.
+        epsilon: Epsilon of every training with privacy, above 0.
+        delta: Its delta, below 1/n; None: the power of ten below 1/n.
+        candidates: Number of candidates, 2 or more: the space's default and drawn ones; all of a
+            space that has no more.
+        repeats: Number of trainings of each winner with privacy, and of those without: 1 or more, 2
             or more for an interval.
-        seed: Of split, candidates, batches and noise: nothing here is private. 0 to 2^64 - 1.
-        workers: How many processes train side by side; None: one a core.
+        seed: Seed of split, candidates, batches and noise: nothing here is private. 0 to 2^64 - 1.
+        workers: Number of processes that train at a time; None: one a core.
         on_training: Called with (trainings finished, all trainings).
         options: Others of `search_architecture`, those of its data (schema, target, bounds, metric,
             split ...) and steps, batch, learning_rate, device, force.
@@ -99,39 +323,6 @@ def compare_workflows(
 
     Source: Bao et al., section V-A, Table I.
     """
-    _check_sizes(candidates, repeats, options)
-    asked = {"space": space, "budget": Budget(epsilon, delta), "seed": seed, **options}
-    with executor_of("auto", workers) as executor:
-        trained = {"repeats": repeats, "executor": executor, "told": on_training}
-        return _compared(SearchRequest(data, strategy="stw", **asked), candidates, trained)
-
-
-def _compared(request: SearchRequest, candidates: int, trained: dict[str, Any]) -> Comparison:
-    """Return the comparison of a request, whose strategy is `stw`; `trained` says how."""
-    if request.space != "auto":
-        named_space(request.space)  # a name that is not known is told before anything else
-    dataset = _public(request)
-    plan, keys = prepared_search(request, dataset).plan, Keys.from_seed(request.seed or 0)
-    models = _models(plan, dataset, candidates, keys)
-    plan_of = _alone(request, dataset, plan.split)
-    plans = [plan_of(each) for each in models]
-    signal = _checked_signal(plans[0], force=request.force)
-    slots = plan.split.slots(keys.stream("split").generator())
-    study = Study(
-        dataset=dataset, models=models, settings=[[setting_of(each)] for each in plans],
-        train=plan.split.train, test=plan.split.validation, metric=plan.scored_by.name,
-        seed=request.seed or 0, device=device_of(request),
-        places=(slots["train"], slots["validation"]),
-    )  # fmt: skip
-    found = chosen_and_tested(study, slots["test"], few=_few(plans), **trained)
-    return comparison(
-        study, found, plan.scored_by, len(slots["test"]), epsilon=plan.budget.epsilon,
-        delta=plan.delta, signal=signal, space=plan.space.name,
-    )  # fmt: skip
-
-
-def _check_sizes(candidates: int, repeats: int, options: dict[str, Any]) -> None:
-    """Refuse options of another task, nothing to choose among, and a comparison of days."""
     if unknown := [name for name in options if name not in TAKES]:
         raise UsageError(
             f"`{unknown[0]}=`: a comparison of workflows does not take it. It takes "
@@ -144,20 +335,81 @@ def _check_sizes(candidates: int, repeats: int, options: dict[str, Any]) -> None
             f"That is {trainings:,} trainings: expected at most {MAX_TRAININGS:,}. Take fewer "
             "candidates or repeats."
         )
+    with executor_of("auto", workers) as executor:
+        request = SearchRequest(
+            data, strategy="stw", space=space, budget=Budget(epsilon, delta), seed=seed, **options
+        )
+        study, test, plans, name = _planned(request, candidates)
+        metric, slow = plans[0].scored_by, sum(2 * e.seconds_per_training()[0] for e in plans)
+        signal, done, every = _checked_signal(plans[0], force=request.force), 0, 0
+
+        def told(finished: int, _: int) -> None:
+            if on_training is not None:
+                on_training(done + finished, every)
+
+        def errors(study: Study, models: list[int], numbers: range) -> np.ndarray:
+            """Return the errors of trainings with privacy and without, (models, 2, numbers)."""
+            points: list[Point] = [
+                (model, place, repeat)
+                for model in models for place in (0, 1) for repeat in numbers
+            ]  # fmt: skip
+            found = measured(
+                study, points, Kept(None, {}), executor=executor, told=told,
+                few=1 if slow > LONG else FEW,
+            )  # fmt: skip
+            shape = len(models), 2, len(numbers)
+            return np.array([found[point] for point in points]).reshape(shape)
+
+        every = 2 * len(study.models) + 4 * repeats
+        choice = errors(study, list(range(len(study.models))), range(1))[:, :, 0]
+        aware, standard = map(int, choice.argmin(axis=0))
+        winners = sorted({standard, aware})
+        # Repeat 0 was the choice's: the trainings that are tested have draws of their own.
+        done = 2 * len(study.models)
+        every = done + 2 * repeats * len(winners)
+        assert study.places is not None
+        tested = replace(study, places=(study.places[0], test))
+        tests = errors(tested, winners, range(1, repeats + 1))
+
+    def scores(errors: np.ndarray) -> tuple[float, ...]:
+        return tuple(float(metric.shown(1.0 - each)) for each in errors)
+
+    def workflow(name: str, place: int) -> Workflow:
+        model, (private, plain) = study.models[place], tests[winners.index(place)]
+        return Workflow(
+            name=name, candidate=model.candidate, parameters=model.parameters,
+            private=scores(private), plain=scores(plain),
+        )  # fmt: skip
+
+    return Comparison(
+        data=study.dataset.name, train=len(study.places[0]), validation=len(study.places[1]),
+        test=len(test), epsilon=plans[0].budget.epsilon, delta=plans[0].delta, signal=signal,
+        metric=metric.noun, space=name,
+        tried=tuple(
+            Tried(name=model.name, parameters=model.parameters, private=private, plain=plain)
+            for model, errors_ in zip(study.models, choice, strict=True)
+            for private, plain in [scores(errors_)]
+        ),
+        standard=workflow("STW", standard), aware=workflow("PAW", aware),
+    )  # fmt: skip
 
 
-def _few(plans: list[Plan]) -> int:
-    """Return how many trainings are too few to start other processes for."""
-    seconds = sum(2 * each.seconds_per_training()[0] for each in plans)
-    return 1 if seconds > LONG else FEW
+def _planned(request: SearchRequest, candidates: int) -> tuple[Study, np.ndarray, list[Plan], str]:
+    """Plan a comparison.
 
+    Args:
+        request: Request of strategy `stw`.
+        candidates: Number of candidates.
 
-def _public(request: SearchRequest) -> Dataset:
-    """Return the records, declared public, with their schema completed from them.
+    Returns:
+        Trainings of the choice; indices of the test records; the plan of one training of each
+        candidate; and the name of the space.
 
     Raises:
-        UsageError: They are private.
+        UsageError: The records are private, or the space has one candidate alone.
     """
+    if request.space != "auto":
+        named_space(request.space)  # an unknown name is refused before anything else
     dataset = dataset_of(request.data, request)
     if not dataset.public:
         raise UsageError(
@@ -165,45 +417,61 @@ def _public(request: SearchRequest) -> Dataset:
             "without privacy, and no budget pays for that. Say `data_is_public=True` if these "
             "records are public; if not, name public data of the same kind in their place."
         )
-    return assume_public(dataset, request.max_categories)[0]
-
-
-def _models(plan: Plan, dataset: Dataset, candidates: int, keys: Keys) -> list[Model]:
-    """Return what is compared, the one with the fewest trained parameters first.
-
-    Raises:
-        UsageError: The space has one candidate alone.
-    """
+    dataset, _ = assume_public(dataset, request.max_categories)
+    plan, keys = prepared_search(request, dataset).plan, Keys.from_seed(request.seed or 0)
     found = candidates_of(plan.space, candidates, keys.stream("candidates"))
     if len(found) < 2:
         raise UsageError(
             f"Space {plan.space.name!r} has one candidate, so both workflows would choose it: name "
             "a space with two or more (`space=`)."
         )
-    return models_to_compare(found, dataset.schema)
+    named = (Model(name=e.describe(), candidate=e).sized(dataset.schema) for e in found)
+    models = sorted(named, key=lambda model: model.parameters)
+    plans = [_plan_alone(request, dataset, plan.split, model) for model in models]
+    slots = plan.split.slots(keys.stream("split").generator())
+    study = Study(
+        dataset=dataset, models=models, settings=[[setting_of(each)] for each in plans],
+        train=plan.split.train, test=plan.split.validation, metric=plan.scored_by.name,
+        seed=request.seed or 0, device=device_of(request),
+        places=(slots["train"], slots["validation"]),
+    )  # fmt: skip
+    return study, slots["test"], plans, plan.space.name
 
 
-def _alone(request: SearchRequest, dataset: Dataset, split: Split) -> Callable[[Model], Plan]:
-    """Return what plans one training of a model on the training records, and no other records.
+def candidates_of(space: Space, most: int, stream: Stream) -> tuple[Candidate, ...]:
+    """Draw different candidates of a space, its default first.
+
+    Two genotypes may mean one candidate: candidates are counted, not genotypes.
+
+    Args:
+        space: Space to draw from.
+        most: Number of candidates; a smaller space gives all of its own.
+        stream: Random stream of the draw.
+    """
+    count = most
+    while True:
+        genotypes = distinct(space, count, stream)
+        found = tuple(dict.fromkeys(space.candidate(each) for each in genotypes))
+        if len(found) >= most or count >= min(space.count(), MAX_GENOTYPES):
+            return found[:most]
+        count = min(2 * count, space.count(), MAX_GENOTYPES)
+
+
+def _plan_alone(request: SearchRequest, dataset: Dataset, split: Split, model: Model) -> Plan:
+    """Plan one training of a model on the training records, and no other records.
 
     A plan that compares nothing has no validation records and would train on them: its split has
     them with the test records, so that its noise is that of a training on `split.train` records.
     """
-    n = split.n
-    least = 0.25 / n  # of no record, as a split wants a share above 0
-    train = split.train / n - least
-    shares = f"{train!r},{least!r},{1.0 - train - least!r}"
-
-    def planned(model: Model) -> Plan:
-        asked = replace(
-            request, architecture=model.candidate, strategy="fixed", space="auto", split=shares,
-            variants=False,
-        )  # fmt: skip
-        plan = prepared_search(asked, dataset).plan
-        assert plan.split.train == split.train
-        return plan
-
-    return planned
+    least = 0.25 / split.n  # less than one record, because a split wants a share above 0
+    train = split.train / split.n - least
+    asked = replace(
+        request, architecture=model.candidate, strategy="fixed", space="auto", variants=False,
+        split=f"{train!r},{least!r},{1.0 - train - least!r}",
+    )  # fmt: skip
+    plan = prepared_search(asked, dataset).plan
+    assert plan.split.train == split.train
+    return plan
 
 
 def _checked_signal(plan: Plan, *, force: bool) -> float:

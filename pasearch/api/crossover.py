@@ -27,9 +27,17 @@ from pasearch.api.request import SearchRequest, check_trainers
 from pasearch.api.resolve import assume_public, dataset_of, device_of, public_data
 from pasearch.api.search import prepared_search
 from pasearch.crossover.curves import crossover, grid_of
-from pasearch.crossover.models import Model, models_of, named
 from pasearch.crossover.report import CrossoverReport
-from pasearch.crossover.trainings import Kept, Setting, Study, Told, measured
+from pasearch.crossover.trainings import (
+    Kept,
+    Model,
+    Setting,
+    Study,
+    Told,
+    measured,
+    models_of,
+    named,
+)
 from pasearch.errors import UsageError
 from pasearch.search.grid import Grid
 from pasearch.spaces.architecture import Architecture

@@ -15,13 +15,13 @@ from typing import Annotated, Any
 import typer
 
 from pasearch.api.request import SearchRequest, TrainRequest, options_of
-from pasearch.cli import advise, crossover, finished, ledger, tasks, tools
+from pasearch.cli import advise, finished, ledger, tasks, tools
 from pasearch.cli.app import app
 from pasearch.cli.options import flag_of, with_flags, wrapped
 from pasearch.errors import PasearchError, UsageError, closest, system_words
 from pasearch.shown import shown, shown_lines
 
-__all__ = ["advise", "app", "crossover", "finished", "ledger", "main", "tasks", "tools"]
+__all__ = ["advise", "app", "finished", "ledger", "main", "tasks", "tools"]
 
 INTERRUPTED = 130
 

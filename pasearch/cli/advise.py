@@ -1,20 +1,29 @@
-"""`pasearch advise`: what to do with data at a budget, before anything is read or charged."""
+"""Commands that help to choose before a run: `advise`, `crossover` and `compare`."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pasearch.api.request import DATA_OPTIONS
-from pasearch.cli.app import Json, app
+from pasearch.accounting.budget import Budget
+from pasearch.api.request import DATA_OPTIONS, SearchRequest, options_of
+from pasearch.cli.app import Json, Quiet, app
 from pasearch.cli.options import Data, Delta, flag_of, takes_options, with_flags, wrapped
+from pasearch.cli.paths import check_new_file, check_writable
+from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.shown import shown
 
 if TYPE_CHECKING:
     from pasearch.api.advise import Command
+
+Seed = Annotated[
+    int, typer.Option("--seed", help="Seed of splits, candidates and noise: not private.")
+]
+SPACES = next(option.help for name, _, option in options_of(SearchRequest) if name == "space")
 
 
 @app.command()
@@ -51,6 +60,190 @@ def advise(
     if not verbose:
         count = len(found.branches)
         typer.echo(wrapped(f"\nThe {count} questions behind it, with the evidence: --verbose."))
+
+
+@app.command()
+@takes_options((
+    *DATA_OPTIONS, "data_is_public", "steps", "batch", "device", "executor", "workers",
+    "ray_address", "gpus_per_worker", "force",
+))  # fmt: skip
+def crossover(
+    data: Data,
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="Two or more: linear, fcn, cnn or a network's .toml; behind a +, a front end, "
+            "rwt, full-batches, recipe:NAME, or which features it is given: cfs:6, random:6, "
+            "columns:age,sex, numbers. Such as linear+scattering."
+        ),
+    ],
+    given: dict[str, Any],
+    eps_grid: Annotated[
+        str | None,
+        typer.Option(
+            "--eps-grid",
+            help="low:high:logN, or epsilons with commas. [default: .1:10:log12; five on private "
+            "data]",
+        ),
+    ] = None,
+    repeats: Annotated[
+        int | None,
+        typer.Option(
+            "--repeats",
+            help="Trainings of each model at each epsilon. [default: 10; 2 on private data]",
+        ),
+    ] = None,
+    eps: Annotated[
+        float | None,
+        typer.Option(
+            "--eps", help="DATA is private: total epsilon of the whole grid and of a final model."
+        ),
+    ] = None,
+    delta: Delta = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --eps: print the plan and stop.")
+    ] = False,
+    proxy: Annotated[
+        str | None,
+        typer.Option("--proxy", help="Public data of the same form; DATA is private, not read."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="A new folder: crossover.html, crossover.json; with --eps, a run."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted comparison in --out.")
+    ] = False,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure at which epsilon one model becomes better than another.
+
+    On public data nothing is charged. For private data, give public ones of the same form as
+    `--proxy`: they stand for yours, at your number of records. Or measure on the private records
+    themselves (`--eps`): the whole grid is planned and paid for under that total, and what is left
+    of it trains the best model.
+    """
+    if eps is not None:
+        free = {"proxy": proxy, "data_is_public": given.get("data_is_public"), "resume": resume,
+                "seed": seed}  # fmt: skip
+        if named := [name for name, value in free.items() if value]:
+            raise UsageError(
+                f"`eps=` measures on private records, and pays for it: leave `{named[0]}=` out."
+                + (" It is finished by `pasearch resume RUN`." if "resume" in named else "")
+            )
+        from pasearch.api.crossover import grid_options
+        from pasearch.cli.tasks import do_task
+
+        grid = {"eps_grid": eps_grid, "repeats": repeats, "out": out}
+        asked = {"data": data, "budget": Budget(eps, delta), **grid_options(data, models, **given)}
+        asked |= {name: value for name, value in grid.items() if value is not None}
+        do_task(
+            "pasearch.api.search", SearchRequest, asked, dry_run=dry_run, as_json=as_json,
+            quiet=quiet,
+        )  # fmt: skip
+        return
+    store = None if out is None else out / "trainings.jsonl"
+    if resume:
+        if out is None or store is None or not store.is_file():
+            raise UsageError("`resume=` goes on in a folder of such a comparison: name it, `out=`.")
+        if (out / "crossover.json").exists():
+            raise UsageError(f"{shown(out)} is finished: nothing is left to do.")
+    elif out is not None and out.exists():
+        raise UsageError(
+            f"{shown(out)} is there already: give a new folder, or go on in it (`resume=`)."
+        )
+    elif out is not None:
+        check_writable(out, "out")
+    from pasearch.api.crossover import measure_crossover
+
+    try:
+        found = measure_crossover(
+            data, models, epsilons=eps_grid or ".1:10:log12", store=store, seed=seed, proxy=proxy,
+            repeats=10 if repeats is None else repeats, delta=delta,
+            on_training=None if quiet or as_json else _show_progress, **given,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        if store is None or not store.is_file():
+            raise
+        raise InterruptedRunError(store.parent, "the same command and `resume=`") from None
+    values = found.to_json()
+    if out is not None:
+        from pasearch.files import write_new
+        from pasearch.report.html import crossover_html
+
+        write_new(out / "crossover.html", crossover_html(values))
+        write_new(out / "crossover.json", json.dumps(values, indent=2) + "\n")
+    if as_json:
+        typer.echo(json.dumps(values, indent=2))
+        return
+    typer.echo(wrapped(found.sentence() if quiet else found.table()))
+    if found.assumes:
+        typer.echo(wrapped(f"This was {found.assumes}."))
+    if out is not None:
+        typer.echo(f"Page: {shown(out / 'crossover.html')}")
+
+
+@app.command()
+@takes_options((
+    *DATA_OPTIONS, "data_is_public", "steps", "batch", "learning_rate", "device", "workers",
+    "force",
+))  # fmt: skip
+def compare(
+    data: Data,
+    given: dict[str, Any],
+    space: Annotated[str, typer.Option("--space", help=SPACES)] = "fcn-paper",
+    candidates: Annotated[
+        int, typer.Option("--candidates", help="Candidates that both workflows choose among.")
+    ] = 10,
+    eps: Annotated[
+        float, typer.Option("--eps", "--epsilon", help="Epsilon of every training with privacy.")
+    ] = 2.0,
+    delta: Delta = None,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            "--repeats", help="Trainings of each winner with privacy, and as many without."
+        ),
+    ] = 5,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A new .json file for the comparison.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare a model chosen without privacy with one chosen with privacy in mind.
+
+    On public data only, so nothing is charged. The same candidates are trained without privacy and
+    with it; each workflow takes its best, and both are then tested with privacy and without.
+    """
+    check_new_file(out, "out")
+    from pasearch.api.compare import compare_workflows
+
+    found = compare_workflows(
+        data, space=space, epsilon=eps, delta=delta, candidates=candidates, repeats=repeats,
+        seed=seed, on_training=None if quiet or as_json else _show_progress, **given,
+    )  # fmt: skip
+    text = json.dumps(found.to_json(), indent=2)
+    if out is not None:
+        from pasearch.files import write_new
+
+        write_new(out, text + "\n")
+    if as_json:
+        typer.echo(text)
+        return
+    typer.echo(wrapped(with_flags(shown(found.sentence()) if quiet else found.table())))
+    if out is not None and not quiet:
+        typer.echo(f"Written: {shown(out)}")
+
+
+def _show_progress(done: int, every: int) -> None:
+    if done % max(1, every // 20) == 0:
+        typer.echo(f"Trained {done:,} of {every:,}", err=True)
 
 
 def shell(command: Command) -> str:

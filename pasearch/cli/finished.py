@@ -1,10 +1,11 @@
-"""What is done with a finished run: `verify`, `report`, `predict`, `export`, and signatures."""
+"""Commands on a finished run: `verify`, `report`, `predict`, `export`, and signatures."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,11 @@ from pasearch.errors import UsageError
 from pasearch.shown import epsilon_words, shown, shown_lines
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from pasearch.data.cells import TableCells
+    from pasearch.data.column import Column
+    from pasearch.data.tables import TableSchema
     from pasearch.results import Result
 
 
@@ -121,16 +127,21 @@ def predict(
 ) -> None:
     """Predict new records with a finished run's model. What it prints is as private as they are."""
     check_new_file(out, "out")
-    from pasearch.data.sources import new_records, record_names
+    from pasearch.data.sources import new_records, record_names, rows_above
+    from pasearch.data.tables import TableSchema
     from pasearch.files import write_new
     from pasearch.report.score import distrust
-    from pasearch.results import load_result
+    from pasearch.results import FeatureResult, load_result
 
     result = load_result(path)
     records = new_records(str(data), result.schema)
     text = _csv(result, records, record_names(str(data)), probabilities=probabilities)
-    for line in _misread(result, records, data):
-        typer.echo(shown(line), err=True)
+    if isinstance(result.schema, TableSchema):
+        used = result.columns if isinstance(result, FeatureResult) else None
+        for line in describe_unread_cells(
+            result.schema, records, used, rows_above(data, result.schema)
+        ):
+            typer.echo(shown(line), err=True)
     if probabilities and (told := distrust(result.document, result.schema)):
         typer.echo(wrapped(shown_lines(told)), err=True)
     if out is None:
@@ -162,20 +173,6 @@ def export(
     typer.echo(f"Model: {load_result(path).to_onnx(out, encoded=encoded)}")
 
 
-def _misread(result: Result, records: Any, data: Path) -> list[str]:
-    """Return in words what the model does not understand of new records of a table."""
-    from pasearch.cli.prediction_warnings import describe_unread_cells
-    from pasearch.data.sources import rows_above
-    from pasearch.data.tables import TableSchema
-    from pasearch.results import FeatureResult
-
-    schema = result.schema
-    if not isinstance(schema, TableSchema):
-        return []
-    used = result.columns if isinstance(result, FeatureResult) else None
-    return describe_unread_cells(schema, records, used, rows_above(data, schema))
-
-
 def _csv(result: Result, records: Any, names: list[str] | None, *, probabilities: bool) -> str:
     """Return predictions as .csv, one line per record; empty for a record that cannot be read.
 
@@ -185,8 +182,6 @@ def _csv(result: Result, records: Any, names: list[str] | None, *, probabilities
         names: Of the records, which become the first column; None: there is no such column.
         probabilities: Whether each class has a column.
     """
-    from pasearch.cli.prediction_warnings import readable
-
     header, columns = ["prediction"], [result.predict(records)]
     if probabilities:
         header += [f"probability of {name}" for name in result.classes_]
@@ -200,3 +195,94 @@ def _csv(result: Result, records: Any, names: list[str] | None, *, probabilities
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
     return text.getvalue()
+
+
+# --- warnings about new records
+# A missing or unparseable cell is encoded as missing, and a number beyond its bounds as the bound.
+# No value stops a prediction, so these warnings report it. A row that cannot be split into cells
+# gets no prediction. Rows are numbered as in `pasearch check`.
+
+MAX_LISTED_ROWS = 5
+"""Number of rows that a line names."""
+
+
+def describe_unread_cells(
+    schema: TableSchema, cells: TableCells, used: Collection[str] | None = None, above: int = 0
+) -> list[str]:
+    """Describe the unread cells: a line for all records, then one per column and reason.
+
+    Args:
+        schema: The schema that the model was trained under.
+        cells: New records, (rows, columns).
+        used: Names of the columns that the model uses; None: all.
+        above: Number of rows that the file has above its records: 1 if it has a header.
+    """
+    import numpy as np
+
+    def named(which: np.ndarray) -> str:
+        """Name the first rows: the first record is 1 plus the rows above it."""
+        places = np.flatnonzero(which) + 1 + above
+        word = "row" if len(places) == 1 else "rows"
+        more = len(places) - MAX_LISTED_ROWS
+        return f"{word} {', '.join(f'{place:,}' for place in places[:MAX_LISTED_ROWS])}" + (
+            f" and {more:,} more" if more > 0 else ""
+        )
+
+    known = readable(cells)
+    concerned, told = np.zeros(len(cells), bool), list[str]()
+    for place, column in enumerate(schema.columns):
+        if used is not None and column.name not in used:
+            continue
+        for which, why in _reasons(column, cells[:, place]):
+            if (which := which & known).any():
+                concerned |= which
+                told.append(f"  column {column.name!r}: {why} ({named(which)})")
+    lost = [] if known.all() else [
+        f"Nothing is predicted for {(~known).sum():,} of {len(cells):,} rows, which cannot be read "
+        f"({named(~known)}): they have more or fewer cells than the header, an open "
+        "quotation mark, or are not UTF-8. A row ends with its line, within quotation marks too."
+    ]  # fmt: skip
+    if not told:
+        return lost
+    return [
+        *lost,
+        f"{concerned.sum():,} of {len(cells):,} rows have cells that the model did not "
+        "understand, and were predicted as well as can be without them:",
+        *told,
+    ]
+
+
+def readable(cells: TableCells) -> np.ndarray:
+    """Find the records that could be read, bool, (rows,): rows of a table, or images."""
+    import numpy as np
+
+    from pasearch.data.text_columns import TextTable
+
+    if isinstance(cells, TextTable):
+        return cells.present()
+    if isinstance(cells, np.ma.MaskedArray):
+        masked = np.ma.getmaskarray(cells).reshape(len(cells), -1)
+        return np.array([not row.all() for row in masked], bool)
+    return np.ones(len(cells), bool)
+
+
+def _reasons(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
+    """Yield the cells that are not understood, bool, (rows,), and the reason."""
+    import numpy as np
+
+    from pasearch.data.cells import as_numbers
+    from pasearch.data.schema import needed
+
+    if column.kind == "category":
+        codes, known = column.codes(cells), len(column.categories or ())
+        yield codes == known, "no known category"
+        yield codes > known, "missing"
+    elif column.kind in ("number", "date"):
+        dated = column.kind == "date"
+        values = column.days(cells) if dated else as_numbers(cells, column.reading)
+        low, high = column.day_bounds if dated else needed(column.bounds)
+        known = np.isfinite(values)
+        yield ~known, f"missing, or no {column.kind}"
+        ends = (column.lower, column.upper) if dated else (f"{low:g}", f"{high:g}")
+        why = f"beyond {ends[0]} to {ends[1]}, taken as the nearest"
+        yield known & (np.clip(values, low, high) != values), why

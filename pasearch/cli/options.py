@@ -12,6 +12,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection
+from dataclasses import fields
 from typing import Annotated, Any, TextIO, get_type_hints
 
 import typer
@@ -27,7 +28,7 @@ DATA_HELP = (
     ".bz2, .xz or .zst behind; or .parquet, or a folder of these), a .npz with arrays x and y, a "
     "folder with x.npy and y.npy, or a folder of images."
 )
-Data = Annotated[str, typer.Argument(help=DATA_HELP)]
+Data = Annotated[str, typer.Argument(help=DATA_HELP, rich_help_panel=DATA)]
 EPSILON = Option(
     "Epsilon of the whole run: the smaller, the more private.", BUDGET, usual=f"{USUAL_EPSILON:g}"
 )
@@ -38,24 +39,22 @@ Delta = Annotated[
         "--delta", help="Delta that belongs to epsilon. [default: power of ten below 1/n]"
     ),
 ]
+REQUESTS = (requests.SearchRequest, requests.FeatureRequest)
 FLAGS = {"epsilon": "--eps", "delta": "--delta"} | {
     name: option.flag.split("/")[0]
-    for kind in (requests.SearchRequest, requests.FeatureRequest)
+    for kind in REQUESTS
     for name, _, option in options_of(kind)
     if option.flag
 }
 """Fields whose flag is not their name with dashes."""
 
-KNOWN = {
-    name
-    for kind in (requests.SearchRequest, requests.FeatureRequest)
-    for name, _, _ in options_of(kind)
-} | {"epsilon", "delta", "sigma", "n", "steps", "batch", "vectors", "dimension"}
-"""What a message may begin with that is an option here."""
-
+KNOWN = {name for kind in REQUESTS for name, _, _ in options_of(kind)} | {
+    "epsilon", "delta", "sigma", "n", "steps", "batch", "vectors", "dimension"
+}  # fmt: skip
+"""Names at the start of a message that are options of the command line."""
 
 METAVARS = {"tuple[float, float] | None": "<float> <float>", "list[str]": "<str>"}
-"""How types of several values are shown."""
+"""Names of types of several values in a help."""
 
 
 class Grouped(TyperCommand):
@@ -74,32 +73,27 @@ class Grouped(TyperCommand):
 
 
 def flag_of(name: str) -> str:
-    """Return what a field of a request is called on the command line."""
+    """Return the option of the command line for a field of a request."""
     return FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
-LEAST_WIDTH = 60
-"""A terminal that is narrower breaks lines by itself."""
-
-
-MOST_WIDTH = 110
-"""Longer lines are hard to read, however wide the terminal is."""
+MIN_WIDTH, MAX_WIDTH = 60, 110
+"""Width of a line: a narrower terminal breaks lines by itself, longer lines are hard to read."""
 
 
 def wrapped(text: str, stream: TextIO | None = None) -> str:
-    """Return a text with long lines broken where the terminal ends; elsewhere as it is.
+    """Break long lines at the width of the terminal; elsewhere a script gets every line whole.
 
-    What goes on begins below the text of a row, behind its name. A script that reads the output
-    gets every line whole.
+    A line continues below the text of its row, behind the row's name.
 
     Args:
         text: One line or several.
-        stream: Where it will be written; None is the standard output.
+        stream: Stream that it will be written to; None is the standard output.
     """
     stream = stream or sys.stdout
     if stream is None or not stream.isatty():
         return text
-    width = min(MOST_WIDTH, max(LEAST_WIDTH, shutil.get_terminal_size().columns))
+    width = min(MAX_WIDTH, max(MIN_WIDTH, shutil.get_terminal_size().columns))
     found: list[str] = []
     for line in text.split("\n"):
         row = re.match(r"[A-Z][a-z]+ {2,}", line)
@@ -113,12 +107,19 @@ def wrapped(text: str, stream: TextIO | None = None) -> str:
 
 
 def with_flags(message: str) -> str:
-    """Return a message with every option as the command line has it.
+    """Name every option of a message as the command line does.
 
     >>> with_flags("leave `search_share=` out, or take `strategy='rs'`")
     'leave --search-share out, or take --strategy rs'
     """
-    message = FIELD.sub(lambda found: _flag(found[1], found[2].strip("'\"")), message)
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = flag_of(found[1]), found[2].strip("'\"")
+        if value == "False":
+            return name.replace("--", "--no-", 1)
+        return name if value in ("", "True") else f"{name} {value}"
+
+    message = FIELD.sub(flag, message)
     name, is_, rest = message.partition(" is ")
     names = name.split(" + ")
     if is_ and KNOWN.issuperset(names):
@@ -126,23 +127,19 @@ def with_flags(message: str) -> str:
     return f"{name}{is_}{rest}"
 
 
-def _flag(name: str, value: str) -> str:
-    flag = flag_of(name)
-    if value == "False":
-        return flag.replace("--", "--no-", 1)
-    return flag if value in ("", "True") else f"{flag} {value}"
-
-
 def asks(request: type[Request], *, run: bool) -> Callable[[Any], Callable[..., None]]:
-    """Give a command, whose first argument is `asked`, the options of a request in its place.
+    """Replace a command's parameter `asked` by the data, the budget and the options of a request.
 
     Args:
-        request: Whose options.
+        request: Request of the task.
         run: Whether the command runs what it plans, so that the folder can be named.
     """
-    options = [_argument(), _epsilon("eps", EPSILON, "--eps", "--epsilon")]
-    options.append(_epsilon("delta", DELTA))
-    options += _options(request, lambda name: run or name != "out")
+    options = [
+        _parameter("data", "digits", Data),
+        _parameter("eps", None, _annotation(float | None, EPSILON, "--eps", "--epsilon")),
+        _parameter("delta", None, _annotation(float | None, DELTA, "--delta")),
+        *_options(request, lambda name: run or name != "out"),
+    ]
 
     def with_budget(asked: dict[str, Any]) -> dict[str, Any]:
         eps, delta = asked.pop("eps"), asked.pop("delta")
@@ -192,50 +189,33 @@ def _replace_parameter(
     return called
 
 
-def _argument() -> inspect.Parameter:
-    argument = typer.Argument(help=DATA_HELP, rich_help_panel=DATA)
-    return _parameter("data", "digits", Annotated[str, argument])
-
-
-def _epsilon(name: str, option: Option, *flags: str) -> inspect.Parameter:
-    told = typer.Option(*(flags or (f"--{name}",)), help=option.words, rich_help_panel=option.group)
-    return _parameter(name, None, Annotated[float | None, told])
-
-
 def _options(request: type[Request], chosen: Callable[[str], bool]) -> list[inspect.Parameter]:
     """Return the chosen fields that the command line has, as parameters that typer reads."""
-    return [
-        _option(name, default, option, request)
-        for name, default, option in options_of(request)
-        if option.flag is not None and chosen(name)
-    ]
-
-
-def _option(name: str, default: Any, option: Option, request: type[Request]) -> inspect.Parameter:
-    """Return a field as a parameter that typer reads."""
-    kind = option.reads
-    if kind is None:
-        kind = eval(_annotations(request)[name], dict(vars(requests)))
-    elif default is None:
-        kind = kind | None
-    if kind == list[str]:
-        default = [default]
-    told = typer.Option(
-        option.flag or flag_of(name),
-        help=option.words,
-        metavar=METAVARS.get(str(kind)),
-        rich_help_panel=option.group,
-        show_default=str(default[0]) if isinstance(default, list) else default is not None,
-    )
-    return _parameter(name, default, Annotated[kind, told])
-
-
-def _annotations(request: type[Request]) -> dict[str, str]:
-    """Return the types of a request's fields, as they are written."""
-    found: dict[str, str] = {}
-    for kind in reversed(request.__mro__):
-        found |= {name: str(text) for name, text in getattr(kind, "__annotations__", {}).items()}
+    types = {each.name: str(each.type) for each in fields(request)}
+    found = []
+    for name, default, option in options_of(request):
+        if option.flag is None or not chosen(name):
+            continue
+        kind = option.reads
+        if kind is None:
+            kind = eval(types[name], dict(vars(requests)))
+        elif default is None:
+            kind = kind | None
+        if kind == list[str]:
+            default = [default]
+        shown = str(default[0]) if isinstance(default, list) else default is not None
+        told = _annotation(
+            kind, option, option.flag or flag_of(name), metavar=METAVARS.get(str(kind)),
+            show_default=shown,
+        )  # fmt: skip
+        found.append(_parameter(name, default, told))
     return found
+
+
+def _annotation(kind: Any, option: Option, *flags: str, **more: Any) -> Any:
+    """Annotate a type with an option that typer reads."""
+    told = typer.Option(*flags, help=option.words, rich_help_panel=option.group, **more)
+    return Annotated[kind, told]
 
 
 def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:

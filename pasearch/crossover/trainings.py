@@ -1,13 +1,21 @@
-"""The trainings of a measured curve: side by side, each written down as soon as it is done.
+"""The models of a comparison, and their trainings on public data.
 
-    a point     (model, place of its epsilon, repeat); behind the last epsilon: without noise
-    a setting   how a model is trained at an epsilon: recipe, dial, noise of its front end
+| name of a model | meaning |
+|---|---|
+| `linear`, `fcn`, `cnn`, `net.toml` | no hidden layer; the default network of the space; a file |
+| `...+scattering`, `...+pca:60` | the same behind a front end |
+| `...+rwt` | random weights training: the last two layers are trained, as by the recipe `rwt` |
+| `...+full-batches`, `...+recipe:NAME` | the same, trained otherwise |
+| `...+cfs:6`, `...+random:6` | the same on six features: CFS-Greedy's, or any |
+| `...+columns:age,sex`, `...+numbers` | the same on these columns, or on all but categories |
 
-A point depends on the seed and its own numbers alone, and every training has one thread, so what
-comes out does not depend on how many are trained at a time, nor on where a study was interrupted.
-All records are declared public: nothing here is charged.
+A point is one training: (model, index of its epsilon, repeat); the index behind the last epsilon
+stands for a training without noise. A point depends on the seed and its own numbers alone, and
+every training has one thread, so the result does not depend on the number of trainings at a time,
+nor on where a study was interrupted. All records are declared public: nothing here is charged.
 
-Source: Bao et al., sections III-C and VI-C.
+Source: Bao et al., sections III-C, VI-C (features), VII-B (front ends), VII-C (random weights
+training), C-D (categories).
 """
 
 from __future__ import annotations
@@ -20,35 +28,235 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch.crossover.models import Model
-from pasearch.data.front_ends import Fitted, Raw, ready
+from pasearch.accounting.checks import whole
+from pasearch.data.front_ends import Raw, ready
+from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.threads import threads
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest
 from pasearch.files import parse_json, read_bytes
 from pasearch.runs.executors import Executor, Work
-from pasearch.runs.keys import Keys, Stream
+from pasearch.runs.keys import Keys
 from pasearch.search.candidate_training import counts, failed, train_candidate, training_streams
 from pasearch.search.plan import candidate_recipe
+from pasearch.spaces.architecture import Architecture
+from pasearch.spaces.candidate import Candidate, read_candidate
+from pasearch.spaces.space import space
 from pasearch.training.metrics import METRICS
+from pasearch.training.presets import RANDOM_WEIGHTS_TRAINED_LAST
 from pasearch.training.recipe import Recipe
+from pasearch.training.settings import full_batches
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset, Records
 
 Point = tuple[int, int, int]
-"""(model, place of its epsilon, repeat)."""
+"""(model, index of its epsilon, repeat)."""
 
 Told = Callable[[int, int], None]
 
-MOST_BYTES = 2**26
-"""The longest file of finished trainings."""
+MAX_BYTES = 2**26
+"""Length of a file of finished trainings, bytes."""
 
 FEW = 24
-"""For so few trainings it does not pay to begin processes, unless each takes long."""
+"""Number of trainings up to which it does not pay to start processes, unless each takes long."""
+
+FAMILIES = ("linear", "fcn", "cnn")
+"""Models with a name; a network's file is another."""
+
+
+# --- the models
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """The features of an encoded record that a model is given.
+
+    Args:
+        choice: "cfs", "random", "columns" or "numbers".
+        size: Number of features, of `cfs` and `random`.
+        names: Names of columns, of `columns`.
+    """
+
+    choice: str
+    size: int = 0
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> Features | None:
+        """Parse a part of a model's name; None if it has another meaning.
+
+        Raises:
+            UsageError: `cfs` without a number, `columns` without a name.
+        """
+        choice, _, rest = text.partition(":")
+        if choice in ("cfs", "random"):
+            if not rest.isdecimal():
+                raise UsageError(f"`+{text}`: expected how many features, such as +{choice}:6.")
+            return cls(choice=choice, size=whole("features", int(rest)))
+        if choice not in ("columns", "numbers"):
+            return None
+        names = tuple(filter(None, rest.split(",")))
+        if (choice == "columns") is not bool(names):
+            raise UsageError(f"`+{text}`: expected +numbers, or names such as +columns:age,sex.")
+        return cls(choice=choice, names=names)
+
+    def width(self, schema: AnySchema) -> int:
+        """Return the number of features.
+
+        Raises:
+            UsageError: A name that the data lack, more features than there are, or none.
+        """
+        if not self.size:
+            return len(self._of_columns(schema))
+        if not self.size <= (every := int(np.prod(schema.shape))):
+            raise UsageError(f"`+{self.choice}:{self.size}`: the records have {every}.")
+        return self.size
+
+    def places(self, schema: AnySchema, own: Records, draw: np.random.Generator) -> np.ndarray:
+        """Choose the features.
+
+        Args:
+            schema: Complete schema.
+            own: Public training records: CFS-Greedy chooses by them.
+            draw: Random generator of `random`.
+
+        Returns:
+            Indices, rising.
+
+        Cost: none; only records that were declared public get here.
+        """
+        if self.choice == "random":
+            return np.sort(draw.permutation(int(np.prod(schema.shape)))[: self.size])
+        if self.choice == "cfs":
+            from pasearch.features.cfs import greedy, symmetrical_uncertainty
+            from pasearch.features.contingency import attributes_of, count
+
+            attributes = attributes_of(schema)
+            joint = count(attributes.codes(own.x, own.y, own.valid), attributes)
+            order = greedy(*symmetrical_uncertainty(joint, attributes), self.size)
+            return np.sort(np.array(order.chosen))
+        return self._of_columns(schema)
+
+    def _of_columns(self, schema: AnySchema) -> np.ndarray:
+        """Return the indices of the features of the named, or of all numeric columns."""
+        if not isinstance(schema, TableSchema):
+            raise UsageError(f"`+{self.choice}` is of a table's columns: take +cfs or +random.")
+        known = [each.name for each in schema.columns]
+        if missing := [name for name in self.names if name not in known]:
+            raise UsageError(
+                f"`+columns:`: the table has no column {missing[0]!r}; it has {', '.join(known)}."
+            )
+        kept = [
+            each.name in self.names if self.names else each.kind == "number"
+            for each in schema.columns
+        ]
+        widths = [len(column.feature_names()) for column in schema.columns]
+        found = np.flatnonzero(np.repeat(kept, widths))
+        if not len(found):
+            raise UsageError(f"`+{self.choice}` leaves no feature.")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model of a comparison.
+
+    Args:
+        name: Name that the user gave.
+        candidate: Network and settings.
+        features: Features that it is given; None: all.
+        recipe: Recipe of its own; None: that of the request.
+        parameters: Number of trained parameters.
+    """
+
+    name: str
+    candidate: Candidate
+    features: Features | None = None
+    recipe: str | None = None
+    parameters: int = 0
+
+    def shape(self, schema: AnySchema) -> tuple[int, ...]:
+        """Return the shape of a record that its front end is given."""
+        return schema.shape if self.features is None else (self.features.width(schema),)
+
+    def sized(self, schema: AnySchema) -> Model:
+        """Return it with its number of trained parameters on records of a schema."""
+        trained = self.candidate.parameters(self.shape(schema), schema.outputs)[1]
+        return replace(self, parameters=trained)
+
+
+def models_of(given: Sequence[str | Path | Candidate], schema: AnySchema) -> list[Model]:
+    """Return the models of a comparison, the one with the fewest trained parameters first.
+
+    Raises:
+        UsageError: Fewer than two, two that are the same, or one that does not fit the records.
+    """
+    found: list[Model] = []
+    for each in given:
+        if isinstance(each, Candidate):
+            model = Model(name=each.describe_network(), candidate=each)
+        else:
+            model = named(str(each), schema.regression)
+        model = model.sized(schema)
+        for other in found:
+            if other.name == model.name or replace(other, name="") == replace(model, name=""):
+                raise UsageError(f"{other.name} and {model.name} are the same model: name another.")
+        found.append(model)
+    if len(found) < 2:
+        raise UsageError("A crossover is of two or more models: name another.")
+    return sorted(found, key=lambda model: model.parameters)
+
+
+def named(text: str, regression: bool) -> Model:
+    """Parse the name of a model, or of a file, with the parts behind it.
+
+    Raises:
+        UsageError: A name that is not known, or two parts that do not go together.
+    """
+    name, *parts = text.split("+")
+    if name == "linear":
+        candidate = Candidate(architecture=Architecture(layers=()))
+    elif name in FAMILIES:
+        chosen = space(name)
+        candidate = Candidate(architecture=chosen.candidate(chosen.fixed()).architecture)
+    elif name.endswith(".toml"):
+        candidate = read_candidate(name)
+    else:
+        raise UsageError(
+            f"Model {name!r} is not known: expected {', '.join(FAMILIES)} or a network's .toml "
+            f"file.{nearest(name, FAMILIES)}"
+        )
+    features, recipe = None, None
+    for part in parts:
+        if part == "rwt":
+            frozen = candidate.architecture.train_last(RANDOM_WEIGHTS_TRAINED_LAST)
+            candidate = replace(candidate, architecture=frozen)
+        elif part == "full-batches":
+            candidate = replace(candidate, settings=full_batches(regression))
+        elif part.startswith("recipe:"):
+            recipe = part.removeprefix("recipe:")
+        elif (chosen := Features.read(part)) is not None:
+            if features is not None:
+                raise UsageError(f"Model {text!r} chooses features twice: expected once.")
+            features = chosen
+        elif not isinstance(candidate.front_end, Raw):
+            raise UsageError(f"Model {text!r} has two front ends: expected one.")
+        else:
+            candidate = replace(candidate, front_end=front_end(part))
+    if features is not None and not isinstance(candidate.front_end, Raw):
+        raise UsageError(
+            f"Model {text!r} chooses features and has a front end: expected one of the two."
+        )
+    return Model(name=text, candidate=candidate, features=features, recipe=recipe)
+
+
+# --- their trainings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +264,9 @@ class Setting:
     """How a model is trained at one epsilon.
 
     Args:
-        recipes: As the plan of one such training has them.
-        mu: Its dial.
-        front_noise: Of its fitted front end, if it has one.
+        recipes: Recipes of the plan of one such training.
+        mu: Privacy parameter of Gaussian DP that the noise is solved for.
+        front_noise: Noise of its fitted front end; None without one.
     """
 
     recipes: tuple[Recipe, ...]
@@ -71,16 +279,16 @@ class Study:
     """Everything that a point's training needs.
 
     Args:
-        dataset: Declared public, its schema complete.
-        models: Of the comparison.
-        settings: (models, epsilons).
-        train: Records to train on, of which the dial is.
-        test: Records to test on.
-        metric: The name of the metric of which errors are.
-        seed: Of splits and noise.
+        dataset: Records, declared public, with a complete schema.
+        models: Models of the comparison.
+        settings: Settings, (models, epsilons).
+        train: Number of training records that `Setting.mu` is for.
+        test: Number of records to test on.
+        metric: Name of the metric of the errors.
+        seed: Seed of splits and noise.
         device: "cpu" or "cuda".
-        places: Of the training records, and of those that errors are on, the same for every point;
-            None: drawn anew for every repeat.
+        places: Indices of the training records, and of the records to test on, the same for every
+            point; None: drawn for every repeat.
     """
 
     dataset: Dataset
@@ -95,101 +303,80 @@ class Study:
 
     def error(self, point: Point) -> float:
         """Return the exact error of one training on the held-out records; of one that failed, 1."""
-        model, place, repeat = point
-        keys = Keys.from_seed(self.seed)
-        noisy = place < len(self.settings[model])
-        stream = keys.stream("training", model, place, repeat)
-        own, held, candidate, shape = self._records(point, keys)
-        setting = self.settings[model][place if noisy else 0]
-        front = candidate.front_end
+        import torch
+
+        number, place, repeat = point
+        model, schema, keys = self.models[number], self.dataset.schema, Keys.from_seed(self.seed)
+        noisy = place < len(self.settings[number])
+        setting = self.settings[number][place if noisy else 0]
+        stream = keys.stream("training", number, place, repeat)
+        own_places, held_places = self.places or self._split(keys, repeat)
+        front = model.candidate.front_end
+        before = front.before if front.fitted else front
+        mapped = None
+        if before is not None and not isinstance(before, Raw):
+            mapped = ready(before, schema.shape, self.device)
+        every = self.dataset.all_records(mapped)
+        if model.features is not None:
+            draw = keys.stream("features", repeat).generator()
+            kept = model.features.places(schema, every.take(own_places), draw)
+            every = replace(every, x=every.x.flatten(1)[:, kept])
+        own, held = every.take(own_places), every.take(held_places)
         if front.fitted:
-            form = self.dataset.schema.row_form
             noise = setting.front_noise if noisy else None
-            fitted = front.fit(own.x, own.valid, noise, stream.child("front"), form)
-            own, held = (_behind(fitted, each) for each in (own, held))
+            fitted = front.fit(own.x, own.valid, noise, stream.child("front"), schema.row_form)
+            behind = []
+            for records in (own, held):
+                with torch.no_grad():
+                    x = fitted.module(records.x)
+                x[~records.valid] = 0.0
+                behind.append(replace(records, x=x))
+            own, held = behind
         # As many records as planned have the planned signal; fewer have the same, by less noise.
         mu = setting.mu * self.train / len(own) if noisy else None
         recipes = tuple(each.within(len(own)) for each in setting.recipes)
-        outputs = self.dataset.schema.outputs
-        recipe = candidate_recipe(recipes, candidate, mu, len(own), outputs=outputs)
-        schema: Any = _Form(shape=shape, outputs=outputs)
-        streams = training_streams(stream)
-        network = train_candidate(candidate, own, schema, recipe, streams, device=self.device)
+        recipe = candidate_recipe(recipes, model.candidate, mu, len(own), outputs=schema.outputs)
+        form: Any = SimpleNamespace(shape=model.shape(schema), outputs=schema.outputs)
+        network = train_candidate(
+            model.candidate, own, form, recipe, training_streams(stream), device=self.device
+        )
         if failed(network):
             return 1.0
         metric = METRICS[self.metric]
         found = counts(network, held, metric, device=self.device)
         return 1.0 - metric.points(found, len(held)) / (len(held) * metric.most)
 
-    def _records(self, point: Point, keys: Keys) -> tuple[Records, Records, Any, Any]:
-        """Return training and test records of a point, its candidate, and their shape."""
-        model, (_, _, repeat) = self.models[point[0]], point
-        own, held = self.places or self._split(keys.stream("split", repeat))
-        candidate, schema = model.candidate, self.dataset.schema
-        if model.features is not None:
-            every = self.dataset.all_records(None)
-            draw = keys.stream("features", repeat).generator()
-            kept = model.features.places(schema, every.take(own), draw)
-            cut = replace(every, x=every.x.flatten(1)[:, kept])
-            return cut.take(own), cut.take(held), candidate, model.shape(schema)
-        front = candidate.front_end
-        before = front.before if front.fitted else front
-        mapped = None
-        if before is not None and not isinstance(before, Raw):
-            mapped = ready(before, schema.shape, self.device)
-        every = self.dataset.all_records(mapped)
-        return every.take(own), every.take(held), candidate, schema.shape
-
-    def _split(self, stream: Stream) -> tuple[np.ndarray, np.ndarray]:
-        """Return the places of training and test records: as many as planned, or as there are."""
-        n = self.dataset.n
+    def _split(self, keys: Keys, repeat: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw training and test records: as many as planned, or as there are."""
+        n, draw = self.dataset.n, keys.stream("split", repeat).generator()
         if self.dataset.official_test == self.test:  # the last records, as every result on them
-            order = stream.generator().permutation(n - self.test)
-            return order[: self.train], np.arange(n - self.test, n)
-        order = stream.generator().permutation(n)
+            return draw.permutation(n - self.test)[: self.train], np.arange(n - self.test, n)
+        order = draw.permutation(n)
         held = min(self.test, max(1, n // 5))
         return order[held : held + self.train], order[:held]
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """What a network's first and last layer are made for."""
-
-    shape: tuple[int, ...]
-    outputs: int
-
-
-def _behind(fitted: Fitted, records: Records) -> Records:
-    """Return records behind a front end's last part, which are not kept for another training."""
-    import torch
-
-    with torch.no_grad():
-        x = fitted.module(records.x)
-    x[~records.valid] = 0.0
-    return replace(records, x=x)
-
-
 @dataclass(slots=True, eq=False)
 class Kept:
-    """Finished points in a file, one JSON line each; the first line says of what they are.
+    """Finished points in a file, one JSON line each; the first line describes the comparison.
 
     Args:
-        path: None keeps nothing.
-        of: What must be equal for a line to be used again.
+        path: The file; None keeps nothing.
+        of: Description that must be equal for a line to be used again.
     """
 
     path: Path | None
     of: dict[str, Any]
 
     def read(self) -> dict[Point, float]:
-        """Return what was finished before.
+        """Read the points that were finished before.
 
         Raises:
             UsageError: The file is of another study, or damaged.
         """
         if self.path is None or not self.path.exists():
             return {}
-        text = read_bytes(self.path, "finished trainings", most=MOST_BYTES)
+        text = read_bytes(self.path, "finished trainings", most=MAX_BYTES)
         whole = text[: text.rfind(b"\n") + 1]
         where = str(self.path)
         try:
@@ -206,14 +393,14 @@ class Kept:
             self.path.write_bytes(whole)
         return found  # pyright: ignore[reportReturnType]
 
-    def add(self, lines: list[dict[str, Any]]) -> None:
-        """Write lines behind the others; the first time, what they are of before them."""
+    def add(self, point: Point, error: float) -> None:
+        """Append a finished point; the first one after the description."""
         if self.path is None:
             return
         new = not self.path.exists() or not self.path.stat().st_size
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
-            for each in ([self.of] if new else []) + lines:
+            for each in [*([self.of] if new else []), {"point": list(point), "error": error}]:
                 file.write(json.dumps(each) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -228,21 +415,24 @@ def measured(
     told: Told | None,
     few: int = FEW,
 ) -> dict[Point, float]:
-    """Return the error of every point, trained side by side; finished ones are not trained again.
+    """Train every point that is not finished.
 
     Args:
-        study: What the points are of.
-        points: Which.
-        kept: Where finished ones are.
-        executor: Who trains; open.
+        study: Study of the points.
+        points: Points to train.
+        kept: Finished points.
+        executor: Open executor that trains.
         told: Called with (points finished, all points).
-        few: For so few it does not pay to begin processes.
+        few: Number of points up to which it does not pay to start processes.
+
+    Returns:
+        Error of every point.
     """
     found = {p: e for p, e in kept.read().items() if p in set(points)}
     left = [point for point in points if point not in found]
     for point, error in _trained(study, left, executor, few):
         found[point] = error
-        kept.add([{"point": list(point), "error": error}])
+        kept.add(point, error)
         if told is not None:
             told(len(found), len(points))
     return found
@@ -254,7 +444,7 @@ def _trained(
     """Yield points and their errors, in any order."""
     shared = study.device != "cpu" and not executor.elsewhere
     if shared or not executor.takes(len(points), long=len(points) > few):
-        with threads(1):  # results do not depend on how many are at hand
+        with threads(1):  # results do not depend on the number of processors
             for point in points:
                 yield point, study.error(point)
         return
@@ -264,7 +454,7 @@ def _trained(
         source = _Stored(Path(folder))
         own = replace(study.dataset, cache=source.folder)
         device = "cuda" if executor.gpus else "cpu"
-        dump(replace(study, dataset=own, device=device), source.path)
+        dump(replace(study, dataset=own, device=device), source.folder / "study")
         works = [
             Work(key=f"point {point}", do=partial(_error_of, point), reads=(source,))
             for point in points
@@ -281,13 +471,16 @@ class _Stored:
     folder: Path
     kept = True
 
-    @property
-    def path(self) -> Path:
-        return self.folder / "study"
-
     def load(self) -> Study:
-        """Return it."""
-        return _study(str(self.path))
+        """Read it."""
+        return _study(str(self.folder / "study"))
+
+
+@lru_cache(maxsize=1)
+def _study(path: str) -> Study:
+    from joblib import load
+
+    return load(path)  # written by this program just now, into a folder of its own
 
 
 def _error_of(point: Point, study: Study) -> bytes:
@@ -297,10 +490,3 @@ def _error_of(point: Point, study: Study) -> bytes:
         study.dataset.cache = None
     with threads(1):
         return study.error(point).hex().encode()
-
-
-@lru_cache(maxsize=1)
-def _study(path: str) -> Study:
-    from joblib import load
-
-    return load(path)  # this program wrote it just now, into a folder of its own

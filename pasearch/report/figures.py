@@ -6,8 +6,6 @@ cent, so that a figure fits a phone without its text being scaled. Every text is
 
 They are not drawn with matplotlib, as `pasearch.displays` are: `pasearch verify` makes the page
 again byte for byte, whatever versions are installed, and matplotlib is an optional dependency.
-
-    width of a box  =  NARROW + (WIDE - NARROW) log(1 + values) / log(1 + most values)
 """
 
 from __future__ import annotations
@@ -15,30 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from markupsafe import Markup, escape
-
-NARROW = 14.0
-"""Width of the box of no values, pixels."""
-
-WIDE = 124.0
-"""Width of the widest box, pixels."""
-
-ROW = 64.0
-"""Height of a row of a network, pixels."""
-
-BOX = 14.0
-"""Height of a box, pixels."""
-
-TEXT = 152.0
-"""Left edge of the text beside a box, pixels."""
-
-NETWORK_WIDTH = 360.0
-"""Width of the drawing of a network, pixels."""
-
-MAX_TITLE = 32
-"""Characters of a line beside a box."""
 
 PLOT = 180.0
 """Height of a chart without its labels, pixels."""
@@ -51,23 +27,6 @@ MIN_DRAWN, MAX_DRAWN = -0.2, 1.2
 
 LABELLED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Epsilons with a label on a logarithmic axis."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """One box of a network.
-
-    Args:
-        title: What it is.
-        notes: Up to two lines below.
-        values: How many numbers leave it, 1 or more.
-        tone: Its class in the style sheet: "given", "layer", "frozen" or "output".
-    """
-
-    title: str
-    notes: tuple[str, ...]
-    values: int
-    tone: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,50 +63,25 @@ def element(tag: str, *children: str, **attributes: object) -> Markup:
     return Markup(f"<{tag}{written}>{Markup('').join(children)}</{tag}>")
 
 
-def network(stages: Sequence[Stage]) -> Markup:
-    """Draw a network downwards: one box per stage, whose width grows with its output."""
-    most = max(stage.values for stage in stages)
-    largest = math.log1p(most)
-    widths = [NARROW + (WIDE - NARROW) * math.log1p(each.values) / largest for each in stages]
-    centre, shapes = WIDE / 2, []
-    for place, (upper, lower) in enumerate(pairwise(widths)):
-        top, bottom = place * ROW + BOX, (place + 1) * ROW
-        corners = [
-            (centre - upper / 2, top), (centre + upper / 2, top),
-            (centre + lower / 2, bottom), (centre - lower / 2, bottom),
-        ]  # fmt: skip
-        shapes.append(element("polygon", points=points_text(corners), class_="flow"))
-    for place, (stage, width) in enumerate(zip(stages, widths, strict=True)):
-        top, left, tone = place * ROW, centre - width / 2, f"box {stage.tone}"
-        title = shortened(stage.title, MAX_TITLE)
-        shapes += [
-            element("rect", x=left, y=top, width=width, height=BOX, rx=2, class_=tone),
-            element("text", title, x=TEXT, y=top + 12, class_="title"),
-        ]
-        for line, note in enumerate(stage.notes, 1):
-            text = shortened(note, MAX_TITLE + 4)
-            shapes.append(element("text", text, x=TEXT, y=top + 12 + 17 * line, class_="note"))
-    height = ROW * len(stages) - 8
-    said = "; ".join(", ".join((stage.title, *stage.notes)) for stage in stages)
-    return element(
-        "svg", *shapes, class_="network", role="img",
-        aria_label=f"The network, from the record to its output: {said}.",
-        viewBox=f"0 0 {NETWORK_WIDTH:g} {height:g}", width=NETWORK_WIDTH, height=height,
-    )  # fmt: skip
+def bar(
+    value: float, label: str, *, of: float = 1.0, tone: str = "plain", mark: float | None = None
+) -> Markup:
+    """Draw a horizontal bar, as wide as its container.
 
-
-def bar(share: float, label: str, *, tone: str = "plain", mark: float | None = None) -> Markup:
-    """Draw a horizontal bar, as wide as its container, with a line at the mark.
-
-    A share outside [0, 1] is drawn as 0 or 1. The label says in words what the bar shows, and the
-    tone is its class in the style sheet.
+    Args:
+        value: Length of the bar; a value outside [0, of] is drawn as 0 or `of`.
+        label: Description for a screen reader.
+        of: Length of the whole container; 0 draws no bar.
+        tone: Class in the style sheet.
+        mark: Value at which a line is drawn; None: no line.
     """
+    share = value / of if of > 0 else 0.0
     shapes = [
         element("rect", width="100%", height="100%", class_="track"),
         element("rect", width=percent(share), height="100%", class_=f"fill {tone}"),
     ]
     if mark is not None:
-        place = percent(mark)
+        place = percent(mark / of)
         shapes.append(element("line", x1=place, x2=place, y1="-3", y2="11", class_="mark"))
     return element(
         "svg", *shapes, class_="bar", role="img", aria_label=label, width="100%", height="8"

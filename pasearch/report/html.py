@@ -266,52 +266,56 @@ def _of_network(document: Values, schema: AnySchema) -> Values:
         found = f"A linear model: {output}, straight from {behind}."
     return {
         "found": found,
-        "network": figures.network(_network_stages(candidate, schema)),
+        "network": _network_rows(candidate, schema),
         "features": None,
         "training": _training_rows(document),
     }
 
 
-def _network_stages(candidate: Candidate, schema: AnySchema) -> list[figures.Stage]:
-    """Return the boxes of the network's drawing, from a record to the output."""
+def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
+    """Describe the network from a record to the output: a row with title, notes and bar per stage.
+
+    A bar is as long as the logarithm of the number of values that leave the stage.
+    """
+
+    def sizes(shape: tuple[int, ...]) -> str:
+        return " \u00d7 ".join(f"{side:,}" for side in shape)
 
     def count(number: int, name: str) -> str:
         return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
 
-    def sides(shape: tuple[int, ...]) -> str:
-        return " \u00d7 ".join(f"{side:,}" for side in shape)
-
-    def given(title: str, shape: tuple[int, ...], more: str = "") -> figures.Stage:
+    def given(title: str, shape: tuple[int, ...]) -> tuple[str, list[str], int]:
         values = math.prod(shape)
-        notes = (*([sides(shape)] if len(shape) > 1 else []), count(values, "number"))
-        notes = (more, *notes)[:2] if more else notes  # a long title goes on below
-        return figures.Stage(title=title, notes=notes, values=values, tone="given")
+        notes = [*([sizes(shape)] if len(shape) > 1 else []), count(values, "number")]
+        return title, notes, values
 
     front, architecture, shape = candidate.front_end, candidate.architecture, tuple(schema.shape)
-    boxes = [given("A record", shape)]
+    stages = [given("A record", shape)]
     if front.text != "raw":
-        first, _, more = front.words().partition(" and ")
-        more = f"and {more}" if more else ""
-        boxes.append(given(capital(first), front.output_shape(shape), more))
+        stages.append(given(capital(front.words()), front.output_shape(shape)))
     shapes = architecture.shapes(front.output_shape(shape))
     for layer, entering, leaving in zip(architecture.layers, shapes[:-1], shapes[1:], strict=True):
-        parameters, frozen = layer.parameters(entering), not getattr(layer, "trainable", True)
-        notes = [count(parameters, "parameter")] if parameters else ["no parameters"]
-        notes += ["frozen"] if frozen else []
+        parameters = layer.parameters(entering)
+        notes = [f"{sizes(leaving)} out"]
+        notes.append(count(parameters, "parameter") if parameters else "no parameters")
+        notes += ["frozen"] * (not getattr(layer, "trainable", True))
         if dropout := getattr(layer, "dropout", 0.0):
             notes.append(f"dropout {dropout:g}")
-        boxes.append(
-            figures.Stage(
-                title=capital(wording.layer_words(layer)),
-                notes=(f"{sides(leaving)} out", ", ".join(notes)),
-                values=math.prod(leaving),
-                tone="frozen" if frozen else "layer",
-            )
-        )
+        title = capital(wording.layer_words(layer))
+        stages.append((title, notes, math.prod(leaving)))
     last = Dense(units=schema.outputs).parameters(shapes[-1])
     title = "A number" if schema.regression else f"{schema.outputs} classes"
-    notes = ("output layer", count(last, "parameter"))
-    return [*boxes, figures.Stage(title=title, notes=notes, values=schema.outputs, tone="output")]
+    notes = ["output layer", count(last, "parameter")]
+    stages.append((title, notes, schema.outputs))
+    most = math.log1p(max(values for _, _, values in stages))
+    return [
+        {
+            "title": title,
+            "notes": ", ".join(notes),
+            "bar": figures.bar(math.log1p(values), f"{values:,} out", of=most),
+        }
+        for title, notes, values in stages
+    ]
 
 
 def _training_rows(document: Values) -> list[tuple[str, str]]:
@@ -376,8 +380,9 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             "value": f"{each['uncertainty']:.3f}",
             "is_chosen": each["feature"] in chosen,
             "bar": figures.bar(
-                each["uncertainty"] / most if most > 0 else 0.0,
+                each["uncertainty"],
                 f"{each['feature']}: symmetrical uncertainty {each['uncertainty']:.3f}",
+                of=most,
                 tone="accent" if each["feature"] in chosen else "plain",
             ),
         }
@@ -440,8 +445,9 @@ def _effects(document: Values) -> list[Values]:
             **each,
             "value": number(each["reach"]),
             "bar": figures.bar(
-                each["reach"] / most if most > 0 else 0.0,
+                each["reach"],
                 f"{each['column']}: moves the answer by {each['reach']:.3g}",
+                of=most,
             ),
         }
         for each in given
@@ -481,7 +487,7 @@ def _partitions(document: Values) -> list[Values]:
         found.append({
             "name": name, "slots": document["dataset"]["slots"].get(name, 0),
             "epsilon": f"{epsilon:.4f}", "accountant": share["accountant"], "is_price": is_price,
-            "bar": figures.bar(epsilon / scale, words, tone=tone, mark=budget / scale),
+            "bar": figures.bar(epsilon, words, of=scale, tone=tone, mark=budget),
             "lines": lines,
             "mu": None if mu is None else f"{mu:.3g}",
         })  # fmt: skip
@@ -680,8 +686,9 @@ def _auto(document: Values) -> Values | None:
                 "value": f"{each['expected']:.3f}",
                 "is_chosen": each is best,
                 "bar": figures.bar(
-                    each["expected"] / most if most > 0 else 0.0,
+                    each["expected"],
                     f"{each['strategy']}, {each['winner']}: expected {each['expected']:.3f}",
+                    of=most,
                     tone="accent" if each is best else "plain",
                 ),
             }

@@ -19,7 +19,7 @@ from PIL import Image, ImageFile
 from pasearch.accounting.budget import Budget
 from pasearch.api.search import plan_architecture_search, search_architecture
 from pasearch.cli import main
-from pasearch.cli.prediction_warnings import readable
+from pasearch.cli.finished import readable
 from pasearch.data import image_folder
 from pasearch.data.built_in import TORCHVISION_SETS
 from pasearch.data.image_folder import IMAGE_SIDE

@@ -47,7 +47,7 @@ for (const frame of [...left]) frame.onload = () => {
       each => !page.querySelector(each.getAttribute("href"))).length,
     drawn: [...page.querySelectorAll("details")].map(each => {
       each.open = true;
-      return each.querySelector("svg.network")?.getBoundingClientRect().height || 0;
+      return each.querySelector("table.network")?.getBoundingClientRect().height || 0;
     }).reduce((one, other) => Math.max(one, other), 0),
     unfolded: sticking().length,
     hidden: [...page.querySelectorAll("td.pick")].filter(each =>
