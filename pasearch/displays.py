@@ -189,21 +189,13 @@ def tidy(ax: Axes, grid: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition of the records, and its releases.
+    """A partition of the records, and its releases."""
 
-    Args:
-        name: Name of the partition.
-        records: Number of its records.
-        epsilon: Its price, at the delta of the run.
-        accountant: Accountant of that price.
-        lines: Name and count of every release.
-    """
-
-    name: str
-    records: int
-    epsilon: float
-    accountant: str
-    lines: tuple[str, ...]
+    name: str  # name of the partition
+    records: int  # number of its records
+    epsilon: float  # its price, at the delta of the run
+    accountant: str  # accountant of that price
+    lines: tuple[str, ...]  # name and count of every release
 
 
 @dataclass(kw_only=True, eq=False)

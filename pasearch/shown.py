@@ -59,13 +59,18 @@ def shown_lines(text: object) -> str:
     return "\n".join(map(shown, str(text).split("\n")))
 
 
-def shown_in(value: Any) -> Any:
-    """Return plain values, such as those of a `result.json`, with every text as of `shown`."""
+def shown_in(value: Any, breaks: str | None = None) -> Any:
+    """Return plain values, such as those of a `result.json`, with every string as of `shown`.
+
+    Args:
+        value: Strings, numbers, and lists and dictionaries of them.
+        breaks: Replacement of line breaks and tabs; None: they are spelt out.
+    """
     match value:
         case str():
-            return shown(value)
+            return shown(value if breaks is None else re.sub(r"[\n\r\t]", breaks, value))
         case dict():
-            return {shown_in(key): shown_in(each) for key, each in value.items()}
+            return {shown_in(key, breaks): shown_in(each, breaks) for key, each in value.items()}
         case list() | tuple():
-            return [shown_in(each) for each in value]
+            return [shown_in(each, breaks) for each in value]
     return value

@@ -126,18 +126,21 @@ def parsed(line: str, tmp_path: Path) -> None:
 
 class TestReadsNoValue:
     @pytest.mark.quick
-    @pytest.mark.parametrize(
-        "schema",
-        [KNOWN, WIDE, columns(4), columns(60), columns(3, low=0.0, high=9.0),
-         Schema(shape=(5,), low=None, high=None, classes=None),
-         TableSchema(columns=(Column(name="a"), Column(name="b")), target=Column(name="y"),
-                     name="people")],
-        ids=["arrays", "wide", "table", "wide table", "number", "nothing declared", "bare table"],
-    )  # fmt: skip
-    def test_data_whose_values_raise_still_get_advice(self, schema: Any):
-        found = advise(unreadable(schema), epsilon=1.0)
-        assert found.records == 2000
-        assert found.command.call
+    def test_data_whose_values_raise_still_get_advice(self):
+        for schema in [
+            KNOWN,
+            WIDE,
+            columns(4),
+            columns(60),
+            columns(3, low=0.0, high=9.0),
+            Schema(shape=(5,), low=None, high=None, classes=None),
+            TableSchema(
+                columns=(Column(name="a"), Column(name="b")), target=Column(name="y"), name="people"
+            ),
+        ]:
+            found = advise(unreadable(schema), epsilon=1.0)
+            assert found.records == 2000
+            assert found.command.call()
 
     def test_advice_that_read_a_value_would_be_caught(self, monkeypatch: pytest.MonkeyPatch):
         def reading(request: Any, dataset: Any) -> Any:
@@ -179,11 +182,11 @@ class TestFigures:
             if not (abs(there - abs(value)) <= 0.5001 * 10.0**-decimals * bool(decimals)).any()
         ]
 
-    @pytest.mark.parametrize("about", sorted(OURS))
-    def test_ours(self, about: str):
-        evidence = OURS[about]
-        names = re.sub(r"CIFAR-10", "CIFAR", evidence.says)
-        assert self.missing(names, (ROOT / evidence.where).read_text()) == []
+    def test_ours(self):
+        for about in sorted(OURS):
+            evidence = OURS[about]
+            names = re.sub(r"CIFAR-10", "CIFAR", evidence.says)
+            assert self.missing(names, (ROOT / evidence.where).read_text()) == []
 
     def test_a_wrong_figure_would_be_seen(self):
         evidence = OURS["declared"]
@@ -297,46 +300,46 @@ class TestBranches:
         assert "merge" not in more_signal(facts(signal=2.0, outputs=2, enough=None))
         assert "declare the classes" in more_signal(facts(signal=2.0, known=False, outputs=32))
 
-    @pytest.mark.parametrize("signal", [LEAST_SIGNAL * 0.99, LEAST_SIGNAL])
-    def test_the_limit_of_the_signal_is_the_plan_s(self, signal: float):
-        assert facts(signal=signal).learns == (signal >= LEAST_SIGNAL)
+    def test_the_limit_of_the_signal_is_the_plan_s(self):
+        for signal in [LEAST_SIGNAL * 0.99, LEAST_SIGNAL]:
+            assert facts(signal=signal).learns == (signal >= LEAST_SIGNAL)
 
-    @pytest.mark.parametrize(
-        ("changes", "agree"),
-        [((), PART), ((("small", "large"),), YES), ((("large", "small"),), NO),
-         ((("small", "large"), ("large", "small")), PART)],
-    )  # fmt: skip
-    def test_simple_below_agrees_with_the_paper_and_complex_below_does_not(
-        self, changes: tuple[tuple[str, str], ...], agree: str
-    ):
-        found = {each.name: each for each in branches(facts(forecast=forecast(*changes)))}
-        assert found["complexity"].agree == agree
-        assert ("between 0.2 and 0.9" in found["complexity"].answer) == bool(changes)
+    def test_simple_below_agrees_with_the_paper_and_complex_below_does_not(self):
+        for changes, agree in [
+            ((), PART),
+            ((("small", "large"),), YES),
+            ((("large", "small"),), NO),
+            ((("small", "large"), ("large", "small")), PART),
+        ]:
+            found = {each.name: each for each in branches(facts(forecast=forecast(*changes)))}
+            assert found["complexity"].agree == agree
+            assert ("between 0.2 and 0.9" in found["complexity"].answer) == bool(changes)
 
-    @pytest.mark.parametrize(
-        ("batch", "told"),
-        [(1800.0, "all records are in every step"), (500.0, "a random part of the records")],
-    )
-    def test_batches_are_full_or_a_part_and_never_both(self, batch: float, told: str):
-        found = {each.name: each for each in branches(facts(batch=batch))}["recipe"]
-        assert told in found.advice
-        assert ("all 1,800 training records" in found.answer) == (batch == 1800.0)
-        assert "full batches" not in found.advice
+    def test_batches_are_full_or_a_part_and_never_both(self):
+        for batch, told in [
+            (1800.0, "all records are in every step"),
+            (500.0, "a random part of the records"),
+        ]:
+            found = {each.name: each for each in branches(facts(batch=batch))}["recipe"]
+            assert told in found.advice
+            assert ("all 1,800 training records" in found.answer) == (batch == 1800.0)
+            assert "full batches" not in found.advice
 
     def test_without_a_forecast_the_comparison_is_not_known(self):
         found = {each.name: each for each in branches(facts(outside="there are 99 classes."))}
         assert found["complexity"].agree == UNMEASURED
         assert "99 classes" in found["complexity"].answer
 
-    @pytest.mark.parametrize(
-        ("epsilon", "hidden", "answer", "agree"),
-        [(0.3, 1, "either kind", PART), (1.0, 1, "fully connected", PART),
-         (2.0, 1, "no: epsilon 2", YES), (0.3, 0, "no hidden layer", PART)],
-    )  # fmt: skip
-    def test_random_weights(self, epsilon: float, hidden: int, answer: str, agree: str):
-        found = {e.name: e for e in branches(facts(epsilon=epsilon, hidden=hidden))}["frozen"]
-        assert answer in found.answer
-        assert found.agree == agree
+    def test_random_weights(self):
+        for epsilon, hidden, answer, agree in [
+            (0.3, 1, "either kind", PART),
+            (1.0, 1, "fully connected", PART),
+            (2.0, 1, "no: epsilon 2", YES),
+            (0.3, 0, "no hidden layer", PART),
+        ]:
+            found = {e.name: e for e in branches(facts(epsilon=epsilon, hidden=hidden))}["frozen"]
+            assert answer in found.answer
+            assert found.agree == agree
 
     def test_rare_classes_are_not_known_unless_said(self):
         assert branches(facts())[-1].answer.startswith("not known")
@@ -350,12 +353,14 @@ class TestBranches:
 
 
 class TestCommands:
-    @pytest.mark.parametrize(
-        ("schema", "task"),
-        [(KNOWN, "arch"), (WIDE, "features"), (columns(4), "arch"), (columns(60), "features")],
-    )
-    def test_many_columns_go_to_features(self, schema: Any, task: str):
-        assert advise(unreadable(schema, 20_000), epsilon=1.0).command.task == task
+    def test_many_columns_go_to_features(self):
+        for schema, task in [
+            (KNOWN, "arch"),
+            (WIDE, "features"),
+            (columns(4), "arch"),
+            (columns(60), "features"),
+        ]:
+            assert advise(unreadable(schema, 20_000), epsilon=1.0).command.task == task
 
     def test_no_signal_spends_nothing(self):
         found = advise(unreadable(n=200), epsilon=0.01)
@@ -414,27 +419,27 @@ class TestCommands:
         data = (np.zeros((3000, 4)), np.zeros(3000, int))
         found = advise(data, epsilon=1.0, delta=1e-5, bounds=(0, 1), classes=2)
         for each in (found.command, *found.alternatives):
-            plan = each.call.replace("search_architecture", "plan_architecture_search")
+            plan = each.call().replace("search_architecture", "plan_architecture_search")
             names = {name: getattr(pasearch, name) for name in pasearch.__all__} | {"data": data}
             assert eval(plan, names).budget == Budget(1.0, 1e-5)
         models = Command(task="crossover", data=None, models=("linear", "fcn"),
                          options=(("proxy", "p.csv"),))  # fmt: skip
-        assert models.call == "measure_crossover(data, ['linear', 'fcn'], proxy='p.csv')"
+        assert models.call() == "measure_crossover(data, ['linear', 'fcn'], proxy='p.csv')"
 
     def test_a_check_in_python_works(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         path = table(tmp_path / "mine.csv", rows=60)
         command = advise(path, epsilon=1.0, target="work", quotes=False).command
         assert command.task == "check"
-        assert "'a', 'b'" in repr(eval(command.call, {"pasearch": pasearch}).toml()).replace(
+        assert "'a', 'b'" in repr(eval(command.call(), {"pasearch": pasearch}).toml()).replace(
             '"', "'"
         )
 
     def test_labels_with_a_comma_are_passed_in_python_and_left_out_of_a_shell(self, tmp_path: Path):
         path, labels = table(tmp_path / "mine.csv", rows=30_000), ["yes, often", "no"]
         found = advise(path, epsilon=1.0, labels=labels)
-        assert f"labels={labels!r}" in found.command.call
+        assert f"labels={labels!r}" in found.command.call()
         names = {name: getattr(pasearch, name) for name in pasearch.__all__}
-        plan = found.command.call.replace("search_architecture", "plan_architecture_search")
+        plan = found.command.call().replace("search_architecture", "plan_architecture_search")
         assert eval(plan, names).schema.outputs == 2
         assert "--labels" not in shell(found.command)
         parsed(shell(found.command), tmp_path)
@@ -442,7 +447,7 @@ class TestCommands:
         assert "`labels=`" in said
         assert "schema (`schema=`)" in said
         plain = advise(path, epsilon=1.0, labels=np.array([-1, 1]))
-        assert "labels=[-1, 1]" in plain.command.call
+        assert "labels=[-1, 1]" in plain.command.call()
         assert "--labels=-1,1" in shell(plain.command)
         parsed(shell(plain.command), tmp_path)
         assert not [each for each in plain.warnings if "comma" in each]
@@ -520,9 +525,8 @@ class TestShown:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        ("arguments", "words"),
-        [
+    def test_bad_input_is_told_with_what_to_do(self, run: Any):
+        for arguments, words in [
             (("nowhere.csv", "--eps", 1), "nowhere.csv"),
             (("digits", "--eps", 0), "--eps is 0"),
             (("digits", "--eps", "nan"), "above 0"),
@@ -532,14 +536,12 @@ class TestRefusals:
             (("digits", "--eps", 1, "--metric", "speed"), "speed"),
             (("digits", "--eps", 1, "--public", "digits"), "--public"),
             (("digits", "--eps", 1, "--strategy", "rs"), "--strategy"),
-        ],
-    )  # fmt: skip
-    def test_bad_input_is_told_with_what_to_do(self, run: Any, arguments: tuple, words: str):
-        code, out, err = run("advise", *arguments)
-        assert code == 2
-        assert words in err
-        assert "Traceback" not in err
-        assert not out
+        ]:
+            code, out, err = run("advise", *arguments)
+            assert code == 2
+            assert words in err
+            assert "Traceback" not in err
+            assert not out
 
     def test_public_data_of_another_form(self, run: Any, tmp_path: Path):
         table(tmp_path / "mine.csv")
@@ -561,9 +563,9 @@ def steps_of_the_guide() -> str:
 
 
 class TestGuide:
-    @pytest.mark.parametrize("question", QUESTIONS.values())
-    def test_every_question_stands_in_the_page(self, question: str):
-        assert question in steps_of_the_guide()
+    def test_every_question_stands_in_the_page(self):
+        for question in QUESTIONS.values():
+            assert question in steps_of_the_guide()
 
     def test_in_the_order_of_the_rules(self):
         page = steps_of_the_guide()

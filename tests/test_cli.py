@@ -166,9 +166,8 @@ class TestPlan:
 class TestRefusals:
     """Bad input of form: one clear message, exit 2, nothing written."""
 
-    @pytest.mark.parametrize(
-        ("arguments", "word"),
-        [
+    def test_options(self, run: Run, tmp_path: Path):
+        for arguments, word in [
             (["--eps", "0"], "above 0"),
             (["--eps", "-1"], "above 0"),
             (["--eps", "nan"], "above 0"),
@@ -211,15 +210,12 @@ class TestRefusals:
             (["--eps", "1", "--strategy", "auto", "--law", "poisson"], "--law: auto"),
             (["--eps", "1", "--strategy", "auto", "--search-share", "0.2"], "--search-share: auto"),
             (["--eps", "1", "--frobnicate"], "frobnicate"),
-        ],
-        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-    )
-    def test_options(self, run: Run, tmp_path: Path, arguments: list[str], word: str):
-        code, _, err = run("arch", "--strategy", "rs", *arguments)
-        assert code == 2, err
-        assert word in err
-        assert "Traceback" not in err
-        assert not written(tmp_path)
+        ]:
+            code, _, err = run("arch", "--strategy", "rs", *arguments)
+            assert code == 2, err
+            assert word in err
+            assert "Traceback" not in err
+            assert not written(tmp_path)
 
     def test_no_gpu_when_demanded(self, run: Run, tmp_path: Path):
         import torch
@@ -230,25 +226,21 @@ class TestRefusals:
         assert (code, "cuda" in err) == (2, True)
         assert not written(tmp_path)
 
-    @pytest.mark.parametrize(
-        ("make", "word"),
-        [
+    def test_files(self, run: Run, tmp_path: Path):
+        for make, word in [
             (lambda path: None, "not there"),
             (lambda path: path.write_bytes(b""), "empty"),
             (lambda path: path.write_bytes(b"hello"), ".npz"),
             (lambda path: np.savez(path, x=np.zeros((5, 2))), "no array y"),
             (lambda path: np.savez(path, x=np.zeros((5, 2)), y=np.zeros(4, int)), "4"),
             (lambda path: np.savez(path, x=np.zeros((0, 2)), y=np.zeros(0, int)), "no record"),
-        ],
-        ids=["missing", "empty", "no npz", "no y", "lengths", "no record"],
-    )
-    def test_files(self, run: Run, tmp_path: Path, make: Callable[[Path], object], word: str):
-        path = tmp_path / "data.npz"
-        make(path)
-        code, _, err = run("arch", path, "--eps", 1)
-        assert code == 2, err
-        assert word in err
-        assert not written(tmp_path)
+        ]:
+            path = tmp_path / "data.npz"
+            make(path)
+            code, _, err = run("arch", path, "--eps", 1)
+            assert code == 2, err
+            assert word in err
+            assert not written(tmp_path)
 
     def test_a_space_with_an_empty_choice(self, run: Run, tmp_path: Path):
         space = tmp_path / "mine.toml"
@@ -339,9 +331,8 @@ class TestAccount:
         assert [a["law"] for a in answers][-1] == "composed"
         assert len(answers) == 5
 
-    @pytest.mark.parametrize(
-        "arguments",
-        [
+    def test_refuses(self, run: Run):
+        for arguments in [
             "",
             "--sigma 1",
             "--sigma nan --steps 10 --batch 10 --n 100 --delta 1e-3",
@@ -349,12 +340,10 @@ class TestAccount:
             "--sigma 1 --steps 10 --batch 10 --n 100 --delta 2",
             "--sigma 1 --steps 10 --batch 10 --n 100 --delta 1e-3 --law magic",
             "--sigma 1 --steps 10 --batch 10 --n 100 --delta 1e-3 --candidates 2.5 --law composed",
-        ],
-    )
-    def test_refuses(self, run: Run, arguments: str):
-        code, _, err = run("account", "price", *arguments.split())
-        assert code == 2
-        assert err
+        ]:
+            code, _, err = run("account", "price", *arguments.split())
+            assert code == 2
+            assert err
 
 
 class TestProcess:
@@ -446,31 +435,33 @@ def test_a_ctrl_c_within_an_exec_ends_with_130_too(tmp_path: Path):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("how", ["from KeyboardInterrupt()", ""])
-def test_a_ctrl_c_while_a_module_is_loaded_ends_with_130_too(tmp_path: Path, how: str):
+def test_a_ctrl_c_while_a_module_is_loaded_ends_with_130_too(tmp_path: Path):
     """Such a module raises an error of its own, which names neither."""
-    (tmp_path / "interrupted.py").write_text(
-        "from pasearch import cli\n"
-        "def load(**_):\n"
-        "    try:\n"
-        "        raise KeyboardInterrupt\n"
-        "    except KeyboardInterrupt:\n"
-        f"        raise ImportError('initialization failed') {how}\n"
-        "cli.app = load\n"
-        "cli.main()\n"
-    )
-    ends_with_130(tmp_path)
+    for how in ["from KeyboardInterrupt()", ""]:
+        (tmp_path / "interrupted.py").write_text(
+            "from pasearch import cli\n"
+            "def load(**_):\n"
+            "    try:\n"
+            "        raise KeyboardInterrupt\n"
+            "    except KeyboardInterrupt:\n"
+            f"        raise ImportError('initialization failed') {how}\n"
+            "cli.app = load\n"
+            "cli.main()\n"
+        )
+        ends_with_130(tmp_path)
 
 
 class TestResumeAlone:
-    @pytest.mark.parametrize(
-        "more",
-        [["--eps", "9"], ["--strategy", "fixed"], ["mnist"], ["--device", "cpu", "--seed", "3"]],
-    )
-    def test_resume_takes_no_other_option(self, run: Run, more: list[str]):
-        code, _, err = run("resume", "x", *more)
-        assert code == 2
-        assert "No such option" in err or "unexpected extra argument" in err
+    def test_resume_takes_no_other_option(self, run: Run):
+        for more in [
+            ["--eps", "9"],
+            ["--strategy", "fixed"],
+            ["mnist"],
+            ["--device", "cpu", "--seed", "3"],
+        ]:
+            code, _, err = run("resume", "x", *more)
+            assert code == 2
+            assert "No such option" in err or "unexpected extra argument" in err
 
     def test_quiet_and_json_are_allowed(self, run: Run):
         code, _, err = run("resume", "nowhere", "--quiet", "--json")
@@ -478,13 +469,13 @@ class TestResumeAlone:
         assert "nowhere" in err
 
 
-@pytest.mark.parametrize("steps", ["100000000", "10000001"])
-def test_more_steps_than_can_be_priced_are_refused_at_once(run: Run, steps: str):
-    code, _, err = run("arch", "--eps", 1, "--strategy", "fixed", "--steps", steps, "--dry-run")
-    assert (code, "--steps is" in err) == (2, True)
-    numbers = f"--sigma 2 --steps {steps} --batch 100 --n 60000 --delta 1e-5"
-    code, _, err = run("account", "price", *numbers.split())
-    assert (code, "--steps is" in err) == (2, True)
+def test_more_steps_than_can_be_priced_are_refused_at_once(run: Run):
+    for steps in ["100000000", "10000001"]:
+        code, _, err = run("arch", "--eps", 1, "--strategy", "fixed", "--steps", steps, "--dry-run")
+        assert (code, "--steps is" in err) == (2, True)
+        numbers = f"--sigma 2 --steps {steps} --batch 100 --n 60000 --delta 1e-5"
+        code, _, err = run("account", "price", *numbers.split())
+        assert (code, "--steps is" in err) == (2, True)
 
 
 def test_a_seeded_run_says_so_in_its_last_line(run: Run):
@@ -666,21 +657,18 @@ class TestCheck:
         assert run("check", table)[0] == 0
         assert [path.name for path in written(tmp_path)] == ["people.csv"]
 
-    @pytest.mark.parametrize(
-        ("arguments", "word"),
-        [
+    def test_refuses(self, run: Run, table: Path):
+        for arguments, word in [
             (["nowhere.csv"], "is not there"),
             (["people.csv", "--target", "wealth"], "no column 'wealth'"),
             (["people.csv", "--schema", "none.toml"], "is not there"),
             (["people.csv", "--propose", "nowhere/s.toml"], "nowhere"),
             ([], "data"),
-        ],
-    )
-    def test_refuses(self, run: Run, table: Path, arguments: list[str], word: str):
-        code, _, err = run("check", *arguments)
-        assert code == 2
-        assert word in err.lower()
-        assert "Traceback" not in err
+        ]:
+            code, _, err = run("check", *arguments)
+            assert code == 2
+            assert word in err.lower()
+            assert "Traceback" not in err
 
 
 class TestLedger:
@@ -771,11 +759,12 @@ def test_account_schedule_says_what_it_solved(run):
 class TestMistakes:
     """A slip of the hand is answered with what was meant, before anything is planned."""
 
-    @pytest.mark.parametrize(
-        ("arguments", "said"),
-        [
-            (["arch", "--epps", "2"], "No such option: --epps (of `pasearch arch`). Did you mean"
-             " --eps?"),
+    def test_of_names_and_numbers(self, run: Run, npz: Path):
+        for arguments, said in [
+            (
+                ["arch", "--epps", "2"],
+                "No such option: --epps (of `pasearch arch`). Did you mean --eps?",
+            ),
             (["arch", "--STRATEGY", "rs"], "Did you mean --strategy?"),
             (["plan", "train", "--epps", "2"], "(of `pasearch plan train`). Did you mean --eps?"),
             (["features", "--space", "fcn"], "It is an option of `pasearch arch`."),
@@ -795,14 +784,11 @@ class TestMistakes:
             (["check", "people.csv", "--separator"], "--separator ';', or write semicolon"),
             (["arch", "people.csv", "--separator"], "--separator ';', or write semicolon"),
             (["arch", "poeple.npz", "--eps", "2"], "Did you mean people.npz?"),
-        ],
-        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-    )  # fmt: skip
-    def test_of_names_and_numbers(self, run: Run, npz: Path, arguments: list[str], said: str):
-        code, out, err = run(*arguments)
-        assert (code, out) == (2, "")
-        assert said in err
-        assert "Traceback" not in err
+        ]:
+            code, out, err = run(*arguments)
+            assert (code, out) == (2, "")
+            assert said in err
+            assert "Traceback" not in err
 
     def test_every_command_is_listed_with_a_whole_sentence(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -838,30 +824,25 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "private/trials/7.pt")
 class TestMachine:
     """What the machine refuses is named, with what to do; nothing is lost, nothing half-written."""
 
-    @pytest.mark.parametrize(
-        ("error", "said"),
-        [
+    def test_before_a_run(self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        for error, said in [
             (MemoryError(), "The memory is full."),
             (RuntimeError("CUDA out of memory. Tried to allocate"), "a smaller --batch"),
             (PermissionError(errno.EACCES, "Permission denied", "x"), "does not permit"),
             (FULL, "The disk is full."),
-        ],
-        ids=["memory", "accelerator", "permission", "disk"],
-    )
-    def test_before_a_run(
-        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
-    ):
-        def planned(*_: object, **__: object) -> None:
-            raise error
+        ]:
 
-        monkeypatch.setattr("pasearch.api.search.prepared", planned)
-        code, out, err = run("arch", "--eps", 2, *FIXED)
-        assert (code, out) == (1, "")
-        assert err.startswith("Error: ")
-        assert said in err
-        assert err.rstrip().endswith("give the same command again.")
-        assert "trials" not in err, "in private/ even a file's name may tell of the records"
-        assert not written(tmp_path)
+            def planned(*_: object, error: Exception = error, **__: object) -> None:
+                raise error
+
+            monkeypatch.setattr("pasearch.api.search.prepared", planned)
+            code, out, err = run("arch", "--eps", 2, *FIXED)
+            assert (code, out) == (1, "")
+            assert err.startswith("Error: ")
+            assert said in err
+            assert err.rstrip().endswith("give the same command again.")
+            assert "trials" not in err, "in private/ even a file's name may tell of the records"
+            assert not written(tmp_path)
 
     def test_an_error_of_ours_is_no_error_of_the_machine_s(
         self, run: Run, monkeypatch: pytest.MonkeyPatch

@@ -62,34 +62,42 @@ class TestMeasure:
 
 @pytest.mark.unit
 class TestRefused:
-    @pytest.mark.parametrize(
-        "grid",
-        ["1:0.1:log5", "0:1:log5", "1", "1:2:log1", "2,1", "1,1", "a,b", "-1,1", "nan,1", "1,inf",
-         [], [1.0], [2.0, 1.0]],
-        ids=str,
-    )  # fmt: skip
-    def test_a_grid_that_is_none(self, grid: object):
-        with pytest.raises(UsageError, match="rising numbers"):
-            measured(epsilons=grid)
+    def test_a_grid_that_is_none(self):
+        for grid in [
+            "1:0.1:log5",
+            "0:1:log5",
+            "1",
+            "1:2:log1",
+            "2,1",
+            "1,1",
+            "a,b",
+            "-1,1",
+            "nan,1",
+            "1,inf",
+            [],
+            [1.0],
+            [2.0, 1.0],
+        ]:
+            with pytest.raises(UsageError, match="rising numbers"):
+                measured(epsilons=grid)
 
-    @pytest.mark.parametrize(
-        ("models", "said"),
-        [
-            (("linear",), "two or more"), (("linear", "linear"), "same model"),
-            (("linear", "tree"), "not known"), (("linear", "fcn+nothing"), "Front end"),
+    def test_models_that_are_none(self):
+        for models, said in [
+            (("linear",), "two or more"),
+            (("linear", "linear"), "same model"),
+            (("linear", "tree"), "not known"),
+            (("linear", "fcn+nothing"), "Front end"),
             (("linear", "fcn+standardise+pca:3"), "two front ends"),
-            (("linear", "missing.toml"), "missing.toml"), (("linear", "cnn"), "."),
-        ],
-        ids=str,
-    )  # fmt: skip
-    def test_models_that_are_none(self, models: tuple, said: str):
-        with pytest.raises(PasearchError, match=said):
-            measured(models)
+            (("linear", "missing.toml"), "missing.toml"),
+            (("linear", "cnn"), "."),
+        ]:
+            with pytest.raises(PasearchError, match=said):
+                measured(models)
 
-    @pytest.mark.parametrize("repeats", [0, -1, 1.5, True])
-    def test_no_repeats(self, repeats: object):
-        with pytest.raises(UsageError):
-            measured(repeats=repeats)
+    def test_no_repeats(self):
+        for repeats in [0, -1, 1.5, True]:
+            with pytest.raises(UsageError):
+                measured(repeats=repeats)
 
     def test_a_grid_of_days(self):
         with pytest.raises(UsageError, match="trainings"):
@@ -211,18 +219,20 @@ class TestFeatures:
         assert sizes["linear+cfs:2"] == sizes["linear+random:2"] == 6
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("model", "said"),
-        [
-            ("linear+cfs", "how many"), ("linear+cfs:x", "how many"), ("linear+cfs:99", "have"),
-            ("linear+columns:nothing", "no column 'nothing'"), ("linear+columns", "names"),
-            ("linear+numbers:3", "numbers"), ("linear+cfs:2+numbers", "twice"),
-            ("linear+cfs:2+standardise", "front end"), ("linear+cfs:0", "whole number"),
-        ],
-    )  # fmt: skip
-    def test_features_that_are_none(self, table: Path, model: str, said: str):
-        with pytest.raises(UsageError, match=said):
-            api.measure_crossover(str(table), ("linear", model), data_is_public=True, **FEW)
+    def test_features_that_are_none(self, table: Path):
+        for model, said in [
+            ("linear+cfs", "how many"),
+            ("linear+cfs:x", "how many"),
+            ("linear+cfs:99", "have"),
+            ("linear+columns:nothing", "no column 'nothing'"),
+            ("linear+columns", "names"),
+            ("linear+numbers:3", "numbers"),
+            ("linear+cfs:2+numbers", "twice"),
+            ("linear+cfs:2+standardise", "front end"),
+            ("linear+cfs:0", "whole number"),
+        ]:
+            with pytest.raises(UsageError, match=said):
+                api.measure_crossover(str(table), ("linear", model), data_is_public=True, **FEW)
 
     @pytest.mark.unit
     def test_columns_of_images(self):

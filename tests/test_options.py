@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import runpy
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,40 +73,38 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
 @pytest.mark.contract
 @pytest.mark.quick
-@pytest.mark.parametrize(("request_", "function"), TASKS)
-def test_command_signature_and_docstring_have_the_options_of_the_request(
-    request_: type[Request], function: Callable[..., Any]
-):
-    said = {name: (default, option) for name, default, option in options_of(request_)}
-    signature = inspect.signature(function).parameters
-    assert set(signature) == {"data", *said}
-    assert all(signature[name].default == default for name, (default, _) in said.items())
-    told = " ".join((function.__doc__ or "").split())
-    assert all(f" {name}: {option.words}" in told for name, (_, option) in said.items())
-    for command, left in (
-        (COMMANDS.commands[request_.task], set()),
-        (COMMANDS.commands["plan"].commands[request_.task], {"out"}),
-    ):
-        given = {each.name: each for each in command.params}
-        assert isinstance(command, Grouped)
-        assert set(said) - PYTHON_ONLY - left <= set(given)
-        for name in set(said) - PYTHON_ONLY - left:
-            default, option = said[name]
-            assert given[name].help == option.words
-            assert flag_of(name) in given[name].opts
-            assert given[name].default in (default, [default])
+def test_command_signature_and_docstring_have_the_options_of_the_request():
+    for request_, function in TASKS:
+        said = {name: (default, option) for name, default, option in options_of(request_)}
+        signature = inspect.signature(function).parameters
+        assert set(signature) == {"data", *said}
+        assert all(signature[name].default == default for name, (default, _) in said.items())
+        told = " ".join((function.__doc__ or "").split())
+        assert all(f" {name}: {option.words}" in told for name, (_, option) in said.items())
+        for command, left in (
+            (COMMANDS.commands[request_.task], set()),
+            (COMMANDS.commands["plan"].commands[request_.task], {"out"}),
+        ):
+            given = {each.name: each for each in command.params}
+            assert isinstance(command, Grouped)
+            assert set(said) - PYTHON_ONLY - left <= set(given)
+            for name in set(said) - PYTHON_ONLY - left:
+                default, option = said[name]
+                assert given[name].help == option.words
+                assert flag_of(name) in given[name].opts
+                assert given[name].default in (default, [default])
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("task", ["arch", "features", "train"])
-def test_help_is_in_groups(run: Any, task: str):
-    code, out, _ = run(task, "--help")
-    headings = [
-        line.rstrip(":") for line in out.splitlines() if re.fullmatch(r"[A-Z][\w ]+:", line)
-    ]
-    assert code == 0
-    assert headings == [*[group for group in GROUPS if group in headings], "Output"]
-    assert {"Data", "Budget", "The run"} <= set(headings)
+def test_help_is_in_groups(run: Any):
+    for task in ["arch", "features", "train"]:
+        code, out, _ = run(task, "--help")
+        headings = [
+            line.rstrip(":") for line in out.splitlines() if re.fullmatch(r"[A-Z][\w ]+:", line)
+        ]
+        assert code == 0
+        assert headings == [*[group for group in GROUPS if group in headings], "Output"]
+        assert {"Data", "Budget", "The run"} <= set(headings)
 
 
 @pytest.mark.contract
@@ -118,16 +115,14 @@ def test_the_reference_is_what_the_code_says():
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize(
-    "kind", [PrivateArchitectureSearchClassifier, PrivateArchitectureSearchRegressor]
-)
-def test_estimators_have_the_defaults_of_the_request(kind: type):
-    said = {name: default for name, default, _ in options_of(SearchRequest)}
-    own = inspect.signature(kind).parameters
-    shared = set(own) & set(said) - {"classes"}
-    assert len(shared) >= 10
-    assert {name: own[name].default for name in shared} == {name: said[name] for name in shared}
-    assert own["epsilon"].default == SearchRequest().total.epsilon
+def test_estimators_have_the_defaults_of_the_request():
+    for kind in [PrivateArchitectureSearchClassifier, PrivateArchitectureSearchRegressor]:
+        said = {name: default for name, default, _ in options_of(SearchRequest)}
+        own = inspect.signature(kind).parameters
+        shared = set(own) & set(said) - {"classes"}
+        assert len(shared) >= 10
+        assert {name: own[name].default for name in shared} == {name: said[name] for name in shared}
+        assert own["epsilon"].default == SearchRequest().total.epsilon
 
 
 @pytest.mark.unit
@@ -172,16 +167,18 @@ def test_a_function_takes_data_by_place_and_nothing_else():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("task", ["arch", "features", "train"])
-def test_epsilon_is_1_and_announced_where_none_is_given(run: Any, task: str):
-    steps = () if task == "features" else ("--steps", 3)
-    code, out, _ = run("plan", task, *steps)
-    assert code == 0
-    assert out.startswith("Budget: epsilon 1 (none was given: --eps sets it), delta 0.0001, for")
-    for flag in ("--eps", "--epsilon"):
-        code, out, _ = run(task, flag, 1, "--dry-run", *steps)
+def test_epsilon_is_1_and_announced_where_none_is_given(run: Any):
+    for task in ["arch", "features", "train"]:
+        steps = () if task == "features" else ("--steps", 3)
+        code, out, _ = run("plan", task, *steps)
         assert code == 0
-        assert out.startswith("Budget: epsilon 1, delta 0.0001, for")
+        assert out.startswith(
+            "Budget: epsilon 1 (none was given: --eps sets it), delta 0.0001, for"
+        )
+        for flag in ("--eps", "--epsilon"):
+            code, out, _ = run(task, flag, 1, "--dry-run", *steps)
+            assert code == 0
+            assert out.startswith("Budget: epsilon 1, delta 0.0001, for")
 
 
 class TestFinished:
@@ -317,20 +314,22 @@ def test_long_lines_end_where_the_terminal_does(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("name", HELPED)
-def test_help_describes_every_parameter_and_says_what_happens(name: str):
-    function = getattr(pasearch, name)
-    told, takes = inspect.getdoc(function) or "", inspect.signature(function).parameters
-    for parameter in takes:
-        assert re.search(rf"^    {parameter}: \S", told, re.MULTILINE), f"{name}: {parameter}"
-    for part in ("Args:", "Raises:", "Cost:"):
-        assert f"\n{part}" in told, f"{name} has no {part}"
-    assert max(map(len, told.splitlines())) <= 100
-    if name in TAKEN:
-        assert "\nReturns:" in told
-        assert f"\n    >>> from pasearch import Budget, {name}\n" in told
+def test_help_describes_every_parameter_and_says_what_happens():
+    for name in HELPED:
+        function = getattr(pasearch, name)
+        told, takes = inspect.getdoc(function) or "", inspect.signature(function).parameters
         for parameter in takes:
-            said = re.search(rf"^    {parameter}: (.*?)(?=^    \w+: |^\S)", told, re.S | re.M)
-            assert said, parameter
-            words = " ".join(said[1].split())
-            assert "default" in words, f"{name}: {parameter} does not say what is taken otherwise"
+            assert re.search(rf"^    {parameter}: \S", told, re.MULTILINE), f"{name}: {parameter}"
+        for part in ("Args:", "Raises:", "Cost:"):
+            assert f"\n{part}" in told, f"{name} has no {part}"
+        assert max(map(len, told.splitlines())) <= 100
+        if name in TAKEN:
+            assert "\nReturns:" in told
+            assert f"\n    >>> from pasearch import Budget, {name}\n" in told
+            for parameter in takes:
+                said = re.search(rf"^    {parameter}: (.*?)(?=^    \w+: |^\S)", told, re.S | re.M)
+                assert said, parameter
+                words = " ".join(said[1].split())
+                assert "default" in words, (
+                    f"{name}: {parameter} does not say what is taken otherwise"
+                )

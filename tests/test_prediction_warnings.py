@@ -36,9 +36,8 @@ def test_nothing_is_said_of_what_was_understood():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("place", "cell", "why"),
-    [
+def test_each_reason_is_said_with_its_records():
+    for place, cell, why in [
         (0, "abc", "column 'age': missing, or no number"),
         (0, None, "column 'age': missing, or no number"),
         (0, 440, "column 'age': beyond 18 to 89, taken as the nearest"),
@@ -47,14 +46,12 @@ def test_nothing_is_said_of_what_was_understood():
         (1, None, "column 'city': missing"),
         (2, "soon", "column 'since': missing, or no date"),
         (2, "2021-01-01", "column 'since': beyond 2000-01-01 to 2020-12-31, taken as the nearest"),
-    ],
-)
-def test_each_reason_is_said_with_its_records(place: int, cell: Any, why: str):
-    bad = (*GOOD[:place], cell, *GOOD[place + 1 :])
-    first, line = told(GOOD, bad, GOOD, bad)
-    assert first.startswith("2 of 4 rows have cells that the model did not understand")
-    assert line == f"  {why} (rows 2, 4)"
-    assert told(GOOD, bad)[1].endswith("(row 2)")
+    ]:
+        bad = (*GOOD[:place], cell, *GOOD[place + 1 :])
+        first, line = told(GOOD, bad, GOOD, bad)
+        assert first.startswith("2 of 4 rows have cells that the model did not understand")
+        assert line == f"  {why} (rows 2, 4)"
+        assert told(GOOD, bad)[1].endswith("(row 2)")
 
 
 @pytest.mark.unit

@@ -65,40 +65,24 @@ AGREEMENTS = ("yes", "no", "in part", "not measured by us", "the paper does not 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was measured, or what a paper says.
+    """What was measured, or what a paper says."""
 
-    Args:
-        says: In a sentence or two, with its figures.
-        where: The file of this project with the figures; or the paper's section or table.
-    """
-
-    says: str
-    where: str
+    says: str  # in a sentence or two, with its figures
+    where: str  # the file of this project with the figures; or the paper's section or table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """One question of the guide, answered for the data at hand.
+    """One question of the guide, answered for the data at hand."""
 
-    Args:
-        name: One word, the same in every version.
-        question: In plain words.
-        answer: Yes, no or what, with its numbers.
-        advice: What to do, in a sentence or two.
-        ours: What we measured.
-        paper: What Bao et al. say.
-        agree: One of `AGREEMENTS`.
-        because: Why, if they do not agree, or what the agreement leaves open.
-    """
-
-    name: str
-    question: str
-    answer: str
-    advice: str
-    ours: tuple[Evidence, ...]
-    paper: Evidence
-    agree: str
-    because: str = ""
+    name: str  # one word, the same in every version
+    question: str  # in plain words
+    answer: str  # yes, no or what, with its numbers
+    advice: str  # what to do, in a sentence or two
+    ours: tuple[Evidence, ...]  # what we measured
+    paper: Evidence  # what Bao et al. say
+    agree: str  # one of `AGREEMENTS`
+    because: str = ""  # why, if they do not agree, or what the agreement leaves open
 
 
 _TABLE = read_toml(Path(__file__).with_name("advice.toml"))
@@ -113,73 +97,38 @@ QUESTIONS: dict[str, str] = {each["name"]: each["text"] for each in TABLE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that advice may depend on: public numbers, none of which is a value of a record.
+    """All that advice may depend on: public numbers, none of which is a value of a record."""
 
-    Args:
-        name: Name of the data.
-        form: Form of a record and the target, in words.
-        kind: Kind of data in the study on public data: table, regression, arrays, image or photo.
-        epsilon: Epsilon of the whole run.
-        delta: Delta of the whole run.
-        records: Number of records.
-        outputs: Number of classes; 1 for a numeric target. If the classes are not declared, the
-            largest number that would be estimated privately.
-        known: Whether the classes, or a numeric target, are declared.
-        signal: Signal-to-noise ratio of the planned training, per class.
-        enough: Smallest epsilon of `EPSILONS_TRIED` with enough signal; the run's own if it has
-            enough; None if none has.
-        columns: Number of columns, or of numbers of a record, to choose from.
-        pixels: Whether records are images, or have more than one axis.
-        table: Whether records are rows of a table.
-        undeclared: Names of what is estimated privately: columns, bounds, classes.
-        poor: Whether it would be estimated from too few records to find much.
-        public: Name of public data of the same form; None: none were named.
-        metric: Metric of the run; None: the default one.
-        default: Planned model, in words.
-        front: Front end of the planned model, in words; empty if there is none.
-        hidden: Number of its hidden layers.
-        rate: Learning rate.
-        batch: Expected number of records per step.
-        slots: Number of training records.
-        steps: Number of training steps.
-        compares: Whether the plan compares candidates.
-        why: Reason that the plan gives for that.
-        outside: How this training differs from all on public data; empty if it does not.
-        weakest: Training with the weakest signal on public data of this kind, in words.
-        reached: Models of the study with their mean accuracy at this signal, in words.
-        forecast: Result of `crossover.forecast`; None if nothing similar was measured.
-    """
-
-    name: str
-    form: str
-    kind: str
-    epsilon: float
-    delta: float
+    name: str  # of the data
+    form: str  # of a record and the target, in words
+    kind: str  # of data in the study on public data: table, regression, arrays, image or photo
+    epsilon: float  # of the whole run
+    delta: float  # of the whole run
     records: int
-    outputs: int
-    known: bool
-    signal: float
-    enough: float | None
-    columns: int
-    pixels: bool
-    table: bool
-    undeclared: tuple[str, ...]
-    poor: bool
-    public: str | None
-    metric: str | None
-    default: str
-    front: str
-    hidden: int
-    rate: float
-    batch: float
-    slots: int
+    outputs: int  # classes (the most that would be estimated, if undeclared); 1 for a number
+    known: bool  # whether the classes, or a numeric target, are declared
+    signal: float  # signal-to-noise ratio of the planned training, per class
+    enough: float | None  # smallest epsilon of `EPSILONS_TRIED` with enough signal, if any
+    columns: int  # columns, or numbers of a record, to choose from
+    pixels: bool  # whether records are images, or have more than one axis
+    table: bool  # whether records are rows of a table
+    undeclared: tuple[str, ...]  # what is estimated privately: columns, bounds, classes
+    poor: bool  # whether it would be estimated from too few records to find much
+    public: str | None  # name of public data of the same form, if there are any
+    metric: str | None  # of the run; None: the default one
+    default: str  # planned model, in words
+    front: str  # front end of the planned model, in words; empty if there is none
+    hidden: int  # hidden layers of the planned model
+    rate: float  # learning rate
+    batch: float  # expected number of records per step
+    slots: int  # training records
     steps: int
-    compares: bool
-    why: str
-    outside: str
-    weakest: str
-    reached: str
-    forecast: dict[str, Any] | None = field(default=None, hash=False)
+    compares: bool  # whether the plan compares candidates
+    why: str  # reason that the plan gives for that
+    outside: str  # how this training differs from all on public data; empty if it does not
+    weakest: str  # training with the weakest signal on public data of this kind, in words
+    reached: str  # models of the study with their mean accuracy at this signal, in words
+    forecast: dict[str, Any] | None = field(default=None, hash=False)  # of `crossover.forecast`
 
     @property
     def learns(self) -> bool:
@@ -197,7 +146,7 @@ class Facts:
         return self.columns >= MANY and not self.pixels
 
     def terms(self) -> dict[str, Any]:
-        """Return the conditions of `advice.toml`, and the words that it has in braces."""
+        """Return the conditions of `advice.toml`, and the words that it names in braces."""
         found = self.forecast or {"crossings": (), "models": (), "epsilons": ()}
         sizes = {each["name"]: each["parameters"] for each in found["models"]}
         rises = [sizes[each["before"]] < sizes[each["after"]] for each in found["crossings"]]
@@ -205,7 +154,8 @@ class Facts:
         images = self.kind in ("image", "photo")
         sets = found.get("data_sets")
         first = ", ".join(self.undeclared[:5]) + (", ..." if len(self.undeclared) > 5 else "")
-        conditions = {
+        return {
+            **{each.name: getattr(self, each.name) for each in fields(self)},
             "many columns": self.many_columns,
             "undeclared columns": self.table and bool(self.undeclared),
             "table at a low epsilon": self.table and self.epsilon < ONE_HOT,
@@ -220,10 +170,6 @@ class Facts:
             "scored for rare classes": not self.of_numbers
             and self.metric in ("balanced-accuracy", "auc"),
             "classes": not self.of_numbers,
-        }
-        return {
-            **{each.name: getattr(self, each.name) for each in fields(self)},
-            **conditions,
             "learns": self.learns,
             "least": LEAST_SIGNAL,
             "many": MANY,
@@ -341,25 +287,17 @@ INSTEAD_OF_LISTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command to copy, and when to run it.
+    """A command to copy, and when to run it."""
 
-    Args:
-        task: Its words behind `pasearch`.
-        data: A name or path; None: the data were handed over in memory.
-        models: Models of a comparison.
-        options: (name as in Python, value); epsilon and delta are the budget's.
-        why: Reason to run it, in a sentence.
-    """
-
-    task: str
-    data: str | None
+    task: str  # its words behind `pasearch`
+    data: str | None  # A name or path; None: the data were handed over in memory
+    # (name as in Python, value); epsilon and delta are the budget's
     options: tuple[tuple[str, Any], ...] = ()
-    models: tuple[str, ...] = ()
-    why: str = ""
+    models: tuple[str, ...] = ()  # models of a comparison
+    why: str = ""  # reason to run it, in a sentence
 
-    @property
     def call(self) -> str:
-        """As a call in Python; data that were handed over in memory are called `data` there."""
+        """Return it as a call in Python; data that were handed over in memory are called `data`."""
         given = dict(self.options)
         if self.task == CHECK:
             given = {name: given[name] for name in CHECK_OPTIONS[1:] if name in given}
@@ -374,11 +312,6 @@ class Command:
 
 
 Line = Callable[[Command], str]
-
-
-def called(command: Command) -> str:
-    """Return a command as a call in Python."""
-    return command.call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,11 +344,11 @@ class Advice:
         """Return the branch of a name, as in `api.advise.QUESTIONS`; KeyError without one."""
         return {each.name: each for each in self.branches}[name]
 
-    def text(self, line: Line = called, *, whole: bool = True) -> str:
+    def text(self, line: Line = Command.call, *, whole: bool = True) -> str:
         """Return it for a terminal: five lines that sum it up, other commands, then every question.
 
         Args:
-            line: From a command to how it is written.
+            line: Function that writes a command; `Command.call` writes Python.
             whole: Whether the questions are answered too, each with its evidence.
         """
         lines = [*self.summary, f"    {line(self.command)}", "", f"Why: {self.command.why}"]
@@ -434,7 +367,7 @@ class Advice:
             ]
         return "\n".join(lines)
 
-    def to_json(self, line: Line = called) -> dict[str, Any]:
+    def to_json(self, line: Line = Command.call) -> dict[str, Any]:
         """Return plain values; `line` as of `text`."""
         values = {name: getattr(self, name) for name in ("data", "epsilon", "delta", "records")}
         return {

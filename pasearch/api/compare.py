@@ -63,19 +63,12 @@ MAX_GENOTYPES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A candidate with its validation scores, in the metric's unit.
+    """A candidate with its validation scores, in the metric's unit."""
 
-    Args:
-        name: Layers, front end and settings.
-        parameters: Number of trained parameters.
-        private: Score of a training with privacy.
-        plain: Score of a training without privacy.
-    """
-
-    name: str
-    parameters: int
-    private: float
-    plain: float
+    name: str  # layers, front end and settings
+    parameters: int  # number of trained parameters
+    private: float  # score of a training with privacy
+    plain: float  # score of a training without privacy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,16 +187,9 @@ def resume(
     show_finished(found, as_json=as_json, quiet=quiet)
 
 
-class _OneLine(logging.Formatter):
-    """What is said of work that takes seconds, in one line each."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return shown(super().format(record))
-
-
 @contextmanager
 def _told(*, show: bool) -> Iterator[None]:
-    """Show on stderr what the package says of work that takes seconds, each sentence once."""
+    """Show the package's messages about long work on stderr, each once and on one line."""
     handler, seen = logging.StreamHandler(sys.stderr), set[str]()
 
     def is_new(record: logging.LogRecord) -> bool:
@@ -205,7 +198,7 @@ def _told(*, show: bool) -> Iterator[None]:
         return len(seen) > before
 
     handler.addFilter(is_new)
-    handler.setFormatter(_OneLine())
+    handler.format = lambda record: shown(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("pasearch")
     level = logger.level
     if show:
@@ -235,7 +228,9 @@ def _show_plan(
     verbose: bool = False,
 ) -> None:
     """Print a plan: a summary before a run, or with each price, or as JSON, or its price alone."""
-    from pasearch.report.plan import feature_plan_text, plan_text
+    from pasearch.api.lifecycle import ledger_forecast
+    from pasearch.report.plan import feature_plan_text, ledger_words, plan_text
+    from pasearch.runs.folder import BASE
     from pasearch.search.plan import Plan
     from pasearch.training.presets import said
 
@@ -254,8 +249,13 @@ def _show_plan(
     elif not (as_json or quiet):
         text: Any = plan_text if isinstance(plan, Plan) else feature_plan_text
         detail = "whole" if verbose else "prices" if alone else "summary"
-        report = "" if alone else _report_of(prepared)
-        ledger = _ledger_of(prepared)
+        report = ledger = ""
+        if not alone:
+            out = prepared.request.out
+            folder = f"{BASE}/{prepared.dataset.name}-<number>" if out is None else str(out)
+            report = f"{folder}/release/report.html"
+        if prepared.request.ledger is not None and not plan.public:
+            ledger = ledger_words(str(prepared.request.ledger), ledger_forecast(prepared))
         told = with_flags(text(plan, usual=usual, detail=detail, report=report, ledger=ledger))
         typer.echo(wrapped(told) + "\n")
         if prepared.request.seed is not None:
@@ -275,26 +275,6 @@ def _show_plan(
                 "the run's own folder, and the price does not cover it."
             )
             typer.echo(wrapped(told) + "\n")
-
-
-def _report_of(prepared: Prepared[Any]) -> str:
-    """Return where the report of a run will be, as far as it is known beforehand."""
-    from pasearch.runs.folder import BASE
-
-    out = prepared.request.out
-    folder = f"{BASE}/{prepared.dataset.name}-<number>" if out is None else str(out)
-    return f"{folder}/release/report.html"
-
-
-def _ledger_of(prepared: Prepared[Any]) -> str:
-    """Return what a run does to the ledger that it names; nothing where it names none."""
-    from pasearch.api.lifecycle import ledger_forecast
-    from pasearch.report.plan import ledger_words
-
-    ledger = prepared.request.ledger
-    if ledger is None or prepared.plan.public:
-        return ""
-    return ledger_words(str(ledger), ledger_forecast(prepared))
 
 
 def _signing(path: Path | None) -> Callable[[Result], Result]:

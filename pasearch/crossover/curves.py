@@ -73,25 +73,15 @@ def grid_of(given: str | Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossover:
-    """Up to which epsilon the simpler of two models is the better one.
+    """Up to which epsilon the simpler of two models is the better one."""
 
-    Args:
-        simple: Its name.
-        complex: The other's.
-        epsilon: 0: never, on the grid; infinity: at all of its epsilons.
-        low: Of an interval of 95 %, likewise.
-        high: Likewise.
-        every: All epsilons at which the mean difference changes sign, rising.
-        significant: Whether the models differ significantly at one epsilon at least.
-    """
-
-    simple: str
-    complex: str
-    epsilon: float
-    low: float
-    high: float
-    every: tuple[float, ...]
-    significant: bool = False
+    simple: str  # name of the simpler model
+    complex: str  # name of the other model
+    epsilon: float  # 0: never, on the grid; infinity: at all of its epsilons
+    low: float  # low end of its 95 % interval
+    high: float  # high end of that interval
+    every: tuple[float, ...]  # all epsilons at which the mean difference changes sign, rising
+    significant: bool = False  # whether the models differ significantly at one epsilon at least
 
     def text(self, epsilons: tuple[float, ...]) -> str:
         """Return it in words: what lies off the grid is said to."""

@@ -72,25 +72,15 @@ SHOWN = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """What a run released of itself.
+    """What a run released of itself."""
 
-    Args:
-        epsilon: Its total.
-        delta: Of the total.
-        mu: Signal to noise of the released model's training, of one record.
-        slots: Training records.
-        score: The noisy test score as a share; None before a run.
-        error: The standard error of that score.
-        compared: Whether the run compared models on its own records.
-    """
-
-    epsilon: float
-    delta: float
-    mu: float
-    slots: int
-    score: float | None
-    error: float
-    compared: bool = False
+    epsilon: float  # of the whole run
+    delta: float  # of the whole run
+    mu: float  # signal to noise of the released model's training, of one record
+    slots: int  # training records
+    score: float | None  # the noisy test score as a share; None before a run
+    error: float  # the standard error of that score
+    compared: bool = False  # whether the run compared models on its own records
 
     @property
     def status(self) -> str:
@@ -100,36 +90,22 @@ class Own:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A model of the study.
+    """A model of the study."""
 
-    Args:
-        name: In words.
-        parameters: How many it has on the data at hand.
-        released: Whether it is the one that the run released.
-    """
-
-    name: str
-    parameters: int
-    released: bool
+    name: str  # in words
+    parameters: int  # number of parameters on the data at hand
+    released: bool  # whether it is the one that the run released
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """An epsilon beyond which another model is clearly better.
+    """An epsilon beyond which another model is clearly better."""
 
-    Args:
-        epsilon: Where the better model's lead becomes clear.
-        low: Start of the range over single data sets; 0: below the first epsilon.
-        high: End of that range; None: above the last epsilon.
-        before: The model to take below.
-        after: The model to take above.
-    """
-
-    epsilon: float
-    low: float
-    high: float | None
-    before: str
-    after: str
+    epsilon: float  # where the better model's lead becomes clear
+    low: float  # start of the range over single data sets; 0: below the first epsilon
+    high: float | None  # end of that range; None: above the last epsilon
+    before: str  # the model to take below
+    after: str  # the model to take above
 
 
 def forecast(

@@ -75,17 +75,11 @@ FAMILIES = ("linear", "fcn", "cnn")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """The features of an encoded record that a model is given.
+    """The features of an encoded record that a model is given."""
 
-    Args:
-        choice: "cfs", "random", "columns" or "numbers".
-        size: Number of features, of `cfs` and `random`.
-        names: Names of columns, of `columns`.
-    """
-
-    choice: str
-    size: int = 0
-    names: tuple[str, ...] = ()
+    choice: str  # "cfs", "random", "columns" or "numbers"
+    size: int = 0  # number of features, of `cfs` and `random`
+    names: tuple[str, ...] = ()  # names of columns, of `columns`
 
     @classmethod
     def read(cls, text: str) -> Features | None:
@@ -165,21 +159,13 @@ class Features:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A model of a comparison.
+    """A model of a comparison."""
 
-    Args:
-        name: Name that the user gave.
-        candidate: Network and settings.
-        features: Features that it is given; None: all.
-        recipe: Recipe of its own; None: that of the request.
-        parameters: Number of trained parameters.
-    """
-
-    name: str
-    candidate: Candidate
-    features: Features | None = None
-    recipe: str | None = None
-    parameters: int = 0
+    name: str  # name that the user gave
+    candidate: Candidate  # network and settings
+    features: Features | None = None  # features that it is given; None: all
+    recipe: str | None = None  # recipe of its own; None: that of the request
+    parameters: int = 0  # number of trained parameters
 
     def shape(self, schema: AnySchema) -> tuple[int, ...]:
         """Return the shape of a record that its front end is given."""
@@ -261,44 +247,27 @@ def named(text: str, regression: bool) -> Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How a model is trained at one epsilon.
+    """How a model is trained at one epsilon."""
 
-    Args:
-        recipes: Recipes of the plan of one such training.
-        mu: Privacy parameter of Gaussian DP that the noise is solved for.
-        front_noise: Noise of its fitted front end; None without one.
-    """
-
-    recipes: tuple[Recipe, ...]
-    mu: float
-    front_noise: float | None = None
+    recipes: tuple[Recipe, ...]  # recipes of the plan of one such training
+    mu: float  # privacy parameter of Gaussian DP that the noise is solved for
+    front_noise: float | None = None  # noise of its fitted front end; None without one
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Study:
-    """Everything that a point's training needs.
+    """Everything that a point's training needs."""
 
-    Args:
-        dataset: Records, declared public, with a complete schema.
-        models: Models of the comparison.
-        settings: Settings, (models, epsilons).
-        train: Number of training records that `Setting.mu` is for.
-        test: Number of records to test on.
-        metric: Name of the metric of the errors.
-        seed: Seed of splits and noise.
-        device: "cpu" or "cuda".
-        places: Indices of the training records, and of the records to test on, the same for every
-            point; None: drawn for every repeat.
-    """
-
-    dataset: Dataset
-    models: Sequence[Model]
-    settings: Sequence[Sequence[Setting]]
-    train: int
-    test: int
-    metric: str
-    seed: int
-    device: str = "cpu"
+    dataset: Dataset  # records, declared public, with a complete schema
+    models: Sequence[Model]  # models of the comparison
+    settings: Sequence[Sequence[Setting]]  # settings, (models, epsilons)
+    train: int  # number of training records that `Setting.mu` is for
+    test: int  # number of records to test on
+    metric: str  # name of the metric of the errors
+    seed: int  # seed of splits and noise
+    device: str = "cpu"  # "cpu" or "cuda"
+    # indices of the training records, and of the records to test on, the same for every point;
+    # None: drawn for every repeat
     places: tuple[np.ndarray, np.ndarray] | None = None
 
     def error(self, point: Point) -> float:

@@ -28,24 +28,18 @@ little protection."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A trial whose score may be shown.
+    """A trial whose score may be shown."""
 
-    Args:
-        values: Its entry in `trials`: `parameters` or `features`, and `noisy_correct`.
-        share: Its noisy fraction of the possible points; None if it failed, or if the number of
-            public records is unknown.
-        score: The same as a value of the metric; the points if no fraction is known; None if it
-            failed.
-        deviation: Standard deviation of the score's noise; None if it is unknown, as of a metric
-            that is made of several counts.
-        released: Whether the released model is of this candidate; several trials may be equal.
-    """
-
-    values: Values
+    values: Values  # its entry in `trials`: `parameters` or `features`, and `noisy_correct`
+    # its noisy fraction of the possible points; None if it failed, or if the number of public
+    # records is unknown
     share: float | None
+    # the same as a value of the metric; the points if no fraction is known; None if it failed
     score: float | None
+    # standard deviation of the score's noise; None if it is unknown, as of a metric that is made
+    # of several counts
     deviation: float | None
-    released: bool
+    released: bool  # whether the released model is of this candidate; several trials may be equal
 
 
 def recipe_of(values: Values) -> Recipe:

@@ -31,16 +31,11 @@ LABELLED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A named line of a chart.
+    """A named line of a chart."""
 
-    Args:
-        name: Name in the legend.
-        points: (x, y), finite; y is a fraction.
-        band: (low, high) of y at each point; empty without a band.
-    """
-
-    name: str
-    points: tuple[tuple[float, float], ...]
+    name: str  # name in the legend
+    points: tuple[tuple[float, float], ...]  # (x, y), finite; y is a fraction
+    # (low, high) of y at each point; empty without a band
     band: tuple[tuple[float, float], ...] = ()
 
 

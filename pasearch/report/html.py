@@ -41,7 +41,7 @@ from pasearch.report.facts import (
 )
 from pasearch.report.wording import capital, number, parts_of, some, spaced
 from pasearch.results import FEATURES
-from pasearch.shown import shown
+from pasearch.shown import shown_in
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
 
@@ -81,7 +81,7 @@ def report_html(document: dict[str, Any]) -> str:
     known = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, UndefinedError)
     try:
         # The schema takes the names as they are: two may look alike once they are made visible.
-        page = _page(_visible(document), schema_of(document))
+        page = _page(shown_in(document, breaks=" "), schema_of(document))
         return _environment().get_template("report.html.j2").render(page)
     except known as error:
         raise UsageError(f"result.json is not well formed ({error!r}).") from None
@@ -177,15 +177,6 @@ def _environment() -> Environment:
     return environment
 
 
-def _visible(value: Any) -> Any:
-    """Spell out every character of plain values that changes how others are shown."""
-    if isinstance(value, dict):
-        return {_visible(key): _visible(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_visible(each) for each in value]
-    return shown(re.sub(r"[\n\r\t]", " ", value)) if isinstance(value, str) else value
-
-
 def _page(document: Values, schema: AnySchema) -> Values:
     """Return all values of the template."""
     card, assumed, budget = card_json(document), document["assumed_public"], document["budget"]
@@ -245,7 +236,7 @@ def _page(document: Values, schema: AnySchema) -> Values:
         "effects": _effects(document),
         "next": next_steps(document, quality["is_known"]),
         "claims": [wording.claim_words(claim) for claim in document["claims"]],
-        "items": _visible(schema.describe_items()),
+        "items": shown_in(schema.describe_items(), breaks=" "),
         "card": [each for each in card["sections"] if each["title"] not in elsewhere],
     }
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from pasearch.accounting.events import to_json
 from pasearch.errors import UsageError
 from pasearch.report.facts import judged_by, score_name, trials_of
 from pasearch.report.plan import feature_plan_text, plan_text
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 
-LEFT = Markup("text-align:left")
+SELECTION = "repeat-and-select"
+"""Type of the event of a selection whose number of trainings is secret."""
 
 
 def leaderboard(document: Values, schema: AnySchema) -> Any:
@@ -37,7 +40,7 @@ def leaderboard(document: Values, schema: AnySchema) -> Any:
         import pandas as pd
     except ImportError:
         raise UsageError("A leaderboard is a pandas frame: `pip install pandas`.") from None
-    if document["selection"]["rule"] in ("repeat-and-select", "disjoint portions"):
+    if document["selection"]["rule"] in (SELECTION, "disjoint portions"):
         raise UsageError(
             "Trials are secret under this strategy: its price holds only if the losing ones, and "
             "how many there were, are not shown. Take `strategy='insured'`, ahead, grid or paas to "
@@ -90,19 +93,21 @@ def plan_html(plan: Plan | FeaturePlan) -> Markup:
         ("Budget", budget + (" (declared public)" if plan.public else "")),
         ("Price", price + ": the largest of the partitions, because each record is in one"),
     ]
-    lines = [(each.name, each.partition, each.count, each.event.__class__.__name__)
-             for each in plan.lines]  # fmt: skip
     warned = [*(f"Refused: {each}" for each in plan.refusals), *plan.warnings]
     if plan.assumed_public:
         warned.append(f"Taken as public, so not charged: {', '.join(plan.assumed_public)}.")
     if plan.estimates_schema:
         warned.append(f"Estimated privately, as undeclared: {', '.join(plan.schema.undeclared)}.")
     notes = Markup("").join(Markup("<li>{}</li>").format(each) for each in warned)
-    return Markup("<p><b>Plan</b>: no private record was read, nothing is charged yet.</p>{}{}{}"
-                  "<details><summary>The plan as text</summary><pre>{}</pre></details>").format(
-        _table(rows), _released(lines), Markup("<ul>{}</ul>").format(notes) if warned else "",
+    return Markup(
+        "<p><b>Plan</b>: no private record was read, nothing is charged yet.</p>{}{}{}"
+        "<details><summary>The plan as text</summary><pre>{}</pre></details>"
+    ).format(
+        _table(rows),
+        _released((e.name, e.partition, e.count, to_json(e.event)["type"]) for e in plan.lines),
+        Markup("<ul>{}</ul>").format(notes) if warned else "",
         text_of(plan),
-    )  # fmt: skip
+    )
 
 
 def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
@@ -116,15 +121,18 @@ def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
     score, price, budget = document["score"], document["price"], document["budget"]
     private = not (document["dataset"]["declared_public"] or document["reproducible"])
     best = document["best"]
+    found = (
+        "Network",
+        f"{best.get('architecture')} ({best.get('trainable_parameters', 0):,} trained)",
+    )
     if "features" in best:
         chosen = f"{len(best['features']):,} of {best['of']:,}: {some(best['features'])}"
         found = "Features", chosen
-    else:
-        found = "Network", f"{best['architecture']} ({best['trainable_parameters']:,} trained)"
+    more = one_line(document, schema)
     rows = [
         ("Data", f"{document['dataset']['name']}, {document['dataset']['n']:,} records"),
         (f"Test {score['metric']}", f"{score['test']:.3f} on {score['of']:,} records"),
-        *([("More about the test", more)] if (more := one_line(document, schema)) else []),
+        *([("More about the test", more)] if more else []),
         ("Verdict", quality(document, schema)["verdict"]),
         ("Budget", f"epsilon {budget['epsilon']:g} at delta {budget['delta']:g}"),
         ("Price", f"epsilon {price['epsilon']:.4f} at delta {price['delta']:g}"
@@ -132,37 +140,37 @@ def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
         ("Strategy", document["strategy"]["name"]),
         found,
     ]  # fmt: skip
-    lines = [(each["name"], each["partition"], each["count"], str(each["event"]["type"]))
-             for each in document["events"]]  # fmt: skip
-    return Markup("{}{}<p><small>{}</small></p>").format(
-        _table(rows), _released(lines), escape(line)
+    releases = _released(
+        (each["name"], each["partition"], each["count"], each["event"]["type"])
+        for each in document["events"]
     )
+    return Markup("{}{}<p><small>{}</small></p>").format(_table(rows), releases, line)
 
 
-def _table(rows: list[tuple[str, str]]) -> Markup:
-    """Render names and values, one pair per row."""
-    cells = Markup("").join(
-        Markup("<tr><th style='{}'>{}</th><td style='{}'>{}</td></tr>").format(LEFT, name, LEFT, v)
-        for name, v in rows
-    )
-    return Markup("<table>{}</table>").format(cells)
+def _released(lines: Iterable[tuple[str, str, int, str]]) -> Markup:
+    """Render the releases: name, partition, count and type of event of each.
 
-
-def _released(lines: list[tuple[str, str, int, str]]) -> Markup:
-    """Render the releases as a table.
-
-    Args:
-        lines: Name, partition, count and type of event of each release.
+    The number of trainings of a selection is secret.
     """
-    rows = Markup("").join(
-        Markup("<tr><td style='{}'>{}</td><td style='{}'>{}</td><td>{}</td></tr>").format(
-            LEFT, name, LEFT, place,
-            # The number of trainings of a selection is secret.
-            "the best of a secret number"
-            if kind.replace("-", "").lower() == "repeatandselect"
-            else f"{count:,}",
+    rows = [
+        (name, partition, "the best of a secret number" if kind == SELECTION else f"{count:,}")
+        for name, partition, count, kind in lines
+    ]
+    return _table(rows, ("Released", "reads", "times"))
+
+
+def _table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> Markup:
+    """Render rows of cells below a head; without one, the first cell of a row is its name."""
+
+    def row(cells: Sequence[str], names: int) -> Markup:
+        tags = ["th"] * names + ["td"] * (len(cells) - names)
+        return Markup("<tr>{}</tr>").format(
+            Markup("").join(
+                Markup(f"<{tag} style='text-align:left'>{{}}</{tag}>").format(cell)
+                for tag, cell in zip(tags, cells, strict=True)
+            )
         )
-        for name, place, count, kind in lines
-    )  # fmt: skip
-    return Markup("<table><tr><th style='{}'>Released</th><th style='{}'>reads</th>"
-                  "<th>times</th></tr>{}</table>").format(LEFT, LEFT, rows)  # fmt: skip
+
+    top = [row(head, len(head))] if head else []
+    every = [*top, *(row(each, 0 if head else 1) for each in rows)]
+    return Markup("<table>{}</table>").format(Markup("").join(every))

@@ -67,21 +67,13 @@ DROWNED = "The noise is larger than the figure: this says nothing about the mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """A baseline that a score is compared with.
+    """A baseline that a score is compared with."""
 
-    Args:
-        words: Description, as it follows "better than".
-        at: Its score.
-        margin: Lead of the model over the baseline; negative if the model is worse.
-        error: Standard error of the margin.
-        among: Number of baselines of which it is the best, by the same counts.
-    """
-
-    words: str
-    at: float
-    margin: float
-    error: float
-    among: int = 1
+    words: str  # description, as it follows "better than"
+    at: float  # its score
+    margin: float  # lead of the model over the baseline; negative if the model is worse
+    error: float  # standard error of the margin
+    among: int = 1  # number of baselines of which it is the best, by the same counts
 
     @property
     def beaten(self) -> bool:

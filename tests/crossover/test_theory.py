@@ -44,29 +44,31 @@ X = np.array([0.3, -1.0, 0.8])
 
 class TestLemma1:
     @pytest.mark.statistical
-    @pytest.mark.parametrize("last", [0.8, -0.8])
-    @pytest.mark.parametrize("residual", [-0.5, 0.0, 0.5])
-    @pytest.mark.parametrize("without", [1.0, 0.6, 1.2])
-    def test_the_exact_condition_is_where_a_simulation_changes_sign(
-        self, last: float, residual: float, without: float
-    ):
-        x = np.array([0.3, -1.0, last])
-        interval = find_coefficients_to_drop(x, residual, 1.0, without)
-        assert interval is not None
-        width = interval[1] - interval[0]
-        for end, outwards in zip(interval, (-1, 1), strict=True):
-            full, less = simulated(end - 0.1 * width * outwards, x, residual, 1.0, without)
-            assert less < full, "inside the interval the feature is better left out"
-            full, less = simulated(end + 0.1 * width * outwards, x, residual, 1.0, without)
-            assert less > full, "outside the interval the feature is worth its noise"
+    def test_the_exact_condition_is_where_a_simulation_changes_sign(self):
+        for last in [0.8, -0.8]:
+            for residual in [-0.5, 0.0, 0.5]:
+                for without in [1.0, 0.6, 1.2]:
+                    x = np.array([0.3, -1.0, last])
+                    interval = find_coefficients_to_drop(x, residual, 1.0, without)
+                    assert interval is not None
+                    width = interval[1] - interval[0]
+                    for end, outwards in zip(interval, (-1, 1), strict=True):
+                        full, less = simulated(
+                            end - 0.1 * width * outwards, x, residual, 1.0, without
+                        )
+                        assert less < full, "inside the interval the feature is better left out"
+                        full, less = simulated(
+                            end + 0.1 * width * outwards, x, residual, 1.0, without
+                        )
+                        assert less > full, "outside the interval the feature is worth its noise"
 
     @pytest.mark.statistical
-    @pytest.mark.parametrize("residual", [-0.5, 0.5])
-    @pytest.mark.parametrize("sign", [-1, 1])
-    def test_the_papers_bound_is_sufficient_at_both_signs(self, residual: float, sign: int):
-        limit = largest_coefficient_to_drop(X, residual**2, 1.0, 0.6)
-        full, less = simulated(0.95 * sign * limit, X, residual, 1.0, 0.6)
-        assert less < full
+    def test_the_papers_bound_is_sufficient_at_both_signs(self):
+        for residual in [-0.5, 0.5]:
+            for sign in [-1, 1]:
+                limit = largest_coefficient_to_drop(X, residual**2, 1.0, 0.6)
+                full, less = simulated(0.95 * sign * limit, X, residual, 1.0, 0.6)
+                assert less < full
 
     @pytest.mark.statistical
     def test_the_papers_bound_is_not_necessary(self):
@@ -100,16 +102,16 @@ class TestLemma1:
         assert epsilon_of_one_more_feature(0.0, 0.1, 1e-5) == math.inf
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("x", [[0.0], [1.0, 0.0], []])
-    def test_a_record_without_the_feature_is_refused(self, x: list[float]):
-        with pytest.raises(UsageError, match="Lemma 1"):
-            largest_coefficient_to_drop(np.array(x), 0.0, 1.0)
+    def test_a_record_without_the_feature_is_refused(self):
+        for x in [[0.0], [1.0, 0.0], []]:
+            with pytest.raises(UsageError, match="Lemma 1"):
+                largest_coefficient_to_drop(np.array(x), 0.0, 1.0)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("residual", [math.nan, math.inf])
-    def test_a_residual_that_is_not_finite_is_refused(self, residual: float):
-        with pytest.raises(UsageError, match="residual"):
-            find_coefficients_to_drop(X, residual, 1.0)
+    def test_a_residual_that_is_not_finite_is_refused(self):
+        for residual in [math.nan, math.inf]:
+            with pytest.raises(UsageError, match="residual"):
+                find_coefficients_to_drop(X, residual, 1.0)
 
     @pytest.mark.unit
     def test_less_noise_with_the_feature_is_refused(self):
@@ -132,9 +134,7 @@ class TestSampleSize:
         assert epsilon_needed(10**9, 0.5, 1.0) == 0.0
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("n", "epsilon"), [([100, 100], [1, 2]), ([100], [1]), ([0, 5], [1, 2]), ([1, 2], [0, 1])]
-    )
-    def test_points_that_make_no_curve_are_refused(self, n: list[int], epsilon: list[float]):
-        with pytest.raises(UsageError):
-            sample_size_curve(np.array(n), np.array(epsilon, float))
+    def test_points_that_make_no_curve_are_refused(self):
+        for n, epsilon in [([100, 100], [1, 2]), ([100], [1]), ([0, 5], [1, 2]), ([1, 2], [0, 1])]:
+            with pytest.raises(UsageError):
+                sample_size_curve(np.array(n), np.array(epsilon, float))

@@ -163,21 +163,21 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
         display.plot()
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        BudgetDisplay.from_plan, TrialsDisplay.from_result, FeaturesDisplay.from_result,
-        ScheduleDisplay.from_result, CrossoverDisplay.from_report,
-    ],
-)  # fmt: skip
-def test_what_is_no_result_is_refused_in_one_sentence(made: Any, tmp_path: Path):
-    for given in ({}, {"recipe": 3, "task": "feature selection"}, {"selection": {}}):
-        with pytest.raises(UsageError, match="not well formed"):
-            made(given)
-    with pytest.raises(UsageError, match="cannot be made of type int"):
-        made(3)
-    with pytest.raises(UsageError):
-        made(tmp_path / "gone")
+def test_what_is_no_result_is_refused_in_one_sentence(tmp_path: Path):
+    for made in [
+        BudgetDisplay.from_plan,
+        TrialsDisplay.from_result,
+        FeaturesDisplay.from_result,
+        ScheduleDisplay.from_result,
+        CrossoverDisplay.from_report,
+    ]:
+        for given in ({}, {"recipe": 3, "task": "feature selection"}, {"selection": {}}):
+            with pytest.raises(UsageError, match="not well formed"):
+                made(given)
+        with pytest.raises(UsageError, match="cannot be made of type int"):
+            made(3)
+        with pytest.raises(UsageError):
+            made(tmp_path / "gone")
 
 
 # --- crossover
@@ -278,27 +278,27 @@ def test_the_winner_has_another_marker():
     assert markers == {"o", "D"}
 
 
-@pytest.mark.parametrize("metric", ["brier", "log-loss", "balanced-accuracy"])
-def test_scores_are_shown_in_the_metrics_own_unit(metric: str):
-    own = METRICS[metric]
-    document = of_trials(strategy={"name": "mgrs", "judged_by": own.noun})
-    display = TrialsDisplay.from_result(document)
-    assert display.scores[0] == own.shown(70 / (100 * own.most))
-    if not own.summed:
-        assert display.deviations[0] is None  # of what is made of counts it is not known
-        assert len(display.plot().ax_.collections) == 0
-        return
-    share = own.noise(0.5).standard_deviation / (100 * own.most)
-    assert display.deviations[0] == pytest.approx(abs(own.slope(0.1)) * share)
-    assert "lower is better" in display.measure
+def test_scores_are_shown_in_the_metrics_own_unit():
+    for metric in ["brier", "log-loss", "balanced-accuracy"]:
+        own = METRICS[metric]
+        document = of_trials(strategy={"name": "mgrs", "judged_by": own.noun})
+        display = TrialsDisplay.from_result(document)
+        assert display.scores[0] == own.shown(70 / (100 * own.most))
+        if not own.summed:
+            assert display.deviations[0] is None  # of what is made of counts it is not known
+            assert len(display.plot().ax_.collections) == 0
+            return
+        share = own.noise(0.5).standard_deviation / (100 * own.most)
+        assert display.deviations[0] == pytest.approx(abs(own.slope(0.1)) * share)
+        assert "lower is better" in display.measure
 
 
-@pytest.mark.parametrize("rule", ["repeat-and-select", "disjoint portions"])
-def test_secret_trials_are_a_sentence_whatever_the_document_holds(rule: str):
-    display = TrialsDisplay.from_result(of_trials(rule)).plot()
-    assert display.trials == ()
-    assert "trials of this run are secret" in told(display.ax_).replace("\n", " ")
-    assert not display.ax_.lines
+def test_secret_trials_are_a_sentence_whatever_the_document_holds():
+    for rule in ["repeat-and-select", "disjoint portions"]:
+        display = TrialsDisplay.from_result(of_trials(rule)).plot()
+        assert display.trials == ()
+        assert "trials of this run are secret" in told(display.ax_).replace("\n", " ")
+        assert not display.ax_.lines
 
 
 def test_a_run_without_trials_says_so():

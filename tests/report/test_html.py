@@ -281,10 +281,8 @@ def page(made: dict[str, Any]) -> Page:
     return Page(report_html(made))
 
 
-@pytest.mark.unit
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_page_needs_no_network_and_no_script(name: str):
-    found = page(DOCUMENTS[name])
+def check_self_contained(found: Page) -> None:
+    """A page needs no network and no script."""
     tags = {tag for tag, _ in found.elements}
     assert not tags & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
     for _, attributes in found.elements:
@@ -297,10 +295,8 @@ def test_a_page_needs_no_network_and_no_script(name: str):
     assert [each["content"] for each in policy] == ["default-src 'none'; style-src 'unsafe-inline'"]
 
 
-@pytest.mark.unit
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_page_can_be_read_by_ear(name: str):
-    found = page(DOCUMENTS[name])
+def check_read_by_ear(found: Page) -> None:
+    """A page has a language, headings in order, and a label for every figure."""
     assert found.all("html") == [{"lang": "en", "dir": "ltr"}]
     assert len(found.all("title")) == len(found.all("h1")) == len(found.all("main")) == 1
     levels = [int(tag[1]) for tag, _ in found.elements if re.fullmatch("h[1-6]", tag)]
@@ -313,6 +309,14 @@ def test_a_page_can_be_read_by_ear(name: str):
     ids = [each["id"] for _, each in found.elements if "id" in each]
     assert len(ids) == len(set(ids))
     assert {each["aria-labelledby"] for each in found.all("section")} <= set(ids)
+
+
+@pytest.mark.unit
+def test_a_page_needs_no_network_and_no_script_and_can_be_read_by_ear():
+    for made in DOCUMENTS.values():
+        found = page(made)
+        check_self_contained(found)
+        check_read_by_ear(found)
 
 
 @pytest.mark.unit
@@ -336,27 +340,22 @@ def effects() -> list[dict[str, Any]]:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("test", "noise", "value", "verdict"),
-    [
+def test_a_score_that_says_nothing_is_no_headline():
+    for test, noise, value, verdict in [
         (0.9, 0.003, "90.0", "Random baseline 10.0 %"),
         (0.12, 0.01, "12.0", "Not told apart from the random baseline, which reaches 10.0 %"),
         (0.0, 6.585, "unknown", "The noise is too large: this test says nothing"),
         (1.0, 0.4, "unknown", "The noise is too large: this test says nothing"),
-    ],
-)
-def test_a_score_that_says_nothing_is_no_headline(
-    test: float, noise: float, value: str, verdict: str
-):
-    made = changed("score", "test", to=test)
-    made["score"]["noise"]["standard_deviation"] = noise
-    found = page(made)
-    assert f"Test accuracy {value}" in found.text
-    assert verdict in found.text
-    assert ("not worth using yet" in found.text) == (not verdict.startswith("Random"))
-    assert ("pasearch predict RUN" in found.text) == verdict.startswith("Random")
-    points = [float((each["cx"] or "").rstrip("%")) for each in found.all("circle", "point")]
-    assert all(0 <= each <= 100 for each in points)
+    ]:
+        made = changed("score", "test", to=test)
+        made["score"]["noise"]["standard_deviation"] = noise
+        found = page(made)
+        assert f"Test accuracy {value}" in found.text
+        assert verdict in found.text
+        assert ("not worth using yet" in found.text) == (not verdict.startswith("Random"))
+        assert ("pasearch predict RUN" in found.text) == verdict.startswith("Random")
+        points = [float((each["cx"] or "").rstrip("%")) for each in found.all("circle", "point")]
+        assert all(0 <= each <= 100 for each in points)
 
 
 @pytest.mark.unit
@@ -386,23 +385,26 @@ def test_commands_carry_what_describes_the_data():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("event", "mu"),
-    [
+def test_mu_is_named_where_it_says_all():
+    for event, mu in [
         ({"type": "gaussian", "noise_multiplier": 2.0}, 0.5),
-        ({"type": "self-composed", "count": 4,
-          "event": {"type": "gaussian", "noise_multiplier": 2.0}}, 1.0),
+        (
+            {
+                "type": "self-composed",
+                "count": 4,
+                "event": {"type": "gaussian", "noise_multiplier": 2.0},
+            },
+            1.0,
+        ),
         ({"type": "composed", "events": [{"type": "gaussian", "noise_multiplier": 1.0}] * 4}, 2.0),
         ({"type": "composed", "events": [{"type": "geometric", "epsilon": 1.0}]}, None),
         ({"type": "poisson-gaussian", "sampling_probability": 0.5, "noise_multiplier": 1}, None),
         ({"type": "no-release"}, None),
-    ],
-)  # fmt: skip
-def test_mu_is_named_where_it_says_all(event: dict[str, Any], mu: float | None):
-    assert gaussian_mu([(event, 1)]) == (None if mu is None else pytest.approx(mu))
-    assert gaussian_mu([(event, 1), ({"type": "pure", "epsilon": 1.0}, 1)]) is None
-    if mu is not None:
-        assert gaussian_mu([(event, 4)]) == pytest.approx(2 * mu)
+    ]:
+        assert gaussian_mu([(event, 1)]) == (None if mu is None else pytest.approx(mu))
+        assert gaussian_mu([(event, 1), ({"type": "pure", "epsilon": 1.0}, 1)]) is None
+        if mu is not None:
+            assert gaussian_mu([(event, 4)]) == pytest.approx(2 * mu)
 
 
 @pytest.mark.unit
@@ -414,58 +416,53 @@ def test_a_standard_error_adds_sample_and_noise():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("seeded", "declared", "alarms"), [(False, False, 0), (True, False, 1), (True, True, 2)]
-)
-def test_what_is_not_private_says_so_loudly(seeded: bool, declared: bool, alarms: int):
-    made = changed("dataset", "declared_public", to=declared, of=document(reproducible=seeded))
-    found = page(made)
-    assert len(found.all("aside", "alarm")) == alarms
-    assert found.text.startswith("NOT PRIVATE:") == (alarms > 0)
-    assert ("What its noise would cost" in found.text) == (alarms > 0)
-    assert ("the noise is reproducible" in found.text) == seeded
-    assert ("the data were declared public" in found.text) == declared
+def test_what_is_not_private_says_so_loudly():
+    for seeded, declared, alarms in [(False, False, 0), (True, False, 1), (True, True, 2)]:
+        made = changed("dataset", "declared_public", to=declared, of=document(reproducible=seeded))
+        found = page(made)
+        assert len(found.all("aside", "alarm")) == alarms
+        assert found.text.startswith("NOT PRIVATE:") == (alarms > 0)
+        assert ("What its noise would cost" in found.text) == (alarms > 0)
+        assert ("the noise is reproducible" in found.text) == seeded
+        assert ("the data were declared public" in found.text) == declared
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("dearest", ["train", "validation", "test"])
-def test_the_dearest_partition_is_the_price(dearest: str):
-    made = changed("price_by_partition", dearest, "epsilon", to=1.99995)
-    found = page(made)
-    assert len(found.all("div", "on")) == len(found.all("rect", "accent")) == 1
-    assert re.search(rf"{dearest} [\d,]+ records the price", found.text)
-    labels = [each["aria-label"] or "" for each in found.all("svg", "bar")]
-    (price,) = [each for each in labels if "this is the price" in each]
-    assert f"Partition {dearest}:" in price
+def test_the_dearest_partition_is_the_price():
+    for dearest in ["train", "validation", "test"]:
+        made = changed("price_by_partition", dearest, "epsilon", to=1.99995)
+        found = page(made)
+        assert len(found.all("div", "on")) == len(found.all("rect", "accent")) == 1
+        assert re.search(rf"{dearest} [\d,]+ records the price", found.text)
+        labels = [each["aria-label"] or "" for each in found.all("svg", "bar")]
+        (price,) = [each for each in labels if "this is the price" in each]
+        assert f"Partition {dearest}:" in price
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("name", ["private", "table", "regression"])
-def test_the_rows_add_up_to_the_network(name: str):
-    made = DOCUMENTS[name]
-    rows = page(made).text.split("Stage Values A record")[1].split("A bar is as long")[0]
-    counts = [int(each.replace(",", "")) for each in re.findall(r"([\d,]+) parameter", rows)]
-    outputs = {"private": 10, "table": 3, "regression": 1}[name]
-    if name == "private":
-        assert sum(counts) == made["best"]["parameters"]
-    assert counts[1:] == [129 * 64, 65 * outputs]
-    assert "frozen" in rows
+def test_the_rows_add_up_to_the_network():
+    for name in ["private", "table", "regression"]:
+        made = DOCUMENTS[name]
+        rows = page(made).text.split("Stage Values A record")[1].split("A bar is as long")[0]
+        counts = [int(each.replace(",", "")) for each in re.findall(r"([\d,]+) parameter", rows)]
+        outputs = {"private": 10, "table": 3, "regression": 1}[name]
+        if name == "private":
+            assert sum(counts) == made["best"]["parameters"]
+        assert counts[1:] == [129 * 64, 65 * outputs]
+        assert "frozen" in rows
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("front_end", "words"),
-    [
+def test_a_front_end_is_shown_with_its_shape():
+    for front_end, words in [
         ("scattering", "Scattering coefficients 81 \u00d7 4 \u00d7 4, 1,296 numbers"),
         ("max_pool:2", "2 \u00d7 2 max pooling 8 \u00d7 8, 64 numbers"),
         ("pca:20", "20 principal components 20 numbers"),
         ("standardise", "Standardised features 16 \u00d7 16, 256 numbers"),
-    ],
-)
-def test_a_front_end_is_shown_with_its_shape(front_end: str, words: str):
-    made = changed("best", "front_end", to=front_end)
-    made["dataset"]["schema"]["shape"] = [16, 16]
-    assert words in page(made).text
+    ]:
+        made = changed("best", "front_end", to=front_end)
+        made["dataset"]["schema"]["shape"] = [16, 16]
+        assert words in page(made).text
 
 
 @pytest.mark.unit
@@ -540,16 +537,16 @@ def test_a_run_that_compared_nothing_has_no_trials():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_card_is_on_the_page(name: str):
-    made = DOCUMENTS[name]
-    text = page(made).text
-    for section in card_json(made)["sections"]:
-        for item in section["items"]:
-            plain = re.sub(r"\*(\w+)\*", r"\1", item.replace("`", ""))
-            assert " ".join(plain.split()) in text or section["title"] == "Versions", item
-    assert "torch 2.4.0" in text
-    assert made["model"]["sha256"] in text
+def test_the_card_is_on_the_page():
+    for name in DOCUMENTS:
+        made = DOCUMENTS[name]
+        text = page(made).text
+        for section in card_json(made)["sections"]:
+            for item in section["items"]:
+                plain = re.sub(r"\*(\w+)\*", r"\1", item.replace("`", ""))
+                assert " ".join(plain.split()) in text or section["title"] == "Versions", item
+        assert "torch 2.4.0" in text
+        assert made["model"]["sha256"] in text
 
 
 def hostile(name: str) -> dict[str, Any]:
@@ -574,23 +571,25 @@ def hostile(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_hostile_name_is_only_text(name: str):
-    found, harmless = page(hostile(name)), page(hostile("harmless"))
-    assert [tag for tag, _ in found.elements] == [tag for tag, _ in harmless.elements]
-    assert [set(each) for _, each in found.elements] == [set(each) for _, each in harmless.elements]
-    assert " ".join(name.split()) in found.text
-    (title,) = re.findall("<title>(.*?)</title>", report_html(hostile(name)), re.S)
-    assert len(title) < 700
+def test_a_hostile_name_is_only_text():
+    for name in HOSTILE:
+        found, harmless = page(hostile(name)), page(hostile("harmless"))
+        assert [tag for tag, _ in found.elements] == [tag for tag, _ in harmless.elements]
+        assert [set(each) for _, each in found.elements] == [
+            set(each) for _, each in harmless.elements
+        ]
+        assert " ".join(name.split()) in found.text
+        (title,) = re.findall("<title>(.*?)</title>", report_html(hostile(name)), re.S)
+        assert len(title) < 700
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("character", ["\u202e", "\u2067", "\x00", "\x1b", "\x85"])
-def test_a_character_that_acts_on_others_is_spelt_out(character: str):
-    html = report_html(hostile(f"safe{character}gnp.exe"))
-    assert character not in html
-    assert f"safe{spelt_out(character)}gnp.exe" in html
-    html.encode("utf-8")
+def test_a_character_that_acts_on_others_is_spelt_out():
+    for character in ["\u202e", "\u2067", "\x00", "\x1b", "\x85"]:
+        html = report_html(hostile(f"safe{character}gnp.exe"))
+        assert character not in html
+        assert f"safe{spelt_out(character)}gnp.exe" in html
+        html.encode("utf-8")
 
 
 @pytest.mark.unit
@@ -626,9 +625,8 @@ def test_two_reports_of_one_document_are_equal_and_it_is_left_alone():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    "made",
-    [
+def test_a_document_of_bad_form_is_refused():
+    for made in [
         {},
         {key: value for key, value in document().items() if key != "model"},
         {key: value for key, value in document().items() if key != "events"},
@@ -637,11 +635,9 @@ def test_two_reports_of_one_document_are_equal_and_it_is_left_alone():
         changed("events", to=[{"name": "x", "partition": "train", "count": 1, "event": {}}]),
         changed("curves", to=[{"name": "x", "steps": [1], "accuracy": []}], of=public()),
         changed("score", "of", to=0),
-    ],
-)
-def test_a_document_of_bad_form_is_refused(made: dict[str, Any]):
-    with pytest.raises(UsageError):
-        report_html(made)
+    ]:
+        with pytest.raises(UsageError):
+            report_html(made)
 
 
 def luminance(colour: str) -> float:
@@ -675,10 +671,10 @@ def test_an_element_is_escaped():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("share", "width"), [(-1, "0.00%"), (0.5, "50.00%"), (7.0, "100.00%")])
-def test_a_bar_stays_in_its_track(share: float, width: str):
-    found = Page(figures.bar(share, "x"))
-    assert [each["width"] for each in found.all("rect", "fill")] == [width]
+def test_a_bar_stays_in_its_track():
+    for share, width in [(-1, "0.00%"), (0.5, "50.00%"), (7.0, "100.00%")]:
+        found = Page(figures.bar(share, "x"))
+        assert [each["width"] for each in found.all("rect", "fill")] == [width]
 
 
 @pytest.mark.property
@@ -713,12 +709,12 @@ def test_a_chart_says_what_its_axes_are():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("most", "labels"), [(5.0, ["0", "2.5", "5"]), (1160.0, ["0", "580", "1,160"])]
-)
-def test_a_chart_says_where_its_middle_is(most: float, labels: list[str]):
-    chart = figures.chart([figures.Curve(name="x", points=((most, 0.5),))], "x", ("steps", "share"))
-    assert re.findall(">([^<]+)</text>", chart)[-3:] == labels
+def test_a_chart_says_where_its_middle_is():
+    for most, labels in [(5.0, ["0", "2.5", "5"]), (1160.0, ["0", "580", "1,160"])]:
+        chart = figures.chart(
+            [figures.Curve(name="x", points=((most, 0.5),))], "x", ("steps", "share")
+        )
+        assert re.findall(">([^<]+)</text>", chart)[-3:] == labels
 
 
 @pytest.mark.unit
@@ -734,17 +730,17 @@ def test_a_wider_layer_has_a_longer_bar():
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("delta", [1e-4, 3e-5])
-def test_a_ledger_is_proposed_that_holds_the_run_and_has_the_total_that_it_found(delta: float):
-    made = changed("budget", "delta", to=delta) | {"two_runs": {"epsilon": 4.5, "delta": delta}}
-    begin, use = [command for _, command in next_steps(made, True) if ".ledger" in command]
-    assert begin == f"pasearch ledger people.ledger --add RUN --ledger-budget 4.5 {delta!r}"
-    assert use.endswith(" --ledger people.ledger")
-    assert ("--delta" in use) == (delta != 1e-4), "where it is not the default of the data"
-    assert begin in page(made).text
-    assert use in page(made).text
-    for none in (document(), made | {"ledger": {"epsilon": 9.0, "delta": 1e-4}}):
-        assert not [each for each in next_steps(none, True) if ".ledger" in each[1]]
+def test_a_ledger_is_proposed_that_holds_the_run_and_has_the_total_that_it_found():
+    for delta in [1e-4, 3e-5]:
+        made = changed("budget", "delta", to=delta) | {"two_runs": {"epsilon": 4.5, "delta": delta}}
+        begin, use = [command for _, command in next_steps(made, True) if ".ledger" in command]
+        assert begin == f"pasearch ledger people.ledger --add RUN --ledger-budget 4.5 {delta!r}"
+        assert use.endswith(" --ledger people.ledger")
+        assert ("--delta" in use) == (delta != 1e-4), "where it is not the default of the data"
+        assert begin in page(made).text
+        assert use in page(made).text
+        for none in (document(), made | {"ledger": {"epsilon": 9.0, "delta": 1e-4}}):
+            assert not [each for each in next_steps(none, True) if ".ledger" in each[1]]
 
 
 @pytest.mark.unit

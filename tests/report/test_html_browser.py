@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from report.test_html import dense, hostile
 from report.test_quality import KINDS
 
 from pasearch import Budget, measure_crossover, search_architecture, select_features, train
@@ -66,95 +67,12 @@ pytestmark = [
 ]
 
 
-def dense(units: int) -> dict[str, Any]:
-    return {"kind": "dense", "units": units, "activation": "tempered_sigmoid"}
-
-
 def document(name: str, *, declared: bool = False) -> dict[str, Any]:
-    step = {"type": "poisson-gaussian", "sampling_probability": 0.25, "noise_multiplier": 9.5}
-    law = {"mean": 4.0, "shape": 1.0, "cap": None}
-    training = {"type": "self-composed", "event": step, "count": 190}
-    selected = {"type": "repeat-and-select", "event": training, "law": law}
-    test = {"type": "geometric", "epsilon": 1.99953}
-    line = {"partition": "train", "count": 1, "event": selected}
-    return {
-        "task": "architecture search",
-        "dataset": {
-            "name": name,
-            "n": 1797,
-            "slots": {"train": 1618, "test": 179},
-            "schema": {"shape": [8, 8], "low": 0.0, "high": 16.0, "classes": 10},
-            "declared_public": declared,
-        },
-        "budget": {"epsilon": 2.0, "delta": 1e-4},
-        "price": {
-            "epsilon": 1.9994,
-            "delta": 1e-4,
-            "accountant": "PLD",
-            "adjacency": "zero-out",
-            "unit": "one record",
-        },
-        "price_by_partition": {
-            "train": {"epsilon": 1.9871, "accountant": "PLD, selection by privacy profile"},
-            "test": {"epsilon": 1.9994, "accountant": "PLD"},
-        },
-        "events": [
-            {"name": "training", **line},
-            {"name": "test accuracy", "partition": "test", "count": 1, "event": test},
-        ],
-        "winner": "kept",
-        "selection": {"rule": "composition", "law": name, "bound": "PLD", "formula": name},
-        "strategy": {"name": "paas"},
-        "space": {"name": name, "choices": {name: [name, name]}},
-        "recipe": {
-            "expected_batch_size": 359,
-            "steps": 190,
-            "learning_rate": 3.8,
-            "noise_multiplier": 9.5,
-            "optimizer": "momentum",
-            "momentum": 0.9,
-            "average": 0.1,
-            "bounding": {"name": "flat", "clip_norm": 0.25},
-            "sampling_probability": 0.25,
-        },
-        "best": {
-            "front_end": "raw",
-            "layers": [dense(512), dense(64)],
-            "settings": {"learning_rate_scale": 1.0},
-            "parameters": 66762,
-            "trainable_parameters": 66762,
-        },
-        "score": {
-            "metric": "accuracy",
-            "test": 0.9,
-            "of": 179,
-            "noise": {"standard_deviation": 0.003},
-        },
-        "model": {"file": "model.pt", "sha256": "0d83" * 16},
-        "estimated_privately": [name],
-        "assumed_public": [name],
-        "claims": [{"text": name}],
-        "device": "cpu",
-        "reproducible": False,
-        "sum_rounding": 1.0009765625,
-        "randomness": "a key from the operating system",
-        "warnings": [name],
-        "versions": {"pasearch": "0.1.0"},
-        "alternatives": [
-            {"epsilon": each, "noise_multiplier": 18.2, "signal_to_noise": 99 * each}
-            for each in (1.0, 2.0, 4.0)
-        ],
-        "auto": {
-            "chosen": "paas, kept",
-            "why": name,
-            "expected": [{"strategy": name, "winner": name, "expected": 0.9}],
-        },
-        "trials": [
-            {"parameters": {"layers": [dense(512), dense(64)], "settings": {}}, "noisy_correct": 9}
-        ],
-        "curves": [{"name": name, "steps": [0, 95, 190], "accuracy": [0.1, 0.7, 0.9]}],
-        "compared": {"fixed": {"test": 0.9, "exact": 0.9}, "this": {"test": 0.9, "exact": 0.9}},
-    }
+    """A run whose every name is this one, with all optional sections."""
+    made = hostile(name)
+    made["dataset"]["declared_public"] = declared
+    made["best"]["layers"] = [dense(512, "tempered_sigmoid"), dense(64, "tempered_sigmoid")]
+    return made
 
 
 def browse(folder: Path, url: str, *flags: str) -> str:

@@ -41,17 +41,17 @@ class TestLeaderboard:
         assert frame["released"].tolist() == [True, False, False]
         assert frame["parameters"][0] == result.document["best"]["parameters"]
 
-    @pytest.mark.parametrize("noun", ["accuracy", "Brier score", "log loss"])
-    def test_frame_and_figure_show_one_number_under_one_name(self, result: SearchResult, noun: str):
-        document = copy.deepcopy(result.document)
-        document["strategy"]["judged_by"] = noun
-        shown = SearchResult(path=result.path, document=document, card=result.card)
-        frame, figure = shown.leaderboard(), TrialsDisplay.from_result(document)
-        scores = dict(zip(frame["trial"], frame["score"], strict=True))
-        assert [scores[trial] for trial in (1, 2, 3)] == list(figure.scores)
-        assert set(frame["metric"]) == {figure.measure.splitlines()[0]}
-        assert noun in figure.measure
-        assert frame["score"].is_monotonic_decreasing is (noun == "accuracy")
+    def test_frame_and_figure_show_one_number_under_one_name(self, result: SearchResult):
+        for noun in ["accuracy", "Brier score", "log loss"]:
+            document = copy.deepcopy(result.document)
+            document["strategy"]["judged_by"] = noun
+            shown = SearchResult(path=result.path, document=document, card=result.card)
+            frame, figure = shown.leaderboard(), TrialsDisplay.from_result(document)
+            scores = dict(zip(frame["trial"], frame["score"], strict=True))
+            assert [scores[trial] for trial in (1, 2, 3)] == list(figure.scores)
+            assert set(frame["metric"]) == {figure.measure.splitlines()[0]}
+            assert noun in figure.measure
+            assert frame["score"].is_monotonic_decreasing is (noun == "accuracy")
 
     def test_secret_trials_stay_secret(self, result: SearchResult):
         document = copy.deepcopy(result.document)
@@ -89,24 +89,20 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> api.FeatureResult:
 
 @pytest.mark.unit
 class TestPlan:
-    @pytest.mark.parametrize(
-        "plan",
-        [
+    def test_it_shows_budget_price_and_every_release(self):
+        for plan in [
             api.plan_architecture_search("digits", budget=Budget(2.0)),
             api.plan_training("digits", budget=Budget(2.0)),
             api.plan_feature_selection("digits", budget=Budget(2.0)),
-        ],
-        ids=["search", "training", "features"],
-    )
-    def test_it_shows_budget_price_and_every_release(self, plan: Any):
-        shown = plan._repr_html_()
-        assert "no private record was read" in shown
-        assert f"epsilon {plan.price.epsilon:.4f}" in shown
-        assert "epsilon 2 at delta 0.0001" in shown
-        for line in plan.lines:
-            assert line.name in shown
-        assert str(plan).startswith("Budget: epsilon 2,")
-        assert str(plan).splitlines()[-1].startswith("Price: epsilon")
+        ]:
+            shown = plan._repr_html_()
+            assert "no private record was read" in shown
+            assert f"epsilon {plan.price.epsilon:.4f}" in shown
+            assert "epsilon 2 at delta 0.0001" in shown
+            for line in plan.lines:
+                assert line.name in shown
+            assert str(plan).startswith("Budget: epsilon 2,")
+            assert str(plan).splitlines()[-1].startswith("Price: epsilon")
 
     def test_the_number_of_trainings_stays_secret(self):
         plan = api.plan_architecture_search("digits", budget=Budget(8.0), strategy="rs")

@@ -69,17 +69,14 @@ def test_a_training_names_its_network_and_no_search():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("options", "changes", "task"),
-    [
+def test_what_is_chosen_is_a_search():
+    for options, changes, task in [
         ({}, {}, "training"),
         ({"strategy": "rs"}, {}, "architecture search"),
         ({"strategy": "auto", "space": "auto"}, {}, "architecture search"),
         ({}, {"searched_on": "others"}, "architecture search"),
-    ],
-)
-def test_what_is_chosen_is_a_search(options: dict[str, Any], changes: dict[str, Any], task: str):
-    assert task_of(replace(planned(**options), **changes)) == task
+    ]:
+        assert task_of(replace(planned(**options), **changes)) == task
 
 
 @pytest.mark.unit
@@ -116,22 +113,17 @@ def test_the_time_of_one_training_is_no_average(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [
+def test_the_time_of_a_front_end_is_told_where_it_is_long(monkeypatch: pytest.MonkeyPatch):
+    for seconds, told in [
         (0.4, ""),
         (88.0, "; about 88 s before that, for what its front end makes of all records"),
         (None, "; how long its front end takes with all records before that is not known"),
-    ],
-)
-def test_the_time_of_a_front_end_is_told_where_it_is_long(
-    seconds: float | None, told: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(Plan, "seconds_before", lambda plan: seconds)
-    for plan in (planned(), planned(strategy="rs", candidates=5)):
-        time = row(plan, "Time")
-        assert time.endswith(f"{told}; some seconds more to begin, read and score")
-        assert ("front end" in time) == bool(told)
+    ]:
+        monkeypatch.setattr(Plan, "seconds_before", lambda plan, seconds=seconds: seconds)
+        for plan in (planned(), planned(strategy="rs", candidates=5)):
+            time = row(plan, "Time")
+            assert time.endswith(f"{told}; some seconds more to begin, read and score")
+            assert ("front end" in time) == bool(told)
 
 
 @pytest.mark.unit
@@ -175,16 +167,16 @@ def test_public_data_let_expect_nothing_of_other_scores_or_classes_or_of_noise()
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("strategy", ["fixed", "rs", "auto"])
-def test_five_lines_come_first_whatever_is_planned(strategy: str):
-    space = {"space": "auto"} if strategy == "auto" else {}
-    plan = planned(strategy=strategy, **space)
-    for detail in ("summary", "prices", "whole"):
-        lines = plan_text(plan, detail=detail).splitlines()
-        assert [line.split(" ")[0] for line in lines[2:7]] == [
-            "Data", "Model", "Quality", "Price", "Report",
-        ]  # fmt: skip
-        assert lines[1] == "" == lines[7]
+def test_five_lines_come_first_whatever_is_planned():
+    for strategy in ["fixed", "rs", "auto"]:
+        space = {"space": "auto"} if strategy == "auto" else {}
+        plan = planned(strategy=strategy, **space)
+        for detail in ("summary", "prices", "whole"):
+            lines = plan_text(plan, detail=detail).splitlines()
+            assert [line.split(" ")[0] for line in lines[2:7]] == [
+                "Data", "Model", "Quality", "Price", "Report",
+            ]  # fmt: skip
+            assert lines[1] == "" == lines[7]
 
 
 @pytest.mark.unit
@@ -195,15 +187,15 @@ def test_data_declared_public_are_protected_from_nobody():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("epsilon", [1000.0, 1e9])
-def test_a_giant_epsilon_is_said_to_protect_nobody_and_overflows_nowhere(epsilon: float):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        plan = planned(epsilon=epsilon, bounds=(0, 1), classes=2)
-        text = plan_text(plan)
-    assert "That protects nobody: suppose somebody" in row(plan, "Price")
-    assert f"Warning: epsilon {epsilon:g} is so large that it protects nobody" in text
-    assert "protects nobody" not in plan_text(planned(epsilon=2.0, bounds=(0, 1), classes=2))
+def test_a_giant_epsilon_is_said_to_protect_nobody_and_overflows_nowhere():
+    for epsilon in [1000.0, 1e9]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            plan = planned(epsilon=epsilon, bounds=(0, 1), classes=2)
+            text = plan_text(plan)
+        assert "That protects nobody: suppose somebody" in row(plan, "Price")
+        assert f"Warning: epsilon {epsilon:g} is so large that it protects nobody" in text
+        assert "protects nobody" not in plan_text(planned(epsilon=2.0, bounds=(0, 1), classes=2))
 
 
 @pytest.mark.contract

@@ -51,39 +51,33 @@ class TestOdds:
             "most 5 of 100 whose records were (blind guessing: 1)."
         )
 
-    @pytest.mark.parametrize(
-        ("attack", "begins"),
-        [
+    def test_a_large_price_is_said_to_protect_little_or_nobody(self):
+        for attack, begins in [
             (STRONG, "That means: suppose somebody"),
             ([[0.01, 0.2], [0.1, 0.5]], "That means: suppose somebody"),
             (WEAK, "That is little protection: suppose somebody"),
             ([[0.01, 0.99], [0.1, 1.0]], "That is little protection: suppose somebody"),
             (NONE, "That protects nobody: suppose somebody"),
-        ],
-    )
-    def test_a_large_price_is_said_to_protect_little_or_nobody(self, attack: Any, begins: str):
-        assert wording.odds_line(meaning(document(attack))).startswith(begins)
+        ]:
+            assert wording.odds_line(meaning(document(attack))).startswith(begins)
 
-    @pytest.mark.parametrize("attack", [None, []])
-    def test_where_no_bound_is_known_none_is_told(self, attack: Any):
-        told = wording.odds_line(meaning(document(attack)))
-        assert told == f"N{wording.NO_BOUND[1:]}"
-        assert not any(digit.isdigit() for digit in told)
+    def test_where_no_bound_is_known_none_is_told(self):
+        for attack in [None, []]:
+            told = wording.odds_line(meaning(document(attack)))
+            assert told == f"N{wording.NO_BOUND[1:]}"
+            assert not any(digit.isdigit() for digit in told)
 
 
 @pytest.mark.unit
 class TestProtection:
-    @pytest.mark.parametrize(
-        ("attack", "begins"),
-        [
+    def test_it_is_said_how_little_it_is(self):
+        for attack, begins in [
             (STRONG, "suppose somebody"),
             (WEAK, "little: suppose somebody"),
             (NONE, "none: suppose somebody"),
             (None, "no bound"),
-        ],
-    )
-    def test_it_is_said_how_little_it_is(self, attack: Any, begins: str):
-        assert wording.protection_line(document(attack)).startswith(begins)
+        ]:
+            assert wording.protection_line(document(attack)).startswith(begins)
 
     def test_public_data_and_a_seed_protect_nobody_whatever_the_price(self):
         public = document(STRONG)
@@ -136,19 +130,22 @@ class TestDataAndModel:
         assert network(dense) == "8 tanh units"
         assert network(dense, dense) == "8 tanh units, then 8 tanh units"
 
-    @pytest.mark.parametrize(
-        ("best", "told"),
-        [
-            ({"features": ["a", "b"], "of": 2, "directions": None},
-             "a linear model of all 2 features"),
-            ({"features": ["a", "b"], "of": 9, "directions": None},
-             "a linear model of 2 of 9 features, chosen by cfs: a, b"),
-            ({"features": [], "of": 9, "directions": 3},
-             "a linear model of 3 directions in all 9 features"),
-        ],
-    )  # fmt: skip
-    def test_chosen_features_are_named(self, best: dict[str, Any], told: str):
-        assert wording.features_line({"best": best, "strategy": {"name": "cfs"}}) == told
+    def test_chosen_features_are_named(self):
+        for best, told in [
+            (
+                {"features": ["a", "b"], "of": 2, "directions": None},
+                "a linear model of all 2 features",
+            ),
+            (
+                {"features": ["a", "b"], "of": 9, "directions": None},
+                "a linear model of 2 of 9 features, chosen by cfs: a, b",
+            ),
+            (
+                {"features": [], "of": 9, "directions": 3},
+                "a linear model of 3 directions in all 9 features",
+            ),
+        ]:
+            assert wording.features_line({"best": best, "strategy": {"name": "cfs"}}) == told
 
 
 @pytest.mark.unit
