@@ -7,7 +7,6 @@ import re
 import runpy
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -296,21 +295,6 @@ def test_who_takes_an_option_is_who_is_said_to():
             if said.of:
                 takers = {name for name, kind in shipped.items() if option in taken(kind)}
                 assert set(said.of) == takers, option
-
-
-@pytest.mark.unit
-def test_long_lines_end_where_the_terminal_does(monkeypatch: pytest.MonkeyPatch):
-    from pasearch.cli import options
-
-    text = "Why       " + "word " * 40 + "\n  as it is\n" + "Warning: " + "much " * 30
-    assert options.wrapped(text) == text, "a file gets it as it is"
-    monkeypatch.setattr(options.sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(options.shutil, "get_terminal_size", lambda: SimpleNamespace(columns=72))
-    found = options.wrapped(text).splitlines()
-    assert max(map(len, found)) <= 72
-    assert found[1].startswith(" " * 10 + "word")
-    assert "  as it is" in found
-    assert " ".join(options.wrapped(text).split()) == " ".join(text.split())
 
 
 @pytest.mark.contract

@@ -100,21 +100,25 @@ def measure_crossover(
     Cost: none: only records that were declared public are read.
     """
     grid, number = grid_of(epsilons), whole("repeats", repeats)
-    dataset, plans_of, assumes = _public(data, proxy, options)
+    request = SearchRequest(data, **options)
+    dataset, planned, assumes = _public(proxy, request)
     if (trainings := len(grid) * number * len(models)) > MAX_TRAININGS:
         raise UsageError(
             f"That is {trainings:,} trainings: expected at most {MAX_TRAININGS:,}. Take fewer "
             "epsilons or repeats."
         )
     found = models_of(models, dataset.schema)
-    plans = [[plans_of(each, Budget(epsilon, delta)) for epsilon in grid] for each in found]
+    plans = [
+        [_plan_alone(request, planned, each, Budget(epsilon, delta)) for epsilon in grid]
+        for each in found
+    ]
     first = plans[0][0]
     study = Study(
         dataset=dataset, models=found, settings=[[setting_of(p) for p in row] for row in plans],
         train=first.split.train, test=first.split.test, metric=first.scored_by.name, seed=seed,
-        device=device_of(plans_of.request),
+        device=device_of(request),
     )  # fmt: skip
-    check_trainers(plans_of.request.executor, study.device, {})
+    check_trainers(request.executor, study.device, {})
     points = list(product(range(len(found)), range(len(grid) + 1), range(number)))
     stored = {
         "data": study.dataset.name, "records": study.dataset.n, "train": study.train,
@@ -126,7 +130,7 @@ def measure_crossover(
     }  # fmt: skip
     kept = Kept(None if store is None else Path(store), stored)
     errors = np.empty((len(found), len(grid) + 1, number))
-    with replace(plans_of.request, workers=workers).trainers() as trainers:
+    with replace(request, workers=workers).trainers() as trainers:
         every = measured(study, points, kept, executor=trainers, told=on_training)
     for point, error in every.items():
         errors[point] = error
@@ -218,25 +222,15 @@ def setting_of(plan: Plan) -> Setting:
     return Setting(recipes=plan.recipes, mu=plan.trial_mu, front_noise=noise)
 
 
-class _Plans:
-    """Plans of one training of a model at a budget, for the n of the data at hand."""
-
-    def __init__(self, request: SearchRequest, dataset: Dataset):
-        self.request, self._dataset = request, dataset
-
-    def __call__(self, model: Model, budget: Budget) -> Plan:
-        own = {"recipe": model.recipe} if model.recipe is not None else {}
-        asked = replace(
-            self.request, architecture=model.candidate, strategy="fixed", budget=budget, **own
-        )
-        return prepared_search(asked, self._dataset).plan
+def _plan_alone(request: SearchRequest, dataset: Dataset, model: Model, budget: Budget) -> Plan:
+    """Plan one training of a model at a budget, for the n of a data set."""
+    own = {"recipe": model.recipe} if model.recipe is not None else {}
+    asked = replace(request, architecture=model.candidate, strategy="fixed", budget=budget, **own)
+    return prepared_search(asked, dataset).plan
 
 
-def _public(
-    data: Any, proxy: str | Path | None, options: dict[str, Any]
-) -> tuple[Dataset, _Plans, str]:
-    """Return the public records, what plans for the n of the data at hand, and what is assumed."""
-    request = SearchRequest(data, **options)
+def _public(proxy: str | Path | None, request: SearchRequest) -> tuple[Dataset, Dataset, str]:
+    """Return the public records, the data to plan for, and what must hold for their comparison."""
     dataset = dataset_of(request.data, request)
     if proxy is None:
         if not dataset.public:
@@ -246,10 +240,10 @@ def _public(
                 "your number of records."
             )
         dataset, _ = assume_public(dataset, request.max_categories)
-        return dataset, _Plans(request, dataset), ""
+        return dataset, dataset, ""
     records, sized, _ = public_data("proxy", str(proxy), request, dataset)
     said = (
         f"measured on {records.name} at the signal of {dataset.n:,} records of {dataset.name}: it "
         "tells of yours as far as the two are alike in how hard they are and in what they need"
     )
-    return records, _Plans(request, sized), said
+    return records, sized, said

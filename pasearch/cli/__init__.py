@@ -99,59 +99,38 @@ def _complain(text: str, prefix: str = "", *, fresh: bool = False) -> None:
 
 
 def _click_error(error: Any) -> int:
-    """Report an unknown option, or a number that is none; return the exit code."""
-    name, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
-    if name is not None and hasattr(error, "possibilities") and context is not None:
-        _complain(_unknown_option(str(name), context), "Error: ")
-        return UsageError.exit_code
-    if (told := _unreadable(error) or _without_separator(error)) is not None:
+    """Report an unknown option or command, or an unreadable value; return the exit code."""
+    context, said = getattr(error, "ctx", None), str(getattr(error, "message", ""))
+    option, told = getattr(error, "option_name", None), None
+    flags = getattr(getattr(error, "param", None), "opts", [])
+    given = getattr(error.__cause__, "errors", list)()
+    kind = "a whole number" if "integer" in said else "a number" if "number" in said else ""
+    if option is not None and hasattr(error, "possibilities") and context is not None:
+        told = _unknown_option(str(option), context)
+    elif flags and given and kind:  # Typer's own sentence does not contain the value
+        told = f"{flags[0]} is {shown(repr(given[0]['input']))}: expected {kind}."
+    elif option == "--separator" and "requires an argument" in said:
+        told = (
+            "--separator has no value. A shell takes ; | and a tab for itself: put it into "
+            "quotation marks, --separator ';', or write semicolon, pipe or tab."
+        )
+    if told is not None:
         _complain(told, "Error: ")
         return UsageError.exit_code
     if callable(getattr(error, "show", None)):
         text = io.StringIO()
         error.show(file=text)
-        told = shown_lines(text.getvalue().rstrip("\n")) + _data_for_command(error)
+        told, path = shown_lines(text.getvalue().rstrip("\n")), getattr(context, "command_path", "")
+        found = re.search("No such command '(.*?)'", said)
+        if found and not path.endswith("account"):  # data may have been named as a command
+            from pasearch.data.sources import BUILT_IN
+
+            if found[1] in BUILT_IN or os.path.exists(found[1]):
+                told += f" First comes what to do with these data: `{path} arch {shown(found[1])}`."
         typer.echo(wrapped(told, sys.stderr), err=True)
         return int(error.exit_code)
     _complain(NOTHING_RAN)
     return INTERRUPTED
-
-
-def _unreadable(error: Any) -> str | None:
-    """Return what is said of an option's value that is no number; None of any other error.
-
-    Typer's own sentence does not say what was given.
-    """
-    flags = getattr(getattr(error, "param", None), "opts", [])
-    given, said = getattr(error.__cause__, "errors", list)(), str(getattr(error, "message", ""))
-    kind = "a whole number" if "integer" in said else "a number" if "number" in said else ""
-    if not (flags and given and kind):
-        return None
-    return f"{flags[0]} is {shown(repr(given[0]['input']))}: expected {kind}."
-
-
-def _without_separator(error: Any) -> str | None:
-    """Return what is said of a separator that a shell has taken for itself; None of all else."""
-    said = str(getattr(error, "message", ""))
-    if getattr(error, "option_name", None) != "--separator" or "requires an argument" not in said:
-        return None
-    return (
-        "--separator has no value. A shell takes ; | and a tab for itself: put it into quotation "
-        "marks, --separator ';', or write semicolon, pipe or tab."
-    )
-
-
-def _data_for_command(error: Any) -> str:
-    """Return what a user probably meant who named data where a command stands."""
-    found = re.search("No such command '(.*?)'", str(getattr(error, "message", "")))
-    path = getattr(getattr(error, "ctx", None), "command_path", "")
-    if not found or path.endswith("account"):
-        return ""
-    from pasearch.data.sources import BUILT_IN
-
-    if found[1] not in BUILT_IN and not os.path.exists(found[1]):
-        return ""
-    return f" First comes what to do with these data: `{path} arch {shown(found[1])}`."
 
 
 def _unknown_option(name: str, context: Any) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pasearch.cli.app import Json, Quiet, account_app, app
-from pasearch.cli.options import with_flags, wrapped
+from pasearch.cli.options import Delta, takes_options, with_flags, wrapped
 from pasearch.cli.paths import check_new_file
 from pasearch.shown import shown, shown_lines
 
@@ -45,26 +45,10 @@ def recipes(
 
 
 @app.command()
+@takes_options(("target", "schema", "quotes", "columns", "separator", "regression"))
 def check(
     data: Annotated[Path, typer.Argument(help="A table: a .csv or the like, or a .parquet.")],
-    target: Annotated[
-        str | None, typer.Option("--target", help="Column to predict. [default: the last one]")
-    ] = None,
-    schema: Annotated[
-        Path | None, typer.Option("--schema", help="Declared columns, a .toml.")
-    ] = None,
-    quotes: Annotated[
-        bool, typer.Option("--quotes/--no-quotes", help="Whether quotation marks enclose cells.")
-    ] = True,
-    columns: Annotated[
-        str | None, typer.Option("--columns", help="Names of the columns, if there is no header.")
-    ] = None,
-    separator: Annotated[
-        str | None, typer.Option("--separator", help="What stands between two cells: ';', tab ...")
-    ] = None,
-    regression: Annotated[
-        bool, typer.Option("--regression", help="The target is a number, whatever it looks like.")
-    ] = False,
+    given: dict[str, Any],
     propose: Annotated[
         Path | None, typer.Option("--propose", help="Write the proposed schema to a new .toml.")
     ] = None,
@@ -78,15 +62,18 @@ def check(
     from pasearch.data.tables import TableSchema
     from pasearch.files import write_new
 
+    target, schema = given.pop("target", None), given.pop("schema", None)
     declared = None if schema is None else TableSchema.from_toml(schema)
-    report = check_table(
-        data, target, declared, quotes=quotes, columns=columns, separator=separator,
-        regression=regression,
-    )  # fmt: skip
+    report = check_table(data, target, declared, **given)
     typer.echo(wrapped(with_flags(shown_lines(report.text()))))
     if propose is not None:
         write_new(propose, report.toml())
         typer.echo(f"Proposed schema: {shown(propose)}. Edit it into what is publicly known.")
+
+
+Eps = Annotated[float, typer.Option("--eps", help="Epsilon of the training.")]
+Records = Annotated[int, typer.Option("--n", help="Number of records trained on.")]
+Batch = Annotated[int, typer.Option("--batch", help="Expected batch size.")]
 
 
 @account_app.command("price")
@@ -126,14 +113,12 @@ def account_price(
 
 @account_app.command("noise")
 def account_noise(
-    eps: Annotated[float, typer.Option("--eps", help="Epsilon of the training.")],
-    n: Annotated[int, typer.Option("--n", help="Number of records trained on.")],
-    batch: Annotated[int, typer.Option("--batch", help="Expected batch size.")],
+    eps: Eps,
+    n: Records,
+    batch: Batch,
     steps: Annotated[int, typer.Option("--steps", help="Steps of the training.")],
     dimension: Annotated[int, typer.Option("--dimension", help="Numbers that are trained.")],
-    delta: Annotated[
-        float | None, typer.Option("--delta", help="Its delta. [default: power of ten below 1/n]")
-    ] = None,
+    delta: Delta = None,
     vectors: Annotated[int, typer.Option("--vectors", help="Of the codebook.")] = 1000,
     as_json: Json = False,
 ) -> None:
@@ -163,12 +148,10 @@ def account_schedule(
         str, typer.Option("--kind", help="uniform, time, exponential, step or polynomial.")
     ],
     sigma: Annotated[float, typer.Option("--sigma", help="Noise multiplier of the first epoch.")],
-    n: Annotated[int, typer.Option("--n", help="Number of records trained on.")],
-    batch: Annotated[int, typer.Option("--batch", help="(Expected) batch size.")],
-    eps: Annotated[float, typer.Option("--eps", help="Epsilon of the training.")],
-    delta: Annotated[
-        float | None, typer.Option("--delta", help="Its delta. [default: power of ten below 1/n]")
-    ] = None,
+    n: Records,
+    batch: Batch,
+    eps: Eps,
+    delta: Delta = None,
     epochs: Annotated[
         int | None, typer.Option("--epochs", help="Solve the decay that lasts so long.")
     ] = None,

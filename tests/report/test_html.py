@@ -319,19 +319,6 @@ def test_a_page_needs_no_network_and_no_script_and_can_be_read_by_ear():
         check_read_by_ear(found)
 
 
-@pytest.mark.unit
-def test_the_questions_come_in_order_and_the_contents_name_them_all():
-    made = composed() | {key: planned()[key] for key in ("alternatives", "auto")}
-    made["effects"] = effects()
-    html = report_html(made)
-    names = re.findall('<h2 id="[^"]*">([^<]+)</h2>', html)
-    assert names == [
-        "How good", "At what price", "Other budgets", "What counts", "What was tried",
-        "What next", "Details",
-    ]  # fmt: skip
-    assert re.findall('<a href="#[^"]*">([^<]+)</a>', html) == names
-
-
 def effects() -> list[dict[str, Any]]:
     return [
         {"column": "age", "reach": 4.25, "most": "90", "least": "0", "towards": "a"},

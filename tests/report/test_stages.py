@@ -45,23 +45,13 @@ from pasearch.report.wording import (
     steps_words,
 )
 from pasearch.search.plan import Plan
-from pasearch.training.augmentation import Augmentation
-from pasearch.training.clipping import CLIPPING_METHODS, AdaptiveQuantile, PerLayer
+from pasearch.training.clipping import AdaptiveQuantile, PerLayer
 from pasearch.training.encoded.gradients import Encoded
-from pasearch.training.encoded.noise import KolmogorovSmirnov
 from pasearch.training.optimizers import OPTIMIZERS
 from pasearch.training.presets import PRESETS, settings_of
 from pasearch.training.recipe import NAMED, STAGES, Recipe
-from pasearch.training.schedules import SCHEDULES, TimeBased, Uniform, Validation
+from pasearch.training.schedules import TimeBased, Uniform, Validation
 from pasearch.training.screening import Annealing
-
-SETTINGS: dict[str, dict[str, Any]] = {
-    "time": {"rate": 0.05},
-    "exponential": {"rate": 0.01},
-    "step": {"rate": 0.6, "period": 10},
-    "polynomial": {"power": 3.0, "end": 0.2, "period": 100},
-    "validation": {"rate": 0.7, "threshold": 0.01, "average": 5, "period": 10},
-}
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -229,23 +219,6 @@ def test_no_preset_is_told_by_identifiers():
 # --- single stages
 
 
-@pytest.mark.contract
-def test_every_schedule_has_words_with_all_its_numbers():
-    for name in [each for each in SCHEDULES if each != "uniform"]:
-        words = SCHEDULES[name](**SETTINGS[name]).words()
-        for number in SETTINGS[name].values():
-            assert f"{number:g}" in words
-        assert "7 epochs" in SCHEDULES[name](**SETTINGS[name], every=7).words()
-
-
-@pytest.mark.contract
-def test_every_bound_is_said():
-    for kind in CLIPPING_METHODS.kinds().values():
-        words = kind().words()
-        assert "norm" in words
-        assert re.search(r"\b1\b", words)
-
-
 @pytest.mark.unit
 def test_layers_are_said():
     assert "norms 1, 2" in PerLayer(clip_norms=(1.0, 2.0)).words()
@@ -292,16 +265,6 @@ def test_a_stage_that_is_not_known_is_an_error_and_no_default_sentence():
 
 
 @pytest.mark.unit
-def test_views_are_said():
-    for views, words in [
-        (Augmentation(), "4 views of each record, moved by up to 2 pixels;"),
-        (Augmentation(shift=1, flip=True), "moved by up to 1 pixel and mirrored at random;"),
-        (Augmentation(views=2, shift=0), "2 views of each record; their gradients averaged"),
-    ]:
-        assert words in others(augmentation=views)[0]
-
-
-@pytest.mark.unit
 def test_the_law_of_the_noise_is_said_without_its_scale():
     for law, words in [
         (StudentT(freedom=9.0, scale=7.0), "(student-t, freedom 9)"),
@@ -312,14 +275,6 @@ def test_the_law_of_the_noise_is_said_without_its_scale():
         (said,) = others(bounding=Encoded(), noise=law)
         assert words in said
         assert others(bounding=Encoded()) == []
-
-
-@pytest.mark.unit
-def test_encoding_and_denoising_are_said():
-    words = Encoded(clip_norm=0.5, vectors=2000).words()
-    assert words == "clamped, rank by rank, to the nearest of 2,000 public vectors of norm 0.5"
-    (said,) = others(denoising=KolmogorovSmirnov())
-    assert "distance from pure noise, which costs nothing" in said
 
 
 @pytest.mark.unit
