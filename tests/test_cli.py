@@ -609,27 +609,6 @@ class TestCheck:
         assert code == 2
         assert "as a category" in err
 
-    def test_another_separator_is_named_and_nothing_is_written(self, run: Run, tmp_path: Path):
-        rows = "".join(f"{i};{i % 7};{('no', 'yes')[i % 2]}\n" for i in range(60))
-        (tmp_path / "mine.csv").write_text(rows)
-        options = ["mine.csv", "--columns", "a,b,y", "--propose", "s.toml"]
-        code, out, err = run("check", *options)
-        assert (code, out) == (2, "")
-        told = " ".join(err.split())
-        assert "every row has 1 cell, and the columns named are 3." in told
-        assert "It looks as if ';' separates the cells: --separator semicolon." in told
-        assert [path.name for path in written(tmp_path)] == ["mine.csv"]
-        code, out, err = run("check", *options, "--separator", "semicolon")
-        assert code == 0, err
-        assert "bins = [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]" in (tmp_path / "s.toml").read_text()
-
-    def test_many_rows_that_cannot_be_used_come_first(self, run: Run, tmp_path: Path):
-        rows = [f"{i},{('no', 'yes')[i % 2]}" for i in range(60)]
-        (tmp_path / "mine.csv").write_text("\n".join(["a,y", *rows, *["1"] * 40]) + "\n")
-        code, out, err = run("check", "mine.csv")
-        assert code == 0, err
-        assert out.startswith("40 of 100 rows cannot be used: mend the file first (see below).")
-
     def test_a_file_is_never_replaced(self, run: Run, table: Path, tmp_path: Path):
         (tmp_path / "s.toml").write_text("mine")
         code, out, err = run("check", table, "--propose", "s.toml")

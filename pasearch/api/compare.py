@@ -242,9 +242,9 @@ class Comparison:
         if not self.same:
             private, plain = (with_interval(*self.gap(each), "+") for each in (True, False))
             gap = f"Gap, how much better the PAW model is: {private} with privacy, {plain} without."
-        repeats = "one training" if self.repeats == 1 else f"{self.repeats:,} trainings"
+        repeats = "one training each" if self.repeats == 1 else f"{self.repeats:,} trainings each"
         if self.repeats > 1:
-            repeats += " each, with 95 % intervals over them on these test records"
+            repeats += ", with 95 % intervals over them on these test records"
         lines = [
             f"{self.data}: {self.train:,} records to train on, {self.validation:,} to choose by, "
             f"{self.test:,} to test on; all declared public, so nothing is charged.",
