@@ -28,8 +28,8 @@ def kernels() -> Iterator[Any]:
         pytest.skip("kernels are compiled here, for a GPU")
     from triton.runtime import interpreter
 
+    from pasearch.gpu import dense_kernels as training_kernels
     from pasearch.gpu import kernels as gpu_kernels
-    from pasearch.training import gpu_kernels as training_kernels
 
     patched: set[str] = set()
 

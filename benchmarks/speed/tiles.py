@@ -4,7 +4,7 @@
 
 Three works: ten and 60 networks of Table XI at batches of 100, and one FCN 784-300-128-10 at
 2,048. Each call of a step is captured as often as takes about a millisecond, and replayed; told is
-the median, in microseconds, of the tiles of `training.gpu_code` and of the five fastest others.
+the median, in microseconds, of the tiles of `gpu.dense_steps` and of the five fastest others.
 What has to be compiled is compiled beforehand, by as many processes as there are cores.
 
 On a processor (`--device cpu`, TRITON_INTERPRET=1) kernels are interpreted, of a small network:
@@ -32,12 +32,13 @@ from typing import Any
 import torch
 
 from pasearch.data.partitions import Records
+from pasearch.gpu import dense_steps
+from pasearch.gpu.dense_steps import GpuCode, Tile, Together
 from pasearch.runs.keys import Keys
 from pasearch.search.candidate_training import PURPOSES
 from pasearch.spaces.space import space
-from pasearch.training import gpu_code, trainer
+from pasearch.training import trainer
 from pasearch.training.clipping import Flat
-from pasearch.training.gpu_code import GpuCode, Tile, Together
 from pasearch.training.recipe import Recipe
 
 RECORDS, FEATURES, CLASSES, REPLAYS, FASTEST = 20_000, 784, 10, 9, 5
@@ -105,7 +106,7 @@ def calls_of(codes: list[GpuCode], name: str, tile: Tile) -> list[Callable[[], N
     try:
         for code in codes:
             vars(code)["tiles"] = replace(usual, **{name: tile}) if name in SIDES else usual
-        plan = gpu_code._Plan(codes)
+        plan = dense_steps._Plan(codes)
     finally:
         for code in codes:
             vars(code)["tiles"] = usual

@@ -90,7 +90,7 @@ def surroundings(device: str) -> dict[str, Any]:
     """Return what a run is bound to beside data, plan, request and code: nothing of a record."""
     import torch
 
-    from pasearch.training.gpu_code import gpu_libraries
+    from pasearch.gpu.dense_steps import gpu_libraries
 
     return {
         "versions": versions(),

@@ -42,9 +42,9 @@ from pasearch.data.opened import Opened
 from pasearch.data.partitions import Records
 from pasearch.data.precision import full_precision
 from pasearch.data.threads import threads
+from pasearch.gpu.dense_steps import Together, gpu_libraries
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Stream
-from pasearch.training.gpu_code import Together, gpu_libraries
 from pasearch.training.memory import is_of_memory
 from pasearch.training.metrics import Metric, usual_metric
 from pasearch.training.recipe import Recipe
@@ -54,8 +54,8 @@ from pasearch.training.trainer import rounds_of
 if TYPE_CHECKING:
     from pasearch.data.partitions import Records
     from pasearch.data.tables import AnySchema
+    from pasearch.gpu.dense_steps import Together
     from pasearch.spaces.candidate import Candidate
-    from pasearch.training.gpu_code import Together
     from pasearch.training.recipe import Recipe
 
 
@@ -350,7 +350,7 @@ def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Cou
 
     They are dealt to groups, each with a queue of work of its own. A group is given a round of
     steps before the next one is looked at: so a GPU works on some while others are prepared, and so
-    do GPUs. Dense networks share the calls of a step, besides: see `training.gpu_code`. Records
+    do GPUs. Dense networks share the calls of a step, besides: see `gpu.dense_steps`. Records
     that several have are moved to a GPU once. One that has no memory among others is made again
     alone, from the same keys: whether it fails must not depend on how many there are.
 

@@ -6,13 +6,17 @@ Tanh is the case (s, T, o) = (2, 2, 1).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
 from pasearch.errors import UsageError
-from pasearch.gpu import bits as gpu
+
+Uniform = Callable[[torch.Size, int, int, int, torch.device], torch.Tensor]
+"""Uniform float32 in [0, 1) by shape, key, step, draw and device."""
 
 
 class Rescale(nn.Module):
@@ -85,14 +89,18 @@ class KeyedDropout(nn.Module):
         if not 0.0 <= rate < 1.0:
             raise UsageError(f"The rate of dropout is {rate!r}: expected one in [0, 1).")
         self.rate = rate
-        self.seed = self._number = self._draws = 0
+        self.reseed(0)
 
-    def reseed(self, seed64: int, number: int = 0) -> None:
-        """Start the masks of one step from 64 bits of its key, and its number where many share it.
+    def reseed(self, seed64: int, number: int = 0, uniform: Uniform | None = None) -> None:
+        """Start the masks of one step.
 
-        Only a GPU's own kernels are given numbers: see `gpu.bits`.
+        Args:
+            seed64: 64 bits of its key.
+            number: Number of the step among those that share the key, for `uniform` alone.
+            uniform: Generator of the GPU kernels (`gpu.kernels.uniform`); None: PyTorch's or
+                numpy's.
         """
-        self.seed, self._number, self._draws = seed64, number, 0
+        self.seed, self._number, self._draws, self._kernel = seed64, number, 0, uniform
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Zero each element with probability `rate` in training, and rescale the others."""
@@ -114,8 +122,8 @@ class KeyedDropout(nn.Module):
 
         Torch's generator on the CPU keeps 32 bits of a seed, so two steps would share masks.
         """
-        if (kernels := gpu.kernels(x.device)) is not None:
-            return kernels.uniform(x.shape, self.seed, self._number, self._draws - 1, x.device)
+        if self._kernel is not None:
+            return self._kernel(x.shape, self.seed, self._number, self._draws - 1, x.device)
         if x.device.type == "cpu":
             philox = np.random.Philox(key=(self._draws << 64) | self.seed)
             drawn = np.random.Generator(philox).random(tuple(x.shape), dtype=np.float32)

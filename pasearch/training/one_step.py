@@ -27,7 +27,6 @@ from pasearch.gpu import bits as gpu
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import normals
 from pasearch.runs.processor import Team
-from pasearch.training.blocks import filled_up
 from pasearch.training.clipping import ClippingMethod
 from pasearch.training.losses import LossOf
 from pasearch.training.noise import Denoising, Drawn, draw
@@ -236,6 +235,20 @@ def most_rows(recipe: Recipe, rows: int) -> int:
     return max(1, min(recipe.chunk, rows) // views_of(recipe))
 
 
+def filled_up(places: Tensor, part: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Pad record indices with index 0 to whole parts; also returns which rows are no padding.
+
+    Args:
+        places: Record indices, int64, (rows,).
+        part: Number of rows of a part.
+        real: Which rows are no padding yet, bool, (rows,); None: all.
+    """
+    missing = -len(places) % part
+    real = torch.ones_like(places, dtype=torch.bool) if real is None else real
+    behind = places.new_zeros(missing)
+    return torch.cat([places, behind]), torch.cat([real, behind.bool()])
+
+
 def in_parts(places: Tensor, part: int, vary: bool) -> Chosen:
     """Pad record indices to whole parts of `part` rows where the sizes of batches vary."""
     return filled_up(places, part) if vary and len(places) % part else (places, None)
@@ -381,12 +394,12 @@ def reseed_dropout(
 
     With the GPU's own kernels a block of steps has one key, and masks depend on the step's number.
     """
-    blocks = device is not None and gpu.kernels(device) is not None
+    kernels = None if device is None else gpu.kernels(device)
     for place, reseed in enumerate(prepared.keyed):
         own = None if stream is None else stream.child(place)
         if own is None:
             reseed(0)
-        elif blocks:
-            reseed(*gpu.mask_key(own, step))
+        elif kernels is not None:
+            reseed(*gpu.mask_key(own, step), kernels.uniform)
         else:
             reseed(own.seed64(step))

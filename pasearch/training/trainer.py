@@ -21,9 +21,10 @@ from pasearch.data.precision import full_precision
 from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.gpu.bits import BLOCK
+from pasearch.gpu.dense_steps import GpuCode, Together, fits_gpu_code, gpu_code
+from pasearch.gpu.rounds import ROUND, Rounds, fits_rounds
 from pasearch.runs.keys import Stream
 from pasearch.runs.processor import Team
-from pasearch.training.gpu_code import GpuCode, Together, fits_gpu_code, gpu_code
 from pasearch.training.linear_backend import LinearBackend, accepts, count_threads
 from pasearch.training.memory import is_of_memory, keep_memory, rows_at_once
 from pasearch.training.one_step import (
@@ -38,7 +39,6 @@ from pasearch.training.optimizers import Descent
 from pasearch.training.per_example import PreparedNetwork, split_fixed, validate
 from pasearch.training.products import check_alike
 from pasearch.training.record_sums import SumBuffers, flattened
-from pasearch.training.rounds import ROUND, Rounds, fits_rounds
 from pasearch.training.screening import Pace, Screen, ValidationQuery
 from pasearch.training.temperature import divide_logits
 

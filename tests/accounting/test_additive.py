@@ -59,7 +59,6 @@ EACH: list[Density] = [
     VarianceGamma(),
     Tabulated(knots=(0.0, 0.5, 1.5, 4.0), log_values=(0.0, -0.1, -1.0, -5.0)),
 ]
-each_density = pytest.mark.parametrize("density", EACH, ids=lambda d: d.name)
 
 
 def one(shift: float) -> Shifts:
@@ -96,12 +95,12 @@ def divergences(density: Density, shift: float, q: float, order: float) -> tuple
 
 class TestOneCoordinate:
     @pytest.mark.oracle
-    @pytest.mark.parametrize("shift", [1e-6, 1e-3, 0.21, 1.0, 3.7])
-    def test_a_gaussian_has_its_closed_form(self, shift: float):
-        found = additive_rdp(GaussianNoise(scale=0.9), one(shift), 1.0)
-        exact = ORDERS * (shift / 0.9) ** 2 / 2
-        np.testing.assert_allclose(found, exact, rtol=1e-6)
-        assert (found >= exact).all()
+    def test_a_gaussian_has_its_closed_form(self):
+        for shift in [1e-6, 1e-3, 0.21, 1.0, 3.7]:
+            found = additive_rdp(GaussianNoise(scale=0.9), one(shift), 1.0)
+            exact = ORDERS * (shift / 0.9) ** 2 / 2
+            np.testing.assert_allclose(found, exact, rtol=1e-6)
+            assert (found >= exact).all()
 
     @pytest.mark.oracle
     def test_integrals_of_a_gaussian_are_its_closed_form(self):
@@ -117,14 +116,14 @@ class TestOneCoordinate:
         assert (found[known] >= exact[known] * (1 - 1e-12)).all()
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("shift", [1e-3, 0.21, 1.0, 3.7, 20.0])
-    def test_laplace_has_its_closed_form(self, shift: float):
+    def test_laplace_has_its_closed_form(self):
         """A e^((a-1) t) + (a-1) e^(-a t), over 2 a - 1."""
-        found = additive_rdp(LaplaceNoise(scale=2.0), one(2 * shift), 1.0)
-        a, t = ORDERS, shift
-        logs = np.logaddexp(np.log(a) + (a - 1) * t, np.log(a - 1) - a * t) - np.log(2 * a - 1)
-        np.testing.assert_allclose(found, logs / (a - 1), rtol=CHORD)
-        assert (found >= logs / (a - 1) * (1 - 1e-12)).all()
+        for shift in [1e-3, 0.21, 1.0, 3.7, 20.0]:
+            found = additive_rdp(LaplaceNoise(scale=2.0), one(2 * shift), 1.0)
+            a, t = ORDERS, shift
+            logs = np.logaddexp(np.log(a) + (a - 1) * t, np.log(a - 1) - a * t) - np.log(2 * a - 1)
+            np.testing.assert_allclose(found, logs / (a - 1), rtol=CHORD)
+            assert (found >= logs / (a - 1) * (1 - 1e-12)).all()
 
     @pytest.mark.oracle
     def test_cauchy_has_its_closed_form(self):
@@ -136,40 +135,38 @@ class TestOneCoordinate:
             assert (found >= np.array(exact) * (1 - 1e-12)).all()
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize(("q", "sigma"), [(0.01, 2.5), (1e-3, 4.0), (0.4, 9.0)])
-    def test_a_sampled_gaussian_has_dp_accountings_price(self, q: float, sigma: float):
-        found = additive_rdp(GaussianNoise(scale=sigma), ONE, q)
-        expected = rdp(PoissonGaussian(q, sigma), ORDERS)
-        known = np.isfinite(expected)
-        assert known.sum() > 100
-        # There 1e-12 is added for rounding, which is much where the price is nothing.
-        np.testing.assert_allclose(found[known], expected[known], rtol=3e-6, atol=1.1e-12)
+    def test_a_sampled_gaussian_has_dp_accountings_price(self):
+        for q, sigma in [(0.01, 2.5), (1e-3, 4.0), (0.4, 9.0)]:
+            found = additive_rdp(GaussianNoise(scale=sigma), ONE, q)
+            expected = rdp(PoissonGaussian(q, sigma), ORDERS)
+            known = np.isfinite(expected)
+            assert known.sum() > 100
+            # There 1e-12 is added for rounding, which is much where the price is nothing.
+            np.testing.assert_allclose(found[known], expected[known], rtol=3e-6, atol=1.1e-12)
 
     @pytest.mark.oracle
-    @each_density
-    @pytest.mark.parametrize("q", [0.02, 0.5, 1.0])
-    @pytest.mark.parametrize("shift", [0.1, 2.3])
-    def test_it_is_the_divergence_of_adding_and_bounds_that_of_removing(
-        self, density: Density, q: float, shift: float
-    ):
-        for order in (2, 3, 7):
-            found = additive_rdp(density, one(shift), q, np.array([float(order)]))[0]
-            added, removed = divergences(density, shift, q, order)
-            more = CHORD if density.log_concave else 2 * CHORD
-            dearer, _ = divergences(density, shift * (1 + more), q, order)
-            assert added * (1 - 1e-9) <= found <= dearer
-            assert removed <= added * (1 + 1e-9)
-            # Both are the same where every record is in, and only there.
-            assert (removed == pytest.approx(added, rel=1e-7)) is (q == 1.0)
+    def test_it_is_the_divergence_of_adding_and_bounds_that_of_removing(self):
+        for density in EACH:
+            for q in [0.02, 0.5, 1.0]:
+                for shift in [0.1, 2.3]:
+                    for order in (2, 3, 7):
+                        found = additive_rdp(density, one(shift), q, np.array([float(order)]))[0]
+                        added, removed = divergences(density, shift, q, order)
+                        more = CHORD if density.log_concave else 2 * CHORD
+                        dearer, _ = divergences(density, shift * (1 + more), q, order)
+                        assert added * (1 - 1e-9) <= found <= dearer
+                        assert removed <= added * (1 + 1e-9)
+                        # Both are the same where every record is in, and only there.
+                        assert (removed == pytest.approx(added, rel=1e-7)) is (q == 1.0)
 
     @pytest.mark.oracle
-    @each_density
-    def test_between_whole_orders_it_is_above_the_divergence(self, density: Density):
-        orders = np.array([1.05, 1.5, 2.4, 6.7])
-        found = additive_rdp(density, one(0.8), 0.2, orders)
-        exact = [divergences(density, 0.8, 0.2, a)[0] for a in orders]
-        assert (found >= exact).all()
-        assert found[3] <= exact[3] * 1.05
+    def test_between_whole_orders_it_is_above_the_divergence(self):
+        for density in EACH:
+            orders = np.array([1.05, 1.5, 2.4, 6.7])
+            found = additive_rdp(density, one(0.8), 0.2, orders)
+            exact = [divergences(density, 0.8, 0.2, a)[0] for a in orders]
+            assert (found >= exact).all()
+            assert found[3] <= exact[3] * 1.05
 
     @pytest.mark.oracle
     def test_without_symmetry_the_other_direction_can_cost_more(self):
@@ -266,18 +263,18 @@ class TestManyCoordinates:
                 assert added * (1 - 1e-9) <= found <= added * (1 + CHORD)
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize(
-        ("power", "shift", "order", "exact"),
-        [(32.0, 7.664e-4, 45, 0.06315206978), (16.0, 0.00538, 17, 3.460367025),
-         (8.0, 0.01159, 16, 0.4082463155)],
-    )  # fmt: skip
-    def test_where_a_curve_turns_within_a_cell_it_is_not_too_low(
-        self, power: float, shift: float, order: int, exact: float
-    ):
+    def test_where_a_curve_turns_within_a_cell_it_is_not_too_low(self):
         """log I_k by mpmath with 40 digits; a polynomial in log t was up to 7 % below."""
-        density = GeneralisedNormal(power=power)
-        found = additive_rdp(density, one(shift), 1.0, np.array([float(order)]))[0] * (order - 1)
-        assert exact * (1 - 1e-8) <= found <= exact * 1.1
+        for power, shift, order, exact in [
+            (32.0, 7.664e-4, 45, 0.06315206978),
+            (16.0, 0.00538, 17, 3.460367025),
+            (8.0, 0.01159, 16, 0.4082463155),
+        ]:
+            density = GeneralisedNormal(power=power)
+            found = additive_rdp(density, one(shift), 1.0, np.array([float(order)]))[0] * (
+                order - 1
+            )
+            assert exact * (1 - 1e-8) <= found <= exact * 1.1
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("rises", [False, True])
@@ -352,10 +349,10 @@ class TestOrders:
         assert (row >= k * (k - 1) / 2).all()
         assert np.isinf(row).any()
 
-    @pytest.mark.parametrize("orders", [[1.0], [0.5], [math.nan], [math.inf], [], [[2.0]]])
-    def test_bad_ones_are_refused(self, orders):
-        with pytest.raises(UsageError, match="orders"):
-            additive_rdp(GaussianNoise(), ONE, 0.5, np.array(orders))
+    def test_bad_ones_are_refused(self):
+        for orders in [[1.0], [0.5], [math.nan], [math.inf], [], [[2.0]]]:
+            with pytest.raises(UsageError, match="orders"):
+                additive_rdp(GaussianNoise(), ONE, 0.5, np.array(orders))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,24 +399,24 @@ class TestRefusals:
         with pytest.raises(UsageError, match="symmetric"):
             tabulated(lambda x: np.where(x > 0, -x, -(x**2)), reach=6.0)
 
-    @pytest.mark.parametrize("density", [None, "gaussian", lambda x: -(x**2)])
-    def test_what_is_no_density_is_refused(self, density):
-        with pytest.raises(UsageError, match="density"):
-            additive_rdp(density, ONE, 0.5)
+    def test_what_is_no_density_is_refused(self):
+        for density in [None, "gaussian", lambda x: -(x**2)]:
+            with pytest.raises(UsageError, match="density"):
+                additive_rdp(density, ONE, 0.5)
 
-    @pytest.mark.parametrize("q", [0.0, 1.1, math.nan, "1"])
-    def test_bad_probabilities_are_refused(self, q):
-        with pytest.raises(UsageError, match="sampling_probability"):
-            additive_rdp(GaussianNoise(), ONE, q)
+    def test_bad_probabilities_are_refused(self):
+        for q in [0.0, 1.1, math.nan, "1"]:
+            with pytest.raises(UsageError, match="sampling_probability"):
+                additive_rdp(GaussianNoise(), ONE, q)
 
-    @pytest.mark.parametrize("reach", [0.0, math.nan, math.inf])
-    def test_bad_reaches_are_refused(self, reach):
-        with pytest.raises(UsageError, match="reach"):
-            check_density(GaussianNoise(), reach)
+    def test_bad_reaches_are_refused(self):
+        for reach in [0.0, math.nan, math.inf]:
+            with pytest.raises(UsageError, match="reach"):
+                check_density(GaussianNoise(), reach)
 
-    @each_density
-    def test_every_density_of_ours_passes(self, density: Density):
-        check_density(density, 5.0, ORDERS[:31])
+    def test_every_density_of_ours_passes(self):
+        for density in EACH:
+            check_density(density, 5.0, ORDERS[:31])
 
     def test_every_kind_is_tried_here(self):
         assert {type(density) for density in EACH} == set(DENSITIES.values())
@@ -458,9 +455,8 @@ class TestShifts:
         assert norm < Shifts.of(vector).norm < norm * (1 + 2.0**-8)
         assert Shifts.of(vector, ratio=1.5).norm > 1.1 * norm
 
-    @pytest.mark.parametrize(
-        "changes",
-        [
+    def test_bad_numbers_are_refused(self):
+        for changes in [
             {"values": ()},
             {"values": (1.0,)},
             {"values": (1.0, 2.0)},
@@ -471,26 +467,23 @@ class TestShifts:
             {"counts": (1, 1.0)},
             {"counts": (1, True)},
             {"counts": 3},
-        ],
-        ids=str,
-    )
-    def test_bad_numbers_are_refused(self, changes):
-        good = {"values": (1.0, 0.5), "counts": (1, 2)}
-        assert Shifts(**good).norm == pytest.approx(math.sqrt(1.5))
-        with pytest.raises(UsageError):
-            Shifts(**{**good, **changes})
-        with pytest.raises(UsageError):
-            Shifts.from_json({**good, **changes, "more": 1})
+        ]:
+            good = {"values": (1.0, 0.5), "counts": (1, 2)}
+            assert Shifts(**good).norm == pytest.approx(math.sqrt(1.5))
+            with pytest.raises(UsageError):
+                Shifts(**{**good, **changes})
+            with pytest.raises(UsageError):
+                Shifts.from_json({**good, **changes, "more": 1})
 
-    @pytest.mark.parametrize("vector", [[0.0], [math.nan], [math.inf, 1], np.ones((2, 2, 2))])
-    def test_bad_vectors_are_refused(self, vector):
-        with pytest.raises(UsageError, match="vectors"):
-            Shifts.of(np.array(vector))
+    def test_bad_vectors_are_refused(self):
+        for vector in [[0.0], [math.nan], [math.inf, 1], np.ones((2, 2, 2))]:
+            with pytest.raises(UsageError, match="vectors"):
+                Shifts.of(np.array(vector))
 
-    @pytest.mark.parametrize("ratio", [1.0, 0.5, math.nan])
-    def test_bad_ratios_are_refused(self, ratio):
-        with pytest.raises(UsageError, match="ratio"):
-            Shifts.of(np.ones(3), ratio=ratio)
+    def test_bad_ratios_are_refused(self):
+        for ratio in [1.0, 0.5, math.nan]:
+            with pytest.raises(UsageError, match="ratio"):
+                Shifts.of(np.ones(3), ratio=ratio)
 
 
 def test_a_failure_has_no_price_instead_of_none(monkeypatch):

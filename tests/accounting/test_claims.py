@@ -91,26 +91,21 @@ def test_fu_theorem_1(sigma: float, q: float, most: int):
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize(
-    "claim",
-    [
+def test_every_claim_is_labelled():
+    for claim in [
         eq8(epsilon=0.1, runs=10, delta_prime=1e-6),
         eq9_corrected(**TABLE_VIII),
         eq9_as_printed(**TABLE_VIII),
         fu_theorem1(sampling_probability=0.01, noise_multiplier=1.0, accepted=5, delta=1e-5),
-    ],
-    ids=lambda c: c.source,
-)
-def test_every_claim_is_labelled(claim):
-    assert claim.describe().startswith(f"claimed ({claim.source}): epsilon ")
-    assert "not a valid bound" in claim.describe()
-    assert claim.to_json()["text"] == claim.describe()
-    assert claim.formula
+    ]:
+        assert claim.describe().startswith(f"claimed ({claim.source}): epsilon ")
+        assert "not a valid bound" in claim.describe()
+        assert claim.to_json()["text"] == claim.describe()
+        assert claim.formula
 
 
-@pytest.mark.parametrize(
-    ("make", "wrong"),
-    [
+def test_bad_numbers_are_refused():
+    for make, wrong in [
         (eq8, {"epsilon": math.nan, "runs": 10, "delta_prime": 1e-6}),
         (eq8, {"epsilon": 0.1, "runs": 0, "delta_prime": 1e-6}),
         (eq8, {"epsilon": 0.1, "runs": 10, "delta_prime": 0}),
@@ -121,11 +116,9 @@ def test_every_claim_is_labelled(claim):
             fu_theorem1,
             {"sampling_probability": 2, "noise_multiplier": 1.0, "accepted": 5, "delta": 1e-5},
         ),
-    ],
-)
-def test_bad_numbers_are_refused(make, wrong):
-    with pytest.raises(UsageError):
-        make(**wrong)
+    ]:
+        with pytest.raises(UsageError):
+            make(**wrong)
 
 
 def test_a_claim_too_large_for_a_float_gives_no_figure():

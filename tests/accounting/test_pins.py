@@ -17,7 +17,6 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import smallest
 from pasearch.accounting.events import (
     DiscreteGaussian,
-    Event,
     Gaussian,
     Geometric,
     PoissonGaussian,
@@ -49,24 +48,20 @@ def assert_bounds_as_well_as(found: Price, figure: str) -> None:
     assert 0.997 * float(figure) <= found.epsilon <= float(figure) + digits(figure)
 
 
-@pytest.mark.parametrize(
-    ("event", "figure"),
-    [
+def test_trainings_by_rdp():
+    for event, figure in [
         (TRAINING, "1.590"),
         (SelfComposed(TRAINING, 60), "17.19"),
         (LONG_TRAINING, "2.106"),
         (SelfComposed(LONG_TRAINING, 54), "22.345"),
         (SelfComposed(LONG_TRAINING, 60), "23.954"),
         (SelfComposed(TRAINING, 10), "5.80"),
-    ],
-)
-def test_trainings_by_rdp(event: Event, figure: str):
-    assert_is(rdp_price(event, DELTA), figure)
+    ]:
+        assert_is(rdp_price(event, DELTA), figure)
 
 
-@pytest.mark.parametrize(
-    ("event", "delta", "figure"),
-    [
+def test_by_loss_distributions():
+    for event, delta, figure in [
         (TRAINING, DELTA, "1.461"),
         (LONG_TRAINING, DELTA, "1.939"),
         (SelfComposed(PoissonGaussian(512 / 60_000, 1.23), 4698), DELTA, "2.366"),
@@ -74,12 +69,10 @@ def test_trainings_by_rdp(event: Event, figure: str):
         (SelfComposed(PoissonGaussian(1024 / 50_000, 1.54), 1435), DELTA, "2.361"),
         (SelfComposed(PoissonGaussian(0.01, 6.0), 40_000), DELTA, "1.283"),
         (SelfComposed(Geometric(0.02), 60), DELTA, "0.541"),
-    ],
-)
-def test_by_loss_distributions(event: Event, delta: float, figure: str):
-    found = price(event, delta)
-    assert found.accountant == "PLD"
-    assert_bounds_as_well_as(found, figure)
+    ]:
+        found = price(event, delta)
+        assert found.accountant == "PLD"
+        assert_bounds_as_well_as(found, figure)
 
 
 def test_shuffled_batches_are_no_poisson_sample():
@@ -94,11 +87,11 @@ def test_candidates_that_share_batches_cost_more_than_ten_apart():
     assert_is(rdp_price(shared, DELTA), "13.72")
 
 
-@pytest.mark.parametrize(("cap", "figure"), [(150, "1.6846"), (120, "4.32"), (100, "6.20")])
-def test_a_cap_on_the_batch(cap: int, figure: str):
-    found = price(TruncatedPoissonGaussian(1000, 0.1, cap, 1.0), DELTA)
-    assert found.accountant == "PLD"
-    assert found.epsilon == pytest.approx(float(figure), abs=2 * digits(figure))
+def test_a_cap_on_the_batch():
+    for cap, figure in [(150, "1.6846"), (120, "4.32"), (100, "6.20")]:
+        found = price(TruncatedPoissonGaussian(1000, 0.1, cap, 1.0), DELTA)
+        assert found.accountant == "PLD"
+        assert found.epsilon == pytest.approx(float(figure), abs=2 * digits(figure))
 
 
 def test_no_cap_on_the_batch():
@@ -127,41 +120,34 @@ def test_a_discrete_gaussian_is_never_priced_as_a_gaussian():
     assert price(DiscreteGaussian(1.0, 1.0), DELTA).epsilon >= 4.430
 
 
-@pytest.mark.parametrize(
-    ("mean", "shape", "figure"),
-    [
+def test_repeat_and_select_by_rdp():
+    for mean, shape, figure in [
         (10, 0, "2.729"),
         (60, 0, "3.146"),
         (400, 0, "3.507"),
         (10, 1, "3.263"),
         (60, 1, "3.941"),
         (400, 1, "4.532"),
-    ],
-)
-def test_repeat_and_select_by_rdp(mean: float, shape: float, figure: str):
-    event = RepeatAndSelect(TRAINING, Law(mean, shape))
-    assert_is(rdp_price(event, DELTA), figure)
-    assert price(event, DELTA).epsilon < rdp_price(event, DELTA).epsilon
+    ]:
+        event = RepeatAndSelect(TRAINING, Law(mean, shape))
+        assert_is(rdp_price(event, DELTA), figure)
+        assert price(event, DELTA).epsilon < rdp_price(event, DELTA).epsilon
 
 
-@pytest.mark.parametrize(
-    ("law", "pricer", "figure"),
-    [
+def test_the_base_epsilon_that_fits_a_total_of_one():
+    for law, pricer, figure in [
         (Law(10, 0), rdp_price, "0.501"),
         (Law(10, 1), rdp_price, "0.406"),
         (Law(10, 0), price, "0.651"),
         (Law(10, 1), price, "0.603"),
         (Law(10, "poisson"), price, "0.433"),
-    ],
-    ids=lambda part: getattr(part, "__name__", None) or str(part),
-)
-def test_the_base_epsilon_that_fits_a_total_of_one(law: Law, pricer, figure: str):
-    low, high = 0.5, 100.0
-    for _ in range(40):
-        middle = math.sqrt(low * high)
-        fits = pricer(RepeatAndSelect(Gaussian(middle), law), DELTA).epsilon <= 1.0
-        low, high = (low, middle) if fits else (middle, high)
-    assert_is(price(Gaussian(high), DELTA), figure)
+    ]:
+        low, high = 0.5, 100.0
+        for _ in range(40):
+            middle = math.sqrt(low * high)
+            fits = pricer(RepeatAndSelect(Gaussian(middle), law), DELTA).epsilon <= 1.0
+            low, high = (low, middle) if fits else (middle, high)
+        assert_is(price(Gaussian(high), DELTA), figure)
 
 
 def test_the_base_epsilon_of_ten_composed_runs():

@@ -45,37 +45,37 @@ def divergence(p: np.ndarray, q: np.ndarray, order: float) -> float:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("epsilon", [1e-4, 0.02, 0.1, 1.0, 5.0])
-@pytest.mark.parametrize("kind", [Geometric, Pure])
-def test_the_curve_of_a_noisy_count_is_the_divergence_itself(kind, epsilon: float):
-    k = np.arange(-3000, 3001)
-    if epsilon < 0.01:
-        k = np.arange(-400_000, 400_001)
-    here = np.exp(-epsilon * np.abs(k)) * math.tanh(epsilon / 2)
-    orders = np.array([1.1, 2.0, 7.5, 64.0])
-    found = rdp(kind(epsilon), orders)
-    for order, value in zip(orders, found, strict=True):
-        exact = divergence(here[:-1], here[1:], float(order))
-        assert value == pytest.approx(exact, rel=1e-4)
-    assert (found <= epsilon).all()
+def test_the_curve_of_a_noisy_count_is_the_divergence_itself():
+    for epsilon in [1e-4, 0.02, 0.1, 1.0, 5.0]:
+        for kind in [Geometric, Pure]:
+            k = np.arange(-3000, 3001)
+            if epsilon < 0.01:
+                k = np.arange(-400_000, 400_001)
+            here = np.exp(-epsilon * np.abs(k)) * math.tanh(epsilon / 2)
+            orders = np.array([1.1, 2.0, 7.5, 64.0])
+            found = rdp(kind(epsilon), orders)
+            for order, value in zip(orders, found, strict=True):
+                exact = divergence(here[:-1], here[1:], float(order))
+                assert value == pytest.approx(exact, rel=1e-4)
+            assert (found <= epsilon).all()
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("q", "sigma"), [(0.01, 1.0), (0.3, 0.8), (1.0, 2.0), (0.5, 0.2)])
-def test_the_curve_of_a_sampled_gaussian_bounds_the_divergence(q: float, sigma: float):
-    x, width = np.linspace(-30 * sigma, 64 + 30 * sigma, 400_001, retstep=True)
-    logs = -((x / sigma) ** 2) / 2 - math.log(sigma * math.sqrt(2 * math.pi))
-    moved = -(((x - 1) / sigma) ** 2) / 2 - math.log(sigma * math.sqrt(2 * math.pi))
-    mixed = np.logaddexp(math.log1p(-q) if q < 1 else -np.inf, moved - logs + math.log(q))
-    for order in (1.5, 2.0, 5.0, 16.0):
-        moments = [
-            np.logaddexp.reduce(logs + power * mixed) + math.log(width)
-            for power in (order, 1 - order)  # the record is there or null, either way round
-        ]
-        exact = max(moments) / (order - 1)
-        found = float(rdp(PoissonGaussian(q, sigma), np.array([order]))[0])
-        assert found >= exact - 1e-6
-        assert not math.isfinite(found) or found <= exact * (1.1 if order % 1 else 1.001) + 1e-6
+def test_the_curve_of_a_sampled_gaussian_bounds_the_divergence():
+    for q, sigma in [(0.01, 1.0), (0.3, 0.8), (1.0, 2.0), (0.5, 0.2)]:
+        x, width = np.linspace(-30 * sigma, 64 + 30 * sigma, 400_001, retstep=True)
+        logs = -((x / sigma) ** 2) / 2 - math.log(sigma * math.sqrt(2 * math.pi))
+        moved = -(((x - 1) / sigma) ** 2) / 2 - math.log(sigma * math.sqrt(2 * math.pi))
+        mixed = np.logaddexp(math.log1p(-q) if q < 1 else -np.inf, moved - logs + math.log(q))
+        for order in (1.5, 2.0, 5.0, 16.0):
+            moments = [
+                np.logaddexp.reduce(logs + power * mixed) + math.log(width)
+                for power in (order, 1 - order)  # the record is there or null, either way round
+            ]
+            exact = max(moments) / (order - 1)
+            found = float(rdp(PoissonGaussian(q, sigma), np.array([order]))[0])
+            assert found >= exact - 1e-6
+            assert not math.isfinite(found) or found <= exact * (1.1 if order % 1 else 1.001) + 1e-6
 
 
 class TestNoisyRecords:
@@ -86,29 +86,29 @@ class TestNoisyRecords:
         assert found == pytest.approx(0.017037, abs=5.00001e-7)
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize(("q", "noise"), [(0.01, 1.0), (0.3, 0.8), (1.0, 2.0), (1e-4, 5.0)])
-    def test_the_curve_is_the_divergence_itself(self, q: float, noise: float):
+    def test_the_curve_is_the_divergence_itself(self):
         """The outcome is "not drawn", the same in both worlds, or a Gaussian."""
-        x, width = np.linspace(-40 * noise, 64 + 40 * noise, 400_001, retstep=True)
-        for order in (1.1, 2.0, 7.5, 33.0):
-            powers = order * norm_logs(x - 1, noise) + (1 - order) * norm_logs(x, noise)
-            drawn = np.logaddexp.reduce(powers) + math.log(width)
-            missed = math.log1p(-q) if q < 1 else -math.inf
-            exact = np.logaddexp(missed, math.log(q) + drawn) / (order - 1)
-            found = float(rdp(NoisyRecords(q, noise), np.array([order]))[0])
-            assert found == pytest.approx(exact, rel=1e-6, abs=1e-12)
+        for q, noise in [(0.01, 1.0), (0.3, 0.8), (1.0, 2.0), (1e-4, 5.0)]:
+            x, width = np.linspace(-40 * noise, 64 + 40 * noise, 400_001, retstep=True)
+            for order in (1.1, 2.0, 7.5, 33.0):
+                powers = order * norm_logs(x - 1, noise) + (1 - order) * norm_logs(x, noise)
+                drawn = np.logaddexp.reduce(powers) + math.log(width)
+                missed = math.log1p(-q) if q < 1 else -math.inf
+                exact = np.logaddexp(missed, math.log(q) + drawn) / (order - 1)
+                found = float(rdp(NoisyRecords(q, noise), np.array([order]))[0])
+                assert found == pytest.approx(exact, rel=1e-6, abs=1e-12)
 
     def test_every_record_drawn_is_a_gaussian(self):
         np.testing.assert_allclose(rdp(NoisyRecords(1.0, 3.0)), rdp(Gaussian(3.0)), rtol=1e-12)
 
-    @pytest.mark.parametrize("noise", [1e-200, 1e-3, 1e8])
-    @pytest.mark.parametrize("q", [1e-12, 0.5, 1.0])
-    def test_no_order_overflows_or_loses_a_small_bound(self, q: float, noise: float):
-        found = rdp(NoisyRecords(q, noise))
-        assert (found > 0).all()
-        assert np.isfinite(found).all() == (noise > 1e-200)
-        if noise > 1:  # all of it is first order in q
-            np.testing.assert_allclose(found, q * ORDERS / (2 * noise**2), rtol=1e-6)
+    def test_no_order_overflows_or_loses_a_small_bound(self):
+        for noise in [1e-200, 1e-3, 1e8]:
+            for q in [1e-12, 0.5, 1.0]:
+                found = rdp(NoisyRecords(q, noise))
+                assert (found > 0).all()
+                assert np.isfinite(found).all() == (noise > 1e-200)
+                if noise > 1:  # all of it is first order in q
+                    np.testing.assert_allclose(found, q * ORDERS / (2 * noise**2), rtol=1e-6)
 
     def test_amplification_is_less_than_of_secret_coins(self):
         assert (rdp(NoisyRecords(0.01, 1.0)) >= monotone(rdp(PoissonGaussian(0.01, 1.0)))).all()
@@ -155,15 +155,17 @@ def test_the_worst_is_the_maximum_order_by_order():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("shape", [0.0, 1.0, 0.5])
-def test_a_selection_is_the_theorem_s_formula(shape: float):
-    law = Law(10, shape)
-    base = rdp(Gaussian(5.0))
-    gamma_log = law.log_inverse_gamma
-    for index in (20, 60, 110):
-        constant = min((1 - 1 / b) * e + gamma_log / b for b, e in zip(ORDERS, base, strict=True))
-        bound = base[index] + (1 + shape) * constant + math.log(10) / (ORDERS[index] - 1)
-        assert rdp(RepeatAndSelect(Gaussian(5.0), law))[index] <= bound + 1e-12
+def test_a_selection_is_the_theorem_s_formula():
+    for shape in [0.0, 1.0, 0.5]:
+        law = Law(10, shape)
+        base = rdp(Gaussian(5.0))
+        gamma_log = law.log_inverse_gamma
+        for index in (20, 60, 110):
+            constant = min(
+                (1 - 1 / b) * e + gamma_log / b for b, e in zip(ORDERS, base, strict=True)
+            )
+            bound = base[index] + (1 + shape) * constant + math.log(10) / (ORDERS[index] - 1)
+            assert rdp(RepeatAndSelect(Gaussian(5.0), law))[index] <= bound + 1e-12
 
 
 def test_an_event_without_a_curve_is_named():
@@ -211,15 +213,15 @@ class TestLeaks:
         assert math.isfinite(rdp_epsilon(Approximate(0.2, 1e-5), 1.1e-5))
         assert rdp_delta(Approximate(0.2, 1e-5), 1e6) >= 1e-5
 
-    @pytest.mark.parametrize(
-        "event",
-        [Approximate(0.2, 1e-9), Worst((Gaussian(2.0), Approximate(0.2, 1e-9)))],
-        ids=lambda e: type(e).__name__,
-    )
-    def test_no_curve_holds_for_them_and_none_is_given(self, event):
-        for whole in (event, Composed((Gaussian(1.0), event)), RepeatAndSelect(event, Law(5, 0))):
-            with pytest.raises(Unsupported, match="tell all"):
-                rdp(whole)
+    def test_no_curve_holds_for_them_and_none_is_given(self):
+        for event in [Approximate(0.2, 1e-9), Worst((Gaussian(2.0), Approximate(0.2, 1e-9)))]:
+            for whole in (
+                event,
+                Composed((Gaussian(1.0), event)),
+                RepeatAndSelect(event, Law(5, 0)),
+            ):
+                with pytest.raises(Unsupported, match="tell all"):
+                    rdp(whole)
 
     def test_a_selection_from_them_has_no_bound_here(self):
         with pytest.raises(Unsupported, match="tell all"):

@@ -27,7 +27,7 @@ from zcdp import (
 )
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.claims import Claim, order_limit, sampled_estimate
+from pasearch.accounting.claims import order_limit, sampled_estimate
 from pasearch.accounting.events import Composed, Gaussian, PoissonGaussian, SelfComposed
 from pasearch.accounting.renyi import rdp
 from pasearch.errors import UsageError
@@ -103,13 +103,11 @@ def divergence(order: int, q: float, sigma: float) -> float:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(
-    ("schedule", "epochs"),
-    [(decay, epochs) for decay, epochs in zip(DECAYS[1:], [38, 31, 71, 44], strict=True)],
-    ids=lambda part: getattr(part, "name", ""),
-)
-def test_table_ii(schedule: Schedule, epochs: int):
-    assert lasts(schedule) == epochs
+def test_table_ii():
+    for schedule, epochs in [
+        (decay, epochs) for decay, epochs in zip(DECAYS[1:], [38, 31, 71, 44], strict=True)
+    ]:
+        assert lasts(schedule) == epochs
 
 
 @pytest.mark.oracle
@@ -129,11 +127,11 @@ def test_table_ii_validation():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("epochs", [100, 38, 31, 71, 44, 64])
-def test_table_ii_uniform_at_the_same_number_of_epochs(epochs: int):
-    sigma = uniform_noise(rho=RHO, epochs=epochs)
-    assert sigma == pytest.approx(math.sqrt(epochs / (2 * RHO)), rel=1e-15)
-    assert epochs_within(Uniform(), noise_multiplier=sigma, rho=RHO) == epochs
+def test_table_ii_uniform_at_the_same_number_of_epochs():
+    for epochs in [100, 38, 31, 71, 44, 64]:
+        sigma = uniform_noise(rho=RHO, epochs=epochs)
+        assert sigma == pytest.approx(math.sqrt(epochs / (2 * RHO)), rel=1e-15)
+        assert epochs_within(Uniform(), noise_multiplier=sigma, rho=RHO) == epochs
 
 
 @pytest.mark.contract
@@ -142,34 +140,34 @@ def test_table_iii_is_whole():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("kind", "epochs", "printed"), ENTRIES)
-def test_table_iii(kind: str, epochs: int, printed: str):
-    assert lasts(decay(kind, float(printed))) == epochs
+def test_table_iii():
+    for kind, epochs, printed in ENTRIES:
+        assert lasts(decay(kind, float(printed))) == epochs
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("kind", "epochs", "printed"), ENTRIES)
-def test_table_iii_is_the_least_rate_of_a_grid(kind: str, epochs: int, printed: str):
-    grid = 1000 if (kind, epochs) in COARSE else 10_000
-    if kind == "step":  # a smaller rate falls faster: the least affordable one
-        least = math.ceil(solved(kind, epochs) * grid)
-    else:  # the least at which no more epochs are affordable
-        least = math.ceil(solved(kind, epochs + 1) * grid)
-    assert least == round(float(printed) * grid)
-    assert lasts(decay(kind, least / grid)) == epochs != lasts(decay(kind, (least - 1) / grid))
+def test_table_iii_is_the_least_rate_of_a_grid():
+    for kind, epochs, printed in ENTRIES:
+        grid = 1000 if (kind, epochs) in COARSE else 10_000
+        if kind == "step":  # a smaller rate falls faster: the least affordable one
+            least = math.ceil(solved(kind, epochs) * grid)
+        else:  # the least at which no more epochs are affordable
+            least = math.ceil(solved(kind, epochs + 1) * grid)
+        assert least == round(float(printed) * grid)
+        assert lasts(decay(kind, least / grid)) == epochs != lasts(decay(kind, (least - 1) / grid))
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("epochs", EPOCHS)
-@pytest.mark.parametrize("kind", TABLE_III)
-def test_a_solved_rate_spends_all_and_no_more(kind: str, epochs: int):
-    rate = solved(kind, epochs)
-    assert lasts(decay(kind, rate)) == epochs
-    assert spent(decay(kind, rate), noise_multiplier=FIRST, epochs=epochs) == pytest.approx(
-        RHO, rel=1e-9
-    )
-    steeper = rate * (1 - 1e-9 if kind == "step" else 1 + 1e-9)
-    assert lasts(decay(kind, steeper)) == epochs - 1
+def test_a_solved_rate_spends_all_and_no_more():
+    for epochs in EPOCHS:
+        for kind in TABLE_III:
+            rate = solved(kind, epochs)
+            assert lasts(decay(kind, rate)) == epochs
+            assert spent(decay(kind, rate), noise_multiplier=FIRST, epochs=epochs) == pytest.approx(
+                RHO, rel=1e-9
+            )
+            steeper = rate * (1 - 1e-9 if kind == "step" else 1 + 1e-9)
+            assert lasts(decay(kind, steeper)) == epochs - 1
 
 
 @pytest.mark.unit
@@ -213,14 +211,14 @@ def test_uniform_noise_lasts_as_long_as_asked(epochs: int, rho: float):
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("schedule", DECAYS, ids=lambda s: s.name)
-def test_what_is_spent_is_what_the_epochs_cost(schedule: Schedule):
-    noises = [FIRST * schedule.factor(t) for t in range(37)]
-    total = spent(schedule, noise_multiplier=FIRST, epochs=37)
-    assert total == rho_reshuffled([[s, s, s] for s in noises])
-    exact = sum(Fraction(rho_gaussian(s)) for s in noises)
-    assert exact <= Fraction(total) <= exact * Fraction(1 + 2**-50)
-    assert epochs_within(schedule, noise_multiplier=FIRST, rho=total) == 37
+def test_what_is_spent_is_what_the_epochs_cost():
+    for schedule in DECAYS:
+        noises = [FIRST * schedule.factor(t) for t in range(37)]
+        total = spent(schedule, noise_multiplier=FIRST, epochs=37)
+        assert total == rho_reshuffled([[s, s, s] for s in noises])
+        exact = sum(Fraction(rho_gaussian(s)) for s in noises)
+        assert exact <= Fraction(total) <= exact * Fraction(1 + 2**-50)
+        assert epochs_within(schedule, noise_multiplier=FIRST, rho=total) == 37
 
 
 @pytest.mark.unit
@@ -231,16 +229,16 @@ def test_an_epoch_costs_its_largest_batch_and_not_the_mean():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("schedule", DECAYS, ids=lambda s: s.name)
-def test_the_price_of_a_schedule_is_below_what_zcdp_gives(schedule: Schedule):
-    epochs = min(lasts(schedule), 30)
-    event = Composed(tuple(Gaussian(FIRST * schedule.factor(t)) for t in range(epochs)))
-    rho = spent(schedule, noise_multiplier=FIRST, epochs=epochs)
-    orders = np.array([1.5, 4.0, 32.0])
-    assert rdp(event, orders) == pytest.approx(rho * orders, rel=1e-9)
-    # Composed Gaussians are one Gaussian, of sigma = 1 / sqrt(2 rho): that much at least.
-    alone = price(Gaussian(1 / math.sqrt(2 * rho)), DELTA).epsilon
-    assert 0.999 * alone <= price(event, DELTA).epsilon < epsilon_of_rho(rho, DELTA)
+def test_the_price_of_a_schedule_is_below_what_zcdp_gives():
+    for schedule in DECAYS:
+        epochs = min(lasts(schedule), 30)
+        event = Composed(tuple(Gaussian(FIRST * schedule.factor(t)) for t in range(epochs)))
+        rho = spent(schedule, noise_multiplier=FIRST, epochs=epochs)
+        orders = np.array([1.5, 4.0, 32.0])
+        assert rdp(event, orders) == pytest.approx(rho * orders, rel=1e-9)
+        # Composed Gaussians are one Gaussian, of sigma = 1 / sqrt(2 rho): that much at least.
+        alone = price(Gaussian(1 / math.sqrt(2 * rho)), DELTA).epsilon
+        assert 0.999 * alone <= price(event, DELTA).epsilon < epsilon_of_rho(rho, DELTA)
 
 
 @pytest.mark.oracle
@@ -278,50 +276,54 @@ def test_the_prices_beside_the_figures():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("sigma", "best"), [(0.5, 2), (2.0, 19), (12.0, 33)])
-def test_the_moments_accountant_is_the_binomial_sum(sigma: float, best: int):
+def test_the_moments_accountant_is_the_binomial_sum():
     """Its best order in the middle and at either end."""
-    values = {a: 500 * divergence(a, 0.02, sigma) + math.log(1e5) / (a - 1) for a in range(2, 34)}
-    assert min(values, key=values.__getitem__) == best
-    found = moments_accountant(
-        sampling_probability=0.02, noise_multiplier=sigma, steps=500, delta=DELTA
-    )
-    assert found.value == pytest.approx(values[best], rel=1e-9)
+    for sigma, best in [(0.5, 2), (2.0, 19), (12.0, 33)]:
+        values = {
+            a: 500 * divergence(a, 0.02, sigma) + math.log(1e5) / (a - 1) for a in range(2, 34)
+        }
+        assert min(values, key=values.__getitem__) == best
+        found = moments_accountant(
+            sampling_probability=0.02, noise_multiplier=sigma, steps=500, delta=DELTA
+        )
+        assert found.value == pytest.approx(values[best], rel=1e-9)
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(
-    ("q", "sigma", "order", "exact"),
-    [(0.04, 1.0, 4, 0.0069024), (0.03, 1.0, 4, 0.0036650), (0.01, 0.5, 2, 0.0053455)],
-)
-def test_theorem_3s_conjecture_is_false(q: float, sigma: float, order: int, exact: float):
+def test_theorem_3s_conjecture_is_false():
     """Within its conditions, and for sigma 1 within the grid that the paper says it searched."""
-    most = order_limit(q, sigma)
-    assert most is not None
-    assert q <= 1 / (16 * sigma)
-    assert order <= most
-    found = divergence(order, q, sigma)
-    assert found == pytest.approx(exact, rel=1e-4)
-    assert found > order * q**2 / sigma**2
+    for q, sigma, order, exact in [
+        (0.04, 1.0, 4, 0.0069024),
+        (0.03, 1.0, 4, 0.0036650),
+        (0.01, 0.5, 2, 0.0053455),
+    ]:
+        most = order_limit(q, sigma)
+        assert most is not None
+        assert q <= 1 / (16 * sigma)
+        assert order <= most
+        found = divergence(order, q, sigma)
+        assert found == pytest.approx(exact, rel=1e-4)
+        assert found > order * q**2 / sigma**2
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("q", "sigma"), [(0.01, 4.0), (0.01, 6.0), (0.01, 1.0), (0.02, 2.0)])
-def test_theorem_3s_conjecture_holds_where_the_paper_uses_it(q: float, sigma: float):
-    most = order_limit(q, sigma)
-    assert most is not None
-    assert all(
-        divergence(a, q, sigma) <= a * q**2 / sigma**2 for a in range(2, math.floor(min(most, 60)))
-    )
+def test_theorem_3s_conjecture_holds_where_the_paper_uses_it():
+    for q, sigma in [(0.01, 4.0), (0.01, 6.0), (0.01, 1.0), (0.02, 2.0)]:
+        most = order_limit(q, sigma)
+        assert most is not None
+        assert all(
+            divergence(a, q, sigma) <= a * q**2 / sigma**2
+            for a in range(2, math.floor(min(most, 60)))
+        )
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("q", "sigma", "steps"), [(0.01, 0.5, 1000), (0.03, 0.7, 10_000)])
-def test_the_estimate_can_be_below_what_is_told(q: float, sigma: float, steps: int):
+def test_the_estimate_can_be_below_what_is_told():
     """Far below the price, which is no more than .3% above the truth."""
-    estimate = sampled_estimate([(q, sigma, steps)], DELTA)
-    assert estimate is not None
-    assert estimate < 0.9 * price(SelfComposed(PoissonGaussian(q, sigma), steps), DELTA).epsilon
+    for q, sigma, steps in [(0.01, 0.5, 1000), (0.03, 0.7, 10_000)]:
+        estimate = sampled_estimate([(q, sigma, steps)], DELTA)
+        assert estimate is not None
+        assert estimate < 0.9 * price(SelfComposed(PoissonGaussian(q, sigma), steps), DELTA).epsilon
 
 
 @pytest.mark.unit
@@ -384,14 +386,14 @@ CLAIMS = [
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.source)
-def test_every_claim_is_labelled(claim: Claim):
-    assert claim.describe().startswith(f"claimed ({claim.source}): epsilon ")
-    assert "valid bound" in claim.describe()
-    assert claim.to_json()["text"] == claim.describe()
-    assert claim.formula
-    # An estimate is never called a bound; what is one is named with its sampling.
-    assert ("an estimate" in claim.verdict) is (claim.source == "Yu et al. Theorem 3")
+def test_every_claim_is_labelled():
+    for claim in CLAIMS:
+        assert claim.describe().startswith(f"claimed ({claim.source}): epsilon ")
+        assert "valid bound" in claim.describe()
+        assert claim.to_json()["text"] == claim.describe()
+        assert claim.formula
+        # An estimate is never called a bound; what is one is named with its sampling.
+        assert ("an estimate" in claim.verdict) is (claim.source == "Yu et al. Theorem 3")
 
 
 @pytest.mark.unit
@@ -401,29 +403,24 @@ def test_a_claim_too_large_for_a_float_gives_no_figure():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("claim", [yu_theorem3, moments_accountant, yu_strong_composition])
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"sampling_probability": 0},
-        {"sampling_probability": 1.5},
-        {"noise_multiplier": math.nan},
-        {"steps": 0},
-        {"steps": 1.0},
-        {"delta": 0},
-        {"delta": 1},
-    ],
-    ids=repr,
-)
-def test_bad_numbers_are_refused_by_claims(claim, wrong):
-    with pytest.raises(UsageError):
-        claim(**{**LONG, **wrong})
+def test_bad_numbers_are_refused_by_claims():
+    for claim in [yu_theorem3, moments_accountant, yu_strong_composition]:
+        for wrong in [
+            {"sampling_probability": 0},
+            {"sampling_probability": 1.5},
+            {"noise_multiplier": math.nan},
+            {"steps": 0},
+            {"steps": 1.0},
+            {"delta": 0},
+            {"delta": 1},
+        ]:
+            with pytest.raises(UsageError):
+                claim(**{**LONG, **wrong})
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_bad_numbers_are_refused():
+    for call in [
         lambda: rho_gaussian(0.0),
         lambda: rho_gaussian(math.nan),
         lambda: rho_gaussian(1e-155),
@@ -439,11 +436,9 @@ def test_bad_numbers_are_refused_by_claims(claim, wrong):
         lambda: uniform_noise(rho=0.0, epochs=1),
         lambda: yu_reshuffled(noise_multiplier=1.0, epochs=0, delta=DELTA),
         lambda: solve_rate("time", noise_multiplier=math.nan, rho=1.0, epochs=1),
-    ],
-)
-def test_bad_numbers_are_refused(call):
-    with pytest.raises(UsageError):
-        call()
+    ]:
+        with pytest.raises(UsageError):
+            call()
 
 
 @pytest.mark.contract

@@ -68,16 +68,16 @@ def test_the_oracle_passes_the_tests_of_philoxs_authors():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("key", [0, 1, 2**63, 0xFEDCBA9876543210])
-@pytest.mark.parametrize(("begin", "step"), [(0, 0), (2**62 + 5, 255), (2**33 - 4, 3)])
-def test_words_are_philoxs(code: Any, key: int, begin: int, step: int):
-    half, low = 300, 2**32 - 1
-    found = [each % 2**64 for each in code.words(half, key, begin, step, "cpu").tolist()]
-    for pair in (0, 1, 255, 299):
-        counter = (pair, step, begin & low, begin >> 32)
-        a, b, c, d = philox(counter, (key & low, key >> 32))
-        assert (found[pair], found[half + pair]) == (b << 32 | a, d << 32 | c)
-    assert len(set(found)) == 2 * half
+def test_words_are_philoxs(code: Any):
+    for key in [0, 1, 2**63, 0xFEDCBA9876543210]:
+        for begin, step in [(0, 0), (2**62 + 5, 255), (2**33 - 4, 3)]:
+            half, low = 300, 2**32 - 1
+            found = [each % 2**64 for each in code.words(half, key, begin, step, "cpu").tolist()]
+            for pair in (0, 1, 255, 299):
+                counter = (pair, step, begin & low, begin >> 32)
+                a, b, c, d = philox(counter, (key & low, key >> 32))
+                assert (found[pair], found[half + pair]) == (b << 32 | a, d << 32 | c)
+            assert len(set(found)) == 2 * half
 
 
 @pytest.mark.oracle
@@ -142,15 +142,15 @@ def totals(count: int, scale: float = 1.0) -> torch.Tensor:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("scale", [0.25, 0.2501, 0.4999, 1e-7, 3e5])
-def test_noise_is_exact_to_the_bit(code: Any, scale: float, monkeypatch: pytest.MonkeyPatch):
-    for size, counts in ((128, (1, 31, 32, 33, 64, 511, 512, 513)), (WIDE, (30_000,))):
-        monkeypatch.setattr(code, "PAIRS", size)
-        for count, step in itertools.product(counts, (0, BLOCK - 1)):
-            own = Sums(code, totals(count, scale), scale)
-            before = own.sums.clone()
-            assert torch.equal(own.release(step), own.exact(before, step)), (count, step)
-            assert int(own.noted) == NEVER, (count, step)
+def test_noise_is_exact_to_the_bit(code: Any, monkeypatch: pytest.MonkeyPatch):
+    for scale in [0.25, 0.2501, 0.4999, 1e-7, 3e5]:
+        for size, counts in ((128, (1, 31, 32, 33, 64, 511, 512, 513)), (WIDE, (30_000,))):
+            monkeypatch.setattr(code, "PAIRS", size)
+            for count, step in itertools.product(counts, (0, BLOCK - 1)):
+                own = Sums(code, totals(count, scale), scale)
+                before = own.sums.clone()
+                assert torch.equal(own.release(step), own.exact(before, step)), (count, step)
+                assert int(own.noted) == NEVER, (count, step)
 
 
 @pytest.mark.statistical
@@ -215,16 +215,16 @@ def test_what_float32_cannot_tell_is_settled_by_all_bits(
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("total", [math.inf, -math.inf, math.nan, 1e30])
-def test_a_sum_that_is_not_finite_is_noted(code: Any, total: float):
-    for scale in (1.0, 0.0):
-        sums = totals(1000)
-        sums[700] = total
-        own = Sums(code, sums, scale)
-        own.release(9)
-        finite = math.isfinite(total)
-        assert int(own.noted) == (NEVER if finite else 9)
-        assert not finite or float(own.sums[700]) == pytest.approx(1e30)
+def test_a_sum_that_is_not_finite_is_noted(code: Any):
+    for total in [math.inf, -math.inf, math.nan, 1e30]:
+        for scale in (1.0, 0.0):
+            sums = totals(1000)
+            sums[700] = total
+            own = Sums(code, sums, scale)
+            own.release(9)
+            finite = math.isfinite(total)
+            assert int(own.noted) == (NEVER if finite else 9)
+            assert not finite or float(own.sums[700]) == pytest.approx(1e30)
 
 
 @pytest.mark.unit
@@ -262,30 +262,30 @@ def test_without_noise_a_sum_stays_as_it_is(code: Any):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("mean", [0.0, 0.3])
-def test_weights_are_moved_by_what_is_released(wide: Any, momentum: float, mean: float):
+def test_weights_are_moved_by_what_is_released(wide: Any):
     """Those of numbers that are settled later, too."""
-    count, own = 30_000, Sums(wide, totals(30_000), 0.2501)
-    numbers = own.given.numpy().view(np.float64)
-    numbers[:, 2:6] = 0.5, momentum, 1 / 8, mean
-    weights, moment, average = (torch.randn(count) for _ in range(3))
-    first, second = (torch.empty(count, dtype=torch.bfloat16) for _ in range(2))
-    own.moved = {2: weights, 5: first, 6: second}
-    own.moved |= {3: moment} if momentum else {}
-    own.moved |= {4: average} if mean else {}
-    before = [each.clone() for each in (weights, moment, average)]
-    released = own.release()
-    assert int(own.doubts[0]) > 5
-    # Operation by operation, to the bit, whether a number was settled or not.
-    taken = released * (1 / 8)
-    taken = before[1] * np.float32(momentum) + taken if momentum else taken
-    assert torch.equal(weights, before[0] - taken * 0.5)
-    assert torch.equal(moment, taken if momentum else before[1])
-    expected = before[2] + (weights - before[2]) * np.float32(mean)
-    assert torch.equal(average, expected if mean else before[2])
-    assert torch.allclose(weights, first.float() + second.float(), rtol=2.0**-16)
-    assert (weights - first.float()).abs().max() <= 2.0**-8 * weights.abs().max()
+    for momentum in [0.0, 0.9]:
+        for mean in [0.0, 0.3]:
+            count, own = 30_000, Sums(wide, totals(30_000), 0.2501)
+            numbers = own.given.numpy().view(np.float64)
+            numbers[:, 2:6] = 0.5, momentum, 1 / 8, mean
+            weights, moment, average = (torch.randn(count) for _ in range(3))
+            first, second = (torch.empty(count, dtype=torch.bfloat16) for _ in range(2))
+            own.moved = {2: weights, 5: first, 6: second}
+            own.moved |= {3: moment} if momentum else {}
+            own.moved |= {4: average} if mean else {}
+            before = [each.clone() for each in (weights, moment, average)]
+            released = own.release()
+            assert int(own.doubts[0]) > 5
+            # Operation by operation, to the bit, whether a number was settled or not.
+            taken = released * (1 / 8)
+            taken = before[1] * np.float32(momentum) + taken if momentum else taken
+            assert torch.equal(weights, before[0] - taken * 0.5)
+            assert torch.equal(moment, taken if momentum else before[1])
+            expected = before[2] + (weights - before[2]) * np.float32(mean)
+            assert torch.equal(average, expected if mean else before[2])
+            assert torch.allclose(weights, first.float() + second.float(), rtol=2.0**-16)
+            assert (weights - first.float()).abs().max() <= 2.0**-8 * weights.abs().max()
 
 
 @pytest.mark.unit

@@ -144,9 +144,8 @@ def test_views_are_made_of_the_records_themselves(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("model", "ahead"),
-    [
+def test_only_what_is_the_same_at_every_step_is_done_ahead():
+    for model, ahead in [
         (network(), 2),
         (nn.Sequential(nn.Sequential(nn.Flatten()), nn.Linear(100, 3)), 1),
         (nn.Sequential(KeyedDropout(0.5), nn.Flatten(), nn.Linear(100, 3)), 0),
@@ -157,29 +156,28 @@ def test_views_are_made_of_the_records_themselves(monkeypatch: pytest.MonkeyPatc
         (nn.Sequential(nn.GELU(), nn.Flatten(), nn.Linear(100, 3)), 0),
         (nn.Sequential(nn.Unflatten(0, (1, -1)), nn.MaxPool2d(2), nn.Linear(5, 3)), 0),
         (nn.Linear(10, 3), 0),
-    ],
-)
-def test_only_what_is_the_same_at_every_step_is_done_ahead(model: nn.Module, ahead: int):
-    done, rest = split_fixed(model)
-    assert len(done) == ahead
-    assert list(rest.parameters()) == [p for p in model.parameters() if p.requires_grad]
+    ]:
+        done, rest = split_fixed(model)
+        assert len(done) == ahead
+        assert list(rest.parameters()) == [p for p in model.parameters() if p.requires_grad]
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("ahead", "width"),
-    [
+def test_a_chain_that_mixes_records_before_its_first_layer_is_refused():
+    for ahead, width in [
         ([nn.Flatten(0, 1)], 10),
-        ([nn.Unflatten(0, (1, -1)), nn.MaxPool2d((3, 2), stride=(1, 2), padding=(1, 0)),
-          nn.Flatten(0, 1)], 5),
-    ],
-)  # fmt: skip
-def test_a_chain_that_mixes_records_before_its_first_layer_is_refused(
-    ahead: list[nn.Module], width: int
-):
-    data = images() if len(ahead) == 1 else replace(images(), x=images().x[:, 0])
-    with pytest.raises(UsageError, match="cannot be trained privately"):
-        trained(nn.Sequential(*ahead, nn.Linear(width, 3)), data=data)
+        (
+            [
+                nn.Unflatten(0, (1, -1)),
+                nn.MaxPool2d((3, 2), stride=(1, 2), padding=(1, 0)),
+                nn.Flatten(0, 1),
+            ],
+            5,
+        ),
+    ]:
+        data = images() if len(ahead) == 1 else replace(images(), x=images().x[:, 0])
+        with pytest.raises(UsageError, match="cannot be trained privately"):
+            trained(nn.Sequential(*ahead, nn.Linear(width, 3)), data=data)
 
 
 @pytest.mark.unit
@@ -190,26 +188,26 @@ def test_a_module_with_a_hook_is_not_done_ahead():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("channels", [1, 3, 4, 9, 16])
-@pytest.mark.parametrize(
-    "module",
-    [
-        nn.MaxPool2d(2), nn.MaxPool2d(3, stride=1, padding=1), nn.MaxPool2d((2, 3), ceil_mode=True),
-        nn.MaxPool2d(2, dilation=2), nn.MaxPool2d(2, stride=(1, 2)),
-    ],
-)  # fmt: skip
-def test_pooling_is_torchs_to_the_bit(module: nn.MaxPool2d, channels: int):
+def test_pooling_is_torchs_to_the_bit():
     """With ties, as a ReLU leaves them, and with numbers that are none."""
-    generator = torch.Generator().manual_seed(5)
-    x = torch.relu(torch.rand(7, channels, 9, 9, generator=generator) - 0.5)
-    x[2, 0, 4, 4] = float("nan")
-    rule = rule_of(module)
-    ours, saved = rule.forward(module, x)
-    theirs = module(x.requires_grad_())
-    weights = torch.rand(theirs.shape, generator=generator)
-    assert torch.equal(ours.nan_to_num(-1.0), theirs.nan_to_num(-1.0))
-    (expected,) = torch.autograd.grad(theirs, x, weights)
-    assert torch.equal(rule.backward(module, weights, saved), expected)
+    for channels in [1, 3, 4, 9, 16]:
+        for module in [
+            nn.MaxPool2d(2),
+            nn.MaxPool2d(3, stride=1, padding=1),
+            nn.MaxPool2d((2, 3), ceil_mode=True),
+            nn.MaxPool2d(2, dilation=2),
+            nn.MaxPool2d(2, stride=(1, 2)),
+        ]:
+            generator = torch.Generator().manual_seed(5)
+            x = torch.relu(torch.rand(7, channels, 9, 9, generator=generator) - 0.5)
+            x[2, 0, 4, 4] = float("nan")
+            rule = rule_of(module)
+            ours, saved = rule.forward(module, x)
+            theirs = module(x.requires_grad_())
+            weights = torch.rand(theirs.shape, generator=generator)
+            assert torch.equal(ours.nan_to_num(-1.0), theirs.nan_to_num(-1.0))
+            (expected,) = torch.autograd.grad(theirs, x, weights)
+            assert torch.equal(rule.backward(module, weights, saved), expected)
 
 
 @pytest.mark.unit

@@ -382,15 +382,15 @@ def seen(made: Recipe) -> Seen:
 
 
 @pytest.mark.statistical
-@each_case
-def test_the_noise_is_what_the_event_charges(name: str):
-    made = CASES[name].made
-    charged = charged_by_step(made)
-    found = seen(made)
-    assert len(found.normals) == len(charged) == made.steps
-    assert gaussian_pvalue(found.normals) > ACCEPT
-    if made.optimizer == "adam-corrected":
-        assert found.adam == pytest.approx([SUM_ROUNDING**2] * made.steps)
+def test_the_noise_is_what_the_event_charges():
+    for name in CASES:
+        made = CASES[name].made
+        charged = charged_by_step(made)
+        found = seen(made)
+        assert len(found.normals) == len(charged) == made.steps
+        assert gaussian_pvalue(found.normals) > ACCEPT
+        if made.optimizer == "adam-corrected":
+            assert found.adam == pytest.approx([SUM_ROUNDING**2] * made.steps)
 
 
 @pytest.mark.statistical
@@ -454,21 +454,21 @@ each_bound = pytest.mark.parametrize("per_layer", [False, True], ids=["flat", "p
 
 
 @pytest.mark.statistical
-@each_bound
-def test_gradients_and_counts_together_have_the_noise_that_is_charged(per_layer: bool):
+def test_gradients_and_counts_together_have_the_noise_that_is_charged():
     """The last line needs no share: z^-2 = z_g^-2 + counts (2 s_b)^-2, by what was observed."""
-    made = adaptive(per_layer)
-    found, (z, *_) = seen(made), noise_multipliers(made.event(N))
-    assert gaussian_pvalue(found.normals) > ACCEPT
-    assert gaussian_pvalue(found.counts) > ACCEPT
-    assert isinstance(made.bounding, AdaptiveQuantile)
-    bounds = found.counts.shape[1]
-    z_g, s_b = shares(made.bounding, z, bounds)
-    together = (z_g * found.normals.std()) ** -2 + bounds * (2 * s_b * found.counts.std()) ** -2
-    error = made.bounding.count_share * math.sqrt(2 / COUNTS)
-    assert abs(together * z**2 - 1) < 5 * error
-    for share in WRONG:  # of the counts alone
-        assert abs(share**-2 - 1) * made.bounding.count_share > 7 * error
+    for per_layer in [False, True]:
+        made = adaptive(per_layer)
+        found, (z, *_) = seen(made), noise_multipliers(made.event(N))
+        assert gaussian_pvalue(found.normals) > ACCEPT
+        assert gaussian_pvalue(found.counts) > ACCEPT
+        assert isinstance(made.bounding, AdaptiveQuantile)
+        bounds = found.counts.shape[1]
+        z_g, s_b = shares(made.bounding, z, bounds)
+        together = (z_g * found.normals.std()) ** -2 + bounds * (2 * s_b * found.counts.std()) ** -2
+        error = made.bounding.count_share * math.sqrt(2 / COUNTS)
+        assert abs(together * z**2 - 1) < 5 * error
+        for share in WRONG:  # of the counts alone
+            assert abs(share**-2 - 1) * made.bounding.count_share > 7 * error
 
 
 @pytest.mark.statistical
@@ -611,9 +611,9 @@ SAMPLED = {
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", SAMPLED)
-def test_a_record_is_in_with_the_probability_that_the_event_states(name: str):
-    assert inclusion_pvalue(drawn(**SAMPLED[name])) > ACCEPT
+def test_a_record_is_in_with_the_probability_that_the_event_states():
+    for name in SAMPLED:
+        assert inclusion_pvalue(drawn(**SAMPLED[name])) > ACCEPT
 
 
 @pytest.mark.statistical

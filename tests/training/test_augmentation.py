@@ -61,22 +61,22 @@ def read(view: Tensor, picture: Tensor, most: int) -> list[tuple[int, int, bool]
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("shift", [0, 1, 3])
-@pytest.mark.parametrize("shape", [(5, 7), (1, 5, 5), (3, 6, 4)])
-def test_views_are_shifts_and_mirror_images_side_by_side(
-    shape: tuple[int, ...], shift: int, flip: bool
-):
-    x = image(4, *shape)
-    made = Augmentation(views=3, shift=shift, flip=flip)
-    views = made.apply(x, generator())
-    assert views.shape == (12, *shape)
-    drawn = generator()
-    moves = drawn.integers(-shift, shift, size=(2, 12), endpoint=True)
-    mirrored = drawn.random(12) < 0.5 if flip else np.zeros(12, dtype=bool)
-    for k, view in enumerate(views):
-        expected = shifted(x[k // 3], int(moves[0, k]), int(moves[1, k]), bool(mirrored[k]))
-        assert torch.equal(view, expected)
+def test_views_are_shifts_and_mirror_images_side_by_side():
+    for flip in [False, True]:
+        for shift in [0, 1, 3]:
+            for shape in [(5, 7), (1, 5, 5), (3, 6, 4)]:
+                x = image(4, *shape)
+                made = Augmentation(views=3, shift=shift, flip=flip)
+                views = made.apply(x, generator())
+                assert views.shape == (12, *shape)
+                drawn = generator()
+                moves = drawn.integers(-shift, shift, size=(2, 12), endpoint=True)
+                mirrored = drawn.random(12) < 0.5 if flip else np.zeros(12, dtype=bool)
+                for k, view in enumerate(views):
+                    expected = shifted(
+                        x[k // 3], int(moves[0, k]), int(moves[1, k]), bool(mirrored[k])
+                    )
+                    assert torch.equal(view, expected)
 
 
 @pytest.mark.property
@@ -144,41 +144,47 @@ def test_one_view_that_does_not_move_is_the_record():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("shape", [(4,), (4, 5), (4, 1, 2, 3, 3)])
-def test_what_is_no_image_is_refused(shape: tuple[int, ...]):
-    with pytest.raises(UsageError, match="for images"):
-        Augmentation().apply(torch.zeros(shape), generator())
+def test_what_is_no_image_is_refused():
+    for shape in [(4,), (4, 5), (4, 1, 2, 3, 3)]:
+        with pytest.raises(UsageError, match="for images"):
+            Augmentation().apply(torch.zeros(shape), generator())
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("views", 0), ("views", MOST_VIEWS + 1), ("views", 2.0), ("views", True), ("views", "4"),
-        ("shift", -1), ("shift", 1.0), ("shift", True), ("shift", None),
-        ("flip", 1), ("flip", "yes"), ("flip", None),
-    ],
-)  # fmt: skip
-def test_a_number_that_views_cannot_use_is_refused(name: str, value: object):
-    with pytest.raises(UsageError, match=name):
-        Augmentation(**{name: value})  # pyright: ignore[reportArgumentType]
+def test_a_number_that_views_cannot_use_is_refused():
+    for name, value in [
+        ("views", 0),
+        ("views", MOST_VIEWS + 1),
+        ("views", 2.0),
+        ("views", True),
+        ("views", "4"),
+        ("shift", -1),
+        ("shift", 1.0),
+        ("shift", True),
+        ("shift", None),
+        ("flip", 1),
+        ("flip", "yes"),
+        ("flip", None),
+    ]:
+        with pytest.raises(UsageError, match=name):
+            Augmentation(**{name: value})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("shape", [(5, 7), (7, 5), (3, 5, 7), (9, 5, 5)])
-def test_a_shift_that_leaves_nothing_to_see_is_refused(shape: tuple[int, ...]):
-    Augmentation(shift=4).check_fits(shape)
-    with pytest.raises(UsageError, match=r"shift is 5 pixels, .* Take 4 or less"):
-        Augmentation(shift=5).check_fits(shape)
-    with pytest.raises(UsageError, match="shift is 5 pixels"):
-        Augmentation(shift=5).apply(torch.zeros(2, *shape), generator())
+def test_a_shift_that_leaves_nothing_to_see_is_refused():
+    for shape in [(5, 7), (7, 5), (3, 5, 7), (9, 5, 5)]:
+        Augmentation(shift=4).check_fits(shape)
+        with pytest.raises(UsageError, match=r"shift is 5 pixels, .* Take 4 or less"):
+            Augmentation(shift=5).check_fits(shape)
+        with pytest.raises(UsageError, match="shift is 5 pixels"):
+            Augmentation(shift=5).apply(torch.zeros(2, *shape), generator())
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("shape", [(), (4,), (2, 3, 4, 5)])
-def test_a_shape_without_pixels_is_refused(shape: tuple[int, ...]):
-    with pytest.raises(UsageError, match="for images"):
-        Augmentation(shift=0).check_fits(shape)
+def test_a_shape_without_pixels_is_refused():
+    for shape in [(), (4,), (2, 3, 4, 5)]:
+        with pytest.raises(UsageError, match="for images"):
+            Augmentation(shift=0).check_fits(shape)
 
 
 @pytest.mark.contract
@@ -288,31 +294,29 @@ def bounded(
 
 @pytest.mark.oracle
 @each_net
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 2e-4)])
-def test_a_records_views_are_averaged_and_then_bounded(
-    name: str, dtype: torch.dtype, tolerance: float
-):
-    network, x, own = made(name, dtype)
-    gradients = averaged(network, x, own)
-    norms = [norm(each) for each in gradients]
-    bound = sorted(norms)[BATCH // 2] * 1.01
-    for bounding in (None, Flat(clip_norm=bound)):
-        limit = math.inf if bounding is None else bound
-        expected = [torch.zeros_like(p) for p in trainable_parameters(network)]
-        for each, size in zip(gradients, norms, strict=True):
-            factor = min(1.0, limit / (size * SLACK))
-            expected = [e + factor * g for e, g in zip(expected, each, strict=True)]
-        sums, counts = bounded(network, x, own, bounding, everyone())
-        moved = norm([a - b for a, b in zip(sums, expected, strict=True)])
-        assert moved <= tolerance * norm(expected)
-        if bounding is not None:
-            assert counts.tolist() == [BATCH // 2 + 1 - BATCH / 2]
-    apart = clipped_sum_and_counts(
-        network, x, wave(own), Flat(clip_norm=bound), everyone(BATCH * VIEWS)
-    )[0]
-    assert norm([a / VIEWS - b for a, b in zip(apart, expected, strict=True)]) > 0.01 * norm(
-        expected
-    ), "views that are bounded one by one would pass"
+def test_a_records_views_are_averaged_and_then_bounded(name: str):
+    for dtype, tolerance in [(torch.float64, 1e-6), (torch.float32, 2e-4)]:
+        network, x, own = made(name, dtype)
+        gradients = averaged(network, x, own)
+        norms = [norm(each) for each in gradients]
+        bound = sorted(norms)[BATCH // 2] * 1.01
+        for bounding in (None, Flat(clip_norm=bound)):
+            limit = math.inf if bounding is None else bound
+            expected = [torch.zeros_like(p) for p in trainable_parameters(network)]
+            for each, size in zip(gradients, norms, strict=True):
+                factor = min(1.0, limit / (size * SLACK))
+                expected = [e + factor * g for e, g in zip(expected, each, strict=True)]
+            sums, counts = bounded(network, x, own, bounding, everyone())
+            moved = norm([a - b for a, b in zip(sums, expected, strict=True)])
+            assert moved <= tolerance * norm(expected)
+            if bounding is not None:
+                assert counts.tolist() == [BATCH // 2 + 1 - BATCH / 2]
+        apart = clipped_sum_and_counts(
+            network, x, wave(own), Flat(clip_norm=bound), everyone(BATCH * VIEWS)
+        )[0]
+        assert norm([a / VIEWS - b for a, b in zip(apart, expected, strict=True)]) > 0.01 * norm(
+            expected
+        ), "views that are bounded one by one would pass"
 
 
 @pytest.mark.oracle
@@ -340,20 +344,22 @@ def test_each_layer_of_an_average_is_clipped_to_its_own_bound(name: str):
 @pytest.mark.property
 @each_net
 @each_bounding
-@pytest.mark.parametrize("batch", [1, BATCH])
 @settings(max_examples=10)
 @given(scale=st.sampled_from([1e-10, 1.0, 1e4, 1e20]), heat=st.sampled_from([1e-3, 1.0, 1e4]))
 def test_one_record_of_many_views_moves_the_sum_by_at_most_c(
-    name: str, bounding: ClippingMethod, batch: int, scale: float, heat: float
+    name: str, bounding: ClippingMethod, scale: float, heat: float
 ):
-    network, x, own = made(name, torch.float32, batch)
-    x[:VIEWS] *= scale
-    mask = everyone(batch)
-    mask[0] = False
-    worlds = [bounded(network, x, own * heat, bounding, each) for each in (everyone(batch), mask)]
-    moved = norm([a - b for a, b in zip(worlds[0][0], worlds[1][0], strict=True)])
-    assert moved <= bounding.sensitivity * (1 + 1e-5)
-    assert (worlds[0][1] - worlds[1][1]).abs().max() <= 0.5
+    for batch in [1, BATCH]:
+        network, x, own = made(name, torch.float32, batch)
+        x[:VIEWS] *= scale
+        mask = everyone(batch)
+        mask[0] = False
+        worlds = [
+            bounded(network, x, own * heat, bounding, each) for each in (everyone(batch), mask)
+        ]
+        moved = norm([a - b for a, b in zip(worlds[0][0], worlds[1][0], strict=True)])
+        assert moved <= bounding.sensitivity * (1 + 1e-5)
+        assert (worlds[0][1] - worlds[1][1]).abs().max() <= 0.5
 
 
 @pytest.mark.unit
@@ -371,24 +377,24 @@ def test_views_that_are_bounded_one_by_one_and_summed_would_be_found():
 @pytest.mark.contract
 @each_net
 @each_bounding
-@pytest.mark.parametrize("fault", [math.nan, math.inf])
 def test_a_record_with_one_view_that_is_not_finite_adds_exactly_0(
-    name: str, bounding: ClippingMethod, fault: float
+    name: str, bounding: ClippingMethod
 ):
-    network, x, own = made(name, torch.float32)
-    mask = everyone()
-    mask[2] = False
-    expected, counts = bounded(network, x, own, bounding, mask)
-    x[2 * VIEWS + 1].view(-1)[-1] = fault
-    null, uncounted = bounded(network, x, own, bounding, mask)
-    assert all(map(torch.equal, null, expected))
-    assert torch.equal(uncounted, counts)
-    found, counted = bounded(network, x, own, bounding, everyone())
-    assert all(bool(torch.isfinite(each).all()) for each in found)
-    if name != "convolved":  # a stride of the first layer may skip the pixel
-        assert all(map(torch.equal, found, expected))
-        if not isinstance(bounding, AutoS):
-            assert (counts - counted).tolist() == [0.5] * len(counts)
+    for fault in [math.nan, math.inf]:
+        network, x, own = made(name, torch.float32)
+        mask = everyone()
+        mask[2] = False
+        expected, counts = bounded(network, x, own, bounding, mask)
+        x[2 * VIEWS + 1].view(-1)[-1] = fault
+        null, uncounted = bounded(network, x, own, bounding, mask)
+        assert all(map(torch.equal, null, expected))
+        assert torch.equal(uncounted, counts)
+        found, counted = bounded(network, x, own, bounding, everyone())
+        assert all(bool(torch.isfinite(each).all()) for each in found)
+        if name != "convolved":  # a stride of the first layer may skip the pixel
+            assert all(map(torch.equal, found, expected))
+            if not isinstance(bounding, AutoS):
+                assert (counts - counted).tolist() == [0.5] * len(counts)
 
 
 @pytest.mark.unit

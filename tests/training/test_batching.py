@@ -60,27 +60,27 @@ def size_pvalue(chosen: np.ndarray, q: float) -> float:
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("q", [0.04, 0.2, 0.6])
-def test_each_slot_is_in_with_the_priced_probability_and_other_ones_are_rejected(q: float):
-    chosen = batches(q)
-    assert slots_pvalue(chosen, q) > 1e-3
-    assert slots_pvalue(chosen, q * 2 / 3) < 1e-9
-    assert slots_pvalue(chosen, q * 3 / 2) < 1e-9
+def test_each_slot_is_in_with_the_priced_probability_and_other_ones_are_rejected():
+    for q in [0.04, 0.2, 0.6]:
+        chosen = batches(q)
+        assert slots_pvalue(chosen, q) > 1e-3
+        assert slots_pvalue(chosen, q * 2 / 3) < 1e-9
+        assert slots_pvalue(chosen, q * 3 / 2) < 1e-9
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("q", [0.04, 0.2, 0.6])
-def test_the_batch_size_is_binomial_and_other_probabilities_are_rejected(q: float):
-    chosen = batches(q)
-    assert size_pvalue(chosen, q) > 1e-3
-    assert size_pvalue(chosen, q * 2 / 3) < 1e-9
-    assert size_pvalue(chosen, q * 3 / 2) < 1e-9
+def test_the_batch_size_is_binomial_and_other_probabilities_are_rejected():
+    for q in [0.04, 0.2, 0.6]:
+        chosen = batches(q)
+        assert size_pvalue(chosen, q) > 1e-3
+        assert size_pvalue(chosen, q * 2 / 3) < 1e-9
+        assert size_pvalue(chosen, q * 3 / 2) < 1e-9
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("q", [0.04, 0.2, 0.6])
-def test_slots_are_drawn_apart(q: float):
-    assert pairs_pvalue(batches(q), q) > 1e-3
+def test_slots_are_drawn_apart():
+    for q in [0.04, 0.2, 0.6]:
+        assert pairs_pvalue(batches(q), q) > 1e-3
 
 
 @pytest.mark.statistical
@@ -124,12 +124,12 @@ def test_probability_one_takes_every_slot():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("q", [1e-12, 1e-18, 1e-300, 5e-324])
-@pytest.mark.parametrize("n", [1, 10, 10**6])
-def test_a_tiny_probability_gives_empty_batches_and_no_overflow(n: int, q: float):
-    generator = np.random.default_rng(1)
-    sizes = [len(Poisson(sampling_probability=q).indices(n, generator)) for _ in range(200)]
-    assert sizes == [0] * 200
+def test_a_tiny_probability_gives_empty_batches_and_no_overflow():
+    for q in [1e-12, 1e-18, 1e-300, 5e-324]:
+        for n in [1, 10, 10**6]:
+            generator = np.random.default_rng(1)
+            sizes = [len(Poisson(sampling_probability=q).indices(n, generator)) for _ in range(200)]
+            assert sizes == [0] * 200
 
 
 @pytest.mark.unit
@@ -166,10 +166,10 @@ def test_the_event_is_the_sampled_gaussian_of_the_same_probability():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("q", [0.0, -0.1, 1.1, float("nan"), float("inf"), True, "0.5", None])
-def test_what_is_no_probability_is_refused(q: object):
-    with pytest.raises(UsageError, match="sampling_probability"):
-        Poisson(sampling_probability=q)  # pyright: ignore[reportArgumentType]
+def test_what_is_no_probability_is_refused():
+    for q in [0.0, -0.1, 1.1, float("nan"), float("inf"), True, "0.5", None]:
+        with pytest.raises(UsageError, match="sampling_probability"):
+            Poisson(sampling_probability=q)  # pyright: ignore[reportArgumentType]
 
 
 def stream(name: str = "batch", seed: int = 5) -> Stream:
@@ -248,19 +248,19 @@ def test_the_slots_that_a_cap_keeps_are_a_uniform_subset():
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("kept", ["first", "last", "null slots dropped first"])
-def test_a_cap_that_prefers_some_slots_would_be_rejected(kept: str):
-    chosen = presence(tight(N, 12, N), DRAWS, N)
-    for row in chosen:
-        there = np.flatnonzero(row)
-        if kept == "last":
-            there = there[::-1]
-        elif kept != "first":  # the last five slots are null
-            there = np.random.default_rng(int(there.sum())).permutation(there)
-            there = there[np.argsort(there >= N - 5, kind="stable")]
-        row[there[9:]] = False
-    assert (chosen.sum(axis=1) <= 9).all()
-    assert slots_pvalue(chosen, KEPT) < 1e-9
+def test_a_cap_that_prefers_some_slots_would_be_rejected():
+    for kept in ["first", "last", "null slots dropped first"]:
+        chosen = presence(tight(N, 12, N), DRAWS, N)
+        for row in chosen:
+            there = np.flatnonzero(row)
+            if kept == "last":
+                there = there[::-1]
+            elif kept != "first":  # the last five slots are null
+                there = np.random.default_rng(int(there.sum())).permutation(there)
+                there = there[np.argsort(there >= N - 5, kind="stable")]
+            row[there[9:]] = False
+        assert (chosen.sum(axis=1) <= 9).all()
+        assert slots_pvalue(chosen, KEPT) < 1e-9
 
 
 @pytest.mark.statistical
@@ -279,17 +279,17 @@ def test_one_step_of_one_stream_draws_the_same_truncated_batch_again():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("cap", [1, 100, 150, 159])
-def test_too_tight_a_cap_is_refused(cap: int):
-    with pytest.raises(UsageError, match="expected at least 160 for batches of 100"):
-        TruncatedPoisson(n=1000, expected_batch_size=100, cap=cap)
+def test_too_tight_a_cap_is_refused():
+    for cap in [1, 100, 150, 159]:
+        with pytest.raises(UsageError, match="expected at least 160 for batches of 100"):
+            TruncatedPoisson(n=1000, expected_batch_size=100, cap=cap)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("cap", [0, -1, 200.0, True, "200", math.nan])
-def test_a_cap_that_is_no_count_is_refused(cap: object):
-    with pytest.raises(UsageError, match="cap"):
-        TruncatedPoisson(n=1000, expected_batch_size=100, cap=cap)  # pyright: ignore
+def test_a_cap_that_is_no_count_is_refused():
+    for cap in [0, -1, 200.0, True, "200", math.nan]:
+        with pytest.raises(UsageError, match="cap"):
+            TruncatedPoisson(n=1000, expected_batch_size=100, cap=cap)  # pyright: ignore
 
 
 @pytest.mark.unit
@@ -313,17 +313,15 @@ def test_the_event_is_that_of_the_cap():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(
-    ("cap", "figure"), [(None, 1.6845), (150, 1.6846), (120, 4.32), (100, 6.20)]
-)
-def test_what_a_cap_costs(cap: int | None, figure: float):
-    if cap is None:
-        assert price(PoissonGaussian(0.1, 1.0), 1e-5).epsilon == pytest.approx(figure, abs=1e-4)
-        allowed = TruncatedPoisson(n=1000, expected_batch_size=100).event(1.0)
-        assert price(allowed, 1e-5).epsilon == pytest.approx(figure, abs=1.5e-4)
-    else:
-        found = price(tight(1000, 100, cap).event(1.0), 1e-5).epsilon
-        assert found == pytest.approx(figure, abs=2e-4 if cap == 150 else 0.02)
+def test_what_a_cap_costs():
+    for cap, figure in [(None, 1.6845), (150, 1.6846), (120, 4.32), (100, 6.20)]:
+        if cap is None:
+            assert price(PoissonGaussian(0.1, 1.0), 1e-5).epsilon == pytest.approx(figure, abs=1e-4)
+            allowed = TruncatedPoisson(n=1000, expected_batch_size=100).event(1.0)
+            assert price(allowed, 1e-5).epsilon == pytest.approx(figure, abs=1.5e-4)
+        else:
+            found = price(tight(1000, 100, cap).event(1.0), 1e-5).epsilon
+            assert found == pytest.approx(figure, abs=2e-4 if cap == 150 else 0.02)
 
 
 # --- reshuffled
@@ -424,10 +422,10 @@ def test_epochs_and_charges_of_reshuffled_batches():
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("batch", [1, 3, 100, 10_000])
-def test_reshuffled_batches_never_have_the_poisson_price(batch: int):
-    made = Reshuffled(n=10_000, batch_size=batch)
-    assert made.event(1.5) == Gaussian(1.5)
+def test_reshuffled_batches_never_have_the_poisson_price():
+    for batch in [1, 3, 100, 10_000]:
+        made = Reshuffled(n=10_000, batch_size=batch)
+        assert made.event(1.5) == Gaussian(1.5)
 
 
 @pytest.mark.oracle
@@ -472,11 +470,14 @@ def test_an_audit_of_an_epoch_passes_at_its_price_and_catches_the_poisson_price(
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("value", [0, -3, 1.5, True, None, "4"])
-def test_what_is_no_count_of_slots_is_refused(value: object):
-    for names in ({"n": value, "batch_size": 4}, {"n": 4, "batch_size": value}):
-        with pytest.raises(UsageError, match="whole number"):
-            Reshuffled(**names)  # pyright: ignore
-    for names in ({"n": value, "expected_batch_size": 4}, {"n": 4, "expected_batch_size": value}):
-        with pytest.raises(UsageError, match="whole number"):
-            TruncatedPoisson(**names)  # pyright: ignore
+def test_what_is_no_count_of_slots_is_refused():
+    for value in [0, -3, 1.5, True, None, "4"]:
+        for names in ({"n": value, "batch_size": 4}, {"n": 4, "batch_size": value}):
+            with pytest.raises(UsageError, match="whole number"):
+                Reshuffled(**names)  # pyright: ignore
+        for names in (
+            {"n": value, "expected_batch_size": 4},
+            {"n": 4, "expected_batch_size": value},
+        ):
+            with pytest.raises(UsageError, match="whole number"):
+                TruncatedPoisson(**names)  # pyright: ignore

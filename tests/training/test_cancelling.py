@@ -81,15 +81,15 @@ def sums(case: Case, factors: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("name", CASES)
-def test_its_cancelling_moves_nobody_elses_digits(name: str):
-    torch.manual_seed(2)
-    case = CASES[name]()
-    rows = len(case[2])
-    last = torch.arange(rows) >= rows - rows // RECORDS
-    found = [sums(case, chosen.float()) for chosen in (torch.ones(rows), ~last, last)]
-    for together, others, own in zip(*found, strict=True):
-        size = float(torch.cat([others, own]).abs().max())
-        assert size > 1.0
-        moved = (together.double() - others.double() - own.double()).abs().max()
-        assert float(moved) <= 2.0 * torch.finfo(torch.float32).eps * size
+def test_its_cancelling_moves_nobody_elses_digits():
+    for name in CASES:
+        torch.manual_seed(2)
+        case = CASES[name]()
+        rows = len(case[2])
+        last = torch.arange(rows) >= rows - rows // RECORDS
+        found = [sums(case, chosen.float()) for chosen in (torch.ones(rows), ~last, last)]
+        for together, others, own in zip(*found, strict=True):
+            size = float(torch.cat([others, own]).abs().max())
+            assert size > 1.0
+            moved = (together.double() - others.double() - own.double()).abs().max()
+            assert float(moved) <= 2.0 * torch.finfo(torch.float32).eps * size

@@ -135,20 +135,22 @@ def test_which_networks_are_chains():
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_record_alone_has_the_gradient_that_it_has_among_others(name: str):
+def test_a_record_alone_has_the_gradient_that_it_has_among_others():
     """Views of one tensor must not be overwritten, whatever the size of the batch."""
-    network, x, loss = made(name)
-    mask = torch.ones(1, dtype=torch.bool)
-    alone = [torch.zeros_like(p) for p in trainable_parameters(network)]
-    for row in range(len(x)):
-        own = LossOf(loss.y[row : row + 1])
-        found = clipped_sum_and_counts(network, x[row : row + 1], own, Flat(clip_norm=0.3), mask)
-        alone = [a + b for a, b in zip(alone, found[0], strict=True)]
-    everyone = torch.ones(len(x), dtype=torch.bool)
-    found = clipped_sum_and_counts(network, x, loss, Flat(clip_norm=0.3), everyone)[0]
-    for one, two in zip(alone, found, strict=True):
-        assert torch.allclose(one, two, rtol=1e-9, atol=1e-13)
+    for name in NETWORKS:
+        network, x, loss = made(name)
+        mask = torch.ones(1, dtype=torch.bool)
+        alone = [torch.zeros_like(p) for p in trainable_parameters(network)]
+        for row in range(len(x)):
+            own = LossOf(loss.y[row : row + 1])
+            found = clipped_sum_and_counts(
+                network, x[row : row + 1], own, Flat(clip_norm=0.3), mask
+            )
+            alone = [a + b for a, b in zip(alone, found[0], strict=True)]
+        everyone = torch.ones(len(x), dtype=torch.bool)
+        found = clipped_sum_and_counts(network, x, loss, Flat(clip_norm=0.3), everyone)[0]
+        for one, two in zip(alone, found, strict=True):
+            assert torch.allclose(one, two, rtol=1e-9, atol=1e-13)
 
 
 class Grow(nn.Module):
@@ -163,12 +165,12 @@ class Grow(nn.Module):
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("hidden", [False, True])
-def test_a_layer_that_overwrites_its_input_is_refused(hidden: bool):
-    network = nn.Sequential(nn.Linear(12, 3), Grow(), nn.Linear(3, 3)).double()
-    _, x, loss = made("plain")
-    with pytest.raises(UsageError, match="overwritten"):
-        sums_of(Hidden(network) if hidden else network, x.flatten(1), loss)
+def test_a_layer_that_overwrites_its_input_is_refused():
+    for hidden in [False, True]:
+        network = nn.Sequential(nn.Linear(12, 3), Grow(), nn.Linear(3, 3)).double()
+        _, x, loss = made("plain")
+        with pytest.raises(UsageError, match="overwritten"):
+            sums_of(Hidden(network) if hidden else network, x.flatten(1), loss)
 
 
 @pytest.mark.unit
@@ -180,31 +182,31 @@ def test_nothing_is_hung_on_a_network():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("numbers", [False, True])
-def test_the_gradient_of_a_loss_is_autograds(numbers: bool):
-    torch.manual_seed(3)
-    outputs = torch.randn(9, 1 if numbers else 4, dtype=torch.float64, requires_grad=True)
-    y = torch.rand(9, dtype=torch.float64) if numbers else torch.randint(4, (9,))
-    (expected,) = torch.autograd.grad(losses_of(outputs, y).sum(), outputs)
-    assert torch.allclose(LossOf(y).gradient(outputs.detach()), expected, atol=1e-14)
+def test_the_gradient_of_a_loss_is_autograds():
+    for numbers in [False, True]:
+        torch.manual_seed(3)
+        outputs = torch.randn(9, 1 if numbers else 4, dtype=torch.float64, requires_grad=True)
+        y = torch.rand(9, dtype=torch.float64) if numbers else torch.randint(4, (9,))
+        (expected,) = torch.autograd.grad(losses_of(outputs, y).sum(), outputs)
+        assert torch.allclose(LossOf(y).gradient(outputs.detach()), expected, atol=1e-14)
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 6, 2), (5, 1, 3), (4, 7, 5)])
-def test_the_steps_of_an_lstm_are_those_of_autograd(shape: tuple[int, int, int]):
-    batch, steps, units = shape
-    torch.manual_seed(4)
-    layer = Lstm(3, units).double()
-    gates = layer.projected(torch.randn(batch, steps, 3, dtype=torch.float64)).detach()
-    expected = gates.clone().requires_grad_()
-    theirs = layer.states(expected)
-    weights = torch.randn_like(theirs)
-    with torch.no_grad():
-        ours, tape = lstm_forward(gates, layer.recurrent)
-        one = lstm_backward(tape, weights)
-    assert torch.allclose(ours, theirs, atol=1e-14)
-    (two,) = torch.autograd.grad((theirs * weights).sum(), expected)
-    assert torch.allclose(one, two, atol=1e-13)
+def test_the_steps_of_an_lstm_are_those_of_autograd():
+    for shape in [(1, 1, 1), (1, 6, 2), (5, 1, 3), (4, 7, 5)]:
+        batch, steps, units = shape
+        torch.manual_seed(4)
+        layer = Lstm(3, units).double()
+        gates = layer.projected(torch.randn(batch, steps, 3, dtype=torch.float64)).detach()
+        expected = gates.clone().requires_grad_()
+        theirs = layer.states(expected)
+        weights = torch.randn_like(theirs)
+        with torch.no_grad():
+            ours, tape = lstm_forward(gates, layer.recurrent)
+            one = lstm_backward(tape, weights)
+        assert torch.allclose(ours, theirs, atol=1e-14)
+        (two,) = torch.autograd.grad((theirs * weights).sum(), expected)
+        assert torch.allclose(one, two, atol=1e-13)
 
 
 @pytest.mark.unit
@@ -277,21 +279,19 @@ def test_dropout_of_a_chain_is_drawn_anew_at_every_step():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("network", "shape", "operations"),
-    [
+def test_the_largest_product_of_a_record():
+    for network, shape, operations in [
         (nn.Sequential(nn.Linear(12, 7), nn.Tanh(), nn.Linear(7, 30)), (12,), 2 * 7 * 30),
         (nn.Linear(4, 5), (3, 4), 2 * 20 * 3),  # at three places of a record
-        (nn.Sequential(nn.Conv2d(2, 6, 3, groups=2), nn.Flatten(), nn.Linear(54, 2)), (2, 5, 5),
-         2 * (6 * 9) * 9),
+        (
+            nn.Sequential(nn.Conv2d(2, 6, 3, groups=2), nn.Flatten(), nn.Linear(54, 2)),
+            (2, 5, 5),
+            2 * (6 * 9) * 9,
+        ),
         (nn.Sequential(Lstm(4, 5), nn.Linear(5, 3)), (3, 4), 2 * (4 + 5) * 4 * 5),
         (nn.Sequential(nn.LayerNorm(4)), (4,), 0),
-    ],
-)  # fmt: skip
-def test_the_largest_product_of_a_record(
-    network: nn.Module, shape: tuple[int, ...], operations: float
-):
-    assert PreparedNetwork(network).product(torch.rand(3, *shape)) == operations
+    ]:
+        assert PreparedNetwork(network).product(torch.rand(3, *shape)) == operations
 
 
 @pytest.mark.unit

@@ -84,57 +84,57 @@ def test_every_density_is_tested():
 
 
 @pytest.mark.oracle
-@each_kind
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_distribution_on_tensors_is_the_densitys(kind: Density, dtype: torch.dtype):
-    even = np.concatenate([np.linspace(-8, 8, 4001), [-1e6, -300.0, 1e-9, 300.0, 1e6]])
-    x = torch.from_numpy(kind.scale * even).to(dtype)
-    found = distribution(kind, x)
-    assert found.dtype == dtype
-    gap = float((found.double() - torch.from_numpy(kind.cdf(x.double().numpy()))).abs().max())
-    # A curve and its chord both rise within a cell's corners.
-    bound = 0.0 if type(kind) in TAILS else edges(kind, TABLE)[1]
-    assert gap <= max(bound, 1e-6)
-    assert gap <= 2e-6, "the chord is far better than its bound"
-    assert bound <= 1e-4
-    assert (found.sort().values == found[x.argsort()]).all()
+def test_the_distribution_on_tensors_is_the_densitys():
+    for kind in KINDS:
+        for dtype in [torch.float32, torch.float64]:
+            even = np.concatenate([np.linspace(-8, 8, 4001), [-1e6, -300.0, 1e-9, 300.0, 1e6]])
+            x = torch.from_numpy(kind.scale * even).to(dtype)
+            found = distribution(kind, x)
+            assert found.dtype == dtype
+            gap = float(
+                (found.double() - torch.from_numpy(kind.cdf(x.double().numpy()))).abs().max()
+            )
+            # A curve and its chord both rise within a cell's corners.
+            bound = 0.0 if type(kind) in TAILS else edges(kind, TABLE)[1]
+            assert gap <= max(bound, 1e-6)
+            assert gap <= 2e-6, "the chord is far better than its bound"
+            assert bound <= 1e-4
+            assert (found.sort().values == found[x.argsort()]).all()
 
 
 @pytest.mark.statistical
-@each_kind
-def test_noise_has_the_density_that_is_priced_and_other_scales_are_rejected(kind: Density):
-    noise = drawn(kind)
-    assert noise.dtype == torch.float32
-    assert pvalue(noise, kind) > 1e-3
-    assert pvalue(noise, kind.with_scale(kind.scale * 2 / 3)) < 1e-9
-    assert pvalue(noise, kind.with_scale(kind.scale * 3 / 2)) < 1e-9
+def test_noise_has_the_density_that_is_priced_and_other_scales_are_rejected():
+    for kind in KINDS:
+        noise = drawn(kind)
+        assert noise.dtype == torch.float32
+        assert pvalue(noise, kind) > 1e-3
+        assert pvalue(noise, kind.with_scale(kind.scale * 2 / 3)) < 1e-9
+        assert pvalue(noise, kind.with_scale(kind.scale * 3 / 2)) < 1e-9
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if type(kind) in laws.MAGNITUDES], ids=lambda k: k.name
-)
-def test_torchs_constructions_have_the_density(kind: Density):
+def test_torchs_constructions_have_the_density():
     """Those that CUDA uses, drawn on the CPU: the same functions, and here 64 bits of key too."""
-    noise = drawn_on(kind, COUNT, torch.Generator().manual_seed(stream_of().seed64(0) % 2**63))
-    assert pvalue(noise, kind) > 1e-3
-    assert pvalue(noise, kind.with_scale(kind.scale * 2 / 3)) < 1e-9
-    assert pvalue(noise, kind.with_scale(kind.scale * 3 / 2)) < 1e-9
-    assert abs(float(noise.sign().mean())) < 5 / math.sqrt(COUNT)
+    for kind in [kind for kind in KINDS if type(kind) in laws.MAGNITUDES]:
+        noise = drawn_on(kind, COUNT, torch.Generator().manual_seed(stream_of().seed64(0) % 2**63))
+        assert pvalue(noise, kind) > 1e-3
+        assert pvalue(noise, kind.with_scale(kind.scale * 2 / 3)) < 1e-9
+        assert pvalue(noise, kind.with_scale(kind.scale * 3 / 2)) < 1e-9
+        assert abs(float(noise.sign().mean())) < 5 / math.sqrt(COUNT)
 
 
 @pytest.mark.statistical
-@each_kind
-def test_steps_trials_and_coordinates_are_independent(kind: Density):
-    signs = drawn(kind).sign()
-    root = math.sqrt(COUNT)
-    assert abs(float(signs @ drawn(kind, step=1).sign())) < 4 * root
-    assert abs(float(signs @ drawn(kind, trial=1).sign())) < 4 * root
-    assert abs(float(signs[1:] @ signs[:-1])) < 4 * root
-    sizes = drawn(kind).abs().argsort().argsort().double()
-    pairs = torch.stack([sizes[1:], sizes[:-1]])
-    assert abs(float(torch.corrcoef(pairs)[0, 1])) < 5 / root
-    assert torch.equal(drawn(kind), drawn(kind))
+def test_steps_trials_and_coordinates_are_independent():
+    for kind in KINDS:
+        signs = drawn(kind).sign()
+        root = math.sqrt(COUNT)
+        assert abs(float(signs @ drawn(kind, step=1).sign())) < 4 * root
+        assert abs(float(signs @ drawn(kind, trial=1).sign())) < 4 * root
+        assert abs(float(signs[1:] @ signs[:-1])) < 4 * root
+        sizes = drawn(kind).abs().argsort().argsort().double()
+        pairs = torch.stack([sizes[1:], sizes[:-1]])
+        assert abs(float(torch.corrcoef(pairs)[0, 1])) < 5 / root
+        assert torch.equal(drawn(kind), drawn(kind))
 
 
 @pytest.mark.unit
@@ -160,29 +160,29 @@ def test_gaussian_noise_is_that_of_the_gaussian_recipe():
 
 
 @pytest.mark.unit
-@each_kind
-def test_torchs_global_generator_is_neither_read_nor_moved(kind: Density):
-    torch.manual_seed(0)
-    state = torch.get_rng_state()
-    first = drawn(kind, count=50)
-    if type(kind) in laws.MAGNITUDES:
-        drawn_on(kind, 50, torch.Generator().manual_seed(1))
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.manual_seed(1)
-    assert torch.equal(first, drawn(kind, count=50))
+def test_torchs_global_generator_is_neither_read_nor_moved():
+    for kind in KINDS:
+        torch.manual_seed(0)
+        state = torch.get_rng_state()
+        first = drawn(kind, count=50)
+        if type(kind) in laws.MAGNITUDES:
+            drawn_on(kind, 50, torch.Generator().manual_seed(1))
+        assert torch.equal(torch.get_rng_state(), state)
+        torch.manual_seed(1)
+        assert torch.equal(first, drawn(kind, count=50))
 
 
 # --- the weight
 
 
 @pytest.mark.oracle
-@each_kind
-@pytest.mark.parametrize("signal", [0.0, 0.3, 20.0])
-def test_sorting_gives_the_kolmogorov_smirnov_distance(kind: Density, signal: float):
-    noisy = drawn(kind) + signal * kind.scale * torch.linspace(-1, 1, COUNT) ** 3
-    expected = kstest(noisy.double().numpy(), kind.cdf).statistic
-    found = float(KolmogorovSmirnov(cells=None).weight(noisy, kind))
-    assert found == pytest.approx(expected, abs=3e-6)
+def test_sorting_gives_the_kolmogorov_smirnov_distance():
+    for kind in KINDS:
+        for signal in [0.0, 0.3, 20.0]:
+            noisy = drawn(kind) + signal * kind.scale * torch.linspace(-1, 1, COUNT) ** 3
+            expected = kstest(noisy.double().numpy(), kind.cdf).statistic
+            found = float(KolmogorovSmirnov(cells=None).weight(noisy, kind))
+            assert found == pytest.approx(expected, abs=3e-6)
 
 
 @pytest.mark.property
@@ -209,32 +209,32 @@ def test_by_cells_it_is_too_small_by_at_most_its_error(
 
 
 @pytest.mark.statistical
-@each_kind
-@pytest.mark.parametrize("cells", [None, 4096])
-def test_the_weight_is_near_0_for_noise_and_near_1_for_a_large_signal(
-    kind: Density, cells: int | None
-):
+def test_the_weight_is_near_0_for_noise_and_near_1_for_a_large_signal():
     """Of n draws from their law it is .87 / sqrt(n) on average, and above 2.2 in 1 of 8000."""
-    ways = KolmogorovSmirnov(cells=cells)
-    assert ways.error(kind) < 1e-3
-    noise = drawn(kind)
-    alone = float(ways.weight(noise, kind))
-    assert 0.3 / math.sqrt(COUNT) < alone + ways.error(kind)
-    assert alone < 2.2 / math.sqrt(COUNT)
-    assert float(ways.weight(noise + 1e4 * kind.scale, kind)) > 0.99
-    signal = torch.linspace(-1.0, 1.0, COUNT) * kind.scale
-    weights = [float(ways.weight(noise + heat * signal, kind)) for heat in (0, 1, 3, 10, 100)]
-    assert weights == sorted(weights)
-    assert 0.4 < weights[-1] <= 0.5, "what is even and wide is half of the line away"
+    for kind in KINDS:
+        for cells in [None, 4096]:
+            ways = KolmogorovSmirnov(cells=cells)
+            assert ways.error(kind) < 1e-3
+            noise = drawn(kind)
+            alone = float(ways.weight(noise, kind))
+            assert 0.3 / math.sqrt(COUNT) < alone + ways.error(kind)
+            assert alone < 2.2 / math.sqrt(COUNT)
+            assert float(ways.weight(noise + 1e4 * kind.scale, kind)) > 0.99
+            signal = torch.linspace(-1.0, 1.0, COUNT) * kind.scale
+            weights = [
+                float(ways.weight(noise + heat * signal, kind)) for heat in (0, 1, 3, 10, 100)
+            ]
+            assert weights == sorted(weights)
+            assert 0.4 < weights[-1] <= 0.5, "what is even and wide is half of the line away"
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("cells", [None, 64])
-def test_the_weight_asks_for_the_noise_that_was_added(cells: int | None):
-    noise = drawn(StudentT(scale=0.5))
-    right = KolmogorovSmirnov(cells=cells).weight(noise, StudentT(scale=0.5))
-    for wrong in (StudentT(scale=1.0), GaussianNoise(scale=0.3)):
-        assert KolmogorovSmirnov(cells=cells).weight(noise, wrong) > 3 * right
+def test_the_weight_asks_for_the_noise_that_was_added():
+    for cells in [None, 64]:
+        noise = drawn(StudentT(scale=0.5))
+        right = KolmogorovSmirnov(cells=cells).weight(noise, StudentT(scale=0.5))
+        for wrong in (StudentT(scale=1.0), GaussianNoise(scale=0.3)):
+            assert KolmogorovSmirnov(cells=cells).weight(noise, wrong) > 3 * right
 
 
 @pytest.mark.unit
@@ -245,18 +245,18 @@ def test_numbers_that_are_not_finite_stop_nothing():
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("cells", [None, 2, 512])
-def test_settings_survive_json(cells: int | None):
-    values = json.loads(json.dumps(KolmogorovSmirnov(cells=cells).to_json()))
-    assert values.pop("name") == "kolmogorov-smirnov"
-    assert KolmogorovSmirnov(**values) == KolmogorovSmirnov(cells=cells)
+def test_settings_survive_json():
+    for cells in [None, 2, 512]:
+        values = json.loads(json.dumps(KolmogorovSmirnov(cells=cells).to_json()))
+        assert values.pop("name") == "kolmogorov-smirnov"
+        assert KolmogorovSmirnov(**values) == KolmogorovSmirnov(cells=cells)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("cells", [0, 1, -4, 2.0, True, "9"])
-def test_bad_cells_are_refused(cells: object):
-    with pytest.raises(UsageError, match="cells"):
-        KolmogorovSmirnov(cells=cells)  # pyright: ignore[reportArgumentType]
+def test_bad_cells_are_refused():
+    for cells in [0, 1, -4, 2.0, True, "9"]:
+        with pytest.raises(UsageError, match="cells"):
+            KolmogorovSmirnov(cells=cells)  # pyright: ignore[reportArgumentType]
 
 
 # --- on CUDA
@@ -267,17 +267,17 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"
 @cuda
 @pytest.mark.gpu
 @pytest.mark.statistical
-@each_kind
-def test_on_cuda_noise_and_weight_are_the_same_law(kind: Density):
-    device = torch.device("cuda")
-    noise = drawn(kind, device=device)
-    assert noise.device.type == "cuda"
-    assert pvalue(noise, kind) > 1e-3
-    assert pvalue(noise, kind.with_scale(kind.scale * 2 / 3)) < 1e-9
-    assert torch.equal(noise, drawn(kind, device=device))
-    other = drawn(kind, 1, device=device)
-    assert abs(float(noise.sign() @ other.sign())) < 4 * math.sqrt(COUNT)
-    for cells in (None, 4096):
-        ways = KolmogorovSmirnov(cells=cells)
-        here, there = ways.weight(noise.cpu(), kind), ways.weight(noise, kind).cpu()
-        assert float(here) == pytest.approx(float(there), abs=1e-5)
+def test_on_cuda_noise_and_weight_are_the_same_law():
+    for kind in KINDS:
+        device = torch.device("cuda")
+        noise = drawn(kind, device=device)
+        assert noise.device.type == "cuda"
+        assert pvalue(noise, kind) > 1e-3
+        assert pvalue(noise, kind.with_scale(kind.scale * 2 / 3)) < 1e-9
+        assert torch.equal(noise, drawn(kind, device=device))
+        other = drawn(kind, 1, device=device)
+        assert abs(float(noise.sign() @ other.sign())) < 4 * math.sqrt(COUNT)
+        for cells in (None, 4096):
+            ways = KolmogorovSmirnov(cells=cells)
+            here, there = ways.weight(noise.cpu(), kind), ways.weight(noise, kind).cpu()
+            assert float(here) == pytest.approx(float(there), abs=1e-5)

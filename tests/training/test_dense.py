@@ -69,17 +69,17 @@ def both(
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), AutoS(), None], ids=repr)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_the_sums_of_a_chain_are_those_by_hooks(name: str, bounding: ClippingMethod | None):
-    network, (x, loss, mask) = NETWORKS[name](), batch()
-    prepared = PreparedNetwork(network)
-    assert prepared.dense is not None
-    weights = torch.linspace(-0.5, 1.5, len(x))
-    (chain, counts), (hooked, others) = both(network, bounding, x, loss, mask, weights)
-    assert torch.equal(counts, others)
-    for first, second in zip(chain, hooked, strict=True):
-        torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
+def test_the_sums_of_a_chain_are_those_by_hooks():
+    for bounding in [Flat(clip_norm=0.7), AutoS(), None]:
+        for name in NETWORKS:
+            network, (x, loss, mask) = NETWORKS[name](), batch()
+            prepared = PreparedNetwork(network)
+            assert prepared.dense is not None
+            weights = torch.linspace(-0.5, 1.5, len(x))
+            (chain, counts), (hooked, others) = both(network, bounding, x, loss, mask, weights)
+            assert torch.equal(counts, others)
+            for first, second in zip(chain, hooked, strict=True):
+                torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.unit
@@ -92,21 +92,21 @@ def test_a_number_is_predicted_too():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
-@pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), None], ids=repr)
-def test_a_record_that_is_not_finite_adds_exactly_what_a_null_one_does(
-    value: float, bounding: ClippingMethod | None
-):
-    network, (x, loss, mask) = NETWORKS["wide"](), batch()
-    mask[:] = True
-    absent = mask.clone()
-    absent[0] = False
-    null, counts = clipped_sum_and_counts(network, x, loss, bounding, absent)
-    null = [each.clone() for each in null]
-    x[0, 5] = value
-    found = clipped_sum_and_counts(network, x, loss, bounding, mask)
-    assert all(torch.equal(first, second) for first, second in zip(found[0], null, strict=True))
-    assert float(found[1]) == (float(counts) - 0.5 if bounding is not None else 0.0)
+def test_a_record_that_is_not_finite_adds_exactly_what_a_null_one_does():
+    for value in [math.nan, math.inf, 1e30]:
+        for bounding in [Flat(clip_norm=0.7), None]:
+            network, (x, loss, mask) = NETWORKS["wide"](), batch()
+            mask[:] = True
+            absent = mask.clone()
+            absent[0] = False
+            null, counts = clipped_sum_and_counts(network, x, loss, bounding, absent)
+            null = [each.clone() for each in null]
+            x[0, 5] = value
+            found = clipped_sum_and_counts(network, x, loss, bounding, mask)
+            assert all(
+                torch.equal(first, second) for first, second in zip(found[0], null, strict=True)
+            )
+            assert float(found[1]) == (float(counts) - 0.5 if bounding is not None else 0.0)
 
 
 def with_a_hook() -> nn.Sequential:
@@ -142,17 +142,20 @@ def half_frozen() -> nn.Sequential:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    "network",
-    [
-        with_a_hook(), with_a_hook_on_a_flattening(), half_frozen(),
+def test_what_is_no_such_chain_takes_the_general_path():
+    for network in [
+        with_a_hook(),
+        with_a_hook_on_a_flattening(),
+        half_frozen(),
         nn.Sequential(nn.Tanh(), nn.Linear(12, 3)),
         nn.Sequential(nn.Linear(12, 3), nn.Tanh(), nn.Tanh(), nn.Linear(3, 3)),
         nn.Sequential(nn.Linear(12, 3), KeyedDropout(0.5), nn.Tanh(), nn.Linear(3, 3)),
         nn.Sequential(nn.Linear(12, 3), KeyedDropout(0.5), KeyedDropout(0.5)),
         nn.Sequential(KeyedDropout(0.5), KeyedDropout(0.5), nn.Linear(12, 3)),
         nn.Sequential(nn.Linear(12, 3).double(), nn.Linear(3, 3)),
-        with_a_hook_on(0), with_a_hook_on(0, 0), of_one_layer_twice(),
+        with_a_hook_on(0),
+        with_a_hook_on(0, 0),
+        of_one_layer_twice(),
         nn.Sequential(Joined(nn.Linear(12, 3))),
         nn.Sequential(Joined(nn.Linear(12, 3)), nn.Tanh(), nn.Linear(15, 3)),
         nn.Sequential(Joined(nn.Linear(12, 3)), KeyedDropout(0.5), nn.Linear(15, 3)),
@@ -163,10 +166,8 @@ def half_frozen() -> nn.Sequential:
         nn.Sequential(nn.Linear(12, 3), Joined(nn.Linear(3, 3)), nn.Linear(6, 3)),
         nn.Sequential(KeyedDropout(0.5), Joined(nn.Linear(12, 3)), nn.Linear(15, 3)),
         nn.Sequential(Joined(Joined(nn.Linear(12, 3)), nn.Linear(15, 3)), nn.Linear(15, 3)),
-    ],
-)  # fmt: skip
-def test_what_is_no_such_chain_takes_the_general_path(network: nn.Sequential):
-    assert PreparedNetwork(network).dense is None
+    ]:
+        assert PreparedNetwork(network).dense is None
 
 
 @pytest.mark.unit

@@ -151,27 +151,26 @@ NESTS: dict[str, Event] = {
         1.0, Tabulated(scale=2.0, knots=(0.0, 1.0, 2.0), log_values=(0.0, -1.0, -3.0)), SHIFTS
     ),
 }
-each_nest = pytest.mark.parametrize("name", NESTS)
 
 
 @pytest.mark.contract
-@each_nest
-def test_an_event_is_read_from_what_it_wrote_at_any_depth(name: str):
-    event = NESTS[name]
-    text = json.dumps(to_json(event))
-    again = from_json(json.loads(text))
-    assert again == event
-    assert hash(again) == hash(event)
-    assert json.dumps(to_json(again)) == text
+def test_an_event_is_read_from_what_it_wrote_at_any_depth():
+    for name in NESTS:
+        event = NESTS[name]
+        text = json.dumps(to_json(event))
+        again = from_json(json.loads(text))
+        assert again == event
+        assert hash(again) == hash(event)
+        assert json.dumps(to_json(again)) == text
 
 
 @pytest.mark.unit
-@each_nest
-def test_nests_are_priced_by_rdp_and_like_what_they_consist_of(name: str):
-    event = NESTS[name]
-    found = price(event, DELTA)
-    assert found == rdp_price(event, DELTA)
-    assert 0 < found.epsilon < math.inf
+def test_nests_are_priced_by_rdp_and_like_what_they_consist_of():
+    for name in NESTS:
+        event = NESTS[name]
+        found = price(event, DELTA)
+        assert found == rdp_price(event, DELTA)
+        assert 0 < found.epsilon < math.inf
 
 
 @pytest.mark.unit
@@ -185,9 +184,8 @@ def test_a_worst_costs_at_least_each_of_its_events_and_a_selection_more_than_one
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_foreign_types_are_refused():
+    for changes in [
         {"density": 1.0},
         {"density": "student-t"},
         {"density": StudentT},
@@ -201,12 +199,9 @@ def test_a_worst_costs_at_least_each_of_its_events_and_a_selection_more_than_one
         {"sampling_probability": 1.5},
         {"sampling_probability": math.nan},
         {"sampling_probability": True},
-    ],
-    ids=str,
-)
-def test_foreign_types_are_refused(changes: dict[str, Any]):
-    with pytest.raises(UsageError):
-        replace(T9, **changes)
+    ]:
+        with pytest.raises(UsageError):
+            replace(T9, **changes)
 
 
 def with_scale(value: object) -> Callable[[dict[str, Any]], Any]:
@@ -214,9 +209,8 @@ def with_scale(value: object) -> Callable[[dict[str, Any]], Any]:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_a_file_that_was_changed_is_refused():
+    for change in [
         lambda d: d.pop("shifts"),
         lambda d: d.update(steps=3),
         lambda d: d.update(density=[1.0]),
@@ -232,13 +226,11 @@ def with_scale(value: object) -> Callable[[dict[str, Any]], Any]:
         with_scale(-1.0),
         with_scale(math.nan),
         with_scale("1"),
-    ],
-)
-def test_a_file_that_was_changed_is_refused(change: Callable[[dict[str, Any]], Any]):
-    document = to_json(T9)
-    change(document)
-    with pytest.raises(UsageError):
-        from_json({"type": "self-composed", "event": document, "count": 2})
+    ]:
+        document = to_json(T9)
+        change(document)
+        with pytest.raises(UsageError):
+            from_json({"type": "self-composed", "event": document, "count": 2})
 
 
 @pytest.mark.unit
@@ -251,29 +243,27 @@ def test_it_says_its_law_scale_coordinates_and_reach():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("q", "sigma", "steps"), [(0.05, 1.0, 100), (0.3, 2.5, 20), (1.0, 4.0, 5)])
-def test_a_gaussian_on_every_coordinate_costs_what_a_gaussian_costs(
-    q: float, sigma: float, steps: int
-):
+def test_a_gaussian_on_every_coordinate_costs_what_a_gaussian_costs():
     """By its norm, so with Gaussian noise of sigma C nothing is gained by knowing coordinates."""
-    shifts = BOUND.codebook(DIMENSION).envelope()
-    density = GaussianNoise(scale=sigma * shifts.norm)
-    found = price(SelfComposed(Additive(q, density, shifts), steps), DELTA).epsilon
-    plain = SelfComposed(PoissonGaussian(q, sigma), steps)
-    assert found == pytest.approx(rdp_price(plain, DELTA).epsilon, rel=0.1)
-    assert found >= price(plain, DELTA).epsilon
+    for q, sigma, steps in [(0.05, 1.0, 100), (0.3, 2.5, 20), (1.0, 4.0, 5)]:
+        shifts = BOUND.codebook(DIMENSION).envelope()
+        density = GaussianNoise(scale=sigma * shifts.norm)
+        found = price(SelfComposed(Additive(q, density, shifts), steps), DELTA).epsilon
+        plain = SelfComposed(PoissonGaussian(q, sigma), steps)
+        assert found == pytest.approx(rdp_price(plain, DELTA).epsilon, rel=0.1)
+        assert found >= price(plain, DELTA).epsilon
 
 
 # --- what a recipe is charged, and its density
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("law", [StudentT(freedom=9.0), LaplaceNoise(), Cauchy()], ids=repr)
-def test_the_noise_has_the_information_of_the_gaussian_it_stands_for(law: Density):
-    made = recipe_of(noise=law.with_scale(77.0))
-    assert made.density(SIGMA) == recipe_of(noise=law).density(SIGMA)
-    assert made.density(SIGMA).fisher_information == pytest.approx(1 / (SIGMA * 0.5) ** 2)
-    assert recipe_of().density(SIGMA) == GaussianNoise(scale=SIGMA * 0.5)
+def test_the_noise_has_the_information_of_the_gaussian_it_stands_for():
+    for law in [StudentT(freedom=9.0), LaplaceNoise(), Cauchy()]:
+        made = recipe_of(noise=law.with_scale(77.0))
+        assert made.density(SIGMA) == recipe_of(noise=law).density(SIGMA)
+        assert made.density(SIGMA).fisher_information == pytest.approx(1 / (SIGMA * 0.5) ** 2)
+        assert recipe_of().density(SIGMA) == GaussianNoise(scale=SIGMA * 0.5)
 
 
 @pytest.mark.unit
@@ -386,9 +376,9 @@ def as_gaussian(density: Density) -> Density:
 
 
 @pytest.mark.statistical
-@each_law
-def test_the_noise_has_the_charged_law(name: str):
-    assert law_pvalue(LAWS[name]) > ACCEPT
+def test_the_noise_has_the_charged_law():
+    for name in LAWS:
+        assert law_pvalue(LAWS[name]) > ACCEPT
 
 
 @pytest.mark.statistical
@@ -653,18 +643,18 @@ def small(name: str, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("name", ["encoded-student-t", "encoded-laplace"])
-def test_a_plan_prices_the_network_that_it_trains(name: str):
-    plan = plan_of(small(name))
-    candidate = plan.space.candidate(plan.space.fixed())
-    model = candidate.build(plan.schema.shape, plan.schema.outputs)
-    assert plan.dimensions == (size_of(model),)
-    (line,) = [each for each in plan.lines if each.partition == "train"]
-    made = plan.trial_recipe(candidate)
-    assert line.event == made.event(plan.split.train, size_of(model))
-    assert densities(line.event) == [made.density(made.noise_multiplier)] * 4  # type: ignore[arg-type]
-    assert 0.99 * BUDGET.epsilon < plan.price.epsilon <= BUDGET.epsilon
-    assert price(line.event, DELTA).accountant == "RDP"
+def test_a_plan_prices_the_network_that_it_trains():
+    for name in ["encoded-student-t", "encoded-laplace"]:
+        plan = plan_of(small(name))
+        candidate = plan.space.candidate(plan.space.fixed())
+        model = candidate.build(plan.schema.shape, plan.schema.outputs)
+        assert plan.dimensions == (size_of(model),)
+        (line,) = [each for each in plan.lines if each.partition == "train"]
+        made = plan.trial_recipe(candidate)
+        assert line.event == made.event(plan.split.train, size_of(model))
+        assert densities(line.event) == [made.density(made.noise_multiplier)] * 4  # type: ignore[arg-type]
+        assert 0.99 * BUDGET.epsilon < plan.price.epsilon <= BUDGET.epsilon
+        assert price(line.event, DELTA).accountant == "RDP"
 
 
 @pytest.mark.unit
@@ -905,13 +895,13 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("words", REFUSED)
-def test_what_has_no_proof_is_refused_with_that_reason_alone(words: str):
-    with pytest.raises(UsageError, match="no proof") as caught:
-        recipe_of(**REFUSED[words])
-    (reason,) = [each for each in CONFLICTS if words in each]
-    told = str(caught.value)
-    assert told == f"This recipe has no proof: {reason}"
+def test_what_has_no_proof_is_refused_with_that_reason_alone():
+    for words in REFUSED:
+        with pytest.raises(UsageError, match="no proof") as caught:
+            recipe_of(**REFUSED[words])
+        (reason,) = [each for each in CONFLICTS if words in each]
+        told = str(caught.value)
+        assert told == f"This recipe has no proof: {reason}"
 
 
 @pytest.mark.contract
@@ -929,19 +919,16 @@ def test_without_its_reason_each_would_be_accepted(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+def test_other_pairs_that_do_not_go_together_are_refused():
+    for changes, words in [
         ({"noise": StudentT(), "optimizer": "adam-corrected"}, "variance of Gaussian noise"),
         ({"noise": StudentT(), "batching": "truncated"}, "on a Poisson sample"),
         ({"noise_before_clip": NoiseBeforeClip(record_bound=1.0)}, "take bounding 'flat'"),
         ({"noise": "student-t"}, "noise is 'student-t'"),
         ({"denoising": True}, "denoising is True"),
-    ],
-)
-def test_other_pairs_that_do_not_go_together_are_refused(changes: dict[str, Any], words: str):
-    with pytest.raises(UsageError, match=words):
-        recipe_of(**changes)
+    ]:
+        with pytest.raises(UsageError, match=words):
+            recipe_of(**changes)
 
 
 @pytest.mark.unit
@@ -996,12 +983,12 @@ def test_a_space_has_too_many_sizes():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("law", ["gaussian", "student-t:9", "search"])
-@pytest.mark.parametrize("names", ["dpsgd", ["encoded-gaussian", "dpsgd"]], ids=str)
-def test_a_law_is_chosen_only_where_gradients_are_encoded(law: str, names: Any):
-    given: dict[str, Any] = {} if isinstance(names, list) else {"strategy": "fixed"}
-    with pytest.raises(UsageError, match="every coordinate is bounded"):
-        api.prepare("digits", budget=BUDGET, recipe=names, noise=law, **given)
+def test_a_law_is_chosen_only_where_gradients_are_encoded():
+    for law in ["gaussian", "student-t:9", "search"]:
+        for names in ["dpsgd", ["encoded-gaussian", "dpsgd"]]:
+            given: dict[str, Any] = {} if isinstance(names, list) else {"strategy": "fixed"}
+            with pytest.raises(UsageError, match="every coordinate is bounded"):
+                api.prepare("digits", budget=BUDGET, recipe=names, noise=law, **given)
 
 
 # --- the command line
@@ -1087,16 +1074,13 @@ def test_what_the_papers_claim_for_gaussian_noise_is_not_said_of_another_law():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_other_bad_input_is_told_in_words():
+    for options, words in [
         ({"recipe": "encoded-gaussian", "noise": StudentT(freedom=9.0)}, "expected a name"),
         (
             {"recipe": "encoded-student-t", "strategy": "rs", "max_candidates": 4},
             "leave `max_candidates=` out",
         ),
-    ],
-)
-def test_other_bad_input_is_told_in_words(options: dict, words: str):
-    with pytest.raises(UsageError, match=words):
-        api.plan_architecture_search("digits", budget=Budget(2.0), **options)
+    ]:
+        with pytest.raises(UsageError, match=words):
+            api.plan_architecture_search("digits", budget=Budget(2.0), **options)

@@ -106,18 +106,18 @@ def dominated(vector: Tensor, codebook: Codebook, slack: float = 0.0) -> bool:
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("make", [Codebook.binned, Codebook.dense])
-def test_a_codebook_is_a_function_of_its_public_seed_alone(make: Callable[..., Codebook]):
-    torch.manual_seed(0)
-    first = make(500, vectors=20, seed=3)
-    torch.manual_seed(1)
-    torch.randn(3)
-    again, other = make(500, vectors=20, seed=3), make(500, vectors=20, seed=4)
-    assert first.values.tobytes() == again.values.tobytes()
-    assert first.counts.tobytes() == again.counts.tobytes()
-    assert not np.array_equal(first.values, other.values)
-    with pytest.raises(ValueError, match="read-only"):
-        first.values[0, 0] = 9.0
+def test_a_codebook_is_a_function_of_its_public_seed_alone():
+    for make in [Codebook.binned, Codebook.dense]:
+        torch.manual_seed(0)
+        first = make(500, vectors=20, seed=3)
+        torch.manual_seed(1)
+        torch.randn(3)
+        again, other = make(500, vectors=20, seed=3), make(500, vectors=20, seed=4)
+        assert first.values.tobytes() == again.values.tobytes()
+        assert first.counts.tobytes() == again.counts.tobytes()
+        assert not np.array_equal(first.values, other.values)
+        with pytest.raises(ValueError, match="read-only"):
+            first.values[0, 0] = 9.0
 
 
 @pytest.mark.property
@@ -173,19 +173,19 @@ def test_tiny_entries_are_0():
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("ratio", [None, 1.001, 1 + 2**-8, 1.5])
-def test_shifts_are_at_least_the_vectors_and_hardly_more(ratio: float | None):
-    codebook = Codebook.binned(900, vectors=12, clip_norm=0.3)
-    envelope = codebook.envelope(ratio)
-    top = np.repeat(envelope.values, envelope.counts)
-    for vector in codebook.values:
-        shifts = shifts_of(vector, codebook.counts, ratio)
-        exact = np.repeat(vector.astype(float), codebook.counts)
-        priced = np.repeat(shifts.values, shifts.counts)
-        assert len(priced) == codebook.dimension
-        assert (priced >= exact).all()
-        assert (priced <= exact * (ratio or 1.0) * (1 + 1e-9)).all()
-        assert (top >= priced).all()
+def test_shifts_are_at_least_the_vectors_and_hardly_more():
+    for ratio in [None, 1.001, 1 + 2**-8, 1.5]:
+        codebook = Codebook.binned(900, vectors=12, clip_norm=0.3)
+        envelope = codebook.envelope(ratio)
+        top = np.repeat(envelope.values, envelope.counts)
+        for vector in codebook.values:
+            shifts = shifts_of(vector, codebook.counts, ratio)
+            exact = np.repeat(vector.astype(float), codebook.counts)
+            priced = np.repeat(shifts.values, shifts.counts)
+            assert len(priced) == codebook.dimension
+            assert (priced >= exact).all()
+            assert (priced <= exact * (ratio or 1.0) * (1 + 1e-9)).all()
+            assert (top >= priced).all()
 
 
 @pytest.mark.oracle
@@ -228,16 +228,20 @@ def by_the_book(gradient: list[float], codebook: Codebook) -> list[float]:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("make", [Codebook.binned, Codebook.dense])
-@pytest.mark.parametrize("scale", [1e-3, 0.3, 1.0, 50.0])
-def test_encoding_is_the_papers_algorithm(make: Callable[..., Codebook], scale: float):
-    codebook = make(150, vectors=40)
-    gradients = torch.randn(9, 150, generator=torch.Generator().manual_seed(2)).double() * scale
-    gradients[3:6] = gradients[3:6] ** 3
-    gradients[6, ::2] = 0.0
-    expected = [by_the_book(row.tolist(), codebook) for row in gradients]
-    found = encode(gradients, codebook)
-    assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0)
+def test_encoding_is_the_papers_algorithm():
+    for make in [Codebook.binned, Codebook.dense]:
+        for scale in [1e-3, 0.3, 1.0, 50.0]:
+            codebook = make(150, vectors=40)
+            gradients = (
+                torch.randn(9, 150, generator=torch.Generator().manual_seed(2)).double() * scale
+            )
+            gradients[3:6] = gradients[3:6] ** 3
+            gradients[6, ::2] = 0.0
+            expected = [by_the_book(row.tolist(), codebook) for row in gradients]
+            found = encode(gradients, codebook)
+            assert torch.allclose(
+                found, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0
+            )
 
 
 @pytest.mark.property
@@ -407,41 +411,41 @@ def test_a_null_record_and_one_that_is_not_finite_add_exactly_0(name: str, exact
 
 
 @pytest.mark.contract
-@ways
-@each_net
-def test_a_record_twice_adds_twice_and_depends_on_no_other(name: str, exact: bool):
-    network, x, own = made(name)
-    bounding = Encoded(clip_norm=0.2, vectors=15, exact=exact)
-    each = torch.stack(
-        [summed(network, x[i : i + 1], own[i : i + 1], bounding) for i in range(BATCH)]
-    )
-    twice = summed(network, torch.cat([x, x[:1]]), torch.cat([own, own[:1]]), bounding)
-    assert torch.allclose(twice, each.sum(dim=0) + each[0], rtol=1e-4, atol=1e-6)
-    assert all(p.grad is None for p in network.parameters())
+def test_a_record_twice_adds_twice_and_depends_on_no_other():
+    for exact in [False, True]:
+        for name in NETS:
+            network, x, own = made(name)
+            bounding = Encoded(clip_norm=0.2, vectors=15, exact=exact)
+            each = torch.stack(
+                [summed(network, x[i : i + 1], own[i : i + 1], bounding) for i in range(BATCH)]
+            )
+            twice = summed(network, torch.cat([x, x[:1]]), torch.cat([own, own[:1]]), bounding)
+            assert torch.allclose(twice, each.sum(dim=0) + each[0], rtol=1e-4, atol=1e-6)
+            assert all(p.grad is None for p in network.parameters())
 
 
 @pytest.mark.oracle
-@each_net
-def test_sorted_sums_are_those_of_the_formed_gradients(name: str):
-    network, x, own = made(name)
-    bounding = Encoded(clip_norm=0.2, vectors=15, exact=True)
-    rows = formed_gradients(network, x, wave(own))
-    expected = encode(rows, Codebook.dense(rows.shape[1], vectors=15, clip_norm=0.2)).sum(dim=0)
-    assert torch.allclose(summed(network, x, own, bounding), expected, atol=1e-6)
+def test_sorted_sums_are_those_of_the_formed_gradients():
+    for name in NETS:
+        network, x, own = made(name)
+        bounding = Encoded(clip_norm=0.2, vectors=15, exact=True)
+        rows = formed_gradients(network, x, wave(own))
+        expected = encode(rows, Codebook.dense(rows.shape[1], vectors=15, clip_norm=0.2)).sum(dim=0)
+        assert torch.allclose(summed(network, x, own, bounding), expected, atol=1e-6)
 
 
 @pytest.mark.oracle
-@each_net
-@pytest.mark.parametrize("clip_norm", [0.02, 1.0, 1e3])
-def test_keys_come_near_to_sorting(name: str, clip_norm: float):
-    network, x, own = made(name)
-    bounding = Encoded(clip_norm=clip_norm, vectors=15)
-    rows = formed_gradients(network, x, wave(own))
-    exact = encode(rows, bounding.codebook(rows.shape[1]))
-    for i in range(BATCH):
-        found = summed(network, x[i : i + 1], own[i : i + 1], bounding)
-        assert float(nn.functional.cosine_similarity(found, exact[i], dim=0)) > 0.98
-        assert 0.78 < float(found.norm() / exact[i].norm()) < 1.06
+def test_keys_come_near_to_sorting():
+    for name in NETS:
+        for clip_norm in [0.02, 1.0, 1e3]:
+            network, x, own = made(name)
+            bounding = Encoded(clip_norm=clip_norm, vectors=15)
+            rows = formed_gradients(network, x, wave(own))
+            exact = encode(rows, bounding.codebook(rows.shape[1]))
+            for i in range(BATCH):
+                found = summed(network, x[i : i + 1], own[i : i + 1], bounding)
+                assert float(nn.functional.cosine_similarity(found, exact[i], dim=0)) > 0.98
+                assert 0.78 < float(found.norm() / exact[i].norm()) < 1.06
 
 
 @pytest.mark.unit
@@ -556,17 +560,17 @@ def test_float64_networks_are_encoded_too():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@each_net
-def test_on_cuda_a_record_adds_at_most_a_vector_and_the_sum_is_near(name: str):
-    network, x, own = made(name)
-    bounding = Encoded(clip_norm=0.2, vectors=15)
-    here = summed(network, x, own, bounding)
-    network, x, own = network.cuda(), x.cuda(), own.cuda()
-    there = summed(network, x, own, bounding).cpu()
-    assert float(nn.functional.cosine_similarity(here, there, dim=0)) > 0.98
-    for scale in (1e-4, 1.0, 1e6):
-        term = summed(network, x[:1] * scale, own[:1], bounding).cpu()
-        assert dominated(term, bounding.codebook(size_of(network)))
+def test_on_cuda_a_record_adds_at_most_a_vector_and_the_sum_is_near():
+    for name in NETS:
+        network, x, own = made(name)
+        bounding = Encoded(clip_norm=0.2, vectors=15)
+        here = summed(network, x, own, bounding)
+        network, x, own = network.cuda(), x.cuda(), own.cuda()
+        there = summed(network, x, own, bounding).cpu()
+        assert float(nn.functional.cosine_similarity(here, there, dim=0)) > 0.98
+        for scale in (1e-4, 1.0, 1e6):
+            term = summed(network, x[:1] * scale, own[:1], bounding).cpu()
+            assert dominated(term, bounding.codebook(size_of(network)))
 
 
 # --- settings
@@ -584,9 +588,8 @@ def test_settings_survive_json():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
+def test_bad_settings_are_refused():
+    for values, message in [
         ({"clip_norm": 0.0}, "clip_norm"),
         ({"clip_norm": math.nan}, "clip_norm"),
         ({"vectors": 0}, "vectors"),
@@ -594,8 +597,6 @@ def test_settings_survive_json():
         ({"seed": -1}, "seed"),
         ({"seed": True}, "seed"),
         ({"exact": 1}, "exact"),
-    ],
-)
-def test_bad_settings_are_refused(values: dict, message: str):
-    with pytest.raises(UsageError, match=message):
-        Encoded(**values)
+    ]:
+        with pytest.raises(UsageError, match=message):
+            Encoded(**values)

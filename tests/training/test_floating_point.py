@@ -170,9 +170,9 @@ NAMES = ["sum", "sgd", "momentum", "average", "momentum and average"]
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", [*NAMES, "adam"])
-def test_the_attack_finds_nothing(name: str):
-    assert lower_bound(*attacked(name), RUNS, DELTA) <= PAID
+def test_the_attack_finds_nothing():
+    for name in [*NAMES, "adam"]:
+        assert lower_bound(*attacked(name), RUNS, DELTA) <= PAID
 
 
 @pytest.mark.statistical
@@ -224,13 +224,13 @@ def with_density(law: Density, numbers: Callable[..., Any]) -> tuple[int, int]:
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("law", [LaplaceNoise(), StudentT(), Cauchy()], ids=lambda law: law.name)
-def test_other_densities_have_no_lattice_and_had_one(law: Density):
-    hits, alarms = with_density(law, lambda *key: begin_noise(*key)())
-    assert lower_bound(hits, alarms, RUNS, DELTA) <= 0.5
-    hits, alarms = with_density(law, lambda *key: Old(sample_noise(*key).float().numpy()))
-    assert hits >= 0.95 * RUNS
-    assert lower_bound(hits, alarms, RUNS, DELTA) > 1.5
+def test_other_densities_have_no_lattice_and_had_one():
+    for law in [LaplaceNoise(), StudentT(), Cauchy()]:
+        hits, alarms = with_density(law, lambda *key: begin_noise(*key)())
+        assert lower_bound(hits, alarms, RUNS, DELTA) <= 0.5
+        hits, alarms = with_density(law, lambda *key: Old(sample_noise(*key).float().numpy()))
+        assert hits >= 0.95 * RUNS
+        assert lower_bound(hits, alarms, RUNS, DELTA) > 1.5
 
 
 # --- sums that are released once
@@ -270,9 +270,9 @@ def once(old: bool, symmetric: bool, runs: int = RUNS, first: int = 0) -> tuple[
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_released_sums_have_no_lattice_and_had_one(symmetric: bool):
-    assert lower_bound(*once(False, symmetric), RUNS, DELTA) <= PAID
-    hits, alarms = once(True, symmetric)
-    assert hits >= 0.95 * RUNS
-    assert lower_bound(hits, alarms, RUNS, DELTA) > 10 * PAID
+def test_released_sums_have_no_lattice_and_had_one():
+    for symmetric in [False, True]:
+        assert lower_bound(*once(False, symmetric), RUNS, DELTA) <= PAID
+        hits, alarms = once(True, symmetric)
+        assert hits >= 0.95 * RUNS
+        assert lower_bound(hits, alarms, RUNS, DELTA) > 10 * PAID

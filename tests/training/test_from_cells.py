@@ -69,33 +69,34 @@ def table(counts: Any, columns: str, noise: float = 0.0, of: int | None = None) 
 
 
 FORMS = [(ODDS, 2), (ANSWER, 2), (ANSWER, 5), (RIGHT, 2), (RIGHT, 5)]
-forms = pytest.mark.parametrize(("columns", "outputs"), FORMS)
 
 
 @pytest.mark.oracle
-@forms
-def test_without_noise_it_is_what_others_compute(columns: str, outputs: int):
-    y, odds, answer = made(columns, outputs=outputs)
-    found = measures(table(counted(columns, y, odds, answer, outputs), columns))
-    assert found["accuracy"]["value"] == pytest.approx(accuracy_score(y, answer))
-    assert found["balanced_accuracy"]["value"] == pytest.approx(balanced_accuracy_score(y, answer))
-    recalls = [each["value"] for each in found["recall"]]
-    assert recalls == pytest.approx(recall_score(y, answer, average=None))
-    shares = np.bincount(y) / len(y)
-    assert [each["value"] for each in found["shares"]] == pytest.approx(shares)
-    assert found["most_common"]["class"] == outputs - 1
-    assert found["most_common"]["value"] == pytest.approx(shares.max())
-    if columns == RIGHT and outputs > 2:
-        assert found["confusion"] is found["precision"] is None
-        assert {"confusion", "precision"} <= set(found["reasons"])
-    else:
-        assert found["confusion"] == confusion_matrix(y, answer).tolist()
-        precisions = [each["value"] for each in found["precision"]]
-        assert precisions == pytest.approx(precision_score(y, answer, average=None))
-    if columns == ODDS:
-        assert found["auc"]["value"] == pytest.approx(roc_auc_score(y, odds), abs=0.005)
-    else:
-        assert found["auc"] is found["calibration"] is None
+def test_without_noise_it_is_what_others_compute():
+    for columns, outputs in FORMS:
+        y, odds, answer = made(columns, outputs=outputs)
+        found = measures(table(counted(columns, y, odds, answer, outputs), columns))
+        assert found["accuracy"]["value"] == pytest.approx(accuracy_score(y, answer))
+        assert found["balanced_accuracy"]["value"] == pytest.approx(
+            balanced_accuracy_score(y, answer)
+        )
+        recalls = [each["value"] for each in found["recall"]]
+        assert recalls == pytest.approx(recall_score(y, answer, average=None))
+        shares = np.bincount(y) / len(y)
+        assert [each["value"] for each in found["shares"]] == pytest.approx(shares)
+        assert found["most_common"]["class"] == outputs - 1
+        assert found["most_common"]["value"] == pytest.approx(shares.max())
+        if columns == RIGHT and outputs > 2:
+            assert found["confusion"] is found["precision"] is None
+            assert {"confusion", "precision"} <= set(found["reasons"])
+        else:
+            assert found["confusion"] == confusion_matrix(y, answer).tolist()
+            precisions = [each["value"] for each in found["precision"]]
+            assert precisions == pytest.approx(precision_score(y, answer, average=None))
+        if columns == ODDS:
+            assert found["auc"]["value"] == pytest.approx(roc_auc_score(y, odds), abs=0.005)
+        else:
+            assert found["auc"] is found["calibration"] is None
 
 
 def told(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -110,20 +111,20 @@ def told(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.statistical
-@forms
-@pytest.mark.parametrize("epsilon", [0.5, 4.0])
-def test_errors_are_those_of_sample_and_noise_together(columns: str, outputs: int, epsilon: float):
+def test_errors_are_those_of_sample_and_noise_together():
     """Over many samples and draws of the noise each value spreads as its error says."""
-    noise, draw = NoisyCounts(epsilon=epsilon).standard_deviation, np.random.default_rng(5)
-    found = []
-    for seed in range(300):
-        counts = counted(columns, *made(columns, 1500, outputs, seed + 1), outputs)
-        noisy = counts + dlaplace.rvs(epsilon, size=counts.shape, random_state=draw)
-        found.append(told(measures(table(noisy, columns, noise, 1500))))
-    for name in found[0]:
-        values = np.array([each[name]["value"] for each in found], float)
-        error = float(np.median([each[name]["error"] for each in found]))
-        assert np.std(values) == pytest.approx(error, rel=0.2), name
+    for columns, outputs in FORMS:
+        for epsilon in [0.5, 4.0]:
+            noise, draw = NoisyCounts(epsilon=epsilon).standard_deviation, np.random.default_rng(5)
+            found = []
+            for seed in range(300):
+                counts = counted(columns, *made(columns, 1500, outputs, seed + 1), outputs)
+                noisy = counts + dlaplace.rvs(epsilon, size=counts.shape, random_state=draw)
+                found.append(told(measures(table(noisy, columns, noise, 1500))))
+            for name in found[0]:
+                values = np.array([each[name]["value"] for each in found], float)
+                error = float(np.median([each[name]["error"] for each in found]))
+                assert np.std(values) == pytest.approx(error, rel=0.2), name
 
 
 @pytest.mark.statistical
@@ -181,16 +182,16 @@ class TestCalibration:
         return from_cells.calibration(own)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(("n", "epsilon"), [(20_000, 1.0), (2000, 1.0), (2000, 0.2)])
-    def test_of_a_calibrated_model_shares_are_what_is_predicted(self, n: int, epsilon: float):
-        found = self.groups(n, epsilon)
-        assert found is not None
-        off = [(each["share"] - each["predicted"]) / each["error"] for each in found]
-        assert np.abs(off).max() < 4.5
-        assert [each["high"] for each in found[:-1]] == [each["low"] for each in found[1:]]
-        assert found[0]["low"] is found[-1]["high"] is None
-        assert [each["predicted"] for each in found] == sorted(e["predicted"] for e in found)
-        assert sum(each["records"] for each in found) == pytest.approx(n, rel=0.1)
+    def test_of_a_calibrated_model_shares_are_what_is_predicted(self):
+        for n, epsilon in [(20_000, 1.0), (2000, 1.0), (2000, 0.2)]:
+            found = self.groups(n, epsilon)
+            assert found is not None
+            off = [(each["share"] - each["predicted"]) / each["error"] for each in found]
+            assert np.abs(off).max() < 4.5
+            assert [each["high"] for each in found[:-1]] == [each["low"] for each in found[1:]]
+            assert found[0]["low"] is found[-1]["high"] is None
+            assert [each["predicted"] for each in found] == sorted(e["predicted"] for e in found)
+            assert sum(each["records"] for each in found) == pytest.approx(n, rel=0.1)
 
     @pytest.mark.unit
     def test_one_that_is_too_sure_is_seen(self):
@@ -213,20 +214,24 @@ class TestCalibration:
 
 
 @pytest.mark.unit
-@forms
-def test_it_is_written_and_read_again(columns: str, outputs: int):
-    counts = counted(columns, *made(columns, 200, outputs), outputs).astype(int)
-    score = {"of": 200, "noise": {"epsilon": 2.0}, **table_json(counts.ravel().tolist(), columns)}
-    again = table_of(json.loads(json.dumps(score)))
-    assert again is not None
-    assert (again.counts == counts).all()
-    assert again.noise == NoisyCounts(epsilon=2.0).standard_deviation
-    assert ("edges" in score) == (columns == ODDS)
-    schema = Schema(shape=(3,), low=0.0, high=1.0, classes=outputs)
-    found = measures_of(score, schema)
-    assert found["classes"] == [*range(outputs)]
-    assert json.loads(json.dumps(found)) == found, "plain values"
-    assert measures_of({"of": 200, "noise": {"epsilon": 2.0}}, schema) == {}
+def test_it_is_written_and_read_again():
+    for columns, outputs in FORMS:
+        counts = counted(columns, *made(columns, 200, outputs), outputs).astype(int)
+        score = {
+            "of": 200,
+            "noise": {"epsilon": 2.0},
+            **table_json(counts.ravel().tolist(), columns),
+        }
+        again = table_of(json.loads(json.dumps(score)))
+        assert again is not None
+        assert (again.counts == counts).all()
+        assert again.noise == NoisyCounts(epsilon=2.0).standard_deviation
+        assert ("edges" in score) == (columns == ODDS)
+        schema = Schema(shape=(3,), low=0.0, high=1.0, classes=outputs)
+        found = measures_of(score, schema)
+        assert found["classes"] == [*range(outputs)]
+        assert json.loads(json.dumps(found)) == found, "plain values"
+        assert measures_of({"of": 200, "noise": {"epsilon": 2.0}}, schema) == {}
 
 
 @pytest.mark.unit
@@ -237,24 +242,22 @@ def test_the_middle_of_the_bins_is_where_the_answer_changes():
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(
-    ("share", "n", "epsilon"), [(0.9, 150, 2.0), (0.5, 60, 1.0), (0.99, 400, 4.0)]
-)
-def test_the_interval_holds_the_true_share_95_times_in_100(share: float, n: int, epsilon: float):
-    draw, held, plain = np.random.default_rng(4), [], []
-    noise = NoisyCounts(epsilon=epsilon).standard_deviation
-    for _ in range(4000):
-        right = draw.binomial(n, share)
-        counts = np.diag([right // 2, right - right // 2]) + np.diag([n - right, 0])[:, ::-1]
-        noisy = counts + dlaplace.rvs(epsilon, size=(2, 2), random_state=draw)
-        found = from_cells.accuracy(table(noisy, ANSWER, noise, n))
-        low, high = from_cells.interval(found["value"], found["error"], 1.96)
-        assert 0.0 <= low <= high <= 1.0
-        held.append(low <= share <= high)
-        plain.append(abs(found["value"] - share) <= 1.96 * found["error"])
-    assert np.mean(held) > 0.935
-    if share > 0.95:
-        assert np.mean(plain) < 0.935, "give or take the error does not hold here"
+def test_the_interval_holds_the_true_share_95_times_in_100():
+    for share, n, epsilon in [(0.9, 150, 2.0), (0.5, 60, 1.0), (0.99, 400, 4.0)]:
+        draw, held, plain = np.random.default_rng(4), [], []
+        noise = NoisyCounts(epsilon=epsilon).standard_deviation
+        for _ in range(4000):
+            right = draw.binomial(n, share)
+            counts = np.diag([right // 2, right - right // 2]) + np.diag([n - right, 0])[:, ::-1]
+            noisy = counts + dlaplace.rvs(epsilon, size=(2, 2), random_state=draw)
+            found = from_cells.accuracy(table(noisy, ANSWER, noise, n))
+            low, high = from_cells.interval(found["value"], found["error"], 1.96)
+            assert 0.0 <= low <= high <= 1.0
+            held.append(low <= share <= high)
+            plain.append(abs(found["value"] - share) <= 1.96 * found["error"])
+        assert np.mean(held) > 0.935
+        if share > 0.95:
+            assert np.mean(plain) < 0.935, "give or take the error does not hold here"
 
 
 @pytest.mark.unit

@@ -36,14 +36,14 @@ TABLE_II = [
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("schedule", "sigma", "epochs"), TABLE_II)
-def test_a_tight_price_lasts_longer_than_the_papers_zcdp(schedule, sigma: float, epochs: int):
+def test_a_tight_price_lasts_longer_than_the_papers_zcdp():
     """Reshuffled epochs compose as Gaussians: rho is exact for them, its conversion is not."""
-    course = Course(**{**YU, "noise_multiplier": sigma}, batching="reshuffled", budget=THEIRS)
-    found = course.epochs(schedule)
-    assert epochs <= found <= 1.35 * epochs
-    assert course.price(schedule, found).epsilon <= THEIRS.epsilon
-    assert course.price(schedule, found + 1).epsilon > THEIRS.epsilon
+    for schedule, sigma, epochs in TABLE_II:
+        course = Course(**{**YU, "noise_multiplier": sigma}, batching="reshuffled", budget=THEIRS)
+        found = course.epochs(schedule)
+        assert epochs <= found <= 1.35 * epochs
+        assert course.price(schedule, found).epsilon <= THEIRS.epsilon
+        assert course.price(schedule, found + 1).epsilon > THEIRS.epsilon
 
 
 @pytest.mark.unit
@@ -62,9 +62,8 @@ def test_sampled_batches_last_as_long_as_their_recipe_says():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("kind", "settings", "steeper"),
-    [
+def test_the_rate_uses_the_budget_up_and_a_steeper_one_breaks_it():
+    for kind, settings, steeper in [
         ("time", {}, lambda s: TimeBased(rate=s.rate * 1.01)),
         ("exponential", {"every": 2}, lambda s: Exponential(rate=s.rate * 1.01, every=2)),
         ("step", {"period": 10}, lambda s: StepDecay(rate=s.rate * 0.99, period=10)),
@@ -73,14 +72,12 @@ def test_sampled_batches_last_as_long_as_their_recipe_says():
             {"end": 0.1, "period": 100},
             lambda s: Polynomial(power=s.power * 1.01, end=0.1, period=100),
         ),
-    ],
-)
-def test_the_rate_uses_the_budget_up_and_a_steeper_one_breaks_it(kind, settings, steeper):
-    course = Course(**YU, batching="reshuffled", budget=Budget(7.0, DELTA))
-    schedule = course.rate(kind, 60, **settings)
-    cost = course.price(schedule, 60).epsilon
-    assert 0.995 * 7.0 < cost <= 7.0
-    assert course.price(steeper(schedule), 60).epsilon > 7.0
+    ]:
+        course = Course(**YU, batching="reshuffled", budget=Budget(7.0, DELTA))
+        schedule = course.rate(kind, 60, **settings)
+        cost = course.price(schedule, 60).epsilon
+        assert 0.995 * 7.0 < cost <= 7.0
+        assert course.price(steeper(schedule), 60).epsilon > 7.0
 
 
 @pytest.mark.unit
@@ -92,23 +89,27 @@ def test_at_the_papers_rho_it_is_steeper_than_the_papers_formula():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("batch", [30, 60, 99, 100])
-def test_every_epoch_is_priced_when_the_batch_does_not_divide_the_records(batch: int):
+def test_every_epoch_is_priced_when_the_batch_does_not_divide_the_records():
     """Of reshuffled batches: one Gaussian an epoch, all in one of sigma / sqrt(sum of 1/f^2)."""
-    course = Course(
-        noise_multiplier=6.0, batch=batch, n=100, batching="reshuffled", budget=Budget(3.0, 1e-3)
-    )
-    for schedule in (Uniform(), Exponential(rate=0.02)):
-        weight = sum(schedule.factor(epoch) ** -2 for epoch in range(39))
-        exact = price(Gaussian(6.0 / weight**0.5), 1e-3).epsilon
-        assert course.price(schedule, 39).epsilon == pytest.approx(exact, rel=1e-3)
-        found = course.epochs(schedule)
-        assert (
-            course.recipe(schedule, found)
-            .batches(100)
-            .epoch(course.recipe(schedule, found).steps - 1)
-            == found - 1
+    for batch in [30, 60, 99, 100]:
+        course = Course(
+            noise_multiplier=6.0,
+            batch=batch,
+            n=100,
+            batching="reshuffled",
+            budget=Budget(3.0, 1e-3),
         )
+        for schedule in (Uniform(), Exponential(rate=0.02)):
+            weight = sum(schedule.factor(epoch) ** -2 for epoch in range(39))
+            exact = price(Gaussian(6.0 / weight**0.5), 1e-3).epsilon
+            assert course.price(schedule, 39).epsilon == pytest.approx(exact, rel=1e-3)
+            found = course.epochs(schedule)
+            assert (
+                course.recipe(schedule, found)
+                .batches(100)
+                .epoch(course.recipe(schedule, found).steps - 1)
+                == found - 1
+            )
 
 
 @pytest.mark.unit
@@ -123,9 +124,8 @@ def test_an_uncharged_epoch_would_be_seen(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
+def test_what_makes_no_sense_is_refused():
+    for asked, words in [
         ({"kind": "cosine", "rate": 1.0}, "expected one of uniform, time"),
         ({"kind": "validation", "rate": 0.5}, "expected one of uniform, time"),
         ({"kind": "time"}, "give `rate=`"),
@@ -137,12 +137,10 @@ def test_an_uncharged_epoch_would_be_seen(monkeypatch: pytest.MonkeyPatch):
         ({"kind": "time", "rate": 0.1, "batch": 70_000}, "batch"),
         ({"kind": "time", "rate": 0.1, "batching": "truncated"}, "poisson or reshuffled"),
         ({"kind": "step", "period": 10, "epochs": 3}, "however fast"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(asked: dict[str, Any], words: str):
-    given = {**YU, "epsilon": 7.0, "batching": "reshuffled", **asked}
-    with pytest.raises(UsageError, match=words):
-        answer(given.pop("kind"), **given)
+    ]:
+        given = {**YU, "epsilon": 7.0, "batching": "reshuffled", **asked}
+        with pytest.raises(UsageError, match=words):
+            answer(given.pop("kind"), **given)
 
 
 @pytest.mark.unit

@@ -303,30 +303,36 @@ class TestSums:
         assert not sums_of(outside).any()
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("outputs", [1, 2, 3, 10, 17])
-    @pytest.mark.parametrize("inputs", [1, 2, 7, 16, 33, 108, 511, 513, 1025])
-    def test_of_one_record_are_the_same_wherever_it_is(self, inputs: int, outputs: int):
+    def test_of_one_record_are_the_same_wherever_it_is(self):
         """To the bit: in batches of any size, at any index, among null records."""
-        draw = np.random.default_rng(7)
-        n, shape = 400, np.array([inputs, outputs, 0, inputs * outputs], np.int64)
-        x = draw.normal(size=(n, inputs)).astype(np.float32)
-        y = draw.normal(size=n).astype(np.float32) if outputs == 1 else np.arange(n) % outputs
-        squares = (x.astype(float) ** 2).sum(1).astype(np.float32)
-        weights = draw.normal(size=(inputs + 1) * outputs).astype(np.float32)
-        found = set()
-        for size in (1, 2, 5, 9, 63, 64, 65, 130, 399):
-            for place in {0, 1, 2, 3, 4, 7, size // 2, size - 2, size - 1} & set(range(size)):
-                indices, total = np.arange(1, size + 1), np.zeros(len(weights))
-                indices[place] = 0
-                linear_kernel.add_clipped_gradients(
-                    x.ravel(), y, np.arange(n) == 0, squares, np.ones(outputs, np.float32),
-                    outputs == 1, indices, 0, 1, weights, shape, (0.7, 0.0, SLACK, 1.0),
-                    (np.zeros(BLOCK * outputs, np.float32),
-                     np.zeros(inputs * outputs, np.float32)), total,
-                )  # fmt: skip
-                found.add((total + 0.0).tobytes())  # -0 and 0 are one number
-        assert len(found) == 1
-        assert 0.0 < np.linalg.norm(total) <= 0.7
+        for outputs in [1, 2, 3, 10, 17]:
+            for inputs in [1, 2, 7, 16, 33, 108, 511, 513, 1025]:
+                draw = np.random.default_rng(7)
+                n, shape = 400, np.array([inputs, outputs, 0, inputs * outputs], np.int64)
+                x = draw.normal(size=(n, inputs)).astype(np.float32)
+                y = (
+                    draw.normal(size=n).astype(np.float32)
+                    if outputs == 1
+                    else np.arange(n) % outputs
+                )
+                squares = (x.astype(float) ** 2).sum(1).astype(np.float32)
+                weights = draw.normal(size=(inputs + 1) * outputs).astype(np.float32)
+                found = set()
+                for size in (1, 2, 5, 9, 63, 64, 65, 130, 399):
+                    for place in {0, 1, 2, 3, 4, 7, size // 2, size - 2, size - 1} & set(
+                        range(size)
+                    ):
+                        indices, total = np.arange(1, size + 1), np.zeros(len(weights))
+                        indices[place] = 0
+                        linear_kernel.add_clipped_gradients(
+                            x.ravel(), y, np.arange(n) == 0, squares, np.ones(outputs, np.float32),
+                            outputs == 1, indices, 0, 1, weights, shape, (0.7, 0.0, SLACK, 1.0),
+                            (np.zeros(BLOCK * outputs, np.float32),
+                             np.zeros(inputs * outputs, np.float32)), total,
+                        )  # fmt: skip
+                        found.add((total + 0.0).tobytes())  # -0 and 0 are one number
+                assert len(found) == 1
+                assert 0.0 < np.linalg.norm(total) <= 0.7
 
     @pytest.mark.unit
     def test_are_an_error_if_a_thread_fails(self, monkeypatch: pytest.MonkeyPatch):
@@ -412,9 +418,8 @@ class TestChoice:
     """Which trainings the backend accepts, from public numbers."""
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("given", "network", "data"),
-        [
+    def test_leaves_others_to_pytorch(self):
+        for given, network, data in [
             ({"bounding": AdaptiveQuantile()}, "plain", {}),
             ({"bounding": PerLayer(clip_norm=1.0)}, "plain", {}),
             ({"steps": 3}, "plain", {}),
@@ -424,18 +429,12 @@ class TestChoice:
             ({}, nn.Sequential(nn.Linear(INPUTS, 3), KeyedDropout(0.3)), {}),
             ({}, "plain", {"dtype": torch.float64}),
             ({}, "plain", {"numeric": True}),
-        ],
-        ids=["adaptive clipping", "clipping by layer", "few steps", "two layers", "activation",
-             "dropout of records", "dropout of logits", "float64", "three outputs of a number"],
-    )  # fmt: skip
-    def test_leaves_others_to_pytorch(
-        self, given: dict[str, Any], network: Any, data: dict[str, Any]
-    ):
-        own = records(numeric=data.get("numeric", False))
-        model = MODELS[network]() if isinstance(network, str) else network
-        if "dtype" in data:
-            own, model = replace(own, x=own.x.double()), model.double()
-        assert Training(model, own, recipe_of(**given), streams())._linear is None
+        ]:
+            own = records(numeric=data.get("numeric", False))
+            model = MODELS[network]() if isinstance(network, str) else network
+            if "dtype" in data:
+                own, model = replace(own, x=own.x.double()), model.double()
+            assert Training(model, own, recipe_of(**given), streams())._linear is None
 
     @pytest.mark.unit
     def test_gives_each_thread_enough_records(self, monkeypatch: pytest.MonkeyPatch):
@@ -549,18 +548,18 @@ class Fetched:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("count", [1, 2, 32, 33, 64, 65, 219, 1000, normals.FEW])
-@pytest.mark.parametrize("size", [1e-30, 1.0, 1e9])
-def test_few_numbers_are_added_as_by_arrays(count: int, size: float):
-    stream = Keys.from_seed(5).stream("few", count)
-    words = stream.first_words(2 * normals.pairs(count))
-    for step in range(20):
-        first = size * np.random.default_rng(step).normal(size=count)
-        given = [first.astype(np.float32) for _ in range(2)]
-        normals.add_few(given[0], 1.3, words.at(step), stream, step, noise_loops)
-        normals.normals(count, stream, step).add_to(given[1], 1.3)
-        assert np.array_equal(*given)
-        assert not np.signbit(given[0][given[0] == 0]).any()
+def test_few_numbers_are_added_as_by_arrays():
+    for count in [1, 2, 32, 33, 64, 65, 219, 1000, normals.FEW]:
+        for size in [1e-30, 1.0, 1e9]:
+            stream = Keys.from_seed(5).stream("few", count)
+            words = stream.first_words(2 * normals.pairs(count))
+            for step in range(20):
+                first = size * np.random.default_rng(step).normal(size=count)
+                given = [first.astype(np.float32) for _ in range(2)]
+                normals.add_few(given[0], 1.3, words.at(step), stream, step, noise_loops)
+                normals.normals(count, stream, step).add_to(given[1], 1.3)
+                assert np.array_equal(*given)
+                assert not np.signbit(given[0][given[0] == 0]).any()
 
 
 @pytest.mark.unit
@@ -583,39 +582,39 @@ def test_what_float64_cannot_tell_is_settled_by_more_digits(monkeypatch: pytest.
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_a_grid_that_float32_cannot_divide_by_is_left_to_arrays(scale: float):
-    stream = Keys.from_seed(7).stream("grids")
-    words = stream.words().take(2 * normals.pairs(10)).copy()
-    given = [np.ones(10, np.float32) for _ in range(2)]
-    normals.add_few(given[0], scale, words, stream, 0, noise_loops)
-    normals.of_words(words, 10, stream, 0).add_to(given[1], scale)
-    assert np.array_equal(*given)
+def test_a_grid_that_float32_cannot_divide_by_is_left_to_arrays():
+    for scale in [1e-30, 1e30]:
+        stream = Keys.from_seed(7).stream("grids")
+        words = stream.words().take(2 * normals.pairs(10)).copy()
+        given = [np.ones(10, np.float32) for _ in range(2)]
+        normals.add_few(given[0], scale, words, stream, 0, noise_loops)
+        normals.of_words(words, 10, stream, 0).add_to(given[1], scale)
+        assert np.array_equal(*given)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("secure", [False, True])
-def test_a_generator_that_is_wound_is_the_steps_own(secure: bool):
-    stream = Keys.from_seed(2, secure=secure).stream("batch")
-    wound = stream.generators()
-    for step in (0, 5, 2, 2**63 + 1, 5):
-        fresh = stream.generator(step)
-        found = wound(step)
-        assert np.array_equal(found.geometric(0.1, size=9), fresh.geometric(0.1, size=9))
-        found.integers(2**32, size=3, dtype=np.uint32)  # half a word is left over
-    if not secure:
-        assert found.bit_generator.state["state"]["key"].tolist() == (
-            stream.generator(0).bit_generator.state["state"]["key"].tolist()  # pyright: ignore[reportArgumentType, reportCallIssue]
-        )
+def test_a_generator_that_is_wound_is_the_steps_own():
+    for secure in [False, True]:
+        stream = Keys.from_seed(2, secure=secure).stream("batch")
+        wound = stream.generators()
+        for step in (0, 5, 2, 2**63 + 1, 5):
+            fresh = stream.generator(step)
+            found = wound(step)
+            assert np.array_equal(found.geometric(0.1, size=9), fresh.geometric(0.1, size=9))
+            found.integers(2**32, size=3, dtype=np.uint32)  # half a word is left over
+        if not secure:
+            assert found.bit_generator.state["state"]["key"].tolist() == (
+                stream.generator(0).bit_generator.state["state"]["key"].tolist()  # pyright: ignore[reportArgumentType, reportCallIssue]
+            )
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("count", [1, 2, 7, 256])
-def test_first_words_are_the_streams(count: int):
-    stream = Keys.from_seed(2).stream("noise")
-    words = stream.first_words(count)
-    for step in (0, 3, 2**64 - 1, 1):
-        assert np.array_equal(words.at(step), stream.words(step).take(count))
+def test_first_words_are_the_streams():
+    for count in [1, 2, 7, 256]:
+        stream = Keys.from_seed(2).stream("noise")
+        words = stream.first_words(count)
+        for step in (0, 3, 2**64 - 1, 1):
+            assert np.array_equal(words.at(step), stream.words(step).take(count))
 
 
 @pytest.mark.unit

@@ -101,34 +101,32 @@ def test_numbers_of_a_record_are_counted():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("in_rounds", [False, True])
-@pytest.mark.parametrize("rows", [1, 5, 17])
-def test_a_step_in_parts_has_the_same_sum(
-    monkeypatch: pytest.MonkeyPatch, rows: int, in_rounds: bool
-):
-    whole = network()
-    trained(whole, recipe(), in_rounds=in_rounds)
-    least = 3 if in_rounds else EVEN  # three are made up, for the form
-    scarce, one = Scarce(max(rows, least)), torch.zeros(3, 1, 8, 8)
-    prepared = PreparedNetwork(parts := network(scarce))
-    monkeypatch.setitem(memory.HELD, "cpu", rows * numbers_a_record(prepared, one))
-    assert rows_at_once(prepared, one, "cpu") == rows
-    scarce.seen.clear()
-    trained(parts, recipe(), in_rounds=in_rounds)
-    assert max(scarce.seen) == max(rows, least)
-    assert torch.allclose(weights(whole), weights(parts), atol=1e-5)
+def test_a_step_in_parts_has_the_same_sum(monkeypatch: pytest.MonkeyPatch):
+    for in_rounds in [False, True]:
+        for rows in [1, 5, 17]:
+            whole = network()
+            trained(whole, recipe(), in_rounds=in_rounds)
+            least = 3 if in_rounds else EVEN  # three are made up, for the form
+            scarce, one = Scarce(max(rows, least)), torch.zeros(3, 1, 8, 8)
+            prepared = PreparedNetwork(parts := network(scarce))
+            monkeypatch.setitem(memory.HELD, "cpu", rows * numbers_a_record(prepared, one))
+            assert rows_at_once(prepared, one, "cpu") == rows
+            scarce.seen.clear()
+            trained(parts, recipe(), in_rounds=in_rounds)
+            assert max(scarce.seen) == max(rows, least)
+            assert torch.allclose(weights(whole), weights(parts), atol=1e-5)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("in_rounds", [False, True])
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError, RuntimeError])
-def test_a_step_that_runs_out_of_memory_is_made_in_parts(error: type[Exception], in_rounds: bool):
-    whole = network()
-    trained(whole, recipe(), in_rounds=in_rounds)
-    scarce = Scarce(9 if in_rounds else EVEN + 9, error)
-    trained(parts := network(scarce), recipe(), in_rounds=in_rounds)
-    assert 3 <= max(scarce.seen) <= 9 if in_rounds else max(scarce.seen) == EVEN
-    assert torch.allclose(weights(whole), weights(parts), atol=1e-5)
+def test_a_step_that_runs_out_of_memory_is_made_in_parts():
+    for in_rounds in [False, True]:
+        for error in [torch.OutOfMemoryError, MemoryError, RuntimeError]:
+            whole = network()
+            trained(whole, recipe(), in_rounds=in_rounds)
+            scarce = Scarce(9 if in_rounds else EVEN + 9, error)
+            trained(parts := network(scarce), recipe(), in_rounds=in_rounds)
+            assert 3 <= max(scarce.seen) <= 9 if in_rounds else max(scarce.seen) == EVEN
+            assert torch.allclose(weights(whole), weights(parts), atol=1e-5)
 
 
 @pytest.mark.unit

@@ -74,16 +74,16 @@ class TestValue:
         assert shown("rmse", answers, y, valid) == pytest.approx(square, abs=1e-4)
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("outputs", [2, 5])
-    def test_of_log_loss(self, outputs: int):
-        answers, y, valid = answers_of("log-loss", 4000, outputs)
-        each = -answers.log_softmax(1)[torch.arange(len(y)), y]
-        assert float(each.max()) < metrics.WORST_LOSS
-        assert shown("log-loss", answers, y, valid) == pytest.approx(
-            log_loss(y, answers.softmax(1)), abs=1e-4
-        )
-        worst = torch.where(torch.arange(outputs) == y[:, None], -1e9, 0.0)
-        assert shown("log-loss", worst, y, valid) == metrics.WORST_LOSS
+    def test_of_log_loss(self):
+        for outputs in [2, 5]:
+            answers, y, valid = answers_of("log-loss", 4000, outputs)
+            each = -answers.log_softmax(1)[torch.arange(len(y)), y]
+            assert float(each.max()) < metrics.WORST_LOSS
+            assert shown("log-loss", answers, y, valid) == pytest.approx(
+                log_loss(y, answers.softmax(1)), abs=1e-4
+            )
+            worst = torch.where(torch.arange(outputs) == y[:, None], -1e9, 0.0)
+            assert shown("log-loss", worst, y, valid) == metrics.WORST_LOSS
 
     @pytest.mark.oracle
     def test_of_balanced_accuracy(self):
@@ -95,15 +95,15 @@ class TestValue:
         assert abs(want - float((answers.argmax(1) == y).double().mean())) > 0.05
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("share", [0.5, 0.03])
-    @pytest.mark.parametrize("shift", [0.0, -3.0])
-    def test_of_the_area_under_the_curve(self, share: float, shift: float):
-        draw = np.random.default_rng(4)
-        y = (draw.random(6000) < share).astype(int)
-        odds = 1.2 * draw.standard_normal(6000) + 1.5 * y + shift
-        answers = torch.tensor(np.column_stack([np.zeros(6000), odds]))
-        found = shown("auc", answers, torch.tensor(y), torch.ones(6000, dtype=torch.bool))
-        assert found == pytest.approx(roc_auc_score(y, odds), abs=0.008)
+    def test_of_the_area_under_the_curve(self):
+        for share in [0.5, 0.03]:
+            for shift in [0.0, -3.0]:
+                draw = np.random.default_rng(4)
+                y = (draw.random(6000) < share).astype(int)
+                odds = 1.2 * draw.standard_normal(6000) + 1.5 * y + shift
+                answers = torch.tensor(np.column_stack([np.zeros(6000), odds]))
+                found = shown("auc", answers, torch.tensor(y), torch.ones(6000, dtype=torch.bool))
+                assert found == pytest.approx(roc_auc_score(y, odds), abs=0.008)
 
     @pytest.mark.unit
     def test_where_nobody_is_there(self):
@@ -154,23 +154,23 @@ class TestSensitivity:
             assert 0 <= moved.sum() <= metric.most
 
     @pytest.mark.contract
-    @every
-    def test_is_met(self, name: str):
+    def test_is_met(self):
         """So the noise is for the sensitivity that is there, and no smaller one would do."""
-        metric = METRICS[name]
-        y = torch.tensor([0.5] if name in NUMBERS else [1])
-        answers = torch.tensor([[0.5]] if name in NUMBERS else [[-60.0, 60.0]])
-        assert sum(metric.counts(answers, y, torch.tensor([True]))) == metric.most
+        for name in METRICS:
+            metric = METRICS[name]
+            y = torch.tensor([0.5] if name in NUMBERS else [1])
+            answers = torch.tensor([[0.5]] if name in NUMBERS else [[-60.0, 60.0]])
+            assert sum(metric.counts(answers, y, torch.tensor([True]))) == metric.most
 
     @pytest.mark.contract
-    @every
-    def test_is_what_the_noise_is_for(self, name: str):
-        metric = METRICS[name]
-        noise = metric.noise(0.5)
-        assert noise.epsilon == 0.5
-        assert noise.event in (Geometric(epsilon=0.5), Pure(epsilon=0.5))
-        spread = METRICS["accuracy"].noise(0.5 / metric.most).standard_deviation
-        assert noise.standard_deviation == pytest.approx(spread)
+    def test_is_what_the_noise_is_for(self):
+        for name in METRICS:
+            metric = METRICS[name]
+            noise = metric.noise(0.5)
+            assert noise.epsilon == 0.5
+            assert noise.event in (Geometric(epsilon=0.5), Pure(epsilon=0.5))
+            spread = METRICS["accuracy"].noise(0.5 / metric.most).standard_deviation
+            assert noise.standard_deviation == pytest.approx(spread)
 
     @pytest.mark.contract
     def test_a_metric_that_counts_too_much_is_seen(self, monkeypatch: pytest.MonkeyPatch):
@@ -226,20 +226,22 @@ class TestTables:
         assert counts[:, len(EDGES) // 2].tolist() == [1, 1]
 
     @pytest.mark.oracle
-    @tables
-    def test_a_share_of_the_cells_is_the_accuracy_and_its_noise_that_of_their_sum(self, name: str):
-        metric, outputs = TABLES[name]
-        answers, y, valid = answers_of("accuracy", 2000, outputs)
-        counts, noise = metric.counts(answers, y, valid), metric.noise(1.0)
-        right = int((answers.argmax(1) == y).sum())
-        assert metric.points(counts, 2000) == right
-        found = [Score.of(metric, counts, noise, 2000, STREAM.child(i)) for i in range(500)]
-        assert len({each.spread for each in found}) == 1
-        points = np.array([each.points for each in found])
-        assert np.std(points) / 2000 == pytest.approx(found[0].spread, rel=0.1)
-        assert np.mean(points) == pytest.approx(right, abs=4 * found[0].spread * 2000 / 500**0.5)
-        shape = (outputs, -1)
-        assert np.reshape(found[0].cells, shape).shape == np.reshape(counts, shape).shape
+    def test_a_share_of_the_cells_is_the_accuracy_and_its_noise_that_of_their_sum(self):
+        for name in TABLES:
+            metric, outputs = TABLES[name]
+            answers, y, valid = answers_of("accuracy", 2000, outputs)
+            counts, noise = metric.counts(answers, y, valid), metric.noise(1.0)
+            right = int((answers.argmax(1) == y).sum())
+            assert metric.points(counts, 2000) == right
+            found = [Score.of(metric, counts, noise, 2000, STREAM.child(i)) for i in range(500)]
+            assert len({each.spread for each in found}) == 1
+            points = np.array([each.points for each in found])
+            assert np.std(points) / 2000 == pytest.approx(found[0].spread, rel=0.1)
+            assert np.mean(points) == pytest.approx(
+                right, abs=4 * found[0].spread * 2000 / 500**0.5
+            )
+            shape = (outputs, -1)
+            assert np.reshape(found[0].cells, shape).shape == np.reshape(counts, shape).shape
 
     @staticmethod
     def pvalue(metric: Metric, outputs: int, epsilon: float) -> float:
@@ -259,9 +261,9 @@ class TestTables:
         return geometric_pvalue(found[:, own].sum(axis=1), epsilon) if len(own) else 1.0
 
     @pytest.mark.statistical
-    @tables
-    def test_what_a_record_moves_has_the_noise_of_one_count(self, name: str):
-        assert self.pvalue(*TABLES[name], epsilon=0.7) > ACCEPT
+    def test_what_a_record_moves_has_the_noise_of_one_count(self):
+        for name in TABLES:
+            assert self.pvalue(*TABLES[name], epsilon=0.7) > ACCEPT
 
     @pytest.mark.statistical
     @tables
@@ -297,24 +299,26 @@ class TestTables:
 
 class TestWhichTable:
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("outputs", "slots", "epsilon", "columns"),
-        [
-            (10, 179, 1.0, "answer"), (10, 100, 1.0, ""), (2, 4884, 1.0, "log-odds"),
-            (2, 4884, 0.28, "log-odds"), (2, 4884, 0.1, "answer"), (2, 40, 1.0, "answer"),
-            (2, 1000, 0.28, "log-odds"), (2, 20, 0.1, ""),
-            (50, 4200, 1.0, "answer"), (51, 10**6, 1.0, ""), (1, 10**6, 1.0, ""),
-        ],
-    )  # fmt: skip
-    def test_follows_from_public_numbers(
-        self, outputs: int, slots: int, epsilon: float, columns: str
-    ):
-        usual = usual_metric(False)
-        found = metrics.metric_of_test(usual, outputs=outputs, slots=slots, epsilon=epsilon)
-        assert found.columns == columns
-        assert found is usual or columns
-        assert found.noun == usual.noun
-        assert found.noise(epsilon).event == usual.noise(epsilon).event, "at the same price"
+    def test_follows_from_public_numbers(self):
+        for outputs, slots, epsilon, columns in [
+            (10, 179, 1.0, "answer"),
+            (10, 100, 1.0, ""),
+            (2, 4884, 1.0, "log-odds"),
+            (2, 4884, 0.28, "log-odds"),
+            (2, 4884, 0.1, "answer"),
+            (2, 40, 1.0, "answer"),
+            (2, 1000, 0.28, "log-odds"),
+            (2, 20, 0.1, ""),
+            (50, 4200, 1.0, "answer"),
+            (51, 10**6, 1.0, ""),
+            (1, 10**6, 1.0, ""),
+        ]:
+            usual = usual_metric(False)
+            found = metrics.metric_of_test(usual, outputs=outputs, slots=slots, epsilon=epsilon)
+            assert found.columns == columns
+            assert found is usual or columns
+            assert found.noun == usual.noun
+            assert found.noise(epsilon).event == usual.noise(epsilon).event, "at the same price"
 
     @pytest.mark.property
     @settings(max_examples=100, deadline=None)
@@ -338,27 +342,27 @@ class TestWhichTable:
                 assert found is metric
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize(("bins", "edges"), [(20, EDGES), (6, (-2.5, -1.0, 0.0, 1.0, 2.5))])
-    def test_a_table_of_two_classes_has_its_accuracy(self, bins: int, edges: tuple):
-        draw = np.random.default_rng(0)
-        answers = torch.tensor(draw.normal(size=(500, 2)) * 3)
-        y, valid = torch.tensor(draw.integers(0, 2, 500)), torch.ones(500, dtype=torch.bool)
-        table = metrics.AccuracyByOdds(bins)
-        counts = table.counts(answers, y, valid)
-        assert len(counts) == table.cells(2) == 2 * (len(edges) + 1)
-        assert table.points(counts, 500) == METRICS["accuracy"].counts(answers, y, valid)[0]
+    def test_a_table_of_two_classes_has_its_accuracy(self):
+        for bins, edges in [(20, EDGES), (6, (-2.5, -1.0, 0.0, 1.0, 2.5))]:
+            draw = np.random.default_rng(0)
+            answers = torch.tensor(draw.normal(size=(500, 2)) * 3)
+            y, valid = torch.tensor(draw.integers(0, 2, 500)), torch.ones(500, dtype=torch.bool)
+            table = metrics.AccuracyByOdds(bins)
+            counts = table.counts(answers, y, valid)
+            assert len(counts) == table.cells(2) == 2 * (len(edges) + 1)
+            assert table.points(counts, 500) == METRICS["accuracy"].counts(answers, y, valid)[0]
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("slots", "epsilon", "is_table"),
-        [(134, 0.289, False), (134, 1.0, True), (2064, 0.28, True), (40, 1.0, False)],
-    )
-    def test_a_numeric_target_has_a_table_if_its_noise_is_small(
-        self, slots: int, epsilon: float, is_table: bool
-    ):
-        found = metrics.metric_of_test(METRICS["mae"], outputs=1, slots=slots, epsilon=epsilon)
-        assert (found.columns == "error") == is_table
-        assert found.noun == "mean absolute error"
+    def test_a_numeric_target_has_a_table_if_its_noise_is_small(self):
+        for slots, epsilon, is_table in [
+            (134, 0.289, False),
+            (134, 1.0, True),
+            (2064, 0.28, True),
+            (40, 1.0, False),
+        ]:
+            found = metrics.metric_of_test(METRICS["mae"], outputs=1, slots=slots, epsilon=epsilon)
+            assert (found.columns == "error") == is_table
+            assert found.noun == "mean absolute error"
 
     @pytest.mark.oracle
     def test_a_table_of_errors_has_the_error_the_median_and_r2(self):
@@ -426,16 +430,16 @@ class TestWhichTable:
 
 class TestNoise:
     @pytest.mark.statistical
-    @pytest.mark.parametrize("epsilon", [0.3, 1.0])
-    def test_of_every_cell_has_the_epsilon_that_is_charged(self, epsilon: float):
-        mechanism, counts = NoisyCounts(epsilon=epsilon), [7, 0, 300]
-        found = np.array([mechanism.release(counts, STREAM.child(str(i))) for i in range(1500)])
-        for cell, count in enumerate(counts):
-            noise = found[:, cell] - count
-            assert geometric_pvalue(noise, epsilon) > ACCEPT
-            assert geometric_pvalue(0 * noise, epsilon) < REJECT, "none is seen"
-            assert geometric_pvalue(noise, 2 * epsilon) < REJECT, "half is seen"
-        assert abs(np.corrcoef((found - counts).T)[0, 1]) < 0.1, "each has its own"
+    def test_of_every_cell_has_the_epsilon_that_is_charged(self):
+        for epsilon in [0.3, 1.0]:
+            mechanism, counts = NoisyCounts(epsilon=epsilon), [7, 0, 300]
+            found = np.array([mechanism.release(counts, STREAM.child(str(i))) for i in range(1500)])
+            for cell, count in enumerate(counts):
+                noise = found[:, cell] - count
+                assert geometric_pvalue(noise, epsilon) > ACCEPT
+                assert geometric_pvalue(0 * noise, epsilon) < REJECT, "none is seen"
+                assert geometric_pvalue(noise, 2 * epsilon) < REJECT, "half is seen"
+            assert abs(np.corrcoef((found - counts).T)[0, 1]) < 0.1, "each has its own"
 
     @pytest.mark.contract
     def test_is_drawn_afresh_where_any_count_is_another(self):
@@ -446,18 +450,18 @@ class TestNoise:
         assert first[0] != other[0]
 
     @pytest.mark.unit
-    @every
-    def test_its_spread_is_told(self, name: str):
+    def test_its_spread_is_told(self):
         """The deviation that is printed is that of points over many keys, within a third."""
-        metric, n = METRICS[name], 2000
-        counts = metric.counts(*answers_of(name, n))
-        noise = metric.noise(0.5)
-        scores = [
-            Score.of(metric, counts, noise, n, STREAM.child(str(place))) for place in range(300)
-        ]
-        seen = float(np.std([each.points for each in scores])) / (n * metric.most)
-        told = float(np.median([each.spread for each in scores]))
-        assert told == pytest.approx(seen, rel=0.33, abs=2 / n)
+        for name in METRICS:
+            metric, n = METRICS[name], 2000
+            counts = metric.counts(*answers_of(name, n))
+            noise = metric.noise(0.5)
+            scores = [
+                Score.of(metric, counts, noise, n, STREAM.child(str(place))) for place in range(300)
+            ]
+            seen = float(np.std([each.points for each in scores])) / (n * metric.most)
+            told = float(np.median([each.spread for each in scores]))
+            assert told == pytest.approx(seen, rel=0.33, abs=2 / n)
 
     @pytest.mark.unit
     def test_alone_is_not_taken_for_classes(self):
@@ -478,20 +482,15 @@ class TestChoosing:
             assert of_noun(metric.noun) is metric
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("name", "regression", "outputs", "words"),
-        [
+    def test_refuses_what_is_not_for_the_data(self):
+        for name, regression, outputs, words in [
             ("f1", False, 2, "for classes expected one of accuracy, balanced-accuracy, auc"),
             ("rmse", False, 2, "for classes expected"),
             ("auc", True, 1, "for a number to predict expected one of mae, rmse"),
             ("auc", False, 3, "which is of two classes, and these data have 3"),
-        ],
-    )
-    def test_refuses_what_is_not_for_the_data(
-        self, name: str, regression: bool, outputs: int, words: str
-    ):
-        with pytest.raises(UsageError, match=words):
-            metric_of(name, regression=regression, outputs=outputs)
+        ]:
+            with pytest.raises(UsageError, match=words):
+                metric_of(name, regression=regression, outputs=outputs)
 
     @pytest.mark.unit
     def test_a_noun_that_no_metric_has(self):

@@ -16,7 +16,6 @@ from pasearch import Budget
 from pasearch.accounting.accountants import price
 from pasearch.accounting.densities import (
     Cauchy,
-    Density,
     GaussianNoise,
     LaplaceNoise,
     StudentT,
@@ -128,10 +127,10 @@ def test_a_budget_that_no_noise_meets_is_refused():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("law", LAWS, ids=name_of)
-def test_a_law_is_read_from_its_name(law: Density):
-    assert law_of(name_of(law)) == law
-    assert law_of(name_of(law.with_scale(3.0))) == law, "a name says no scale"
+def test_a_law_is_read_from_its_name():
+    for law in LAWS:
+        assert law_of(name_of(law)) == law
+        assert law_of(name_of(law.with_scale(3.0))) == law, "a name says no scale"
 
 
 @pytest.mark.unit
@@ -142,9 +141,8 @@ def test_the_ranked_laws_have_names_of_their_own_and_the_gaussian_is_there():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
+def test_other_names_are_refused():
+    for name, words in [
         ("", "noise is ''"),
         ("search", "noise is 'search'"),
         ("airy", "noise is 'airy'"),
@@ -159,11 +157,9 @@ def test_the_ranked_laws_have_names_of_their_own_and_the_gaussian_is_there():
         ("student-t:inf", "freedom"),
         ("generalised-normal:0.5", "power"),
         ("variance-gamma:0", "shape"),
-    ],
-)
-def test_other_names_are_refused(name: str, words: str):
-    with pytest.raises(UsageError, match=words):
-        law_of(name)
+    ]:
+        with pytest.raises(UsageError, match=words):
+            law_of(name)
 
 
 # --- a run's search

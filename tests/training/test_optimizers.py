@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -39,59 +38,51 @@ def path(optimizer: torch.optim.Optimizer | Update, parameter: nn.Parameter, giv
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("first", [0.0, 0.5, 0.9])
-def test_without_noise_it_goes_where_adam_goes(first: float):
-    ours, theirs = (nn.Parameter(torch.zeros(5)) for _ in range(2))
-    made = corrected([ours], RATE, first)
-    adam = torch.optim.Adam([theirs], lr=RATE, betas=(first, BETA_2), eps=1e-12)
-    drawn = gradients(60)
-    for one, other in zip(path(made, ours, drawn), path(adam, theirs, drawn), strict=True):
-        assert torch.allclose(one, other, rtol=1e-4, atol=1e-7)
-    plain = nn.Parameter(torch.zeros(5))
-    sgd = path(torch.optim.SGD([plain], lr=RATE), plain, drawn)
-    assert not torch.allclose(sgd[-1], ours, rtol=0.1), "the test has no teeth"
+def test_without_noise_it_goes_where_adam_goes():
+    for first in [0.0, 0.5, 0.9]:
+        ours, theirs = (nn.Parameter(torch.zeros(5)) for _ in range(2))
+        made = corrected([ours], RATE, first)
+        adam = torch.optim.Adam([theirs], lr=RATE, betas=(first, BETA_2), eps=1e-12)
+        drawn = gradients(60)
+        for one, other in zip(path(made, ours, drawn), path(adam, theirs, drawn), strict=True):
+            assert torch.allclose(one, other, rtol=1e-4, atol=1e-7)
+        plain = nn.Parameter(torch.zeros(5))
+        sgd = path(torch.optim.SGD([plain], lr=RATE), plain, drawn)
+        assert not torch.allclose(sgd[-1], ours, rtol=0.1), "the test has no teeth"
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
+def test_the_usual_ones_are_torchs_to_the_bit():
+    for ours, theirs in [
         (lambda p: Descent(p, RATE), lambda p: torch.optim.SGD(p, lr=RATE)),
         (lambda p: Descent(p, RATE, 0.9), lambda p: torch.optim.SGD(p, lr=RATE, momentum=0.9)),
         (
             lambda p: AdamUpdate(p, RATE, 0.7),
             lambda p: torch.optim.Adam(p, lr=RATE, betas=(0.7, BETA_2)),
         ),
-    ],
-    ids=["sgd", "momentum", "adam"],
-)
-def test_the_usual_ones_are_torchs_to_the_bit(ours: Callable, theirs: Callable):
-    one, other = (nn.Parameter(torch.ones(5)) for _ in range(2))
-    drawn = gradients(60)
-    paths = path(ours([one]), one, drawn), path(theirs([other]), other, drawn)
-    assert all(map(torch.equal, *paths))
-    assert not torch.equal(paths[0][-1], paths[0][-2])
+    ]:
+        one, other = (nn.Parameter(torch.ones(5)) for _ in range(2))
+        drawn = gradients(60)
+        paths = path(ours([one]), one, drawn), path(theirs([other]), other, drawn)
+        assert all(map(torch.equal, *paths))
+        assert not torch.equal(paths[0][-1], paths[0][-2])
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    "made",
-    [
+def test_a_share_of_a_sum_moves_as_the_mean_does():
+    for made in [
         lambda p: Descent(p, RATE),
         lambda p: Descent(p, RATE, 0.9),
         lambda p: AdamUpdate(p, RATE, 0.7),
-    ],
-    ids=["sgd", "momentum", "adam"],
-)
-def test_a_share_of_a_sum_moves_as_the_mean_does(made: Callable):
-    one, other = (nn.Parameter(torch.ones(5)) for _ in range(2))
-    mean, total = made([one]), made([other])
-    total.share = 1 / 16
-    drawn = gradients(20)
-    paths = path(mean, one, drawn), path(total, other, [16 * each for each in drawn])
-    for first, second in zip(*paths, strict=True):
-        torch.testing.assert_close(first, second)
-    assert not torch.equal(paths[0][-1], paths[0][-2])
+    ]:
+        one, other = (nn.Parameter(torch.ones(5)) for _ in range(2))
+        mean, total = made([one]), made([other])
+        total.share = 1 / 16
+        drawn = gradients(20)
+        paths = path(mean, one, drawn), path(total, other, [16 * each for each in drawn])
+        for first, second in zip(*paths, strict=True):
+            torch.testing.assert_close(first, second)
+        assert not torch.equal(paths[0][-1], paths[0][-2])
 
 
 @pytest.mark.oracle
@@ -123,27 +114,27 @@ def test_every_step_is_its_formula(seed: int, deviations: list[float], first: fl
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("changing", [False, True])
-def test_the_second_moment_is_unbiased_under_noise_and_uncorrected_it_is_not(changing: bool):
-    size, steps, signal = 40_000, 80, 0.7
-    generator = torch.Generator().manual_seed(2)
-    parameter = nn.Parameter(torch.zeros(size, dtype=torch.float64))
-    made = corrected([parameter], RATE, 0.9)
-    for step in range(steps):
-        deviation = 2.0 / (1 + 0.02 * step) if changing else 2.0
-        noise = deviation * torch.randn(size, generator=generator, dtype=torch.float64)
-        parameter.grad, made.noise_variance = signal + noise, deviation**2
-        made.step()
-    [state] = made.states
-    started = 1 - BETA_2**steps
-    raw = float(state["square"].mean()) / started
-    found = raw - state["noise"] / started
-    error = math.sqrt(2 * 2.0**4 + 4 * 2.0**2 * signal**2) / math.sqrt(size * steps)
-    assert abs(found - signal**2) < 5 * error
-    assert raw - signal**2 > 100 * error
-    # Were the noise's standard deviation 2/3 or 3/2 of what it is said to be, it would show.
-    for share in (2 / 3, 3 / 2):
-        assert abs(raw - share**2 * state["noise"] / started - signal**2) > 100 * error
+def test_the_second_moment_is_unbiased_under_noise_and_uncorrected_it_is_not():
+    for changing in [False, True]:
+        size, steps, signal = 40_000, 80, 0.7
+        generator = torch.Generator().manual_seed(2)
+        parameter = nn.Parameter(torch.zeros(size, dtype=torch.float64))
+        made = corrected([parameter], RATE, 0.9)
+        for step in range(steps):
+            deviation = 2.0 / (1 + 0.02 * step) if changing else 2.0
+            noise = deviation * torch.randn(size, generator=generator, dtype=torch.float64)
+            parameter.grad, made.noise_variance = signal + noise, deviation**2
+            made.step()
+        [state] = made.states
+        started = 1 - BETA_2**steps
+        raw = float(state["square"].mean()) / started
+        found = raw - state["noise"] / started
+        error = math.sqrt(2 * 2.0**4 + 4 * 2.0**2 * signal**2) / math.sqrt(size * steps)
+        assert abs(found - signal**2) < 5 * error
+        assert raw - signal**2 > 100 * error
+        # Were the noise's standard deviation 2/3 or 3/2 of what it is said to be, it would show.
+        for share in (2 / 3, 3 / 2):
+            assert abs(raw - share**2 * state["noise"] / started - signal**2) > 100 * error
 
 
 @pytest.mark.statistical
@@ -213,21 +204,18 @@ def test_its_state_can_be_taken_back():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
+def test_the_recipe_names_its_optimizer():
+    for name, kind in [
         ("sgd", Descent),
         ("momentum", Descent),
         ("adam", AdamUpdate),
         ("adam-corrected", AdamUpdate),
-    ],
-)
-def test_the_recipe_names_its_optimizer(name: str, kind: type):
-    made = Recipe(expected_batch_size=2, steps=1, optimizer=name).optimizing.of(
-        [nn.Parameter(torch.zeros(2))], RATE
-    )
-    assert type(made) is kind
-    corrects = getattr(made, "noise_variance", None) is not None
-    assert corrects == (name == "adam-corrected")
-    assert made.rate == pytest.approx(RATE * (0.1 if name == "momentum" else 1))
-    assert getattr(made, "momentum", 0) == (0.9 if name == "momentum" else 0)
+    ]:
+        made = Recipe(expected_batch_size=2, steps=1, optimizer=name).optimizing.of(
+            [nn.Parameter(torch.zeros(2))], RATE
+        )
+        assert type(made) is kind
+        corrects = getattr(made, "noise_variance", None) is not None
+        assert corrects == (name == "adam-corrected")
+        assert made.rate == pytest.approx(RATE * (0.1 if name == "momentum" else 1))
+        assert getattr(made, "momentum", 0) == (0.9 if name == "momentum" else 0)

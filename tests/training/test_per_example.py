@@ -173,7 +173,6 @@ def convolution(name: str) -> nn.Module:
 
 for convolved in CONVOLUTIONS:
     NETWORKS[f"convolution, {convolved}"] = (lambda name=convolved: convolution(name), (4, 8, 7))
-each_network = pytest.mark.parametrize("name", NETWORKS)
 
 
 def made(name: str, dtype: torch.dtype = torch.float64, batch: int = BATCH) -> tuple:
@@ -238,10 +237,10 @@ def assert_close(first: list[Tensor], second: list[Tensor], tolerance: float) ->
 
 
 @pytest.mark.oracle
-@each_network
-def test_norms_and_clipped_sums_are_those_of_one_record_at_a_time(name: str):
-    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
-        norms_and_clipped_sums_are_exact(name, dtype, tolerance)
+def test_norms_and_clipped_sums_are_those_of_one_record_at_a_time():
+    for name in NETWORKS:
+        for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
+            norms_and_clipped_sums_are_exact(name, dtype, tolerance)
 
 
 def norms_and_clipped_sums_are_exact(name: str, dtype: torch.dtype, tolerance: float) -> None:
@@ -261,28 +260,28 @@ def norms_and_clipped_sums_are_exact(name: str, dtype: torch.dtype, tolerance: f
 
 
 @pytest.mark.oracle
-@each_network
-def test_without_a_bound_the_sum_is_autograds(name: str):
-    network, x, own = made(name)
-    sums = clipped_sum(network, x, wave(own), None, everyone(x))
-    loss = wave(own)(network(x)).sum()
-    assert_close(sums, list(torch.autograd.grad(loss, trainable_parameters(network))), 1e-9)
+def test_without_a_bound_the_sum_is_autograds():
+    for name in NETWORKS:
+        network, x, own = made(name)
+        sums = clipped_sum(network, x, wave(own), None, everyone(x))
+        loss = wave(own)(network(x)).sum()
+        assert_close(sums, list(torch.autograd.grad(loss, trainable_parameters(network))), 1e-9)
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", ["fcn", "no bias", "cnn", "group norm", "layer norm", "embedding"])
-@pytest.mark.parametrize("bound", [0.3, 3.0])
-def test_clipped_sums_are_opacus(name: str, bound: float):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        opacus = pytest.importorskip("opacus")
-        network, x, own = made(name)
-        ours = clipped_sum(network, x, wave(own), Flat(clip_norm=bound), everyone(x))
-        theirs = opacus.GradSampleModule(network, loss_reduction="sum")
-        wave(own)(theirs(x)).sum().backward()
-        samples = [p.grad_sample for p in theirs.parameters()]
-    gradients = [[s[i] for s in samples] for i in range(BATCH)]
-    assert_close(ours, expected_sum(gradients, bound), 1e-9)
+def test_clipped_sums_are_opacus():
+    for name in ["fcn", "no bias", "cnn", "group norm", "layer norm", "embedding"]:
+        for bound in [0.3, 3.0]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                opacus = pytest.importorskip("opacus")
+                network, x, own = made(name)
+                ours = clipped_sum(network, x, wave(own), Flat(clip_norm=bound), everyone(x))
+                theirs = opacus.GradSampleModule(network, loss_reduction="sum")
+                wave(own)(theirs(x)).sum().backward()
+                samples = [p.grad_sample for p in theirs.parameters()]
+            gradients = [[s[i] for s in samples] for i in range(BATCH)]
+            assert_close(ours, expected_sum(gradients, bound), 1e-9)
 
 
 @pytest.mark.oracle
@@ -318,16 +317,16 @@ def test_gram_norms_hold_where_float32_cancels():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("length", [255, 256, 257, 1000, 65_536, 65_537, 1_000_003])
-def test_norms_are_right_at_any_length(length: int):
+def test_norms_are_right_at_any_length():
     """Equal numbers are the worst: every addition may round in the same direction."""
-    for axis, shape in ((1, (2, length, 1)), (2, (2, 1, length))):
-        for size in (1.0, 0.7, 1e-15, 1e15):
-            values = torch.full(shape, size)
-            values[1] = torch.randn(length).view(shape[1:])
-            found = layer_rules.norms_along(values, axis).flatten().double()
-            exact = values.double().flatten(1).square().sum(dim=1).sqrt()
-            assert ((found / exact - 1).abs() < 1e-6).all(), (size, axis)
+    for length in [255, 256, 257, 1000, 65_536, 65_537, 1_000_003]:
+        for axis, shape in ((1, (2, length, 1)), (2, (2, 1, length))):
+            for size in (1.0, 0.7, 1e-15, 1e15):
+                values = torch.full(shape, size)
+                values[1] = torch.randn(length).view(shape[1:])
+                found = layer_rules.norms_along(values, axis).flatten().double()
+                exact = values.double().flatten(1).square().sum(dim=1).sqrt()
+                assert ((found / exact - 1).abs() < 1e-6).all(), (size, axis)
 
 
 @pytest.mark.oracle
@@ -341,74 +340,74 @@ def test_one_long_sum_would_be_wrong():
 
 
 @pytest.mark.contract
-@each_network
-def test_parameters_gradients_and_hooks_are_left_as_they_were(name: str):
-    network, x, own = made(name)
-    before = [p.detach().clone() for p in network.parameters()]
-    clipped_sum(network, x, wave(own), Flat(), everyone(x))
-    assert all(p.grad is None for p in network.parameters())
-    assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
-    assert not any(module._forward_hooks for module in network.modules())
+def test_parameters_gradients_and_hooks_are_left_as_they_were():
+    for name in NETWORKS:
+        network, x, own = made(name)
+        before = [p.detach().clone() for p in network.parameters()]
+        clipped_sum(network, x, wave(own), Flat(), everyone(x))
+        assert all(p.grad is None for p in network.parameters())
+        assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
+        assert not any(module._forward_hooks for module in network.modules())
 
 
 @pytest.mark.contract
-@each_network
-def test_a_masked_record_adds_exactly_0(name: str):
-    network, x, own = made(name, torch.float32)
-    mask = everyone(x)
-    mask[2] = False
-    other, rest = x.clone(), torch.arange(BATCH) != 2
-    other[2] = 7.0 * other[2] + 1.0
-    for bounding in (Flat(), AutoS()):
-        sums = clipped_sum(network, x, wave(own), bounding, mask)
-        again = clipped_sum(network, other, wave(own), bounding, mask)
-        assert all(map(torch.equal, sums, again)), bounding
-        alone = clipped_sum(network, x[rest], wave(own[rest]), bounding, everyone(x[rest]))
-        assert_close(sums, alone, 1e-5)
-        nobody = clipped_sum(network, x, wave(own), bounding, torch.zeros_like(mask))
-        assert norm(nobody) == 0.0, bounding
+def test_a_masked_record_adds_exactly_0():
+    for name in NETWORKS:
+        network, x, own = made(name, torch.float32)
+        mask = everyone(x)
+        mask[2] = False
+        other, rest = x.clone(), torch.arange(BATCH) != 2
+        other[2] = 7.0 * other[2] + 1.0
+        for bounding in (Flat(), AutoS()):
+            sums = clipped_sum(network, x, wave(own), bounding, mask)
+            again = clipped_sum(network, other, wave(own), bounding, mask)
+            assert all(map(torch.equal, sums, again)), bounding
+            alone = clipped_sum(network, x[rest], wave(own[rest]), bounding, everyone(x[rest]))
+            assert_close(sums, alone, 1e-5)
+            nobody = clipped_sum(network, x, wave(own), bounding, torch.zeros_like(mask))
+            assert norm(nobody) == 0.0, bounding
 
 
 DENSE = [name for name in NETWORKS if "embedding" not in name]
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("name", DENSE)
-def test_a_record_that_is_not_finite_adds_exactly_0_and_the_others_what_they_did(name: str):
-    network, x, own = made(name, torch.float32)
-    mask = everyone(x)
-    mask[1] = False
-    expected = clipped_sum(network, x, wave(own), Flat(), mask)
-    for value in (math.nan, math.inf, -math.inf, 3e38):
-        for place in (slice(None), slice(-1, None)):
-            broken = x.clone()
-            broken[1].view(-1)[place] = value
-            clip = RecordingClip()
-            clipped_sum(network, broken, wave(own), clip, everyone(x))  # pyright: ignore
-            sums = clipped_sum(network, broken, wave(own), Flat(), everyone(x))
-            case = f"{value} at {place}"
-            assert all(bool(torch.isfinite(each).all()) for each in sums), case
-            if not torch.isfinite(clip.norms[1]):
-                assert all(map(torch.equal, sums, expected)), case
-            else:
-                assert value == 3e38, f"only a number can have a finite gradient: {case}"
-                moved = norm([a - b for a, b in zip(sums, expected, strict=True)])
-                assert moved <= 1.0 + 1e-5, case
+def test_a_record_that_is_not_finite_adds_exactly_0_and_the_others_what_they_did():
+    for name in DENSE:
+        network, x, own = made(name, torch.float32)
+        mask = everyone(x)
+        mask[1] = False
+        expected = clipped_sum(network, x, wave(own), Flat(), mask)
+        for value in (math.nan, math.inf, -math.inf, 3e38):
+            for place in (slice(None), slice(-1, None)):
+                broken = x.clone()
+                broken[1].view(-1)[place] = value
+                clip = RecordingClip()
+                clipped_sum(network, broken, wave(own), clip, everyone(x))  # pyright: ignore
+                sums = clipped_sum(network, broken, wave(own), Flat(), everyone(x))
+                case = f"{value} at {place}"
+                assert all(bool(torch.isfinite(each).all()) for each in sums), case
+                if not torch.isfinite(clip.norms[1]):
+                    assert all(map(torch.equal, sums, expected)), case
+                else:
+                    assert value == 3e38, f"only a number can have a finite gradient: {case}"
+                    moved = norm([a - b for a, b in zip(sums, expected, strict=True)])
+                    assert moved <= 1.0 + 1e-5, case
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("fault", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_adds_exactly_0(fault: float):
-    network, x, own = made("cnn", torch.float32)
-    mask = everyone(x)
-    mask[3] = False
-    expected = clipped_sum(network, x, wave(own), Flat(), mask)
-    wrong = own.clone()
-    wrong[3] = fault
-    assert all(map(torch.equal, clipped_sum(network, x, wave(wrong), Flat(), mask), expected))
-    assert all(
-        map(torch.equal, clipped_sum(network, x, wave(wrong), Flat(), everyone(x)), expected)
-    )
+def test_a_loss_that_is_not_finite_adds_exactly_0():
+    for fault in [math.nan, math.inf]:
+        network, x, own = made("cnn", torch.float32)
+        mask = everyone(x)
+        mask[3] = False
+        expected = clipped_sum(network, x, wave(own), Flat(), mask)
+        wrong = own.clone()
+        wrong[3] = fault
+        assert all(map(torch.equal, clipped_sum(network, x, wave(wrong), Flat(), mask), expected))
+        assert all(
+            map(torch.equal, clipped_sum(network, x, wave(wrong), Flat(), everyone(x)), expected)
+        )
 
 
 @pytest.mark.contract
@@ -463,19 +462,17 @@ def test_one_record_to_null_moves_the_sum_by_no_more_than_the_sensitivity(
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize(
-    ("size", "slope"), [(1e-23, 1e18), (1e-23, 1e30), (1e-21, 1e21), (1e18, 1e-23), (1e30, 1e-23)]
-)
-def test_a_gradient_is_bounded_even_where_the_squares_of_a_factor_underflow(
-    size: float, slope: float
-):
-    x = torch.full((1, 6), size)
-    for bounding in (Flat(), Flat(clip_norm=1e-6), AutoS(), AutoS(gamma=1e-6)):
-        for bias in (True, False):
-            torch.manual_seed(0)
-            network = nn.Linear(6, 3, bias=bias)
-            sums = clipped_sum(network, x, lambda y: (y * slope).sum(1), bounding, everyone(x))
-            assert norm(sums) <= bounding.sensitivity, (bounding, bias)
+def test_a_gradient_is_bounded_even_where_the_squares_of_a_factor_underflow():
+    for size, slope in [(1e-23, 1e18), (1e-23, 1e30), (1e-21, 1e21), (1e18, 1e-23), (1e30, 1e-23)]:
+        x = torch.full((1, 6), size)
+        for bounding in (Flat(), Flat(clip_norm=1e-6), AutoS(), AutoS(gamma=1e-6)):
+            for bias in (True, False):
+                torch.manual_seed(0)
+                network = nn.Linear(6, 3, bias=bias)
+                sums = clipped_sum(
+                    network, x, lambda y, k=slope: (y * k).sum(1), bounding, everyone(x)
+                )
+                assert norm(sums) <= bounding.sensitivity, (bounding, bias)
 
 
 class Direction(nn.Module):
@@ -490,47 +487,46 @@ class Direction(nn.Module):
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
-@pytest.mark.parametrize("masked", [True, False])
-def test_a_layer_without_a_gradient_at_0_gives_such_a_record_0(value: float, masked: bool):
-    x, own = torch.randn(4, 3), torch.ones(4)
-    x[1] = value
-    mask = everyone(x)
-    mask[1] = not masked
-    sums = clipped_sum(Direction(3), x, wave(own), Flat(), mask)
-    rest = torch.tensor([0, 2, 3])
-    alone = clipped_sum(Direction(3), x[rest], wave(own[rest]), Flat(), everyone(x[rest]))
-    assert norm(alone) > 0.0
-    assert_close(sums, alone, 1e-6)
+def test_a_layer_without_a_gradient_at_0_gives_such_a_record_0():
+    for value in [0.0, math.nan, math.inf]:
+        for masked in [True, False]:
+            x, own = torch.randn(4, 3), torch.ones(4)
+            x[1] = value
+            mask = everyone(x)
+            mask[1] = not masked
+            sums = clipped_sum(Direction(3), x, wave(own), Flat(), mask)
+            rest = torch.tensor([0, 2, 3])
+            alone = clipped_sum(Direction(3), x[rest], wave(own[rest]), Flat(), everyone(x[rest]))
+            assert norm(alone) > 0.0
+            assert_close(sums, alone, 1e-6)
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("kept", ["weight", "bias"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "fcn",
-        "few positions",
-        "cnn",
-        "layer norm",
-        "group norm",
-        "layer norm of steps",
-        "lstm",
-        "lstm, two biases",
-        "weight-standardised",
-        "subclass",
-    ],
-)
-def test_frozen_parameters_have_no_sums_and_no_part_in_the_norms(name: str, kept: str):
-    network, x, own = made(name)
-    for path, parameter in network.named_parameters():
-        parameter.requires_grad_(path.endswith(kept))
-    gradients = list(one_by_one(network, x, own))
-    clip = RecordingClip()
-    sums = clipped_sum(network, x, wave(own), clip, everyone(x))  # pyright: ignore
-    assert len(sums) == len(gradients[0]) < len(list(network.parameters()))
-    assert clip.norms.tolist() == pytest.approx([norm(each) for each in gradients], rel=1e-9)
-    assert_close(sums, expected_sum(gradients, math.inf), 1e-9)
+def test_frozen_parameters_have_no_sums_and_no_part_in_the_norms():
+    for kept in ["weight", "bias"]:
+        for name in [
+            "fcn",
+            "few positions",
+            "cnn",
+            "layer norm",
+            "group norm",
+            "layer norm of steps",
+            "lstm",
+            "lstm, two biases",
+            "weight-standardised",
+            "subclass",
+        ]:
+            network, x, own = made(name)
+            for path, parameter in network.named_parameters():
+                parameter.requires_grad_(path.endswith(kept))
+            gradients = list(one_by_one(network, x, own))
+            clip = RecordingClip()
+            sums = clipped_sum(network, x, wave(own), clip, everyone(x))  # pyright: ignore
+            assert len(sums) == len(gradients[0]) < len(list(network.parameters()))
+            assert clip.norms.tolist() == pytest.approx(
+                [norm(each) for each in gradients], rel=1e-9
+            )
+            assert_close(sums, expected_sum(gradients, math.inf), 1e-9)
 
 
 @pytest.mark.contract
@@ -581,9 +577,8 @@ class Second(nn.Linear):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("run", "layer", "message"),
-    [
+def test_a_pass_that_hides_a_records_gradient_is_refused():
+    for run, layer, message in [
         (lambda f, x: f(f(x)), nn.Linear(4, 4), "used twice"),
         (lambda f, x: f(x.reshape(-1, 2)).reshape(3, -1), nn.Linear(2, 2), "other rows"),
         (lambda f, x: f(x[:1]).expand(3, -1), nn.Linear(4, 4), "other rows"),
@@ -592,20 +587,15 @@ class Second(nn.Linear):
         (lambda f, x: f(input=x), nn.Linear(4, 4), "one tensor to one tensor"),
         (lambda f, x: x * 2.0, nn.Linear(4, 4), "none of its trainable layers"),
         (lambda f, x: f(x[:, None])[:, 0], nn.Conv2d(3, 3, 1), "one image"),
-    ],
-    ids=["twice", "split", "one for all", "in place", "two", "named", "unused", "one image"],
-)
-def test_a_pass_that_hides_a_records_gradient_is_refused(
-    run: Callable, layer: nn.Module, message: str
-):
-    x = torch.randn(3, 4)
-    if isinstance(layer, nn.Conv2d):
-        x = torch.randn(3, 3, 4)
-        run = lambda f, x: f(x)  # noqa: E731
-    network = Odd(run, layer)
-    with pytest.raises(UsageError, match=message):
-        clipped_sum(network, x, wave(torch.ones(3)), Flat(), everyone(x))
-    assert not any(module._forward_hooks for module in network.modules())
+    ]:
+        x = torch.randn(3, 4)
+        if isinstance(layer, nn.Conv2d):
+            x = torch.randn(3, 3, 4)
+            run = lambda f, x: f(x)  # noqa: E731
+        network = Odd(run, layer)
+        with pytest.raises(UsageError, match=message):
+            clipped_sum(network, x, wave(torch.ones(3)), Flat(), everyone(x))
+        assert not any(module._forward_hooks for module in network.modules())
 
 
 @pytest.mark.contract
@@ -614,9 +604,8 @@ def test_networks_without_a_fault_are_accepted():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [
+def test_layers_without_a_proof_are_refused_by_path_with_what_to_use_instead():
+    for layer, message in [
         (nn.BatchNorm1d(4), "nn.GroupNorm or nn.LayerNorm"),
         (nn.BatchNorm2d(4, affine=False), "nn.GroupNorm or nn.LayerNorm"),
         (nn.SyncBatchNorm(4), "nn.GroupNorm or nn.LayerNorm"),
@@ -640,16 +629,11 @@ def test_networks_without_a_fault_are_accepted():
         (nn.Linear(4, 4).bfloat16(), "float32"),
         (nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), "give them a layer"),
         (nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)), "buffers"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
-)
-def test_layers_without_a_proof_are_refused_by_path_with_what_to_use_instead(
-    layer: nn.Module, message: str
-):
-    network = nn.Sequential(nn.Linear(4, 4), layer)
-    problems = validate(network)
-    assert any(message in problem for problem in problems)
-    assert all(problem.startswith("1") for problem in problems)
+    ]:
+        network = nn.Sequential(nn.Linear(4, 4), layer)
+        problems = validate(network)
+        assert any(message in problem for problem in problems)
+        assert all(problem.startswith("1") for problem in problems)
 
 
 @pytest.mark.unit
@@ -756,19 +740,19 @@ def test_a_layer_has_the_rule_of_its_exact_type():
 
 
 @pytest.mark.oracle
-@each_network
-def test_formed_gradients_are_those_of_one_record_at_a_time(name: str):
-    network, x, own = made(name)
-    gradients = list(one_by_one(network, x, own))
-    parameters = trainable_parameters(network)
-    for seen in per_example.capture(network, x, wave(own)):
-        names = dict(seen.layer.named_parameters(recurse=False))
-        found = layer_rules.rule_of(seen.layer).gradients(seen)
-        assert set(found) == {each for each, p in names.items() if p.requires_grad}
-        for each, formed in found.items():
-            place = next(i for i, p in enumerate(parameters) if p is names[each])
-            exact = [gradient[place] for gradient in gradients]
-            assert_close(list(formed), exact, 1e-9)
+def test_formed_gradients_are_those_of_one_record_at_a_time():
+    for name in NETWORKS:
+        network, x, own = made(name)
+        gradients = list(one_by_one(network, x, own))
+        parameters = trainable_parameters(network)
+        for seen in per_example.capture(network, x, wave(own)):
+            names = dict(seen.layer.named_parameters(recurse=False))
+            found = layer_rules.rule_of(seen.layer).gradients(seen)
+            assert set(found) == {each for each, p in names.items() if p.requires_grad}
+            for each, formed in found.items():
+                place = next(i for i, p in enumerate(parameters) if p is names[each])
+                exact = [gradient[place] for gradient in gradients]
+                assert_close(list(formed), exact, 1e-9)
 
 
 @pytest.mark.unit
@@ -779,95 +763,99 @@ def test_a_layer_norm_over_the_records_is_refused():
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("scale", [1.0, 1e4, 1e8])
-@pytest.mark.parametrize("kind", ["positions", "constant", "along the filter"])
-def test_standardised_filters_whose_gradients_cancel_do_not_exceed_the_bound(
-    kind: str, scale: float
-):
+def test_standardised_filters_whose_gradients_cancel_do_not_exceed_the_bound():
     """The Jacobian of a standardised filter takes out constants and the filter itself."""
-    torch.manual_seed(1)
-    bounding = Flat(clip_norm=1.0)
-    layer = WeightStandardisedConv2d(8, 3, 3, bias=False)
-    d = torch.randn(6, 3, 1, 1).abs()
-    a = 5.0 + 1e-7 * torch.randn(6, 8, 3, 3)
-    if kind == "along the filter":
-        centred = layer.centred()[0].detach()
-        a, d = (
-            centred[:1].repeat(6, 1, 1, 1),
-            torch.randn(6, 3, 1, 1) * torch.tensor([1.0, 0.0, 0.0]).view(3, 1, 1),
-        )
-    if kind == "positions":
-        a, d = 5.0 + 1e-3 * torch.randn(6, 8, 12, 12), torch.randn(6, 3, 10, 10)
-        d = d - d.mean(dim=(2, 3), keepdim=True)
-    seen = Captured(layer, a, scale * d)
-    kernel = WeightStandardisedRule()
-    norms = kernel.squared_norms(seen).sqrt()
-    for record in range(6):
-        one = Captured(layer, a[record : record + 1], scale * d[record : record + 1])
-        factor = bounding.factors(norms[record : record + 1])
-        sums = dict(kernel.weighted_sum(one, factor))
-        assert norm(list(sums.values())) <= bounding.sensitivity * (1 + 1e-6)
+    for scale in [1.0, 1e4, 1e8]:
+        for kind in ["positions", "constant", "along the filter"]:
+            torch.manual_seed(1)
+            bounding = Flat(clip_norm=1.0)
+            layer = WeightStandardisedConv2d(8, 3, 3, bias=False)
+            d = torch.randn(6, 3, 1, 1).abs()
+            a = 5.0 + 1e-7 * torch.randn(6, 8, 3, 3)
+            if kind == "along the filter":
+                centred = layer.centred()[0].detach()
+                a, d = (
+                    centred[:1].repeat(6, 1, 1, 1),
+                    torch.randn(6, 3, 1, 1) * torch.tensor([1.0, 0.0, 0.0]).view(3, 1, 1),
+                )
+            if kind == "positions":
+                a, d = 5.0 + 1e-3 * torch.randn(6, 8, 12, 12), torch.randn(6, 3, 10, 10)
+                d = d - d.mean(dim=(2, 3), keepdim=True)
+            seen = Captured(layer, a, scale * d)
+            kernel = WeightStandardisedRule()
+            norms = kernel.squared_norms(seen).sqrt()
+            for record in range(6):
+                one = Captured(layer, a[record : record + 1], scale * d[record : record + 1])
+                factor = bounding.factors(norms[record : record + 1])
+                sums = dict(kernel.weighted_sum(one, factor))
+                assert norm(list(sums.values())) <= bounding.sensitivity * (1 + 1e-6)
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("scale", [1.0, 1e4, 1e8])
-def test_norms_whose_positions_cancel_do_not_exceed_the_bound(scale: float):
-    torch.manual_seed(1)
-    bounding = Flat(clip_norm=1.0)
-    layer, x = nn.GroupNorm(1, 4), torch.randn(6, 4, 400)
-    d = torch.randn(6, 4, 400)
-    d = d - d.mean(dim=2, keepdim=True)
-    xhat = functional.group_norm(x, 1, eps=layer.eps)
-    for _ in range(3):
-        d = d - xhat * (d * xhat).mean(dim=2, keepdim=True) / xhat.square().mean(2, keepdim=True)
+def test_norms_whose_positions_cancel_do_not_exceed_the_bound():
+    for scale in [1.0, 1e4, 1e8]:
+        torch.manual_seed(1)
+        bounding = Flat(clip_norm=1.0)
+        layer, x = nn.GroupNorm(1, 4), torch.randn(6, 4, 400)
+        d = torch.randn(6, 4, 400)
         d = d - d.mean(dim=2, keepdim=True)
-    seen = Captured(layer, x, scale * d)
-    norms = NormRule().squared_norms(seen).sqrt()
-    for record in range(6):
-        one = Captured(layer, x[record : record + 1], scale * d[record : record + 1])
-        factor = bounding.factors(norms[record : record + 1])
-        sums = dict(NormRule().weighted_sum(one, factor))
-        assert norm(list(sums.values())) <= bounding.sensitivity * (1 + 1e-6)
+        xhat = functional.group_norm(x, 1, eps=layer.eps)
+        for _ in range(3):
+            d = d - xhat * (d * xhat).mean(dim=2, keepdim=True) / xhat.square().mean(
+                2, keepdim=True
+            )
+            d = d - d.mean(dim=2, keepdim=True)
+        seen = Captured(layer, x, scale * d)
+        norms = NormRule().squared_norms(seen).sqrt()
+        for record in range(6):
+            one = Captured(layer, x[record : record + 1], scale * d[record : record + 1])
+            factor = bounding.factors(norms[record : record + 1])
+            sums = dict(NormRule().weighted_sum(one, factor))
+            assert norm(list(sums.values())) <= bounding.sensitivity * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e2, 1e4, 1e6, 1e8])
-@pytest.mark.parametrize("kind", ["convolution", "positions"])
-def test_positions_that_cancel_do_not_exceed_the_bound(kind: str, scale: float):
+def test_positions_that_cancel_do_not_exceed_the_bound():
     """Where output gradients nearly cancel over positions, only rounding is left of the sum."""
-    torch.manual_seed(1)
-    bounding = Flat(clip_norm=1.0)
-    if kind == "convolution":
-        layer, a, d = nn.Conv2d(1, 2, 3), torch.rand(6, 1, 28, 28) + 5.0, torch.randn(6, 2, 26, 26)
-        d = d - d.mean(dim=(2, 3), keepdim=True)
-        a = a.mean(dim=(2, 3), keepdim=True) + 1e-3 * (a - a.mean(dim=(2, 3), keepdim=True))
-    else:
-        layer, a, d = (
-            nn.Linear(40, 30),
-            5.0 + 1e-3 * torch.randn(6, 200, 40),
-            torch.randn(6, 200, 30),
-        )
-        d = d - d.mean(dim=1, keepdim=True)
-    seen = Captured(layer, a, scale * d)
-    kernel = Conv2dRule() if kind == "convolution" else LinearRule()
-    norms = kernel.squared_norms(seen).sqrt()
-    for record in range(6):
-        one = Captured(layer, a[record : record + 1], scale * d[record : record + 1])
-        factor = bounding.factors(norms[record : record + 1])
-        sums = dict(kernel.weighted_sum(one, factor))
-        assert norm([value for value in sums.values()]) <= bounding.sensitivity * (1 + 1e-6)
+    for scale in [1.0, 1e2, 1e4, 1e6, 1e8]:
+        for kind in ["convolution", "positions"]:
+            torch.manual_seed(1)
+            bounding = Flat(clip_norm=1.0)
+            if kind == "convolution":
+                layer, a, d = (
+                    nn.Conv2d(1, 2, 3),
+                    torch.rand(6, 1, 28, 28) + 5.0,
+                    torch.randn(6, 2, 26, 26),
+                )
+                d = d - d.mean(dim=(2, 3), keepdim=True)
+                a = a.mean(dim=(2, 3), keepdim=True) + 1e-3 * (a - a.mean(dim=(2, 3), keepdim=True))
+            else:
+                layer, a, d = (
+                    nn.Linear(40, 30),
+                    5.0 + 1e-3 * torch.randn(6, 200, 40),
+                    torch.randn(6, 200, 30),
+                )
+                d = d - d.mean(dim=1, keepdim=True)
+            seen = Captured(layer, a, scale * d)
+            kernel = Conv2dRule() if kind == "convolution" else LinearRule()
+            norms = kernel.squared_norms(seen).sqrt()
+            for record in range(6):
+                one = Captured(layer, a[record : record + 1], scale * d[record : record + 1])
+                factor = bounding.factors(norms[record : record + 1])
+                sums = dict(kernel.weighted_sum(one, factor))
+                assert norm([value for value in sums.values()]) <= bounding.sensitivity * (1 + 1e-6)
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("bounding", [Flat(clip_norm=0.5), AutoS(bound=0.5, gamma=1e-6)])
-def test_the_bound_holds_for_long_records(bounding: Flat | AutoS):
+def test_the_bound_holds_for_long_records():
     """A norm of many equal numbers, added up in few float32 ones, comes out too small."""
-    network = nn.Linear(3 * 128 * 128, 2)
-    nn.init.zeros_(network.weight)
-    for value in torch.linspace(0.5, 1.0, 40):
-        x = torch.full((1, network.in_features), float(value))
-        sums = clipped_sum(network, x, wave(torch.tensor([3.0])), bounding, everyone(x))
-        norm = math.sqrt(sum(float(each.double().square().sum()) for each in sums))
-        assert 0.99 * bounding.sensitivity < norm <= bounding.sensitivity
+    for bounding in [Flat(clip_norm=0.5), AutoS(bound=0.5, gamma=1e-6)]:
+        network = nn.Linear(3 * 128 * 128, 2)
+        nn.init.zeros_(network.weight)
+        for value in torch.linspace(0.5, 1.0, 40):
+            x = torch.full((1, network.in_features), float(value))
+            sums = clipped_sum(network, x, wave(torch.tensor([3.0])), bounding, everyone(x))
+            norm = math.sqrt(sum(float(each.double().square().sum()) for each in sums))
+            assert 0.99 * bounding.sensitivity < norm <= bounding.sensitivity
 
 
 @pytest.mark.contract
@@ -922,18 +910,20 @@ CUT = {
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("name", CUT)
-def test_a_parameter_of_another_size_than_its_layer_says_is_refused(name: str):
+def test_a_parameter_of_another_size_than_its_layer_says_is_refused():
     """Torch goes by the parameter, and loops by the layer: a sum would have no bound."""
-    network = nn.Sequential(*CUT[name])
-    assert network(torch.rand(2, 1, 6, 6)).shape == (2, 3)  # torch finds nothing wrong
-    (problem,) = [each for each in validate(network) if "weight" in each] or validate(network)
-    assert "where its settings say" in problem
-    assert "make a new layer" in problem
-    data = Records(x=torch.rand(50, 1, 6, 6), y=torch.arange(50) % 3, valid=torch.ones(50) > 0,
-                   public=True)  # fmt: skip
-    recipe = Recipe(expected_batch_size=10, steps=10**6, learning_rate=0.1, noise_multiplier=1.0,
-                    bounding=Flat(clip_norm=0.5))  # fmt: skip
-    streams = {name: Keys.from_seed(1).stream(name) for name in ("batch", "noise", "dropout")}
-    with pytest.raises(UsageError, match="where its settings say"):
-        Training(network, data, recipe, streams)
+    for name in CUT:
+        network = nn.Sequential(*CUT[name])
+        assert network(torch.rand(2, 1, 6, 6)).shape == (2, 3)  # torch finds nothing wrong
+        (problem,) = [each for each in validate(network) if "weight" in each] or validate(network)
+        assert "where its settings say" in problem
+        assert "make a new layer" in problem
+        data = Records(x=torch.rand(50, 1, 6, 6), y=torch.arange(50) % 3, valid=torch.ones(50) > 0,
+                       public=True)  # fmt: skip
+        recipe = Recipe(
+            expected_batch_size=10, steps=10**6, learning_rate=0.1, noise_multiplier=1.0,
+            bounding=Flat(clip_norm=0.5),
+        )  # fmt: skip
+        streams = {name: Keys.from_seed(1).stream(name) for name in ("batch", "noise", "dropout")}
+        with pytest.raises(UsageError, match="where its settings say"):
+            Training(network, data, recipe, streams)

@@ -18,8 +18,6 @@ from pasearch.training.per_example import trainable_parameters, validate
 
 # (steps, inputs, units): the Gram form, the product form, one of everything, the papers' own
 SHAPES = [(3, 9, 6), (40, 2, 2), (1, 1, 1), (1, 5, 3), (28, 28, 8)]
-each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
-each_bias = pytest.mark.parametrize("biases", [1, 2])
 
 
 def made(
@@ -45,95 +43,93 @@ def alone(layer: nn.Module, x: Tensor, of: Callable[[Tensor], Tensor] = loss) ->
 
 
 @pytest.mark.oracle
-@each_shape
-@each_bias
-def test_it_is_torchs(shape: tuple[int, int, int], biases: int):
-    layer, x = made(shape, biases)
-    inputs = shape[1]
-    theirs = nn.LSTM(inputs, shape[2], batch_first=True).double()
-    with torch.no_grad():
-        theirs.weight_ih_l0.copy_(layer.weight[:, :inputs])
-        theirs.weight_hh_l0.copy_(layer.weight[:, inputs:])
-        theirs.bias_ih_l0.copy_(layer.bias)
-        theirs.bias_hh_l0.zero_() if biases == 1 else theirs.bias_hh_l0.copy_(layer.second_bias)
-    states, (last, _) = theirs(x)
-    assert torch.allclose(layer(x), last[0], atol=1e-12)
-    assert torch.allclose(layer.states(layer.projected(x)), states, atol=1e-12)
-    ours = sum(p.numel() for p in layer.parameters())
-    both = sum(p.numel() for p in theirs.parameters())
-    assert ours == both - (4 * shape[2] if biases == 1 else 0)
+def test_it_is_torchs():
+    for shape in SHAPES:
+        for biases in [1, 2]:
+            layer, x = made(shape, biases)
+            inputs = shape[1]
+            theirs = nn.LSTM(inputs, shape[2], batch_first=True).double()
+            with torch.no_grad():
+                theirs.weight_ih_l0.copy_(layer.weight[:, :inputs])
+                theirs.weight_hh_l0.copy_(layer.weight[:, inputs:])
+                theirs.bias_ih_l0.copy_(layer.bias)
+                theirs.bias_hh_l0.zero_() if biases == 1 else theirs.bias_hh_l0.copy_(
+                    layer.second_bias
+                )
+            states, (last, _) = theirs(x)
+            assert torch.allclose(layer(x), last[0], atol=1e-12)
+            assert torch.allclose(layer.states(layer.projected(x)), states, atol=1e-12)
+            ours = sum(p.numel() for p in layer.parameters())
+            both = sum(p.numel() for p in theirs.parameters())
+            assert ours == both - (4 * shape[2] if biases == 1 else 0)
 
 
 @pytest.mark.oracle
-@each_shape
-@each_bias
-@pytest.mark.parametrize("frozen", [(), ("weight",), ("bias",), ("second_bias",)], ids=str)
-def test_norms_and_sums_are_those_of_one_record_at_a_time(
-    shape: tuple[int, int, int], biases: int, frozen: tuple[str, ...]
-):
-    layer, x = made(shape, biases)
-    for name, parameter in layer.named_parameters():
-        parameter.requires_grad_(name not in frozen)
-    seen = per_example.capture(layer, x, loss)[0]
-    kernel = layer_rules.rule_of(layer)
-    assert type(kernel) is layer_rules.LstmRule
-    gradients = [torch.cat(alone(layer, each)) for each in x]
-    squares = torch.stack([g.square().sum() for g in gradients])
-    assert torch.allclose(kernel.squared_norms(seen), squares, rtol=1e-10)
-    factors = torch.linspace(0.0, 2.0, 5, dtype=torch.float64)
-    sums = dict(kernel.weighted_sum(seen, factors))
-    assert set(sums) == set(trainable_parameters(layer))
-    found = torch.cat([sums[p].flatten() for p in trainable_parameters(layer)])
-    expected = sum(c * g for c, g in zip(factors, gradients, strict=True))
-    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)
+def test_norms_and_sums_are_those_of_one_record_at_a_time():
+    for shape in SHAPES:
+        for biases in [1, 2]:
+            for frozen in [(), ("weight",), ("bias",), ("second_bias",)]:
+                layer, x = made(shape, biases)
+                for name, parameter in layer.named_parameters():
+                    parameter.requires_grad_(name not in frozen)
+                seen = per_example.capture(layer, x, loss)[0]
+                kernel = layer_rules.rule_of(layer)
+                assert type(kernel) is layer_rules.LstmRule
+                gradients = [torch.cat(alone(layer, each)) for each in x]
+                squares = torch.stack([g.square().sum() for g in gradients])
+                assert torch.allclose(kernel.squared_norms(seen), squares, rtol=1e-10)
+                factors = torch.linspace(0.0, 2.0, 5, dtype=torch.float64)
+                sums = dict(kernel.weighted_sum(seen, factors))
+                assert set(sums) == set(trainable_parameters(layer))
+                found = torch.cat([sums[p].flatten() for p in trainable_parameters(layer)])
+                expected = sum(c * g for c, g in zip(factors, gradients, strict=True))
+                assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.contract
-@each_shape
-@pytest.mark.parametrize("size", [1e-6, 1.0, 100.0])
-def test_norms_in_float32_are_never_below_those_of_what_is_summed(
-    shape: tuple[int, int, int], size: float
-):
-    layer, x = made(shape, 2, torch.float32)
-    seen = per_example.capture(layer, size * x, loss)[0]
-    kernel = layer_rules.LstmRule()
-    for place, found in enumerate(kernel.squared_norms(seen).sqrt().tolist()):
-        only = torch.arange(len(x)) == place
-        summed = [each for _, each in kernel.weighted_sum(seen, only.float())]
-        norm = math.sqrt(sum(float(each.double().square().sum()) for each in summed))
-        # Squares below float32's range are lost: a factor there is that of the norm 0.
-        assert norm * (1 - 1e-6) - 1e-18 <= found <= norm * (1 + 1e-3)
+def test_norms_in_float32_are_never_below_those_of_what_is_summed():
+    for shape in SHAPES:
+        for size in [1e-6, 1.0, 100.0]:
+            layer, x = made(shape, 2, torch.float32)
+            seen = per_example.capture(layer, size * x, loss)[0]
+            kernel = layer_rules.LstmRule()
+            for place, found in enumerate(kernel.squared_norms(seen).sqrt().tolist()):
+                only = torch.arange(len(x)) == place
+                summed = [each for _, each in kernel.weighted_sum(seen, only.float())]
+                norm = math.sqrt(sum(float(each.double().square().sum()) for each in summed))
+                # Squares below float32's range are lost: a factor there is that of the norm 0.
+                assert norm * (1 - 1e-6) - 1e-18 <= found <= norm * (1 + 1e-3)
 
 
 @pytest.mark.contract
-@each_shape
-def test_a_records_gradient_does_not_depend_on_the_others(shape: tuple[int, int, int]):
-    layer, x = made(shape)
-    other = x.clone()
-    other[1:] = 9.0 * torch.randn_like(other[1:])
-    kernel = layer_rules.LstmRule()
-    first, second = (per_example.capture(layer, each, loss)[0] for each in (x, other))
-    assert torch.allclose(kernel.squared_norms(first)[0], kernel.squared_norms(second)[0])
-    for a, b in zip(
-        kernel.gradients(first).values(), kernel.gradients(second).values(), strict=True
-    ):
-        assert torch.allclose(a[0], b[0], rtol=1e-10, atol=1e-14)
-        assert not torch.allclose(a[1], b[1])
+def test_a_records_gradient_does_not_depend_on_the_others():
+    for shape in SHAPES:
+        layer, x = made(shape)
+        other = x.clone()
+        other[1:] = 9.0 * torch.randn_like(other[1:])
+        kernel = layer_rules.LstmRule()
+        first, second = (per_example.capture(layer, each, loss)[0] for each in (x, other))
+        assert torch.allclose(kernel.squared_norms(first)[0], kernel.squared_norms(second)[0])
+        for a, b in zip(
+            kernel.gradients(first).values(), kernel.gradients(second).values(), strict=True
+        ):
+            assert torch.allclose(a[0], b[0], rtol=1e-10, atol=1e-14)
+            assert not torch.allclose(a[1], b[1])
 
 
 @pytest.mark.contract
-@each_bias
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("step", [0, 3, 6])
-def test_a_step_that_is_not_finite_takes_its_record_out(value: float, step: int, biases: int):
-    layer, x = made((7, 4, 3), biases, torch.float32)
-    network = nn.Sequential(layer, nn.Linear(3, 2))
-    mask = everyone(x)
-    mask[2] = False
-    expected = clipped_sum(network, x, loss, Flat(), mask)
-    x[2, step, 1] = value
-    sums = clipped_sum(network, x, loss, Flat(), everyone(x))
-    assert all(map(torch.equal, sums, expected))
+def test_a_step_that_is_not_finite_takes_its_record_out():
+    for biases in [1, 2]:
+        for value in [math.nan, math.inf, -math.inf]:
+            for step in [0, 3, 6]:
+                layer, x = made((7, 4, 3), biases, torch.float32)
+                network = nn.Sequential(layer, nn.Linear(3, 2))
+                mask = everyone(x)
+                mask[2] = False
+                expected = clipped_sum(network, x, loss, Flat(), mask)
+                x[2, step, 1] = value
+                sums = clipped_sum(network, x, loss, Flat(), everyone(x))
+                assert all(map(torch.equal, sums, expected))
 
 
 @pytest.mark.unit
@@ -168,10 +164,10 @@ def test_it_is_accepted_and_torchs_is_told_to_be_replaced_by_it():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("shape", [(7, 4), (2, 1, 7, 4)])
-def test_records_that_are_not_sequences_are_refused(shape: tuple[int, ...]):
-    with pytest.raises(UsageError, match=r"expected \(batch, steps, inputs\)"):
-        Lstm(4, 3)(torch.zeros(shape))
+def test_records_that_are_not_sequences_are_refused():
+    for shape in [(7, 4), (2, 1, 7, 4)]:
+        with pytest.raises(UsageError, match=r"expected \(batch, steps, inputs\)"):
+            Lstm(4, 3)(torch.zeros(shape))
 
 
 @pytest.mark.unit

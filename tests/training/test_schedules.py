@@ -54,9 +54,8 @@ def told(rule: Validation, accuracies: list[float]) -> list[float]:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("schedule", "factors"),
-    [
+def test_the_formulas():
+    for schedule, factors in [
         (Uniform(), {0: 1.0, 99: 1.0}),
         (TimeBased(rate=0.5), {0: 1.0, 1: 1 / 1.5, 2: 0.5, 10: 1 / 6}),
         (Exponential(rate=0.1), {0: 1.0, 1: math.exp(-0.1), 20: math.exp(-2)}),
@@ -65,11 +64,8 @@ def told(rule: Validation, accuracies: list[float]) -> list[float]:
             Polynomial(power=2.0, end=0.2, period=10),
             {0: 1.0, 5: 0.8 * 0.25 + 0.2, 9: 0.8 * 0.01 + 0.2, 10: 0.2, 11: 0.2, 500: 0.2},
         ),
-    ],
-    ids=lambda part: getattr(part, "name", ""),
-)
-def test_the_formulas(schedule: Schedule, factors: dict[int, float]):
-    assert {t: schedule.factor(t) for t in factors} == pytest.approx(factors, rel=1e-14)
+    ]:
+        assert {t: schedule.factor(t) for t in factors} == pytest.approx(factors, rel=1e-14)
 
 
 @pytest.mark.unit
@@ -88,37 +84,30 @@ def test_the_noise_starts_at_its_first_value_and_never_rises(schedule: Schedule)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    "make",
-    [
+def test_every_changes_the_noise_at_its_multiples_only():
+    for make in [
         lambda every: TimeBased(rate=0.05, every=every),
         lambda every: Exponential(rate=0.01, every=every),
         lambda every: StepDecay(rate=0.6, period=10, every=every),
         lambda every: Polynomial(power=3.0, end=0.2, period=100, every=every),
-    ],
-)
-def test_every_changes_the_noise_at_its_multiples_only(make):
-    each, seldom = make(1), make(7)
-    for t in range(100):
-        assert seldom.factor(t) == each.factor(t // 7)
-    changes = [t for t in range(1, 100) if seldom.factor(t) != seldom.factor(t - 1)]
-    assert changes
-    assert all(t % 7 == 0 for t in changes)
+    ]:
+        each, seldom = make(1), make(7)
+        for t in range(100):
+            assert seldom.factor(t) == each.factor(t // 7)
+        changes = [t for t in range(1, 100) if seldom.factor(t) != seldom.factor(t - 1)]
+        assert changes
+        assert all(t % 7 == 0 for t in changes)
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize(
-    "schedule",
-    [
+def test_a_factor_never_reaches_0():
+    for schedule in [
         TimeBased(rate=1e300),
         Exponential(rate=900.0),
         StepDecay(rate=1e-300, period=1),
         Polynomial(power=1e300, end=1e-300, period=2),
-    ],
-    ids=lambda s: s.name,
-)
-def test_a_factor_never_reaches_0(schedule: Schedule):
-    assert [schedule.factor(t) for t in (0, 10, 10**9)] == [1.0, MIN_FACTOR, MIN_FACTOR]
+    ]:
+        assert [schedule.factor(t) for t in (0, 10, 10**9)] == [1.0, MIN_FACTOR, MIN_FACTOR]
 
 
 @pytest.mark.property
@@ -140,11 +129,11 @@ def test_any_factor_is_in_the_unit_interval(rate, share, period, every, epoch):
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("schedule", [*FIXED, *WATCHING], ids=repr)
-def test_a_schedule_survives_json(schedule: Schedule | Validation):
-    assert SCHEDULES.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
-    assert schedule.to_json()["name"] == schedule.name
-    assert SCHEDULES[schedule.name] is type(schedule)
+def test_a_schedule_survives_json():
+    for schedule in [*FIXED, *WATCHING]:
+        assert SCHEDULES.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
+        assert schedule.to_json()["name"] == schedule.name
+        assert SCHEDULES[schedule.name] is type(schedule)
 
 
 @pytest.mark.contract
@@ -156,9 +145,8 @@ def test_the_names_are_the_papers():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
+def test_json_that_names_no_schedule_is_refused():
+    for values, message in [
         ({"name": "cosine"}, "unknown"),
         ({"name": ["time"]}, "unknown"),
         ({"rate": 0.1}, "unknown"),
@@ -167,11 +155,9 @@ def test_the_names_are_the_papers():
         ({"name": "time"}, "lacks rate"),
         ("time", "expected what `to_json` wrote"),
         (None, "expected what `to_json` wrote"),
-    ],
-)
-def test_json_that_names_no_schedule_is_refused(values: object, message: str):
-    with pytest.raises(UsageError, match=message):
-        SCHEDULES.from_json(values)  # pyright: ignore[reportArgumentType]
+    ]:
+        with pytest.raises(UsageError, match=message):
+            SCHEDULES.from_json(values)  # pyright: ignore[reportArgumentType]
 
 
 GOOD = {
@@ -201,12 +187,12 @@ WRONG = {
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("name", "field"), WRONG)
-def test_a_wrong_number_is_refused(name: str, field: str):
-    assert SCHEDULES.from_json({"name": name, **GOOD[name]})
-    for value in WRONG[name, field]:
-        with pytest.raises(UsageError, match=field):
-            pytest.fail(f"{SCHEDULES.from_json({'name': name, **GOOD[name], field: value})}")
+def test_a_wrong_number_is_refused():
+    for name, field in WRONG:
+        assert SCHEDULES.from_json({"name": name, **GOOD[name]})
+        for value in WRONG[name, field]:
+            with pytest.raises(UsageError, match=field):
+                pytest.fail(f"{SCHEDULES.from_json({'name': name, **GOOD[name], field: value})}")
 
 
 @pytest.mark.unit
@@ -269,22 +255,19 @@ def test_a_state_does_not_change_and_its_factor_never_reaches_0():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("accuracy", [math.nan, math.inf, True, "0.5", None])
-def test_an_accuracy_that_is_no_finite_number_is_refused(accuracy: object):
-    with pytest.raises(UsageError, match="accuracy"):
-        WATCHING[0].start().tell(accuracy)  # pyright: ignore[reportArgumentType]
+def test_an_accuracy_that_is_no_finite_number_is_refused():
+    for accuracy in [math.nan, math.inf, True, "0.5", None]:
+        with pytest.raises(UsageError, match="accuracy"):
+            WATCHING[0].start().tell(accuracy)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("kind", "settings", "message"),
-    [
+def test_a_rate_of_no_decay_is_refused():
+    for kind, settings, message in [
         ("uniform", {}, "expected one of time"),
         ("validation", {}, "expected one of time"),
         ("time", {"period": 3}, "has no period"),
         ("step", {}, "period"),
-    ],
-)
-def test_a_rate_of_no_decay_is_refused(kind: str, settings: dict[str, int], message: str):
-    with pytest.raises(UsageError, match=message):
-        solve_rate(kind, noise_multiplier=10.0, rho=1.0, epochs=20, **settings)
+    ]:
+        with pytest.raises(UsageError, match=message):
+            solve_rate(kind, noise_multiplier=10.0, rho=1.0, epochs=20, **settings)

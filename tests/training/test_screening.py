@@ -49,14 +49,14 @@ class TestTheRule:
             assert after == AnnealingState(loss=energy, accepted=51, rejected_in_a_row=0)
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("accepted", [1, 2, 7])
-    @pytest.mark.parametrize("rise", [0.01, 0.2, 1.0])
-    def test_a_higher_one_with_the_printed_probability(self, accepted: int, rise: float):
-        state = AnnealingState(loss=1.0, accepted=accepted, rejected_in_a_row=1)
-        probability = math.exp(-rise * 2.0 * accepted)
-        assert RULE.probability(state, 1.0 + rise) == pytest.approx(probability)
-        assert RULE.decide(state, 1.0 + rise, probability * 0.999)[1]
-        assert not RULE.decide(state, 1.0 + rise, probability * 1.001)[1]
+    def test_a_higher_one_with_the_printed_probability(self):
+        for accepted in [1, 2, 7]:
+            for rise in [0.01, 0.2, 1.0]:
+                state = AnnealingState(loss=1.0, accepted=accepted, rejected_in_a_row=1)
+                probability = math.exp(-rise * 2.0 * accepted)
+                assert RULE.probability(state, 1.0 + rise) == pytest.approx(probability)
+                assert RULE.decide(state, 1.0 + rise, probability * 0.999)[1]
+                assert not RULE.decide(state, 1.0 + rise, probability * 1.001)[1]
 
     def test_what_is_rejected_keeps_the_stored_energy_and_counts(self):
         state = AnnealingState(loss=1.0, accepted=5, rejected_in_a_row=1)
@@ -136,36 +136,38 @@ class TestNumbers:
         rule = Annealing(q0=0.5, mu0=4, every=10)
         assert SCREENINGS.from_json(json.loads(json.dumps(rule.to_json()))) == rule
 
-    @pytest.mark.parametrize(
-        "bad", [None, [], {}, {"q0": 1.0, "every": 3}, {"q0": 1.0, "mu0": 3, "every": 1, "more": 1}]
-    )
-    def test_a_file_of_bad_form_is_refused(self, bad):
-        with pytest.raises(UsageError, match=r"expected what|lacks|has no"):
-            SCREENINGS.from_json(bad)
+    def test_a_file_of_bad_form_is_refused(self):
+        for bad in [
+            None,
+            [],
+            {},
+            {"q0": 1.0, "every": 3},
+            {"q0": 1.0, "mu0": 3, "every": 1, "more": 1},
+        ]:
+            with pytest.raises(UsageError, match=r"expected what|lacks|has no"):
+                SCREENINGS.from_json(bad)
 
-    @pytest.mark.parametrize("bad", [-1, math.nan, math.inf, "1", None, True])
-    def test_a_bad_number_is_refused(self, bad):
-        for name in ("q0", "mu0", "every"):
-            with pytest.raises(UsageError, match=name):
-                Annealing(**{"q0": 1.0, "mu0": 3, "every": 1, name: bad})
+    def test_a_bad_number_is_refused(self):
+        for bad in [-1, math.nan, math.inf, "1", None, True]:
+            for name in ("q0", "mu0", "every"):
+                with pytest.raises(UsageError, match=name):
+                    Annealing(**{"q0": 1.0, "mu0": 3, "every": 1, name: bad})
 
-    @pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan, "0.5", None, True])
-    def test_a_bad_coin_is_refused(self, bad):
-        with pytest.raises(UsageError, match="coin"):
-            RULE.decide(RULE.start(0.0), 1.0, bad)
+    def test_a_bad_coin_is_refused(self):
+        for bad in [-0.1, 1.1, math.nan, "0.5", None, True]:
+            with pytest.raises(UsageError, match="coin"):
+                RULE.decide(RULE.start(0.0), 1.0, bad)
 
     def test_states_and_rules_are_frozen(self):
         for value, name in ((RULE, "q0"), (RULE.start(1.0), "loss")):
             with pytest.raises(FrozenInstanceError):
                 setattr(value, name, 1.0)
 
-    @pytest.mark.parametrize(
-        ("steps", "every", "count"), [(1, 1, 2), (10, 1, 11), (10, 3, 4), (9, 3, 4), (2, 5, 1)]
-    )
-    def test_energies_are_one_a_screening_and_the_first(self, steps, every, count):
-        rule = Annealing(q0=1.0, mu0=1, every=every)
-        screened = sum(rule.screens(finished) for finished in range(1, steps + 1))
-        assert rule.validation_queries(steps) == screened + 1 == count
+    def test_energies_are_one_a_screening_and_the_first(self):
+        for steps, every, count in [(1, 1, 2), (10, 1, 11), (10, 3, 4), (9, 3, 4), (2, 5, 1)]:
+            rule = Annealing(q0=1.0, mu0=1, every=every)
+            screened = sum(rule.screens(finished) for finished in range(1, steps + 1))
+            assert rule.validation_queries(steps) == screened + 1 == count
 
     def test_all_of_them_are_charged(self):
         queries = Annealing(q0=1.0, mu0=1, every=10).validation_queries(100)
@@ -197,15 +199,15 @@ def network(number: bool = False, scale: float = 3.0) -> nn.Module:
 
 class TestEnergies:
     @pytest.mark.oracle
-    @pytest.mark.parametrize("scale", [1.0, 3.0])
-    def test_a_class_has_its_clipped_and_rounded_cross_entropy(self, scale: float):
-        given, made = records(), network(scale=scale)
-        with torch.no_grad():
-            logs = made.eval()(given.x).log_softmax(dim=1)
-        losses = [-float(row[label]) for row, label in zip(logs, given.y, strict=True)]
-        by_hand = sum(round(GRID * min(loss, LOSS_BOUND) / LOSS_BOUND) for loss in losses)
-        assert abs(loss_points(made, given) - by_hand) <= 1  # one tie may round the other way
-        assert any(loss > LOSS_BOUND for loss in losses) == (scale == 3.0)
+    def test_a_class_has_its_clipped_and_rounded_cross_entropy(self):
+        for scale in [1.0, 3.0]:
+            given, made = records(), network(scale=scale)
+            with torch.no_grad():
+                logs = made.eval()(given.x).log_softmax(dim=1)
+            losses = [-float(row[label]) for row, label in zip(logs, given.y, strict=True)]
+            by_hand = sum(round(GRID * min(loss, LOSS_BOUND) / LOSS_BOUND) for loss in losses)
+            assert abs(loss_points(made, given) - by_hand) <= 1  # one tie may round the other way
+            assert any(loss > LOSS_BOUND for loss in losses) == (scale == 3.0)
 
     @pytest.mark.oracle
     def test_a_number_has_half_its_clipped_squared_error(self):
@@ -218,14 +220,14 @@ class TestEnergies:
         assert any(loss > ERROR_BOUND for loss in losses)
 
     @pytest.mark.property
-    @pytest.mark.parametrize("number", [False, True])
-    def test_one_record_moves_the_sum_by_g_at_most_and_only_its_own_points(self, number: bool):
-        given, made = records(number=number), network(number=number)
-        base = loss_points(made, given)
-        moves = [base - loss_points(made, null(given, slot)) for slot in range(len(given))]
-        assert all(0 <= move <= GRID for move in moves)
-        assert max(moves) == GRID
-        assert sum(moves) == base  # each record's part is whole, and its own
+    def test_one_record_moves_the_sum_by_g_at_most_and_only_its_own_points(self):
+        for number in [False, True]:
+            given, made = records(number=number), network(number=number)
+            base = loss_points(made, given)
+            moves = [base - loss_points(made, null(given, slot)) for slot in range(len(given))]
+            assert all(0 <= move <= GRID for move in moves)
+            assert max(moves) == GRID
+            assert sum(moves) == base  # each record's part is whole, and its own
 
     @pytest.mark.property
     @settings(max_examples=40)
@@ -262,15 +264,15 @@ class TestEnergies:
         hidden.y[3] = 77
         assert loss_points(network(), hidden) == 0
 
-    @pytest.mark.parametrize("mode", [True, False])
-    def test_the_network_is_as_it_was(self, mode: bool):
-        made = network().train(mode)
-        made[1].eval()
-        before = [module.training for module in made.modules()]
-        first = loss_points(made, records())
-        assert loss_points(made, records()) == first  # no dropout
-        assert [module.training for module in made.modules()] == before
-        assert all(parameter.requires_grad for parameter in made.parameters())
+    def test_the_network_is_as_it_was(self):
+        for mode in [True, False]:
+            made = network().train(mode)
+            made[1].eval()
+            before = [module.training for module in made.modules()]
+            first = loss_points(made, records())
+            assert loss_points(made, records()) == first  # no dropout
+            assert [module.training for module in made.modules()] == before
+            assert all(parameter.requires_grad for parameter in made.parameters())
 
     def test_points_are_whole_numbers_of_python_and_scaled_by_public_ones(self):
         found = loss_points(network(), records())
@@ -300,17 +302,20 @@ class TestEnergies:
                 mean_loss(network(), replace(records(), public=claimed))
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("number", [False, True])
-    def test_without_noise_it_is_the_mean_loss(self, number: bool):
-        given, made = null(records(number=number, public=True), 4), network(number=number).eval()
-        kept = given.valid
-        outputs = made(given.x[kept]).detach()
-        if number:
-            expected = 0.5 * (outputs.squeeze(1) - given.y[kept]).square().mean()
-        else:
-            expected = nn.functional.cross_entropy(outputs, given.y[kept])
-        assert mean_loss(made, given, chunk=7) == pytest.approx(float(expected), rel=1e-5)
-        assert mean_loss(made, replace(given, valid=~kept & kept)) == 0.0
+    def test_without_noise_it_is_the_mean_loss(self):
+        for number in [False, True]:
+            given, made = (
+                null(records(number=number, public=True), 4),
+                network(number=number).eval(),
+            )
+            kept = given.valid
+            outputs = made(given.x[kept]).detach()
+            if number:
+                expected = 0.5 * (outputs.squeeze(1) - given.y[kept]).square().mean()
+            else:
+                expected = nn.functional.cross_entropy(outputs, given.y[kept])
+            assert mean_loss(made, given, chunk=7) == pytest.approx(float(expected), rel=1e-5)
+            assert mean_loss(made, replace(given, valid=~kept & kept)) == 0.0
 
 
 # One weight, one record (there, or null): an update is its value plus noise, N(1, SIGMA^2) or
@@ -350,12 +355,12 @@ def exact_delta(epsilon: float, steps: int = STEPS, ridge: float = RIDGE) -> flo
 
 
 class TestChargingOnlyAcceptedUpdates:
-    @pytest.mark.parametrize("delta", [1e-2, 1e-3, 1e-5])
-    def test_is_exceeded_and_charging_all_of_them_is_not(self, delta: float):
-        charged = price(Gaussian(SIGMA), delta).epsilon
-        assert exact_delta(charged) > 10 * delta
-        sound = price(SelfComposed(Gaussian(SIGMA), STEPS), delta).epsilon
-        assert exact_delta(sound) <= delta
+    def test_is_exceeded_and_charging_all_of_them_is_not(self):
+        for delta in [1e-2, 1e-3, 1e-5]:
+            charged = price(Gaussian(SIGMA), delta).epsilon
+            assert exact_delta(charged) > 10 * delta
+            sound = price(SelfComposed(Gaussian(SIGMA), STEPS), delta).epsilon
+            assert exact_delta(sound) <= delta
 
     def test_the_paper_s_own_theorem_is_exceeded(self):
         claim = fu_theorem1(

@@ -51,9 +51,8 @@ class TestChanged:
         assert changed(recipe(), (), SLOTS) == recipe()
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("name", "value", "field", "expected"),
-        [
+    def test_each_changes_one_thing(self):
+        for name, value, field, expected in [
             ("steps", 70, "steps", 70),
             ("steps_scale", 0.001, "steps", 1),
             ("batch_share", 1.0, "expected_batch_size", SLOTS),
@@ -61,12 +60,10 @@ class TestChanged:
             ("batch_share", 1e-9, "expected_batch_size", 1),
             ("average", 0.3, "average", 0.3),
             ("clip_norm", 2.0, "bounding", Flat(clip_norm=2.0)),
-        ],
-    )
-    def test_each_changes_one_thing(self, name: str, value: float, field: str, expected: object):
-        made = changed(recipe(), ((name, value),), SLOTS)
-        assert getattr(made, field) == expected
-        assert {**made.to_json(), field: 0} == {**recipe().to_json(), field: 0}
+        ]:
+            made = changed(recipe(), ((name, value),), SLOTS)
+            assert getattr(made, field) == expected
+            assert {**made.to_json(), field: 0} == {**recipe().to_json(), field: 0}
 
     @pytest.mark.unit
     def test_a_clip_norm_is_for_a_bound_that_has_one(self):
@@ -74,29 +71,29 @@ class TestChanged:
             changed(recipe(bounding=AutoS(bound=1.0)), (("clip_norm", 2.0),), SLOTS)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("name", ["batch_share", "average"])
-    @pytest.mark.parametrize("value", [0.0, 1.5, -1.0, math.nan, "all", True])
-    def test_a_share_is_one(self, name: str, value: object):
-        with pytest.raises(UsageError, match="a share in"):
-            check_settings({name: value})
+    def test_a_share_is_one(self):
+        for name in ["batch_share", "average"]:
+            for value in [0.0, 1.5, -1.0, math.nan, "all", True]:
+                with pytest.raises(UsageError, match="a share in"):
+                    check_settings({name: value})
 
 
 class TestPrice:
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", SETTINGS)
-    def test_is_that_of_the_training(self, name: str):
+    def test_is_that_of_the_training(self):
         """Whatever the setting: what is charged is the event of what is trained."""
-        candidate = linear(**{name: VALUES[name]})
-        trained = candidate_recipe((recipe(),), candidate, 0.2, SLOTS, outputs=2)
-        charged = training_event((recipe(),), [candidate.settings], SLOTS, 0.2)
-        assert charged == trained.event(SLOTS)
+        for name in SETTINGS:
+            candidate = linear(**{name: VALUES[name]})
+            trained = candidate_recipe((recipe(),), candidate, 0.2, SLOTS, outputs=2)
+            charged = training_event((recipe(),), [candidate.settings], SLOTS, 0.2)
+            assert charged == trained.event(SLOTS)
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", sorted(set(SETTINGS) - set(PRICED)))
-    def test_does_not_depend_on_the_others(self, name: str):
-        assert priced(((name, VALUES[name]),)) == ()
-        plain = noised(recipe(), (), 0.2, SLOTS).event(SLOTS)
-        assert noised(recipe(), ((name, VALUES[name]),), 0.2, SLOTS).event(SLOTS) == plain
+    def test_does_not_depend_on_the_others(self):
+        for name in sorted(set(SETTINGS) - set(PRICED)):
+            assert priced(((name, VALUES[name]),)) == ()
+            plain = noised(recipe(), (), 0.2, SLOTS).event(SLOTS)
+            assert noised(recipe(), ((name, VALUES[name]),), 0.2, SLOTS).event(SLOTS) == plain
 
     @pytest.mark.contract
     def test_is_the_worst_of_several(self):

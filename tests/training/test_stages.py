@@ -106,23 +106,21 @@ class TestPrice:
         )
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("schedule", [TimeBased(rate=0.3), Exponential(rate=0.2)])
-    def test_every_step_has_the_noise_it_is_charged_for(
-        self, schedule: Any, monkeypatch: pytest.MonkeyPatch
-    ):
-        made = recipe(schedule=schedule, steps=19)
-        charged: list[float] = []
-        for factor, count in made.levels(N):
-            charged += [1.2 * factor] * count
-        assert charged == [made.noise_at(step, N) for step in range(19)]
-        noises = []
-        # Two noises with the same numbers are compared, so the grid must be fine.
-        monkeypatch.setattr(normals, "FINE", 30)
-        for step in (0, 9, 18):
-            total = noisy_sum(records(null=tuple(range(N))), made, step)
-            flat = noisy_sum(records(null=tuple(range(N))), recipe(steps=19), step)
-            noises.append(float((total / flat).mean()) * 1.2)
-        assert noises == pytest.approx([charged[0], charged[9], charged[18]], rel=1e-4)
+    def test_every_step_has_the_noise_it_is_charged_for(self, monkeypatch: pytest.MonkeyPatch):
+        for schedule in [TimeBased(rate=0.3), Exponential(rate=0.2)]:
+            made = recipe(schedule=schedule, steps=19)
+            charged: list[float] = []
+            for factor, count in made.levels(N):
+                charged += [1.2 * factor] * count
+            assert charged == [made.noise_at(step, N) for step in range(19)]
+            noises = []
+            # Two noises with the same numbers are compared, so the grid must be fine.
+            monkeypatch.setattr(normals, "FINE", 30)
+            for step in (0, 9, 18):
+                total = noisy_sum(records(null=tuple(range(N))), made, step)
+                flat = noisy_sum(records(null=tuple(range(N))), recipe(steps=19), step)
+                noises.append(float((total / flat).mean()) * 1.2)
+            assert noises == pytest.approx([charged[0], charged[9], charged[18]], rel=1e-4)
 
     @pytest.mark.unit
     def test_reshuffled_batches_cost_a_release_for_every_epoch_that_was_started(self):
@@ -156,23 +154,20 @@ class TestPrice:
         )
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "stages",
-        [
+    def test_the_dial_gives_noise_that_falls_as_mu_rises(self):
+        for stages in [
             {},
             {"schedule": Exponential(rate=0.1)},
             {"batching": "reshuffled"},
             {"batching": "reshuffled", "schedule": TimeBased(rate=0.5)},
             {"noise_before_clip": NoiseBeforeClip()},
             {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1)},
-        ],
-    )
-    def test_the_dial_gives_noise_that_falls_as_mu_rises(self, stages: dict[str, Any]):
-        made = recipe(**stages)
-        sigmas = [made.noise_for_mu(mu, N) for mu in (0.05, 0.5, 2.0)]
-        assert sigmas == sorted(sigmas, reverse=True)
-        costs = [price(made.with_noise(sigma).event(N), 1e-5).epsilon for sigma in sigmas[::-1]]
-        assert costs == sorted(costs, reverse=True)
+        ]:
+            made = recipe(**stages)
+            sigmas = [made.noise_for_mu(mu, N) for mu in (0.05, 0.5, 2.0)]
+            assert sigmas == sorted(sigmas, reverse=True)
+            costs = [price(made.with_noise(sigma).event(N), 1e-5).epsilon for sigma in sigmas[::-1]]
+            assert costs == sorted(costs, reverse=True)
 
     @pytest.mark.unit
     def test_too_many_different_noises_are_refused(self):
@@ -183,32 +178,36 @@ class TestPrice:
 
 class TestAdaptive:
     @pytest.mark.oracle
-    @pytest.mark.parametrize("per_layer", [False, True])
-    def test_a_step_is_its_formula(self, per_layer: bool):
-        bounding = AdaptiveQuantile(clip_norm=0.7, per_layer=per_layer, count_share=0.2)
-        data, made = records(null=(3,)), recipe(bounding=bounding)
-        bounds = tuple(2.0 * each for each in bounding.start(2))  # not the first step's
-        state = State(bounds=bounds)
-        total = 2.0 * noisy_sum(data, made, state=state)
-        chosen = made.batches(N).batch(N, streams()["batch"], 0)
-        z, deviation = bounding.noises(1.2, len(bounds))
-        loss = partial(losses_of, y=data.y[chosen])
-        sums = clipped_sum(network(), data.x[chosen], loss, bounding.at(bounds), data.valid[chosen])
-        expected, scale = (
-            torch.cat([each.flatten() for each in sums]), z * bounding.at(bounds).sensitivity
-        )  # fmt: skip
-        normals.normals(len(expected), streams()["noise"]).add_to(expected, scale)
-        # A sum whose last bit differs may be rounded to the next grid point.
-        assert torch.allclose(total, expected, atol=1.1 * normals.grid(scale))
-        gradients = formed_gradients(network(), data.x[chosen], loss)[data.valid[chosen]]
-        layers = [36, 21] if per_layer else [57]
-        norms = [part.norm(dim=1) for part in gradients.split(layers, dim=1)]
-        centred = [float((n <= b).double().sum() - len(n) / 2) for n, b in zip(norms, bounds,
-                   strict=True)]  # fmt: skip
-        noisy = np.array(centred)
-        normals.normals(len(bounds), streams()["noise"].child("counts")).add_to(noisy, deviation)
-        assert state.bounds == pytest.approx(bounding.moved(bounds, tuple(noisy), 10))
-        assert state.bounds != bounds
+    def test_a_step_is_its_formula(self):
+        for per_layer in [False, True]:
+            bounding = AdaptiveQuantile(clip_norm=0.7, per_layer=per_layer, count_share=0.2)
+            data, made = records(null=(3,)), recipe(bounding=bounding)
+            bounds = tuple(2.0 * each for each in bounding.start(2))  # not the first step's
+            state = State(bounds=bounds)
+            total = 2.0 * noisy_sum(data, made, state=state)
+            chosen = made.batches(N).batch(N, streams()["batch"], 0)
+            z, deviation = bounding.noises(1.2, len(bounds))
+            loss = partial(losses_of, y=data.y[chosen])
+            sums = clipped_sum(
+                network(), data.x[chosen], loss, bounding.at(bounds), data.valid[chosen]
+            )
+            expected, scale = (
+                torch.cat([each.flatten() for each in sums]), z * bounding.at(bounds).sensitivity
+            )  # fmt: skip
+            normals.normals(len(expected), streams()["noise"]).add_to(expected, scale)
+            # A sum whose last bit differs may be rounded to the next grid point.
+            assert torch.allclose(total, expected, atol=1.1 * normals.grid(scale))
+            gradients = formed_gradients(network(), data.x[chosen], loss)[data.valid[chosen]]
+            layers = [36, 21] if per_layer else [57]
+            norms = [part.norm(dim=1) for part in gradients.split(layers, dim=1)]
+            centred = [float((n <= b).double().sum() - len(n) / 2) for n, b in zip(norms, bounds,
+                       strict=True)]  # fmt: skip
+            noisy = np.array(centred)
+            normals.normals(len(bounds), streams()["noise"].child("counts")).add_to(
+                noisy, deviation
+            )
+            assert state.bounds == pytest.approx(bounding.moved(bounds, tuple(noisy), 10))
+            assert state.bounds != bounds
 
     @pytest.mark.contract
     def test_the_bound_of_a_step_comes_from_the_steps_before(self):
@@ -349,48 +348,55 @@ class TestValidation:
 
 class TestViews:
     @pytest.mark.oracle
-    @pytest.mark.parametrize("layer", ["dense", "conv", "norm"])
-    def test_views_are_averaged_before_the_bound(self, layer: str):
-        torch.manual_seed(1)
-        head: list[nn.Module] = {
-            "dense": [nn.Flatten(), nn.Linear(36, 4), nn.Tanh()],
-            "conv": [nn.Unflatten(1, (1, 6)), nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten()],
-            "norm": [nn.Flatten(), nn.LayerNorm(36)],
-        }[layer]
-        size = {"dense": 4, "conv": 32, "norm": 36}[layer]
-        model = nn.Sequential(*head, nn.Linear(size, CLASSES))
-        x, y = torch.rand(7, 6, 6), torch.arange(7) % CLASSES
-        mask = torch.ones(7, dtype=torch.bool)
-        mask[2] = False
-        views = Augmentation(views=3, shift=1).apply(x, np.random.default_rng(0))
-        from pasearch.training.per_example import clipped_sum_and_counts
+    def test_views_are_averaged_before_the_bound(self):
+        for layer in ["dense", "conv", "norm"]:
+            torch.manual_seed(1)
+            head: list[nn.Module] = {
+                "dense": [nn.Flatten(), nn.Linear(36, 4), nn.Tanh()],
+                "conv": [nn.Unflatten(1, (1, 6)), nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten()],
+                "norm": [nn.Flatten(), nn.LayerNorm(36)],
+            }[layer]
+            size = {"dense": 4, "conv": 32, "norm": 36}[layer]
+            model = nn.Sequential(*head, nn.Linear(size, CLASSES))
+            x, y = torch.rand(7, 6, 6), torch.arange(7) % CLASSES
+            mask = torch.ones(7, dtype=torch.bool)
+            mask[2] = False
+            views = Augmentation(views=3, shift=1).apply(x, np.random.default_rng(0))
+            from pasearch.training.per_example import clipped_sum_and_counts
 
-        loss = partial(losses_of, y=y.repeat_interleave(3))
-        bound = Flat(clip_norm=0.3)
-        sums, counts = clipped_sum_and_counts(model, views, loss, bound, mask, views=3)
-        gradients = formed_gradients(model, views, loss).unflatten(0, (7, 3)).mean(dim=1)
-        norms = gradients.norm(dim=1)
-        factors = (0.3 / norms).clamp(max=1.0) * mask
-        expected = factors @ gradients
-        assert torch.allclose(torch.cat([s.flatten() for s in sums]), expected, atol=1e-5)
-        assert float(counts) == float(((norms <= 0.3)[mask].double() - 0.5).sum())
+            loss = partial(losses_of, y=y.repeat_interleave(3))
+            bound = Flat(clip_norm=0.3)
+            sums, counts = clipped_sum_and_counts(model, views, loss, bound, mask, views=3)
+            gradients = formed_gradients(model, views, loss).unflatten(0, (7, 3)).mean(dim=1)
+            norms = gradients.norm(dim=1)
+            factors = (0.3 / norms).clamp(max=1.0) * mask
+            expected = factors @ gradients
+            assert torch.allclose(torch.cat([s.flatten() for s in sums]), expected, atol=1e-5)
+            assert float(counts) == float(((norms <= 0.3)[mask].double() - 0.5).sum())
 
 
 class TestRefused:
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "stages",
-        [
-            {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
-             "batching": "truncated"},
-            {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
-             "batching": "reshuffled"},
-            {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
-             "screening": Annealing(q0=1.0, mu0=1)},
+    def test_what_has_no_proof_together_is_refused(self):
+        for stages in [
+            {
+                "schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
+                "batching": "truncated",
+            },
+            {
+                "schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
+                "batching": "reshuffled",
+            },
+            {
+                "schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
+                "screening": Annealing(q0=1.0, mu0=1),
+            },
             {"noise_before_clip": NoiseBeforeClip(), "batching": "reshuffled"},
             {"noise_before_clip": NoiseBeforeClip(), "bounding": AutoS()},
-            {"noise_before_clip": NoiseBeforeClip(),
-             "schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1)},
+            {
+                "noise_before_clip": NoiseBeforeClip(),
+                "schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
+            },
             {"noise_before_clip": NoiseBeforeClip(), "optimizer": "adam-corrected"},
             {"noise_before_clip": NoiseBeforeClip(), "augmentation": Augmentation()},
             {"bounding": None, "noise_multiplier": None, "optimizer": "adam-corrected"},
@@ -398,11 +404,9 @@ class TestRefused:
             {"bounding": AdaptiveQuantile(per_layer=True), "optimizer": "adam-corrected"},
             {"cap": 20},
             {"batching": "shuffled"},
-        ],
-    )  # fmt: skip
-    def test_what_has_no_proof_together_is_refused(self, stages: dict[str, Any]):
-        with pytest.raises(UsageError):
-            recipe(**stages)
+        ]:
+            with pytest.raises(UsageError):
+                recipe(**stages)
 
     @pytest.mark.contract
     def test_every_conflict_can_happen(self):
@@ -423,18 +427,16 @@ class TestLayers:
 
 class TestStretched:
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "name", ["dynamic-time", "dynamic-exponential", "dynamic-step", "dynamic-polynomial"]
-    )
-    def test_a_presets_schedule_ends_where_the_papers_does(self, name: str):
-        values = read_recipe(name)
-        base = recipe(**settings_of(values))
-        ends = []
-        for steps in (400, 1600):  # q = 1/4: 100 and 400 epochs
-            made = fitted(replace(base, steps=steps), values, N)
-            ends.append(made.levels(N)[-1][0])
-        paper = base.schedule.factor(PRESETS[name].epochs - 1)  # type: ignore[union-attr, operator]
-        assert ends == pytest.approx([paper, paper], rel=0.05)
+    def test_a_presets_schedule_ends_where_the_papers_does(self):
+        for name in ["dynamic-time", "dynamic-exponential", "dynamic-step", "dynamic-polynomial"]:
+            values = read_recipe(name)
+            base = recipe(**settings_of(values))
+            ends = []
+            for steps in (400, 1600):  # q = 1/4: 100 and 400 epochs
+                made = fitted(replace(base, steps=steps), values, N)
+                ends.append(made.levels(N)[-1][0])
+            paper = base.schedule.factor(PRESETS[name].epochs - 1)  # type: ignore[union-attr, operator]
+            assert ends == pytest.approx([paper, paper], rel=0.05)
 
     @pytest.mark.unit
     def test_a_schedule_of_ones_own_is_taken_as_it_is(self):
@@ -445,9 +447,8 @@ class TestStretched:
 
 class TestFiles:
     @pytest.mark.contract
-    @pytest.mark.parametrize(
-        "stages",
-        [
+    def test_files_give_back_what_was_written(self):
+        for stages in [
             {},
             {"batching": "truncated", "cap": 35},
             {"bounding": PerLayer(clip_norms=(0.5, 0.2))},
@@ -457,18 +458,16 @@ class TestFiles:
             {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1)},
             {"screening": Annealing(q0=2.0, mu0=4, every=2)},
             {"augmentation": Augmentation(views=2, flip=True)},
-        ],
-    )
-    def test_files_give_back_what_was_written(self, stages: dict[str, Any]):
-        made = recipe(**stages)
-        assert Recipe.from_json(json.loads(json.dumps(made.to_json()))) == made
+        ]:
+            made = recipe(**stages)
+            assert Recipe.from_json(json.loads(json.dumps(made.to_json()))) == made
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", PRESETS)
-    def test_every_preset_is_a_recipe(self, name: str):
-        made = recipe(**settings_of(read_recipe(name)))
-        assert made.problems() == []
-        assert Recipe.from_json(made.to_json()) == made
+    def test_every_preset_is_a_recipe(self):
+        for name in PRESETS:
+            made = recipe(**settings_of(read_recipe(name)))
+            assert made.problems() == []
+            assert Recipe.from_json(made.to_json()) == made
 
     @pytest.mark.unit
     def test_a_file_changes_a_preset(self, tmp_path: Any):
@@ -481,25 +480,22 @@ class TestFiles:
         assert settings["schedule"] == Exponential(rate=0.1)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("text", "match"),
-        [
+    def test_a_bad_file_is_refused(self, tmp_path: Any):
+        for text, match in [
             ("noise_multiplier = 1.0", "the budget sets it"),
             ("learning_rat = 1.0", "no 'learning_rat'"),
             ('preset = "sgd"', "'sgd' is not known"),
             ("= 3", "cannot be read as TOML"),
             ('optimizer = "adamw"', "adamw"),
             ('bounding = { name = "flat", clip = 3 }', "has no clip"),
-        ],
-    )
-    def test_a_bad_file_is_refused(self, tmp_path: Any, text: str, match: str):
-        path = tmp_path / "mine.toml"
-        path.write_text(text)
-        with pytest.raises(UsageError, match=match):
-            read_recipe(path)
+        ]:
+            path = tmp_path / "mine.toml"
+            path.write_text(text)
+            with pytest.raises(UsageError, match=match):
+                read_recipe(path)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("given", ["nothing", "nothing.toml"])
-    def test_a_name_that_is_neither_is_refused(self, given: str):
-        with pytest.raises(UsageError, match="nothing"):
-            read_recipe(given)
+    def test_a_name_that_is_neither_is_refused(self):
+        for given in ["nothing", "nothing.toml"]:
+            with pytest.raises(UsageError, match="nothing"):
+                read_recipe(given)

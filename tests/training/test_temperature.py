@@ -68,23 +68,23 @@ def log_loss(chances: np.ndarray, y: np.ndarray) -> float:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("kind", "classes"), [("features", 2), ("features", 5), ("arch", 2)])
-def test_probabilities_are_calibrated(kind: str, classes: int, tmp_path: Path):
+def test_probabilities_are_calibrated(tmp_path: Path):
     """Below the base rate, and near to the best temperature, on a table that no study has seen."""
-    result, held = fitted(kind, classes, tmp_path / "run")
-    y = np.searchsorted(result.classes_, held["y"].to_numpy(str))
-    chances = result.predict_proba(held)
-    logits = np.log(chances)
-    best = min(
-        -log_softmax(scale * logits, axis=1)[np.arange(len(y)), y].mean()
-        for scale in np.geomspace(0.2, 5.0, 81)
-    )
-    shares = np.bincount(y, minlength=classes) / len(y)
-    assert log_loss(chances, y) < -(shares * np.log(shares)).sum()
-    assert log_loss(chances, y) < best + NEAR
-    check_statement(result)
-    again: Any = load(result.path)
-    assert (again.predict_proba(held) == chances).all()
+    for kind, classes in [("features", 2), ("features", 5), ("arch", 2)]:
+        result, held = fitted(kind, classes, tmp_path / "run")
+        y = np.searchsorted(result.classes_, held["y"].to_numpy(str))
+        chances = result.predict_proba(held)
+        logits = np.log(chances)
+        best = min(
+            -log_softmax(scale * logits, axis=1)[np.arange(len(y)), y].mean()
+            for scale in np.geomspace(0.2, 5.0, 81)
+        )
+        shares = np.bincount(y, minlength=classes) / len(y)
+        assert log_loss(chances, y) < -(shares * np.log(shares)).sum()
+        assert log_loss(chances, y) < best + NEAR
+        check_statement(result)
+        again: Any = load(result.path)
+        assert (again.predict_proba(held) == chances).all()
 
 
 def check_statement(result: Result) -> None:
@@ -188,10 +188,10 @@ class TestRule:
         own = default_recipe(1000, temperature=1.5)
         assert tuned(own, (), 0.2, 1000, outputs=2).temperature == 1.5
 
-    @pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf, True, "2"])
-    def test_refuses_what_is_no_temperature(self, wrong: Any):
-        with pytest.raises(UsageError, match="temperature"):
-            default_recipe(1000, temperature=wrong)
+    def test_refuses_what_is_no_temperature(self):
+        for wrong in [0.0, -1.0, math.nan, math.inf, True, "2"]:
+            with pytest.raises(UsageError, match="temperature"):
+                default_recipe(1000, temperature=wrong)
 
     def test_costs_nothing(self):
         recipe = default_recipe(1000, noise_multiplier=1.0)

@@ -88,20 +88,20 @@ PLAIN: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("optimizer", PLAIN)
-@pytest.mark.parametrize("chunk", [4096, 5])
-def test_without_noise_and_bound_the_weights_are_plain_torchs(optimizer: str, chunk: int):
-    data = records(public=True)
-    made = recipe(optimizer=optimizer, expected_batch_size=N, steps=6, chunk=chunk)
-    ours = trained(data, made.with_noise(None))
-    plain = network()
-    moves = PLAIN[optimizer](plain.parameters())
-    for _ in range(6):
-        moves.zero_grad()
-        functional.cross_entropy(plain(data.x), data.y).backward()
-        moves.step()
-    assert torch.allclose(ours, weights(plain), atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(ours, weights(network()), atol=1e-2)
+def test_without_noise_and_bound_the_weights_are_plain_torchs():
+    for optimizer in PLAIN:
+        for chunk in [4096, 5]:
+            data = records(public=True)
+            made = recipe(optimizer=optimizer, expected_batch_size=N, steps=6, chunk=chunk)
+            ours = trained(data, made.with_noise(None))
+            plain = network()
+            moves = PLAIN[optimizer](plain.parameters())
+            for _ in range(6):
+                moves.zero_grad()
+                functional.cross_entropy(plain(data.x), data.y).backward()
+                moves.step()
+            assert torch.allclose(ours, weights(plain), atol=1e-5, rtol=1e-5)
+            assert not torch.allclose(ours, weights(network()), atol=1e-2)
 
 
 @pytest.mark.oracle
@@ -124,11 +124,11 @@ def test_a_private_step_is_its_formula():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("public", [False, None, 1, "yes"])
-def test_training_without_noise_is_refused_unless_the_data_is_declared_public(public: object):
-    data = Records(**{**vars_of(records()), "public": public})
-    with pytest.raises(UsageError, match="data_is_public"):
-        train(network(), data, recipe().with_noise(None), streams())
+def test_training_without_noise_is_refused_unless_the_data_is_declared_public():
+    for public in [False, None, 1, "yes"]:
+        data = Records(**{**vars_of(records()), "public": public})
+        with pytest.raises(UsageError, match="data_is_public"):
+            train(network(), data, recipe().with_noise(None), streams())
 
 
 def vars_of(data: Records) -> dict[str, Any]:
@@ -178,13 +178,13 @@ def test_an_empty_batch_without_noise_leaves_the_weights():
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("optimizer", PLAIN)
-def test_the_same_streams_give_the_same_weights_and_other_trials_others(optimizer: str):
-    made = recipe(optimizer=optimizer)
-    first = trained(records(), made)
-    torch.manual_seed(99)
-    assert torch.equal(first, trained(records(), made))
-    assert not torch.allclose(first, trained(records(), made, trial=1), atol=1e-3)
+def test_the_same_streams_give_the_same_weights_and_other_trials_others():
+    for optimizer in PLAIN:
+        made = recipe(optimizer=optimizer)
+        first = trained(records(), made)
+        torch.manual_seed(99)
+        assert torch.equal(first, trained(records(), made))
+        assert not torch.allclose(first, trained(records(), made, trial=1), atol=1e-3)
 
 
 @pytest.mark.contract
@@ -233,20 +233,23 @@ def test_the_average_is_the_moving_average_of_the_weights(share: float):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("steps", "every"), [(10_000, 1), (40_000, 4), (300_000, 30)])
-def test_a_long_average_looks_a_thousand_times_as_far_as_it_looks_back(steps: int, every: int):
+def test_a_long_average_looks_a_thousand_times_as_far_as_it_looks_back():
     """It is nearly that of every step, of weights which move as far as its horizon."""
-    own = trainer._Average([torch.zeros(1)], recipe(steps=steps, average=0.1))
-    shares = own.shares(np.arange(steps))
-    assert np.count_nonzero(shares) == steps // every
-    assert [float(own.shares(t)) for t in (0, every - 1)] == [shares[0], shares[every - 1]]
-    path = np.sin(np.arange(steps) / (0.1 * steps))
-    mean = exact = 0.0
-    for t, (weights_now, share) in enumerate(zip(path, shares, strict=True)):
-        decay = min(1 - 1 / (0.1 * steps), (1 + t) / (10 + t))
-        exact, mean = decay * exact + (1 - decay) * weights_now, mean + share * (weights_now - mean)
-    assert mean == pytest.approx(exact, abs=2e-3 if every > 1 else 1e-9)
-    assert abs(path[-1] - exact) > 0.1
+    for steps, every in [(10_000, 1), (40_000, 4), (300_000, 30)]:
+        own = trainer._Average([torch.zeros(1)], recipe(steps=steps, average=0.1))
+        shares = own.shares(np.arange(steps))
+        assert np.count_nonzero(shares) == steps // every
+        assert [float(own.shares(t)) for t in (0, every - 1)] == [shares[0], shares[every - 1]]
+        path = np.sin(np.arange(steps) / (0.1 * steps))
+        mean = exact = 0.0
+        for t, (weights_now, share) in enumerate(zip(path, shares, strict=True)):
+            decay = min(1 - 1 / (0.1 * steps), (1 + t) / (10 + t))
+            exact, mean = (
+                decay * exact + (1 - decay) * weights_now,
+                mean + share * (weights_now - mean),
+            )
+        assert mean == pytest.approx(exact, abs=2e-3 if every > 1 else 1e-9)
+        assert abs(path[-1] - exact) > 0.1
 
 
 @pytest.mark.contract
@@ -266,27 +269,29 @@ def test_null_records_count_in_the_divisor_and_add_nothing():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("chunk", [4096, 5])
-def test_bounded_gradients_are_multiplied_by_their_classs_share_of_the_largest_weight(chunk: int):
+def test_bounded_gradients_are_multiplied_by_their_classs_share_of_the_largest_weight():
     """Against autograd's own gradients, one record at a time; the bound is not the weights'."""
-    data = records(public=True)
-    given = (3.0, 6.0, 0.0)
-    assert sorted(set(data.y.tolist())) == [0, 1, 2]
-    clip = Flat(clip_norm=0.3)
-    made = recipe(
-        expected_batch_size=N,
-        noise_multiplier=1e-9,
-        bounding=clip,
-        class_weights=given,
-        chunk=chunk,
-    )
-    model, wanted = network(), 0.0
-    for x, y in zip(data.x, data.y, strict=True):
-        loss = functional.cross_entropy(model(x[None]), y[None])
-        own = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
-        wanted = wanted + own * min(1.0, 0.3 / float(own.norm())) * (given[int(y)] / 6.0)
-    found = noisy_sum(data, made)
-    assert torch.allclose(found, wanted, atol=1e-4)
+    for chunk in [4096, 5]:
+        data = records(public=True)
+        given = (3.0, 6.0, 0.0)
+        assert sorted(set(data.y.tolist())) == [0, 1, 2]
+        clip = Flat(clip_norm=0.3)
+        made = recipe(
+            expected_batch_size=N,
+            noise_multiplier=1e-9,
+            bounding=clip,
+            class_weights=given,
+            chunk=chunk,
+        )
+        model, wanted = network(), 0.0
+        for x, y in zip(data.x, data.y, strict=True):
+            loss = functional.cross_entropy(model(x[None]), y[None])
+            own = torch.cat(
+                [g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))]
+            )
+            wanted = wanted + own * min(1.0, 0.3 / float(own.norm())) * (given[int(y)] / 6.0)
+        found = noisy_sum(data, made)
+        assert torch.allclose(found, wanted, atol=1e-4)
 
 
 @pytest.mark.contract
@@ -323,20 +328,20 @@ def predictor() -> nn.Module:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("optimizer", PLAIN)
-@pytest.mark.parametrize("chunk", [4096, 5])
-def test_a_number_to_predict_is_half_the_squared_error_of_plain_torch(optimizer: str, chunk: int):
-    data = numbers(public=True)
-    made = recipe(optimizer=optimizer, expected_batch_size=N, steps=6, chunk=chunk)
-    ours = trained(data, made.with_noise(None), model=predictor())
-    plain = predictor()
-    moves = PLAIN[optimizer](plain.parameters())
-    for _ in range(6):
-        moves.zero_grad()
-        (0.5 * functional.mse_loss(plain(data.x)[:, 0], data.y)).backward()
-        moves.step()
-    assert torch.allclose(ours, weights(plain), atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(ours, weights(predictor()), atol=1e-2)
+def test_a_number_to_predict_is_half_the_squared_error_of_plain_torch():
+    for optimizer in PLAIN:
+        for chunk in [4096, 5]:
+            data = numbers(public=True)
+            made = recipe(optimizer=optimizer, expected_batch_size=N, steps=6, chunk=chunk)
+            ours = trained(data, made.with_noise(None), model=predictor())
+            plain = predictor()
+            moves = PLAIN[optimizer](plain.parameters())
+            for _ in range(6):
+                moves.zero_grad()
+                (0.5 * functional.mse_loss(plain(data.x)[:, 0], data.y)).backward()
+                moves.step()
+            assert torch.allclose(ours, weights(plain), atol=1e-5, rtol=1e-5)
+            assert not torch.allclose(ours, weights(predictor()), atol=1e-2)
 
 
 @pytest.mark.oracle
@@ -360,13 +365,13 @@ def test_a_private_step_towards_numbers_is_its_formula():
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("label", [math.nan, math.inf, -1e30, 7.0])
-def test_whatever_number_stands_in_a_null_slot_the_weights_are_the_same(label: float):
-    made = recipe(expected_batch_size=N)
-    data, other = numbers(null=(5,)), numbers(null=(5,))
-    other.x[5], other.y[5] = math.nan, label
-    assert torch.equal(trained(data, made, model=predictor()),
-                       trained(other, made, model=predictor()))  # fmt: skip
+def test_whatever_number_stands_in_a_null_slot_the_weights_are_the_same():
+    for label in [math.nan, math.inf, -1e30, 7.0]:
+        made = recipe(expected_batch_size=N)
+        data, other = numbers(null=(5,)), numbers(null=(5,))
+        other.x[5], other.y[5] = math.nan, label
+        assert torch.equal(trained(data, made, model=predictor()),
+                           trained(other, made, model=predictor()))  # fmt: skip
 
 
 @pytest.mark.property
@@ -387,36 +392,36 @@ def test_one_number_moves_a_sum_by_the_bound_at_most(gone: int):
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("value", [math.nan, math.inf, 1e38, 5.0])
-@pytest.mark.parametrize("label", [-100, 7, 2**40])
-def test_whatever_stands_in_a_null_slot_the_weights_are_the_same(value: float, label: int):
-    made = recipe(expected_batch_size=N)
-    data, other = records(null=(5,)), records(null=(5,))
-    other.x[5], other.y[5] = value, label
-    assert torch.equal(trained(data, made), trained(other, made))
+def test_whatever_stands_in_a_null_slot_the_weights_are_the_same():
+    for value in [math.nan, math.inf, 1e38, 5.0]:
+        for label in [-100, 7, 2**40]:
+            made = recipe(expected_batch_size=N)
+            data, other = records(null=(5,)), records(null=(5,))
+            other.x[5], other.y[5] = value, label
+            assert torch.equal(trained(data, made), trained(other, made))
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3e38])
-def test_a_record_that_is_not_finite_neither_raises_nor_spreads(value: float):
-    made = recipe(expected_batch_size=N, steps=1)
-    data = records()
-    data.x[5] = value
-    assert bool(torch.isfinite(trained(data, made)).all())
-    if not math.isfinite(value):
-        assert torch.equal(noisy_sum(data, made), noisy_sum(records(null=(5,)), made))
+def test_a_record_that_is_not_finite_neither_raises_nor_spreads():
+    for value in [math.nan, math.inf, -math.inf, 3e38]:
+        made = recipe(expected_batch_size=N, steps=1)
+        data = records()
+        data.x[5] = value
+        assert bool(torch.isfinite(trained(data, made)).all())
+        if not math.isfinite(value):
+            assert torch.equal(noisy_sum(data, made), noisy_sum(records(null=(5,)), made))
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("bounding", [Flat(clip_norm=0.3), AutoS()], ids=["flat", "auto-s"])
-@pytest.mark.parametrize("chunk", [1, 7, 23])
-def test_chunks_give_the_sum_of_one_pass(bounding: Flat | AutoS, chunk: int):
-    made = recipe(expected_batch_size=20, bounding=bounding)
-    whole = noisy_sum(records(null=(2,)), made)
-    parts = noisy_sum(
-        records(null=(2,)), recipe(expected_batch_size=20, bounding=bounding, chunk=chunk)
-    )
-    assert torch.allclose(whole, parts, atol=1e-6)
+def test_chunks_give_the_sum_of_one_pass():
+    for bounding in [Flat(clip_norm=0.3), AutoS()]:
+        for chunk in [1, 7, 23]:
+            made = recipe(expected_batch_size=20, bounding=bounding)
+            whole = noisy_sum(records(null=(2,)), made)
+            parts = noisy_sum(
+                records(null=(2,)), recipe(expected_batch_size=20, bounding=bounding, chunk=chunk)
+            )
+            assert torch.allclose(whole, parts, atol=1e-6)
 
 
 @pytest.mark.unit
@@ -441,20 +446,20 @@ class Softened(nn.Module):
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("mixing", [Centred(), Softened()], ids=["mean", "softmax"])
-def test_a_network_that_mixes_records_is_refused(mixing: nn.Module):
-    with pytest.raises(UsageError, match="some layer mixes records"):
-        train(network(mixing), records(), recipe(), streams())
+def test_a_network_that_mixes_records_is_refused():
+    for mixing in [Centred(), Softened()]:
+        with pytest.raises(UsageError, match="some layer mixes records"):
+            train(network(mixing), records(), recipe(), streams())
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("layer", [nn.BatchNorm1d(6), nn.Dropout(0.5)])
-def test_a_network_that_validate_refuses_is_not_trained(layer: nn.Module):
-    model = network(layer)
-    before = weights(model)
-    with pytest.raises(UsageError, match="cannot be trained privately: 2"):
-        train(model, records(), recipe(), streams())
-    assert torch.equal(before, weights(model))
+def test_a_network_that_validate_refuses_is_not_trained():
+    for layer in [nn.BatchNorm1d(6), nn.Dropout(0.5)]:
+        model = network(layer)
+        before = weights(model)
+        with pytest.raises(UsageError, match="cannot be trained privately: 2"):
+            train(model, records(), recipe(), streams())
+        assert torch.equal(before, weights(model))
 
 
 @pytest.mark.unit
@@ -522,15 +527,15 @@ def test_on_step_is_told_every_finished_step():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("average", [None, 0.5])
-def test_training_step_by_step_is_training(average: float | None):
-    made = recipe(average=average)
-    model = network()
-    training = Training(model, records(), made, streams())
-    for _ in range(made.steps):
-        training.step()
-    training.finish()
-    assert torch.equal(weights(model), trained(records(), made))
+def test_training_step_by_step_is_training():
+    for average in [None, 0.5]:
+        made = recipe(average=average)
+        model = network()
+        training = Training(model, records(), made, streams())
+        for _ in range(made.steps):
+            training.step()
+        training.finish()
+        assert torch.equal(weights(model), trained(records(), made))
 
 
 def switches() -> list[Any]:

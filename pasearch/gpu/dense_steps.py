@@ -1,15 +1,24 @@
-"""Steps of dense networks on a GPU by kernels of our own, those of a whole generation at a time.
+"""Steps of dense networks on a GPU by own kernels, of all trainings of a generation at once.
 
-    a step    forward of each layer, backward of each, factors, sums, noise and update: of three
-              layers nine calls, however many trainings take part
+    a step    forward of each layer, backward of each, factors, sums, noise and update: nine calls
+              for three layers, however many trainings take part
     a block   1,024 steps: its batches, keys and noise multipliers are put on the GPU before it
     a round   steps of one block: the calls of `AHEAD` steps are captured once, as a CUDA graph, and
-              replayed; which step it is, is counted on the GPU
+              replayed; the GPU counts the steps
 
-What a training gives follows from its own keys, not from others that it shares calls with. At a
+The result of a training follows from its own keys, not from others that it shares calls with. At a
 round's end the GPU has noted the first step that may be wrong, if there is one: some number was not
-decided by 127 bits, or a batch has more slots than its padding. Steps before it are right, and that
-one is made again with care (`rounds`), by the same keys.
+decided by 127 bits, or a batch has more records than its padding. Steps before it are right, and
+that one is made again with care (`rounds`), from the same keys.
+
+Products are of bfloat16 halves:
+
+a number   the bfloat16 number next to it, and the one next to the rest (`halve`)
+a row      first all first halves, then all second ones; behind the last are zeros
+
+With a = a1 + a2 + rest and d = d1 + d2 + rest, a record adds (d1 + d2)(a1 + a2)^T - d2 a2^T to a
+sum. As |rest| <= 2^-17 |a| and |a2| <= 2^-8 |a|, and the same for d, its norm is at most
+|d| |a| ((1 + 2^-17)^2 + 2^-16) < |d| |a| (1 + 2^-14): norms are multiplied by that.
 
 Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/dp-sgd.md and floating-point.md
 ("On a GPU").
@@ -32,24 +41,13 @@ from torch import Tensor, nn
 
 from pasearch.gpu import bits as gpu
 from pasearch.gpu.bits import BLOCK, GIVEN, NEVER
+from pasearch.gpu.rounds import MAX_FLOAT32_ROWS, Blocks, given_of, moderate, moved, padded
 from pasearch.runs.keys import Stream, signed
 from pasearch.runs.normals import pairs
 from pasearch.spaces.modules import KeyedDropout
-from pasearch.training.blocks import Blocks, padded
 from pasearch.training.clipping import NO_CLIPPING, Flat, has_terms
+from pasearch.training.clipping import SLACK as FLOAT32_SLACK
 from pasearch.training.dense import ACTIVATION_CODES, check_parts, place_of
-from pasearch.training.gpu_halves import (
-    EVEN,
-    SLACK,
-    HalvedRecords,
-    Outs,
-    event_of,
-    halve,
-    halved,
-    halves_of,
-    wait_for,
-)
-from pasearch.training.gpu_noise import MAX_FLOAT32_ROWS, given_of, moderate, moved
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, reseed_dropout
 from pasearch.training.optimizers import Descent
@@ -58,6 +56,73 @@ from pasearch.training.record_sums import SumBuffers, flattened
 
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
+
+SLACK = FLOAT32_SLACK * (1.0 + 2.0**-14)  # factor on norms of gradients that are products of halves
+EVEN = 8  # halves that are read at once
+PART = 4096  # records that are halved at once
+
+
+@dataclass(frozen=True, slots=True)
+class Outs:
+    """Where a layer's outputs go, the halves of those with dropout, and gradients and theirs."""
+
+    out: Tensor
+    goes: Tensor
+    d: Tensor
+    halved: Tensor
+
+    @classmethod
+    def of(cls, like: Tensor, rows: int, outputs: int) -> Outs:
+        """Return places like some numbers."""
+        goes, halved = (halves_of(like, rows, outputs) for _ in range(2))
+        out, d = (like.new_zeros((rows, goes.shape[1] // 2)) for _ in range(2))
+        return cls(out, goes, d, halved)
+
+
+class HalvedRecords:
+    """Records as halves, (n, 2, numbers of a record), and their squared norms, float64, (n,)."""
+
+    def __init__(self, x: Tensor):
+        rows = x.flatten(1)
+        self.x = x  # so that nothing else comes to lie there
+        shape, device = (len(rows), 2, rows.shape[1]), x.device
+        self.halves = torch.empty(shape, dtype=torch.bfloat16, device=device)
+        self.squares = torch.empty(len(rows), dtype=torch.float64, device=device)
+        parts = rows.split(PART), self.halves.split(PART), self.squares.split(PART)
+        for part, own, squares in zip(*parts, strict=True):
+            halve(part, own[:, 0], own[:, 1])
+            squares.copy_(own.double().sum(1).square_().sum(1))
+        self.ready = event_of(device)
+
+
+def halves_of(like: Tensor, rows: int, width: int) -> Tensor:
+    """Return a place for rows of halves, on a device."""
+    return like.new_zeros((rows, 2 * EVEN * -(-width // EVEN)), dtype=torch.bfloat16)
+
+
+def halve(values: Tensor, first: Tensor, second: Tensor) -> None:
+    """Write the bfloat16 number next to each float32 one, and the one next to what is left."""
+    first.copy_(values)
+    second.copy_(values - first.float())
+
+
+def halved(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a flat place for the halves of numbers, with them."""
+    first, second = (torch.empty_like(values, dtype=torch.bfloat16) for _ in range(2))
+    halve(values.detach(), first, second)
+    return first, second
+
+
+def event_of(device: torch.device) -> Any:
+    """Return what tells that all which was given to the device until now is done."""
+    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+
+
+def wait_for(event: Any) -> None:
+    """Let what is given to the device from now on wait."""
+    if event is not None:
+        event.wait()
+
 
 OUTPUTS = 64
 """Most outputs of a network: its loss is taken within one tile."""
@@ -189,7 +254,7 @@ class GpuCode:
             torch.zeros(BLOCK, dtype=torch.int32, device=device) for _ in range(2)
         )
         self._wrong = torch.full((), NEVER, dtype=torch.int32, device=device)
-        self._doubts = gpu_kernels().room_for_doubts(len(weights), device)
+        self._doubts = noise_kernels().room_for_doubts(len(weights), device)
         sides = self._sides()
         self._beside = halves_of(weights, self.rows, sides[0][0])
         self._outs = [Outs.of(weights, self.rows, outputs) for _, outputs in sides]
@@ -240,7 +305,7 @@ class GpuCode:
         It is the same kernel as in every step: by other roundings weights would tell which was so.
         """
         self.prepare(step)
-        still, row, code = self._given.clone(), self.row(), gpu_kernels()
+        still, row, code = self._given.clone(), self.row(), noise_kernels()
         still[:, :2] = 0  # there is noise in the sum
         row[0] = still.data_ptr()
         at = torch.full((), step % BLOCK, dtype=torch.int64, device=self.device)
@@ -269,7 +334,7 @@ class GpuCode:
     # What kernels are told
 
     def row(self) -> list[int]:
-        """Return the training's row: see `gpu_kernels`."""
+        """Return the training's row: see `dense_kernels`."""
         slots, moment = self._slots, self._optimizer.states[0].get("sum")
         bounding = self._recipe.bounding
         top, plus, most = NO_CLIPPING if bounding is None else bounding.terms or NO_CLIPPING
@@ -346,7 +411,7 @@ class GpuCode:
 
     def rows_of_factors(self) -> Work:
         """Return the blocks of records whose factors are found."""
-        from pasearch.training.gpu_kernels import RECORDS
+        from pasearch.gpu.dense_kernels import RECORDS
 
         return [(0, block, 0) for block in range(-(-self.rows // RECORDS))]
 
@@ -361,11 +426,11 @@ class GpuCode:
         return FEW if self.rows <= SMALL else MANY
 
 
-def gpu_kernels() -> ModuleType:
-    """Return the kernels of random bits and noise, which only a GPU has."""
-    from pasearch.gpu import kernels as gpu_kernels
+def noise_kernels() -> ModuleType:
+    """Load the kernels of random bits and noise, which need Triton."""
+    from pasearch.gpu import kernels
 
-    return gpu_kernels
+    return kernels
 
 
 class Together:
@@ -419,9 +484,9 @@ class _Plan:
     """
 
     def __init__(self, codes: Sequence[GpuCode]):
-        from pasearch.training import gpu_kernels as kernels
+        from pasearch.gpu import dense_kernels as kernels
 
-        noise = gpu_kernels()
+        noise = noise_kernels()
         device, most = codes[0].device, max(code.layers for code in codes)
         buffers = LAYERS * -(-(most + 1) // LAYERS)  # kernels are compiled for it
         self._device, self._noise, self._kernels = device, noise, kernels
@@ -540,7 +605,7 @@ def _tried(device: str, number: int) -> bool:
     if gpu.kernels(device) is None:
         return False
     tried = lambda _: all(_agrees(device, *sides) for sides in TRIED)  # noqa: E731
-    return gpu.usable("pasearch.training.gpu_kernels", tried) is not None
+    return gpu.usable("pasearch.gpu.dense_kernels", tried) is not None
 
 
 def gpu_libraries(device: str) -> list[str]:

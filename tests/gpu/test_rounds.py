@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pasearch.data.partitions import Records
+from pasearch.gpu import rounds
+from pasearch.gpu.rounds import Blocks
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import Alone, grid, of_words, pairs
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, Lstm
-from pasearch.training import blocks, rounds, trainer
+from pasearch.training import trainer
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.blocks import Blocks
 from pasearch.training.clipping import AdaptiveQuantile, AutoS, Flat, PerLayer
 from pasearch.training.encoded.noise import KolmogorovSmirnov
 from pasearch.training.recipe import Recipe
@@ -132,8 +133,8 @@ def recipe_of(name: str) -> Recipe:
 
 def batch_by_hand(step: int, n: int, q: float, width: int, own: Stream) -> list[int]:
     """The slots of a step, gap by gap, in plain arithmetic."""
-    block, row = divmod(step, blocks.STEPS)
-    words = own.child("gaps").words(block).take(blocks.STEPS * (width + 1)).tolist()
+    block, row = divmod(step, rounds.STEPS)
+    words = own.child("gaps").words(block).take(rounds.STEPS * (width + 1)).tolist()
     found, last = [], -1
     for word in words[row * (width + 1) : (row + 1) * (width + 1)]:
         u = ((word % 2**63) + 0.5) / 2.0**63
@@ -173,39 +174,42 @@ def by_hand(data: Records, made: Recipe, model: nn.Module) -> Tensor:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("make", [dense, convolutions], ids=["dense", "convolutions"])
-@pytest.mark.parametrize("careful", [False, True], ids=["in a round", "with care"])
-def test_a_round_is_its_formula(make: Callable[[], nn.Module], careful: bool):
-    data, made = records(null=(3, 17)), recipe()
-    expected = by_hand(data, made, make())
-    found = trained(made, make(), data, careful=careful)
-    # A sum may be rounded to the next grid point: one of 2^7 or more to a standard deviation.
-    step = STEPS * RATE / BATCH * grid(SIGMA * CLIP)
-    assert (found - expected).abs().max() <= step
-    assert (found - expected).abs().median() <= 1e-5
-    assert not torch.allclose(found, weights(make()), atol=0.05)
+def test_a_round_is_its_formula():
+    for make in [dense, convolutions]:
+        for careful in [False, True]:
+            data, made = records(null=(3, 17)), recipe()
+            expected = by_hand(data, made, make())
+            found = trained(made, make(), data, careful=careful)
+            # A sum may be rounded to the next grid point, 2^-7 of a standard deviation away.
+            step = STEPS * RATE / BATCH * grid(SIGMA * CLIP)
+            assert (found - expected).abs().max() <= step
+            assert (found - expected).abs().median() <= 1e-5
+            assert not torch.allclose(found, weights(make()), atol=0.05)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("model", NETWORKS)
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_round_makes_the_steps_that_care_makes_to_the_bit(model: str, name: str):
-    made = recipe_of(name)
-    data = records(null=(5,))
-    assert torch.equal(
-        trained(made, NETWORKS[model](), data), trained(made, NETWORKS[model](), data, careful=True)
-    )
+def test_a_round_makes_the_steps_that_care_makes_to_the_bit():
+    for model in NETWORKS:
+        for name in RECIPES:
+            made = recipe_of(name)
+            data = records(null=(5,))
+            assert torch.equal(
+                trained(made, NETWORKS[model](), data),
+                trained(made, NETWORKS[model](), data, careful=True),
+            )
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("model", NETWORKS)
-def test_a_record_that_is_not_finite_adds_nothing(model: str):
-    made = recipe(expected_batch_size=30)
-    bad = trained(made, NETWORKS[model](), records(bad=(1, 8, 30)))
-    assert bad.isfinite().all()
-    assert torch.equal(bad, trained(made, NETWORKS[model](), records(bad=(1, 8, 30)), careful=True))
-    null = trained(made, NETWORKS[model](), records(null=(1, 8, 30)))
-    assert torch.allclose(bad, null, atol=1e-6)
+def test_a_record_that_is_not_finite_adds_nothing():
+    for model in NETWORKS:
+        made = recipe(expected_batch_size=30)
+        bad = trained(made, NETWORKS[model](), records(bad=(1, 8, 30)))
+        assert bad.isfinite().all()
+        assert torch.equal(
+            bad, trained(made, NETWORKS[model](), records(bad=(1, 8, 30)), careful=True)
+        )
+        null = trained(made, NETWORKS[model](), records(null=(1, 8, 30)))
+        assert torch.allclose(bad, null, atol=1e-6)
 
 
 @pytest.mark.unit
@@ -249,16 +253,14 @@ def noted(patch: pytest.MonkeyPatch, at: int) -> Iterator[list[bool]]:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("name", ["momentum and an average", "adam-corrected", "denoised"])
-@pytest.mark.parametrize("at", [0, STEPS - 1])
-def test_a_round_with_a_note_is_undone_and_made_with_care(
-    monkeypatch: pytest.MonkeyPatch, name: str, at: int
-):
-    made = recipe_of(name)
-    expected = trained(made, dense(), records(), careful=True)
-    with noted(monkeypatch, at) as calls:
-        assert torch.equal(trained(made, dense(), records()), expected)
-    assert calls.count(True) == 1
+def test_a_round_with_a_note_is_undone_and_made_with_care(monkeypatch: pytest.MonkeyPatch):
+    for name in ["momentum and an average", "adam-corrected", "denoised"]:
+        for at in [0, STEPS - 1]:
+            made = recipe_of(name)
+            expected = trained(made, dense(), records(), careful=True)
+            with noted(monkeypatch, at) as calls:
+                assert torch.equal(trained(made, dense(), records()), expected)
+            assert calls.count(True) == 1
 
 
 @pytest.mark.unit
@@ -399,7 +401,7 @@ def test_batches_by_inversion_are_poisson():
 
 @pytest.mark.statistical
 def test_a_batch_beyond_its_padding_is_whole(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(blocks, "DEVIATIONS", -1.0)
+    monkeypatch.setattr(rounds, "DEVIATIONS", -1.0)
     n, q, many = 400, 0.1, 2000
     batching = recipe(expected_batch_size=40).batches(n)
     drawn = Blocks(batching, n, streams()["batch"], torch.device("cpu"))
@@ -424,7 +426,7 @@ def test_batches_by_inversion_have_the_sizes_of_poisson_to_the_last(
     """At n 16 and q 1/2, padded to 8: half of all batches go beyond."""
     from scipy.stats import binom, chisquare
 
-    monkeypatch.setattr(blocks, "DEVIATIONS", 0.0)
+    monkeypatch.setattr(rounds, "DEVIATIONS", 0.0)
     n, many = 16, 12_800
     batching = recipe(expected_batch_size=8).batches(n)
     drawn = Blocks(batching, n, streams()["batch"], torch.device("cpu"))
@@ -448,7 +450,7 @@ def test_batches_by_inversion_have_the_sizes_of_poisson_to_the_last(
 
 @pytest.mark.unit
 def test_a_step_beyond_its_padding_has_all_its_records(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(blocks, "DEVIATIONS", -1.0)
+    monkeypatch.setattr(rounds, "DEVIATIONS", -1.0)
     made, data = recipe(steps=20), records()
     assert torch.equal(trained(made, dense(), data), trained(made, dense(), data, careful=True))
     used = Blocks(made.batches(N), N, streams()["batch"], torch.device("cpu"))
@@ -462,7 +464,7 @@ def test_gaps_are_the_inverse_of_the_geometric_law():
     rng = np.random.default_rng(1)
     words = rng.integers(-(2**63), 2**63, size=400)
     for q in (0.5, 0.01, 1e-5):
-        found = blocks.gaps(torch.from_numpy(words.copy()), q, 10**9)
+        found = rounds.gaps(torch.from_numpy(words.copy()), q, 10**9)
         for word, gap in zip(words.tolist(), found.tolist(), strict=True):
             with mpmath.workprec(200):
                 u = (mpmath.mpf(word % 2**63) + 0.5) / 2**63
@@ -471,18 +473,19 @@ def test_gaps_are_the_inverse_of_the_geometric_law():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("batching", ["truncated", "reshuffled"])
-def test_other_batches_are_those_of_a_processor(batching: str):
-    made = recipe(batching=batching)
-    ours = made.batches(N)
-    drawn = Blocks(ours, N, streams()["batch"], torch.device("cpu"))
-    for step in (0, 4, 5, 63, 64, 130):
-        padded = drawn.at(step)
-        assert (
-            padded.places[padded.real].tolist() == ours.batch(N, streams()["batch"], step).tolist()
-        )
-        assert not padded.places[~padded.real].any()
-        assert not bool(padded.more)
+def test_other_batches_are_those_of_a_processor():
+    for batching in ["truncated", "reshuffled"]:
+        made = recipe(batching=batching)
+        ours = made.batches(N)
+        drawn = Blocks(ours, N, streams()["batch"], torch.device("cpu"))
+        for step in (0, 4, 5, 63, 64, 130):
+            padded = drawn.at(step)
+            assert (
+                padded.places[padded.real].tolist()
+                == ours.batch(N, streams()["batch"], step).tolist()
+            )
+            assert not padded.places[~padded.real].any()
+            assert not bool(padded.more)
 
 
 # Noise that asks for no more bits
@@ -529,13 +532,13 @@ def test_a_rounding_in_doubt_is_noted_and_no_other():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3e38])
-def test_a_total_that_cannot_be_rounded_is_noted(value: float):
-    stream = Stream(bytes(32))
-    alone = Alone.of(torch.from_numpy(stream.words(0).take(2 * pairs(64)).copy()), 64)
-    total = torch.zeros(64)
-    total[5] = value
-    assert bool(alone.add_to(total, 1.5)) == (not math.isfinite(value))
+def test_a_total_that_cannot_be_rounded_is_noted():
+    for value in [math.nan, math.inf, -math.inf, 3e38]:
+        stream = Stream(bytes(32))
+        alone = Alone.of(torch.from_numpy(stream.words(0).take(2 * pairs(64)).copy()), 64)
+        total = torch.zeros(64)
+        total[5] = value
+        assert bool(alone.add_to(total, 1.5)) == (not math.isfinite(value))
 
 
 @pytest.mark.unit
@@ -548,11 +551,11 @@ def test_no_zero_is_negative():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("length", [0, 1, 2**63 - 1])
-def test_the_ends_of_u_are_noted(length: int):
-    words = torch.from_numpy(Stream(bytes(32)).words(0).take(2 * pairs(64)).copy())
-    words[3] = length
-    assert bool(Alone.of(words, 64).add_to(torch.zeros(64), 1.5))
+def test_the_ends_of_u_are_noted():
+    for length in [0, 1, 2**63 - 1]:
+        words = torch.from_numpy(Stream(bytes(32)).words(0).take(2 * pairs(64)).copy())
+        words[3] = length
+        assert bool(Alone.of(words, 64).add_to(torch.zeros(64), 1.5))
 
 
 # Nothing is fetched
@@ -578,7 +581,7 @@ def on_no_device(
 ) -> tuple[Training, Moves]:
     """A training on a device without numbers, where nothing can be fetched."""
     monkeypatch.setattr(trainer, "_check_apart", lambda *_: None)
-    for place in (blocks, rounds):
+    for place in (rounds,):
         monkeypatch.setattr(
             place, "words_on",
             lambda device, count, *_: torch.empty(count, dtype=torch.int64, device=device),
@@ -591,17 +594,17 @@ QUIET = [name for name in RECIPES if name not in ("views", "capped", "reshuffled
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("model", [name for name in NETWORKS if name != "dropout"])
-@pytest.mark.parametrize("name", QUIET)
-def test_no_step_of_a_round_waits_or_is_given_anything(
-    monkeypatch: pytest.MonkeyPatch, model: str, name: str
-):
-    training, moves = on_no_device(monkeypatch, recipe_of(name), NETWORKS[model]())
-    monkeypatch.setattr(rounds.Rounds, "wrong", lambda _: False)  # which a round may ask, once
-    training.steps(1)  # what is made once a training: a table of class weights, say
-    with moves:
-        assert training.steps(STEPS - 1) == STEPS - 1
-    assert not [each for each in moves.found if name != "everybody"]
+def test_no_step_of_a_round_waits_or_is_given_anything(monkeypatch: pytest.MonkeyPatch):
+    for model in [name for name in NETWORKS if name != "dropout"]:
+        for name in QUIET:
+            training, moves = on_no_device(monkeypatch, recipe_of(name), NETWORKS[model]())
+            monkeypatch.setattr(
+                rounds.Rounds, "wrong", lambda _: False
+            )  # which a round may ask, once
+            training.steps(1)  # what is made once a training: a table of class weights, say
+            with moves:
+                assert training.steps(STEPS - 1) == STEPS - 1
+            assert not [each for each in moves.found if name != "everybody"]
 
 
 @pytest.mark.unit
@@ -638,31 +641,31 @@ def on_cuda(made: Recipe, model: nn.Module, *, careful: bool = False) -> tuple[T
 
 @pytest.mark.gpu
 @cuda
-@pytest.mark.parametrize("model", NETWORKS)
-@pytest.mark.parametrize("name", RECIPES)
-def test_on_cuda_a_round_makes_the_steps_that_care_makes(model: str, name: str):
-    made = recipe_of(name)
-    training, ours = on_cuda(made, NETWORKS[model]())
-    _, theirs = on_cuda(made, NETWORKS[model](), careful=True)
-    # A sum of kernels of our own may be rounded to the next grid point.
-    rate, scale = made.learning_rate, SIGMA * CLIP
-    assert rate is not None
-    step = STEPS * rate / made.expected_batch_size * grid(scale)
-    assert torch.allclose(ours, theirs, atol=1e-5 if training._on_gpu is None else step)
+def test_on_cuda_a_round_makes_the_steps_that_care_makes():
+    for model in NETWORKS:
+        for name in RECIPES:
+            made = recipe_of(name)
+            training, ours = on_cuda(made, NETWORKS[model]())
+            _, theirs = on_cuda(made, NETWORKS[model](), careful=True)
+            # A sum of kernels of our own may be rounded to the next grid point.
+            rate, scale = made.learning_rate, SIGMA * CLIP
+            assert rate is not None
+            step = STEPS * rate / made.expected_batch_size * grid(scale)
+            assert torch.allclose(ours, theirs, atol=1e-5 if training._on_gpu is None else step)
 
 
 @pytest.mark.gpu
 @cuda
-@pytest.mark.parametrize("make", [convolutions, recurrent])
-def test_on_cuda_steps_are_captured_once_and_replayed(make: Callable[[], nn.Module]):
-    made = recipe(steps=200)
-    training, ours = on_cuda(made, make())
-    assert training._rounds is not None
-    graphs = training._rounds._graphs
-    assert graphs is not None
-    assert graphs.replayed >= 190
-    _, again = on_cuda(made, make())
-    assert torch.equal(ours, again)
+def test_on_cuda_steps_are_captured_once_and_replayed():
+    for make in [convolutions, recurrent]:
+        made = recipe(steps=200)
+        training, ours = on_cuda(made, make())
+        assert training._rounds is not None
+        graphs = training._rounds._graphs
+        assert graphs is not None
+        assert graphs.replayed >= 190
+        _, again = on_cuda(made, make())
+        assert torch.equal(ours, again)
 
 
 @pytest.mark.gpu

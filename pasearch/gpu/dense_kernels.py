@@ -14,7 +14,7 @@ are not gone through. The formulas are those of `training.dense`; norms are adde
 What a record that is null, or not finite, adds is c * d = 0 times what its layers were given: which
 is written over with 0, as it may be no number.
 
-Products are of bfloat16 halves (`training.gpu_halves`): x = x1 + x2 + rest, and
+Products are of bfloat16 halves (`dense_steps`): x = x1 + x2 + rest, and
 a b = a1 b1 + a1 b2 + a2 b1. Whatever is multiplied lies in memory as halves: of a row first all
 the first ones.
 

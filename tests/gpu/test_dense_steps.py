@@ -15,24 +15,23 @@ from typing import Any
 import interpreted
 import pytest
 import torch
+from gpu.test_rounds import CLIP, SIGMA, STEPS, N, recipe, streams, weights
+from gpu.test_rounds import RECIPES as ALL_RECIPES
 from torch import Tensor, nn
 from training import test_rounding_of_sums as rounding
-from training.test_rounds import CLIP, SIGMA, STEPS, N, recipe, streams, weights
-from training.test_rounds import RECIPES as ALL_RECIPES
 
 from pasearch.data.partitions import Records
+from pasearch.gpu import dense_kernels, dense_steps
 from pasearch.gpu.bits import BLOCK, NEVER
+from pasearch.gpu.dense_steps import SLACK, GpuCode, Together, fits_gpu_code
+from pasearch.gpu.rounds import MAX_FLOAT32_ROWS
 from pasearch.runs.keys import Keys
 from pasearch.runs.normals import grid
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
-from pasearch.training import gpu_code, gpu_kernels
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.clipping import AdaptiveQuantile, AutoS, ClippingMethod, Flat, PerLayer
 from pasearch.training.encoded.noise import KolmogorovSmirnov
-from pasearch.training.gpu_code import GpuCode, Together, fits_gpu_code
-from pasearch.training.gpu_halves import SLACK
-from pasearch.training.gpu_noise import MAX_FLOAT32_ROWS
 from pasearch.training.losses import LossOf
 from pasearch.training.one_step import Slots, class_shares, reseed_dropout
 from pasearch.training.optimizers import Descent
@@ -308,7 +307,7 @@ def test_the_worst_of_halves_is_within_the_bound():
 @pytest.mark.unit
 @pytest.mark.parametrize("network", [deep, linear])
 def test_sums_are_torchs(network: Callable[[], nn.Sequential]):
-    n = gpu_code.SMALL + 4
+    n = dense_steps.SMALL + 4
     sums = of_size(n, 1.0, network())
     valid = torch.arange(n) % 7 != 0
     ours, theirs = sums.of(valid), sums.by_torch(valid)
@@ -382,9 +381,9 @@ def test_a_record_moves_a_sum_of_many_by_its_bound_at_most(
 ):
     """Records are made for its roundings (see test_rounding_of_sums.py)."""
     # Fewer programs. What is rounded are the sums of each block of records: those stay.
-    wide = replace(gpu_code.MANY, first=gpu_code.MANY.first | {"M": 1024})
-    monkeypatch.setattr(gpu_code, "MANY", wide)
-    monkeypatch.setattr(gpu_kernels, "RECORDS", 1024)
+    wide = replace(dense_steps.MANY, first=dense_steps.MANY.first | {"M": 1024})
+    monkeypatch.setattr(dense_steps, "MANY", wide)
+    monkeypatch.setattr(dense_kernels, "RECORDS", 1024)
     n, (build, one) = MAX_FLOAT32_ROWS, rounding.NETWORKS["one linear layer"]
     everybody, added = torch.ones(n, dtype=torch.bool), rounding.attacks(n)[0]
     sums = Sums(build(), one.expand(n, 1).clone(), -added, Flat(clip_norm=1.0))
@@ -395,9 +394,9 @@ def test_a_record_moves_a_sum_of_many_by_its_bound_at_most(
 @pytest.mark.unit
 def test_the_bound_follows_from_the_sizes_of_blocks():
     """Three products of halves, units that cut off, and one rounding of the sum to float32."""
-    from pasearch.training.gpu_kernels import BLOCK
+    from pasearch.gpu.dense_kernels import BLOCK
 
-    assert {tiles.sums["K"] for tiles in (gpu_code.FEW, gpu_code.MANY)} == {BLOCK}
+    assert {tiles.sums["K"] for tiles in (dense_steps.FEW, dense_steps.MANY)} == {BLOCK}
     in_block = 2 * 3 * BLOCK * (BLOCK + 1) * 2.0**-24
     assert 1.0 + in_block + 2 * MAX_FLOAT32_ROWS * 2.0**-24 <= SUM_ROUNDING
 
@@ -428,7 +427,7 @@ def test_a_block_that_did_not_come_whole_is_not_taken_for_another(monkeypatch: p
         raise torch.OutOfMemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(gpu_code, "moved", full)
+        patched.setattr(dense_steps, "moved", full)
         with pytest.raises(torch.OutOfMemoryError):
             training.begin(1)
     training.abandon()
@@ -479,7 +478,7 @@ def test_a_step_that_may_be_wrong_is_made_again_with_care(at: int, monkeypatch: 
 
 @pytest.mark.unit
 def test_batches_beyond_their_padding_are_made_with_care(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gpu_code, "DEVIATIONS", -2.5)
+    monkeypatch.setattr(dense_steps, "DEVIATIONS", -2.5)
     made, data = recipe(steps=5, expected_batch_size=9), records()
     training = begun(made, plain(), data)
     ours = trained(made, plain(), data)
@@ -523,7 +522,7 @@ def test_a_careful_step_moves_weights_by_the_kernel_that_every_step_has(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """From one sum both make the same weights, memory and average, to the bit."""
-    monkeypatch.setattr(gpu_code, "KEPT", True)
+    monkeypatch.setattr(dense_steps, "KEPT", True)
     made, data, found = recipe(optimizer="momentum", average=0.5), records(), []
     for careful in (False, True):
         model = plain()
@@ -650,7 +649,7 @@ def test_memory_of_a_training_is_given_back_when_it_is_done(shares_calls: bool):
 
 @pytest.mark.unit
 def test_each_training_has_noise_and_masks_of_its_own(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gpu_code, "KEPT", True)
+    monkeypatch.setattr(dense_steps, "KEPT", True)
     made, data, together = recipe(), records(), Together()
     models = [deep(), deep()]
     both = [begun(made, model, data, k, together) for k, model in enumerate(models)]
@@ -669,8 +668,10 @@ def test_each_training_has_noise_and_masks_of_its_own(monkeypatch: pytest.Monkey
 
 @pytest.mark.unit
 def test_a_loss_is_taken_within_one_tile():
-    tiles = [tile for own in (gpu_code.FEW, gpu_code.MANY) for tile in (own.first, own.forward)]
-    assert min(tile["N"] for tile in tiles) >= gpu_code.OUTPUTS
+    tiles = [
+        tile for own in (dense_steps.FEW, dense_steps.MANY) for tile in (own.first, own.forward)
+    ]
+    assert min(tile["N"] for tile in tiles) >= dense_steps.OUTPUTS
 
 
 @pytest.mark.unit
@@ -739,9 +740,9 @@ def test_matrices_of_more_places_than_32_bits_count_are_torchs(
 ):
     data, made = records(), recipe(**RECIPES["everybody"])
     asked = PreparedNetwork(linear()), Slots(data.x, data.y, data.valid), made, streams()
-    monkeypatch.setattr(gpu_code, "TALLEST", tallest)
+    monkeypatch.setattr(dense_steps, "TALLEST", tallest)
     for places in (longest, longest + 1):
-        monkeypatch.setattr(gpu_code, "PLACES", places)
+        monkeypatch.setattr(dense_steps, "PLACES", places)
         assert fits_gpu_code(*asked) == (places > longest)
 
 
@@ -765,14 +766,14 @@ def test_secure_noise_views_and_a_lack_of_kernels_are_torchs(monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.unit
 def test_kernels_are_tried_on_few_and_on_many_rows(monkeypatch: pytest.MonkeyPatch):
-    few, many = gpu_code.TRIED
+    few, many = dense_steps.TRIED
     with monkeypatch.context() as as_on_a_gpu:
-        as_on_a_gpu.setattr(gpu_kernels, "RECORDS", 1)
-        as_on_a_gpu.setattr(gpu_kernels, "COLUMNS", 1024)
-        assert gpu_code._agrees("cpu", *few)
-    assert gpu_code._agrees("cpu", *many)
+        as_on_a_gpu.setattr(dense_kernels, "RECORDS", 1)
+        as_on_a_gpu.setattr(dense_kernels, "COLUMNS", 1024)
+        assert dense_steps._agrees("cpu", *few)
+    assert dense_steps._agrees("cpu", *many)
     monkeypatch.setattr(GpuCode, "backward", lambda *_, **__: [])
-    assert not gpu_code._agrees("cpu", *few)
+    assert not dense_steps._agrees("cpu", *few)
 
 
 COMPILED = """
@@ -780,7 +781,7 @@ import sys, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from pasearch.gpu import kernels as noise
-from pasearch.training import gpu_code, gpu_kernels as code
+from pasearch.gpu import dense_steps, dense_kernels as code
 
 tables = dict.fromkeys(("trainings", "layers", "at", "rows", "doubts", "given"), "*i64")
 counts = dict.fromkeys(("count", "step", "draw", "half"), "i32")
@@ -795,7 +796,7 @@ def ptx(kernel, options=None, **sizes):
 
 of = {"WIDE": code.WIDTH, "MANY": 4, "IS_EVEN": True}
 products = "first", "forward", "backward", "sums"
-for tiles, name in (*((gpu_code.FEW, each) for each in products), (gpu_code.MANY, "sums")):
+for tiles, name in (*((dense_steps.FEW, each) for each in products), (dense_steps.MANY, "sums")):
     tile = dict(getattr(tiles, name))
     options = {option: tile.pop(option) for option in ("num_warps", "num_stages")}
     if name in ("first", "forward"):

@@ -1,0 +1,493 @@
+"""Steps on a GPU in rounds: the processor waits for the device once per round, not in each step.
+
+    in a round    a step assumes that every record is finite, that no rounding needs further bits,
+                  and that the batch fits its padding; the device notes where that was wrong
+    at its end    the note is fetched. Nearly always it is empty: then all steps were right.
+                  Otherwise the weights are restored, and the steps are made with care
+    with care     each step checks the records, decides every rounding, and takes the whole batch
+
+Both ways have the same batch and the same noise, from the same keys. So a right step is the one
+that care would have made, and what an undone step computed is never used: there is one release per
+step, and one privacy cost. Steps of one shape are captured once, as a CUDA graph, and replayed.
+
+Batches of many steps are drawn at once and padded to one size:
+
+    places   int64, (steps, width)     record indices; 0 where a row is padding
+    real     bool, (steps, width)      False for padding, which adds 0 as a null record does
+    beyond   int64, (steps,)           the index that comes after those; n or more if none does
+
+The sampling is the same: the gaps between chosen indices are Geometric(q), each by inversion,
+G = 1 + floor(log U / log(1 - q)), with 63 secret bits of U. A batch of more than `width` records
+(one of 20,000 or fewer) is completed by `whole`: that index, and the ones behind it.
+
+Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/floating-point.md ("On a GPU") and
+batching.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pasearch.gpu import bits as gpu
+from pasearch.gpu.bits import BLOCK, GIVEN, NEVER
+from pasearch.runs.keys import Stream
+from pasearch.runs.normals import MASK, MODERATE, Alone, grid, of_words, pairs
+from pasearch.training.batching import Batching, Poisson
+from pasearch.training.clipping import ClippingMethod
+from pasearch.training.noise import words_on
+from pasearch.training.one_step import (
+    Chosen,
+    Slots,
+    State,
+    bounded_sum,
+    denoise,
+    filled_up,
+    most_rows,
+    reseed_dropout,
+)
+from pasearch.training.per_example import PreparedNetwork
+from pasearch.training.recipe import Recipe
+from pasearch.training.record_sums import SumBuffers
+
+if TYPE_CHECKING:
+    from pasearch.runs.normals import Normals
+
+
+STEPS = 64
+"""Steps whose batches are drawn at once, where nothing else is said."""
+
+DEVIATIONS = 4.0
+"""By how many standard deviations of a Poisson batch's size its padding goes beyond the mean."""
+
+EQUAL = 8
+"""Widths are multiples of this, which products on a GPU like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """One step's slots.
+
+    Args:
+        places: Int64, (width,).
+        real: Bool, (width,).
+        beyond: Int64, (): the next slot of a larger batch; n or more where these are all.
+        more: Bool, (): whether there is one.
+    """
+
+    places: Tensor
+    real: Tensor
+    beyond: Tensor
+    more: Tensor
+
+
+class Blocks:
+    """The batches of a training, on its device.
+
+    Guarantee: a step's batch has the law of `batching`, and steps are independent wherever those of
+    `batching` are; it follows from stream, step and kind of device alone.
+
+    Args:
+        batching: How they are drawn.
+        n: Slots of the partition, null ones included.
+        stream: The trial's own, for batches alone.
+        device: Where they lie.
+        steps: Of how many steps at once; None: `STEPS`.
+        deviations: As of `padded`; None: `DEVIATIONS`.
+    """
+
+    def __init__(
+        self,
+        batching: Batching,
+        n: int,
+        stream: Stream,
+        device: torch.device,
+        *,
+        steps: int | None = None,
+        deviations: float | None = None,
+    ):
+        self._batching, self._n, self._stream, self._device = batching, n, stream, device
+        self._steps = STEPS if steps is None else steps
+        self.width = padded(batching, n, DEVIATIONS if deviations is None else deviations)
+        self._block = -1
+        self._drawn: tuple[Tensor, Tensor, Tensor] | None = None
+        self._all_chosen = isinstance(batching, Poisson) and batching.sampling_probability == 1.0
+
+    def at(self, step: int) -> Padded:
+        """Return a step's slots, padded. Nothing is fetched from the device."""
+        block, row = divmod(step, self._steps)
+        places, real, beyond = self.block(block)
+        return Padded(places[row], real[row], beyond[row], beyond[row] < self._n)
+
+    def block(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the slots of a block's steps, as they stand at the top."""
+        if block != self._block or self._drawn is None:
+            inverted = isinstance(self._batching, Poisson) and not self._all_chosen
+            self._drawn = self._by_inversion(block) if inverted else self._moved(block)
+            self._block = block
+        return self._drawn
+
+    def whole(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return all of a step's slots, and which rows are real: waits for the device."""
+        padded = self.at(step)
+        if not bool(padded.more):
+            return padded.places, padded.real
+        assert isinstance(self._batching, Poisson)
+        first = int(padded.beyond)  # what is behind it does not depend on what is before
+        generator = self._stream.child("more").generator(step)
+        behind = self._batching.indices(self._n - first - 1, generator) + first + 1
+        rest = torch.from_numpy(np.append(first, behind))
+        places = torch.cat([padded.places, rest.to(padded.places)])
+        return filled_up(places, self.width)
+
+    def _by_inversion(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw Poisson batches on the device."""
+        assert isinstance(self._batching, Poisson)
+        shape = self._steps, self.width + 1
+        words = words_on(self._device, math.prod(shape), self._stream.child("gaps"), block)
+        places = gaps(words, self._batching.sampling_probability, self._n).view(shape)
+        places = places.cumsum(1).sub_(1)
+        real = places[:, :-1] < self._n
+        return places[:, :-1].where(real, 0), real, places[:, -1].contiguous()
+
+    def _moved(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw batches as on a processor, and move them all at once."""
+        beyond = torch.full((self._steps,), self._n, device=self._device)
+        if self._all_chosen:
+            every = torch.arange(self._n, device=self._device).expand(self._steps, -1)
+            real = torch.ones_like(every[:1], dtype=torch.bool).expand(self._steps, -1)
+            return every, real, beyond
+        places = np.zeros((self._steps, self.width), dtype=np.int64)
+        real = np.zeros((self._steps, self.width), dtype=bool)
+        for row in range(self._steps):
+            chosen = self._batching.batch(self._n, self._stream, block * self._steps + row)
+            places[row, : len(chosen)], real[row, : len(chosen)] = chosen, True
+        slots, rows = (torch.from_numpy(each).to(self._device) for each in (places, real))
+        return slots, rows, beyond
+
+
+def padded(batching: Batching, n: int, deviations: float) -> int:
+    """Return the rows of a step of n slots, padding of so many standard deviations included."""
+    most = batching.most(n, deviations)
+    return min(EQUAL * -(-most // EQUAL), max(n, 1))
+
+
+def gaps(words: Tensor, q: float, n: int) -> Tensor:
+    """Return Geometric(q) numbers, at most n + 1, from 64-bit words: P(G > k) = (1 - q)^k."""
+    found = (words & MASK).double().add_(0.5).mul_(2.0**-63).log_().div_(math.log1p(-q))
+    return found.floor_().add_(1.0).clamp_(max=n + 1.0).long()
+
+
+MAX_FLOAT32_ROWS = 4096
+"""Rows of a batch whose sum may be rounded to float32 before the noise: one record moves such a sum
+by 2 B 2^-24 of the sensitivity more. Proof: docs/guarantees/floating-point.md ("The sum")."""
+
+
+def moderate(recipe: Recipe, n: int) -> bool:
+    """Whether float32 divides by the grid of every step's noise exactly."""
+    if recipe.noise_multiplier is None or recipe.bounding is None:
+        return True
+    factors = [factor for factor, _ in recipe.levels(n)]
+    largest = recipe.noise_multiplier * recipe.bounding.computed_sensitivity
+    scales = [factor * largest for factor in factors]
+    return all(1 / MODERATE < grid(each) < MODERATE for each in scales)
+
+
+def given_of(
+    recipe: Recipe, n: int, stream: Stream, first: int, more: int = 0
+) -> np.ndarray[Any, Any]:
+    """Return what is given of the noise of a block's steps: see `gpu.bits.given_of_noise`.
+
+    Args:
+        recipe: Whose noise it is.
+        n: Slots of the partition.
+        stream: The trial's own, for noise.
+        first: The block's first step.
+        more: As there.
+    """
+    if recipe.noise_multiplier is None or recipe.bounding is None:
+        return np.zeros((BLOCK, GIVEN + more), dtype=np.int64)
+    last = recipe.steps - 1
+    steps = range(first, first + BLOCK) if recipe.schedule.varies else [0]
+    sigmas = [recipe.noise_at(min(step, last), n) or 0.0 for step in steps]
+    key, begin, _ = gpu.noise_key(stream, first)
+    scales = [sigma * recipe.bounding.computed_sensitivity for sigma in sigmas]
+    return gpu.given_of_noise(scales, key, begin, more)
+
+
+def moved(given: np.ndarray[Any, Any], onto: Tensor) -> None:
+    """Write numbers onto a device, which is not waited for."""
+    values = torch.from_numpy(given)
+    values = values.pin_memory() if onto.device.type == "cuda" else values
+    onto.copy_(values, non_blocking=True)
+
+
+class Release:
+    """Adds noise to a training's sum, step by step, and moves no weights.
+
+    Args:
+        recipe: One that `fits_rounds`.
+        n: Slots of the partition.
+        stream: The trial's own, for noise.
+        buffers: Where sums are: one flat place of float32.
+    """
+
+    def __init__(self, recipe: Recipe, n: int, stream: Stream, buffers: SumBuffers):
+        from pasearch.gpu import kernels as gpu_kernels  # needs Triton
+
+        self._recipe, self._n, self._stream, self._kernels = recipe, n, stream, gpu_kernels
+        (flat,) = buffers.flats
+        self._count, self._device = len(flat), flat.device
+        self._steps = torch.arange(BLOCK, device=flat.device)
+        self._given = torch.zeros((BLOCK, GIVEN), dtype=torch.int64, device=flat.device)
+        self._noted = torch.full((), NEVER, dtype=torch.int32, device=flat.device)
+        self._doubts = gpu_kernels.room_for_doubts(len(flat), flat.device)
+        row = [*gpu.places_of(self._given, flat, self._noted, self._doubts), len(flat), GIVEN]
+        self._row = torch.tensor([row], device=flat.device)
+        self._work, self._block = gpu_kernels.work_of(len(flat), flat.device), -1
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, n: int, stream: Stream, buffers: SumBuffers, rows: int
+    ) -> Release | None:
+        """Return the kernel's noise for a training, or None if torch adds its noise.
+
+        The kernel adds to float32 sums, so it is for batches of few rows: rounding a float64 total
+        to float32 is within `SUM_ROUNDING` up to `MAX_FLOAT32_ROWS`.
+
+        Args:
+            recipe: One that `fits_rounds`.
+            n: Number of records of the partition, null ones included.
+            stream: Random stream of the noise.
+            buffers: Buffers of the sum.
+            rows: Rows of a padded batch.
+        """
+        flats = buffers.flats
+        if rows > MAX_FLOAT32_ROWS:
+            return None
+        if gpu.kernels(flats[0].device) is None or stream.secure:
+            return None
+        known = len(flats) == 1 and flats[0].dtype is torch.float32 and moderate(recipe, n)
+        return cls(recipe, n, stream, buffers) if known else None
+
+    def at(self, step: int) -> Tensor:
+        """Return what `add` is told of a step: its place in a block, whose noise is prepared."""
+        block, within = divmod(step, BLOCK)
+        if block != self._block:
+            moved(given_of(self._recipe, self._n, self._stream, block * BLOCK), self._given)
+            self._block = block
+        return self._steps[within]
+
+    def add(self, at: Tensor) -> None:
+        """Add a step's noise to the sum; what may be wrong is noted."""
+        self._kernels.release(self._work, self._row, at)
+        self._doubts[:1].zero_()
+
+    def noted(self) -> Tensor:
+        """Return whether a step since the last call may be wrong, bool, ()."""
+        found = self._noted < NEVER
+        self._noted.fill_(NEVER)
+        return found
+
+    def normals(self, step: int) -> Normals:
+        """Return the noise of a step, of the same words, for which any rounding can be decided."""
+        key, begin, within = gpu.noise_key(self._stream, step)
+        words = self._kernels.words(pairs(self._count), key, begin, within, self._device)
+        return of_words(words, self._count, self._stream, step)
+
+
+ROUND = 64
+"""Most steps of a round. A note comes once in 20,000 steps or less, from padding: such a round is
+twice."""
+
+
+def fits_rounds(recipe: Recipe) -> bool:
+    """Whether a recipe's steps may be made in rounds.
+
+    Bounds that follow released counts, encoded gradients, noise of other laws and noise on each
+    record ask the device in every step.
+    """
+    bounding = recipe.bounding
+    known = bounding is None or (not bounding.adapts and type(bounding).sums is ClippingMethod.sums)
+    asked = recipe.screening is not None or recipe.schedule.steered
+    return known and not asked and recipe.noise is None and recipe.noise_before_clip is None
+
+
+class Rounds:
+    """The sums of a training's steps, with care or without.
+
+    Args:
+        prepared: The network.
+        slots: The records, on the device.
+        recipe: One that `fits_rounds`.
+        streams: As for `trainer.train`.
+        buffers: Where sums go.
+        blocks: The batches, if they are drawn otherwise than usual.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedNetwork,
+        slots: Slots,
+        recipe: Recipe,
+        streams: Mapping[str, Stream],
+        buffers: SumBuffers,
+        blocks: Blocks | None = None,
+    ):
+        self._prepared, self._recipe, self._streams, self._buffers = (
+            prepared,
+            recipe,
+            streams,
+            buffers,
+        )
+        self.slots = slots
+        n = len(slots.y)
+        self._blocks = blocks or Blocks(recipe.batches(n), n, streams["batch"], slots.device)
+        noisy = recipe.noise_multiplier is not None
+        self._release = (
+            Release.of(recipe, n, streams["noise"], buffers, self._blocks.width) if noisy else None
+        )
+        self._count = sum(flat.numel() for flat in buffers.flats)
+        self._wrong = torch.zeros((), dtype=torch.bool, device=slots.device)
+        fixed = not prepared.keyed and recipe.augmentation is None
+        self._graphs = _Graphs() if fixed and slots.device.type == "cuda" else None
+
+    def sum(self, step: int, sigma: float | None, state: State) -> None:
+        """Write a step's noisy sum to the buffers, and note on the device if it may be wrong."""
+        padded = self._blocks.at(step)
+        self._wrong |= padded.more
+        given = (padded.places, padded.real, *self._words(step, sigma))
+
+        def make(places: Tensor, real: Tensor, *words: Tensor) -> None:
+            self._make((places, real), words, step, sigma, state, careful=False)
+
+        self._prepared.checks_finite = False
+        try:
+            if self._graphs is None:
+                make(*given)
+            else:
+                self._graphs.make(sigma, make, given)
+        finally:
+            self._prepared.checks_finite = True
+        self._finish(sigma, state)
+
+    def sum_with_care(self, step: int, sigma: float | None, state: State) -> None:
+        """Leave the same sum in the buffers, right in any case."""
+        chosen, words = self._blocks.whole(step), self._words(step, sigma)
+        self._make(chosen, words, step, sigma, state, careful=True)
+        self._finish(sigma, state)
+
+    def wrong(self) -> bool:
+        """Return whether a step since the last call may be wrong: waits for the device."""
+        if self._release is not None:
+            self._wrong |= self._release.noted()
+        found = bool(self._wrong)
+        self._wrong.zero_()
+        return found
+
+    def split(self, slots: Slots) -> None:
+        """Go on with the same records, fewer at once."""
+        self.slots = slots
+        if self._graphs is not None:
+            self._graphs = _Graphs()
+
+    def _words(self, step: int, sigma: float | None) -> tuple[Tensor, ...]:
+        """Return the bits of a step's noise, if it has any; or which of a block's it is."""
+        if sigma is None:
+            return ()
+        if self._release is not None:
+            return (self._release.at(step),)
+        return (words_on(self.slots.device, 2 * pairs(self._count), self._streams["noise"], step),)
+
+    def _make(
+        self,
+        chosen: Chosen,
+        words: tuple[Tensor, ...],
+        step: int,
+        sigma: float | None,
+        state: State,
+        *,
+        careful: bool,
+    ) -> None:
+        recipe = self._recipe
+        part = min(most_rows(recipe, self.slots.rows), self._blocks.width)
+        if len(chosen[0]) % part:
+            chosen = filled_up(chosen[0], part, chosen[1])
+        reseed_dropout(self._prepared, self._streams["dropout"], step, self.slots.device)
+        bounded_sum(
+            self._prepared, self.slots, recipe, self._streams["batch"], chosen, step, state,
+            self._buffers, part,
+        )  # fmt: skip
+        if not words:
+            self._buffers.write_back()
+            for flat in () if careful else self._buffers.flats:
+                self._wrong |= ~flat.isfinite().all()
+            return
+        assert recipe.bounding is not None
+        assert sigma is not None
+        scale, start = sigma * recipe.bounding.computed_sensitivity, 0
+        if self._release is not None:
+            self._buffers.write_back()
+            if careful:
+                self._release.normals(step).add_to(self._buffers.flats[0], scale)
+            else:
+                self._release.add(words[0])
+            return
+        exact = of_words(words[0], self._count, self._streams["noise"], step) if careful else None
+        alone = None if careful else Alone.of(words[0], self._count)
+        for total in self._buffers.totals:
+            if exact is not None:
+                exact.add_to(total, scale, start=start)
+            if alone is not None:
+                self._wrong |= alone.add_to(total, scale, start=start)
+            start += total.numel()
+        self._buffers.write_back()
+
+    def _finish(self, sigma: float | None, state: State) -> None:
+        recipe = self._recipe
+        if sigma is None or recipe.bounding is None:
+            return
+        state.noise_deviation = sigma * recipe.bounding.computed_sensitivity
+        if recipe.denoising is not None:
+            denoise(self._buffers.flats, recipe.denoising, recipe.drawn_density(sigma), state)
+
+
+_Make = Callable[..., None]
+
+
+class _Graphs:
+    """One captured step, replayed as long as the noise multiplier stays what it was."""
+
+    def __init__(self) -> None:
+        self._last: object = None
+        self._captured: object = None
+        self._given: tuple[Tensor, ...] = ()
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self.replayed = 0
+
+    def make(self, sigma: float | None, make: _Make, given: tuple[Tensor, ...]) -> None:
+        """Make a step: replayed, or as it is the first time a noise multiplier comes."""
+        again, self._last = (sigma,) == self._last, (sigma,)
+        if not again:
+            make(*given)
+            return
+        if self._captured != (sigma,):
+            self._capture(sigma, make, given)
+        assert self._graph is not None
+        for own, each in zip(self._given, given, strict=True):
+            own.copy_(each)
+        self._graph.replay()
+        self.replayed += 1
+
+    def _capture(self, sigma: float | None, make: _Make, given: tuple[Tensor, ...]) -> None:
+        self._given = tuple(each.clone() for each in given)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, stream=torch.cuda.Stream()):  # of the GPU that is chosen
+            make(*self._given)
+        self._captured = (sigma,)
