@@ -59,6 +59,13 @@ def whole(name: str, value: object, *, most: int = MOST, why: str = "") -> int:
     return int(value)
 
 
+def count(name: str, value: object) -> int:
+    """An integer that is 0 or above, as a Python int."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not int(value) >= 0:
+        raise _refusal(name, value, "a whole number, 0 or above")
+    return int(value)
+
+
 def boolean(name: str, value: object) -> bool:
     """True or false, as a Python bool."""
     if type(value) is not bool:

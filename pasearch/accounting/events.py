@@ -50,16 +50,15 @@ def _events(name: str, value: object) -> tuple[Event, ...]:
     return tuple(_event(name, each) for each in value)
 
 
-def _shifts(name: str, value: object) -> Shifts:
-    if type(value) is not Shifts:
-        raise UsageError(f"{name} is {value!r}; expected Shifts.")
-    return value
+def _instance(kind: type, expected: str) -> Callable[[str, Any], Any]:
+    """Make a check of a field for values of one class, subclasses excluded."""
 
+    def check(name: str, value: object) -> object:
+        if type(value) is not kind:
+            raise UsageError(f"{name} is {value!r}; expected {expected}.")
+        return value
 
-def _law(name: str, value: object) -> Law:
-    if type(value) is not Law:
-        raise UsageError(f"{name} is {value!r}; expected a Law of the number of runs.")
-    return value
+    return check
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,9 @@ class Additive(Event):
     sampling_probability: float
     density: Density
     shifts: Shifts
-    __post_init__ = checked(sampling_probability=probability, density=known, shifts=_shifts)
+    __post_init__ = checked(
+        sampling_probability=probability, density=known, shifts=_instance(Shifts, "Shifts")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,7 @@ class RepeatAndSelect(Event):
     name: ClassVar[str] = "repeat-and-select"
     event: Event
     law: Law
-    __post_init__ = checked(event=_event, law=_law)
+    __post_init__ = checked(event=_event, law=_instance(Law, "a Law of the number of runs"))
 
 
 @dataclass(frozen=True, slots=True)

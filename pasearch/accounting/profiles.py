@@ -97,16 +97,14 @@ def leaky_response(epsilon: float, delta: float) -> Callable[[Array], Array]:
 def hull(x: Array, y: Array) -> Array:
     """Indices of the lower convex hull of the points (x, y), x ascending (monotone chain)."""
     kept: list[int] = []
-    for i in range(len(x)):
-        while len(kept) > 1 and _not_below(kept[-2], kept[-1], i, x, y):
+    for c in range(len(x)):
+        while len(kept) > 1:
+            a, b = kept[-2:]
+            if not (y[b] - y[a]) * (x[c] - x[a]) >= (y[c] - y[a]) * (x[b] - x[a]):
+                break  # b is below the chord from a to c
             kept.pop()
-        kept.append(i)
+        kept.append(c)
     return np.array(kept)
-
-
-def _not_below(a: int, b: int, c: int, x: Array, y: Array) -> bool:
-    """Whether point b lies on or above the chord from a to c."""
-    return (y[b] - y[a]) * (x[c] - x[a]) >= (y[c] - y[a]) * (x[b] - x[a])
 
 
 def bounding_pld(delta: Callable[[Array], Array], top: float, interval: float) -> Any:

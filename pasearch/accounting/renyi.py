@@ -39,8 +39,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from threading import Lock
 from typing import NoReturn
@@ -215,8 +213,13 @@ def _sampled(event: events.PoissonGaussian, orders: tuple[float, ...]) -> Array:
 
     accountant = RdpAccountant(orders, NeighboringRelation.REPLACE_SPECIAL)
     step = GaussianDpEvent(event.noise_multiplier)
-    with _quiet():  # an order whose series does not converge has no bound: `_curve` drops it
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)  # a series that does not converge has no bound: see `_curve`
+    try:
         accountant.compose(PoissonSampledDpEvent(event.sampling_probability, step))
+    finally:
+        logger.setLevel(before)
     return accountant.rdp + FLOAT_ERROR / (np.array(orders) - 1)
 
 
@@ -224,17 +227,6 @@ def _sampled(event: events.PoissonGaussian, orders: tuple[float, ...]) -> Array:
 def _additive(event: events.Additive, orders: tuple[float, ...]) -> Array:
     q = event.sampling_probability
     return additive_rdp(event.density, event.shifts, q, np.array(orders))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    logger = logging.getLogger("absl")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _revealed(q: float, noise_multiplier: float, orders: Array) -> Array:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from pasearch.accounting.checks import boolean, whole
+from pasearch.accounting.checks import boolean, count, whole
 from pasearch.errors import UsageError
 from pasearch.registry import Checks, Registry, Stage
 
@@ -36,12 +36,6 @@ def _views(name: str, value: object) -> int:
     return views
 
 
-def _shift(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not value >= 0:
-        raise UsageError(f"{name} is {value!r}: expected whole pixels, 0 or more.")
-    return value
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augmentation(Stage):
     """How views of an image are made.
@@ -54,7 +48,7 @@ class Augmentation(Stage):
 
     name: ClassVar[str] = "shifted-views"
     named: ClassVar[bool] = False
-    checks: ClassVar[Checks] = {"views": _views, "shift": _shift, "flip": boolean}
+    checks: ClassVar[Checks] = {"views": _views, "shift": count, "flip": boolean}
     views: int = 4
     shift: int = 2
     flip: bool = False

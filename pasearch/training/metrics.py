@@ -167,6 +167,19 @@ class Metric(ABC):
         return 1.0
 
 
+class MeanLoss(Metric):
+    """Metric that shows a mean loss, from 0 to `worst`: all points are a loss of 0."""
+
+    def shown(self, share: float) -> float:
+        return self.worst * (1.0 - share)
+
+    def share(self, shown: float) -> float:
+        return 1.0 - shown / self.worst
+
+    def slope(self, share: float) -> float:
+        return self.worst
+
+
 class Accuracy(Metric):
     """The share of right answers."""
 
@@ -176,7 +189,7 @@ class Accuracy(Metric):
         return [int((answers.argmax(dim=1) == y)[valid].sum())]
 
 
-class LogLoss(Metric):
+class LogLoss(MeanLoss):
     """The mean of - log of the probability that an answer gives the record's class, in nats."""
 
     name, noun = "log-loss", "log loss"
@@ -189,17 +202,8 @@ class LogLoss(Metric):
         kept = 1.0 - loss.nan_to_num(nan=WORST_LOSS, posinf=WORST_LOSS) / WORST_LOSS
         return [int((self.most * kept.clamp(0.0, 1.0)).round().long()[valid].sum())]
 
-    def shown(self, share: float) -> float:
-        return WORST_LOSS * (1.0 - share)
 
-    def share(self, shown: float) -> float:
-        return 1.0 - shown / WORST_LOSS
-
-    def slope(self, share: float) -> float:
-        return WORST_LOSS
-
-
-class Brier(Metric):
+class Brier(MeanLoss):
     """The mean over records of sum over classes (p - [own class])^2 / 2, in [0, 1].
 
     Of two classes that is the squared distance of the probability from what came true. It tells
@@ -216,14 +220,8 @@ class Brier(Metric):
         kept = (1.0 - loss.nan_to_num(nan=1.0)).clamp(0.0, 1.0)
         return [int((self.most * kept).round().long()[valid].sum())]
 
-    def shown(self, share: float) -> float:
-        return 1.0 - share
 
-    def share(self, shown: float) -> float:
-        return 1.0 - shown
-
-
-class AbsoluteError(Metric):
+class AbsoluteError(MeanLoss):
     """The mean absolute error, as a share of the width of the target's bounds."""
 
     name, noun = "mae", "mean absolute error"
@@ -232,12 +230,6 @@ class AbsoluteError(Metric):
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
         error = (_within(answers.squeeze(1)) - y).abs().nan_to_num(nan=1.0)
         return [int((self.most * (1.0 - error.clamp(max=1.0))).floor().long()[valid].sum())]
-
-    def shown(self, share: float) -> float:
-        return 1.0 - share
-
-    def share(self, shown: float) -> float:
-        return 1.0 - shown
 
 
 class SquaredError(Metric):
@@ -395,7 +387,7 @@ class AccuracyByAnswer(AccuracyTable):
         return cells.bincount(minlength=self.cells(outputs)).tolist()
 
 
-class ErrorTable(OfCounts):
+class ErrorTable(MeanLoss, OfCounts):
     """The mean absolute error, of counts by target and by error: for the test alone.
 
     A record whose target cannot be read is in no cell, and the mean is over the others.
@@ -432,12 +424,6 @@ class ErrorTable(OfCounts):
         rows = np.array(counts, np.float64).reshape(TARGET_BINS, -1)
         table = Table(counts=rows, columns=ERROR, noise=noise, of=slots)
         return error_measures(table)["mean_absolute_error"]
-
-    def shown(self, share: float) -> float:
-        return 1.0 - share
-
-    def share(self, shown: float) -> float:
-        return 1.0 - shown
 
 
 def _by_odds(

@@ -23,10 +23,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pasearch.accounting.checks import nonnegative, whole
+from pasearch.accounting.checks import count, nonnegative, whole
 from pasearch.accounting.claims import Claim, fu_theorem1
 from pasearch.accounting.events import Event, Filtered
 from pasearch.accounting.renyi import Filter
@@ -79,7 +79,7 @@ class Annealing(Stage):
 
     name: ClassVar[str] = "annealing"
     checks: ClassVar[Checks] = {
-        "q0": nonnegative, "mu0": lambda name, value: _count(name, value), "every": whole,
+        "q0": nonnegative, "mu0": count, "every": whole,
     }  # fmt: skip
     named: ClassVar[bool] = False
     q0: float
@@ -164,12 +164,6 @@ def coin(stream: Stream, screening: int) -> float:
 
 def _loss(value: float) -> float:
     return math.inf if math.isnan(value) else float(value)
-
-
-def _count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or not int(value) >= 0:
-        raise UsageError(f"{name} is {value!r}: expected a whole number, 0 or above.")
-    return int(value)
 
 
 class Pace:
