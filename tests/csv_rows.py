@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pasearch.data.csv_file import opened
+from pasearch.data.csv_file import open_csv
+from pasearch.data.table_form import TableForm
 
 
 def read_rows(path: Path, *, quotes: bool = True) -> tuple[list[str], list[list[str] | None]]:
-    """A CSV file's header and all its rows."""
-    with opened(path, quotes=quotes) as (header, rows):
-        return header, list(rows)
+    """A CSV file's header and all its rows, each line read by itself."""
+    with open_csv(path, TableForm.of(None, quotes=quotes)) as file:
+        return file.header, list(file.rows())

@@ -561,9 +561,9 @@ MUTANTS = (
         "curator/test_check.py",
     ),
     Mutant(
-        "lines: a quotation mark joins two lines",
-        "return rows if len(rows) == len(lines) and all(rows) else None",
-        "return rows + [rows[-1]] * (len(lines) - len(rows))",
+        "lines: a quotation mark that is not closed takes the rest of its line",
+        "[plain], strict=True, delimiter=self.separator,",
+        "[plain], strict=False, delimiter=self.separator,",
         "data/test_lines.py",
     ),
     Mutant(
@@ -574,8 +574,8 @@ MUTANTS = (
     ),
     Mutant(
         "blocks: lines that are read alone come behind the others of their block",
-        "yield pa.concat_arrays([*self.columns[place : place + 1], cells]).take(order)",
-        "yield pa.concat_arrays([*self.columns[place : place + 1], cells])",
+        "arrow_cells(cells)]).take(order)",
+        "arrow_cells(cells)])",
         "data/test_blocks.py",
     ),
     Mutant(
@@ -591,9 +591,9 @@ MUTANTS = (
         "data/test_blocks.py",
     ),
     Mutant(
-        "text columns: a number of 18 digits gets a code",
-        '_integers(call_function("binary_length", [trimmed])) <= MAX_DIGITS',
-        '_integers(call_function("binary_length", [trimmed])) <= MAX_DIGITS + 1',
+        "text columns: a cell that is no decimal number has the number of another",
+        "others = np.delete(np.arange(len(texts)), np.from_dlpack(decimals))",
+        "others = np.arange(len(texts) - len(decimals))",
         "data/test_text_columns.py",
     ),
     Mutant(

@@ -28,7 +28,8 @@ from sklearn.metrics import roc_auc_score
 
 from pasearch import Budget
 from pasearch.api.features import prepare, run
-from pasearch.data.csv_file import opened
+from pasearch.data.csv_file import open_csv
+from pasearch.data.table_form import TableForm
 
 sys.path.append(str(Path(__file__).parents[1]))
 import cells
@@ -47,8 +48,8 @@ TEST = 16_281
 @cache
 def tests(source: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the test records and their classes."""
-    with opened(Path(source)) as (_, rows):
-        tail = np.array(list(rows)[-TEST:], object)
+    with open_csv(Path(source), TableForm.of(None)) as file:
+        tail = np.array(list(file.rows())[-TEST:], object)
     return tail[:, :-1], tail[:, -1].astype(str)
 
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from pasearch.accounting.checks import whole
 from pasearch.data.column import Column
-from pasearch.data.csv_file import opened
+from pasearch.data.csv_file import open_csv
+from pasearch.data.table_form import TableForm
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features.contingency import Joint, _of_column, _of_target, attributes_of, count
@@ -50,9 +51,9 @@ def count_csv(
     """
     size, attributes = whole("rows", rows), attributes_of(schema)
     mask, found = None if keep is None else np.asarray(keep, bool), None
-    with opened(Path(path), quotes=schema.quotes) as (header, lines):
-        schema.for_header(header, where=str(path))
-        parts = _codes_of(header, lines, schema, min(size, PART))
+    with open_csv(Path(path), TableForm.of(None, quotes=schema.quotes)) as file:
+        schema.for_header(file.header, where=str(path))
+        parts = _codes_of(file.header, file.rows(), schema, min(size, PART))
         while block := list(islice(parts, -(-size // PART))):
             codes, start = np.concatenate(block), 0 if found is None else found.slots
             if mask is not None:
@@ -62,8 +63,8 @@ def count_csv(
                 codes[~kept] = -1
             joint = count(codes, attributes)
             found = joint if found is None else found + joint
-    # A file without a row was refused when it was opened.
-    assert found is not None
+    if found is None:
+        raise UsageError(f"{path} has no row: expected at least one record.")
     if mask is not None and len(mask) != found.slots:
         raise _refused_keep(mask, path)
     return found

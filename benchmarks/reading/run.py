@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pasearch.data.csv_file import opened, read_table
+from pasearch.data.csv_file import open_csv, read_table
 from pasearch.data.parquet_file import read_parquet
+from pasearch.data.table_form import TableForm
 from pasearch.data.text_columns import build_columns
 
 RESULTS = Path(__file__).parent / "results" / "reading.jsonl"
@@ -68,8 +69,8 @@ def messy(content: bytes) -> bytes:
 
 def reference(path: Path) -> list[Any]:
     """Return the columns, line by line and cell by cell."""
-    with opened(path) as (header, rows):
-        return build_columns(rows, width=len(header))
+    with open_csv(path, TableForm.of(None)) as file:
+        return build_columns(file.rows(), width=len(file.header))
 
 
 def same(path: Path) -> bool:

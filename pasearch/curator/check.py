@@ -19,7 +19,7 @@ from pasearch.curator.column_profile import ColumnProfile
 from pasearch.curator.problems import Problem, column_problems, problem_at, table_problems
 from pasearch.data.cells import ColumnCells
 from pasearch.data.column import Column
-from pasearch.data.csv_file import read_table, row_faults, width_words
+from pasearch.data.csv_file import describe_widths, read_checked
 from pasearch.data.lines import Fault
 from pasearch.data.numbers import PLAIN, NumberForm
 from pasearch.data.parquet_file import ParquetFile, read_parquet
@@ -122,12 +122,11 @@ def check_table(
         declared, features, labels = read_parquet(path, target, schema)
         faults: list[Fault | None] = [None] * len(labels)
     else:
-        declared, features, labels = read_table(
+        declared, features, labels, faults = read_checked(
             path, target, schema, quotes=quotes, columns=columns, separator=separator
         )
-        faults = list(row_faults(path, declared))
     if Fault.WIDTH in faults and None not in faults:
-        raise UsageError(width_words(path, declared))
+        raise UsageError(describe_widths(path, declared))
     if None not in faults:
         why = Counter(fault.value for fault in faults if fault is not None).most_common(1)[0][0]
         raise UsageError(f"{path}: no row can be used. What most rows have: {why}.")

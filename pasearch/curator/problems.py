@@ -9,10 +9,10 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from itertools import islice
 
 import numpy as np
+import pandas as pd
 
 from pasearch.curator.column_profile import (
     MAX_CATEGORIES,
@@ -327,13 +327,8 @@ def table_problems(table: TextTable, faults: Sequence[Fault | None]) -> list[Pro
         faults: Why each row cannot be read; None if it can.
     """
     parsed = np.array([fault is None for fault in faults], bool)
-    # Sixteen bytes a row: rows that differ have hashes that differ.
-    marks = np.empty((len(table), 2), np.uint64)
-    for mark, row in zip(marks, table.rows(), strict=True):
-        mark[:] = np.frombuffer(blake2b(repr(row).encode(), digest_size=16).digest(), np.uint64)
-    order = np.lexsort(marks.T)
-    repeated = np.zeros(len(table), bool)
-    repeated[order[1:]] = (marks[order[1:]] == marks[order[:-1]]).all(axis=1)
+    cells = pd.DataFrame({place: each.distinct()[1] for place, each in enumerate(table.cells)})
+    repeated = cells.duplicated().to_numpy()
     found = [
         p for fault in Fault for p in problem_at(None, fault.value, [f is fault for f in faults])
     ]

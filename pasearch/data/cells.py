@@ -112,14 +112,14 @@ def checked_marks(marks: object) -> tuple[str, ...]:
 def each_cell(function: Callable[[Any], Made], cells: ColumnCells) -> list[Made]:
     """Return what a function makes of each cell; of equal cells it may be called for one."""
     if isinstance(cells, TextColumn):
-        return cells.map(function)
+        return cells.apply(function).tolist()
     return [function(cell) for cell in np.asarray(cells).tolist()]
 
 
 def each_whole(function: Callable[[Any], int], cells: ColumnCells) -> np.ndarray:
     """Return the whole number that a function makes of each cell, int64; as of `each_cell`."""
     if isinstance(cells, TextColumn):
-        return cells.whole(function)
+        return cells.apply(function, np.int64)
     return np.array(each_cell(function, cells), np.int64)
 
 

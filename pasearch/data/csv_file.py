@@ -16,14 +16,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from pasearch.data.blocks import read_columns, read_faults
+import numpy as np
+
 from pasearch.data.cells import composed, number_of
 from pasearch.data.compressed import COMPRESSED, other_format, remedy_of, stem, unpacked
 from pasearch.data.declared import schema_of_given
 from pasearch.data.lines import (
     DECLARED,
+    FAULTS,
     LONGEST_HEADER,
     OTHER_SEPARATORS,
     SEPARATORS,
@@ -34,6 +36,7 @@ from pasearch.data.lines import (
     LineForm,
     blocks,
     header_of,
+    read_lines,
     without_header,
 )
 from pasearch.data.partitions import Dataset
@@ -105,13 +108,13 @@ class CsvFile(Source):
         path = Path(data)
         form = _form_of_new(path, TableForm.of(schema), schema)
         try:
-            with _parsed(path, form) as parsed:
-                columns = parsed.columns()
+            with open_csv(path, form) as file:
+                columns, _ = file.read()
         except UsageError as error:
             # A model's new records are told apart as its own were.
             told = str(error).removesuffix(NO_HEADER).replace(OR_SEPARATOR, "")
             raise UsageError(told) from None
-        return new_table(schema, dict(zip(parsed.header, columns, strict=True)), path)
+        return new_table(schema, dict(zip(file.header, columns, strict=True)), path)
 
 
 def _form_of_new(path: Path, form: TableForm, schema: TableSchema) -> TableForm:
@@ -142,10 +145,7 @@ def read_table(
     path: str | Path,
     target: str | None = None,
     schema: TableSchema | None = None,
-    *,
-    quotes: bool = True,
-    columns: str | Path | Sequence[str] | None = None,
-    separator: str | None = None,
+    **form: Any,
 ) -> tuple[TableSchema, TextTable, TextColumn]:
     """Read a table: UTF-8, a row a line (`data.lines`), compressed if its name says so.
 
@@ -157,11 +157,7 @@ def read_table(
         path: The file.
         target: The column to predict; the schema's, or the last one, if None.
         schema: What is declared; nothing if None.
-        quotes: False takes quotation marks as ordinary characters, and so does a schema that says
-            so.
-        columns: The names of the columns of a file without a header, as of `column_names`; those
-            of a schema that says so, if None.
-        separator: What stands between two cells; the schema's, or what the header tells, if None.
+        form: `quotes`, `columns` and `separator`, as of `TableForm.of`.
 
     Returns:
         The schema in the file's order, the cells, (rows, columns), and the target's cells, (rows,).
@@ -171,49 +167,54 @@ def read_table(
 
     Cost: time and memory linear in the rows, about as many bytes as `data.text_columns` says.
     """
+    return read_checked(path, target, schema, **form)[:3]
+
+
+def read_checked(
+    path: str | Path,
+    target: str | None = None,
+    schema: TableSchema | None = None,
+    **form: Any,
+) -> tuple[TableSchema, TextTable, TextColumn, list[Fault | None]]:
+    """Read a table as `read_table` does, and for each row why it cannot be used, None if it can.
+
+    The faults are for the curator's check alone.
+    """
     path = Path(path)
-    form = TableForm.of(
-        schema, quotes=quotes, columns=columns, separator=separator, target=target
-    )  # fmt: skip
-    with _parsed(path, form) as parsed:
-        header = parsed.header
+    told = TableForm.of(schema, target=target, **form)
+    with open_csv(path, told) as file:
+        header = file.header
         try:
             fitted = fitted_schema(header, schema, path=path, name=stem(path, PLAIN), target=target)
         except UsageError as error:
-            known = ([] if schema is None else _names(schema)) + [target or ""]
-            if form.columns is None and not any(closest(name, header) for name in known):
+            columns = () if schema is None else (*schema.columns, schema.target)
+            known = [*(column.name for column in columns), target or ""]
+            if told.columns is None and not any(closest(name, header) for name in known):
                 raise UsageError(f"{error}{NO_HEADER}") from None
             raise
-        used = parsed.form.separator
+        used = file.form.separator
         fitted = replace(
             fitted,
-            quotes=form.quotes,
-            order=form.columns or (),
+            quotes=told.quotes,
+            order=told.columns or (),
             # What a header tells, that of new records tells again.
-            separator=used if form.columns and used != "," else form.separator,
+            separator=used if told.columns and used != "," else told.separator,
         )
-        found = parsed.columns()
-    return taken_apart(fitted, header, found, path)
-
-
-def _names(schema: TableSchema) -> list[str]:
-    return [column.name for column in (*schema.columns, schema.target)]
-
-
-Rows = Iterator[list[str] | None]
+        found, faults = file.read()
+    return *taken_apart(fitted, header, found, path), [FAULTS[fault] for fault in faults.tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Parsed:
-    """A file of lines that stands behind its header.
+class CsvReader:
+    """An open file of lines, at the end of its header.
 
     Args:
-        path: Of the file.
-        header: The names of its columns.
-        form: Of its lines.
-        file: Open.
-        start: What was read of its records.
-        headed: Whether the names are its first line.
+        path: Path of the file.
+        header: Names of its columns.
+        form: Form of its lines.
+        file: The file.
+        start: The part of its records that was read.
+        has_header: Whether the names are its first line.
     """
 
     path: Path
@@ -221,101 +222,59 @@ class _Parsed:
     form: LineForm
     file: BinaryIO
     start: bytes
-    headed: bool
+    has_header: bool
 
-    def columns(self) -> list[TextColumn]:
-        """Return the columns of its rows.
+    def read(self) -> tuple[list[TextColumn], np.ndarray]:
+        """Read all rows, as `read_lines` does.
 
         Raises:
-            UsageError: It has no row.
+            UsageError: There is no row.
         """
         width = len(self.header)
-        found = read_columns(self.form, blocks(self.file, self.start, width=width), width)
-        if not len(found[0]):
-            raise self.empty()
+        found = read_lines(self.form, blocks(self.file, self.start, width=width), width)
+        if not len(found[1]):
+            what = "has a header and no row" if self.has_header else "is empty"
+            raise UsageError(f"{self.path} {what}: expected at least one record.")
         return found
 
-    def empty(self) -> UsageError:
-        """Return the error that there is no row."""
-        found = "has a header and no row" if self.headed else "is empty"
-        return UsageError(f"{self.path} {found}: expected at least one record.")
+    def rows(self) -> Iterator[list[str] | None]:
+        """Read the rows one by one, each line by itself; None is the null record."""
+        for row in self.form.rows(self.file, self.start):
+            yield row if isinstance(row, list) and len(row) == len(self.header) else None
 
 
-@contextmanager
-def opened(
-    path: Path,
-    *,
-    quotes: bool = True,
-    columns: Sequence[str] | None = None,
-    separator: str | None = None,
-) -> Iterator[tuple[list[str], Rows]]:
-    """Give a file's header and rows, one by one; None is the null record.
+def describe_widths(path: Path, schema: TableSchema) -> str:
+    """Describe the numbers of cells of a file's rows, none of which has one for each column.
 
-    Args:
-        path: The file.
-        quotes: As of `read_table`, like the others.
-        columns: See there.
-        separator: See there.
-
-    Raises:
-        UsageError: No such file, no header in UTF-8, no row, fewer than two columns, or two of one
-            name. The message quotes nothing of the file.
-    """
-    form = TableForm.of(None, quotes=quotes, columns=columns, separator=separator)
-    with _parsed(path, form) as parsed:
-        yield parsed.header, _slots(parsed)
-
-
-def row_faults(path: str | Path, schema: TableSchema | None = None) -> Iterator[Fault | None]:
-    """Go through a file's slots: why each is a null record, None if it is none.
-
-    Only for the curator's check.
-
-    Args:
-        path: The file.
-        schema: Of the file, as `read_table` returned it; None: nothing is declared.
-
-    Raises:
-        UsageError: As of `opened`.
+    Only for the curator's check: what it says depends on the rows.
     """
     form = TableForm.of(schema)
-    with _parsed(Path(path), form) as parsed:
-        width = len(parsed.header)
-        found = blocks(parsed.file, parsed.start, width=width)
-        yield from read_faults(parsed.form, found, width)
+    with open_csv(path, form) as file:
+        found = [*file.form.rows(file.file, file.start)]
+    widths = sorted({len(row) for row in found if isinstance(row, list)})
+    every = "every row" if all(isinstance(row, list) for row in found) else (
+        "every row that can be read"
+    )  # fmt: skip
+    many = f"{widths[0]:,}" if len(widths) == 1 else f"{widths[0]:,} to {widths[-1]:,}"
+    cells, width = "cell" if widths[-1] == 1 else "cells", len(file.header)
+    named = f"the header has {width:,}" if file.has_header else f"the columns named are {width:,}"
+    advice = _suggest_separator(path, form)
+    return f"{path}: {every} has {many} {cells}, and {named}. {advice}"
 
 
-def width_words(path: Path, schema: TableSchema) -> str:
-    """Return how many cells the rows have instead of one a column, and what may separate them.
-
-    Only for the curator's check, of a file of which no row has a cell for each column: what it says
-    depends on the rows. Arguments and errors as of `row_faults`.
-    """
-    form = TableForm.of(schema)
-    with _parsed(path, form) as parsed:
-        rows = parsed.form.rows(parsed.file, parsed.start)
-        widths = {None if isinstance(row, Fault) else len(row) for row in rows}
-    found = sorted(each for each in widths if each is not None)
-    every = "every row that can be read" if None in widths else "every row"
-    many = f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
-    cells = "cell" if found[-1] == 1 else "cells"
-    width, headed = len(parsed.header), parsed.headed
-    named = f"the header has {width:,}" if headed else f"the columns named are {width:,}"
-    return f"{path}: {every} has {many} {cells}, and {named}. {_separator_words(path, form)}"
-
-
-def _separator_words(path: Path, form: TableForm) -> str:
-    """Return what to do about a file of which no row fits, by what its first rows look like."""
-    with _parsed(path, form) as parsed:
-        used, width = parsed.form, len(parsed.header)
-        lines = used.lines(next(blocks(parsed.file, parsed.start, width=width)))[:FIRST_ROWS]
+def _suggest_separator(path: Path, form: TableForm) -> str:
+    """Describe what to do about a file of which no row fits, by its first rows."""
+    with open_csv(path, form) as file:
+        used, width = file.form, len(file.header)
+        lines = used.lines(next(blocks(file.file, file.start, width=width)))[:FIRST_ROWS]
     for each in SEPARATORS + OTHER_SEPARATORS:
-        rows = replace(used, separator=each).read(lines)
+        own = replace(used, separator=each)
+        widths = [len(row) for row in map(own.row, lines) if isinstance(row, list)]
         wanted = width if form.columns else len(_first_cells(path, form, each))
-        if wanted > 1 and _mostly(rows, wanted):
+        if wanted > 1 and 2 * widths.count(wanted) > len(lines):
             name = next((name for name, known in SPELT.items() if known == each), each)
             return f"It looks as if {each!r} separates the cells: `separator={name!r}`."
-        if each != used.separator and _mostly(rows, width):
+        if each != used.separator and 2 * widths.count(width) > len(lines):
             return (
                 f"It looks as if {each!r} separates the cells of the rows, and "
                 f"{used.separator!r} those of the header: write both in the same way."
@@ -330,47 +289,28 @@ def _separator_words(path: Path, form: TableForm) -> str:
     )
 
 
-def _mostly(rows: Sequence[list[str] | Fault], width: int) -> bool:
-    """Return whether most rows have so many cells."""
-    return 2 * sum(not isinstance(row, Fault) and len(row) == width for row in rows) > len(rows)
-
-
-def _slots(parsed: _Parsed) -> Rows:
-    """Yield a row for each slot, None for one that is no row of the header's width.
-
-    Raises:
-        UsageError: There is no slot.
-    """
-    slots, width = 0, len(parsed.header)
-    for row in parsed.form.rows(parsed.file, parsed.start):
-        yield row if not isinstance(row, Fault) and len(row) == width else None
-        slots += 1
-    if not slots:
-        raise parsed.empty()
-
-
 @contextmanager
-def _parsed(path: Path, form: TableForm) -> Iterator[_Parsed]:
+def open_csv(path: Path, form: TableForm) -> Iterator[CsvReader]:
     """Open a file and read its header, if it has one.
 
     Raises:
-        UsageError: As of `opened`.
+        UsageError: No such file, no header in UTF-8, fewer than two columns, or two of one name.
+            The message quotes nothing of the file.
     """
     limit = csv.field_size_limit(LONGEST_FIELD)
     try:
         with _unpacked(path) as file:
             if form.columns is None:
-                lines, header = _header(path, file, form)
-                start = b""
+                (lines, header), start = _header(path, file, form), b""
             else:
                 tabs = ".tsv" in [suffix.lower() for suffix in path.suffixes]
-                usual = form.separator or ("\t" if tabs else None)
-                lines, start = without_header(file, quotes=form.quotes, separator=usual)
+                separator = form.separator or ("\t" if tabs else None)
+                lines, start = without_header(file, quotes=form.quotes, separator=separator)
                 header = list(form.columns)
-            headed = form.columns is None
-            yield _Parsed(
-                path=path, header=header, form=lines, file=file, start=start, headed=headed
-            )
+            yield CsvReader(
+                path=path, header=header, form=lines, file=file, start=start,
+                has_header=form.columns is None,
+            )  # fmt: skip
     finally:
         csv.field_size_limit(limit)
 

@@ -19,6 +19,13 @@ one with a line feed in it makes two rows, of which the first is null: `pasearch
 
 A space as separator means any run of spaces and tabs; those around a line belong to no cell.
 
+`LineForm.row` reads one line, by `csv`. Where its separators alone divide a line into as many cells
+as the header has, pyarrow gives the same cells and reads many lines at once: such a line is UTF-8,
+has more than one byte and no NUL, does not begin with a byte order mark, has no carriage return
+except right before its end, and has a quotation mark only where a cell begins or ends. A line's own
+bytes and the header's number of columns decide which of both reads it, so no line changes another;
+`tests/data/test_blocks.py` compares them.
+
 Source: docs/rules.md, rules 3 and 13.
 """
 
@@ -27,19 +34,27 @@ from __future__ import annotations
 import codecs
 import csv
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import numpy as np
+
+from pasearch.data.text_columns import GrowingColumn, TextColumn, arrow_cells, arrow_integers
 from pasearch.errors import UsageError
 
 BLOCK = 2**20
 """How many bytes are read at a time: few enough for a processor's cache."""
 
-WIDE, MOST_BLOCKS = 256, 32
-"""Of each so many columns one `BLOCK` is read at a time, so that it has rows enough to be worth it:
-columns are made from a block at once, of few rows at the price of many. So many blocks at most."""
+WIDE, MAX_BLOCKS = 256, 32
+"""One `BLOCK` is read at a time for each `WIDE` columns, at most `MAX_BLOCKS`: a block costs a
+constant time per column, so it needs many rows."""
+
+MAX_PARSED = 2**30
+"""Bytes of a block that pyarrow parses, at most: a longer one has a line of that length."""
+
+LINE_END, RETURN, QUOTE = b'\n\r"'
 
 LONGEST_HEADER = 2**24
 """The most bytes of a header."""
@@ -87,6 +102,10 @@ class Fault(Enum):
     EMPTY = "an empty line, so it cannot be used"
 
 
+FAULTS = (None, *Fault)
+"""Whether and why a row cannot be used, by the index that `read_lines` returns."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineForm:
     """What is public about a file's lines.
@@ -115,74 +134,165 @@ class LineForm:
             text = line.decode()
         except UnicodeDecodeError:
             return Fault.ENCODING
-        plain = text = self._trimmed(text)
+        if self.separator == BLANK:
+            text = text.replace("\t", " ").strip(" ")
+        plain = text
         for character, other in STAND_INS.items():
             plain = plain.replace(character, other)
+        reader = csv.reader(
+            [plain], strict=True, delimiter=self.separator,
+            quoting=csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE,
+            skipinitialspace=self.separator == BLANK,
+        )  # fmt: skip
         try:
-            (row,) = self._reader([plain])
+            (row,) = reader
         except csv.Error:
             return Fault.QUOTES
         if not row:
             return Fault.EMPTY
-        return row if plain == text else [_restored(cell) for cell in row]
+        if plain != text:
+            for character, other in STAND_INS.items():
+                row = [cell.replace(other, character) for cell in row]
+        return row
 
     def rows(self, file: BinaryIO, start: bytes = b"") -> Iterator[list[str] | Fault]:
-        """Go through the rows of an open file, from where it stands, `start` before it.
-
-        Guarantee: each is what `row` makes of its line alone.
-        """
+        """Read the lines of an open file one by one, from its position, `start` before them."""
         for block in blocks(file, start):
-            found = self._rows_at_once(block)
-            yield from map(self.row, self.lines(block)) if found is None else found
-
-    def read(self, lines: list[bytes]) -> list[list[str] | Fault]:
-        """Return the rows of lines without ends: each is what `row` makes of it."""
-        found = None
-        if sum(map(len, lines)) <= BLOCK:
-            block = b"".join(line + b"\n" for line in lines)
-            # A carriage return at a line's end is the line's here, and no part of the end.
-            found = None if b"\r" in block else self._rows_at_once(block)
-        return [self.row(line) for line in lines] if found is None else [*found]
-
-    def _rows_at_once(self, block: bytes) -> list[list[str]] | None:
-        """Return the rows of a block in which nothing is wrong; None where `row` must look."""
-        try:
-            text = block.decode()
-        except UnicodeDecodeError:
-            return None
-        text = text.replace("\r\n", "\n")
-        if "\r" in text:
-            return None
-        lines = text.split("\n")
-        if not lines[-1]:
-            lines.pop()
-        lines = [self._trimmed(line) for line in lines] if self.separator == BLANK else lines
-        try:
-            rows = list(self._reader(lines))
-        except csv.Error:
-            return None
-        # A row takes a line or more: if there are as many, each has taken its own.
-        return rows if len(rows) == len(lines) and all(rows) else None
-
-    def _trimmed(self, line: str) -> str:
-        """Return a line with spaces alone between its cells, and nothing around them."""
-        return line.replace("\t", " ").strip(" ") if self.separator == BLANK else line
-
-    def _reader(self, lines: Iterable[str]) -> Iterator[list[str]]:
-        quoting = csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE
-        return csv.reader(
-            lines, strict=True, quoting=quoting, delimiter=self.separator,
-            skipinitialspace=self.separator == BLANK,
-        )  # fmt: skip
+            yield from map(self.row, self.lines(block))
 
 
-def block_size(width: int) -> int:
-    """Return how many bytes of a file are read at a time.
+def read_lines(
+    form: LineForm, blocks: Iterator[bytes], width: int
+) -> tuple[list[TextColumn], np.ndarray]:
+    """Read the columns of a file's rows.
 
     Args:
-        width: How many columns the header has: public.
+        form: Form of the file's lines.
+        blocks: Blocks of whole lines.
+        width: Number of columns of the header.
+
+    Returns:
+        The columns, and the index in `FAULTS` of each line's fault, uint8, (rows,). The cells are
+        those that `LineForm.row` reads from each line, None in every column if it has a fault.
+
+    Cost: time and memory linear in the bytes.
     """
-    return BLOCK * min(MOST_BLOCKS, max(1, width // WIDE))
+    columns, faults = [GrowingColumn() for _ in range(width)], [np.empty(0, np.uint8)]
+    for block in blocks:
+        arrays, own = _parse_block(form, block, width)
+        faults.append(own)
+        for column, array in zip(columns, arrays, strict=True):
+            column.add(array)
+    return [column.finish() for column in columns], np.concatenate(faults)
+
+
+def _parse_block(form: LineForm, block: bytes, width: int) -> tuple[Iterator[Any], np.ndarray]:
+    """Parse the lines of a block to columns, Arrow arrays, and the lines' faults."""
+    import pyarrow as pa
+
+    body = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(body == LINE_END)
+    if not block.endswith(b"\n"):
+        ends = np.append(ends, len(body))
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    is_ordinary = _find_ordinary(form, block, body, starts, ends)
+    ordinary: list[Any] = []
+    if is_ordinary.any():
+        sizes = np.minimum(ends + 1, len(body)) - starts
+        some = block if is_ordinary.all() else body[np.repeat(is_ordinary, sizes)].tobytes()
+        ordinary, wrong = _parse_ordinary(form, some, width)
+        is_ordinary[np.flatnonzero(is_ordinary)[wrong]] = False
+    faults, others = np.zeros(len(ends), np.uint8), np.flatnonzero(~is_ordinary)
+    if not len(others):
+        return iter(ordinary), faults
+    rows: list[list[str | None]] = []
+    for line in others.tolist():
+        row = form.row(block[starts[line] : ends[line]].removesuffix(b"\r"))
+        if isinstance(row, list) and len(row) != width:
+            row = Fault.WIDTH
+        faults[line] = FAULTS.index(row) if isinstance(row, Fault) else 0
+        rows.append([None] * width if isinstance(row, Fault) else [*row])
+    order = arrow_integers(np.argsort(np.argsort(~is_ordinary, kind="stable")))
+    return (
+        pa.concat_arrays([*ordinary[place : place + 1], arrow_cells(cells)]).take(order)
+        for place, cells in enumerate(zip(*rows, strict=True))
+    ), faults
+
+
+def _parse_ordinary(form: LineForm, block: bytes, width: int) -> tuple[list[Any], list[int]]:
+    """Parse ordinary lines to columns, and find those of another width, which are left out."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    wrong: list[int] = []
+
+    def leave_out(row: csv.InvalidRow) -> str:
+        wrong.append(row.number - 1)
+        return "skip"
+
+    names = [str(place) for place in range(width)]
+    table = csv.read_csv(
+        pa.BufferReader(block),
+        read_options=csv.ReadOptions(
+            column_names=names, use_threads=False, block_size=len(block) + 1
+        ),
+        parse_options=csv.ParseOptions(
+            delimiter=form.separator,
+            quote_char='"' if form.quotes else False,
+            ignore_empty_lines=False,
+            invalid_row_handler=leave_out,
+        ),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.large_binary()), strings_can_be_null=False
+        ),
+    )
+    return [column.combine_chunks() for column in table.columns], wrong
+
+
+def _find_ordinary(
+    form: LineForm, block: bytes, body: np.ndarray, starts: np.ndarray, ends: np.ndarray
+) -> np.ndarray:
+    """Return which lines are ordinary, their width aside, bool, (lines,).
+
+    Args:
+        form: Form of the lines.
+        block: Their bytes.
+        body: The same as an array, uint8.
+        starts: Where the lines start.
+        ends: Where they end.
+    """
+    if form.separator == BLANK or len(block) > MAX_PARSED:
+        return np.zeros(len(ends), bool)
+    # pyarrow drops a byte order mark, and finds no cell in a carriage return alone.
+    is_ordinary = (ends - starts > 1) & (body[starts] != 0xEF)
+    if b"\0" in block:
+        is_ordinary[np.searchsorted(ends, np.flatnonzero(body == 0))] = False
+    if b"\r" in block:
+        returns = np.flatnonzero(body == RETURN)
+        own = np.searchsorted(ends, returns)
+        is_ordinary[own[returns + 1 != ends[own]]] = False
+    if form.quotes and b'"' in block:
+        quotes = np.flatnonzero(body == QUOTE)
+        own, before = np.searchsorted(ends, quotes), np.searchsorted(quotes, starts)
+        opens = (np.arange(len(quotes)) - before[own]) % 2 == 0
+        padded = np.concatenate([[LINE_END], body, [LINE_END]]).astype(np.uint8)
+        beside = np.where(opens, padded[quotes], padded[quotes + 2])
+        is_edge = (beside == ord(form.separator)) | (beside == LINE_END) | (beside == RETURN)
+        is_ordinary[own[~is_edge]] = False
+        is_ordinary[np.diff(before, append=len(quotes)) % 2 == 1] = False
+    if not is_utf_8(block):
+        for line in np.unique(np.searchsorted(ends, np.flatnonzero(body >= 0x80))).tolist():
+            is_ordinary[line] &= is_utf_8(block[starts[line] : ends[line]])
+    return is_ordinary
+
+
+def is_utf_8(content: bytes) -> bool:
+    """Check that bytes are UTF-8."""
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def blocks(file: BinaryIO, start: bytes = b"", *, width: int = 1) -> Iterator[bytes]:
@@ -194,7 +304,8 @@ def blocks(file: BinaryIO, start: bytes = b"", *, width: int = 1) -> Iterator[by
         width: How many columns it has.
     """
     pieces = [start]
-    while part := file.read(block_size(width)):
+    size = BLOCK * min(MAX_BLOCKS, max(1, width // WIDE))
+    while part := file.read(size):
         if cut := part.rfind(b"\n") + 1:
             yield b"".join((*pieces, part[:cut]))
             pieces = []
@@ -218,12 +329,6 @@ def separator_of(separator: str | None) -> str | None:
         f"separator is {separator!r}: expected one character, "
         f"{' '.join((SEPARATORS + OTHER_SEPARATORS).replace(chr(9), '').strip())}, tab or space."
     )
-
-
-def _restored(cell: str) -> str:
-    for character, other in STAND_INS.items():
-        cell = cell.replace(other, character)
-    return cell
 
 
 def header_of(
@@ -260,8 +365,10 @@ def header_of(
         raise LineEndError
     if len(first) == LONGEST_HEADER:
         raise HeaderTooLongError
-    forms = [LineForm(quotes=quotes, separator=each) for each in separator or SEPARATORS]
-    form = max(forms, key=lambda form: _width(form.row(line)))
+    form = max(
+        (LineForm(quotes=quotes, separator=each) for each in separator or SEPARATORS),
+        key=lambda form: 0 if isinstance(row := form.row(line), Fault) else len(row),
+    )
     row, blanks = form.row(line), LineForm(quotes=quotes, separator=BLANK)
     if separator is None and not isinstance(row, Fault) and len(row) == 1:
         cells = blanks.row(line)
@@ -269,10 +376,6 @@ def header_of(
         if known or ALIGNED.search(row[0].strip()):
             return blanks, cells
     return form, row
-
-
-def _width(row: list[str] | Fault) -> int:
-    return 0 if isinstance(row, Fault) else len(row)
 
 
 def without_header(

@@ -19,8 +19,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from pasearch.data.column import Column
 from pasearch.data.declared import schema_of_given
 from pasearch.data.frames import target_failures
@@ -42,7 +40,7 @@ from pasearch.data.table_form import (
     taken_apart,
 )
 from pasearch.data.tables import AnySchema, TableSchema
-from pasearch.data.text_columns import Coded, TextColumn, TextTable
+from pasearch.data.text_columns import TextColumn, TextTable, constant_column
 from pasearch.errors import UsageError
 
 AT_ONCE = 2**25
@@ -119,7 +117,7 @@ def _read(
 ) -> tuple[TableSchema, TextTable, TextColumn]:
     fitted, read = _form(files, path, target, schema)
     columns = dict(zip(read, files.columns(read), strict=True))
-    nothing = Coded(codes=np.zeros(len(files), np.uint8), texts=("",))
+    nothing = constant_column("", len(files))
     cells = [columns.get(name, nothing) for name in files.names]
     return taken_apart(fitted, [*files.names], cells, path)
 

@@ -2,25 +2,35 @@
 
 A table is one file, or a folder of files in the order of their names. Of a file only the form is
 read at once: names, types, the number of rows. Cells are read where they are asked for, so a table
-may be larger than memory: all columns block by block, or one column whole.
+may be larger than memory: all columns block by block, or one column whole. Numbers are kept as they
+are, everything else as texts.
 
 Source: docs/rules.md, rules 3 and 13.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pasearch.data.cells import composed
-from pasearch.data.parquet_cells import GrowingColumns, is_nested, taken
+from pasearch.data.cells import composed, text_of
+from pasearch.data.lines import is_utf_8
+from pasearch.data.numbers import decimals_of
 from pasearch.data.table_form import check_names
-from pasearch.data.text_columns import Coded, Hash, TextColumn, TextTable, Where
+from pasearch.data.text_columns import (
+    GrowingColumn,
+    Hash,
+    TextColumn,
+    TextTable,
+    Where,
+    constant_column,
+)
 from pasearch.errors import UsageError, nearest_file
 
 ROWS = 2**15
@@ -116,38 +126,37 @@ class ParquetFiles:
 
     def check_plain(self, names: Sequence[str]) -> None:
         """Refuse columns that hold lists or other nested values."""
+        import pyarrow.types as types
+
         for name in names:
-            if is_nested(kind := self.types[name]):
+            if types.is_nested(_plain_type(kind := self.types[name])):
                 raise UsageError(
                     f"{self.paths[0]}: column {name!r} is of type {kind}: expected numbers, texts, "
                     "dates or the like. Make columns of it, leave it out, or ignore it in a schema."
                 )
 
     def blocks(self, names: Sequence[str]) -> Iterator[list[TextColumn]]:
-        """Go through the rows: some columns, `ROWS` rows at most at a time."""
+        """Read some columns, at most `ROWS` rows at a time."""
         for arrays in self._arrays(names):
-            growing = self._growing(names)
-            growing.add(arrays)
-            yield growing.finished()
+            yield [_build_column([array]) for array in arrays]
 
     def columns(self, names: Sequence[str]) -> list[TextColumn]:
-        """Return some columns, whole."""
-        growing = self._growing(names)
-        for arrays in self._arrays(names):
-            growing.add(arrays)
-        return growing.finished()
+        """Read some columns, whole."""
+        return [_build_column(arrays) for arrays in zip(*self._arrays(names), strict=True)]
 
     def column(self, name: str, slots: np.ndarray) -> TextColumn:
-        """Return one column of some rows, in their order: no more is kept than these."""
-        growing, by_place = self._growing([name]), np.argsort(slots, kind="stable")
-        rising, start = slots[by_place], 0
+        """Read one column of some rows, in their order: no more is kept than these."""
+        import pyarrow as pa
+
+        found, by_place, start = [], np.argsort(slots, kind="stable"), 0
+        rising = slots[by_place]
         for (array,) in self._arrays([name]):
             first, last = np.searchsorted(rising, [start, start + len(array)])
-            growing.add([taken(array, rising[first:last] - start)])
+            found.append(array.take(pa.array(rising[first:last] - start)))
             start += len(array)
         back = np.empty_like(by_place)
         back[by_place] = np.arange(len(by_place))
-        return growing.finished()[0][back]
+        return _build_column(found)[back]
 
     def feed(self, digest: Hash) -> None:
         """Feed every byte of the files to a fingerprint."""
@@ -157,16 +166,13 @@ class ParquetFiles:
                 while content := file.read(HASHED):
                     digest.update(content)
 
-    def _growing(self, names: Sequence[str]) -> GrowingColumns:
-        return GrowingColumns([self.types[name] for name in names])
-
     def _arrays(self, names: Sequence[str]) -> Iterator[list[Any]]:
-        """Go through the rows as pyarrow has them."""
+        """Read blocks of rows as plain Arrow arrays."""
         for path, mark in zip(self.paths, self._marks, strict=True):
             with _unchanged(path, mark), opened(path) as (file, places):
                 own = [file.schema_arrow.names[places[name]] for name in names]
                 for batch in file.iter_batches(batch_size=ROWS, columns=own):
-                    yield [batch.column(name) for name in own]
+                    yield [_plain_array(batch.column(name)) for name in own]
 
 
 def _check_same(path: Path, own: tuple[Any, Any], form: tuple[Path, Any, Any]) -> None:
@@ -242,6 +248,122 @@ def _names(schema: Any, path: Path) -> dict[str, int]:
     return dict(zip(names, places, strict=True))
 
 
+def _plain_type(kind: Any) -> Any:
+    """Find the type of a column's values, however they are kept."""
+    import pyarrow as pa
+
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain_type(kind.storage_type)
+    return _plain_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
+
+
+def _plain_array(array: Any) -> Any:
+    """Convert an array to one of plain type; texts become bytes, for they may be no UTF-8."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if isinstance(array, pa.ExtensionArray):
+        return _plain_array(array.storage)
+    if types.is_dictionary(array.type):
+        return _plain_array(array.dictionary_decode())
+    if types.is_string_view(array.type):
+        array = array.cast(pa.binary_view())
+    kinds = (
+        types.is_string, types.is_large_string, types.is_binary, types.is_binary_view,
+        types.is_fixed_size_binary,
+    )  # fmt: skip
+    return array.cast(pa.large_binary()) if any(is_a(array.type) for is_a in kinds) else array
+
+
+def _build_column(arrays: Sequence[Any]) -> TextColumn:
+    """Build a column of plain arrays of one type."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    kind = arrays[0].type
+    if types.is_integer(kind) or types.is_floating(kind):
+        missing = [array.is_null().to_numpy(zero_copy_only=False) for array in arrays]
+        values = np.concatenate(
+            [array.fill_null(0).to_numpy(zero_copy_only=False) for array in arrays]
+        )
+        values = decimals_of(values) if values.dtype.kind == "f" else values
+        return Numbers(values=values, missing=np.concatenate(missing))
+    growing = GrowingColumn()
+    for array in arrays:
+        if types.is_large_binary(kind):
+            array = array.fill_null(b"")
+            try:
+                array.cast(pa.large_string())
+            except pa.ArrowInvalid:
+                cells = [cell if is_utf_8(cell) else b"" for cell in array.to_pylist()]
+                array = pa.array(cells, pa.large_binary())
+        else:
+            array = pa.array(_write_values(array), pa.large_binary())
+        growing.add(array)
+    return growing.finish()
+
+
+def _write_values(array: Any) -> list[bytes]:
+    """Write values of any type as Python does, each distinct one once."""
+    import pyarrow as pa
+
+    try:
+        coded = array.dictionary_encode(null_encoding="encode")
+        values, places = coded.dictionary, coded.indices.to_pylist()
+    except pa.ArrowException:
+        values, places = array, range(len(array))
+    texts = [_text(value) for value in values]
+    return [texts[place] for place in places]
+
+
+def _text(value: Any) -> bytes:
+    """Write a value of pyarrow's, empty if there is none."""
+    try:
+        found = value.as_py()
+        if isinstance(found, timedelta):
+            import pandas as pd
+
+            found = pd.Timedelta(found)
+    except Exception:  # noqa: BLE001 - whatever a value raises would tell of it
+        return b""
+    return (text_of(found) or "").encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Numbers(TextColumn):
+    """A column of numbers that were never texts.
+
+    Args:
+        values: float64, or whole numbers, (rows,).
+        missing: Which of them are absent, bool, (rows,).
+    """
+
+    values: np.ndarray
+    missing: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, where: Where) -> Numbers:
+        return Numbers(values=self.values[where], missing=self.missing[where])
+
+    def distinct(self) -> tuple[Iterable[str | None], np.ndarray]:
+        values, indices = np.unique(self.values[~self.missing], return_inverse=True)
+        found = np.zeros(len(self), np.int64)
+        found[~self.missing] = 1 + indices.ravel()
+        return ["", *(text_of(value) or "" for value in values.tolist())], found
+
+    def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:
+        """Convert each cell, NaN where it is absent; `function` is for texts."""
+        values = self.values.astype(np.float64)
+        return np.where(self.missing | ~np.isfinite(values), np.nan, values)
+
+    def feed(self, digest: Hash) -> None:
+        digest.update(repr((len(self), self.values.dtype.str)).encode())
+        for each in (self.values, self.missing):
+            digest.update(np.ascontiguousarray(each).data)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LargeTable:
     """Cells, (rows, columns), that stay in their files: as `TextTable`, as far as one is asked.
@@ -280,7 +402,7 @@ class LargeTable:
         """Go through all rows of the files: features and the target."""
         read = [name for name in self.names if name not in self.ignored]
         for *found, labels in self.files.blocks([*read, target]):
-            nothing = Coded(codes=np.zeros(len(labels), np.uint8), texts=("",))
+            nothing = constant_column("", len(labels))
             own = dict(zip(read, found, strict=True))
             yield TextTable(cells=tuple(own.get(name, nothing) for name in self.names)), labels
 

@@ -10,16 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from csv_rows import read_rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pasearch.data import lines, text_columns
-from pasearch.data.blocks import read_columns, read_faults
+from pasearch.data import lines
 from pasearch.data.column import Column
-from pasearch.data.csv_file import LONGEST_FIELD, NO_SEPARATOR, opened, read_table, row_faults
-from pasearch.data.lines import Fault, LineForm, blocks
+from pasearch.data.csv_file import LONGEST_FIELD, NO_SEPARATOR, read_table
+from pasearch.data.lines import FAULTS, Fault, LineForm, blocks, read_lines
 from pasearch.data.tables import TableSchema
-from pasearch.data.text_columns import Coded, Packed
 
 SCHEMA = TableSchema(
     columns=(
@@ -103,7 +102,12 @@ def by_itself(content: bytes, form: LineForm, width: int) -> list[list[str] | No
 
 def at_once(content: bytes, form: LineForm, width: int) -> list[list[str] | None]:
     """The rows of the columns that are read from blocks."""
-    columns = read_columns(form, blocks(io.BytesIO(content)), width)
+    columns, faults = read_lines(form, blocks(io.BytesIO(content), width=width), width)
+    want = [form.row(line) for line in form.lines(content)]
+    assert [FAULTS[fault] for fault in faults] == [
+        row if isinstance(row, Fault) else None if len(row) == width else Fault.WIDTH
+        for row in want
+    ]
     rows = [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
     assert all((None in row) == (set(row) == {None}) for row in rows)
     return [None if None in row else row for row in rows]  # type: ignore[misc]
@@ -131,16 +135,13 @@ class TestMessyFiles:
             pytest.skip("takes long in so small blocks")
         form = LineForm(quotes=quotes)
         monkeypatch.setattr(lines, "BLOCK", block)
-        monkeypatch.setattr(text_columns, "MAX_PLAIN_TEXTS", 3)
-        monkeypatch.setattr(text_columns, "MAX_TEXTS", 40)
         assert at_once(MESSY[name], form, 4) == by_itself(MESSY[name], form, 4)
 
     def test_are_encoded_alike(self, name: str, quotes: bool, tmp_path: Path):
         path = tmp_path / "x.csv"
         path.write_bytes(HEAD + MESSY[name])
         schema, features, labels = read_table(path, schema=SCHEMA, quotes=quotes)
-        with opened(path, quotes=quotes) as (_, found):
-            rows = [[None] * 4 if row is None else row for row in found]
+        rows = [[None] * 4 if row is None else row for row in read_rows(path, quotes=quotes)[1]]
         table = np.array(rows, object).reshape(len(rows), 4)
         want, x = (np.zeros((len(rows), *schema.shape), np.float32) for _ in range(2))
         usable = schema.encode(table[:, :-1], out=want)
@@ -150,16 +151,6 @@ class TestMessyFiles:
             schema.encode_labels(labels), schema.encode_labels(table[:, -1]), strict=True
         ):
             np.testing.assert_array_equal(one, other)
-
-    def test_have_the_faults_of_each_line_by_itself(self, name: str, quotes: bool, tmp_path: Path):
-        path = tmp_path / "x.csv"
-        path.write_bytes(HEAD + MESSY[name])
-        form = LineForm(quotes=quotes)
-        want = [form.row(line) for line in form.lines(MESSY[name])]
-        assert list(row_faults(path, read_table(path, quotes=quotes)[0])) == [
-            row if isinstance(row, Fault) else None if len(row) == 4 else Fault.WIDTH
-            for row in want
-        ]
 
 
 PIECES = [
@@ -181,22 +172,16 @@ LINE_PIECES = [piece for piece in PIECES if b"\n" not in piece]
     quotes=st.booleans(),
     width=st.integers(1, 4),
     block=st.sampled_from([1, 7, 50, lines.BLOCK]),
-    few=st.sampled_from([1, 3, text_columns.MAX_PLAIN_TEXTS]),
 )
-@example(b'a"b,c"d,e\n', ",", True, 2, 50, 3)
-@example(b'"a,b",c\nx",1\n1,2\n', ",", True, 2, 50, 3)
+@example(b'a"b,c"d,e\n', ",", True, 2, 50)
+@example(b'"a,b",c\nx",1\n1,2\n', ",", True, 2, 50)
 def test_any_bytes_are_read_alike(
-    content: bytes, separator: str, quotes: bool, width: int, block: int, few: int
+    content: bytes, separator: str, quotes: bool, width: int, block: int
 ):
     form = LineForm(quotes=quotes, separator=separator)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "BLOCK", block)
-        patch.setattr(text_columns, "MAX_PLAIN_TEXTS", few)
-        patch.setattr(text_columns, "MAX_TEXTS", 5 * few)
         assert at_once(content, form, width) == by_itself(content, form, width)
-        faults = list(read_faults(form, blocks(io.BytesIO(content)), width))
-    rows = by_itself(content, form, width)
-    assert [fault is None for fault in faults] == [row is not None for row in rows]
 
 
 @pytest.mark.property
@@ -219,22 +204,6 @@ def test_a_changed_line_changes_only_its_own_row(
 
 
 @pytest.mark.unit
-def test_each_column_is_kept_in_its_way():
-    content = b"".join(
-        b"%d,%d.5,word %d,%s\n" % (i % 100, i, i, b"x" * (i % 40)) for i in range(2**15 + 300)
-    )
-    few, numbers, texts, long = read_columns(LineForm(), blocks(io.BytesIO(content)), 4)
-    assert isinstance(few, Coded)
-    assert few.codes.dtype == np.uint8
-    assert isinstance(numbers, Coded)
-    assert numbers.codes.dtype == np.int32
-    assert isinstance(texts, Packed)
-    assert isinstance(long, Coded)
-    assert texts.tolist()[-1] == f"word {2**15 + 299}"
-    assert long.tolist()[39] == "x" * 39
-
-
-@pytest.mark.unit
 def test_no_line_by_itself_is_needed_for_an_ordinary_file(monkeypatch: pytest.MonkeyPatch):
     """What is quick stays quick: quoted cells, CR LF and UTF-8 are ordinary too."""
 
@@ -242,9 +211,8 @@ def test_no_line_by_itself_is_needed_for_an_ordinary_file(monkeypatch: pytest.Mo
         raise AssertionError(line)
 
     monkeypatch.setattr(LineForm, "row", never)
-    monkeypatch.setattr(LineForm, "_rows_at_once", never)
     content = '1,"a, b",é\r\n"2","",\r\n'.encode() * 50
-    columns = read_columns(LineForm(), blocks(io.BytesIO(content)), 3)
+    columns, _ = read_lines(LineForm(), blocks(io.BytesIO(content)), 3)
     assert [column.tolist()[:2] for column in columns] == [["1", "2"], ["a, b", ""], ["é", ""]]
     with pytest.raises(AssertionError):
-        read_columns(LineForm(), blocks(io.BytesIO(b'1,a"b,c\n')), 3)
+        read_lines(LineForm(), blocks(io.BytesIO(b'1,a"b,c\n')), 3)

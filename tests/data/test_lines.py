@@ -18,7 +18,7 @@ from pasearch.api.search import plan_architecture_search
 from pasearch.cli import main
 from pasearch.data import lines
 from pasearch.data.column import Column
-from pasearch.data.csv_file import read_table, row_faults
+from pasearch.data.csv_file import read_checked, read_table
 from pasearch.data.lines import Fault, LineEndError, LineForm, header_of
 from pasearch.data.sources import load_dataset
 from pasearch.data.tables import TableSchema
@@ -184,26 +184,6 @@ class TestNeighbours:
                 columns = [x, usable, *schema.encode_labels(labels)]
                 encoded.append([np.delete(column, place, axis=0).tobytes() for column in columns])
         assert encoded[0] == encoded[1]
-
-    @pytest.mark.property
-    @settings(max_examples=300, deadline=None)
-    @given(
-        rows=st.lists(ROWS, min_size=1, max_size=9),
-        end=st.sampled_from(list(ENDS.values())),
-        quotes=st.booleans(),
-        block=st.sampled_from([1, 30, lines.BLOCK]),
-    )
-    @example(rows=[b'1,cook,"a', b'b",yes'], end=b"\n", quotes=True, block=lines.BLOCK)
-    def test_the_quick_way_is_the_slow_one(
-        self, rows: list[bytes], end: bytes, quotes: bool, block: int
-    ):
-        form = LineForm(quotes=quotes)
-        text = end.join(rows) + end
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(lines, "BLOCK", block)
-            found = list(form.rows(io.BytesIO(text)))
-        assert found == [form.row(line) for line in form.lines(text)]
-        assert len(found) == text.count(b"\n")
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
@@ -376,13 +356,10 @@ class TestForm:
         rows = [GOOD, b"\xff,1,2,3", b'"1,2,3,4', b"1,2", b"", b'"1"2,3,4,5', GOOD]
         path = written(tmp_path / "x.csv", rows)
         Q = Fault.QUOTES
-        assert list(row_faults(path)) == [
-            None, Fault.ENCODING, Q, Fault.WIDTH, Fault.EMPTY, Q, None,
-        ]  # fmt: skip
-        assert [each is None for each in row_faults(path)] == (
-            read_table(path)[1].present().tolist()
-        )
-        assert list(row_faults(path, read_table(path, quotes=False)[0]))[2] is None
+        _, features, _, faults = read_checked(path)
+        assert faults == [None, Fault.ENCODING, Q, Fault.WIDTH, Fault.EMPTY, Q, None]
+        assert [each is None for each in faults] == features.present().tolist()
+        assert read_checked(path, quotes=False)[3][2] is None
 
     @pytest.mark.unit
     @pytest.mark.parametrize("fault", Fault)

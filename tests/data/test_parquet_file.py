@@ -20,9 +20,8 @@ from pasearch.curator.check import check_table
 from pasearch.data.cells import as_numbers, as_text, count_texts
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
-from pasearch.data.parquet_cells import Numbers
 from pasearch.data.parquet_file import read_parquet
-from pasearch.data.parquet_files import LargeColumn, ParquetFiles
+from pasearch.data.parquet_files import LargeColumn, Numbers, ParquetFiles
 from pasearch.data.sources import load_dataset, new_records
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError

@@ -15,16 +15,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pasearch.api.request import SearchRequest
 from pasearch.cli import main
 from pasearch.curator.check import check_table
 from pasearch.data.column import Column
 from pasearch.data.compressed import stem
-from pasearch.data.csv_file import read_table, row_faults
-from pasearch.data.lines import BLANK, OTHER_SEPARATORS, SEPARATORS, LineForm, separator_of
+from pasearch.data.csv_file import read_checked, read_table
+from pasearch.data.lines import BLANK, OTHER_SEPARATORS, SEPARATORS, separator_of
 from pasearch.data.sources import load_dataset, new_records
 from pasearch.data.table_form import column_names
 from pasearch.data.tables import TableSchema, undeclared
@@ -144,7 +142,7 @@ class TestBlanks:
         assert [[*row, y] for row, y in zip(features.tolist(), labels.tolist(), strict=True)] == [
             *self.CELLS
         ]
-        faults = list(row_faults(path, read))
+        faults = read_checked(path, None, read)[3]
         assert [fault is None for fault in faults] == [True] * 3 + [False] * 4
         assert check_table(path, columns="a,b,c,d,name", separator="space").n == 7
 
@@ -175,17 +173,6 @@ class TestBlanks:
             if some[0] == self.LINES[0]:
                 assert features.tolist() == [row[:4] for row in self.CELLS[: len(some)]]
 
-    @pytest.mark.property
-    @given(
-        st.lists(
-            st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=12), min_size=1
-        )
-    )
-    def test_a_line_is_read_by_itself(self, texts: list[str]):
-        form = LineForm(separator=BLANK)
-        lines = [text.encode() for text in texts]
-        assert form.read(lines) == [form.row(line) for line in lines]
-
 
 class TestDeclaredSeparator:
     @pytest.mark.unit
@@ -200,7 +187,7 @@ class TestDeclaredSeparator:
         )  # fmt: skip
         wrong = next(p for p in check_table(path).problems if "not as many values" in p.what)
         assert wrong.rows == (5,)
-        assert list(row_faults(path, schema))[:2] == [None, None]
+        assert read_checked(path, None, schema)[3][:2] == [None, None]
 
     @pytest.mark.unit
     def test_is_a_record_where_there_is_no_header(self, tmp_path: Path):
