@@ -592,8 +592,8 @@ MUTANTS = (
     ),
     Mutant(
         "text columns: a cell that is no decimal number has the number of another",
-        "others = np.delete(np.arange(len(texts)), np.from_dlpack(decimals))",
-        "others = np.arange(len(texts) - len(decimals))",
+        "others = np.delete(np.arange(len(texts)), at)",
+        "others = np.arange(len(texts) - len(at))",
         "data/test_text_columns.py",
     ),
     Mutant(

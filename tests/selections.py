@@ -13,7 +13,7 @@ import pytest
 
 from pasearch.accounting.budget import Budget
 from pasearch.data.column import Column
-from pasearch.data.partitions import Dataset, InParts, Partition
+from pasearch.data.partitions import Dataset, Partition
 from pasearch.data.schema import Schema
 from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema
@@ -155,12 +155,11 @@ def search_of(
 
 
 def watch_doors(patch: pytest.MonkeyPatch, tell: Callable[[str], object]) -> None:
-    """Tell of every partition that is opened, in one tensor or in parts."""
-    for kind in (Partition, InParts):
-        genuine = kind.open
+    """Tell of every partition that is opened."""
+    genuine = Partition.open
 
-        def opening(part: Any, receipt: Receipt, genuine: Any = genuine):
-            tell(part.name)
-            return genuine(part, receipt)
+    def opening(part: Any, receipt: Receipt):
+        tell(part.name)
+        return genuine(part, receipt)
 
-        patch.setattr(kind, "open", opening)
+    patch.setattr(Partition, "open", opening)

@@ -21,7 +21,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pasearch.accounting.accountants import price_partitions
-from pasearch.data.partitions import Cells, Dataset, InParts, Partition, UnchargedReadError
+from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features import cfs as cfs_of
 from pasearch.features import contingency, engine
@@ -324,7 +324,7 @@ class TestPrice:
             return genuine(self, line, *partitions, key=key)
 
         monkeypatch.setattr(Ledger, "charged", charged)
-        for kind in (Partition, InParts, Cells):
+        for kind in (Partition, Cells):
             opened = kind.open
             monkeypatch.setattr(
                 kind,
@@ -361,15 +361,13 @@ class TestPrice:
             with pytest.raises(BudgetError):
                 make().fit(*records())
 
-        for door in (lambda part: part, Partition.in_parts):
+        def uncharged(self: Any, line: str, partition: str, *keys: str):
+            return self.dataset[partition].open(None)
 
-            def uncharged(self: Any, line: str, partition: str, *keys: str, door: Any = door):
-                return door(self.dataset[partition]).open(None)
-
-            with monkeypatch.context() as patched:
-                patched.setattr(engine.FeatureSearch, "_open", uncharged)
-                with pytest.raises(UnchargedReadError):
-                    make().fit(*records())
+        with monkeypatch.context() as patched:
+            patched.setattr(engine.FeatureSearch, "_open", uncharged)
+            with pytest.raises(UnchargedReadError):
+                make().fit(*records())
 
     def test_is_that_of_the_noise_which_is_added(self, monkeypatch: pytest.MonkeyPatch):
         sigmas: list[float] = []
@@ -436,7 +434,7 @@ class TestLedger:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         path, reserved = tmp_path / "ledger", []
-        for kind in (Partition, InParts, Cells):
+        for kind in (Partition, Cells):
 
             def opening(self: Any, receipt: Any, genuine: Any = kind.open):
                 reserved.append(len(SharedLedger.open(path).runs()))

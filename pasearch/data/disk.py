@@ -39,11 +39,10 @@ from pasearch.data.front_ends import Fitted, FrontEnd, Raw
 from pasearch.data.parquet_files import LargeColumn, LargeTable
 from pasearch.data.rows import (
     CompactRows,
-    PlacedRows,
+    ComputedRows,
     Rows,
     pack_table,
     packed_type,
-    release_pages,
 )
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
@@ -184,7 +183,7 @@ class OnDisk:
             kept = self._encoded()[start : start + count]
             if isinstance(self.schema, TableSchema):
                 return CompactRows.of(self.schema, kept)
-            return ArrayRows(schema=self.schema, kept=kept, valid=self.labelled(name)[1])
+            return self._scaled(kept, self.labelled(name)[1])
         base, last = self.rows(name, front.before), front.last
         many, key = kept_of(front.front_end, self.schema.shape), (name, front.digest)
         if many and key not in self._made:
@@ -192,11 +191,35 @@ class OnDisk:
         shift = scale = None
         if front.front_end.moves:
             shift, scale = (getattr(last, each).numpy() for each in ("shift", "scale"))
-        return BehindRows(
-            form=(count, *front.front_end.output_shape(self.schema.shape)),
-            base=base if front.front_end.moves else None, made=self._made.get(key), shift=shift,
-            scale=scale, valid=self.labelled(name)[1],
+        made, valid = self._made.get(key), self.labelled(name)[1]
+        main = math.prod(base.shape[1:]) if shift is not None else 0
+
+        def fill(rows: slice | np.ndarray, out: np.ndarray) -> None:
+            if shift is not None:
+                # Where something is kept beside them, they are features in a row.
+                features = out if made is None else out[:, :main]
+                base.write(rows, features)
+                features -= shift
+                features *= scale
+            if made is not None:
+                out.reshape(len(out), -1)[:, main:] = made["x"][rows]
+            out[~valid[rows]] = 0.0
+
+        return ComputedRows(
+            form=(count, *front.front_end.output_shape(self.schema.shape)), fill=fill,
+            mapped=base.mapped if made is None else (*base.mapped, made),
         )  # fmt: skip
+
+    def _scaled(self, kept: np.ndarray, valid: np.ndarray) -> ComputedRows:
+        """Clamp and scale mapped numbers of an array where they are asked for."""
+        schema = self.schema
+        assert isinstance(schema, Schema)
+
+        def fill(rows: slice | np.ndarray, out: np.ndarray) -> None:
+            schema.encode(np.asarray(kept["x"][rows]), out=out)
+            out[~valid[rows]] = 0.0
+
+        return ComputedRows(form=(len(kept), *schema.shape), fill=fill, mapped=(kept,))
 
     def labelled(self, name: str) -> Labels:
         """Return y of a partition, 0 in null records, and which records are none."""
@@ -291,77 +314,6 @@ def numbers_of(features: Any) -> Iterator[np.ndarray]:
     step = max(1, BLOCK // max(1, features[:1].nbytes))
     for start in range(0, len(features), step):
         yield np.array(features[start : start + step])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ArrayRows(PlacedRows):
-    """Records of an array, clamped and scaled where they are asked for.
-
-    Args:
-        schema: Complete.
-        kept: Their numbers, field "x", in the data's own units, mapped.
-        valid: (records,) False marks a null record, which is 0.
-    """
-
-    schema: Schema
-    kept: np.ndarray
-    valid: np.ndarray
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return len(self.kept), *self.schema.shape
-
-    def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
-        self.schema.encode(np.asarray(self.kept["x"][rows]), out=out)
-        out[~self.valid[rows]] = 0.0
-
-    def let_go(self) -> None:
-        release_pages(self.kept)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class BehindRows(PlacedRows):
-    """Records behind a front end.
-
-    Args:
-        form: How many records, and the shape of one.
-        base: The features that are only moved; None: there are none.
-        made: What is kept of the others, which follow them; None: there are none.
-        shift: Subtracted from the features of the base; None: there are none.
-        scale: Factor of the shifted features.
-        valid: (records,) False marks a null record, which is 0.
-    """
-
-    form: tuple[int, ...]
-    base: Rows | None
-    made: np.ndarray | None
-    shift: np.ndarray | None
-    scale: np.ndarray | None
-    valid: np.ndarray
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.form
-
-    def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
-        main = 0
-        if self.base is not None:
-            # Where something is kept beside them, they are features in a row.
-            main = math.prod(self.base.shape[1:])
-            features = out if self.made is None else out[:, :main]
-            self.base.write(rows, features)
-            if self.shift is not None:
-                features -= self.shift
-                features *= self.scale
-        if self.made is not None:
-            out.reshape(len(out), -1)[:, main:] = self.made["x"][rows]
-        out[~self.valid[rows]] = 0.0
-
-    def let_go(self) -> None:
-        if self.base is not None:
-            self.base.let_go()
-        if self.made is not None:
-            release_pages(self.made)
 
 
 def write_ordered(path: Path, blocks: Iterator[np.ndarray], order: np.ndarray | None) -> np.memmap:

@@ -222,27 +222,27 @@ def _parse_block(form: LineForm, block: bytes, width: int) -> tuple[Iterator[Any
 def _parse_ordinary(form: LineForm, block: bytes, width: int) -> tuple[list[Any], list[int]]:
     """Parse ordinary lines to columns, and find those of another width, which are left out."""
     import pyarrow as pa
-    from pyarrow import csv
+    from pyarrow import csv as arrow_csv
 
     wrong: list[int] = []
 
-    def leave_out(row: csv.InvalidRow) -> str:
+    def leave_out(row: arrow_csv.InvalidRow) -> str:
         wrong.append(row.number - 1)
         return "skip"
 
     names = [str(place) for place in range(width)]
-    table = csv.read_csv(
+    table = arrow_csv.read_csv(
         pa.BufferReader(block),
-        read_options=csv.ReadOptions(
+        read_options=arrow_csv.ReadOptions(
             column_names=names, use_threads=False, block_size=len(block) + 1
         ),
-        parse_options=csv.ParseOptions(
+        parse_options=arrow_csv.ParseOptions(
             delimiter=form.separator,
             quote_char='"' if form.quotes else False,
             ignore_empty_lines=False,
             invalid_row_handler=leave_out,
         ),
-        convert_options=csv.ConvertOptions(
+        convert_options=arrow_csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.large_binary()), strings_can_be_null=False
         ),
     )

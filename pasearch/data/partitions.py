@@ -33,7 +33,7 @@ from pasearch.data.cells import ColumnCells, TableCells
 from pasearch.data.disk import OnDisk, check_room, is_large, numbers_of, save_rows
 from pasearch.data.front_ends import Fitted, FrontEnd, Raw
 from pasearch.data.parquet_files import LargeColumn, LargeTable
-from pasearch.data.rows import CompactRows, PickedRows, Rows, pack_table
+from pasearch.data.rows import CompactRows, Rows, pack_table, pick_rows
 from pasearch.data.split import Split
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.text_columns import TextColumn, TextTable
@@ -58,8 +58,8 @@ class Records:
 
     Args:
         x: Features, float32, (slots, *shape), clamped to the bounds and scaled to [0, 1], then
-            behind the front end, if one was asked for. Of records that memory does not hold,
-            `data.rows.Rows`.
+            behind the front end, if one was asked for. Of records that are too many for one
+            tensor, `data.rows.Rows`: their form alone decides.
         y: Classes, int64, (slots,), or numbers to predict, float32, in [0, 1]; 0 where the slot is
             null.
         valid: bool, (slots,); False marks a null record.
@@ -83,8 +83,13 @@ class Records:
         return replace(self, x=self.x[at], y=self.y[at], valid=self.valid[at])
 
     def parts(self) -> Iterator[Records]:
-        """Go through the records, in order: here they are one part."""
-        yield self
+        """Iterate over parts, in order: of `Rows`, blocks of a size that their form decides."""
+        if not isinstance(self.x, Rows):
+            yield self
+            return
+        for start in range(0, len(self), self.x.block):
+            part = slice(start, start + self.x.block)
+            yield replace(self, x=self.x[part], y=self.y[part], valid=self.valid[part])
 
     def write(self, folder: Path) -> None:
         """Write them to an empty folder, which `mapped` reads; `Rows` a block at a time."""
@@ -102,37 +107,6 @@ class Records:
             for name in ("x", "y", "valid")
         }
         return cls(**own, public=public)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactRecords:
-    """The records of one open partition, too many for one tensor.
-
-    Args:
-        x: Features, which become float32 a block at a time; 0 where the slot is null.
-        y: As of `Records`, like valid and public.
-    """
-
-    x: CompactRows
-    y: torch.Tensor = field(repr=False)
-    valid: torch.Tensor = field(repr=False)
-    public: bool
-
-    def __len__(self) -> int:
-        """Return the number of slots, null ones included: public."""
-        return len(self.y)
-
-    def parts(self) -> Iterator[Records]:
-        """Go through the records, in order: blocks of a size that slots and width decide."""
-        for start in range(0, len(self), self.x.block):
-            part = slice(start, start + self.x.block)
-            yield Records(
-                x=self.x[part], y=self.y[part], valid=self.valid[part], public=self.public
-            )
-
-
-AnyRecords = Records | CompactRecords
-"""What `Partition.in_parts` opens: `parts` goes through either."""
 
 
 class Sealed:
@@ -254,19 +228,6 @@ class Partition(_Part[Records]):
         """Return the same partition, of which only the labels are opened, as they are."""
         return Labels(self._name, self._dataset, self._slots)
 
-    def in_parts(self) -> InParts:
-        """Return the same partition, whose records may be more than memory holds encoded."""
-        return InParts(self._name, self._dataset, self._slots, self._front)
-
-
-class InParts(_Part[AnyRecords]):
-    """One part of the slots, in one tensor or not, for who goes through `AnyRecords.parts`."""
-
-    __slots__ = ()
-
-    def _shown(self) -> AnyRecords:
-        return self._dataset._any_records(self._name, self._slots, self._front)
-
 
 class Filed(_Part[Path]):
     """One part of the slots as a folder of files, which other processes map into their memory.
@@ -358,7 +319,7 @@ class Dataset:
     _behind: dict[str, tuple[np.ndarray, np.ndarray]] = field(
         default_factory=dict, init=False, repr=False
     )
-    _compact: dict[str, CompactRecords] = field(default_factory=dict, init=False, repr=False)
+    _packed: dict[str, Records] = field(default_factory=dict, init=False, repr=False)
     _files: dict[tuple[str, str, Path], Path] = field(default_factory=dict, init=False, repr=False)
     _disk: dict[bool, OnDisk] = field(default_factory=dict, init=False, repr=False)
 
@@ -400,7 +361,7 @@ class Dataset:
 
     def _forget(self) -> None:
         """Forget what was made of the partitions' records."""
-        for each in (self._compact, self._files, self._disk):
+        for each in (self._packed, self._files, self._disk):
             each.clear()
 
     def all_records(self, front: Fitted | None) -> Records:
@@ -493,11 +454,17 @@ class Dataset:
                 x=cast(Any, x), y=torch.from_numpy(y), valid=torch.from_numpy(valid),
                 public=self.public,
             )  # fmt: skip
+        is_raw = front is None or isinstance(front.front_end, Raw)
+        is_many = len(slots) * math.prod(self.schema.shape) > rows.MAX_TENSOR
+        if name and is_raw and is_many and isinstance(self.schema, TableSchema):
+            if name not in self._packed:
+                self._packed[name] = self._pack(self.schema, slots)
+            return self._packed[name]
         y, labelled = self.schema.encode_labels(Sealed(self.labels)._array[slots])
         if name and front is not None and self._shares(front, len(slots)):
             kept, usable = self._mapped(front)
             valid = usable[slots] & labelled
-            x: Any = PickedRows(kept, slots, valid)
+            x: Any = pick_rows(kept, slots, valid)
         else:
             x, usable = self._features(slots, front)
             valid = usable & labelled
@@ -506,6 +473,19 @@ class Dataset:
         return Records(
             x=x, y=torch.from_numpy(y), valid=torch.from_numpy(valid), public=self.public
         )
+
+    def _pack(self, schema: TableSchema, slots: np.ndarray) -> Records:
+        """Encode records of a table that are too many for one tensor."""
+        import torch
+
+        y, valid = schema.encode_labels(Sealed(self.labels)._array[slots])
+        features = Sealed(self.features)._array
+        kept = pack_table(schema, lambda part: features[slots[part]], valid)
+        y[~valid] = 0
+        return Records(
+            x=cast(Any, CompactRows.of(schema, kept)), y=torch.from_numpy(y),
+            valid=torch.from_numpy(valid), public=self.public,
+        )  # fmt: skip
 
     def _shares(self, front: Fitted, slots: int) -> bool:
         """Return whether partitions look at one file of what a front end made: by form alone."""
@@ -521,24 +501,6 @@ class Dataset:
             self._records(name, slots, front).write(own)
             self._files[key] = own
         return self._files[key]
-
-    def _any_records(self, name: str, slots: np.ndarray, front: Fitted | None) -> AnyRecords:
-        """Return a partition's records: of which kind, only slots and schema decide."""
-        import torch
-
-        raw = front is None or isinstance(front.front_end, Raw)
-        many = len(slots) * math.prod(self.schema.shape) > rows.MAX_TENSOR
-        if raw and (disk := self._on_disk(name)) is not None:
-            x, (y, valid) = disk.rows(name, None), disk.labelled(name)
-            return CompactRecords(
-                x=cast(CompactRows, x), y=torch.from_numpy(y), valid=torch.from_numpy(valid),
-                public=self.public,
-            )  # fmt: skip
-        if not (raw and many and isinstance(self.schema, TableSchema)):
-            return self._records(name, slots, front)
-        if name not in self._compact:
-            self._compact[name] = self._compacted(self.schema, slots)
-        return self._compact[name]
 
     def _on_disk(self, name: str) -> OnDisk | None:
         """Return where the records of a partition, or of all, are kept; None: in memory."""
@@ -567,20 +529,6 @@ class Dataset:
         """
         if is_large(features := Sealed(self.features)._held):
             check_room(self.name, features, self.schema, fronts, self.workspace, max_categories)
-
-    def _compacted(self, schema: TableSchema, slots: np.ndarray) -> CompactRecords:
-        import torch
-
-        y, valid = schema.encode_labels(Sealed(self.labels)._array[slots])
-        features = Sealed(self.features)._array
-        kept = pack_table(schema, lambda part: features[slots[part]], valid)
-        y[~valid] = 0
-        return CompactRecords(
-            x=CompactRows.of(schema, kept),
-            y=torch.from_numpy(y),
-            valid=torch.from_numpy(valid),
-            public=self.public,
-        )
 
 
 def _chunks(length: int) -> Iterator[slice]:

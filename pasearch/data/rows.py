@@ -1,8 +1,8 @@
 """Features of records that become a tensor one batch at a time.
 
-    Rows          interface: a shape, slices, `index_select`, `to`, as of a tensor
-    CompactRows   encoded records of a table: 1 bit per feature that is 0 or 1, 4 bytes per number
-    PickedRows    records of an array that several partitions share
+    Rows           interface: a shape, slices, `index_select`, `to`, as of a tensor
+    CompactRows    encoded records of a table: 1 bit per feature that is 0 or 1, 4 bytes per number
+    ComputedRows   records that a function computes, such as those of a mapped file
 
 Training, scores and fits use only this interface of `Records.x`, so records that do not fit into
 memory are trained on like others, and give the same numbers.
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -48,27 +48,39 @@ def _pool(many: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(many, "rows")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Rows(ABC):
-    """Features, float32, (records, ...), as far as this package uses a tensor of them."""
+    """Features, float32, (records, ...), with the methods of a tensor of them that are needed.
 
-    __slots__ = ()
+    Args:
+        place: Device of batches: "cpu" or "cuda".
+    """
+
+    place: str = "cpu"
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """How many records, and the shape of one."""
+        """The number of records, and the shape of one."""
 
     @property
-    @abstractmethod
     def device(self) -> torch.device:
-        """Where batches go."""
+        """Device of batches."""
+        import torch
+
+        return torch.device(self.place)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of a batch."""
+        """Type of a batch."""
         import torch
 
         return torch.float32
+
+    @property
+    def block(self) -> int:
+        """The number of records of a block, of at most `BLOCK` numbers."""
+        return max(1, BLOCK // max(1, math.prod(self.shape[1:])))
 
     @abstractmethod
     def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
@@ -79,9 +91,10 @@ class Rows(ABC):
             out: float32, (some, ...); overwritten.
         """
 
+    @property
     @abstractmethod
-    def let_go(self) -> None:
-        """Release the memory of the pages that were read from a file."""
+    def mapped(self) -> tuple[np.ndarray, ...]:
+        """Arrays, perhaps of mapped files: their pages are released after each read."""
 
     def __getitem__(self, where: Where) -> Tensor:
         """Return some records, float32 (some, ...), in the processor's memory.
@@ -105,12 +118,13 @@ class Rows(ABC):
             firsts = range(first, min(first + step * SIDE, stop), step)
             for _ in (_pool(many).map if many > 1 < len(firsts) else map)(write, firsts):
                 pass
-            self.let_go()
+            for array in self.mapped:
+                release_pages(array)
         return torch.from_numpy(out)
 
-    @abstractmethod
-    def to(self, device: str | torch.device) -> Self:
-        """Return the same, whose batches go to a device: nothing is moved yet."""
+    def to(self, device: str | torch.device) -> Any:
+        """Let batches go to a device: nothing is moved yet."""
+        return replace(self, place=str(device))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -133,33 +147,13 @@ class Rows(ABC):
         assert axis == 0
         return self[places].to(self.device)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class PlacedRows(Rows):
-    """Features whose batches go where they are told to.
-
-    Args:
-        place: Where batches go: "cpu" or "cuda".
-    """
-
-    place: str = "cpu"
-
-    @property
-    def device(self) -> torch.device:
-        import torch
-
-        return torch.device(self.place)
-
-    def to(self, device: str | torch.device) -> Self:
-        return replace(self, place=str(device))
-
     def __repr__(self) -> str:
         """Show the form, never a value."""
         return f"{type(self).__name__}({self.shape})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class CompactRows(PlacedRows):
+class CompactRows(Rows):
     """Encoded records of a table, (records, features), packed.
 
     Guarantee: `rows[where]` has, bit for bit, the float32 numbers that `TableSchema.encode` writes.
@@ -189,11 +183,6 @@ class CompactRows(PlacedRows):
     def shape(self) -> tuple[int, int]:
         return len(self.kept), self.width if self.features is None else len(self.features)
 
-    @property
-    def block(self) -> int:
-        """Number of records of a block."""
-        return max(1, BLOCK // max(1, self.shape[1]))
-
     def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
         kept = np.asarray(self.kept[rows])
         bits = np.unpackbits(kept["bits"], axis=1, count=self.width)
@@ -212,12 +201,9 @@ class CompactRows(PlacedRows):
         some = features if self.features is None else self.features[features]
         return replace(self, features=some, numbers=self.numbers[numbers], numbers_at=at)
 
-    def let_go(self) -> None:
-        release_pages(self.kept)
-
-    def __repr__(self) -> str:
-        """Show the form, never a value."""
-        return f"CompactRows({self.shape[0]} rows, {self.shape[1]} features)"
+    @property
+    def mapped(self) -> tuple[np.ndarray, ...]:
+        return (self.kept,)
 
 
 def packed_type(width: int, numbers: int) -> np.dtype[Any]:
@@ -265,44 +251,49 @@ def release_pages(array: np.ndarray) -> None:
         held.madvise(mmap.MADV_DONTNEED)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PickedRows(Rows):
-    """Some of the records of an array that several share, such as a mapped file's: no copy.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ComputedRows(Rows):
+    """Records that are computed a batch at a time.
 
     Args:
-        kept: float32, (all records, ...).
-        slots: Which of them are seen, (records,).
-        valid: (records,) False marks a null record, which is 0.
+        form: The number of records, and the shape of one.
+        fill: Writes some records, as `write` does.
+        mapped: Arrays of mapped files whose pages are released after each read.
+        whole: Whether another device gets one tensor of all records, moved once.
     """
 
-    kept: np.ndarray
-    slots: np.ndarray
-    valid: np.ndarray
+    form: tuple[int, ...]
+    fill: Callable[[slice | np.ndarray, np.ndarray], None]
+    mapped: tuple[np.ndarray, ...] = ()
+    whole: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return len(self.slots), *self.kept.shape[1:]
-
-    @property
-    def device(self) -> torch.device:
-        import torch
-
-        return torch.device("cpu")
+        return self.form
 
     def to(self, device: str | torch.device) -> Any:
-        """Return the same; of another device than the processor a tensor, which is moved once."""
-        return self if str(device) == "cpu" else self[:].to(device)
+        if self.whole and str(device) != "cpu":
+            return self[:].to(device)
+        return Rows.to(self, device)
 
     def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
-        np.take(self.kept, self.slots[rows], axis=0, out=out, mode="clip")
-        out[~self.valid[rows]] = 0.0
+        self.fill(rows, out)
 
-    def let_go(self) -> None:
-        """Keep the pages: they are shared."""
 
-    def __repr__(self) -> str:
-        """Show the form, never a value."""
-        return f"PickedRows({self.shape})"
+def pick_rows(kept: np.ndarray, slots: np.ndarray, valid: np.ndarray) -> ComputedRows:
+    """Select records of an array that several partitions share, such as a mapped file: no copy.
+
+    Args:
+        kept: float32, (all records, ...).
+        slots: Indices of the records, (records,).
+        valid: (records,) False marks a null record, which is 0.
+    """
+
+    def fill(rows: slice | np.ndarray, out: np.ndarray) -> None:
+        np.take(kept, slots[rows], axis=0, out=out, mode="clip")
+        out[~valid[rows]] = 0.0
+
+    return ComputedRows(form=(len(slots), *kept.shape[1:]), fill=fill, whole=True)
 
 
 def where_of(where: Where) -> slice | np.ndarray:

@@ -140,11 +140,9 @@ class Texts(TextColumn):
             return np.fromiter(map(function, _decoded(texts)), np.float64)[indices]
         matches = call_function("match_substring_regex", [texts], MatchSubstringOptions(DECIMAL))
         decimals = call_function("indices_nonzero", [matches])
-        found = np.empty(len(texts))
-        found[np.from_dlpack(decimals)] = np.from_dlpack(
-            texts.take(decimals).cast(pa.large_string()).cast(pa.float64())
-        )
-        others = np.delete(np.arange(len(texts)), np.from_dlpack(decimals))
+        found, at = np.empty(len(texts)), np.asarray(np.from_dlpack(decimals), np.int64)
+        found[at] = np.from_dlpack(texts.take(decimals).cast(pa.large_string()).cast(pa.float64()))
+        others = np.delete(np.arange(len(texts)), at)
         found[others] = [function(text) for text in _decoded(texts.take(arrow_integers(others)))]
         return found[indices]
 

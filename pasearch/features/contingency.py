@@ -32,7 +32,7 @@ import numpy as np
 
 from pasearch.accounting.profiles import Array
 from pasearch.data.column import BINS, Column
-from pasearch.data.partitions import AnyRecords
+from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
@@ -155,7 +155,7 @@ class Attributes:
         found[~np.asarray(valid, bool)] = -1
         return found
 
-    def codes_of(self, records: AnyRecords) -> Iterator[np.ndarray]:
+    def codes_of(self, records: Records) -> Iterator[np.ndarray]:
         """Go through the codes of open records, part by part.
 
         Args:
@@ -164,7 +164,7 @@ class Attributes:
         for part in records.parts():
             yield self.codes(part.x, part.y, part.valid)
 
-    def counted(self, records: AnyRecords) -> Joint:
+    def counted(self, records: Records) -> Joint:
         """Return all tables of open records: private."""
         return reduce(add, (count(codes, self) for codes in self.codes_of(records)))
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +27,8 @@ import torch
 from pasearch.data.front_ends import Fitted, ready
 from pasearch.data.means import FeatureMeans
 from pasearch.data.opened import Opened, opening
-from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, InParts, Records
+from pasearch.data.partitions import Dataset, Partition, Records
+from pasearch.data.rows import CompactRows, Rows
 from pasearch.data.tables import AnySchema
 from pasearch.data.threads import shares, threads
 from pasearch.engine import Engine, hold_out
@@ -74,7 +75,7 @@ class PublicReads(Reads):
     def _records(self) -> Any:
         return replace(self.dataset, schema=self.schema).all_records(None)
 
-    def opened(self, line: str, *keys: str) -> AbstractContextManager[AnyRecords]:
+    def opened(self, line: str, *keys: str) -> AbstractContextManager[Records]:
         """Return all records: there is nothing to charge."""
         return nullcontext(self._records)
 
@@ -210,7 +211,7 @@ class FeatureSearch(Engine):
             trainer=self._trainer(FINAL), slots=split.train, metric=self.plan.scored_by,
         )  # fmt: skip
 
-    def _open(self, line: str, partition: str, *keys: str) -> AbstractContextManager[AnyRecords]:
+    def _open(self, line: str, partition: str, *keys: str) -> AbstractContextManager[Records]:
         """Charge a line once for each key, without one once, and open what it reads.
 
         Raises:
@@ -230,9 +231,9 @@ class FeatureSearch(Engine):
                 )
             self._used.add((purpose, *name))
 
-    def _place(self, partition: str) -> InParts:
+    def _place(self, partition: str) -> Partition:
         """Return a partition as this method sees it."""
-        return self.dataset[partition].through(self._front).in_parts()
+        return self.dataset[partition].through(self._front)
 
     @property
     def _front(self) -> Fitted | None:
@@ -260,7 +261,7 @@ class FeatureSearch(Engine):
         known = set(order)
         order += [each for each in range(len(means)) if each not in known]
         train, test = (self._place(name).public_records() for name in ("train", "test"))
-        if isinstance(train, CompactRecords):
+        if isinstance(train.x, Rows):
             return ()
         metric = usual_metric(self.plan.schema.regression)
         best = len(test) * metric.most
@@ -293,7 +294,7 @@ class PrivateReads(Reads):
     retrained: bool
     public = False
 
-    def opened(self, line: str, *keys: str) -> AbstractContextManager[AnyRecords]:
+    def opened(self, line: str, *keys: str) -> AbstractContextManager[Records]:
         """Charge a line, and open the partition that the plan says it reads.
 
         Raises:
@@ -346,10 +347,11 @@ class PrivateReads(Reads):
             on_step = search.progress.step
             return trainer.fit_many(records, self.means, sets, streams, on_step=on_step)
 
-    def _leave(self, records: AnyRecords, trainer: Trainer, count: int) -> TypeGuard[Records]:
+    def _leave(self, records: Records, trainer: Trainer, count: int) -> bool:
         """Return whether the models are trained by others: of compact records they are not."""
         search = self.search
-        fits = trainer.apart and isinstance(records, Records) and search.folder is not None
+        compact = isinstance(records.x, CompactRows)
+        fits = trainer.apart and not compact and search.folder is not None
         return fits and (search.device == "cpu" or search.executor.elsewhere) and (
             search.executor.takes(count, long=False)
         )  # fmt: skip

@@ -36,7 +36,7 @@ from pasearch.accounting.accountants import price
 from pasearch.accounting.checks import kind_of, whole
 from pasearch.accounting.claims import Claim, eq8
 from pasearch.data.front_ends import MaxPool
-from pasearch.data.partitions import AnyRecords
+from pasearch.data.partitions import Records
 from pasearch.data.split import Split
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError, nearest
@@ -155,7 +155,7 @@ class Reads(ABC):
     retrained: bool
 
     @abstractmethod
-    def opened(self, line: str, *keys: str) -> AbstractContextManager[AnyRecords]:
+    def opened(self, line: str, *keys: str) -> AbstractContextManager[Records]:
         """Charge a line once for each key, without one once, and open what it reads."""
 
     @abstractmethod

@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from pasearch.accounting.checks import checked, positive, whole
 from pasearch.accounting.events import Pure, SelfComposed
-from pasearch.data.partitions import AnyRecords
+from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.features.contingency import Attributes, attributes_of
 from pasearch.features.selector import (
@@ -332,12 +332,12 @@ class Top(Sized):
         return self.count(features)
 
 
-def _classes(records: AnyRecords, attributes: Attributes) -> Array:
+def _classes(records: Records, attributes: Attributes) -> Array:
     """Return how many records are of each class, or bin of the target."""
     codes = attributes.items[-1].codes(records.y.numpy()[:, None])
     return np.bincount(codes[records.valid.numpy()], minlength=attributes.sizes[-1])
 
 
-def _tables(records: AnyRecords, attributes: Attributes) -> Array:
+def _tables(records: Records, attributes: Attributes) -> Array:
     every = (class_tables(codes, attributes) for codes in attributes.codes_of(records))
     return reduce(add, every)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from pasearch.data.means import ROW_NORM
 from pasearch.data.opened import Opened
-from pasearch.data.partitions import AnyRecords, Records
+from pasearch.data.partitions import Records
 from pasearch.data.threads import threads
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic
@@ -67,7 +67,7 @@ class LinearModel:
         )
         return x.flatten(1) @ weights.T + intercept
 
-    def counts(self, records: AnyRecords, metric: Metric) -> list[int]:
+    def counts(self, records: Records, metric: Metric) -> list[int]:
         """Return its counts, as a metric has them, on open records: private."""
         return counts_of_all([self], records, metric)[0]
 
@@ -78,7 +78,7 @@ def log_odds(scores: Tensor, link: str) -> Tensor:
 
 
 def counts_of_all(
-    models: Sequence[LinearModel], records: AnyRecords, metric: Metric
+    models: Sequence[LinearModel], records: Records, metric: Metric
 ) -> list[list[int]]:
     """Return each model's counts on open records, from one product for many models."""
     groups = [models[start : start + TOGETHER] for start in range(0, len(models), TOGETHER)]
@@ -143,7 +143,7 @@ class Trainer(ABC):
         """Return it with so much more signal: for so much fewer records."""
 
     def fit(
-        self, records: AnyRecords, view: View, stream: Stream, *, on_step: Told = None
+        self, records: Records, view: View, stream: Stream, *, on_step: Told = None
     ) -> LinearModel:
         """Return a model trained on an open partition.
 
@@ -158,7 +158,7 @@ class Trainer(ABC):
         return self._fit(records, view, stream, on_step)
 
     def fit_many(
-        self, records: AnyRecords, means: Array, masks: Array, streams: Sequence[Stream],
+        self, records: Records, means: Array, masks: Array, streams: Sequence[Stream],
         *, on_step: Told = None,
     ) -> list[LinearModel]:  # fmt: skip
         """Return a model for each set of features, each from a stream of its own.
@@ -176,10 +176,10 @@ class Trainer(ABC):
         return self._fit_many(records, View.of(means), views, masks, streams, on_step)
 
     @abstractmethod
-    def _fit(self, records: AnyRecords, view: View, stream: Stream, told: Told) -> LinearModel: ...
+    def _fit(self, records: Records, view: View, stream: Stream, told: Told) -> LinearModel: ...
 
     def _fit_many(
-        self, records: AnyRecords, every: View, views: list[View], masks: Array,
+        self, records: Records, every: View, views: list[View], masks: Array,
         streams: Sequence[Stream], told: Told,
     ) -> list[LinearModel]:  # fmt: skip
         count = len(views)
@@ -188,14 +188,14 @@ class Trainer(ABC):
             for place, (view, stream) in enumerate(zip(views, streams, strict=True))
         ]
 
-    def serving_all(self, records: AnyRecords, means: Array, stream: Stream) -> Solving:
+    def serving_all(self, records: Records, means: Array, stream: Stream) -> Solving:
         """Return what gives a model of each set, (p, d), from one release; see `shared`.
 
         Cost: as `fit`, once.
         """
         raise NotImplementedError
 
-    def fit_public(self, records: AnyRecords, view: View) -> LinearModel:
+    def fit_public(self, records: Records, view: View) -> LinearModel:
         """Return the model without noise, of declared-public records.
 
         Raises:
@@ -230,7 +230,7 @@ class Steps(Trainer):
     def strengthened(self, factor: float) -> Self:
         return replace(self, noise=min(MU_RANGE[1], self.noise * factor))
 
-    def _fit(self, records: AnyRecords, view: View, stream: Stream, told: Told) -> LinearModel:
+    def _fit(self, records: Records, view: View, stream: Stream, told: Told) -> LinearModel:
         network = Architecture(layers=()).build((view.width,), self.outputs)
         streams = {purpose: stream.child(purpose) for purpose in ("batch", "noise", "dropout")}
         recipe = linear_recipe(len(records), self.noise, self.regression, self.outputs)
@@ -267,13 +267,13 @@ class Perturbed(Trainer):
     def strengthened(self, factor: float) -> Self:
         return replace(self, noise=self.noise * factor)
 
-    def _fit(self, records: AnyRecords, view: View, stream: Stream, told: Told) -> LinearModel:
+    def _fit(self, records: Records, view: View, stream: Stream, told: Told) -> LinearModel:
         rows, y, valid = _whole(view, records)
         found = logistic.fit_one(rows, y, valid, self._mechanism(1.0), stream)
         return _model(found, view, self.link(self.outputs, False))
 
     def _fit_many(
-        self, records: AnyRecords, every: View, views: list[View], masks: Array,
+        self, records: Records, every: View, views: list[View], masks: Array,
         streams: Sequence[Stream], told: Told,
     ) -> list[LinearModel]:  # fmt: skip
         rows, y, valid = _whole(every, records)
@@ -306,12 +306,12 @@ class Solved(Trainer):
     def strengthened(self, factor: float) -> Self:
         return replace(self, noise=self.noise / factor)
 
-    def _fit(self, records: AnyRecords, view: View, stream: Stream, told: Told) -> LinearModel:
+    def _fit(self, records: Records, view: View, stream: Stream, told: Told) -> LinearModel:
         moments = self._moments().release_parts(_parts(view, records), stream)
         return _model(moments.fit_many(np.ones((1, view.width), bool)), view, "identity")
 
     def _fit_many(
-        self, records: AnyRecords, every: View, views: list[View], masks: Array,
+        self, records: Records, every: View, views: list[View], masks: Array,
         streams: Sequence[Stream], told: Told,
     ) -> list[LinearModel]:  # fmt: skip
         # One matrix at a time: how much memory is taken must not tell how many sets there are.
@@ -321,7 +321,7 @@ class Solved(Trainer):
             for mask, own in zip(masks, streams, strict=True)
         ]
 
-    def serving_all(self, records: AnyRecords, means: Array, stream: Stream) -> Solving:
+    def serving_all(self, records: Records, means: Array, stream: Stream) -> Solving:
         """Release second moments, which give a model of every set of features for nothing."""
         every = View.of(means)
         moments = self._moments().release_parts(_parts(every, records), stream)
@@ -402,21 +402,19 @@ def _share(on_step: Told, place: int, of: int) -> Told:
     return lambda finished, steps: on_step(place * steps + finished, of * steps)
 
 
-def _parts(view: View, records: AnyRecords) -> Iterator[tuple[Array, Array, Array]]:
+def _parts(view: View, records: Records) -> Iterator[tuple[Array, Array, Array]]:
     """Go through records as `linear` takes them."""
     for part in records.parts():
         yield view.rows(part).numpy().astype(np.float64), part.y.numpy(), part.valid.numpy()
 
 
-def _whole(view: View, records: AnyRecords) -> tuple[Array, Array, Array]:
+def _whole(view: View, records: Records) -> tuple[Array, Array, Array]:
     """Return records as `logistic` takes them: one array.
 
     Raises:
         UsageError: Its form is more than memory should hold.
     """
     logistic.check_objective(len(records), view.width)
-    if isinstance(records, Records):
-        return next(_parts(view, records))
     rows, start = np.empty((len(records), view.width)), 0
     for part in records.parts():
         rows[start : start + len(part)] = view.rows(part).numpy()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pasearch.data.means import ROW_NORM, Array, centring
-from pasearch.data.partitions import AnyRecords, CompactRecords, Records
+from pasearch.data.partitions import Records
 from pasearch.data.rows import CompactRows
 from pasearch.runs.sums import ROWS, bounded_rows
 
@@ -67,15 +67,14 @@ class View:
         # Advanced indexing copies, so what follows can be done in place.
         return self._centre(records.x.flatten(1)[:, torch.from_numpy(self.columns)], records.valid)
 
-    def seen(self, records: AnyRecords) -> Records:
+    def seen(self, records: Records) -> Records:
         """Return records as the model sees them, to train on.
 
         Args:
             records: As of `rows`; of compact ones only a batch becomes float32 at a time.
         """
-        x: Any = (
-            self.rows(records) if isinstance(records, Records) else CompactView.of(self, records)
-        )
+        compact = isinstance(records.x, CompactRows)
+        x: Any = CompactView.of(self, records) if compact else self.rows(records)
         return Records(x=x, y=records.y, valid=records.valid, public=records.public)
 
     def _centre(self, z: Tensor, valid: Tensor) -> Tensor:
@@ -117,8 +116,9 @@ class CompactView:
     device: torch.device
 
     @classmethod
-    def of(cls, view: View, records: CompactRecords) -> CompactView:
+    def of(cls, view: View, records: Records) -> CompactView:
         """Return the view of an open partition's records."""
+        assert isinstance(records.x, CompactRows)
         kept = records.x.taking(view.columns)
         return cls(view=view, kept=kept, valid=records.valid, device=torch.device("cpu"))
 
@@ -153,7 +153,7 @@ class CompactView:
         return z.to(self.device)
 
 
-def second_moments(view: View, records: AnyRecords) -> Array:
+def second_moments(view: View, records: Records) -> Array:
     """Return X'X, float64, of rows as a view shows them, cut to norm 1: private.
 
     Args:

@@ -19,7 +19,7 @@ from pasearch.data import cache, mapping, rows
 from pasearch.data.front_ends import Fitted, FrontEnd, Shape, ready
 from pasearch.data.front_ends.parsing import front_end
 from pasearch.data.partitions import Dataset, Records
-from pasearch.data.rows import PickedRows
+from pasearch.data.rows import ComputedRows
 from pasearch.data.schema import Schema
 from pasearch.data.split import Split
 from pasearch.data.threads import threads
@@ -283,8 +283,11 @@ class TestShared:
         monkeypatch.setattr(rows, "MAX_TENSOR", 0)
         there = dataset(folder, x)
         shared = opened(there, front)
-        assert isinstance(shared.x, PickedRows)
-        assert np.shares_memory(shared.x.kept, opened(there, front, "test").x.kept)
+        assert isinstance(shared.x, ComputedRows)
+        ((kept, _),) = there._behind.values()
+        opened(there, front, "test")
+        assert next(iter(there._behind.values()))[0] is kept
+        assert isinstance(kept, np.memmap)
         assert torch.equal(shared.x[:], copied.x)
         places = torch.tensor([0, 3, 19])
         assert torch.equal(shared.x.index_select(0, places), copied.x[places])

@@ -18,7 +18,7 @@ from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.front_ends import ready
 from pasearch.data.front_ends.parsing import front_end
-from pasearch.data.partitions import CompactRecords, Dataset, Records, UnchargedReadError
+from pasearch.data.partitions import Dataset, Records, UnchargedReadError
 from pasearch.data.rows import CompactRows, pack_table
 from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema
@@ -85,10 +85,16 @@ def parted(dataset: Dataset) -> Dataset:
     return dataset
 
 
-def opened(dataset: Dataset, name: str = "train") -> CompactRecords:
-    found = dataset[name].in_parts().open(Receipt(name))
-    assert isinstance(found, CompactRecords)
+def opened(dataset: Dataset, name: str = "train") -> Records:
+    found = dataset[name].open(Receipt(name))
+    assert isinstance(found.x, CompactRows)
     return found
+
+
+def dense(dataset: Dataset, name: str = "train") -> Records:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_rows, "MAX_TENSOR", 2**27)
+        return dataset[name].open(Receipt(name))
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +117,7 @@ class TestNumbers:
     @pytest.mark.parametrize("name", ["train", "test"])
     def test_are_those_of_one_tensor_bit_for_bit(self, kept: str, name: str, tmp_path: Path):
         dataset = parted(of_objects() if kept == "objects" else of_file(tmp_path))
-        whole, found = dataset[name].open(Receipt(name)), opened(dataset, name)
+        whole, found = dense(dataset, name), opened(dataset, name)
         parts = list(found.parts())
         x = torch.cat([part.x for part in parts])
         assert x.numpy().tobytes() == whole.x.numpy().tobytes()
@@ -166,7 +172,7 @@ class TestNumbers:
         cells, pay = objects(rows()), Column(name="y", low=0, high=1)
         schema = TableSchema(columns=COLUMNS, target=pay)
         given_ = Dataset(name="p", schema=schema, features=cells[:, :-1], labels=cells[:, 1])
-        whole, found = parted(given_)["train"].open(Receipt("train")), opened(given_)
+        whole, found = dense(parted(given_)), opened(given_)
         assert found.y.dtype == torch.float32
         assert torch.equal(found.y, whole.y)
         assert torch.equal(found.x[:], whole.x)
@@ -219,12 +225,12 @@ class TestMemory:
         dataset = parted(of_objects())
         numbers = len(dataset["train"]) * SCHEMA.shape[0]
         monkeypatch.setattr(kept_rows, "MAX_TENSOR", numbers)
-        found = dataset["train"].in_parts().open(Receipt("train"))
-        assert isinstance(found, Records)
+        found = dataset["train"].open(Receipt("train"))
+        assert isinstance(found.x, torch.Tensor)
         assert list(found.parts()) == [found]
         monkeypatch.setattr(kept_rows, "MAX_TENSOR", numbers - 1)
-        assert isinstance(dataset["train"].in_parts().open(Receipt("train")), CompactRecords)
-        assert isinstance(dataset["test"].in_parts().open(Receipt("test")), Records)
+        assert isinstance(dataset["train"].open(Receipt("train")).x, CompactRows)
+        assert isinstance(dataset["test"].open(Receipt("test")).x, torch.Tensor)
 
     @pytest.mark.unit
     def test_is_a_tensors_for_arrays_and_behind_front_ends(self):
@@ -232,7 +238,7 @@ class TestMemory:
         dataset = parted(from_arrays(images, np.arange(40) % 2, classes=2))
         pooled = dataset["train"].through(ready(front_end("max_pool"), (8, 8)))
         for each in (dataset["train"], pooled):
-            assert isinstance(each.in_parts().open(Receipt("train")), Records)
+            assert isinstance(each.open(Receipt("train")).x, torch.Tensor)
 
 
 class TestDoor:
@@ -241,11 +247,11 @@ class TestDoor:
     def test_opens_under_a_charge_of_its_own_only(self, name: str):
         dataset = parted(of_objects())
         with pytest.raises(UnchargedReadError):
-            dataset["train"].in_parts().open(Receipt(name))
+            dataset["train"].open(Receipt(name))
         closed = Receipt("train")
         closed.close()
         with pytest.raises(UnchargedReadError):
-            dataset["train"].in_parts().open(closed)
+            dataset["train"].open(closed)
 
     @pytest.mark.contract
     def test_opens_again_only_under_a_charge(self):
@@ -254,13 +260,13 @@ class TestDoor:
         first = opened(dataset)
         assert opened(dataset) is first
         with pytest.raises(UnchargedReadError):
-            dataset["train"].in_parts().open(Receipt("test"))
+            dataset["train"].open(Receipt("test"))
         with pytest.raises(UnchargedReadError):
-            dataset["train"].in_parts().public_records()
+            dataset["train"].public_records()
 
     @pytest.mark.contract
     def test_opens_without_one_for_public_records(self):
-        found = parted(of_objects(public=True))["train"].in_parts().public_records()
+        found = parted(of_objects(public=True))["train"].public_records()
         assert found.public
         assert all(part.public for part in found.parts())
 
@@ -278,7 +284,8 @@ class TestDoor:
     @pytest.mark.contract
     def test_shows_no_value(self):
         dataset = parted(of_objects())
-        part, found = dataset["train"].in_parts(), opened(dataset)
-        assert repr(part) == "InParts('train', 810 records)"
-        assert repr(found) == "CompactRecords(x=CompactRows(810 rows, 847 features), public=False)"
+        part, found = dataset["train"], opened(dataset)
+        assert repr(part) == "Partition('train', 810 records)"
+        assert repr(found) == "Records(public=False)"
+        assert repr(found.x) == "CompactRows((810, 847))"
         assert len(part) == 810

@@ -18,11 +18,11 @@ from pasearch import Budget, search_architecture, select_features
 from pasearch.data import disk
 from pasearch.data.array_file import from_arrays
 from pasearch.data.column import Column
-from pasearch.data.disk import BehindRows, bytes_of, write_ordered
+from pasearch.data.disk import bytes_of, write_ordered
 from pasearch.data.front_ends import Fitted, ready
 from pasearch.data.front_ends.parsing import front_end
-from pasearch.data.partitions import CompactRecords, Dataset, Records, UnchargedReadError
-from pasearch.data.rows import Rows
+from pasearch.data.partitions import Dataset, Records, UnchargedReadError
+from pasearch.data.rows import CompactRows, ComputedRows, Rows
 from pasearch.data.sources import load_dataset
 from pasearch.data.split import Split, make_split
 from pasearch.data.tables import TableSchema
@@ -163,9 +163,9 @@ class TestTable:
     @pytest.mark.oracle
     def test_a_selection_sees_the_same_parts(self, both: Any, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("pasearch.data.rows.MAX_TENSOR", 0)
-        here, there = (made["train"].in_parts().open(Receipt("train")) for made in both)
-        assert isinstance(here, CompactRecords)
-        assert isinstance(there, CompactRecords)
+        here, there = (made["train"].open(Receipt("train")) for made in both)
+        assert isinstance(here.x, CompactRows)
+        assert isinstance(there.x, CompactRows)
         assert torch.equal(here.x[:], there.x[:])
         some = np.array([0, 3, 4, 9, 200, 309])
         places = np.arange(0, 400, 7)
@@ -244,7 +244,7 @@ class TestDoor:
             made.schema.row_form,
         )  # fmt: skip
         records = read(made, "test", fit)
-        assert isinstance(records.x, BehindRows)
+        assert isinstance(records.x, ComputedRows)
         kept = [made.workspace, *made.workspace.rglob("*")]
         modes = {stat.S_IMODE(each.stat().st_mode) & 0o077 for each in kept}
         assert modes == {0}

@@ -13,7 +13,7 @@ from selections import BUDGET, FEW, WAYS, feature_points, planned, search_of
 from pasearch.data import rows
 from pasearch.data.column import Column
 from pasearch.data.means import FeatureMeans
-from pasearch.data.partitions import AnyRecords, CompactRecords, Dataset, Records
+from pasearch.data.partitions import Dataset, Records
 from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
@@ -75,18 +75,18 @@ def outcome(
     return search_of(plan, folder, data=data).run()
 
 
-def records(*, number: bool = False) -> tuple[Records, CompactRecords]:
+def records(*, number: bool = False) -> tuple[Records, Records]:
     """Return all records, in one tensor and compact."""
-    found: list[AnyRecords] = []
+    found: list[Records] = []
     for most in (2**60, 0):
         data = dataset(number=number, public=True)
         data.partition(make_split(N, scored=False), np.random.default_rng(1))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(rows, "MAX_TENSOR", most)
-            found.append(data["train"].in_parts().public_records())
+            found.append(data["train"].public_records())
     whole, parts = found
-    assert isinstance(whole, Records)
-    assert isinstance(parts, CompactRecords)
+    assert isinstance(whole.x, torch.Tensor)
+    assert isinstance(parts.x, rows.CompactRows)
     return whole, parts
 
 
@@ -146,7 +146,7 @@ class TestSelection:
     @pytest.mark.contract
     def test_never_opens_one_tensor_of_many(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(rows, "MAX_TENSOR", 0)
-        monkeypatch.setattr(Dataset, "_records", lambda *_: pytest.fail("one tensor"))
+        monkeypatch.setattr(Dataset, "_features", lambda *_: pytest.fail("one tensor"))
         for method in ("top", "cfs-greedy", "pca", "all"):
             outcome(method, "dpsgd", tmp_path)
 
