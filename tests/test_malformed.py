@@ -210,15 +210,15 @@ SOUND: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_malformed_input_is_refused_in_one_message(answers: dict[str, list[Any]], name: str):
-    code, err, out, _, _ = answers[name]
-    assert code == 2, (code, err)
-    assert err.startswith("Error: "), err
-    assert err.count("\n") == 1
-    assert len(err) < 1000
-    assert out == "" or out.startswith("Budget: ")
-    assert "Traceback" not in err
+def test_malformed_input_is_refused_in_one_message(answers: dict[str, list[Any]]):
+    for name in CASES:
+        code, err, out, _, _ = answers[name]
+        assert code == 2, (name, code, err)
+        assert err.startswith("Error: "), (name, err)
+        assert err.count("\n") == 1, (name, err)
+        assert len(err) < 1000, name
+        assert out == "" or out.startswith("Budget: "), (name, out)
+        assert "Traceback" not in err, (name, err)
 
 
 @pytest.mark.slow

@@ -54,9 +54,11 @@ class Rows(ABC):
 
     Args:
         place: Device of batches: "cpu" or "cuda".
+        mapped: Arrays, perhaps of mapped files: their pages are released after each read.
     """
 
     place: str = "cpu"
+    mapped: tuple[np.ndarray, ...] = ()
 
     @property
     @abstractmethod
@@ -90,11 +92,6 @@ class Rows(ABC):
             rows: A slice without a step, or places, (some,).
             out: float32, (some, ...); overwritten.
         """
-
-    @property
-    @abstractmethod
-    def mapped(self) -> tuple[np.ndarray, ...]:
-        """Arrays, perhaps of mapped files: their pages are released after each read."""
 
     def __getitem__(self, where: Where) -> Tensor:
         """Return some records, float32 (some, ...), in the processor's memory.
@@ -177,7 +174,13 @@ class CompactRows(Rows):
     def of(cls, schema: TableSchema, kept: np.ndarray) -> CompactRows:
         """Read packed records of a complete schema."""
         at = _number_features(schema)
-        return cls(kept=kept, width=schema.shape[0], numbers=np.arange(len(at)), numbers_at=at)
+        return cls(
+            kept=kept,
+            mapped=(kept,),
+            width=schema.shape[0],
+            numbers=np.arange(len(at)),
+            numbers_at=at,
+        )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -200,10 +203,6 @@ class CompactRows(Rows):
         )
         some = features if self.features is None else self.features[features]
         return replace(self, features=some, numbers=self.numbers[numbers], numbers_at=at)
-
-    @property
-    def mapped(self) -> tuple[np.ndarray, ...]:
-        return (self.kept,)
 
 
 def packed_type(width: int, numbers: int) -> np.dtype[Any]:
@@ -258,13 +257,11 @@ class ComputedRows(Rows):
     Args:
         form: The number of records, and the shape of one.
         fill: Writes some records, as `write` does.
-        mapped: Arrays of mapped files whose pages are released after each read.
         whole: Whether another device gets one tensor of all records, moved once.
     """
 
     form: tuple[int, ...]
     fill: Callable[[slice | np.ndarray, np.ndarray], None]
-    mapped: tuple[np.ndarray, ...] = ()
     whole: bool = False
 
     @property
