@@ -150,10 +150,10 @@ class TestNumbers:
             assert some[where].numpy().tobytes() == want.tobytes()
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("places", [[5, 7, 6, 8], [5, 5, 7], [8, 7, 6], [5, 6, 7], [199, 0]])
-    def test_of_places_come_in_their_order(self, places: list[int]):
-        found, whole = TABLE
-        assert np.array_equal(found[np.array(places)].numpy(), whole[places])
+    def test_of_places_come_in_their_order(self):
+        for places in [[5, 7, 6, 8], [5, 5, 7], [8, 7, 6], [5, 6, 7], [199, 0]]:
+            found, whole = TABLE
+            assert np.array_equal(found[np.array(places)].numpy(), whole[places])
 
     @pytest.mark.unit
     def test_of_a_null_record_are_0_whatever_its_cells_hold(self):

@@ -81,9 +81,8 @@ class TestFormats:
             assert days_of(moment.date().isoformat(), pattern) == math.floor(days(moment))
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("text", "pattern", "day"),
-        [
+    def test_is_read(self):
+        for text, pattern, day in [
             ("2024-1-5", None, "2024-01-05"),
             ("2024-01-31T12:30:59.5+02:00", None, "2024-01-31"),
             ("2024-01-31 12:30Z", None, "2024-01-31"),
@@ -106,11 +105,9 @@ class TestFormats:
             ("0000-01-01", None, None),
             ("\u0661\u0662.01.2024", "%d.%m.%Y", None),
             ("13:00 PM 01.01.2024", "%I:%M %p %d.%m.%Y", None),
-        ],
-    )
-    def test_is_read(self, text: str, pattern: str | None, day: str | None):
-        found = days_of(text, pattern)
-        assert math.isnan(found) if day is None else day_at(found).isoformat() == day
+        ]:
+            found = days_of(text, pattern)
+            assert math.isnan(found) if day is None else day_at(found).isoformat() == day
 
     @pytest.mark.unit
     @pytest.mark.parametrize(("hour", "text"), [(0, "12:30 am"), (12, "12:30 PM"), (13, "1:30 Pm")])
@@ -119,9 +116,8 @@ class TestFormats:
         assert found % 1 * 24 == pytest.approx(hour + 0.5)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("pattern", "word"),
-        [
+    def test_what_makes_no_sense_is_said(self):
+        for pattern, word in [
             (3, "expected a text"),
             ("", "at least a year and a month"),
             ("%d.%m", "at least a year and a month"),
@@ -135,12 +131,10 @@ class TestFormats:
             ("%d.%m.%Y %H %I %p", "say the same thing"),
             ("%d.%m.%Y %I:%M", "go together"),
             ("%d.%m.%Y %M %p", "go together"),
-        ],
-    )
-    def test_what_makes_no_sense_is_said(self, pattern: object, word: str):
-        assert word in (format_problem(pattern) or "")
-        with pytest.raises(UsageError, match="Column 'signed': format is"):
-            Column(name="signed", lower="2000-01-01", upper="2001-01-01", format=pattern)  # type: ignore[arg-type]
+        ]:
+            assert word in (format_problem(pattern) or "")
+            with pytest.raises(UsageError, match="Column 'signed': format is"):
+                Column(name="signed", lower="2000-01-01", upper="2001-01-01", format=pattern)  # type: ignore[arg-type]
 
     @pytest.mark.contract
     def test_each_that_is_proposed_makes_sense(self):
@@ -187,9 +181,8 @@ class TestFitting:
 
 class TestBounds:
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("given_", "day"),
-        [
+    def test_are_days(self):
+        for given_, day in [
             ("2015-01-31", "2015-01-31"),
             (" 2015-1-31 ", "2015-01-31"),
             (date(2015, 1, 31), "2015-01-31"),
@@ -200,10 +193,8 @@ class TestBounds:
             ("2015-02-30", None),
             (2015, None),
             (None, None),
-        ],
-    )
-    def test_are_days(self, given_: object, day: str | None):
-        assert day_of(given_) == day
+        ]:
+            assert day_of(given_) == day
 
     @pytest.mark.oracle
     @given(st.dates())
@@ -213,9 +204,8 @@ class TestBounds:
         assert day_at(number) == day_at(number + 0.99) == day
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("declared", "word"),
-        [
+    def test_what_makes_no_sense_is_refused(self):
+        for declared, word in [
             ({"kind": "date"}, "expected two days"),
             ({"lower": "2020-01-01"}, "expected two days"),
             ({"format": "%d.%m.%Y"}, "expected two days"),
@@ -231,14 +221,12 @@ class TestBounds:
             ({"low": 0}, "which has no"),
             ({"categories": ["a"]}, "which has no"),
             ({"kind": "number"}, "'number', which has no lower"),
-        ],
-    )
-    def test_what_makes_no_sense_is_refused(self, declared: dict, word: str):
-        both = {"lower": "2020-01-01", "upper": "2021-01-01"}
-        whole = declared if "expected two" in word else both | declared
-        with pytest.raises(UsageError, match=word) as caught:
-            Column(name="signed", **whole)
-        assert "'signed'" in str(caught.value)
+        ]:
+            both = {"lower": "2020-01-01", "upper": "2021-01-01"}
+            whole = declared if "expected two" in word else both | declared
+            with pytest.raises(UsageError, match=word) as caught:
+                Column(name="signed", **whole)
+            assert "'signed'" in str(caught.value)
 
 
 class TestParts:

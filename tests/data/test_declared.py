@@ -47,19 +47,16 @@ class TestForms:
             assert again == schema
             assert again.proposed is proposed
 
-    @pytest.mark.parametrize(
-        ("given", "told"),
-        [
+    def test_what_makes_no_sense_is_refused(self):
+        for given, told in [
             ({"columns": {}}, "what is predicted"),
             ({**DECLARED, "colums": {}}, "did you mean 'columns'"),
             ({"target": "income", "columns": {"age": {"lo": 1}}}, "unknown key 'lo'"),
             ({"target": "income", "columns": [1]}, "not tables"),
             (3, "of type int"),
-        ],
-    )
-    def test_what_makes_no_sense_is_refused(self, given: Any, told: str):
-        with pytest.raises(UsageError, match=told):
-            schema_of_given(given)
+        ]:
+            with pytest.raises(UsageError, match=told):
+                schema_of_given(given)
 
 
 @pytest.mark.unit

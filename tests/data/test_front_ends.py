@@ -19,7 +19,6 @@ from pasearch.data.front_ends import (
     Centred,
     CentredPairs,
     Fitted,
-    FrontEnd,
     MaxPool,
     PrincipalComponents,
     Raw,
@@ -98,9 +97,8 @@ def fitted(name: str, shape: tuple[int, ...], noise: float | None = 0.3) -> Fitt
 
 class TestText:
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("text", "meant"),
-        [
+    def test_names_a_front_end_and_comes_back(self):
+        for text, meant in [
             ("raw", Raw()),
             ("max_pool", MaxPool(2)),
             ("max_pool:2", MaxPool(2)),
@@ -116,15 +114,13 @@ class TestText:
             ("pca", PrincipalComponents(60)),
             ("pca:1", PrincipalComponents(1)),
             ("pca:300", PrincipalComponents(300)),
-        ],
-    )
-    def test_names_a_front_end_and_comes_back(self, text: str, meant: FrontEnd):
-        found = front_end(text)
-        assert found == meant
-        assert hash(found) == hash(meant)
-        assert front_end(found.text) == found
-        assert front_end(found) is found
-        assert str(found) == found.text
+        ]:
+            found = front_end(text)
+            assert found == meant
+            assert hash(found) == hash(meant)
+            assert front_end(found.text) == found
+            assert front_end(found) is found
+            assert str(found) == found.text
 
     @pytest.mark.contract
     def test_every_kind_is_tried_and_has_a_name_of_its_own(self):
@@ -132,18 +128,45 @@ class TestText:
         assert len({kind.name for kind in KINDS}) == len(KINDS)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "text",
-        ["", "Raw", " raw", "raw:", "raw:1", "scattering:2", "standardise:3", "whiten", "max_pool:",
-         "max_pool:0", "max_pool:1", "max_pool:-2", "max_pool:2.0", "max_pool:2x2", "pca:0",
-         "pca:-3", "pca:", "pca: 3", "pca:1e2", "pca:3:4", "pca:\u0663", "pca:\u00b2", ":", ":3",
-         None, 3, True, b"raw", ["raw"], ("pca", 3)],
-    )  # fmt: skip
-    def test_others_are_refused_and_those_there_are_named(self, text: object):
-        with pytest.raises(UsageError, match="is not known: expected one of raw, max_pool") as seen:
-            front_end(text)
-        assert repr(text) in str(seen.value)
-        assert all(kind.name in str(seen.value) for kind in KINDS)
+    def test_others_are_refused_and_those_there_are_named(self):
+        for text in [
+            "",
+            "Raw",
+            " raw",
+            "raw:",
+            "raw:1",
+            "scattering:2",
+            "standardise:3",
+            "whiten",
+            "max_pool:",
+            "max_pool:0",
+            "max_pool:1",
+            "max_pool:-2",
+            "max_pool:2.0",
+            "max_pool:2x2",
+            "pca:0",
+            "pca:-3",
+            "pca:",
+            "pca: 3",
+            "pca:1e2",
+            "pca:3:4",
+            "pca:\u0663",
+            "pca:\u00b2",
+            ":",
+            ":3",
+            None,
+            3,
+            True,
+            b"raw",
+            ["raw"],
+            ("pca", 3),
+        ]:
+            with pytest.raises(
+                UsageError, match="is not known: expected one of raw, max_pool"
+            ) as seen:
+                front_end(text)
+            assert repr(text) in str(seen.value)
+            assert all(kind.name in str(seen.value) for kind in KINDS)
 
 
 class TestShape:
@@ -157,9 +180,8 @@ class TestShape:
         assert front.front_end.module(shape)(images(2, shape)).shape == (2, *told)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("name", "shape", "words"),
-        [
+    def test_records_that_do_not_fit_are_refused(self):
+        for name, shape, words in [
             ("max_pool:2", (8,), "needs images"),
             ("max_pool:2", (2, 2, 8, 8), "needs images"),
             ("max_pool:9", (8, 28), "larger than an image"),
@@ -171,12 +193,10 @@ class TestShape:
             ("pca:8", (65, 65), "records have 4,225 features"),
             ("pca:60", (MOST_COMPONENTS_OF + 1,), "4,097 features"),
             ("pca:60", (3, 64, 64), "12,288 features"),
-        ],
-    )
-    def test_records_that_do_not_fit_are_refused(self, name: str, shape: tuple, words: str):
-        with pytest.raises(UsageError, match=words) as seen:
-            front_end(name).output_shape(shape)
-        assert name in str(seen.value)
+        ]:
+            with pytest.raises(UsageError, match=words) as seen:
+                front_end(name).output_shape(shape)
+            assert name in str(seen.value)
 
     @pytest.mark.unit
     def test_the_most_features_are_taken(self):
@@ -201,27 +221,27 @@ class TestAlone:
             assert torch.allclose(module(x[i : i + 1])[0], together[i], atol=atol)
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
-    @pytest.mark.parametrize("name", SHAPES)
-    def test_whatever_the_others_are_a_record_is_mapped_alike(self, name: str, value: float):
-        shape = SHAPES[name][-1]
-        module, x = fitted(name, shape).module, images(3, shape, seed=1)
-        before = module(x).clone()
-        x[::2] = value
-        after = module(x)
-        assert torch.allclose(before[1], after[1], atol=1e-5)
-        assert not torch.allclose(before[0], after[0], atol=1e-2)
+    def test_whatever_the_others_are_a_record_is_mapped_alike(self):
+        for value in [math.nan, math.inf, 1e30]:
+            for name in SHAPES:
+                shape = SHAPES[name][-1]
+                module, x = fitted(name, shape).module, images(3, shape, seed=1)
+                before = module(x).clone()
+                x[::2] = value
+                after = module(x)
+                assert torch.allclose(before[1], after[1], atol=1e-5)
+                assert not torch.allclose(before[0], after[0], atol=1e-2)
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", SHAPES)
-    def test_nothing_in_it_is_trained_or_remembered(self, name: str):
-        shape = SHAPES[name][-1]
-        front = fitted(name, shape)
-        before = front.digest
-        front.module.train()
-        front.module(images(4, shape))
-        assert list(front.module.parameters()) == []
-        assert front.digest == before
+    def test_nothing_in_it_is_trained_or_remembered(self):
+        for name in SHAPES:
+            shape = SHAPES[name][-1]
+            front = fitted(name, shape)
+            before = front.digest
+            front.module.train()
+            front.module(images(4, shape))
+            assert list(front.module.parameters()) == []
+            assert front.digest == before
 
 
 class TestWhat:
@@ -242,13 +262,13 @@ class TestWhat:
                 assert pooled[..., i, j].equal(x[..., rows, columns].amax((-2, -1)))
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("shape", LARGE)
-    def test_scattering_has_at_most_the_norm_of_a_raw_record(self, shape: tuple):
-        module = fitted("scattering", shape).module
-        found = module(images(4, shape)).flatten(1).norm(dim=1)
-        assert ((found > TYPICAL_NORM / 2) & (found < TYPICAL_NORM)).all()
-        # An image without contrast is not blown up to that norm.
-        assert not module(torch.zeros(2, *shape)).any()
+    def test_scattering_has_at_most_the_norm_of_a_raw_record(self):
+        for shape in LARGE:
+            module = fitted("scattering", shape).module
+            found = module(images(4, shape)).flatten(1).norm(dim=1)
+            assert ((found > TYPICAL_NORM / 2) & (found < TYPICAL_NORM)).all()
+            # An image without contrast is not blown up to that norm.
+            assert not module(torch.zeros(2, *shape)).any()
 
 
 class TestWhitened:
@@ -338,30 +358,30 @@ class TestWhitened:
 
 class TestFit:
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", ALONE)
-    def test_what_knows_no_record_is_ready_and_has_no_fit(self, name: str):
-        front, shape = front_end(name), SHAPES[name][-1]
-        valid, stream = torch.ones(3, dtype=torch.bool), Keys.from_seed(4).stream("x")
-        assert ready(front, shape).front_end is front
-        with pytest.raises(NotImplementedError, match=f"{name} is not fitted"):
-            front.fit(images(3, shape), valid, 1.0, stream)
+    def test_what_knows_no_record_is_ready_and_has_no_fit(self):
+        for name in ALONE:
+            front, shape = front_end(name), SHAPES[name][-1]
+            valid, stream = torch.ones(3, dtype=torch.bool), Keys.from_seed(4).stream("x")
+            assert ready(front, shape).front_end is front
+            with pytest.raises(NotImplementedError, match=f"{name} is not fitted"):
+                front.fit(images(3, shape), valid, 1.0, stream)
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", FITTED)
-    def test_what_is_estimated_is_not_ready_before(self, name: str):
-        with pytest.raises(AssertionError):
-            ready(front_end(name), SHAPES[name][-1])
+    def test_what_is_estimated_is_not_ready_before(self):
+        for name in FITTED:
+            with pytest.raises(AssertionError):
+                ready(front_end(name), SHAPES[name][-1])
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", SHAPES)
-    def test_a_fit_comes_back_from_its_weights(self, name: str):
-        shape = SHAPES[name][-1]
-        front = fitted(name, shape)
-        module = front.front_end.module(shape)
-        module.load_state_dict(front.module.state_dict())
-        x = images(4, shape, seed=3)
-        assert module(x).equal(front.module(x))
-        assert Fitted(front.front_end, module).digest == front.digest
+    def test_a_fit_comes_back_from_its_weights(self):
+        for name in SHAPES:
+            shape = SHAPES[name][-1]
+            front = fitted(name, shape)
+            module = front.front_end.module(shape)
+            module.load_state_dict(front.module.state_dict())
+            x = images(4, shape, seed=3)
+            assert module(x).equal(front.module(x))
+            assert Fitted(front.front_end, module).digest == front.digest
 
     @pytest.mark.unit
     def test_the_digest_tells_what_it_does(self):

@@ -275,32 +275,32 @@ class TestNeighbours:
 
 class TestForm:
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("start", "rest"),
-        [
+    def test_the_header_ends_at_the_first_line_feed(self):
+        for start, rest in [
             (b"a,b\n1,2", b"1,2"),
             (b"a,b\r\n1,2", b"1,2"),
             (b"a,b\n\r\r1\r,2\r", b"\r\r1\r,2\r"),
             (b"\xef\xbb\xbfa,b\n1,2", b"1,2"),
             (b"a,b", b""),
-        ],
-        ids=repr,
-    )
-    def test_the_header_ends_at_the_first_line_feed(self, start: bytes, rest: bytes):
-        file = io.BytesIO(start)
-        assert header_of(file, quotes=True)[1] == ["a", "b"]
-        assert file.read() == rest
+        ]:
+            file = io.BytesIO(start)
+            assert header_of(file, quotes=True)[1] == ["a", "b"]
+            assert file.read() == rest
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "start",
-        [b"a,b\r", b"a,b\r1,2\r", b"a,b\r1,2\r\n", b"a,b\r\r\n1,2", b"\xef\xbb\xbfa,b\r1,2",
-         b"a,b\r1,2\n3,4\n", b"\ra,b\n1,2", b"a,b\r\r\r"],
-        ids=repr,
-    )  # fmt: skip
-    def test_a_header_with_another_carriage_return_is_refused(self, start: bytes):
-        with pytest.raises(LineEndError):
-            header_of(io.BytesIO(start), quotes=True)
+    def test_a_header_with_another_carriage_return_is_refused(self):
+        for start in [
+            b"a,b\r",
+            b"a,b\r1,2\r",
+            b"a,b\r1,2\r\n",
+            b"a,b\r\r\n1,2",
+            b"\xef\xbb\xbfa,b\r1,2",
+            b"a,b\r1,2\n3,4\n",
+            b"\ra,b\n1,2",
+            b"a,b\r\r\r",
+        ]:
+            with pytest.raises(LineEndError):
+                header_of(io.BytesIO(start), quotes=True)
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -362,10 +362,10 @@ class TestForm:
         assert read_checked(path, quotes=False)[3][2] is None
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("fault", Fault)
-    def test_a_fault_says_that_the_row_cannot_be_used(self, fault: Fault):
-        assert "so it cannot be used" in fault.value
-        assert "null record" not in fault.value
+    def test_a_fault_says_that_the_row_cannot_be_used(self):
+        for fault in Fault:
+            assert "so it cannot be used" in fault.value
+            assert "null record" not in fault.value
 
     @pytest.mark.property
     def test_a_long_cell_takes_memory_in_proportion(self, tmp_path: Path):

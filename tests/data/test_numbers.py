@@ -34,11 +34,11 @@ def written(value: float, form: NumberForm, decimals: int) -> str:
 
 class TestForm:
     @pytest.mark.unit
-    @pytest.mark.parametrize(("form", "numbers"), DECLARED, ids=str)
-    def test_reads_what_the_table_says(self, form: NumberForm, numbers: tuple):
-        for text, number in zip(TEXTS, numbers, strict=True):
-            found = form.number(text)
-            assert math.isnan(found) if number is None else found == number, text
+    def test_reads_what_the_table_says(self):
+        for form, numbers in DECLARED:
+            for text, number in zip(TEXTS, numbers, strict=True):
+                found = form.number(text)
+                assert math.isnan(found) if number is None else found == number, text
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("form", NUMBER_FORMS, ids=str)
@@ -47,9 +47,8 @@ class TestForm:
         assert form.number(written(value, form, decimals)) == float(f"{value:.{decimals}f}")
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("text", "form", "number"),
-        [
+    def test_whole_groups_or_no_number(self):
+        for text, form, number in [
             ("-1.234,5", NumberForm(",", "."), -1234.5),
             ("+7", NumberForm(",", "."), 7.0),
             ("1,5e3", NumberForm(","), 1500.0),
@@ -73,11 +72,9 @@ class TestForm:
             ("nan", PLAIN, None),
             ("inf", NumberForm(","), None),
             ("1e999", PLAIN, None),
-        ],
-    )
-    def test_whole_groups_or_no_number(self, text: str, form: NumberForm, number: float | None):
-        found = form.number(text)
-        assert math.isnan(found) if number is None else found == number
+        ]:
+            found = form.number(text)
+            assert math.isnan(found) if number is None else found == number
 
     @pytest.mark.property
     @pytest.mark.parametrize("form", NUMBER_FORMS, ids=str)
@@ -86,14 +83,21 @@ class TestForm:
         assert not math.isinf(form.number(text))
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("decimal", "thousands"),
-        [("", None), (";", None), (0, None), (".", "."), (",", ","), (None, "."), (".", "_"),
-         (".", ""), (".", 3), ([], None)],
-    )  # fmt: skip
-    def test_other_marks_are_refused(self, decimal: object, thousands: object):
-        with pytest.raises(UsageError, match=r'expected ("\.|one of)'):
-            form_of(decimal, thousands)
+    def test_other_marks_are_refused(self):
+        for decimal, thousands in [
+            ("", None),
+            (";", None),
+            (0, None),
+            (".", "."),
+            (",", ","),
+            (None, "."),
+            (".", "_"),
+            (".", ""),
+            (".", 3),
+            ([], None),
+        ]:
+            with pytest.raises(UsageError, match=r'expected ("\.|one of)'):
+                form_of(decimal, thousands)
 
     @pytest.mark.unit
     def test_what_is_not_declared_is_plain(self):
@@ -147,9 +151,8 @@ class TestCells:
 
 class TestFitting:
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("texts", "form"),
-        [
+    def test_the_likeliest_comes_first(self):
+        for texts, form in [
             (["1", "2.5"], PLAIN),
             (["12,300", "950"], NumberForm(".", ",")),
             (["3,5", "4,25"], NumberForm(",")),
@@ -161,11 +164,9 @@ class TestFitting:
             (["cook", "nurse"], None),
             (["01.02.2024", "03.04.2024"], None),
             ([], None),
-        ],
-    )
-    def test_the_likeliest_comes_first(self, texts: list[str], form: NumberForm | None):
-        found = fitting_forms(dict.fromkeys(texts, 1))
-        assert (found[0] if found else None) == form
+        ]:
+            found = fitting_forms(dict.fromkeys(texts, 1))
+            assert (found[0] if found else None) == form
 
     @pytest.mark.unit
     def test_several_fit_where_nothing_decides(self):

@@ -83,9 +83,8 @@ class TestMakeSplit:
         assert unscored.train == 60
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("n", "sizes"),
-        [
+    def test_the_sizes_that_the_paper_prints(self):
+        for n, sizes in [
             (48_842, (22_750, 0, 9_750)),
             (32_561, (22_750, 0, 9_750)),
             (286, (191, 0, 95)),
@@ -93,15 +92,16 @@ class TestMakeSplit:
             (1_338, (1_000, 0, 300)),
             (197_324, (157_750, 5_000, 5_000)),
             (99_289, (42_000, 5_000, 5_000)),
-        ],
-    )
-    def test_the_sizes_that_the_paper_prints(self, n: int, sizes: tuple[int, int, int]):
-        split = make_split(n, paper=True, scored=False)
-        assert (split.train, split.validation, split.test) == sizes
-        assert (split.n, split.unused, split.fixed_tail) == (n, n - sum(sizes), 0)
-        scored = make_split(n, paper=True)
-        assert (scored.train + scored.validation, scored.test) == (sizes[0] + sizes[1], sizes[2])
-        assert scored.validation == (sizes[1] or round(0.1 * sizes[0]))
+        ]:
+            split = make_split(n, paper=True, scored=False)
+            assert (split.train, split.validation, split.test) == sizes
+            assert (split.n, split.unused, split.fixed_tail) == (n, n - sum(sizes), 0)
+            scored = make_split(n, paper=True)
+            assert (scored.train + scored.validation, scored.test) == (
+                sizes[0] + sizes[1],
+                sizes[2],
+            )
+            assert scored.validation == (sizes[1] or round(0.1 * sizes[0]))
 
     @pytest.mark.unit
     def test_the_papers_sizes_need_no_official_test_set_and_override_one(self):
@@ -151,20 +151,22 @@ class TestMakeSplit:
             make_split(n, official_test=official)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "shares",
-        [(0.8, 0.1, 0.2), (0.8, 0.2, 0.0), (1.0, 0.0, 0.0), (-0.1, 0.6, 0.5), (math.nan, 0.1, 0.1)],
-        ids=str,
-    )
-    def test_shares_that_do_not_add_up(self, shares: tuple[float, float, float]):
-        with pytest.raises(UsageError, match="sum to 1"):
-            make_split(100, shares=shares)
+    def test_shares_that_do_not_add_up(self):
+        for shares in [
+            (0.8, 0.1, 0.2),
+            (0.8, 0.2, 0.0),
+            (1.0, 0.0, 0.0),
+            (-0.1, 0.6, 0.5),
+            (math.nan, 0.1, 0.1),
+        ]:
+            with pytest.raises(UsageError, match="sum to 1"):
+                make_split(100, shares=shares)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, math.nan, math.inf])
-    def test_a_search_share_outside_its_range(self, share: float):
-        with pytest.raises(UsageError, match="search_share="):
-            make_split(100, search_share=share)
+    def test_a_search_share_outside_its_range(self):
+        for share in [-0.1, 1.0, 1.5, math.nan, math.inf]:
+            with pytest.raises(UsageError, match="search_share="):
+                make_split(100, search_share=share)
 
     @pytest.mark.unit
     def test_a_search_share_of_no_slot(self):
@@ -183,9 +185,8 @@ class TestMakeSplit:
             make_split(100, paper=True)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "sizes",
-        [
+    def test_an_impossible_split(self):
+        for sizes in [
             {"train": 0, "test": 5},
             {"train": 5, "test": -1},
             {"train": 5, "test": 5, "search": -1},
@@ -194,12 +195,9 @@ class TestMakeSplit:
             {"train": 5, "test": 5, "fixed_tail": 3},
             {"train": 5, "validation": 4, "test": 5, "fixed_tail": 4},
             {"train": 5, "validation": 4, "test": 5, "fixed_tail": 14},
-        ],
-        ids=str,
-    )
-    def test_an_impossible_split(self, sizes: dict):
-        with pytest.raises(UsageError):
-            Split(**sizes)
+        ]:
+            with pytest.raises(UsageError):
+                Split(**sizes)
 
 
 class TestSlots:
@@ -284,15 +282,11 @@ class TestTheDoor:
             assert [(name, count) for _, name, _, count in ledger.spent()] == [("train", 1)]
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "receipt",
-        [None, True, "train", Receipt("test"), object()],
-        ids=["none", "true", "text", "of another partition", "object"],
-    )
-    def test_no_charge_no_record(self, receipt: object):
-        made = dataset(*arrays())
-        with pytest.raises(UnchargedReadError, match="ledger"):
-            made["train"].open(receipt)  # type: ignore[arg-type]
+    def test_no_charge_no_record(self):
+        for receipt in [None, True, "train", Receipt("test"), object()]:
+            made = dataset(*arrays())
+            with pytest.raises(UnchargedReadError, match="ledger"):
+                made["train"].open(receipt)  # type: ignore[arg-type]
 
     @pytest.mark.unit
     def test_a_look_alike_of_a_receipt_opens_nothing(self):
@@ -364,33 +358,36 @@ class TestRecords:
             assert (records.y.numpy() == y[slots]).all()
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("feature", "label"),
-        [
-            (np.nan, 1), (np.inf, 1), (-np.inf, 1), (0.5, -1), (0.5, 3), (0.5, 2**62),
-            (0.5, -(2**62)), (np.nan, -1),
-        ],
-    )  # fmt: skip
-    def test_what_cannot_be_used_is_null_in_its_slot(self, feature: float, label: int):
-        x, y = arrays()
-        whole = dataset(x, y)
-        slot = int(whole["train"]._slots[3])
-        x, y = x.copy(), y.copy()
-        x[slot, 1], y[slot] = feature, label
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            broken = dataset(x, y)
-            records = read(broken, "train")
-        expected = read(whole, "train")
-        assert broken.n == N
-        assert len(records) == len(expected) == 20
-        assert not records.valid[3]
-        assert (records.x[3] == 0).all()
-        assert records.y[3] == 0
-        others = torch.arange(20) != 3
-        assert records.valid[others].all()
-        assert (records.x[others] == expected.x[others]).all()
-        assert (records.y[others] == expected.y[others]).all()
+    def test_what_cannot_be_used_is_null_in_its_slot(self):
+        for feature, label in [
+            (np.nan, 1),
+            (np.inf, 1),
+            (-np.inf, 1),
+            (0.5, -1),
+            (0.5, 3),
+            (0.5, 2**62),
+            (0.5, -(2**62)),
+            (np.nan, -1),
+        ]:
+            x, y = arrays()
+            whole = dataset(x, y)
+            slot = int(whole["train"]._slots[3])
+            x, y = x.copy(), y.copy()
+            x[slot, 1], y[slot] = feature, label
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                broken = dataset(x, y)
+                records = read(broken, "train")
+            expected = read(whole, "train")
+            assert broken.n == N
+            assert len(records) == len(expected) == 20
+            assert not records.valid[3]
+            assert (records.x[3] == 0).all()
+            assert records.y[3] == 0
+            others = torch.arange(20) != 3
+            assert records.valid[others].all()
+            assert (records.x[others] == expected.x[others]).all()
+            assert (records.y[others] == expected.y[others]).all()
 
     @pytest.mark.unit
     def test_all_of_them_may_be_null(self):
@@ -407,12 +404,12 @@ class TestRecords:
         assert (records.x == 1).all()
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("kind", ["u1", "i8", "f2", "f4", ">f4"])
-    def test_every_number_type_gives_the_same_records(self, kind: str):
-        _, y = arrays()
-        x = np.arange(2 * N).reshape(N, 2) % 3
-        expected = read(dataset(x.astype(float), y), "train")
-        assert (read(dataset(x.astype(kind), y), "train").x == expected.x).all()
+    def test_every_number_type_gives_the_same_records(self):
+        for kind in ["u1", "i8", "f2", "f4", ">f4"]:
+            _, y = arrays()
+            x = np.arange(2 * N).reshape(N, 2) % 3
+            expected = read(dataset(x.astype(float), y), "train")
+            assert (read(dataset(x.astype(kind), y), "train").x == expected.x).all()
 
     @pytest.mark.unit
     def test_long_partitions_are_rescaled_in_parts(self, monkeypatch: pytest.MonkeyPatch):
@@ -492,17 +489,17 @@ class TestThrough:
         return np.random.Generator(np.random.PCG64(5)).uniform(0, 255, (10, 16, 16))
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("text", ["raw", "max_pool:2", "scattering", "standardise", "pca:3"])
-    def test_records_are_what_the_front_end_makes_of_them(self, text: str):
-        made, front = self.images(self.pixels()), self.fitted(text)
-        for name in ("train", "validation", "test"):
-            raw = read(made, name)
-            seen = made[name].through(front).open(Receipt(name))
-            with torch.no_grad():
-                assert torch.allclose(seen.x, front.module(raw.x), atol=1e-5)
-            assert seen.x.shape[1:] == front.front_end.output_shape((16, 16))
-            assert seen.y.equal(raw.y)
-            assert seen.valid.equal(raw.valid)
+    def test_records_are_what_the_front_end_makes_of_them(self):
+        for text in ["raw", "max_pool:2", "scattering", "standardise", "pca:3"]:
+            made, front = self.images(self.pixels()), self.fitted(text)
+            for name in ("train", "validation", "test"):
+                raw = read(made, name)
+                seen = made[name].through(front).open(Receipt(name))
+                with torch.no_grad():
+                    assert torch.allclose(seen.x, front.module(raw.x), atol=1e-5)
+                assert seen.x.shape[1:] == front.front_end.output_shape((16, 16))
+                assert seen.y.equal(raw.y)
+                assert seen.valid.equal(raw.valid)
 
     def fitted(self, text: str) -> Fitted:
         front = front_end(text)
@@ -513,17 +510,17 @@ class TestThrough:
         return front.fit(x, valid, 0.5, stream)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("text", ["raw", "max_pool:2", "scattering", "standardise", "pca:3"])
-    def test_null_records_are_zero_behind_it_as_well(self, text: str):
-        x = self.pixels()
-        slot = int(self.images(x)["train"]._slots[2])
-        whole = self.images(x)["train"].through(self.fitted(text)).open(Receipt("train"))
-        x[slot, 3, 3] = np.nan
-        seen = self.images(x)["train"].through(self.fitted(text)).open(Receipt("train"))
-        others = torch.arange(4) != 2
-        assert seen.valid.tolist() == [True, True, False, True]
-        assert not seen.x[2].any()
-        assert torch.allclose(seen.x[others], whole.x[others], atol=1e-6)
+    def test_null_records_are_zero_behind_it_as_well(self):
+        for text in ["raw", "max_pool:2", "scattering", "standardise", "pca:3"]:
+            x = self.pixels()
+            slot = int(self.images(x)["train"]._slots[2])
+            whole = self.images(x)["train"].through(self.fitted(text)).open(Receipt("train"))
+            x[slot, 3, 3] = np.nan
+            seen = self.images(x)["train"].through(self.fitted(text)).open(Receipt("train"))
+            others = torch.arange(4) != 2
+            assert seen.valid.tolist() == [True, True, False, True]
+            assert not seen.x[2].any()
+            assert torch.allclose(seen.x[others], whole.x[others], atol=1e-6)
 
     @pytest.mark.unit
     def test_none_is_the_record_as_it_is(self):

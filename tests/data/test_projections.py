@@ -125,23 +125,23 @@ class TestWithoutNoise:
             assert math.sqrt((seen**2).sum() / 50) == pytest.approx(ROW_NORM, rel=1e-4)
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("shape", [(5,), (2, 3), (2, 2, 2)])
-    @pytest.mark.parametrize("components", [1, 2, 5])
-    def test_pca_has_numpys_eigenvectors(self, shape: tuple, components: int):
-        x = uniform(60, *shape)
-        rows = x.reshape(60, -1).astype(float)
-        rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
-        assert (np.linalg.norm(x.reshape(60, -1), axis=1) > 1).any()
-        values, vectors = np.linalg.eigh(rows.T @ rows)
-        expected = vectors[:, np.argsort(-values)[:components]]
-        module = fit(f"pca:{components}", x).module
-        found = module.directions.numpy()  # type: ignore[union-attr]
-        assert found.shape == expected.shape
-        # A direction is known but for its sign.
-        assert np.allclose(np.abs((found * expected).sum(0)), 1.0, atol=1e-5)
-        assert np.allclose(found.T @ found, np.eye(components), atol=1e-5)
-        seen = module(torch.from_numpy(x)).numpy()
-        assert np.allclose(seen, x.reshape(60, -1) @ found, atol=1e-5)
+    def test_pca_has_numpys_eigenvectors(self):
+        for shape in [(5,), (2, 3), (2, 2, 2)]:
+            for components in [1, 2, 5]:
+                x = uniform(60, *shape)
+                rows = x.reshape(60, -1).astype(float)
+                rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
+                assert (np.linalg.norm(x.reshape(60, -1), axis=1) > 1).any()
+                values, vectors = np.linalg.eigh(rows.T @ rows)
+                expected = vectors[:, np.argsort(-values)[:components]]
+                module = fit(f"pca:{components}", x).module
+                found = module.directions.numpy()  # type: ignore[union-attr]
+                assert found.shape == expected.shape
+                # A direction is known but for its sign.
+                assert np.allclose(np.abs((found * expected).sum(0)), 1.0, atol=1e-5)
+                assert np.allclose(found.T @ found, np.eye(components), atol=1e-5)
+                seen = module(torch.from_numpy(x)).numpy()
+                assert np.allclose(seen, x.reshape(60, -1) @ found, atol=1e-5)
 
     @pytest.mark.unit
     def test_components_come_by_falling_share(self):
@@ -151,9 +151,9 @@ class TestWithoutNoise:
         assert (shares[:-1] >= shares[1:]).all()
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", FITTED)
-    def test_nothing_is_released(self, name: str):
-        assert releases(name, uniform(20, 4), everyone(20), None) == []
+    def test_nothing_is_released(self):
+        for name in FITTED:
+            assert releases(name, uniform(20, 4), everyone(20), None) == []
 
 
 @pytest.mark.contract
@@ -217,26 +217,26 @@ class TestSensitivity:
             assert change <= 1 + 1e-12
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("name", FITTED)
-    @pytest.mark.parametrize("shape", [(3,), (50,), (8, 8), (3, 16, 16)])
-    def test_of_the_worst_records(self, name: str, shape: tuple):
-        worst, features = 0.0, math.prod(shape)
-        base = uniform(4, *shape, seed=2)
-        before = released(name, base, torch.tensor([True, True, True, False]))
-        for ones in (1, features // 2, features):
-            base[3] = (np.arange(features) < ones).reshape(shape)
-            change = np.linalg.norm(released(name, base, everyone(4)) - before)
-            assert change <= 1 + 1e-12
-            worst = max(worst, float(change))
-        # The bound is met, so no smaller noise would do, and none is wasted.
-        assert worst == pytest.approx(1.0, abs=1e-6)
+    def test_of_the_worst_records(self):
+        for name in FITTED:
+            for shape in [(3,), (50,), (8, 8), (3, 16, 16)]:
+                worst, features = 0.0, math.prod(shape)
+                base = uniform(4, *shape, seed=2)
+                before = released(name, base, torch.tensor([True, True, True, False]))
+                for ones in (1, features // 2, features):
+                    base[3] = (np.arange(features) < ones).reshape(shape)
+                    change = np.linalg.norm(released(name, base, everyone(4)) - before)
+                    assert change <= 1 + 1e-12
+                    worst = max(worst, float(change))
+                # The bound is met, so no smaller noise would do, and none is wasted.
+                assert worst == pytest.approx(1.0, abs=1e-6)
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("name", FITTED)
-    def test_a_record_changes_the_sum_by_its_own_part_only(self, name: str):
-        x = uniform(6, 5)
-        parts = [released(name, x[i : i + 1], everyone(1)) for i in range(6)]
-        assert np.allclose(released(name, x, everyone(6)), sum(parts), atol=1e-12)
+    def test_a_record_changes_the_sum_by_its_own_part_only(self):
+        for name in FITTED:
+            x = uniform(6, 5)
+            parts = [released(name, x[i : i + 1], everyone(1)) for i in range(6)]
+            assert np.allclose(released(name, x, everyone(6)), sum(parts), atol=1e-12)
 
 
 def given(x: np.ndarray, noise: float | None) -> FitInput:
@@ -246,12 +246,12 @@ def given(x: np.ndarray, noise: float | None) -> FitInput:
 
 class TestNoise:
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", FITTED)
-    @pytest.mark.parametrize("sigma", [0.5, 3.0])
-    def test_one_sum_is_released_at_the_noise_that_is_charged(self, name: str, sigma: float):
-        seen = releases(name, uniform(20, 4), everyone(20), sigma)
-        assert [noise for _, noise, _ in seen] == [sigma]
-        assert GaussianSum(noise_multiplier=sigma).event == Gaussian(noise_multiplier=sigma)
+    def test_one_sum_is_released_at_the_noise_that_is_charged(self):
+        for name in FITTED:
+            for sigma in [0.5, 3.0]:
+                seen = releases(name, uniform(20, 4), everyone(20), sigma)
+                assert [noise for _, noise, _ in seen] == [sigma]
+                assert GaussianSum(noise_multiplier=sigma).event == Gaussian(noise_multiplier=sigma)
 
     @pytest.mark.oracle
     def test_moments_are_those_of_the_noisy_sum(self):
@@ -295,14 +295,14 @@ class TestNoise:
         assert all(abs(noise.std() / (expected * wrong) - 1) > 5 * error for wrong in (2 / 3, 1.5))
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("name", FITTED)
-    def test_the_stream_decides_everything(self, name: str):
-        x = uniform(40, 5)
-        first = weights(fit(name, x, noise=1.0))
-        torch.manual_seed(9)
-        assert np.array_equal(first, weights(fit(name, x, noise=1.0)))
-        other = Keys.from_seed(3).stream("another front end")
-        assert not np.allclose(first, weights(fit(name, x, noise=1.0, stream=other)), atol=1e-3)
+    def test_the_stream_decides_everything(self):
+        for name in FITTED:
+            x = uniform(40, 5)
+            first = weights(fit(name, x, noise=1.0))
+            torch.manual_seed(9)
+            assert np.array_equal(first, weights(fit(name, x, noise=1.0)))
+            other = Keys.from_seed(3).stream("another front end")
+            assert not np.allclose(first, weights(fit(name, x, noise=1.0, stream=other)), atol=1e-3)
 
     @pytest.mark.contract
     # What `centred_pairs` keeps are the means of `centred`, and an order that may change.

@@ -121,12 +121,10 @@ class TestNumbers:
         np.testing.assert_array_equal(found[:, 1:-1].sum(1), 1)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("bins", "width"), [(0, 2), (1, 2), (2, 4), (7, 9), ((), 2), ((5,), 4)]
-    )
-    def test_have_as_many_bins_as_declared(self, bins: object, width: int):
-        column = Column(name="x", low=0, high=10, bins=bins)  # type: ignore[arg-type]
-        assert column.width == encoded_column(column, "3").shape[1] == width
+    def test_have_as_many_bins_as_declared(self):
+        for bins, width in [(0, 2), (1, 2), (2, 4), (7, 9), ((), 2), ((5,), 4)]:
+            column = Column(name="x", low=0, high=10, bins=bins)  # type: ignore[arg-type]
+            assert column.width == encoded_column(column, "3").shape[1] == width
 
     @pytest.mark.unit
     def test_of_any_type_are_read(self):
@@ -195,9 +193,8 @@ class TestColumn:
             encoded_column(Column(name="x", kind="number", bins=()), "3")
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("declared", "match"),
-        [
+    def test_what_makes_no_sense_is_refused(self):
+        for declared, match in [
             ({"kind": "numbers"}, "expected one of number"),
             ({"low": 3, "high": 3}, "low < high"),
             ({"low": 4, "high": 3}, "low < high"),
@@ -248,13 +245,10 @@ class TestColumn:
             ({"thousands": "."}, "another than decimal, which is '.'"),
             ({"decimal": ",", "thousands": ","}, "another than decimal, which is ','"),
             ({"thousands": "_"}, "thousands is '_'"),
-        ],
-        ids=str,
-    )
-    def test_what_makes_no_sense_is_refused(self, declared: dict, match: str):
-        with pytest.raises(UsageError, match=match) as caught:
-            Column(name="some column", **declared)
-        assert "some column" in str(caught.value)
+        ]:
+            with pytest.raises(UsageError, match=match) as caught:
+                Column(name="some column", **declared)
+            assert "some column" in str(caught.value)
 
     @pytest.mark.unit
     def test_needs_a_name(self):
@@ -395,24 +389,25 @@ class TestSchema:
         assert not TableSchema(columns=(AGE,), target=target).is_class("b")
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("kind", [None, "number", "category"])
-    @pytest.mark.parametrize("bins", [None, 0, 1, 40, (), (0.2, 0.6)])
-    def test_no_estimate_is_wider_than_the_widest(self, kind: str | None, bins: object):
-        declared = {} if bins is None or kind != "number" else {"bins": bins}
-        schema = TableSchema(columns=(WORK, Column(name="x", kind=kind, **declared)), target=INCOME)
-        names = tuple(map(str, range(5)))
-        estimated = [
-            *([Column(name="x", low=0, high=1, **declared)] if kind != "category" else []),
-            *([Column(name="x", categories=names)] if kind != "number" else []),
-        ]
-        widths = [schema.completed({"x": column}).shape[0] for column in estimated]
-        assert schema.widest_shape(5) == (max(widths),)
-        assert SCHEMA.widest_shape(5) == SCHEMA.shape
+    def test_no_estimate_is_wider_than_the_widest(self):
+        for kind in [None, "number", "category"]:
+            for bins in [None, 0, 1, 40, (), (0.2, 0.6)]:
+                declared = {} if bins is None or kind != "number" else {"bins": bins}
+                schema = TableSchema(
+                    columns=(WORK, Column(name="x", kind=kind, **declared)), target=INCOME
+                )
+                names = tuple(map(str, range(5)))
+                estimated = [
+                    *([Column(name="x", low=0, high=1, **declared)] if kind != "category" else []),
+                    *([Column(name="x", categories=names)] if kind != "number" else []),
+                ]
+                widths = [schema.completed({"x": column}).shape[0] for column in estimated]
+                assert schema.widest_shape(5) == (max(widths),)
+                assert SCHEMA.widest_shape(5) == SCHEMA.shape
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("change", "match"),
-        [
+    def test_what_makes_no_sense_is_refused(self):
+        for change, match in [
             ({"columns": (AGE, AGE)}, "'age' is there twice"),
             ({"columns": (AGE, INCOME)}, "'income' is there twice"),
             ({"target": Column(name="t", kind="ignore")}, "is the target"),
@@ -425,12 +420,9 @@ class TestSchema:
             ({"decimal": ";"}, "decimal is ';'"),
             ({"thousands": "."}, "thousands is '.'"),
             ({"missing": ("Private",), "columns": (WORK,)}, "write missing = \\[\\] for this one"),
-        ],
-        ids=str,
-    )
-    def test_what_makes_no_sense_is_refused(self, change: dict, match: str):
-        with pytest.raises(UsageError, match=match):
-            TableSchema(**({"columns": (AGE,), "target": INCOME} | change))
+        ]:
+            with pytest.raises(UsageError, match=match):
+                TableSchema(**({"columns": (AGE,), "target": INCOME} | change))
 
     @pytest.mark.unit
     def test_refuses_arrays_of_another_form(self):

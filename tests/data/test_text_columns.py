@@ -92,18 +92,18 @@ class TestColumn:
         assert kinds == [np.uint8, np.uint16, np.uint32]
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("cells", KEPT.values(), ids=KEPT)
-    def test_gives_back_every_cell(self, cells: list[Cell]):
-        column = kept(*cells)
-        assert column.tolist() == cells
-        assert np.asarray(column).tolist() == cells
-        assert (len(column), column.shape) == (len(cells), (len(cells),))
-        order = np.random.default_rng(0).permutation(len(cells))
-        assert column[order].tolist() == [cells[i] for i in order]
-        assert column[order][3:7].tolist() == [cells[i] for i in order[3:7]]
-        assert column[order % 2 == 0].tolist() == [
-            c for c, i in zip(cells, order, strict=True) if i % 2 == 0
-        ]
+    def test_gives_back_every_cell(self):
+        for cells in KEPT.values():
+            column = kept(*cells)
+            assert column.tolist() == cells
+            assert np.asarray(column).tolist() == cells
+            assert (len(column), column.shape) == (len(cells), (len(cells),))
+            order = np.random.default_rng(0).permutation(len(cells))
+            assert column[order].tolist() == [cells[i] for i in order]
+            assert column[order][3:7].tolist() == [cells[i] for i in order[3:7]]
+            assert column[order % 2 == 0].tolist() == [
+                c for c, i in zip(cells, order, strict=True) if i % 2 == 0
+            ]
 
     @pytest.mark.property
     @given(cells=st.lists(CELLS, min_size=1, max_size=40))
@@ -126,20 +126,20 @@ class TestColumn:
             assert as_numbers(column).tobytes() == as_numbers(objects).tobytes()
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("decimals", [0, 1, 2, 6, 15, 16, 17])
-    def test_numbers_are_the_nearest_to_their_texts(self, decimals: int):
-        draw = random.Random(decimals)
-        cells = [f"{draw.uniform(-9, 9):.{decimals}f}" for _ in range(3000)]
-        cells += [repr(draw.uniform(0, 1)) for _ in range(3000)]
-        column = kept(*cells)
-        assert as_numbers(column).tolist() == [float(cell) for cell in cells]
+    def test_numbers_are_the_nearest_to_their_texts(self):
+        for decimals in [0, 1, 2, 6, 15, 16, 17]:
+            draw = random.Random(decimals)
+            cells = [f"{draw.uniform(-9, 9):.{decimals}f}" for _ in range(3000)]
+            cells += [repr(draw.uniform(0, 1)) for _ in range(3000)]
+            column = kept(*cells)
+            assert as_numbers(column).tolist() == [float(cell) for cell in cells]
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("cells", KEPT.values(), ids=KEPT)
-    def test_shows_no_value(self, cells: list[Cell]):
-        table = TextTable(cells=(kept(*cells),))
-        assert repr(table) == f"TextTable({len(cells)} rows, 1 columns)"
-        assert repr(table.cells[0]).endswith(f"({len(cells)} cells)")
+    def test_shows_no_value(self):
+        for cells in KEPT.values():
+            table = TextTable(cells=(kept(*cells),))
+            assert repr(table) == f"TextTable({len(cells)} rows, 1 columns)"
+            assert repr(table.cells[0]).endswith(f"({len(cells)} cells)")
 
 
 def mark(column: Texts) -> str:
@@ -160,12 +160,10 @@ class TestFingerprint:
             assert mark(kept(*cells)) != mark(kept(*other))
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "pair", [("1", "1.0"), ("0", "-0"), ("", None), ("5", " 5"), ("5", "05")]
-    )
-    @pytest.mark.parametrize("rest", KEPT.values(), ids=KEPT)
-    def test_tells_texts_apart_that_mean_the_same(self, pair: tuple[Cell, Cell], rest: list[Cell]):
-        assert mark(kept(*rest, pair[0])) != mark(kept(*rest, pair[1]))
+    def test_tells_texts_apart_that_mean_the_same(self):
+        for pair in [("1", "1.0"), ("0", "-0"), ("", None), ("5", " 5"), ("5", "05")]:
+            for rest in KEPT.values():
+                assert mark(kept(*rest, pair[0])) != mark(kept(*rest, pair[1]))
 
     @pytest.mark.unit
     def test_depends_on_where_a_text_ends(self):
