@@ -121,7 +121,7 @@ class Rows(ABC):
 
     def to(self, device: str | torch.device) -> Any:
         """Let batches go to a device: nothing is moved yet."""
-        return replace(self, place=str(device))
+        return self if str(device) == self.place else replace(self, place=str(device))
 
     def __len__(self) -> int:
         return self.shape[0]
