@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.data.partitions import AnyRecords, Dataset
+from pasearch.data.partitions import Dataset, Records
 from pasearch.progress import Progress
 from pasearch.runs.executors import Automatic, Executor
 from pasearch.runs.keys import Keys
@@ -55,7 +55,7 @@ class Engine:
     def release_test(
         self,
         charged: AbstractContextManager[Any],
-        counts_of: Callable[[AnyRecords, Metric], list[int]],
+        counts_of: Callable[[Records, Metric], list[int]],
     ) -> tuple[Score, int | None]:
         """Release the score of the model on the test partition.
 
