@@ -172,7 +172,14 @@ def public_data(
         UsageError: Data of another form, or that may be the private ones themselves.
     """
     public = load(source, replace(request, data_is_public=True), useful(source))
-    _check_elsewhere(option, source, public, dataset)
+    itself = source in BUILT_IN and source == dataset.name and not dataset.public
+    if itself or (source not in BUILT_IN and public.n == dataset.n):
+        # By the number of records alone: whether the records are equal, no answer may tell.
+        raise UsageError(
+            f"`{option}={source}`: it has as many records as the private data, {public.n:,}, so "
+            "it is taken for the private data themselves, which are not public. Name public data "
+            "of the same kind; if these are, leave one record out."
+        )
     public, _ = assume_public(public, request.max_categories)
     assumed: tuple[str, ...] = ()
     if dataset.schema.undeclared:
@@ -180,18 +187,6 @@ def public_data(
         dataset = replace(dataset, schema=dataset.schema.completed_by(public.schema))
     check_same_form(public, dataset.schema, option)
     return public, dataset, assumed
-
-
-def _check_elsewhere(option: str, source: str, public: Dataset, private: Dataset) -> None:
-    """Refuse public data that may be the private ones: by the number of records alone."""
-    itself = source in BUILT_IN and source == private.name and not private.public
-    if itself or (source not in BUILT_IN and public.n == private.n):
-        # Whether the records are equal, no answer may tell.
-        raise UsageError(
-            f"`{option}={source}`: it has as many records as the private data, {public.n:,}, so "
-            "it is taken for the private data themselves, which are not public. Name public data "
-            "of the same kind; if these are, leave one record out."
-        )
 
 
 def check_same_form(public: Dataset, schema: AnySchema, option: str) -> None:

@@ -208,7 +208,17 @@ class PrivacyAwareArchitectureSearch(Strategy):
         else:
             generator = source.generator()
             found = tuple(space.draw(generator) for _ in range(self.population))
-        return Round(number=number, genotypes=_unseen(found, state, space, source))
+        seen = {space.candidate(each) for asked in state.rounds for each in asked.genotypes}
+        fresh: list[Genotype] = []
+        for place, own in enumerate(found):
+            retry = source.child("unseen", place)
+            for attempt in range(TRIES):
+                if space.candidate(own) not in seen:
+                    break
+                own = mutate(own, space, retry.child(attempt))
+            seen.add(space.candidate(own))
+            fresh.append(own)
+        return Round(number=number, genotypes=tuple(fresh))
 
     def best(self, state: State) -> tuple[int, int]:
         """Return the fittest of all generations, of equal ones the first; or of the last one."""
@@ -265,23 +275,6 @@ class PrivacyAwareArchitectureSearch(Strategy):
         if not (epsilon := cost(WHOLE)) > 0.0:
             return []
         return [eq8(epsilon=epsilon, runs=round(self.expected_trainings), delta_prime=delta)]
-
-
-def _unseen(
-    found: tuple[Genotype, ...], state: State, space: Space, stream: Stream
-) -> tuple[Genotype, ...]:
-    """Return genotypes with those mutated that mean a candidate which was trained, or is above."""
-    seen = {space.candidate(each) for asked in state.rounds for each in asked.genotypes}
-    fresh: list[Genotype] = []
-    for place, genotype in enumerate(found):
-        own, source = genotype, stream.child("unseen", place)
-        for number in range(TRIES):
-            if space.candidate(own) not in seen:
-                break
-            own = mutate(own, space, source.child(number))
-        seen.add(space.candidate(own))
-        fresh.append(own)
-    return tuple(fresh)
 
 
 def _share(share: float, count: int) -> int:

@@ -206,9 +206,11 @@ def shares_of(epsilons: Sequence[float], budget: Budget, points: int) -> tuple[f
     together = points * math.fsum(level**2 for level in levels)
     if not together <= MOST_OF_SQUARES * mu**2:
         least = gaussian_epsilon(math.sqrt(together / MOST_OF_SQUARES), delta)
+        digits = 10.0 ** (math.floor(math.log10(least)) - 2)
+        least = math.ceil(least / digits) * digits  # three digits, rounded up
         raise BudgetError(
             f"A grid of {points * len(levels)} trainings up to epsilon {epsilons[-1]:g} does not "
-            f"fit into epsilon {budget.epsilon:g}: expected a total of {_up(least):g} or more, a "
+            f"fit into epsilon {budget.epsilon:g}: expected a total of {least:g} or more, a "
             "grid of fewer or smaller epsilons, or fewer models or repeats."
         )
     return tuple(round(level / mu, 6) for level in levels)
@@ -222,9 +224,3 @@ def usual_shares(points: int) -> tuple[float, ...]:
     """
     top = math.sqrt(USUAL_OF_SQUARES / (points * math.fsum(each**2 for each in USUAL)))
     return tuple(round(top * each, 6) for each in USUAL)
-
-
-def _up(epsilon: float) -> float:
-    """Return an epsilon in three digits, rounded up."""
-    digits = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
-    return math.ceil(epsilon / digits) * digits

@@ -30,6 +30,7 @@ from pasearch.accounting.selection import MOST_RUNS, Law
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
+from pasearch.search.genetic import mutated
 from pasearch.search.strategy import (
     STRATEGIES,
     WHOLE,
@@ -249,21 +250,17 @@ class MultiGenerationRandomizedSearch(Secret):
         count = draw_count(self.laws[number], stream.child("count", number))
         source = stream.child("candidates", number)
         if not number:
-            generator = source.generator()
-            return Round(number=0, genotypes=tuple(space.draw(generator) for _ in range(count)))
+            return Round(number=0, genotypes=draw(space, source, count))
         winner = state.rounds[-1].genotypes[state.winner(number - 1)]
-        genotypes = tuple(
-            self._descend(winner, space, source.child(index)) for index in range(count)
-        )
-        return Round(number=number, genotypes=genotypes)
-
-    def _descend(self, winner: Genotype, space: Space, stream: Stream) -> Genotype:
-        generator = stream.generator()
-        from pasearch.search.genetic import mutated
-
-        if generator.random() < self.mutation:
-            return mutated(winner, space, stream.child("mutation"))
-        return space.draw(generator)
+        genotypes = []
+        for index in range(count):
+            own = source.child(index)
+            generator = own.generator()
+            descends = generator.random() < self.mutation
+            genotypes.append(
+                mutated(winner, space, own.child("mutation")) if descends else space.draw(generator)
+            )
+        return Round(number=number, genotypes=tuple(genotypes))
 
     @property
     def expected_trainings(self) -> float:
