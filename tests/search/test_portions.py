@@ -20,6 +20,7 @@ from pasearch.data.partitions import Dataset
 from pasearch.data.split import Split, make_split
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.planning import events_by_partition
+from pasearch.results import trained_model
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.mechanisms import ExponentialPick
@@ -219,7 +220,11 @@ class TestRun:
         assert not any(f": {point}," in shown or f": {point}}}" in shown for point in points)
 
     @pytest.mark.unit
-    def test_its_price_is_recomputed_from_its_file(self, released: api.SearchResult):
+    def test_its_model_is_loaded_and_its_price_recomputed_from_its_file(
+        self, released: api.SearchResult
+    ):
+        count = sum(each.numel() for each in trained_model(released.path).parameters())
+        assert count == released.document["best"]["parameters"]
         price, problems = verify(released.path)
         assert problems == []
         assert price.epsilon == pytest.approx(released.document["price"]["epsilon"])
@@ -250,13 +255,6 @@ class TestRun:
         ).document
         assert resumed["best"] == whole["best"]
         assert resumed["model"] == whole["model"]
-
-    @pytest.mark.unit
-    def test_it_is_loaded_as_any_other(self, released: api.SearchResult):
-        from pasearch.results import trained_model
-
-        count = sum(each.numel() for each in trained_model(released.path).parameters())
-        assert count == released.document["best"]["parameters"]
 
     @pytest.mark.unit
     def test_records_change_the_candidate_of_their_own_portion_only(self, tmp_path: Path):

@@ -110,6 +110,11 @@ class TestForm:
             check_same_form(public(), private, "search_on")
 
     @pytest.mark.unit
+    def test_a_search_on_data_of_another_form_is_refused(self, others: Path):
+        with pytest.raises(UsageError, match="expected the same features"):
+            prepared(others, unreadable(Schema(shape=(5,), low=0, high=1, classes=2)))
+
+    @pytest.mark.unit
     def test_other_bounds_are_no_other_form(self):
         check_same_form(public(), Schema(shape=(4,), low=0, high=255, classes=2), "search_on")
 
@@ -123,6 +128,20 @@ class TestForm:
         ):
             with pytest.raises(UnchargedReadError):
                 read()
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Recipe, records and streams of every training on public records."""
+    found: list[tuple[Any, ...]] = []
+    genuine = candidate_training.train_candidate
+
+    def train(tried, records, schema, recipe, streams, **options):
+        found.append((recipe, records, streams))
+        return genuine(tried, records, schema, recipe, streams, **options)
+
+    monkeypatch.setattr(candidate_training, "train_candidate", train)
+    return found
 
 
 class TestBest:
@@ -155,18 +174,13 @@ class TestBest:
 
     @pytest.mark.unit
     @pytest.mark.parametrize("n", [60, 300, 3000])
-    def test_is_trained_at_the_signal_of_the_private_training(self, monkeypatch, n: int):
-        recipes, genuine = [], candidate_training.train_candidate
-
-        def train(tried, records, schema, recipe, streams, **options):
-            recipes.append((recipe, len(records)))
-            return genuine(tried, records, schema, recipe, streams, **options)
-
-        monkeypatch.setattr(candidate_training, "train_candidate", train)
+    def test_is_trained_at_the_signal_of_the_private_training(
+        self, trainings: list[tuple[Any, ...]], n: int
+    ):
         best(public(n), Portfolio(name="one", entries=(AWAKE,)))
-        ((recipe, records),) = recipes
+        ((recipe, records, _),) = trainings
         plan = once()
-        assert records == min(round(0.8 * n), plan.split.train)
+        assert len(records) == min(round(0.8 * n), plan.split.train)
         own = plan.trial_recipe(AWAKE)
         assert recipe.steps == own.steps
         assert recipe.noise_multiplier is not None
@@ -177,37 +191,23 @@ class TestBest:
         assert signal == pytest.approx(same, rel=0.35)
 
     @pytest.mark.unit
-    def test_scores_are_taken_on_records_that_were_not_trained_on(self, monkeypatch):
-        trained, scored = [], []
-        genuine, counts = candidate_training.train_candidate, candidate_training.counts
-
-        def train(tried, records, *arguments, **options):
-            trained.append(records.x)
-            return genuine(tried, records, *arguments, **options)
+    def test_scores_are_of_other_records_and_each_training_has_its_own_streams(
+        self, trainings: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+    ):
+        scored, counts = [], candidate_training.counts
 
         def score(network, records, *arguments, **options):
             scored.append(records.x)
             return counts(network, records, *arguments, **options)
 
-        monkeypatch.setattr(candidate_training, "train_candidate", train)
         monkeypatch.setattr(candidate_training, "counts", score)
-        best(public())
-        rows = [{tuple(row.tolist()) for row in x} for x in (*trained, *scored)]
-        assert len(trained) == len(scored) == 2
-        assert rows[0].isdisjoint(rows[2])
-        assert rows[0] == rows[1]
-        assert rows[2] == rows[3]
-
-    @pytest.mark.unit
-    def test_no_two_candidates_share_a_stream(self, monkeypatch):
-        drawn, genuine = [], candidate_training.train_candidate
-
-        def train(tried, records, schema, recipe, streams, **options):
-            drawn.extend(stream.seed64() for stream in streams.values())
-            return genuine(tried, records, schema, recipe, streams, **options)
-
-        monkeypatch.setattr(candidate_training, "train_candidate", train)
         best(public(), Portfolio(name="same", entries=(AWAKE, AWAKE, AWAKE)))
+        trained = [{tuple(row.tolist()) for row in records.x} for _, records, _ in trainings]
+        held = [{tuple(row.tolist()) for row in x} for x in scored]
+        assert trained == trained[:1] * 3
+        assert held == held[:1] * 3
+        assert trained[0].isdisjoint(held[0])
+        drawn = [each.seed64() for *_, streams in trainings for each in streams.values()]
         assert len(set(drawn)) == len(drawn) == 3 * 4
 
     @pytest.mark.unit
@@ -309,13 +309,10 @@ class TestPlan:
         assert plan.assumed_public == ("everything undeclared, from the public data others",)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("strategy", ["rs", "mgrs", "paas", "stw"])
-    def test_a_private_search_has_no_place_beside_it(self, others: Path, strategy: str):
-        with pytest.raises(UsageError, match=f"`strategy={strategy}` has no place"):
-            prepared(others, strategy=strategy)
-
-    @pytest.mark.unit
-    def test_settings_of_a_search_have_no_place_either(self, others: Path):
+    def test_a_private_search_and_its_settings_have_no_place_beside_it(self, others: Path):
+        for strategy in ("rs", "mgrs", "paas", "stw"):
+            with pytest.raises(UsageError, match=f"`strategy={strategy}` has no place"):
+                prepared(others, strategy=strategy)
         with pytest.raises(UsageError, match="`candidates=`"):
             prepared(others, candidates=4)
 
@@ -338,13 +335,6 @@ class TestPlan:
         with watched(monkeypatch) as told, pytest.raises(UsageError, match=said):
             prepared(others, unreadable(), **{"space": "auto", **one})
         assert told == [], "refused before a candidate was tried"
-
-    @pytest.mark.unit
-    def test_public_data_of_another_form_are_refused(self, others: Path):
-        with pytest.raises(UsageError, match="expected the same features"):
-            prepared(others, unreadable(Schema(shape=(5,), low=0, high=1, classes=2)))
-        with pytest.raises(UsageError, match="expected the same features"):
-            prepared(others, unreadable(Schema(shape=(4,), low=0, high=1, classes=3)))
 
     @pytest.mark.unit
     def test_bounds_of_the_private_file_say_nothing_of_built_in_data(self, tmp_path: Path):
