@@ -1061,16 +1061,16 @@ class TestPublicData:
         self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
     ):
         whole = run(tmp_path / "whole", way, data_is_public=True, seed=4)
-        genuine = api.shown_of_public
+        genuine = api.describe_public_run
 
         def stop(*arguments: Any) -> dict:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(api, "shown_of_public", stop)
+            patch.setattr(api, "describe_public_run", stop)
             with pytest.raises(InterruptedRunError):
                 run(tmp_path / "x", way, data_is_public=True, seed=4)
-        assert api.shown_of_public is genuine
+        assert api.describe_public_run is genuine
         assert resume(tmp_path / "x", data=arrays()).document == whole.document
 
 

@@ -18,8 +18,8 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Composed, SelfComposed
 from pasearch.accounting.selection import Law
 from pasearch.api import search as api
-from pasearch.api.features import FoundFeatures, select_features
-from pasearch.api.lifecycle import Made, rendered, result_document
+from pasearch.api.features import FeatureRunOutput, select_features
+from pasearch.api.lifecycle import RunEnvironment, rendered, result_document
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.features.selector import SELECTORS, Selector, choice_from_json, make_choice
 from pasearch.report.plan import feature_plan_text, plan_text
@@ -41,7 +41,7 @@ OTHER: dict[str, Any] = {
 """A value of every setting that is not the usual one."""
 
 BUDGET = Budget(3.0, 1e-3)
-MADE = Made(device="cpu", reproducible=False)
+MADE = RunEnvironment(device="cpu", reproducible=False)
 OPTIONS: dict[str, Any] = {
     "space": {"name": "small", "choices": {"layers": [1], "units_1": [2, 4, 8]}},
     "steps": 8, "batch": 40, "bounds": (-3.0, 3.0), "classes": 2, "device": "cpu",
@@ -70,7 +70,7 @@ def told(value: Any) -> str:
 def of_selector(plan: Any) -> dict[str, Any]:
     """The document of a selection, with made-up features."""
     best = {"features": [], "places": [], "of": 6, "directions": None, "merit": None}
-    found = FoundFeatures(
+    found = FeatureRunOutput(
         best=best, width=1, test_points=20, exact_points=None, sha256="", link="softmax", shown={}
     )
     return result_document(plan, found, MADE)
@@ -98,7 +98,7 @@ class TestStrategy:
         trials = tuple(
             (candidate.to_json(), 9) for _ in range(plan.strategy.trials if name == "grid" else 0)
         )
-        found = api.FoundNetwork(
+        found = api.SearchRunOutput(
             candidate=candidate, test_points=9, exact_points=None, sha256="", trials=trials
         )
         document = result_document(plan, found, MADE)

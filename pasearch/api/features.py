@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pasearch.accounting.checks import whole
-from pasearch.api.lifecycle import Found, Prepared, Session, release, run
+from pasearch.api.lifecycle import Prepared, RunOutput, Session, release, run
 from pasearch.api.request import FeatureRequest, check_trainers, takes
 from pasearch.api.resolve import (
     assume_public,
@@ -138,7 +138,7 @@ class PreparedSelection(Prepared[FeaturePlan]):
         if plan.selection_rule == "repeat-and-select":
             chosen = replace(chosen, trials=())  # losers, and how many there were, are secret
         best, shown = chosen_json(chosen, feature_names(plan.schema, model.weights.shape[1]))
-        found = FoundFeatures(
+        found = FeatureRunOutput(
             best=best,
             width=chosen.view.width,
             test_points=outcome.test.points,
@@ -152,7 +152,7 @@ class PreparedSelection(Prepared[FeaturePlan]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundFeatures(Found):
+class FeatureRunOutput(RunOutput):
     """What only the run of a feature selection can tell.
 
     Args:
@@ -167,7 +167,7 @@ class FoundFeatures(Found):
     link: str
     shown: dict[str, Any]
 
-    def fields_of(self, plan: FeaturePlan, score: dict[str, Any]) -> dict[str, Any]:
+    def task_fields(self, plan: FeaturePlan, score: dict[str, Any]) -> dict[str, Any]:
         pooling, parameters = plan.choice.selector.pooling, (self.width + 1) * plan.schema.outputs
         return {
             "task": FEATURES,

@@ -118,7 +118,7 @@ class Prepared(Generic[Solved]):
     searched_on: Dataset | None = None
     validated_on: Dataset | None = None
 
-    def kept(self) -> dict[str, Any]:
+    def request_for_resume(self) -> dict[str, Any]:
         """Return what of the request a resume needs in other words, as plain values."""
         return {}
 
@@ -211,7 +211,7 @@ def new_run(prepared: Prepared, out: str | Path | None) -> Iterator[RunFolder]:
     device_of(request)
     if not prepared.plan.public:
         check_total(request)
-    kept = json.dumps(to_json(request, **prepared.kept()), default=plain_json)
+    kept = json.dumps(to_json(request, **prepared.request_for_resume()), default=plain_json)
     out = request.out if out is None else out
     folder = RunFolder.create(out, prepared.dataset.name, {"request.json": kept})
     with _guarded(folder, new=True):
@@ -372,7 +372,7 @@ def head(plan: Plan | FeaturePlan, task: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class RunEnvironment:
     """What a run was made by.
 
     Args:
@@ -394,7 +394,7 @@ class Made:
     data_root: bool = False
 
 
-def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
+def tail(plan: Plan | FeaturePlan, made: RunEnvironment) -> dict[str, Any]:
     """Return what `result.json` ends with: what was assumed, claimed, and what it was made by."""
     if made.secure_noise:
         drawn = "everything random from AES-256"
@@ -429,7 +429,7 @@ def tail(plan: Plan | FeaturePlan, made: Made) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RunOutput:
     """What only the run can tell: everything else in `result.json` follows from its plan.
 
     Args:
@@ -444,7 +444,7 @@ class Found:
     sha256: str
     test_cells: Sequence[int] = ()
 
-    def fields_of(self, plan: Any, score: dict[str, Any]) -> dict[str, Any]:
+    def task_fields(self, plan: Any, score: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of `result.json` that are of the task: task, space, recipe, best, ...
 
         Args:
@@ -454,10 +454,12 @@ class Found:
         raise NotImplementedError
 
 
-def result_document(plan: Plan | FeaturePlan, found: Found, made: Made) -> dict[str, Any]:
+def result_document(
+    plan: Plan | FeaturePlan, found: RunOutput, made: RunEnvironment
+) -> dict[str, Any]:
     """Return `result.json`, but for what is made of it; docs/result.md describes every field."""
     score = score_json(plan, found.test_points, found.exact_points, found.test_cells)
-    own = found.fields_of(plan, score)
+    own = found.task_fields(plan, score)
     return {
         **head(plan, own["task"]),
         "space": own["space"],
@@ -478,7 +480,7 @@ def result_document(plan: Plan | FeaturePlan, found: Found, made: Made) -> dict[
 def release(
     prepared: Prepared[Any],
     session: Session,
-    found: Found,
+    found: RunOutput,
     model: bytes,
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -658,7 +660,7 @@ def _has_spent(folder: Any) -> bool:
         return bool(ledger.spent())
 
 
-def made_by(prepared: Prepared, device: str, reproducible: bool) -> Made:
+def made_by(prepared: Prepared, device: str, reproducible: bool) -> RunEnvironment:
     """Return what a run is made by."""
     from pasearch.runs.shared_ledger import SharedLedger
 
@@ -669,7 +671,7 @@ def made_by(prepared: Prepared, device: str, reproducible: bool) -> Made:
         total = SharedLedger.open(request.ledger).total()
         assert total.delta is not None
         shared = {"epsilon": total.epsilon, "delta": total.delta}
-    return Made(
+    return RunEnvironment(
         device="cuda" if request.gpus_per_worker else device,
         reproducible=reproducible,
         secure_noise=request.secure_noise,

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from pasearch.accounting.checks import whole
 from pasearch.accounting.densities import Density, GaussianNoise
 from pasearch.api.lifecycle import (
-    Found,
     Prepared,
+    RunOutput,
     Session,
     release,
     run,
@@ -562,7 +562,7 @@ class PreparedSearch(Prepared[Plan]):
 
     given: Candidate | None = None
 
-    def kept(self) -> dict[str, Any]:
+    def request_for_resume(self) -> dict[str, Any]:
         request, plan = self.request, self.plan
         assert isinstance(request, SearchRequest)
         found: dict[str, Any] = {"recipe": spelt_out(request).recipe}
@@ -587,11 +587,11 @@ class PreparedSearch(Prepared[Plan]):
             plan=plan, strategy=plan.strategy, dataset=self.dataset, public=self.validated_on,
             journal=session.trials(session.keys.stream("journal")), **session.of_engine(),
         ).run()  # fmt: skip
-        extra = shown_of_public(self, outcome, session)
+        extra = describe_public_run(self, outcome, session)
         buffer = io.BytesIO()
         network = torch.nn.Sequential(outcome.front.module, outcome.network)
         torch.save(network.state_dict(), buffer)
-        found = FoundNetwork(
+        found = SearchRunOutput(
             candidate=outcome.candidate,
             test_points=outcome.test.points,
             test_cells=outcome.test.cells,
@@ -605,7 +605,9 @@ class PreparedSearch(Prepared[Plan]):
         return SearchResult(**released, trials=outcome.trials)
 
 
-def shown_of_public(prepared: PreparedSearch, outcome: Outcome, session: Session) -> dict[str, Any]:
+def describe_public_run(
+    prepared: PreparedSearch, outcome: Outcome, session: Session
+) -> dict[str, Any]:
     """Return what may be shown of public data only: curves, and `fixed` at the same total."""
     plan, request, folder = prepared.plan, prepared.request, session.folder
     assert isinstance(request, SearchRequest)
@@ -641,7 +643,7 @@ def shown_of_public(prepared: PreparedSearch, outcome: Outcome, session: Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundNetwork(Found):
+class SearchRunOutput(RunOutput):
     """What only the run of a search can tell.
 
     Args:
@@ -656,7 +658,7 @@ class FoundNetwork(Found):
     steps_made: int = 0
     variant: str | None = None
 
-    def fields_of(self, plan: Plan, score: dict[str, Any]) -> dict[str, Any]:
+    def task_fields(self, plan: Plan, score: dict[str, Any]) -> dict[str, Any]:
         from pasearch.report.plan import task_of
 
         candidate, schema, strategy = self.candidate, plan.schema, plan.strategy

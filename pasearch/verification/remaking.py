@@ -21,9 +21,9 @@ from typing import Any
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import StatedDials
 from pasearch.accounting.checks import positive
-from pasearch.api.features import FoundFeatures
-from pasearch.api.lifecycle import Made, result_document
-from pasearch.api.search import FoundNetwork
+from pasearch.api.features import FeatureRunOutput
+from pasearch.api.lifecycle import RunEnvironment, result_document
+from pasearch.api.search import SearchRunOutput
 from pasearch.data.column import BINS, Column
 from pasearch.data.split import Split, portion_name
 from pasearch.data.tables import AnySchema, TableSchema
@@ -97,7 +97,7 @@ def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
     """Make plan and document of a search, or of one training, again."""
     strategy = strategy_from_json(document["plan"]["strategy"])
     plan = _plan(document, strategy, dials)
-    found = FoundNetwork(
+    found = SearchRunOutput(
         candidate=candidate_of(document["best"]),
         test_points=document["score"]["points"],
         exact_points=_exact_points(document, plan),
@@ -276,12 +276,12 @@ def _columns(schema: AnySchema) -> tuple[Column, ...]:
     return (*schema.columns, schema.target) if isinstance(schema, TableSchema) else ()
 
 
-def _made(document: Document) -> Made:
+def _made(document: Document) -> RunEnvironment:
     known = {"device": DEVICES, "storage": (None, *STORES), "executor": (None, Cluster.name)}
     for name, values in known.items():
         if document.get(name) not in values:
             raise refusal(f"{name} is {shown(document.get(name))}, and no such {name} is known")
-    return Made(
+    return RunEnvironment(
         device=document["device"],
         reproducible=document["reproducible"],
         secure_noise=document["secure_noise"],
@@ -318,7 +318,7 @@ def _cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
     return cells
 
 
-def _features_found(document: Document, plan: FeaturePlan) -> FoundFeatures:
+def _features_found(document: Document, plan: FeaturePlan) -> FeatureRunOutput:
     """Return what only the run could tell, as the document has it."""
     from pasearch.features.model import feature_names
 
@@ -347,7 +347,7 @@ def _features_found(document: Document, plan: FeaturePlan) -> FoundFeatures:
         released["unique_trials"] = len(document["trials"])
     if document["dataset"]["declared_public"] and "by_size" in document:
         released["by_size"] = document["by_size"]
-    return FoundFeatures(
+    return FeatureRunOutput(
         best={
             "features": [names[place] for place in places],
             "places": places,

@@ -26,8 +26,8 @@ from pasearch.accounting.densities import (
     VarianceGamma,
     density_from_json,
 )
-from pasearch.api.lifecycle import Made, result_document
-from pasearch.api.search import FoundNetwork, plan_architecture_search
+from pasearch.api.lifecycle import RunEnvironment, result_document
+from pasearch.api.search import SearchRunOutput, plan_architecture_search
 from pasearch.data.front_ends import FRONT_ENDS, FrontEnd
 from pasearch.data.front_ends.parsing import front_end
 from pasearch.errors import UsageError
@@ -165,8 +165,8 @@ def plan_of(front: str = "raw") -> Plan:
 def told(plan: Plan) -> dict[str, str]:
     """What plan, card and report say of a run, as lines without markup."""
     candidate = plan.space.candidate(plan.space.fixed())
-    found = FoundNetwork(candidate=candidate, test_points=3, exact_points=None, sha256="")
-    document = result_document(plan, found, Made(device="cpu", reproducible=False))
+    found = SearchRunOutput(candidate=candidate, test_points=3, exact_points=None, sha256="")
+    document = result_document(plan, found, RunEnvironment(device="cpu", reproducible=False))
     document = json.loads(json.dumps(document))
     report = html.unescape(re.sub(r"<[^>]+>", "", report_html(document)))
     return {"plan": plan_text(plan), "card": card_markdown(document), "report": report}
