@@ -30,7 +30,7 @@ from pasearch.accounting.checks import whole
 from pasearch.api.crossover import MAX_TRAININGS, setting_of
 from pasearch.api.request import DATA_OPTIONS, SearchRequest, executor_of
 from pasearch.api.resolve import assume_public, dataset_of, device_of
-from pasearch.api.search import prepared_search
+from pasearch.api.resolve_search import prepared_search
 from pasearch.cautions import LEAST_SIGNAL
 from pasearch.crossover.curves import band
 from pasearch.crossover.trainings import FEW, Kept, Model, Point, Study, Told, measured

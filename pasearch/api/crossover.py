@@ -25,7 +25,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import whole
 from pasearch.api.request import SearchRequest, check_trainers
 from pasearch.api.resolve import assume_public, dataset_of, device_of, public_data
-from pasearch.api.search import prepared_search
+from pasearch.api.resolve_search import prepared_search
 from pasearch.crossover.curves import crossover, grid_of
 from pasearch.crossover.report import CrossoverReport
 from pasearch.crossover.trainings import (
