@@ -116,17 +116,17 @@ def test_scikit_learn_finds_no_fault(estimator: Any, check: Any):
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("estimator", [classifier(), regressor()], ids=["classes", "numbers"])
-def test_the_checks_are_let_off_nothing_but_determinism_and_score(estimator: Any):
-    tags = get_tags(estimator)
-    own = tags.classifier_tags or tags.regressor_tags
-    assert own.poor_score
-    assert tags.non_deterministic
-    assert not tags.no_validation
-    assert not tags._skip_test
-    assert tags.requires_fit
-    assert tags.input_tags.allow_nan, "and so they are: see the tests of missing values"
-    assert tags.input_tags.string, "and so they are: see the tests of frames"
+def test_the_checks_are_let_off_nothing_but_determinism_and_score():
+    for estimator in [classifier(), regressor()]:
+        tags = get_tags(estimator)
+        own = tags.classifier_tags or tags.regressor_tags
+        assert own.poor_score
+        assert tags.non_deterministic
+        assert not tags.no_validation
+        assert not tags._skip_test
+        assert tags.requires_fit
+        assert tags.input_tags.allow_nan, "and so they are: see the tests of missing values"
+        assert tags.input_tags.string, "and so they are: see the tests of frames"
 
 
 @pytest.mark.unit
@@ -140,25 +140,27 @@ def test_types_of_a_frame_are_listed_as_taken_as_public(handed: Any):
 
 @pytest.mark.unit
 class TestLabels:
-    @pytest.mark.parametrize("kind", LABELS)
-    @pytest.mark.parametrize("way", ["declared", "bounds too", "estimated_privately", "assumed"])
-    def test_come_back_as_they_were(self, kind: str, way: str):
-        x, y = records(400, LABELS[kind])
-        settings: dict[str, Any] = {
-            "declared": {"classes": LABELS[kind]},
-            "bounds too": {"classes": LABELS[kind], "bounds": (-1, 1)},
-            "estimated_privately": {"bounds": [(-1, 1), (-1, 1)]},
-            "assumed": {"assume_public_schema": True},
-        }[way]
-        fitted = classifier(**ENOUGH, **settings).fit(x, y)
-        assert fitted.classes_.tolist() == sorted(LABELS[kind])
-        assert fitted.classes_.dtype.kind == y.dtype.kind
-        guessing = 1 / len(LABELS[kind])
-        assert fitted.score(x, y) > guessing + 0.08, "a wrong order of the classes would guess"
-        probabilities = fitted.predict_proba(x)
-        assert probabilities.shape == (400, len(LABELS[kind]))
-        np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
-        assert (fitted.classes_[probabilities.argmax(axis=1)] == fitted.predict(x)).all()
+    def test_come_back_as_they_were(self):
+        for kind in LABELS:
+            for way in ["declared", "bounds too", "estimated_privately", "assumed"]:
+                x, y = records(400, LABELS[kind])
+                settings: dict[str, Any] = {
+                    "declared": {"classes": LABELS[kind]},
+                    "bounds too": {"classes": LABELS[kind], "bounds": (-1, 1)},
+                    "estimated_privately": {"bounds": [(-1, 1), (-1, 1)]},
+                    "assumed": {"assume_public_schema": True},
+                }[way]
+                fitted = classifier(**ENOUGH, **settings).fit(x, y)
+                assert fitted.classes_.tolist() == sorted(LABELS[kind])
+                assert fitted.classes_.dtype.kind == y.dtype.kind
+                guessing = 1 / len(LABELS[kind])
+                assert fitted.score(x, y) > guessing + 0.08, (
+                    "a wrong order of the classes would guess"
+                )
+                probabilities = fitted.predict_proba(x)
+                assert probabilities.shape == (400, len(LABELS[kind]))
+                np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+                assert (fitted.classes_[probabilities.argmax(axis=1)] == fitted.predict(x)).all()
 
     def test_of_objects_come_back_as_declared_or_read_or_as_texts(self):
         x, y = records(400)
@@ -188,9 +190,8 @@ class TestLabels:
         with pytest.raises(BudgetError, match=r"nothing was read or charged.*declare the classes"):
             classifier(epsilon=0.1, bounds=(-1, 1), force=False).fit(x, y)
 
-    @pytest.mark.parametrize(
-        ("classes", "says"),
-        [
+    def test_are_declared_in_good_form(self):
+        for classes, says in [
             ("ab", "two or more"),
             (2, "two or more"),
             ([0], "two or more"),
@@ -198,11 +199,9 @@ class TestLabels:
             ([0, 1, 1], "a label twice"),
             (["a", "b"], "classes are texts and y holds numbers"),
             ([False, True], "classes are truth values and y holds numbers"),
-        ],
-    )
-    def test_are_declared_in_good_form(self, classes: Any, says: str):
-        with pytest.raises(UsageError, match=says):
-            classifier(classes=classes).fit(*records())
+        ]:
+            with pytest.raises(UsageError, match=says):
+                classifier(classes=classes).fit(*records())
 
 
 @pytest.mark.unit
@@ -242,9 +241,8 @@ class TestBounds:
         fitted = regressor(bounds=(-1, 1), target_bounds=(0, 1)).fit(x, y)
         assert (fitted.predict(x.astype(object)) == fitted.predict(x)).all()
 
-    @pytest.mark.parametrize(
-        ("bounds", "says"),
-        [
+    def test_are_of_good_form(self):
+        for bounds, says in [
             ([(0, 1)], "one for each of the 2 features"),
             ([(0, 1)] * 3, "one for each of the 2 features"),
             (3, "one for each of the 2 features"),
@@ -252,12 +250,10 @@ class TestBounds:
             ([(0, 1), (1, 0)], "low < high"),
             ((1.0, 0.0), "low < high"),
             ((0.0, float("nan")), "two finite numbers"),
-        ],
-    )
-    def test_are_of_good_form(self, bounds: Any, says: str):
-        for estimator in (classifier(bounds=bounds, classes=[0, 1]), regressor(bounds=bounds)):
-            with pytest.raises(UsageError, match=says):
-                estimator.fit(*records())
+        ]:
+            for estimator in (classifier(bounds=bounds, classes=[0, 1]), regressor(bounds=bounds)):
+                with pytest.raises(UsageError, match=says):
+                    estimator.fit(*records())
 
     def test_are_not_for_texts_and_truth_values(self):
         x, y = frame()
@@ -413,20 +409,20 @@ class TestLedger:
 
 @pytest.mark.unit
 class TestFrames:
-    @pytest.mark.parametrize("settings", [{}, {"assume_public_schema": True}])
-    def test_of_mixed_columns(self, settings: dict[str, Any]):
-        x, y = frame(400)
-        fitted = classifier(**ENOUGH, **settings).fit(x, y)
-        assert fitted.feature_names_in_.tolist() == list(x.columns)
-        assert fitted.n_features_in_ == 5
-        assert set(fitted.predict(x)) <= {"no", "yes"}
-        schema = fitted.result_.schema
-        assert schema.target.name == "age_", "a feature is called as y is"
-        kinds = {each.name: (each.kind, set(each.categories or ())) for each in schema.columns}
-        assert kinds["town"] == ("category", {"Oslo", "Rome"})
-        assert kinds["grade"] == ("category", {"1", "2"})
-        assert kinds["smokes"] == ("category", {"False", "True"})
-        assert kinds["age"][0] == "number"
+    def test_of_mixed_columns(self):
+        for settings in [{}, {"assume_public_schema": True}]:
+            x, y = frame(400)
+            fitted = classifier(**ENOUGH, **settings).fit(x, y)
+            assert fitted.feature_names_in_.tolist() == list(x.columns)
+            assert fitted.n_features_in_ == 5
+            assert set(fitted.predict(x)) <= {"no", "yes"}
+            schema = fitted.result_.schema
+            assert schema.target.name == "age_", "a feature is called as y is"
+            kinds = {each.name: (each.kind, set(each.categories or ())) for each in schema.columns}
+            assert kinds["town"] == ("category", {"Oslo", "Rome"})
+            assert kinds["grade"] == ("category", {"1", "2"})
+            assert kinds["smokes"] == ("category", {"False", "True"})
+            assert kinds["age"][0] == "number"
 
     def test_keep_their_columns_in_order(self, handed: Any):
         x, y = frame()
@@ -461,14 +457,14 @@ class TestFrames:
 
 @pytest.mark.unit
 class TestRegression:
-    @pytest.mark.parametrize("bounds", [(-1, 1), [(-1, 1), (-1, 1)]])
-    def test_predicts_in_the_targets_own_units(self, bounds: Any):
-        x, _ = records(400)
-        y = 50.0 + 20.0 * x[:, 0]
-        estimator = regressor(**ENOUGH, bounds=bounds, target_bounds=(30, 70))
-        fitted = estimator.fit(x, y)
-        assert fitted.predict(x).dtype == np.float64
-        assert fitted.score(x, y) > 0.5
+    def test_predicts_in_the_targets_own_units(self):
+        for bounds in [(-1, 1), [(-1, 1), (-1, 1)]]:
+            x, _ = records(400)
+            y = 50.0 + 20.0 * x[:, 0]
+            estimator = regressor(**ENOUGH, bounds=bounds, target_bounds=(30, 70))
+            fitted = estimator.fit(x, y)
+            assert fitted.predict(x).dtype == np.float64
+            assert fitted.score(x, y) > 0.5
 
     @pytest.mark.filterwarnings(NOT_PRIVATE)
     def test_buys_the_bounds_of_the_target(self):
@@ -602,36 +598,30 @@ class TestSettings:
         assert not torch.equal(*(next(r.result_.network().parameters()) for r in (fresh, runs[0])))
 
     @pytest.mark.filterwarnings(NOT_PRIVATE)
-    @pytest.mark.parametrize(
-        ("settings", "says"),
-        [
+    def test_are_checked_by_the_fit(self):
+        for settings, says in [
             ({"random_state": -1}, "Seed"),
             ({"random_state": np.random.RandomState(0)}, "Seed"),
             ({"epsilon": 0.0}, "epsilon"),
             ({"assume_public_schema": 1}, "assume_public_schema"),
             ({"strategy": "none"}, "Strategy"),
             ({"device": "tpu"}, "Device"),
-        ],
-    )
-    def test_are_checked_by_the_fit(self, settings: dict[str, Any], says: str):
-        with pytest.raises(UsageError, match=says):
-            classifier(classes=[0, 1], **settings).fit(*records())
+        ]:
+            with pytest.raises(UsageError, match=says):
+                classifier(classes=[0, 1], **settings).fit(*records())
 
-    @pytest.mark.parametrize(
-        ("x", "y", "says"),
-        [
+    def test_arrays_are_of_good_form(self):
+        for x, y, says in [
             (np.zeros((10, 2, 2)), np.zeros(10), "dim 3"),
             (np.zeros(10), np.zeros(10), "2D array"),
             (np.zeros((10, 2)), np.zeros(9), "inconsistent numbers of samples"),
             (np.zeros((10, 2)), np.zeros((10, 2)), "1d array"),
             (np.zeros((10, 2)), np.zeros(10, "M8[s]"), "is of type datetime64"),
             (np.zeros((10, 2)), None, "requires y"),
-        ],
-    )
-    def test_arrays_are_of_good_form(self, x: Any, y: Any, says: str):
-        for estimator in (classifier(classes=[0, 1]), regressor(target_bounds=(0, 1))):
-            with pytest.raises(ValueError, match=says):
-                estimator.fit(x, y)
+        ]:
+            for estimator in (classifier(classes=[0, 1]), regressor(target_bounds=(0, 1))):
+                with pytest.raises(ValueError, match=says):
+                    estimator.fit(x, y)
 
 
 @pytest.mark.parametrize("assume", [False, True])
@@ -701,56 +691,58 @@ def test_an_odd_cell_stops_nothing(odd: Any, handed: Any):
     "".join(read.schema.describe_items()).encode()
 
 
-@pytest.mark.parametrize("odd", [None, "x", 3.5])
-def test_one_value_of_a_list_decides_nothing_public(odd: Any):
+def test_one_value_of_a_list_decides_nothing_public():
     """Of a list numpy would infer a type from every value."""
-    x, y = records()
-    rows, labels = x.tolist(), y.tolist()
-    rows[7][0] = labels[7] = odd
-    made = [
-        classifier(bounds=(-1, 1), classes=[0, 1], random_state=0)._checked(*each)
-        for each in ((x.tolist(), y.tolist()), (rows, labels))
-    ]
-    kinds, dtypes = zip(*((each[0], (each[1].dtype, each[2].dtype)) for each in made), strict=True)
-    assert kinds[0] == kinds[1]
-    assert dtypes[0] == dtypes[1]
+    for odd in [None, "x", 3.5]:
+        x, y = records()
+        rows, labels = x.tolist(), y.tolist()
+        rows[7][0] = labels[7] = odd
+        made = [
+            classifier(bounds=(-1, 1), classes=[0, 1], random_state=0)._checked(*each)
+            for each in ((x.tolist(), y.tolist()), (rows, labels))
+        ]
+        kinds, dtypes = zip(
+            *((each[0], (each[1].dtype, each[2].dtype)) for each in made), strict=True
+        )
+        assert kinds[0] == kinds[1]
+        assert dtypes[0] == dtypes[1]
 
 
 STRANGE_ROWS = [None, [], [0.5], [0.5] * 9, "abcde", 3.5, {}, np.zeros(3), np.zeros((5, 2)), Odd()]
 
 
-@pytest.mark.parametrize("odd", STRANGE_ROWS, ids=lambda row: type(row).__name__)
-@pytest.mark.parametrize("each", [True, False])
-def test_a_row_of_a_list_that_is_no_row_is_missing(odd: Any, each: bool):
-    x, y = records()
-    bounds: Any = [(-1, 1)] * x.shape[1] if each else (-1, 1)
-    rows = x.tolist()
-    rows[0 if each else 7] = odd
-    estimator = classifier(bounds=bounds, classes=[0, 1], random_state=0)
-    kinds, cells, _ = estimator._checked(rows, y.tolist())
-    whole_kinds, whole, _ = estimator._checked(x.tolist(), y.tolist())
-    assert (kinds, cells.dtype, cells.shape) == (whole_kinds, whole.dtype, whole.shape)
-    place = 0 if each else 7
-    assert (cells == None)[place].all()  # noqa: E711 - of each cell
-    assert (np.delete(cells, place, 0) == np.delete(whole, place, 0)).all()
+def test_a_row_of_a_list_that_is_no_row_is_missing():
+    for odd in STRANGE_ROWS:
+        for each in [True, False]:
+            x, y = records()
+            bounds: Any = [(-1, 1)] * x.shape[1] if each else (-1, 1)
+            rows = x.tolist()
+            rows[0 if each else 7] = odd
+            estimator = classifier(bounds=bounds, classes=[0, 1], random_state=0)
+            kinds, cells, _ = estimator._checked(rows, y.tolist())
+            whole_kinds, whole, _ = estimator._checked(x.tolist(), y.tolist())
+            assert (kinds, cells.dtype, cells.shape) == (whole_kinds, whole.dtype, whole.shape)
+            place = 0 if each else 7
+            assert (cells == None)[place].all()  # noqa: E711 - of each cell
+            assert (np.delete(cells, place, 0) == np.delete(whole, place, 0)).all()
 
 
-@pytest.mark.parametrize("odd", [None, [], [1, 0], 3, "x", {}])
-def test_a_label_of_a_list_that_is_none_changes_no_other(odd: Any):
-    x, y = records()
-    for labels in (y.tolist(), [[label] for label in y.tolist()]):
-        labels[7] = odd
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = classifier(classes=[0, 1])._checked(x, labels)[2]
-        assert found.shape == y.shape
-        assert (np.delete(found, 7) == np.delete(y, 7)).all()
+def test_a_label_of_a_list_that_is_none_changes_no_other():
+    for odd in [None, [], [1, 0], 3, "x", {}]:
+        x, y = records()
+        for labels in (y.tolist(), [[label] for label in y.tolist()]):
+            labels[7] = odd
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = classifier(classes=[0, 1])._checked(x, labels)[2]
+            assert found.shape == y.shape
+            assert (np.delete(found, 7) == np.delete(y, 7)).all()
 
 
-@pytest.mark.parametrize("x", [[], [1.0] * 60, [[[1.0]] * 2] * 60, [None] * 60])
-def test_a_list_whose_first_row_is_none_is_refused(x: Any):
-    with pytest.raises(ValueError, match="2D array"):
-        classifier(classes=[0, 1]).fit(x, [0, 1] * 30)
+def test_a_list_whose_first_row_is_none_is_refused():
+    for x in [[], [1.0] * 60, [[[1.0]] * 2] * 60, [None] * 60]:
+        with pytest.raises(ValueError, match="2D array"):
+            classifier(classes=[0, 1]).fit(x, [0, 1] * 30)
 
 
 def test_lists_of_another_length_than_y_are_refused():
