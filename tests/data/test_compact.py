@@ -249,7 +249,7 @@ class TestDoor:
         with pytest.raises(UnchargedReadError):
             dataset["train"].open(Receipt(name))
         closed = Receipt("train")
-        closed.close()
+        closed.active = False
         with pytest.raises(UnchargedReadError):
             dataset["train"].open(closed)
 

@@ -302,7 +302,7 @@ class TestTheDoor:
         made = dataset(*arrays())
         receipt = Receipt("train")
         made["train"].open(receipt)
-        receipt.close()
+        receipt.active = False
         with pytest.raises(UnchargedReadError):
             made["train"].open(receipt)
 
@@ -550,7 +550,7 @@ class TestThrough:
         made, receipt = self.images(self.pixels()), Receipt("train")
         behind = made["train"].through(self.fitted("max_pool:2"))
         behind.open(receipt)
-        receipt.close()
+        receipt.active = False
         for closed in (behind, made["train"].cells()):
             with pytest.raises(UnchargedReadError):
                 closed.open(receipt)

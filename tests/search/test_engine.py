@@ -571,7 +571,7 @@ class TestEstimate:
             cells = search.dataset["validation"].cells()
             for receipt in (None, Receipt("train"), Receipt("validation")):
                 if receipt is not None and receipt.partition == "validation":
-                    receipt.close()
+                    receipt.active = False
                 with pytest.raises(UnchargedReadError):
                     cells.open(receipt)  # type: ignore[arg-type]
             assert "Sealed" in repr(search.dataset.features)
