@@ -105,48 +105,29 @@ def test_json_is_read_as_python_writes_it(tmp_path: Path):
 
 @pytest.mark.unit
 @pytest.mark.parametrize("read", [read_toml, read_json])
-class TestWhatIsNoPlainFile:
-    def test_nothing_there(self, tmp_path: Path, read: Callable):
-        refused(read, tmp_path / "none", "is not there")
-
-    def test_a_folder(self, tmp_path: Path, read: Callable):
-        refused(read, tmp_path, "is a folder")
-
-    def test_a_device(self, read: Callable):
-        refused(read, "/dev/zero", "a pipe or a device")
-
-    def test_a_pipe_that_nobody_writes_to(self, tmp_path: Path, read: Callable):
-        os.mkfifo(tmp_path / "pipe")
-        refused(read, tmp_path / "pipe", "a pipe or a device")
-
-    def test_a_link_in_a_circle(self, tmp_path: Path, read: Callable):
-        (tmp_path / "round").symlink_to("round")
-        refused(read, tmp_path / "round", "cannot be read")
-
-    def test_a_link_that_leads_nowhere(self, tmp_path: Path, read: Callable):
-        (tmp_path / "gone").symlink_to("nowhere")
-        refused(read, tmp_path / "gone", "is not there")
-
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
-    def test_no_permission(self, tmp_path: Path, read: Callable):
-        (tmp_path / "closed").touch(mode=0)
+def test_what_is_no_plain_file_of_text_is_refused(
+    tmp_path: Path, read: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    os.mkfifo(tmp_path / "pipe")  # one that nobody writes to
+    (tmp_path / "round").symlink_to("round")
+    (tmp_path / "gone").symlink_to("nowhere")
+    (tmp_path / "closed").touch(mode=0)
+    (tmp_path / "latin").write_bytes(b'a = "\xe9"')
+    (tmp_path / "large").write_text("#" * 1001)
+    refused(read, tmp_path / "none", "is not there")
+    refused(read, tmp_path, "is a folder")
+    refused(read, "/dev/zero", "a pipe or a device")
+    refused(read, tmp_path / "pipe", "a pipe or a device")
+    refused(read, tmp_path / "round", "cannot be read")
+    refused(read, tmp_path / "gone", "is not there")
+    refused(read, tmp_path / "latin", "not UTF-8")
+    if os.geteuid():  # root may read anything
         refused(read, tmp_path / "closed", "Permission denied")
-
-    def test_bytes_that_are_no_text(self, tmp_path: Path, read: Callable):
-        (tmp_path / "latin").write_bytes(b'a = "\xe9"')
-        refused(read, tmp_path / "latin", "not UTF-8")
-
-    def test_a_name_that_cannot_be(self, read: Callable):
-        with pytest.raises(UsageError, match="null byte"):
-            read("a\0b")
-
-    def test_a_file_that_is_too_large(
-        self, tmp_path: Path, read: Callable, monkeypatch: pytest.MonkeyPatch
-    ):
-        for name in ("MOST_TOML", "MOST_JSON"):
-            monkeypatch.setattr(files, name, 1000)
-        (tmp_path / "large").write_text("#" * 1001)
-        refused(read, tmp_path / "large", "more than 1,000 bytes")
+    with pytest.raises(UsageError, match="null byte"):
+        read("a\0b")
+    for name in ("MOST_TOML", "MOST_JSON"):
+        monkeypatch.setattr(files, name, 1000)
+    refused(read, tmp_path / "large", "more than 1,000 bytes")
 
 
 @pytest.mark.unit

@@ -923,25 +923,6 @@ def test_bounds_and_bins_are_such_as_are_estimated(copied: Callable[[str], Copy]
 
 
 class TestSignature:
-    @pytest.fixture
-    def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr("sys.argv", ["pasearch"])
-
-        def invoke(*given: object) -> tuple[int, str, str]:
-            from pasearch import cli
-
-            monkeypatch.setattr("sys.argv", ["pasearch", *map(str, given)])
-            with pytest.raises(SystemExit) as stopped:
-                cli.main()
-            return int(stopped.value.code or 0), *self.capsys.readouterr()
-
-        return invoke
-
-    @pytest.fixture(autouse=True)
-    def _captured(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-
     @pytest.mark.unit
     def test_a_pair_of_keys_signs_and_verifies(
         self, run: Callable[..., Any], copied: Callable[[str], Copy], tmp_path: Path
