@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -166,11 +165,11 @@ class TestTell:
         assert labels(evolution.tell(start, fitness, generator(3)).masks) != labels(first.masks)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("fitness", [[1.0, 2.0], [1.0, math.nan, 2.0], [[1.0, 2.0, 3.0]]])
-    def test_other_fitness_is_refused(self, fitness: Any):
-        evolution = Evolution(population=3)
-        with pytest.raises(UsageError, match="a number for each of 3 sets"):
-            evolution.tell(evolution.begin(4, generator()), fitness, generator())
+    def test_other_fitness_is_refused(self):
+        for fitness in [[1.0, 2.0], [1.0, math.nan, 2.0], [[1.0, 2.0, 3.0]]]:
+            evolution = Evolution(population=3)
+            with pytest.raises(UsageError, match="a number for each of 3 sets"):
+                evolution.tell(evolution.begin(4, generator()), fitness, generator())
 
 
 class TestNumbers:
@@ -180,14 +179,13 @@ class TestNumbers:
             Evolution(p_co=0.7, p_mu=0.4)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("p_co", [0.1, 0.3, 0.7, 0.9])
-    def test_probabilities_that_add_up_to_one_are_not(self, p_co: float):
-        assert Evolution(p_co=p_co, p_mu=round(1 - p_co, 1)).p_co == p_co
+    def test_probabilities_that_add_up_to_one_are_not(self):
+        for p_co in [0.1, 0.3, 0.7, 0.9]:
+            assert Evolution(p_co=p_co, p_mu=round(1 - p_co, 1)).p_co == p_co
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        "values",
-        [
+    def test_other_numbers_are_refused(self):
+        for values in [
             {"population": 1},
             {"population": 10.0},
             {"alpha": 0.0},
@@ -196,19 +194,20 @@ class TestNumbers:
             {"p_co": -0.1},
             {"p_mu": math.nan},
             {"p_co": 1.0, "p_mu": 1e-9},
-        ],
-    )
-    def test_other_numbers_are_refused(self, values: dict[str, Any]):
-        with pytest.raises(UsageError, match="expected"):
-            Evolution(**values)
+        ]:
+            with pytest.raises(UsageError, match="expected"):
+                Evolution(**values)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("population", "alpha", "parents"),
-        [(5000, 0.03, 150), (2, 0.01, 2), (10, 0.21, 3), (600, 0.05, 30), (7, 1.0, 7)],
-    )
-    def test_so_many_become_parents(self, population: int, alpha: float, parents: int):
-        assert Evolution(population=population, alpha=alpha).parents == parents
+    def test_so_many_become_parents(self):
+        for population, alpha, parents in [
+            (5000, 0.03, 150),
+            (2, 0.01, 2),
+            (10, 0.21, 3),
+            (600, 0.05, 30),
+            (7, 1.0, 7),
+        ]:
+            assert Evolution(population=population, alpha=alpha).parents == parents
 
 
 class TestState:

@@ -15,7 +15,7 @@ from pasearch.data.means import ROW_NORM
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic, trainers
-from pasearch.features.trainers import LinearModel, Perturbed, Solved, Steps, Trainer
+from pasearch.features.trainers import LinearModel, Perturbed, Solved, Steps
 from pasearch.features.views import REACH, View
 from pasearch.runs.keys import Keys
 from pasearch.training import settings
@@ -50,36 +50,36 @@ def few_steps(monkeypatch: pytest.MonkeyPatch):
 
 class TestRandomness:
     @pytest.mark.contract
-    @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS, STEPS])
-    def test_candidates_share_none(self, trainer: Trainer):
+    def test_candidates_share_none(self):
         """The same set twice, from two streams, gives two models; from one stream, one."""
-        given, masks = records(number=trainer.regression), MASKS[[1, 1]]
-        first, second = trainer.fit_many(given, MEANS, masks, streams(2))
-        assert not np.allclose(first.weights, second.weights, rtol=1e-3)
-        again, same = trainer.fit_many(given, MEANS, masks, [streams(2)[0]] * 2)
-        assert np.allclose(again.weights, same.weights, rtol=1e-9)
-        assert np.allclose(again.weights, first.weights)
+        for trainer in [OBJECTIVE, MOMENTS, STEPS]:
+            given, masks = records(number=trainer.regression), MASKS[[1, 1]]
+            first, second = trainer.fit_many(given, MEANS, masks, streams(2))
+            assert not np.allclose(first.weights, second.weights, rtol=1e-3)
+            again, same = trainer.fit_many(given, MEANS, masks, [streams(2)[0]] * 2)
+            assert np.allclose(again.weights, same.weights, rtol=1e-9)
+            assert np.allclose(again.weights, first.weights)
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS, STEPS])
-    def test_a_models_company_changes_nothing_but_rounding(self, trainer: Trainer):
-        given = records(number=trainer.regression)
-        alone = [
-            trainer.fit_many(given, MEANS, MASKS[[place]], [stream])[0]
-            for place, stream in enumerate(streams(3))
-        ]
-        together = trainer.fit_many(given, MEANS, MASKS, streams(3))
-        for one, other in zip(alone, together, strict=True):
-            assert np.allclose(one.weights, other.weights, atol=1e-5)
+    def test_a_models_company_changes_nothing_but_rounding(self):
+        for trainer in [OBJECTIVE, MOMENTS, STEPS]:
+            given = records(number=trainer.regression)
+            alone = [
+                trainer.fit_many(given, MEANS, MASKS[[place]], [stream])[0]
+                for place, stream in enumerate(streams(3))
+            ]
+            together = trainer.fit_many(given, MEANS, MASKS, streams(3))
+            for one, other in zip(alone, together, strict=True):
+                assert np.allclose(one.weights, other.weights, atol=1e-5)
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS, STEPS])
-    def test_one_and_many_are_one_mechanism(self, trainer: Trainer):
-        given, [stream] = records(number=trainer.regression), streams(1)
-        one = trainer.fit(given, View.of(MEANS), stream)
-        [other] = trainer.fit_many(given, MEANS, MASKS[[1]], [stream])
-        assert np.allclose(one.weights, other.weights, atol=1e-5)
-        assert np.allclose(one.intercept, other.intercept, atol=1e-5)
+    def test_one_and_many_are_one_mechanism(self):
+        for trainer in [OBJECTIVE, MOMENTS, STEPS]:
+            given, [stream] = records(number=trainer.regression), streams(1)
+            one = trainer.fit(given, View.of(MEANS), stream)
+            [other] = trainer.fit_many(given, MEANS, MASKS[[1]], [stream])
+            assert np.allclose(one.weights, other.weights, atol=1e-5)
+            assert np.allclose(one.intercept, other.intercept, atol=1e-5)
 
     @pytest.mark.unit
     def test_purposes_of_steps_have_streams_of_their_own(self, monkeypatch: pytest.MonkeyPatch):
@@ -135,22 +135,22 @@ class TestBounds:
         assert seen == [linear_recipe(200, 0.05, regression=False, outputs=STEPS.outputs)]
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS, STEPS])
-    def test_a_null_record_is_as_none(self, trainer: Trainer):
+    def test_a_null_record_is_as_none(self):
         """Junk in a null slot is never seen; the noise is keyed by what is seen."""
-        given = records(number=trainer.regression)
-        valid = given.valid.clone()
-        valid[7] = False
-        models = []
-        for junk in (0.0, 0.7, float("nan")):
-            x = given.x.clone()
-            x[7] = junk
-            model = trainer.fit(
-                replace(given, x=x, valid=valid), View.of(MEANS), streams(1)[0]
-            )  # fmt: skip
-            models.append(model)
-        assert np.array_equal(models[0].weights, models[1].weights)
-        assert np.array_equal(models[0].weights, models[2].weights)
+        for trainer in [OBJECTIVE, MOMENTS, STEPS]:
+            given = records(number=trainer.regression)
+            valid = given.valid.clone()
+            valid[7] = False
+            models = []
+            for junk in (0.0, 0.7, float("nan")):
+                x = given.x.clone()
+                x[7] = junk
+                model = trainer.fit(
+                    replace(given, x=x, valid=valid), View.of(MEANS), streams(1)[0]
+                )  # fmt: skip
+                models.append(model)
+            assert np.array_equal(models[0].weights, models[1].weights)
+            assert np.array_equal(models[0].weights, models[2].weights)
 
 
 class TestMoments:
@@ -177,51 +177,51 @@ class TestMoments:
 
 class TestPublic:
     @pytest.mark.unit
-    @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS])
-    def test_training_without_noise_is_for_public_data(self, trainer: Trainer):
-        view = View.of(MEANS)
-        with pytest.raises(UsageError, match="declared public"):
-            trainer.fit_public(records(number=trainer.regression), view)
-        model = trainer.fit_public(records(number=trainer.regression, public=True), view)
-        assert abs(model.weights).argmax() % 6 == 0, "the first feature tells most"
+    def test_training_without_noise_is_for_public_data(self):
+        for trainer in [OBJECTIVE, MOMENTS]:
+            view = View.of(MEANS)
+            with pytest.raises(UsageError, match="declared public"):
+                trainer.fit_public(records(number=trainer.regression), view)
+            model = trainer.fit_public(records(number=trainer.regression, public=True), view)
+            assert abs(model.weights).argmax() % 6 == 0, "the first feature tells most"
 
 
 class TestModels:
     @pytest.mark.unit
-    @pytest.mark.parametrize("number", [False, True])
-    def test_points_are_whole_and_a_record_has_its_own(self, number: bool):
-        given = records(40, number=number)
-        outputs = 1 if number else 2
-        model = LinearModel(
-            weights=np.eye(outputs, 6), intercept=np.full(outputs, 0.2),
-            link="identity" if number else "softmax",
-        )  # fmt: skip
-        most, whole = (100 if number else 1), points_of(model, given)
-        assert isinstance(whole, int)
-        for place in range(40):
-            valid = given.valid.clone()
-            valid[place] = False
-            assert 0 <= whole - points_of(model, replace(given, valid=valid)) <= most
+    def test_points_are_whole_and_a_record_has_its_own(self):
+        for number in [False, True]:
+            given = records(40, number=number)
+            outputs = 1 if number else 2
+            model = LinearModel(
+                weights=np.eye(outputs, 6), intercept=np.full(outputs, 0.2),
+                link="identity" if number else "softmax",
+            )  # fmt: skip
+            most, whole = (100 if number else 1), points_of(model, given)
+            assert isinstance(whole, int)
+            for place in range(40):
+                valid = given.valid.clone()
+                valid[place] = False
+                assert 0 <= whole - points_of(model, replace(given, valid=valid)) <= most
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(("trainer", "outputs", "link"), [
-        (OBJECTIVE, 2, "softmax"),
-        (replace(OBJECTIVE, outputs=3), 3, "one-vs-rest"),
-        (MOMENTS, 1, "identity"),
-        (STEPS, 2, "softmax"),
-    ])  # fmt: skip
-    def test_have_one_output_a_class(self, trainer: Trainer, outputs: int, link: str):
-        model = trainer.fit(records(number=trainer.regression), View.of(MEANS), streams(1)[0])
-        assert (model.weights.shape, model.intercept.shape) == ((outputs, 6), (outputs,))
-        assert model.link == link
+    def test_have_one_output_a_class(self):
+        for trainer, outputs, link in [
+            (OBJECTIVE, 2, "softmax"),
+            (replace(OBJECTIVE, outputs=3), 3, "one-vs-rest"),
+            (MOMENTS, 1, "identity"),
+            (STEPS, 2, "softmax"),
+        ]:
+            model = trainer.fit(records(number=trainer.regression), View.of(MEANS), streams(1)[0])
+            assert (model.weights.shape, model.intercept.shape) == ((outputs, 6), (outputs,))
+            assert model.link == link
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("trainer", [OBJECTIVE, MOMENTS])
-    def test_with_little_noise_are_good(self, trainer: Trainer):
-        loud = replace(trainer, noise=1e-4 if trainer.regression else 1e4)
-        given = records(number=trainer.regression)
-        points = points_of(loud.fit(given, View.of(MEANS), streams(1)[0]), given)
-        assert points > 0.9 * 200 * (100 if trainer.regression else 1)
+    def test_with_little_noise_are_good(self):
+        for trainer in [OBJECTIVE, MOMENTS]:
+            loud = replace(trainer, noise=1e-4 if trainer.regression else 1e4)
+            given = records(number=trainer.regression)
+            points = points_of(loud.fit(given, View.of(MEANS), streams(1)[0]), given)
+            assert points > 0.9 * 200 * (100 if trainer.regression else 1)
 
     @pytest.mark.unit
     def test_of_three_classes_by_steps(self):

@@ -19,7 +19,6 @@ from pasearch.spaces.layers import (
     LAYERS,
     Conv,
     Dense,
-    Layer,
     Pool,
     activation_module,
     check_activation,
@@ -93,16 +92,10 @@ COUNTS = [
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(
-    ("architecture", "shape", "classes", "total", "trainable"),
-    [row[1:] for row in COUNTS],
-    ids=[row[0] for row in COUNTS],
-)
-def test_the_papers_parameter_counts(
-    architecture: Architecture, shape: tuple[int, ...], classes: int, total: int, trainable: int
-):
-    assert architecture.parameters(shape, classes) == (total, trainable)
-    assert built_counts(architecture.build(shape, classes)) == (total, trainable)
+def test_the_papers_parameter_counts():
+    for architecture, shape, classes, total, trainable in [row[1:] for row in COUNTS]:
+        assert architecture.parameters(shape, classes) == (total, trainable)
+        assert built_counts(architecture.build(shape, classes)) == (total, trainable)
 
 
 @pytest.mark.unit
@@ -209,9 +202,9 @@ def test_describes_itself():
     assert Architecture(layers=()).parameters((3, 2), 5) == (35, 35)
 
 
-@pytest.mark.parametrize(
-    ("kind", "values", "words"),
-    [
+@pytest.mark.unit
+def test_a_layer_refuses():
+    for kind, values, words in [
         (Dense, {"units": 0}, "units is 0"),
         (Dense, {"units": -3}, "units is -3"),
         (Dense, {"units": 2.0}, "units is 2.0"),
@@ -238,18 +231,15 @@ def test_describes_itself():
         (Conv, {"filters": 4, "trainable": 0}, "trainable is 0"),
         (Pool, {"size": 0}, "size is 0"),
         (Pool, {"average": "max"}, "average is 'max'"),
-    ],
-)
+    ]:
+        with pytest.raises(UsageError, match=words) as refusal:
+            kind(**values)
+        assert "expected" in str(refusal.value) or "goes with" in str(refusal.value)
+
+
 @pytest.mark.unit
-def test_a_layer_refuses(kind: type[Layer], values: dict, words: str):
-    with pytest.raises(UsageError, match=words) as refusal:
-        kind(**values)
-    assert "expected" in str(refusal.value) or "goes with" in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("layers", "words"),
-    [
+def test_json_of_bad_form_is_refused():
+    for layers, words in [
         ("dense", "is a list of layers"),
         (None, "is a list of layers"),
         (["dense"], "'dense' is not known: expected one of dense, conv, pool"),
@@ -259,19 +249,16 @@ def test_a_layer_refuses(kind: type[Layer], values: dict, words: str):
         ([{"kind": "dense", "units": 4, "width": 4}], "has no setting width"),
         ([{"kind": "dense"}], "'dense' lacks units"),
         ([{"kind": "conv", "kernel": 3}], "'conv' lacks filters"),
-    ],
-)
-@pytest.mark.unit
-def test_json_of_bad_form_is_refused(layers: object, words: str):
-    with pytest.raises(UsageError, match=words):
-        Architecture.from_json(layers)
+    ]:
+        with pytest.raises(UsageError, match=words):
+            Architecture.from_json(layers)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("layers", [[Dense(units=3)], ("dense",), Dense(units=3)])
-def test_layers_are_a_tuple_of_layers(layers: object):
-    with pytest.raises(UsageError, match="expected a tuple of Dense"):
-        Architecture(layers=layers)  # type: ignore[arg-type]
+def test_layers_are_a_tuple_of_layers():
+    for layers in [[Dense(units=3)], ("dense",), Dense(units=3)]:
+        with pytest.raises(UsageError, match="expected a tuple of Dense"):
+            Architecture(layers=layers)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -297,15 +284,24 @@ def test_records_that_do_not_fit_are_refused(
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    "name",
-    ["", "Relu", "relu:", "tanh:1", "tempered_sigmoid:", "tempered_sigmoid:1,2",
-     "tempered_sigmoid:1,2,3,4", "tempered_sigmoid:1,a,2", "tempered_sigmoid:1,nan,2",
-     "tempered_sigmoid:1,inf,2", 3, None, ["relu"]],
-)  # fmt: skip
-def test_an_unknown_activation_is_refused(name: object):
-    with pytest.raises(UsageError, match="is not known: expected one of linear, relu, sigmoid"):
-        check_activation(name)
+def test_an_unknown_activation_is_refused():
+    for name in [
+        "",
+        "Relu",
+        "relu:",
+        "tanh:1",
+        "tempered_sigmoid:",
+        "tempered_sigmoid:1,2",
+        "tempered_sigmoid:1,2,3,4",
+        "tempered_sigmoid:1,a,2",
+        "tempered_sigmoid:1,nan,2",
+        "tempered_sigmoid:1,inf,2",
+        3,
+        None,
+        ["relu"],
+    ]:
+        with pytest.raises(UsageError, match="is not known: expected one of linear, relu, sigmoid"):
+            check_activation(name)
 
 
 @pytest.mark.unit
@@ -325,54 +321,52 @@ NETWORKS = [row[1:4] for row in COUNTS if row[4] < 100_000]
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("architecture", "shape", "classes"), NETWORKS)
-def test_a_start_is_keyed_and_leaves_torch_s_generator_alone(
-    architecture: Architecture, shape: tuple[int, ...], classes: int
-):
-    before = torch.get_rng_state()
-    first = architecture.build(shape, classes, np.random.default_rng(1)).state_dict()
-    assert torch.get_rng_state().equal(before)
-    torch.manual_seed(5)
-    again = architecture.build(shape, classes, np.random.default_rng(1)).state_dict()
-    other = architecture.build(shape, classes, np.random.default_rng(2)).state_dict()
-    architecture.build(shape, classes)
-    assert first.keys() == again.keys()
-    assert all(first[name].equal(again[name]) for name in first)
-    assert all(not first[name].equal(other[name]) for name in first if name.endswith("weight"))
-    assert all(not bool(value.any()) for name, value in first.items() if name.endswith("bias"))
+def test_a_start_is_keyed_and_leaves_torch_s_generator_alone():
+    for architecture, shape, classes in NETWORKS:
+        before = torch.get_rng_state()
+        first = architecture.build(shape, classes, np.random.default_rng(1)).state_dict()
+        assert torch.get_rng_state().equal(before)
+        torch.manual_seed(5)
+        again = architecture.build(shape, classes, np.random.default_rng(1)).state_dict()
+        other = architecture.build(shape, classes, np.random.default_rng(2)).state_dict()
+        architecture.build(shape, classes)
+        assert first.keys() == again.keys()
+        assert all(first[name].equal(again[name]) for name in first)
+        assert all(not first[name].equal(other[name]) for name in first if name.endswith("weight"))
+        assert all(not bool(value.any()) for name, value in first.items() if name.endswith("bias"))
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(
-    ("activation", "gain"), [("relu", 2.0**0.5), ("tanh", 1.0), ("sigmoid", 4.0), ("linear", 1.0)]
-)
-def test_weights_start_with_the_gain_of_their_activation(activation: str, gain: float):
-    layers = (Conv(filters=64, kernel=5, activation=activation), Pool(size=4),
-              Dense(units=256, activation=activation))  # fmt: skip
-    network = Architecture(layers=layers).build((3, 12, 12), 2, np.random.default_rng(0))
-    for module in (
-        m for m in network if isinstance(m, (nn.Conv2d, nn.Linear)) and m.bias is not None
-    ):
-        scale = gain if module.weight.shape[0] != 2 else 1.0
-        inputs = module.weight[0].numel()
-        z = module.weight.detach().flatten().double() * inputs**0.5 / scale
-        error = (2.0 / len(z)) ** 0.5
-        # Five errors away from 1 fails, and 2/3 and 3/2 of the scale would be many more.
-        assert abs(float(z.square().mean()) - 1.0) < 5 * error
-        if len(z) > 1000:
-            assert abs((2 / 3) ** 2 - 1.0) > 5 * error
+def test_weights_start_with_the_gain_of_their_activation():
+    for activation, gain in [("relu", 2.0**0.5), ("tanh", 1.0), ("sigmoid", 4.0), ("linear", 1.0)]:
+        layers = (Conv(filters=64, kernel=5, activation=activation), Pool(size=4),
+                  Dense(units=256, activation=activation))  # fmt: skip
+        network = Architecture(layers=layers).build((3, 12, 12), 2, np.random.default_rng(0))
+        for module in (
+            m for m in network if isinstance(m, (nn.Conv2d, nn.Linear)) and m.bias is not None
+        ):
+            scale = gain if module.weight.shape[0] != 2 else 1.0
+            inputs = module.weight[0].numel()
+            z = module.weight.detach().flatten().double() * inputs**0.5 / scale
+            error = (2.0 / len(z)) ** 0.5
+            # Five errors away from 1 fails, and 2/3 and 3/2 of the scale would be many more.
+            assert abs(float(z.square().mean()) - 1.0) < 5 * error
+            if len(z) > 1000:
+                assert abs((2 / 3) ** 2 - 1.0) > 5 * error
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("shape", [(7,), (3, 4), (2, 3, 4)])
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_without_layers_it_is_a_linear_model(shape: tuple[int, ...], outputs: int):
-    network = Architecture(layers=()).build(shape, outputs, np.random.default_rng(1))
-    (linear,) = (m for m in network.modules() if isinstance(m, nn.Linear))
-    x = torch.rand(5, *shape)
-    assert torch.allclose(network(x), x.flatten(1) @ linear.weight.T + linear.bias, atol=1e-6)
-    assert built_counts(network) == ((math.prod(shape) + 1) * outputs,) * 2
-    assert Architecture.from_json([]) == Architecture(layers=())
+def test_without_layers_it_is_a_linear_model():
+    for shape in [(7,), (3, 4), (2, 3, 4)]:
+        for outputs in [1, 3]:
+            network = Architecture(layers=()).build(shape, outputs, np.random.default_rng(1))
+            (linear,) = (m for m in network.modules() if isinstance(m, nn.Linear))
+            x = torch.rand(5, *shape)
+            assert torch.allclose(
+                network(x), x.flatten(1) @ linear.weight.T + linear.bias, atol=1e-6
+            )
+            assert built_counts(network) == ((math.prod(shape) + 1) * outputs,) * 2
+            assert Architecture.from_json([]) == Architecture(layers=())
 
 
 @pytest.mark.unit
@@ -394,12 +388,12 @@ def test_rate_factor_falls_with_depth_and_width():
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("kind", LAYERS.values(), ids=LAYERS)
-def test_every_layer_names_itself(kind: type[Layer]):
-    given = {"dense": {"units": 3}, "conv": {"filters": 3}, "lstm": {"units": 3}}
-    layer = kind(**given.get(kind.kind, {}))
-    shape = (2, 6, 6)
-    modules = nn.Sequential(*layer.module(shape))
-    assert modules(torch.zeros(1, *shape)).shape[1:] == layer.output_shape(shape)
-    assert sum(p.numel() for p in modules.parameters()) == layer.parameters(shape)
-    assert Architecture.from_json(Architecture(layers=(layer,)).to_json()).layers == (layer,)
+def test_every_layer_names_itself():
+    for kind in LAYERS.values():
+        given = {"dense": {"units": 3}, "conv": {"filters": 3}, "lstm": {"units": 3}}
+        layer = kind(**given.get(kind.kind, {}))
+        shape = (2, 6, 6)
+        modules = nn.Sequential(*layer.module(shape))
+        assert modules(torch.zeros(1, *shape)).shape[1:] == layer.output_shape(shape)
+        assert sum(p.numel() for p in modules.parameters()) == layer.parameters(shape)
+        assert Architecture.from_json(Architecture(layers=(layer,)).to_json()).layers == (layer,)

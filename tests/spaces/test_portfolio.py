@@ -64,10 +64,10 @@ class TestDraw:
         assert [FIVE.candidate((i,)) for i in range(5)] == list(FIVE.entries)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("genotype", [(), (0, 1), (5,)])
-    def test_no_other_genotype_means_anything(self, genotype: tuple):
-        with pytest.raises((ValueError, IndexError)):
-            FIVE.candidate(genotype)
+    def test_no_other_genotype_means_anything(self):
+        for genotype in [(), (0, 1), (5,)]:
+            with pytest.raises((ValueError, IndexError)):
+                FIVE.candidate(genotype)
 
     @pytest.mark.unit
     def test_an_entry_that_is_there_twice_has_twice_the_probability(self):
@@ -105,24 +105,25 @@ class TestSpace:
             assert network(x).shape == (2, 3)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("entry", "words"),
-        [
+    def test_an_entry_that_does_not_fit_the_records_is_refused(self):
+        for entry, words in [
             (candidate(4, front_end=MaxPool(7)), "larger than an image"),
             (Candidate(architecture=Architecture(layers=(Conv(filters=2, kernel=7),))), "7 pixels"),
-            (Candidate(architecture=Architecture(layers=(Pool(),)),
-                       front_end=PrincipalComponents(4)), "needs images"),
-        ],
-    )  # fmt: skip
-    def test_an_entry_that_does_not_fit_the_records_is_refused(self, entry: Candidate, words: str):
-        FIVE.check_fits(SHAPE, 3)
-        for place in range(2):
-            entries = [ENTRIES[0], ENTRIES[1]]
-            entries.insert(place, entry)
-            portfolio = Portfolio(name="best", entries=tuple(entries))
-            with pytest.raises(UsageError, match=words) as seen:
-                portfolio.check_fits(SHAPE, 3)
-            assert "Space 'best' does not fit records of shape (6, 6)" in str(seen.value)
+            (
+                Candidate(
+                    architecture=Architecture(layers=(Pool(),)), front_end=PrincipalComponents(4)
+                ),
+                "needs images",
+            ),
+        ]:
+            FIVE.check_fits(SHAPE, 3)
+            for place in range(2):
+                entries = [ENTRIES[0], ENTRIES[1]]
+                entries.insert(place, entry)
+                portfolio = Portfolio(name="best", entries=tuple(entries))
+                with pytest.raises(UsageError, match=words) as seen:
+                    portfolio.check_fits(SHAPE, 3)
+                assert "Space 'best' does not fit records of shape (6, 6)" in str(seen.value)
 
     @pytest.mark.unit
     def test_an_empty_one_is_refused(self):
