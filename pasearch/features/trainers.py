@@ -142,50 +142,41 @@ class Trainer(ABC):
     def strengthened(self, factor: float) -> Self:
         """Return it with so much more signal: for so much fewer records."""
 
+    @abstractmethod
     def fit(
         self, records: Records, view: View, stream: Stream, *, on_step: Told = None
     ) -> LinearModel:
-        """Return a model trained on an open partition.
+        """Train a model on an open partition.
 
         Args:
             records: The partition.
             view: What the model is given of a record.
-            stream: Of this training alone.
-            on_step: Called with how many steps are finished, of how many; by DP-SGD alone.
+            stream: Random stream of this training alone.
+            on_step: Called with the number of finished steps and of all steps; by DP-SGD alone.
 
         Cost: `knob`'s event where the noise is, charged by the caller.
         """
-        return self._fit(records, view, stream, on_step)
 
     def fit_many(
         self, records: Records, means: Array, masks: Array, streams: Sequence[Stream],
         *, on_step: Told = None,
     ) -> list[LinearModel]:  # fmt: skip
-        """Return a model for each set of features, each from a stream of its own.
+        """Train a model for each set of features, each with its own stream.
 
         Args:
             records: An open partition.
-            means: Of all features, (d,).
+            means: Means of all features, (d,).
             masks: Sets, (p, d) bool.
-            streams: p of them.
-            on_step: Called with how many steps of all p are finished; by DP-SGD alone.
+            streams: p random streams.
+            on_step: Called with the number of finished steps of all p; by DP-SGD alone.
 
         Cost: as `fit`, once for each set.
         """
-        views = [View.of(means, mask) for mask in masks]
-        return self._fit_many(records, View.of(means), views, masks, streams, on_step)
-
-    @abstractmethod
-    def _fit(self, records: Records, view: View, stream: Stream, told: Told) -> LinearModel: ...
-
-    def _fit_many(
-        self, records: Records, every: View, views: list[View], masks: Array,
-        streams: Sequence[Stream], told: Told,
-    ) -> list[LinearModel]:  # fmt: skip
-        count = len(views)
         return [
-            self._fit(records, view, stream, _share(told, place, count))
-            for place, (view, stream) in enumerate(zip(views, streams, strict=True))
+            self.fit(
+                records, View.of(means, mask), stream, on_step=_share(on_step, place, len(masks))
+            )
+            for place, (mask, stream) in enumerate(zip(masks, streams, strict=True))
         ]
 
     def serving_all(self, records: Records, means: Array, stream: Stream) -> Solving:
@@ -230,14 +221,16 @@ class Steps(Trainer):
     def strengthened(self, factor: float) -> Self:
         return replace(self, noise=min(MU_RANGE[1], self.noise * factor))
 
-    def _fit(self, records: Records, view: View, stream: Stream, told: Told) -> LinearModel:
+    def fit(
+        self, records: Records, view: View, stream: Stream, *, on_step: Told = None
+    ) -> LinearModel:
         network = Architecture(layers=()).build((view.width,), self.outputs)
         streams = {purpose: stream.child(purpose) for purpose in ("batch", "noise", "dropout")}
         recipe = linear_recipe(len(records), self.noise, self.regression, self.outputs)
 
         def finished(step: int) -> None:
-            if told is not None:
-                told(step, recipe.steps)
+            if on_step is not None:
+                on_step(step, recipe.steps)
 
         seen = view.seen(records)
         train(
@@ -267,17 +260,22 @@ class Perturbed(Trainer):
     def strengthened(self, factor: float) -> Self:
         return replace(self, noise=self.noise * factor)
 
-    def _fit(self, records: Records, view: View, stream: Stream, told: Told) -> LinearModel:
+    def fit(
+        self, records: Records, view: View, stream: Stream, *, on_step: Told = None
+    ) -> LinearModel:
         rows, y, valid = _whole(view, records)
-        found = logistic.fit_one(rows, y, valid, self._mechanism(1.0), stream)
-        return _model(found, view, self.link(self.outputs, False))
+        masks = np.ones((1, view.width), bool)
+        found = logistic.fit_many(rows, y, valid, masks, [self._mechanism(1.0)], [stream])
+        return _model(found[0], view, self.link(self.outputs, False))
 
-    def _fit_many(
-        self, records: Records, every: View, views: list[View], masks: Array,
-        streams: Sequence[Stream], told: Told,
+    def fit_many(
+        self, records: Records, means: Array, masks: Array, streams: Sequence[Stream],
+        *, on_step: Told = None,
     ) -> list[LinearModel]:  # fmt: skip
+        every = View.of(means)
         rows, y, valid = _whole(every, records)
         # A set's own view is this one times a factor, which its bound takes instead.
+        views = [View.of(means, mask) for mask in masks]
         ratios = [every.scale[view.columns[0]] / view.scale[0] for view in views]
         mechanisms = [self._mechanism(float(ratio)) for ratio in ratios]
         found = logistic.fit_many(
@@ -306,14 +304,17 @@ class Solved(Trainer):
     def strengthened(self, factor: float) -> Self:
         return replace(self, noise=self.noise / factor)
 
-    def _fit(self, records: Records, view: View, stream: Stream, told: Told) -> LinearModel:
+    def fit(
+        self, records: Records, view: View, stream: Stream, *, on_step: Told = None
+    ) -> LinearModel:
         moments = self._moments().release_parts(_parts(view, records), stream)
         return _model(moments.fit_many(np.ones((1, view.width), bool)), view, "identity")
 
-    def _fit_many(
-        self, records: Records, every: View, views: list[View], masks: Array,
-        streams: Sequence[Stream], told: Told,
+    def fit_many(
+        self, records: Records, means: Array, masks: Array, streams: Sequence[Stream],
+        *, on_step: Told = None,
     ) -> list[LinearModel]:  # fmt: skip
+        every = View.of(means)
         # One matrix at a time: how much memory is taken must not tell how many sets there are.
         total = self._moments().total(_parts(every, records))
         return [
