@@ -19,7 +19,7 @@ Whoever can write a shared store could alter scores, and with them what is relea
 up a record only with the seal that its own keys give it; a record that was deleted is made again by
 the same keys, equal to what it was.
 
-Source: docs/rules.md, rules 10 and 11; docs/howto-cluster.md; Optuna's `Study.add_trial`.
+Source: docs/rules.md, rules 10 and 11; docs/howto-storage.md; Optuna's `Study.add_trial`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pasearch.errors import FULL, MachineError, UsageError, system_words
@@ -399,30 +399,24 @@ def _database(text: str) -> Address:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Store:
-    """An open store.
-
-    Args:
-        storage: What Optuna takes.
-        exclusive: From a study's name to what one process at a time is inside of.
-        close: Ends all connections.
-    """
+class Store(NamedTuple):
+    """An open store: Optuna's storage, and a lock by study that one process at a time holds."""
 
     storage: Any
     exclusive: Callable[[str], AbstractContextManager[None]]
-    close: Callable[[], None]
+
+    def close(self) -> None:
+        """End all connections to a database."""
+        if hasattr(self.storage, "engine"):
+            self.storage.remove_session()
+            self.storage.engine.dispose()
 
 
 def open_store(place: str | os.PathLike[str] | Address, optuna: Any) -> Store:
     """Open a store, made if it is missing; its errors are the library's own."""
-    if not isinstance(place, Address):
-        return _own_file(Path(place).absolute(), optuna)
-    return (_postgres if place.kind == POSTGRES else _journal_file)(place, optuna)
-
-
-def _own_file(path: Path, optuna: Any) -> Store:
-    """Open the run's own SQLite file: it has one writer, by the ledger's lock."""
+    if isinstance(place, Address):
+        return (_postgres if place.kind == POSTGRES else _journal_file)(place, optuna)
+    path = Path(place).absolute()
     _make(path)
     # A connection of our own: in a URL, a "?" in the path would end it.
     storage = optuna.storages.RDBStorage(
@@ -432,15 +426,7 @@ def _own_file(path: Path, optuna: Any) -> Store:
             "creator": lambda: sqlite3.connect(path, check_same_thread=False),
         },
     )
-    return Store(storage=storage, exclusive=lambda _: nullcontext(), close=_closing(storage))
-
-
-def _closing(storage: Any) -> Callable[[], None]:
-    def close() -> None:
-        storage.remove_session()
-        storage.engine.dispose()
-
-    return close
+    return Store(storage, lambda _: nullcontext())  # one writer, by the ledger's lock
 
 
 def _make(path: Path) -> None:
@@ -478,7 +464,7 @@ def _postgres(address: Address, optuna: Any) -> Store:
             for link in first:  # Optuna leaves it open, in an engine that nobody has
                 link.close()
             raise
-    return Store(storage=storage, exclusive=exclusive, close=_closing(storage))
+    return Store(storage, exclusive)
 
 
 class _Lock:
@@ -516,7 +502,7 @@ def _journal_file(address: Address, optuna: Any) -> Store:
 
     with exclusive(""):
         storage = optuna.storages.JournalStorage(journal.JournalFileBackend(path, lock))
-    return Store(storage=storage, exclusive=exclusive, close=lambda: None)
+    return Store(storage, exclusive)
 
 
 def _cut_torn_line(path: str) -> None:
