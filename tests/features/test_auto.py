@@ -58,7 +58,7 @@ def test_one_may_be_left_open():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("columns", "method"), [(3, "all"), (MANY + 1, "top")])
-def test_an_undeclared_table_is_judged_by_its_columns(columns: int, method: str):
-    schema = undeclared([*(f"c{number}" for number in range(columns)), "y"], "y")
-    assert choose("auto", "auto", schema)[0] == method
+def test_an_undeclared_table_is_judged_by_its_columns():
+    for columns, method in [(3, "all"), (MANY + 1, "top")]:
+        schema = undeclared([*(f"c{number}" for number in range(columns)), "y"], "y")
+        assert choose("auto", "auto", schema)[0] == method
