@@ -107,25 +107,30 @@ def test_the_checks_are_let_off_nothing_but_determinism(make: Any):
 @pytest.mark.unit
 @pytest.mark.filterwarnings(NOT_PRIVATE)
 class TestSupport:
-    @pytest.mark.parametrize("make", [cfs, pafs])
-    @pytest.mark.parametrize("bounds", [(-1, 1), None])
-    def test_has_the_columns_that_tell_the_class(self, make: Any, bounds: Any):
-        x, y = records(2000)
-        more = {"population": 12, "generations": 3, "random_state": 0} if make is pafs else {}
-        fitted = make(epsilon=20.0, bounds=bounds, **more).fit(x, y)
-        assert fitted.get_support()[TOLD].all()
-        assert not fitted.get_support().all(), "and something was left out"
-        assert fitted.get_support(indices=True).tolist() == np.flatnonzero(fitted.support_).tolist()
-        assert fitted.get_feature_names_out().tolist() == [
-            f"x{i}" for i in fitted.get_support(True)
-        ]
+    def test_has_the_columns_that_tell_the_class(self):
+        for make in [cfs, pafs]:
+            for bounds in [(-1, 1), None]:
+                x, y = records(2000)
+                more = (
+                    {"population": 12, "generations": 3, "random_state": 0} if make is pafs else {}
+                )
+                fitted = make(epsilon=20.0, bounds=bounds, **more).fit(x, y)
+                assert fitted.get_support()[TOLD].all()
+                assert not fitted.get_support().all(), "and something was left out"
+                assert (
+                    fitted.get_support(indices=True).tolist()
+                    == np.flatnonzero(fitted.support_).tolist()
+                )
+                assert fitted.get_feature_names_out().tolist() == [
+                    f"x{i}" for i in fitted.get_support(True)
+                ]
 
-    @pytest.mark.parametrize("k", [1, 3, 6])
-    @pytest.mark.parametrize("bounds", [(-1, 1), [(-1, 1)] * 5 + [None]])
-    def test_has_k_columns_of_numbers(self, k: int, bounds: Any):
-        fitted = cfs(k=k, bounds=bounds, epsilon=20.0).fit(*records(2000))
-        assert fitted.support_.sum() == k
-        assert k == 1 or fitted.support_[TOLD].all()
+    def test_has_k_columns_of_numbers(self):
+        for k in [1, 3, 6]:
+            for bounds in [(-1, 1), [(-1, 1)] * 5 + [None]]:
+                fitted = cfs(k=k, bounds=bounds, epsilon=20.0).fit(*records(2000))
+                assert fitted.support_.sum() == k
+                assert k == 1 or fitted.support_[TOLD].all()
 
     def test_by_entropies(self):
         fitted = cfs(merits="entropies", epsilon=5000.0, k=2).fit(*records(2000))
@@ -175,30 +180,30 @@ class TestSupport:
 class TestFrames:
     SETTINGS = ({"bounds": None}, {"bounds": None, "assume_public_schema": True})
 
-    @pytest.mark.parametrize("settings", SETTINGS)
-    def test_a_column_is_kept_if_any_of_its_features_was_chosen(self, settings: dict[str, Any]):
-        x, y = frame()
-        fitted = cfs(epsilon=20.0, **settings).fit(x, y)
-        assert "town" in fitted.get_feature_names_out()
-        best = fitted.result_.document["best"]
-        assert sorted(best["columns"]) == sorted(fitted.get_feature_names_out())
-        assert all(each.startswith(tuple(best["columns"])) for each in best["features"])
-        assert best["of"] > x.shape[1]
+    def test_a_column_is_kept_if_any_of_its_features_was_chosen(self):
+        for settings in self.SETTINGS:
+            x, y = frame()
+            fitted = cfs(epsilon=20.0, **settings).fit(x, y)
+            assert "town" in fitted.get_feature_names_out()
+            best = fitted.result_.document["best"]
+            assert sorted(best["columns"]) == sorted(fitted.get_feature_names_out())
+            assert all(each.startswith(tuple(best["columns"])) for each in best["features"])
+            assert best["of"] > x.shape[1]
 
     @pytest.mark.filterwarnings(NOT_PRIVATE)
-    @pytest.mark.parametrize("settings", SETTINGS)
-    def test_sets_of_pafs_are_of_whole_columns(self, settings: dict[str, Any]):
-        x, y = frame()
-        fitted = pafs(epsilon=20.0, population=6, random_state=0, **settings).fit(x, y)
-        assert fitted.support_[1]
-        every = {
-            each["feature"] for each in cfs(**settings).fit(x, y).result_.document["relevance"]
-        }
-        for trial in fitted.result_.document["trials"]:
-            chosen = set(trial["features"])
-            for column in x.columns:
-                own = {each for each in every if each.split()[0] == column}
-                assert own <= chosen or not own & chosen, trial
+    def test_sets_of_pafs_are_of_whole_columns(self):
+        for settings in self.SETTINGS:
+            x, y = frame()
+            fitted = pafs(epsilon=20.0, population=6, random_state=0, **settings).fit(x, y)
+            assert fitted.support_[1]
+            every = {
+                each["feature"] for each in cfs(**settings).fit(x, y).result_.document["relevance"]
+            }
+            for trial in fitted.result_.document["trials"]:
+                chosen = set(trial["features"])
+                for column in x.columns:
+                    own = {each for each in every if each.split()[0] == column}
+                    assert own <= chosen or not own & chosen, trial
 
     def test_stay_frames_whose_columns_are_as_they_were(self):
         x, y = frame()
@@ -526,9 +531,8 @@ class TestSettings:
         assert (runs[0].transform(x) == runs[1].transform(x)).all()
         assert runs[0].result_.statement.startswith("None")
 
-    @pytest.mark.parametrize(
-        ("selector", "says"),
-        [
+    def test_are_checked_by_the_fit(self):
+        for selector, says in [
             (cfs(epsilon=0.0), "epsilon"),
             (cfs(k=7), "7 are to be kept of 6 columns"),
             (cfs(k=0), "k is 0"),
@@ -544,15 +548,12 @@ class TestSettings:
             (pafs(population=1), "population is 1"),
             (pafs(trainer="lasso"), "trainer"),
             (pafs(device="tpu"), "Device"),
-        ],
-    )
-    def test_are_checked_by_the_fit(self, selector: Any, says: str):
-        with pytest.raises(UsageError, match=says):
-            selector.fit(*records())
+        ]:
+            with pytest.raises(UsageError, match=says):
+                selector.fit(*records())
 
-    @pytest.mark.parametrize(
-        ("x", "y", "says"),
-        [
+    def test_arrays_are_of_good_form(self):
+        for x, y, says in [
             (np.zeros(10), np.zeros(10), "2D array"),
             (np.zeros((10, 2)), np.zeros(9), "inconsistent numbers of samples"),
             (np.zeros((10, 2)), np.zeros((10, 2)), "1d array"),
@@ -560,22 +561,20 @@ class TestSettings:
             (pd.DataFrame(np.zeros((10, 2), complex)), np.zeros(10), "X has dtype complex128"),
             (np.zeros((10, 2)), np.zeros(10, "M8[s]"), "is of type datetime64"),
             (np.zeros((10, 2)), None, "requires y"),
-        ],
-    )
-    def test_arrays_are_of_good_form(self, x: Any, y: Any, says: str):
-        for selector in (cfs(), pafs()):
-            with pytest.raises(ValueError, match=says):
-                selector.fit(x, y)
+        ]:
+            for selector in (cfs(), pafs()):
+                with pytest.raises(ValueError, match=says):
+                    selector.fit(x, y)
 
-    @pytest.mark.parametrize("odd", [None, [0.5], [0.5] * 9, "secret", 7])
     @pytest.mark.filterwarnings(NOT_PRIVATE)
-    def test_a_row_of_a_list_that_is_no_row_is_missing(self, odd: Any):
-        x, y = records()
-        rows, missing = x.tolist(), x.tolist()
-        rows[3], missing[3] = odd, [None] * 6
-        found = [cfs(random_state=1).fit(each, y.tolist()) for each in (rows, missing)]
-        assert found[0].result_.document == found[1].result_.document
-        assert (found[0].support_ == found[1].support_).all()
+    def test_a_row_of_a_list_that_is_no_row_is_missing(self):
+        for odd in [None, [0.5], [0.5] * 9, "secret", 7]:
+            x, y = records()
+            rows, missing = x.tolist(), x.tolist()
+            rows[3], missing[3] = odd, [None] * 6
+            found = [cfs(random_state=1).fit(each, y.tolist()) for each in (rows, missing)]
+            assert found[0].result_.document == found[1].result_.document
+            assert (found[0].support_ == found[1].support_).all()
 
     def test_too_rare_classes_are_refused_before_a_charge(self):
         x, y = records(60)

@@ -248,11 +248,14 @@ class TestBest:
     SETS = np.array([[1, 1, 1], [1, 0, 0], [0, 1, 1]], bool)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(("points", "order"), [
-        ([1, 5, 3], (0,)), ([5, 5, 5], (0, 1, 2)), ([0, 4, 4], (0,)), ([-3, -2, -1], (1, 2)),
-    ])  # fmt: skip
-    def test_has_most_points_and_is_the_first_of_them(self, points: Any, order: Any):
-        chosen = best_of(np.full(3, 0.5), self.SETS, points)
-        assert chosen.order == order
-        assert chosen.view.columns.tolist() == list(order)
-        assert chosen.trials == tuple(zip([(0, 1, 2), (0,), (1, 2)], points, strict=True))
+    def test_has_most_points_and_is_the_first_of_them(self):
+        for points, order in [
+            ([1, 5, 3], (0,)),
+            ([5, 5, 5], (0, 1, 2)),
+            ([0, 4, 4], (0,)),
+            ([-3, -2, -1], (1, 2)),
+        ]:
+            chosen = best_of(np.full(3, 0.5), self.SETS, points)
+            assert chosen.order == order
+            assert chosen.view.columns.tolist() == list(order)
+            assert chosen.trials == tuple(zip([(0, 1, 2), (0,), (1, 2)], points, strict=True))

@@ -190,31 +190,31 @@ class TestPasses:
         assert counts_of_all(models * 40, parts, metric) == [own] * 160
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("rotated", [False, True])
-    def test_a_batch_is_that_of_the_whole_view(self, rotated: bool):
-        whole, parts = records()
-        rng = np.random.default_rng(2)
-        means, mask = rng.random(whole.x.shape[1]), rng.random(whole.x.shape[1]) < 0.6
-        view = View.of(means, mask)
-        if rotated:
-            view = view.rotated(rng.normal(size=(view.width, 2)))
-        seen, x = view.seen(parts), view.rows(whole)
-        assert torch.equal(view.seen(whole).x, x)
-        assert seen.x.shape == tuple(x.shape)
-        assert (seen.x.dtype, seen.x.device) == (x.dtype, x.device)
-        assert seen.x.to("cpu").is_floating_point()
-        for places in (np.arange(len(x)), rng.permutation(len(x))[:50], np.arange(0), [3]):
-            at = torch.as_tensor(places)
-            torch.testing.assert_close(
-                seen.x.index_select(0, at), x.index_select(0, at), rtol=1e-6, atol=1e-6
-            )
-        assert not bool(seen.x.index_select(0, torch.nonzero(~parts.valid)[:, 0]).any())
-        assert not bool(parts.valid.all())
-        elsewhere = seen.x.to("meta")
-        assert elsewhere.device.type == "meta"
-        assert elsewhere.index_select(0, torch.arange(3)).device.type == "meta"
-        assert "tensor" not in repr(seen)
-        assert "tensor" not in repr(seen.x)
+    def test_a_batch_is_that_of_the_whole_view(self):
+        for rotated in [False, True]:
+            whole, parts = records()
+            rng = np.random.default_rng(2)
+            means, mask = rng.random(whole.x.shape[1]), rng.random(whole.x.shape[1]) < 0.6
+            view = View.of(means, mask)
+            if rotated:
+                view = view.rotated(rng.normal(size=(view.width, 2)))
+            seen, x = view.seen(parts), view.rows(whole)
+            assert torch.equal(view.seen(whole).x, x)
+            assert seen.x.shape == tuple(x.shape)
+            assert (seen.x.dtype, seen.x.device) == (x.dtype, x.device)
+            assert seen.x.to("cpu").is_floating_point()
+            for places in (np.arange(len(x)), rng.permutation(len(x))[:50], np.arange(0), [3]):
+                at = torch.as_tensor(places)
+                torch.testing.assert_close(
+                    seen.x.index_select(0, at), x.index_select(0, at), rtol=1e-6, atol=1e-6
+                )
+            assert not bool(seen.x.index_select(0, torch.nonzero(~parts.valid)[:, 0]).any())
+            assert not bool(parts.valid.all())
+            elsewhere = seen.x.to("meta")
+            assert elsewhere.device.type == "meta"
+            assert elsewhere.index_select(0, torch.arange(3)).device.type == "meta"
+            assert "tensor" not in repr(seen)
+            assert "tensor" not in repr(seen.x)
 
     @pytest.mark.oracle
     def test_objective_perturbation_is_given_one_array(self):

@@ -35,18 +35,18 @@ USED = [i for i in range(60) if i not in (2, 4, 6)]
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("ridge", [1e-3, 0.5])
-def test_each_subset_has_the_ridge_solution(ridge: float):
-    x, y, valid = records()
-    masks = np.random.default_rng(1).random((20, 5)) < 0.5
-    moments = public_moments(x, y, valid, data_norm=3.0)
-    for mask, weights in zip(masks, moments.fit_many(masks, ridge=ridge), strict=True):
-        rows = np.column_stack([x[USED][:, mask], np.ones(len(USED))])
-        # Weights of records divided by T are the same, and the ridge is T^2 times as strong.
-        theirs = Ridge(alpha=ridge * 11 * linear.SLACK**2, fit_intercept=False, tol=1e-12)
-        expected = theirs.fit(rows, y[USED]).coef_
-        np.testing.assert_allclose(weights[np.append(mask, True)], expected, atol=1e-8)
-        assert (weights[:-1][~mask] == 0).all()
+def test_each_subset_has_the_ridge_solution():
+    for ridge in [1e-3, 0.5]:
+        x, y, valid = records()
+        masks = np.random.default_rng(1).random((20, 5)) < 0.5
+        moments = public_moments(x, y, valid, data_norm=3.0)
+        for mask, weights in zip(masks, moments.fit_many(masks, ridge=ridge), strict=True):
+            rows = np.column_stack([x[USED][:, mask], np.ones(len(USED))])
+            # Weights of records divided by T are the same, and the ridge is T^2 times as strong.
+            theirs = Ridge(alpha=ridge * 11 * linear.SLACK**2, fit_intercept=False, tol=1e-12)
+            expected = theirs.fit(rows, y[USED]).coef_
+            np.testing.assert_allclose(weights[np.append(mask, True)], expected, atol=1e-8)
+            assert (weights[:-1][~mask] == 0).all()
 
 
 @pytest.mark.oracle
@@ -94,17 +94,17 @@ def test_the_release_has_the_noise_that_is_charged_once_for_all_subsets():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("noise", [0.01, 1.0, 1e6])
-def test_weights_stay_finite_and_bounded_whatever_the_noise(noise: float):
-    x, y, valid = records()
-    released = NoisyMoments(noise_multiplier=noise, data_norm=3.0).release_parts(
-        [(x, y, valid)], KEYS.stream("x")
-    )
-    weights = released.fit_many(np.ones((1, 5), bool))[0]
-    assert np.isfinite(weights).all()
-    # No eigenvalue is below the ridge.
-    along = np.linalg.norm(released.matrix[:-1, -1])
-    assert np.linalg.norm(weights) <= along / (linear.STRENGTH * noise * math.sqrt(6)) + 1e-9
+def test_weights_stay_finite_and_bounded_whatever_the_noise():
+    for noise in [0.01, 1.0, 1e6]:
+        x, y, valid = records()
+        released = NoisyMoments(noise_multiplier=noise, data_norm=3.0).release_parts(
+            [(x, y, valid)], KEYS.stream("x")
+        )
+        weights = released.fit_many(np.ones((1, 5), bool))[0]
+        assert np.isfinite(weights).all()
+        # No eigenvalue is below the ridge.
+        along = np.linalg.norm(released.matrix[:-1, -1])
+        assert np.linalg.norm(weights) <= along / (linear.STRENGTH * noise * math.sqrt(6)) + 1e-9
 
 
 class TestAudit:

@@ -18,7 +18,6 @@ from pasearch.features import logistic
 from pasearch.features.logistic import (
     ObjectivePerturbation,
     fit_many,
-    fit_one,
     fit_public,
 )
 from pasearch.runs.keys import Keys, Stream
@@ -102,6 +101,12 @@ def newton(rows: Any, hot: Any, strength: float, noise: Any, steps: int = 60) ->
     return u
 
 
+def fit_one(x: Any, y: Any, valid: Any, mechanism: Any, stream: Stream, mask: Any = None) -> Any:
+    """One model, of all features without a mask: (outputs, d + 1)."""
+    masks = np.ones((1, np.shape(x)[-1]), bool) if mask is None else [mask]
+    return fit_many(x, y, valid, masks, [mechanism], [stream])[0]
+
+
 def subsets(p: int, d: int, seed: int = 1) -> Any:
     masks = np.random.default_rng(seed).random((p, d)) < 0.6
     masks[0], masks[1] = True, False
@@ -110,55 +115,57 @@ def subsets(p: int, d: int, seed: int = 1) -> Any:
 
 class TestTheMinimiser:
     @pytest.mark.oracle
-    @pytest.mark.parametrize("classes", [2, 3])
-    @pytest.mark.parametrize(("norm", "strength"), [(0.7, 0.05), (2.5, 1.0), (0.7, 40.0)])
-    def test_without_noise_is_newtons(self, classes: int, norm: float, strength: float):
-        x, y, valid = records(classes=classes)
-        masks = subsets(9, 6)
-        norms = np.full(9, norm) * np.linspace(1, 1.3, 9)
-        found = fit_public(
-            x, y, valid, masks, data_norms=norms, classes=classes, regularisation=strength
-        )
-        assert found.shape == (9, 1 if classes == 2 else 3, 7)
-        for mask, own, weights in zip(masks, norms, found, strict=True):
-            rows, labels = bounded(x, y, valid, mask, own, classes)
-            for output, counted in enumerate([1] if classes == 2 else range(classes)):
-                u = newton(rows, (labels == counted) * 1.0, strength, np.zeros(7))
-                expected = u / math.sqrt(own**2 + 1)
-                np.testing.assert_allclose(weights[output], expected, atol=1e-6)
-                assert (weights[output][:-1][~mask] == 0).all()
+    def test_without_noise_is_newtons(self):
+        for classes in [2, 3]:
+            for norm, strength in [(0.7, 0.05), (2.5, 1.0), (0.7, 40.0)]:
+                x, y, valid = records(classes=classes)
+                masks = subsets(9, 6)
+                norms = np.full(9, norm) * np.linspace(1, 1.3, 9)
+                found = fit_public(
+                    x, y, valid, masks, data_norms=norms, classes=classes, regularisation=strength
+                )
+                assert found.shape == (9, 1 if classes == 2 else 3, 7)
+                for mask, own, weights in zip(masks, norms, found, strict=True):
+                    rows, labels = bounded(x, y, valid, mask, own, classes)
+                    for output, counted in enumerate([1] if classes == 2 else range(classes)):
+                        u = newton(rows, (labels == counted) * 1.0, strength, np.zeros(7))
+                        expected = u / math.sqrt(own**2 + 1)
+                        np.testing.assert_allclose(weights[output], expected, atol=1e-6)
+                        assert (weights[output][:-1][~mask] == 0).all()
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("classes", [2, 3])
-    def test_without_noise_is_diffprivlibs(self, classes: int):
-        models = pytest.importorskip("diffprivlib.models")
-        x, y, valid = records(300, classes=classes)
-        rows, labels = bounded(x, y, valid, np.ones(6, bool), 2.0, classes)
-        theirs = models.LogisticRegression(
-            epsilon=math.inf, data_norm=1.0, C=0.5, fit_intercept=False, tol=1e-12
-        ).fit(rows[labels < classes], labels[labels < classes])
-        found = fit_public(
-            x, y, valid, np.ones((1, 6), bool), data_norms=[2.0], classes=classes,
-            regularisation=2.0,
-        )[0]  # fmt: skip
-        # diffprivlib stops when the loss is known to fourteen digits: half as many of a weight.
-        np.testing.assert_allclose(found * math.sqrt(5), theirs.coef_, atol=2e-6)
+    def test_without_noise_is_diffprivlibs(self):
+        for classes in [2, 3]:
+            models = pytest.importorskip("diffprivlib.models")
+            x, y, valid = records(300, classes=classes)
+            rows, labels = bounded(x, y, valid, np.ones(6, bool), 2.0, classes)
+            theirs = models.LogisticRegression(
+                epsilon=math.inf, data_norm=1.0, C=0.5, fit_intercept=False, tol=1e-12
+            ).fit(rows[labels < classes], labels[labels < classes])
+            found = fit_public(
+                x, y, valid, np.ones((1, 6), bool), data_norms=[2.0], classes=classes,
+                regularisation=2.0,
+            )[0]  # fmt: skip
+            # diffprivlib stops when the loss is known to fourteen digits: half as many of a weight.
+            np.testing.assert_allclose(found * math.sqrt(5), theirs.coef_, atol=2e-6)
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize(("classes", "norm"), [(2, 0.7), (4, 2.5)])
-    def test_of_many_with_noise_is_that_of_one(self, classes: int, norm: float):
-        x, y, valid = records(classes=classes)
-        masks = subsets(10, 6)
-        mechanisms = [
-            ObjectivePerturbation(epsilon=e, data_norm=norm, classes=classes)
-            for e in (0.2, 1.0, 1.0, 4.0, 0.7) * 2
-        ]
-        streams = [KEYS.stream("fit", i) for i in range(10)]
-        many = fit_many(x, y, valid, masks, mechanisms, streams)
-        for mask, mechanism, stream, weights in zip(masks, mechanisms, streams, many, strict=True):
-            one = fit_one(x, y, valid, mechanism, stream, mask)
-            np.testing.assert_allclose(one, weights, atol=1e-6)
-            assert (one[:, :-1][:, ~mask] == 0).all()
+    def test_of_many_with_noise_is_that_of_one(self):
+        for classes, norm in [(2, 0.7), (4, 2.5)]:
+            x, y, valid = records(classes=classes)
+            masks = subsets(10, 6)
+            mechanisms = [
+                ObjectivePerturbation(epsilon=e, data_norm=norm, classes=classes)
+                for e in (0.2, 1.0, 1.0, 4.0, 0.7) * 2
+            ]
+            streams = [KEYS.stream("fit", i) for i in range(10)]
+            many = fit_many(x, y, valid, masks, mechanisms, streams)
+            for mask, mechanism, stream, weights in zip(
+                masks, mechanisms, streams, many, strict=True
+            ):
+                one = fit_one(x, y, valid, mechanism, stream, mask)
+                np.testing.assert_allclose(one, weights, atol=1e-6)
+                assert (one[:, :-1][:, ~mask] == 0).all()
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("classes", [2, 3])
@@ -260,13 +267,13 @@ class TestTheMinimiser:
         np.testing.assert_allclose(plain, same, atol=1e-9)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("classes", [2, 3])
-    def test_classes_that_do_not_occur_decide_nothing(self, classes: int):
-        x, _, valid = records()
-        mechanism = ObjectivePerturbation(epsilon=1.0, data_norm=2.0, classes=classes)
-        for y in (np.zeros(80, int), np.ones(80, int)):
-            weights = fit_one(x, y, valid, mechanism, KEYS.stream("classes"))
-            assert weights.shape == (mechanism.outputs, 7)
+    def test_classes_that_do_not_occur_decide_nothing(self):
+        for classes in [2, 3]:
+            x, _, valid = records()
+            mechanism = ObjectivePerturbation(epsilon=1.0, data_norm=2.0, classes=classes)
+            for y in (np.zeros(80, int), np.ones(80, int)):
+                weights = fit_one(x, y, valid, mechanism, KEYS.stream("classes"))
+                assert weights.shape == (mechanism.outputs, 7)
 
 
 def noise_of(weights: Any, x: Any, y: Any, valid: Any, mechanism: ObjectivePerturbation) -> Any:
@@ -414,19 +421,19 @@ class TestThePrice:
         return min(found), max(found)
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
-    def test_of_any_record_is_epsilon_at_most_at_the_least_regularisation(self, epsilon: float):
-        mechanism = ObjectivePerturbation(
-            epsilon=epsilon, data_norm=1.0, regularisation=1 / epsilon
-        )
-        low, high = self.worst(mechanism.rate, mechanism.strength)
-        assert -epsilon <= low < -0.9 * epsilon
-        assert 0.9 * epsilon < high <= epsilon
+    def test_of_any_record_is_epsilon_at_most_at_the_least_regularisation(self):
+        for epsilon in [0.1, 1.0, 5.0]:
+            mechanism = ObjectivePerturbation(
+                epsilon=epsilon, data_norm=1.0, regularisation=1 / epsilon
+            )
+            low, high = self.worst(mechanism.rate, mechanism.strength)
+            assert -epsilon <= low < -0.9 * epsilon
+            assert 0.9 * epsilon < high <= epsilon
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
-    def test_would_be_more_with_less_regularisation(self, epsilon: float):
-        assert self.worst(epsilon, 1e-4 / epsilon)[1] > 1.1 * epsilon
+    def test_would_be_more_with_less_regularisation(self):
+        for epsilon in [0.1, 1.0, 5.0]:
+            assert self.worst(epsilon, 1e-4 / epsilon)[1] > 1.1 * epsilon
 
     @pytest.mark.oracle
     def test_bounded_rows_have_norm_1_at_most(self, monkeypatch: pytest.MonkeyPatch):
@@ -471,18 +478,23 @@ class TestThePrice:
         assert several.event == Pure(epsilon=2.0)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [
-            ("epsilon", 0.0), ("epsilon", math.nan), ("epsilon", "1"),
-            ("data_norm", 0.0), ("data_norm", math.inf), ("data_norm", True),
-            ("classes", 1), ("classes", 2.0), ("regularisation", 0.499), ("regularisation", 0.0),
-            ("regularisation", math.nan), ("regularisation", math.inf),
-        ],
-    )  # fmt: skip
-    def test_other_numbers_are_refused(self, name: str, value: object):
-        with pytest.raises(UsageError, match=name):
-            ObjectivePerturbation(**{"epsilon": 2.0, "data_norm": 1.0, name: value})  # type: ignore[arg-type]
+    def test_other_numbers_are_refused(self):
+        for name, value in [
+            ("epsilon", 0.0),
+            ("epsilon", math.nan),
+            ("epsilon", "1"),
+            ("data_norm", 0.0),
+            ("data_norm", math.inf),
+            ("data_norm", True),
+            ("classes", 1),
+            ("classes", 2.0),
+            ("regularisation", 0.499),
+            ("regularisation", 0.0),
+            ("regularisation", math.nan),
+            ("regularisation", math.inf),
+        ]:
+            with pytest.raises(UsageError, match=name):
+                ObjectivePerturbation(**{"epsilon": 2.0, "data_norm": 1.0, name: value})  # type: ignore[arg-type]
 
     @pytest.mark.unit
     def test_the_least_regularisation_is_of_each_output(self):

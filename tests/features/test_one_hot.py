@@ -68,26 +68,26 @@ class TestSets:
         assert names[plain].tolist() == ["a", "b", "d = left", "h"]
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(("columns", "plain"), [
-        ((NUMBER,), ["a"]),
-        ((Column(name="d", categories=TWO),), ["d = left"]),
-        ((Column(name="c", categories=THREE), NUMBER), ["a"]),
-    ])  # fmt: skip
-    def test_of_one_kind_of_column(self, columns: Any, plain: list[str]):
-        schema = of_columns(*columns)
-        names = np.array(feature_names(schema, math.prod(schema.shape)))
-        assert names[one_hot_sets(schema)[1]].tolist() == plain
-        assert made(schema).price.epsilon <= BUDGET.epsilon
+    def test_of_one_kind_of_column(self):
+        for columns, plain in [
+            ((NUMBER,), ["a"]),
+            ((Column(name="d", categories=TWO),), ["d = left"]),
+            ((Column(name="c", categories=THREE), NUMBER), ["a"]),
+        ]:
+            schema = of_columns(*columns)
+            names = np.array(feature_names(schema, math.prod(schema.shape)))
+            assert names[one_hot_sets(schema)[1]].tolist() == plain
+            assert made(schema).price.epsilon <= BUDGET.epsilon
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("columns", [
-        (Column(name="c", categories=THREE),),
-        (Column(name="e", vocabulary=("one", "two")),),
-        (Column(name="c", categories=THREE), Column(name="e", vocabulary=("one",))),
-    ])  # fmt: skip
-    def test_a_table_with_nothing_to_compare_is_refused(self, columns: Any):
-        with pytest.raises(UsageError, match=r"no number.*method=all"):
-            made(of_columns(*columns))
+    def test_a_table_with_nothing_to_compare_is_refused(self):
+        for columns in [
+            (Column(name="c", categories=THREE),),
+            (Column(name="e", vocabulary=("one", "two")),),
+            (Column(name="c", categories=THREE), Column(name="e", vocabulary=("one",))),
+        ]:
+            with pytest.raises(UsageError, match=r"no number.*method=all"):
+                made(of_columns(*columns))
 
     @pytest.mark.unit
     def test_arrays_are_refused(self):
@@ -103,25 +103,28 @@ class TestSets:
 
 class TestPlan:
     @pytest.mark.unit
-    @pytest.mark.parametrize(("trainer", "number", "trainings"), [
-        ("objective", False, 2), ("dpsgd", False, 2), ("objective", True, 1), ("dpsgd", True, 2),
-    ])  # fmt: skip
-    def test_two_models_and_two_scores(self, trainer: str, number: bool, trainings: int):
-        plan = plan_of("one-hot", trainer, number=number)
-        counts = {line.name: line.count for line in plan.lines}
-        assert (counts["candidate training"], counts["score"]) == (trainings, 2)
-        total, parts = price_partitions(events_by_partition(plan.lines), 1e-5)
-        assert total == plan.price
-        for name in ("train", "validation", "test"):
-            assert 0.97 * BUDGET.epsilon < parts[name].epsilon <= BUDGET.epsilon
-        once = [
-            replace(line, count=1) if line.name in ("candidate training", "score") else line
-            for line in plan.lines
-        ]
-        cheaper = price_partitions(events_by_partition(once), 1e-5)[1]
-        assert cheaper["validation"].epsilon < 0.9 * parts["validation"].epsilon
-        if trainings == 2:
-            assert cheaper["train"].epsilon < 0.95 * parts["train"].epsilon
+    def test_two_models_and_two_scores(self):
+        for trainer, number, trainings in [
+            ("objective", False, 2),
+            ("dpsgd", False, 2),
+            ("objective", True, 1),
+            ("dpsgd", True, 2),
+        ]:
+            plan = plan_of("one-hot", trainer, number=number)
+            counts = {line.name: line.count for line in plan.lines}
+            assert (counts["candidate training"], counts["score"]) == (trainings, 2)
+            total, parts = price_partitions(events_by_partition(plan.lines), 1e-5)
+            assert total == plan.price
+            for name in ("train", "validation", "test"):
+                assert 0.97 * BUDGET.epsilon < parts[name].epsilon <= BUDGET.epsilon
+            once = [
+                replace(line, count=1) if line.name in ("candidate training", "score") else line
+                for line in plan.lines
+            ]
+            cheaper = price_partitions(events_by_partition(once), 1e-5)[1]
+            assert cheaper["validation"].epsilon < 0.9 * parts["validation"].epsilon
+            if trainings == 2:
+                assert cheaper["train"].epsilon < 0.95 * parts["train"].epsilon
 
     @pytest.mark.unit
     def test_prints_the_papers_figure_of_two_runs(self):

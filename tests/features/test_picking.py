@@ -182,25 +182,27 @@ class TestPoints:
         assert feature_points(codes, one_column(4, 2, *features), rounded) == slow
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("shares", [(250, 750), (500, 500), (0, 1000), (100, 300, 600)])
-    def test_one_record_moves_them_by_most_and_no_more(self, shares: tuple[int, ...]):
+    def test_one_record_moves_them_by_most_and_no_more(self):
         """Every data set of up to four records, three codes, each class; every record nulled."""
-        of, column = (
-            ClassShares(thousandths=shares),
-            one_column(3, len(shares), (0, 1, 2), (1, 0, 0)),
-        )
-        kinds, moved = list(itertools.product(range(3), range(len(shares)))), [0, 0]
-        for size in range(1, 5):
-            for records in itertools.combinations_with_replacement(kinds, size):
-                codes = np.array(records)
-                here = feature_points(codes, column, of)
-                for gone in range(size):
-                    null = codes.copy()
-                    null[gone] = -1
-                    there = feature_points(null, column, of)
-                    moved = [max(m, abs(a - b)) for m, a, b in zip(moved, here, there, strict=True)]
-        assert moved == [of.most] * 2
-        assert of.most == 2 * (1000 - min(shares))
+        for shares in [(250, 750), (500, 500), (0, 1000), (100, 300, 600)]:
+            of, column = (
+                ClassShares(thousandths=shares),
+                one_column(3, len(shares), (0, 1, 2), (1, 0, 0)),
+            )
+            kinds, moved = list(itertools.product(range(3), range(len(shares)))), [0, 0]
+            for size in range(1, 5):
+                for records in itertools.combinations_with_replacement(kinds, size):
+                    codes = np.array(records)
+                    here = feature_points(codes, column, of)
+                    for gone in range(size):
+                        null = codes.copy()
+                        null[gone] = -1
+                        there = feature_points(null, column, of)
+                        moved = [
+                            max(m, abs(a - b)) for m, a, b in zip(moved, here, there, strict=True)
+                        ]
+            assert moved == [of.most] * 2
+            assert of.most == 2 * (1000 - min(shares))
 
     @pytest.mark.unit
     def test_what_tells_nothing_has_none_and_what_tells_all_has_most(self):
@@ -244,32 +246,32 @@ class TestShares:
         assert np.abs(rounded - 1000 * np.array(shares) / sum(shares)).max() <= 1 + 1e-6
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("shares", [[], [1.0], [0, 0], [-1, 2], [math.nan, 1], [math.inf, 1]])
-    def test_other_shares_are_refused(self, shares: list[float]):
-        with pytest.raises(UsageError, match="expected"):
-            ClassShares.of(shares)
+    def test_other_shares_are_refused(self):
+        for shares in [[], [1.0], [0, 0], [-1, 2], [math.nan, 1], [math.inf, 1]]:
+            with pytest.raises(UsageError, match="expected"):
+                ClassShares.of(shares)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("given", [(1000,), (500, 499), (-1, 1001), (500.0, 500), (True, 999)])
-    def test_other_thousandths_are_refused(self, given: Any):
-        with pytest.raises(UsageError, match="add up to 1000"):
-            ClassShares(thousandths=given)
+    def test_other_thousandths_are_refused(self):
+        for thousandths in [(1000,), (500, 499), (-1, 1001), (500.0, 500), (True, 999)]:
+            with pytest.raises(UsageError, match="add up to 1000"):
+                ClassShares(thousandths=thousandths)
 
 
 class TestLaw:
     @pytest.mark.statistical
-    @pytest.mark.parametrize("way", WAYS)
-    def test_is_exact_and_others_are_rejected(self, way: type[TopFeatures]):
+    def test_is_exact_and_others_are_rejected(self):
         """4,000 ordered pairs of four features; half of epsilon, 2/3 and 3/2 of it have p < 1e-9.
 
         Power: the least noncentrality of the rejected laws is 284, where p = 1e-9 is at 66.
         """
-        epsilon, seen = 0.6, released(way, 1.2, 2, 4000, most=2)
-        assert p_value(seen, top_law(way, POINTS, epsilon, 2)) > 1e-3
-        for factor in (0.5, 2 / 3, 1.5):
-            assert p_value(seen, top_law(way, POINTS, factor * epsilon, 2)) < 1e-9
-        other = WAYS[1 - WAYS.index(way)]
-        assert p_value(seen, top_law(other, POINTS, epsilon, 2)) < 1e-9
+        for way in WAYS:
+            epsilon, seen = 0.6, released(way, 1.2, 2, 4000, most=2)
+            assert p_value(seen, top_law(way, POINTS, epsilon, 2)) > 1e-3
+            for factor in (0.5, 2 / 3, 1.5):
+                assert p_value(seen, top_law(way, POINTS, factor * epsilon, 2)) < 1e-9
+            other = WAYS[1 - WAYS.index(way)]
+            assert p_value(seen, top_law(other, POINTS, epsilon, 2)) < 1e-9
 
     @pytest.mark.oracle
     @pytest.mark.statistical
@@ -302,23 +304,25 @@ class TestLaw:
         assert ours == pytest.approx(law, abs=1e-12)
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("k", [1, 2])
-    @pytest.mark.parametrize("way", WAYS)
-    def test_no_record_moves_a_choice_by_more_than_k_epsilon(self, way: type[TopFeatures], k: int):
+    def test_no_record_moves_a_choice_by_more_than_k_epsilon(self):
         """Points of four features, all neighbours that differ by up to most 2: it is neared.
 
         Were `most` 1 assumed for them, it would be exceeded.
         """
-        epsilon, worst = 0.9, {1: 0.0, 2: 0.0}
-        for base in ([0, 0, 40, 40], [0, 40, 40, 40], [5, 5, 5, 5], [3, 1, 4, 2]):
-            for most in worst:
-                here = top_law(way, base, epsilon, k, most)
-                for moved in itertools.product((-2, -1, 0, 2), repeat=4):
-                    neighbour = [p + m for p, m in zip(base, moved, strict=True)]
-                    there = top_law(way, neighbour, epsilon, k, most)
-                    ratio = max(abs(math.log(here[choice] / there[choice])) for choice in here)
-                    worst[most] = max(worst[most], ratio)
-        assert 0.9 * k * epsilon < worst[2] <= k * epsilon * (1 + 1e-9) < worst[1]
+        for k in [1, 2]:
+            for way in WAYS:
+                epsilon, worst = 0.9, {1: 0.0, 2: 0.0}
+                for base in ([0, 0, 40, 40], [0, 40, 40, 40], [5, 5, 5, 5], [3, 1, 4, 2]):
+                    for most in worst:
+                        here = top_law(way, base, epsilon, k, most)
+                        for moved in itertools.product((-2, -1, 0, 2), repeat=4):
+                            neighbour = [p + m for p, m in zip(base, moved, strict=True)]
+                            there = top_law(way, neighbour, epsilon, k, most)
+                            ratio = max(
+                                abs(math.log(here[choice] / there[choice])) for choice in here
+                            )
+                            worst[most] = max(worst[most], ratio)
+                assert 0.9 * k * epsilon < worst[2] <= k * epsilon * (1 + 1e-9) < worst[1]
 
     @pytest.mark.property
     @settings(max_examples=60, deadline=None)
@@ -334,54 +338,60 @@ class TestLaw:
 
 class TestRelease:
     @pytest.mark.unit
-    @pytest.mark.parametrize("way", WAYS)
-    def test_picks_different_features(self, way: type[TopFeatures]):
-        stream = Keys.from_seed(2).stream("p")
-        mechanism = way(epsilon=0.01, k=5, most=1500)
-        for number in range(50):
-            assert sorted(mechanism.release([9, 9, 9, 0, 400], stream.child(number))) == [*range(5)]
+    def test_picks_different_features(self):
+        for way in WAYS:
+            stream = Keys.from_seed(2).stream("p")
+            mechanism = way(epsilon=0.01, k=5, most=1500)
+            for number in range(50):
+                assert sorted(mechanism.release([9, 9, 9, 0, 400], stream.child(number))) == [
+                    *range(5)
+                ]
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("way", WAYS)
-    def test_picks_the_best_in_order_when_epsilon_is_large(self, way: type[TopFeatures]):
-        points = [0, 10**9, 3, 10**6, 500]
-        mechanism = way(epsilon=500.0, k=3, most=1)
-        assert mechanism.release(points, Keys.from_seed(2).stream("p")) == (1, 3, 4)
+    def test_picks_the_best_in_order_when_epsilon_is_large(self):
+        for way in WAYS:
+            points = [0, 10**9, 3, 10**6, 500]
+            mechanism = way(epsilon=500.0, k=3, most=1)
+            assert mechanism.release(points, Keys.from_seed(2).stream("p")) == (1, 3, 4)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("way", WAYS)
-    def test_the_same_points_give_the_same_and_others_draw_afresh(self, way: type[TopFeatures]):
-        stream, mechanism = Keys.from_seed(1).stream("p"), way(epsilon=0.01, k=2, most=1)
-        assert len({mechanism.release([5, 5, 5], stream) for _ in range(5)}) == 1
-        assert mechanism.release(np.array([5, 5, 5]), stream) == mechanism.release(  # type: ignore
-            [5, 5, 5], stream
-        )
-        assert len({mechanism.release([n, n, n], stream) for n in range(80)}) == 6
+    def test_the_same_points_give_the_same_and_others_draw_afresh(self):
+        for way in WAYS:
+            stream, mechanism = Keys.from_seed(1).stream("p"), way(epsilon=0.01, k=2, most=1)
+            assert len({mechanism.release([5, 5, 5], stream) for _ in range(5)}) == 1
+            assert mechanism.release(np.array([5, 5, 5]), stream) == mechanism.release(  # type: ignore
+                [5, 5, 5], stream
+            )
+            assert len({mechanism.release([n, n, n], stream) for n in range(80)}) == 6
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("way", WAYS)
-    def test_costs_k_picks(self, way: type[TopFeatures]):
-        event = way(epsilon=0.3, k=7, most=1500).event
-        assert event == SelfComposed(Pure(0.3), 7)
-        assert price(event, 1e-6).epsilon <= 7 * 0.3 * (1 + 1e-4)
+    def test_costs_k_picks(self):
+        for way in WAYS:
+            event = way(epsilon=0.3, k=7, most=1500).event
+            assert event == SelfComposed(Pure(0.3), 7)
+            assert price(event, 1e-6).epsilon <= 7 * 0.3 * (1 + 1e-4)
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("way", WAYS)
-    @pytest.mark.parametrize(
-        "values",
-        [{"epsilon": 0}, {"epsilon": math.nan}, {"k": 0}, {"k": 2.0}, {"most": 0}, {"most": -1}],
-    )
-    def test_other_numbers_are_refused(self, way: type[TopFeatures], values: dict[str, Any]):
-        with pytest.raises(UsageError):
-            way(**{"epsilon": 1.0, "k": 2, "most": 1, **values})
+    def test_other_numbers_are_refused(self):
+        for way in WAYS:
+            for values in [
+                {"epsilon": 0},
+                {"epsilon": math.nan},
+                {"k": 0},
+                {"k": 2.0},
+                {"most": 0},
+                {"most": -1},
+            ]:
+                with pytest.raises(UsageError):
+                    way(**{"epsilon": 1.0, "k": 2, "most": 1, **values})
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("way", WAYS)
-    def test_other_points_are_refused_and_not_named(self, way: type[TopFeatures]):
-        mechanism, stream = way(epsilon=1.0, k=2, most=1), Keys().stream("p")
-        with pytest.raises(UsageError, match="at most the 1 features"):
-            mechanism.release([7531], stream)
-        for points in ([7531.0, 1], [True, 7531], ["7531", 2]):
-            with pytest.raises(TypeError, match="points are ints") as caught:
-                mechanism.release(points, stream)  # type: ignore[arg-type]
-            assert "7531" not in str(caught.value)
+    def test_other_points_are_refused_and_not_named(self):
+        for way in WAYS:
+            mechanism, stream = way(epsilon=1.0, k=2, most=1), Keys().stream("p")
+            with pytest.raises(UsageError, match="at most the 1 features"):
+                mechanism.release([7531], stream)
+            for points in ([7531.0, 1], [True, 7531], ["7531", 2]):
+                with pytest.raises(TypeError, match="points are ints") as caught:
+                    mechanism.release(points, stream)  # type: ignore[arg-type]
+                assert "7531" not in str(caught.value)

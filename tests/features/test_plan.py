@@ -85,32 +85,32 @@ def count_of(name: str, features: int, **settings: Any) -> int:
 
 class TestLines:
     @pytest.mark.contract
-    @pytest.mark.parametrize("method", METHODS)
-    @pytest.mark.parametrize("trainer", ["objective", "dpsgd"])
-    def test_are_those_of_the_page(self, method: str, trainer: str):
-        assert shown(plan_of(method, trainer).lines) == LINES[method]
+    def test_are_those_of_the_page(self):
+        for method in METHODS:
+            for trainer in ["objective", "dpsgd"]:
+                assert shown(plan_of(method, trainer).lines) == LINES[method]
 
     @pytest.mark.contract
-    @pytest.mark.parametrize(("method", "more"), WAYS)
-    def test_cost_no_more_than_the_budget_and_nearly_all_of_it(self, method: str, more: Any):
-        plan = plan_of(method, **more)
-        total, parts = price_partitions(events_by_partition(plan.lines), 1e-5)
-        assert plan.price == total
-        assert 0.97 * BUDGET.epsilon < parts["train"].epsilon <= BUDGET.epsilon
-        assert 0.97 * BUDGET.epsilon < parts["test"].epsilon <= BUDGET.epsilon
+    def test_cost_no_more_than_the_budget_and_nearly_all_of_it(self):
+        for method, more in WAYS:
+            plan = plan_of(method, **more)
+            total, parts = price_partitions(events_by_partition(plan.lines), 1e-5)
+            assert plan.price == total
+            assert 0.97 * BUDGET.epsilon < parts["train"].epsilon <= BUDGET.epsilon
+            assert 0.97 * BUDGET.epsilon < parts["test"].epsilon <= BUDGET.epsilon
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(("method", "more"), WAYS)
-    def test_none_is_free(self, method: str, more: Any):
+    def test_none_is_free(self):
         """Leaving any line out would price the run too low: each of them is paid for."""
-        plan = plan_of(method, **more)
-        parts = plan.prices[1]
-        for left_out in plan.lines:
-            others = tuple(line for line in plan.lines if line is not left_out)
-            cheaper = price_partitions(events_by_partition(others), 1e-5)[1]
-            place = left_out.partition
-            own = cheaper[place].epsilon if place in cheaper else 0.0
-            assert own < 0.999 * parts[place].epsilon, left_out.name
+        for method, more in WAYS:
+            plan = plan_of(method, **more)
+            parts = plan.prices[1]
+            for left_out in plan.lines:
+                others = tuple(line for line in plan.lines if line is not left_out)
+                cheaper = price_partitions(events_by_partition(others), 1e-5)[1]
+                place = left_out.partition
+                own = cheaper[place].epsilon if place in cheaper else 0.0
+                assert own < 0.999 * parts[place].epsilon, left_out.name
 
     @pytest.mark.unit
     def test_compose_to_the_events_of_the_mechanisms(self):
@@ -151,11 +151,11 @@ class TestLines:
 
 class TestPafs:
     @pytest.mark.unit
-    @pytest.mark.parametrize("trainer", ["objective", "dpsgd"])
-    def test_is_charged_for_every_planned_training_and_score(self, trainer: str):
-        plan = plan_of("pafs", trainer, population=5, generations=3)
-        counts = {line.name: line.count for line in plan.lines}
-        assert counts["candidate training"] == counts["score"] == 15
+    def test_is_charged_for_every_planned_training_and_score(self):
+        for trainer in ["objective", "dpsgd"]:
+            plan = plan_of("pafs", trainer, population=5, generations=3)
+            counts = {line.name: line.count for line in plan.lines}
+            assert counts["candidate training"] == counts["score"] == 15
 
     @pytest.mark.unit
     def test_second_moments_are_released_once_for_all(self):
@@ -187,12 +187,12 @@ class TestPafs:
         assert one < plan.price.epsilon < found.value
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("method", ["cfs-greedy", "cfs-ga"])
-    def test_correlation_based_selection_prints_the_papers_figure(self, method: str):
-        (found,) = plan_of(method).claims()
-        assert found.value == 2.31
-        assert "not reproduced" in found.describe()
-        assert found.describe() in feature_plan_text(plan_of(method))
+    def test_correlation_based_selection_prints_the_papers_figure(self):
+        for method in ["cfs-greedy", "cfs-ga"]:
+            (found,) = plan_of(method).claims()
+            assert found.value == 2.31
+            assert "not reproduced" in found.describe()
+            assert found.describe() in feature_plan_text(plan_of(method))
 
     @pytest.mark.unit
     def test_noisy_entropies_print_what_the_paper_charges_for_them(self):
@@ -209,16 +209,16 @@ class TestPafs:
 
 class TestSubsets:
     @pytest.mark.unit
-    @pytest.mark.parametrize("law", ["geometric", "logarithmic", "poisson"])
-    @pytest.mark.parametrize("number", [False, True])
-    def test_one_law_for_trainings_and_scores(self, law: str, number: bool):
-        plan = plan_of("subsets", number=number, law=law, candidates=4.0)
-        events = {line.name: line.event for line in plan.lines}
-        for name, each in (("training", (Pure, Gaussian)), ("score", (Geometric,))):
-            event = events[name]
-            assert isinstance(event, RepeatAndSelect)
-            assert event.law == Law.named(law, mean=4.0)
-            assert isinstance(event.event, each)
+    def test_one_law_for_trainings_and_scores(self):
+        for law in ["geometric", "logarithmic", "poisson"]:
+            for number in [False, True]:
+                plan = plan_of("subsets", number=number, law=law, candidates=4.0)
+                events = {line.name: line.event for line in plan.lines}
+                for name, each in (("training", (Pure, Gaussian)), ("score", (Geometric,))):
+                    event = events[name]
+                    assert isinstance(event, RepeatAndSelect)
+                    assert event.law == Law.named(law, mean=4.0)
+                    assert isinstance(event.event, each)
 
     @pytest.mark.unit
     def test_the_winner_is_not_trained_again_unless_it_has_records_of_its_own(self):
@@ -238,18 +238,18 @@ class TestSubsets:
 
 class TestAside:
     @pytest.mark.unit
-    @pytest.mark.parametrize("method", ["cfs-greedy", "cfs-ga", "pafs", "subsets"])
-    def test_a_choice_has_the_whole_epsilon_of_its_own_slots(self, method: str):
-        plan = plan_of(method, search_share=0.5)
-        parts = plan.prices[1]
-        for name in ("search", "train"):
-            assert 0.97 * 2.0 < parts[name].epsilon <= 2.0
+    def test_a_choice_has_the_whole_epsilon_of_its_own_slots(self):
+        for method in ["cfs-greedy", "cfs-ga", "pafs", "subsets"]:
+            plan = plan_of(method, search_share=0.5)
+            parts = plan.prices[1]
+            for name in ("search", "train"):
+                assert 0.97 * 2.0 < parts[name].epsilon <= 2.0
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("method", ["all", "random", "top", "pca"])
-    def test_other_methods_have_no_use_for_it(self, method: str):
-        with pytest.raises(UsageError, match="search_share="):
-            plan_of(method, search_share=0.5)
+    def test_other_methods_have_no_use_for_it(self):
+        for method in ["all", "random", "top", "pca"]:
+            with pytest.raises(UsageError, match="search_share="):
+                plan_of(method, search_share=0.5)
 
 
 class TestCounts:
@@ -276,26 +276,32 @@ class TestCounts:
         assert line.event.count == count_of("top", 16) > 4
 
     @pytest.mark.unit
-    @pytest.mark.parametrize(("size", "features", "found"), [
-        (None, 1, 1), (None, 27, 9), (None, 1000, 100), (3, 10, 3), (30, 10, 10),
-    ])  # fmt: skip
-    def test_how_many_are_chosen(self, size: int | None, features: int, found: int):
-        assert count_of("top", features, size=size) == found
+    def test_how_many_are_chosen(self):
+        for size, features, found in [
+            (None, 1, 1),
+            (None, 27, 9),
+            (None, 1000, 100),
+            (3, 10, 3),
+            (30, 10, 10),
+        ]:
+            assert count_of("top", features, size=size) == found
 
 
 class TestRecipe:
     @pytest.mark.unit
-    @pytest.mark.parametrize(("method", "place"), [("all", "train"), ("pafs", "search")])
-    def test_what_is_trained_is_what_is_priced(self, method: str, place: str):
-        plan = plan_of(method, "dpsgd", search_share=0.5 if place == "search" else 0.0)
-        line = next(line for line in plan.lines if line.partition == place and "train" in line.name)
-        slots = getattr(plan.split, place)
-        recipe = linear_recipe(slots, plan.noise(line.name), regression=False)
-        assert line.event == recipe.event(slots)
-        assert recipe.expected_batch_size == slots, "full batches: no sampling is counted on"
-        assert plan.recipe is not None
-        assert plan.recipe.expected_batch_size == plan.split.train
-        assert plan_of("all").recipe is None
+    def test_what_is_trained_is_what_is_priced(self):
+        for method, place in [("all", "train"), ("pafs", "search")]:
+            plan = plan_of(method, "dpsgd", search_share=0.5 if place == "search" else 0.0)
+            line = next(
+                line for line in plan.lines if line.partition == place and "train" in line.name
+            )
+            slots = getattr(plan.split, place)
+            recipe = linear_recipe(slots, plan.noise(line.name), regression=False)
+            assert line.event == recipe.event(slots)
+            assert recipe.expected_batch_size == slots, "full batches: no sampling is counted on"
+            assert plan.recipe is not None
+            assert plan.recipe.expected_batch_size == plan.split.train
+            assert plan_of("all").recipe is None
 
     @pytest.mark.unit
     def test_the_rate_grows_with_the_signal_between_limits(self):
@@ -309,20 +315,20 @@ class TestRecipe:
 
 class TestPublicNumbers:
     @pytest.mark.contract
-    @pytest.mark.parametrize("method", METHODS)
-    def test_no_record_is_read(self, method: str):
-        usual = dataset_for(method)
-        data = Dataset(
-            name="sealed",
-            schema=usual.schema,
-            features=Untouchable(usual.features.shape, usual.features.dtype.str),  # type: ignore[arg-type]
-            labels=Untouchable((300,), usual.labels.dtype.str),  # type: ignore[arg-type]
-        )
-        few = {("k" if name == "size" else name): v for name, v in FEW.get(method, {}).items()}
-        plan = plan_feature_selection(
-            data, budget=BUDGET, method=method, trainer="objective", **few
-        )
-        assert plan.price.epsilon <= 2.0
+    def test_no_record_is_read(self):
+        for method in METHODS:
+            usual = dataset_for(method)
+            data = Dataset(
+                name="sealed",
+                schema=usual.schema,
+                features=Untouchable(usual.features.shape, usual.features.dtype.str),  # type: ignore[arg-type]
+                labels=Untouchable((300,), usual.labels.dtype.str),  # type: ignore[arg-type]
+            )
+            few = {("k" if name == "size" else name): v for name, v in FEW.get(method, {}).items()}
+            plan = plan_feature_selection(
+                data, budget=BUDGET, method=method, trainer="objective", **few
+            )
+            assert plan.price.epsilon <= 2.0
 
     @pytest.mark.unit
     def test_the_price_does_not_depend_on_what_is_estimated(self):
@@ -370,36 +376,36 @@ class TestFindable:
 
 class TestRefusals:
     @pytest.mark.unit
-    @pytest.mark.parametrize(("given", "message"), [
-        ({"name": "magic"}, "method is 'magic'"),
-        ({"trainer": "magic"}, "trainer is 'magic'"),
-        ({"name": "cfs-greedy", "merits": "x"}, "merits is 'x'"),
-        ({"name": "cfs-ga", "merits": "x"}, "merits is 'x'"),
-        ({"name": "top", "pick": "x"}, "pick is 'x'"),
-        ({"name": "top", "size": 0}, "k is 0"),
-        ({"name": "pca", "size": 2.5}, "k is 2.5"),
-        ({"name": "subsets", "candidates": math.nan}, "candidates"),
-        ({"name": "subsets", "candidates": 0}, "candidates"),
-        ({"name": "subsets", "law": "normal"}, "law 'normal'"),
-        ({"name": "pafs", "population": 1}, "population"),
-        ({"name": "pafs", "generations": 0}, "generations"),
-        ({"name": "pafs", "alpha": 1.5}, "alpha"),
-        ({"name": "cfs-ga", "p_co": 0.7, "p_mu": 0.4}, "p_co"),
-        ({"name": "cfs-greedy", "until_no_gain": 1}, "until_no_gain"),
-        ({"name": "cfs-greedy", "until_no_gain": True, "size": 3}, "Leave one out"),
-        ({"name": "max-pool", "pool": -1}, "pool"),
-        ({"pool": 2}, "`pool=` is of the method max-pool, and method 'all' has no use for it"),
-    ])  # fmt: skip
-    def test_of_a_choice(self, given: dict[str, Any], message: str):
-        with pytest.raises(UsageError, match=message):
-            make_choice(**{"name": "all", **given})
+    def test_of_a_choice(self):
+        for given, message in [
+            ({"name": "magic"}, "method is 'magic'"),
+            ({"trainer": "magic"}, "trainer is 'magic'"),
+            ({"name": "cfs-greedy", "merits": "x"}, "merits is 'x'"),
+            ({"name": "cfs-ga", "merits": "x"}, "merits is 'x'"),
+            ({"name": "top", "pick": "x"}, "pick is 'x'"),
+            ({"name": "top", "size": 0}, "k is 0"),
+            ({"name": "pca", "size": 2.5}, "k is 2.5"),
+            ({"name": "subsets", "candidates": math.nan}, "candidates"),
+            ({"name": "subsets", "candidates": 0}, "candidates"),
+            ({"name": "subsets", "law": "normal"}, "law 'normal'"),
+            ({"name": "pafs", "population": 1}, "population"),
+            ({"name": "pafs", "generations": 0}, "generations"),
+            ({"name": "pafs", "alpha": 1.5}, "alpha"),
+            ({"name": "cfs-ga", "p_co": 0.7, "p_mu": 0.4}, "p_co"),
+            ({"name": "cfs-greedy", "until_no_gain": 1}, "until_no_gain"),
+            ({"name": "cfs-greedy", "until_no_gain": True, "size": 3}, "Leave one out"),
+            ({"name": "max-pool", "pool": -1}, "pool"),
+            ({"pool": 2}, "`pool=` is of the method max-pool, and method 'all' has no use for it"),
+        ]:
+            with pytest.raises(UsageError, match=message):
+                make_choice(**{"name": "all", **given})
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("method", SIZELESS)
-    def test_a_size_where_the_method_takes_none(self, method: str):
-        schema = Schema(shape=(4, 4), low=0.0, high=1.0, classes=2)
-        with pytest.raises(UsageError, match="leave `k=` out"):
-            made(schema, name=method, size=3)
+    def test_a_size_where_the_method_takes_none(self):
+        for method in SIZELESS:
+            schema = Schema(shape=(4, 4), low=0.0, high=1.0, classes=2)
+            with pytest.raises(UsageError, match="leave `k=` out"):
+                made(schema, name=method, size=3)
 
     @pytest.mark.unit
     def test_more_features_than_there_are(self):

@@ -126,37 +126,37 @@ def unlike(number: bool = False) -> Dataset:
 
 class TestPlan:
     @pytest.mark.contract
-    @pytest.mark.parametrize("method", SHARED)
-    @pytest.mark.parametrize("trainer", ["objective", "dpsgd"])
-    @pytest.mark.parametrize("number", [False, True])
-    def test_has_no_line_of_a_choice(self, method: str, trainer: str, number: bool):
-        plan = plan_on(method, trainer, number=number)
-        assert [(line.name, line.partition, line.count) for line in plan.lines] == [
-            ("feature means", "train", 1), ("final training", "train", 1),
-            ("test accuracy", "test", 1),
-        ]  # fmt: skip
-        assert plan.score is None
-        assert plan.claims() == []
-        assert plan.selection_rule == "not private"
-        assert plan.to_json()["searched_on"] == "others"
-        total, parts = price_partitions(events_by_partition(plan.lines), 1e-5)
-        assert total == plan.price
-        for name in ("train", "test"):
-            assert 0.97 * BUDGET.epsilon < parts[name].epsilon <= BUDGET.epsilon
+    def test_has_no_line_of_a_choice(self):
+        for method in SHARED:
+            for trainer in ["objective", "dpsgd"]:
+                for number in [False, True]:
+                    plan = plan_on(method, trainer, number=number)
+                    assert [(line.name, line.partition, line.count) for line in plan.lines] == [
+                        ("feature means", "train", 1), ("final training", "train", 1),
+                        ("test accuracy", "test", 1),
+                    ]  # fmt: skip
+                    assert plan.score is None
+                    assert plan.claims() == []
+                    assert plan.selection_rule == "not private"
+                    assert plan.to_json()["searched_on"] == "others"
+                    total, parts = price_partitions(events_by_partition(plan.lines), 1e-5)
+                    assert total == plan.price
+                    for name in ("train", "test"):
+                        assert 0.97 * BUDGET.epsilon < parts[name].epsilon <= BUDGET.epsilon
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("method", SHARED)
-    def test_leaves_the_model_more_than_a_private_choice_does(self, method: str):
-        on = plan_on(method)
-        private = plan_on(method, searched_on=None, split=make_split(N))
-        assert on.noise("final training") > 1.2 * private.noise("final training")
+    def test_leaves_the_model_more_than_a_private_choice_does(self):
+        for method in SHARED:
+            on = plan_on(method)
+            private = plan_on(method, searched_on=None, split=make_split(N))
+            assert on.noise("final training") > 1.2 * private.noise("final training")
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("method", [each for each in METHODS if each not in SHARED])
-    def test_other_methods_are_refused(self, method: str):
-        schema = dataset(image=method == "max-pool").schema
-        with pytest.raises(UsageError, match=r"chooses on public data.*take .*cfs-greedy"):
-            plan_on(method, schema=schema, split=make_split(N))
+    def test_other_methods_are_refused(self):
+        for method in [each for each in METHODS if each not in SHARED]:
+            schema = dataset(image=method == "max-pool").schema
+            with pytest.raises(UsageError, match=r"chooses on public data.*take .*cfs-greedy"):
+                plan_on(method, schema=schema, split=make_split(N))
 
     @pytest.mark.unit
     def test_nothing_else_may_be_set_aside_for_the_choice(self):
@@ -217,14 +217,16 @@ class TestIndependence:
         assert not np.allclose(exact, moments(search.reads(means), View.of(MEANS)))
 
     @pytest.mark.contract
-    @pytest.mark.parametrize("read", [
-        uncertainties, lambda it: ranked(it, 2), lambda it: moments(it, View.of(MEANS)),
-        lambda it: it.compared()(np.ones((1, WIDTH), bool), ["trial 0"]),
-    ])  # fmt: skip
-    def test_data_that_were_not_declared_public_are_not_read(self, read: Any):
-        read(reads(others()))
-        with pytest.raises(UnchargedReadError, match="is private"):
-            read(reads(others(public=False)))
+    def test_data_that_were_not_declared_public_are_not_read(self):
+        for read in [
+            uncertainties,
+            lambda it: ranked(it, 2),
+            lambda it: moments(it, View.of(MEANS)),
+            lambda it: it.compared()(np.ones((1, WIDTH), bool), ["trial 0"]),
+        ]:
+            read(reads(others()))
+            with pytest.raises(UnchargedReadError, match="is private"):
+                read(reads(others(public=False)))
 
     @pytest.mark.contract
     def test_nor_by_a_search(self, tmp_path: Path):
@@ -238,35 +240,37 @@ class TestExact:
     """What is read has no noise, and is what the private releases are noisy versions of."""
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("number", [False, True])
-    def test_uncertainties(self, number: bool):
-        data = others(number=number)
-        attributes, records = attributes_of(data.schema), data.all_records(None)
-        assert 0 < int((~records.valid).sum()) < 30
-        joint = count(attributes.codes(records.x, records.y, records.valid), attributes)
-        to_class, between, blank = uncertainties(reads(data))
-        want = symmetrical_uncertainty(joint, attributes)
-        assert np.array_equal(to_class, want[0])
-        assert np.array_equal(between, want[1])
-        assert blank == 0.0
+    def test_uncertainties(self):
+        for number in [False, True]:
+            data = others(number=number)
+            attributes, records = attributes_of(data.schema), data.all_records(None)
+            assert 0 < int((~records.valid).sum()) < 30
+            joint = count(attributes.codes(records.x, records.y, records.valid), attributes)
+            to_class, between, blank = uncertainties(reads(data))
+            want = symmetrical_uncertainty(joint, attributes)
+            assert np.array_equal(to_class, want[0])
+            assert np.array_equal(between, want[1])
+            assert blank == 0.0
 
     @pytest.mark.oracle
-    @pytest.mark.parametrize("number", [False, True])
-    def test_ranks(self, number: bool):
-        data = others(number=number)
-        attributes, records = attributes_of(data.schema), data.all_records(None)
-        codes = attributes.codes(records.x, records.y, records.valid)
-        last = codes[codes[:, -1] >= 0, -1]
-        shares = np.maximum(np.bincount(last, minlength=attributes.sizes[-1]), 1)
-        points = feature_points(codes, attributes, ClassShares.of(shares / shares.sum()))
-        found = ranked(reads(data), WIDTH)
-        assert sorted(found) == list(range(WIDTH))
-        told = np.asarray(points)[found]
-        assert (np.diff(told) <= 0).all()
-        assert ranked(reads(data), 3) == found[:3]
-        # Where two features have the same points, the first of them comes first.
-        ties = [(a, b) for a, b, d in zip(found, found[1:], np.diff(told), strict=False) if d == 0]
-        assert all(a < b for a, b in ties)
+    def test_ranks(self):
+        for number in [False, True]:
+            data = others(number=number)
+            attributes, records = attributes_of(data.schema), data.all_records(None)
+            codes = attributes.codes(records.x, records.y, records.valid)
+            last = codes[codes[:, -1] >= 0, -1]
+            shares = np.maximum(np.bincount(last, minlength=attributes.sizes[-1]), 1)
+            points = feature_points(codes, attributes, ClassShares.of(shares / shares.sum()))
+            found = ranked(reads(data), WIDTH)
+            assert sorted(found) == list(range(WIDTH))
+            told = np.asarray(points)[found]
+            assert (np.diff(told) <= 0).all()
+            assert ranked(reads(data), 3) == found[:3]
+            # Where two features have the same points, the first of them comes first.
+            ties = [
+                (a, b) for a, b, d in zip(found, found[1:], np.diff(told), strict=False) if d == 0
+            ]
+            assert all(a < b for a, b in ties)
 
     @pytest.mark.oracle
     def test_ranks_and_moments_are_those_of_a_private_choice_without_noise(

@@ -55,18 +55,18 @@ def forms(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_that_it_declares_is_estimated(kind: str):
-    x, y = records()
-    fitted = KINDS[kind](SCHEMA).fit(x, y)
-    named = " ".join(fitted.result_.document["estimated_privately"])
-    assert not any(column in named for column in ("age", "city", "income"))
-    table = fitted.result_.document["dataset"]["schema"]
-    assert {each["name"]: each["kind"] for each in table["columns"]} == {
-        "age": "number", "city": "category",
-    }  # fmt: skip
-    bare = KINDS[kind](None).fit(x, y)
-    assert "age" in " ".join(bare.result_.document["estimated_privately"])
+def test_nothing_that_it_declares_is_estimated():
+    for kind in KINDS:
+        x, y = records()
+        fitted = KINDS[kind](SCHEMA).fit(x, y)
+        named = " ".join(fitted.result_.document["estimated_privately"])
+        assert not any(column in named for column in ("age", "city", "income"))
+        table = fitted.result_.document["dataset"]["schema"]
+        assert {each["name"]: each["kind"] for each in table["columns"]} == {
+            "age": "number", "city": "category",
+        }  # fmt: skip
+        bare = KINDS[kind](None).fit(x, y)
+        assert "age" in " ".join(bare.result_.document["estimated_privately"])
 
 
 @pytest.mark.contract

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from pasearch.errors import UsageError
 from pasearch.spaces import modules
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import read_candidate
-from pasearch.spaces.layers import ACTIVATIONS, Conv, Dense, Layer, Lstm, Norm, Pool
+from pasearch.spaces.layers import ACTIVATIONS, Conv, Dense, Lstm, Norm, Pool
 from pasearch.training.per_example import validate
 
 FOLDER = Path(__file__).parents[2] / "examples" / "architectures"
@@ -60,25 +59,21 @@ FILES = [
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(
-    ("name", "shape", "outputs", "total", "front_end", "words"), FILES, ids=[r[0] for r in FILES]
-)
-def test_the_papers_networks(
-    name: str, shape: tuple[int, ...], outputs: int, total: int, front_end: str, words: str
-):
-    file = FOLDER / f"{name}.toml"
-    architecture = read_candidate(file).architecture
-    assert architecture.describe() == words
-    assert architecture.parameters(shape, outputs) == (total, total)
-    network = architecture.build(shape, outputs, np.random.default_rng(0))
-    assert built_counts(network) == (total, total)
-    assert validate(network) == []
-    found = network(torch.rand(2, *shape))
-    assert found.shape == (2, outputs)
-    assert bool(torch.isfinite(found).all())
-    assert f"{total:,}" in file.read_text(encoding="utf-8").replace("\n# ", " ")
-    candidate = read_candidate(file)
-    assert (candidate.architecture, candidate.front_end.text) == (architecture, front_end)
+def test_the_papers_networks():
+    for name, shape, outputs, total, front_end, words in FILES:
+        file = FOLDER / f"{name}.toml"
+        architecture = read_candidate(file).architecture
+        assert architecture.describe() == words
+        assert architecture.parameters(shape, outputs) == (total, total)
+        network = architecture.build(shape, outputs, np.random.default_rng(0))
+        assert built_counts(network) == (total, total)
+        assert validate(network) == []
+        found = network(torch.rand(2, *shape))
+        assert found.shape == (2, outputs)
+        assert bool(torch.isfinite(found).all())
+        assert f"{total:,}" in file.read_text(encoding="utf-8").replace("\n# ", " ")
+        candidate = read_candidate(file)
+        assert (candidate.architecture, candidate.front_end.text) == (architecture, front_end)
 
 
 @pytest.mark.contract
@@ -90,20 +85,15 @@ EMBEDDED = (150, 50)  # SMS Spam: 150 words, each as 50 numbers; its embedding h
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(
-    ("where", "layers", "frozen", "total", "trainable"),
-    [
+def test_the_papers_recurrent_networks_behind_their_embedding():
+    for where, layers, frozen, total, trainable in [
         ("Table XXVII", (Lstm(units=256), Dense(units=512)), 0, 446_978, 446_978),
         ("Table XXVIII", (Lstm(units=4), Dense(units=16)), 0, 994, 994),
         ("Table XXXI", (Lstm(units=256), Dense(units=512)), 1, 446_978, 132_610),
-    ],
-)
-def test_the_papers_recurrent_networks_behind_their_embedding(
-    where: str, layers: tuple[Layer, ...], frozen: int, total: int, trainable: int
-):
-    architecture = Architecture(layers=layers).frozen(frozen)
-    assert architecture.parameters(EMBEDDED, 2) == (total, trainable), where
-    assert built_counts(architecture.build(EMBEDDED, 2)) == (total, trainable)
+    ]:
+        architecture = Architecture(layers=layers).frozen(frozen)
+        assert architecture.parameters(EMBEDDED, 2) == (total, trainable), where
+        assert built_counts(architecture.build(EMBEDDED, 2)) == (total, trainable)
 
 
 @pytest.mark.oracle
@@ -284,35 +274,35 @@ CNN = Architecture(layers=(Conv(filters=4), Pool(), Norm(groups=2), Dense(units=
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("first", "flags"), [(0, "111"), (1, "011"), (2, "001"), (3, "000")])
-def test_any_prefix_can_be_frozen(first: int, flags: str):
-    frozen = CNN.frozen(first)
-    found = [layer.trainable for layer in frozen.layers if not isinstance(layer, Pool)]
-    assert "".join(str(int(each)) for each in found) == flags
-    assert CNN.frozen(0) == CNN
-    total, trainable = frozen.parameters((1, 8, 8), 3)
-    assert built_counts(frozen.build((1, 8, 8), 3)) == (total, trainable)
-    assert trainable >= 8 * 3 + 3
+def test_any_prefix_can_be_frozen():
+    for first, flags in [(0, "111"), (1, "011"), (2, "001"), (3, "000")]:
+        frozen = CNN.frozen(first)
+        found = [layer.trainable for layer in frozen.layers if not isinstance(layer, Pool)]
+        assert "".join(str(int(each)) for each in found) == flags
+        assert CNN.frozen(0) == CNN
+        total, trainable = frozen.parameters((1, 8, 8), 3)
+        assert built_counts(frozen.build((1, 8, 8), 3)) == (total, trainable)
+        assert trainable >= 8 * 3 + 3
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("count", "flags"), [(1, "000"), (2, "001"), (3, "001"), (9, "001")])
-def test_the_last_layers_are_trained_and_the_first_never(count: int, flags: str):
-    trained = CNN.train_last(count)
-    found = [layer.trainable for layer in trained.layers if not isinstance(layer, Pool)]
-    assert "".join(str(int(each)) for each in found) == flags
+def test_the_last_layers_are_trained_and_the_first_never():
+    for count, flags in [(1, "000"), (2, "001"), (3, "001"), (9, "001")]:
+        trained = CNN.train_last(count)
+        found = [layer.trainable for layer in trained.layers if not isinstance(layer, Pool)]
+        assert "".join(str(int(each)) for each in found) == flags
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("hidden", "weights"),
-    [((1024, 512, 64), 33_482), ((128, 64), 64 * 128 + 64 + 650), ((64,), 650)],
-    ids=str,
-)
-def test_random_weights_training_trains_the_last_two_layers(hidden: tuple[int, ...], weights: int):
+def test_random_weights_training_trains_the_last_two_layers():
     """Table XXIX prints 33,482 for the first of these networks."""
-    network = Architecture(layers=tuple(Dense(units=units) for units in hidden))
-    assert network.train_last(2).parameters((784,), 10)[1] == weights
+    for hidden, weights in [
+        ((1024, 512, 64), 33_482),
+        ((128, 64), 64 * 128 + 64 + 650),
+        ((64,), 650),
+    ]:
+        network = Architecture(layers=tuple(Dense(units=units) for units in hidden))
+        assert network.train_last(2).parameters((784,), 10)[1] == weights
 
 
 @pytest.mark.unit
@@ -323,17 +313,17 @@ def test_what_is_frozen_stays_frozen():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("layers", [(), (Pool(),), (Norm(groups=2),)], ids=str)
-def test_a_network_without_hidden_layers_has_none_to_freeze(layers: tuple[Any, ...]):
-    with pytest.raises(UsageError, match="no hidden layer to freeze"):
-        Architecture(layers=layers).train_last(2)
+def test_a_network_without_hidden_layers_has_none_to_freeze():
+    for layers in [(), (Pool(),), (Norm(groups=2),)]:
+        with pytest.raises(UsageError, match="no hidden layer to freeze"):
+            Architecture(layers=layers).train_last(2)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("first", [4, -1, 1.0, True, "1", None])
-def test_more_layers_than_there_are_cannot_be_frozen(first: object):
-    with pytest.raises(UsageError, match="expected a whole number, 0 to 3"):
-        CNN.frozen(first)  # type: ignore[arg-type]
+def test_more_layers_than_there_are_cannot_be_frozen():
+    for first in [4, -1, 1.0, True, "1", None]:
+        with pytest.raises(UsageError, match="expected a whole number, 0 to 3"):
+            CNN.frozen(first)  # type: ignore[arg-type]
 
 
 @pytest.mark.unit
@@ -366,9 +356,8 @@ def test_rate_factor_knows_the_new_layers():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("kind", "values", "words"),
-    [
+def test_a_layer_refuses():
+    for kind, values, words in [
         (Conv, {"filters": 4, "weight_standardised": 1}, "weight_standardised is 1"),
         (Pool, {"stride": 0}, "stride is 0"),
         (Pool, {"stride": True}, "stride is True"),
@@ -379,18 +368,15 @@ def test_rate_factor_knows_the_new_layers():
         (Lstm, {"units": 4, "biases": 3}, "biases is 3"),
         (Lstm, {"units": 4, "biases": 0}, "biases is 0"),
         (Lstm, {"units": 4, "trainable": "no"}, "trainable is 'no'"),
-    ],
-)
-def test_a_layer_refuses(kind: type[Layer], values: dict, words: str):
-    with pytest.raises(UsageError, match=words) as refusal:
-        kind(**values)
-    assert "expected" in str(refusal.value)
+    ]:
+        with pytest.raises(UsageError, match=words) as refusal:
+            kind(**values)
+        assert "expected" in str(refusal.value)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("layers", "shape", "words"),
-    [
+def test_records_that_do_not_fit_are_refused():
+    for layers, shape, words in [
         ((Lstm(units=4),), (64,), "needs records of rows"),
         ((Lstm(units=4), Lstm(units=4)), (8, 8), "needs records of rows"),
         ((Norm(groups=3),), (2, 8, 8), "2 channels do not divide into 3 groups"),
@@ -398,13 +384,9 @@ def test_a_layer_refuses(kind: type[Layer], values: dict, words: str):
         ((Norm(groups=8),), (8,), "one number each"),
         ((Conv(filters=2, kernel=1, weight_standardised=True),), (8, 8), "a filter of one weight"),
         ((Pool(size=3, stride=1),), (2, 8), "does not fit into a side of 2"),
-    ],
-)
-def test_records_that_do_not_fit_are_refused(
-    layers: tuple[Layer, ...], shape: tuple[int, ...], words: str
-):
-    with pytest.raises(UsageError, match=words):
-        Architecture(layers=layers).parameters(shape, 3)
+    ]:
+        with pytest.raises(UsageError, match=words):
+            Architecture(layers=layers).parameters(shape, 3)
 
 
 @pytest.mark.unit
