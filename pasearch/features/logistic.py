@@ -290,8 +290,8 @@ COPIES = 6
 class ObjectivePerturbation:
     """A logistic regression whose objective has noise.
 
-    Guarantee: `fit_one`, and each model of `fit_many`, costs `event`, as far as float64 weights are
-    the exact minimiser.
+    Guarantee: each model of `fit_many` costs `event`, as far as float64 weights are the exact
+    minimiser.
 
     Args:
         epsilon: The price of one fit, all classes together, above 0.
@@ -349,34 +349,6 @@ class ObjectivePerturbation:
         return self.regularisation
 
 
-def fit_one(
-    x: Any, y: Any, valid: Any, mechanism: ObjectivePerturbation, stream: Stream, mask: Any = None
-) -> Array:
-    """Fit one model: `fit_many` of one subset.
-
-    Args:
-        x: (n, d) features.
-        y: (n,) classes, whole numbers.
-        valid: (n,) False for a null record; one that is not finite, or of no class, is null too.
-        mechanism: What is fitted, and at what price.
-        stream: The fit's own randomness; its key contains the records.
-        mask: (d,) which features are used; None for all.
-
-    Returns:
-        Array: (outputs, d + 1), the intercept last; one output for two classes, 0 for a feature
-        that is not used.
-
-    Raises:
-        UsageError: Shapes that do not fit.
-
-    Cost: `mechanism.event`, on every partition that the records are from; charge it first.
-    """
-    if mask is None:
-        rows = np.asarray(x)
-        mask = np.ones(rows.shape[1] if rows.ndim == 2 else 1, bool)
-    return fit_many(x, y, valid, [mask], [mechanism], [stream])[0]
-
-
 def fit_many(
     x: Any,
     y: Any,
@@ -389,20 +361,27 @@ def fit_many(
 ) -> Array:
     """Fit one model for each subset of the features, all in one call.
 
-    Guarantee: the model of a subset is what `fit_one` gives for its mechanism and stream, to 1e-6
-    a weight; so each costs its own `event`, and no two share noise unless they share a stream.
+    Guarantee: a model depends on its own mechanism, stream and subset alone, to 1e-6 a weight; so
+    each costs its own `event`, and no two share noise unless they share a stream.
 
-    x, y and valid are as of `fit_one`. Of each of p models: masks, (p, d) bool, say which features
-    it uses, mechanisms, for the same number of classes, its price, streams its own randomness.
-    Torch computes on the device.
+    Args:
+        x: Features, (n, d).
+        y: Classes, integers (n,).
+        valid: False for a null record, (n,). A record that is not finite, or of no class, is null.
+        masks: Features that each of p models uses, (p, d) bool.
+        mechanisms: Mechanism of each model, for the same number of classes.
+        streams: Random stream of each model; its key contains the records.
+        device: Torch device that computes.
 
     Returns:
-        (p, outputs, d + 1) float64: weights, 0 for features that are not used; the intercept last.
+        (p, outputs, d + 1) float64: weights, 0 for features that are not used, the intercept last;
+        one output for two classes.
 
     Raises:
         UsageError: Shapes or numbers of things that do not fit.
 
-    Cost: the `event` of every mechanism, on every partition that the records are from.
+    Cost: the `event` of every mechanism, on every partition that the records are from; charge it
+        first.
     """
     used = np.asarray(masks, dtype=bool)
     classes = {each.classes for each in mechanisms}
