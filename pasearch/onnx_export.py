@@ -24,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterator
@@ -41,10 +40,9 @@ from pasearch.data.front_ends import MaxPool
 from pasearch.data.numbers import canonical_number
 from pasearch.data.pairs import CentredPairs
 from pasearch.data.patches import Patches
-from pasearch.data.scattering import Scattering, group_normalised
+from pasearch.data.scattering import Scattering
 from pasearch.data.schema import Schema, needed
 from pasearch.data.tables import AnySchema, TableSchema
-from pasearch.data.whitening import WhitenedImage
 from pasearch.errors import UsageError
 from pasearch.files import write_new
 from pasearch.shown import shown
@@ -160,61 +158,34 @@ class _Shares(nn.Module):
 
 
 def _exportable(module: nn.Module) -> nn.Module:
-    """Return a module with parts in its place that do the same for any number of records."""
+    """Replace the parts that go through records in blocks by parts for any number of records."""
     if isinstance(module, Scattering):
-        return _Scattering(module)
+        return _Replaced(module, _scatter)
     if isinstance(module, CentredPairs):
         return _Pairs(module)
     if isinstance(module, Patches):
-        return _Patches(module)
+        return _Replaced(module, Patches._resemblances)
     for name, child in list(module.named_children()):
-        made = _exportable(child)
-        if made is not child:
-            setattr(module, name, made)
-    return _Whitened(module) if isinstance(module, WhitenedImage) else module
+        setattr(module, name, _exportable(child))
+    return module
 
 
-class _Scattering(nn.Module):
-    """Scattering of all records at once."""
+class _Replaced(nn.Module):
+    """A module with another computation of its output, `compute(module, records)`."""
 
-    def __init__(self, own: Scattering):
+    def __init__(self, own: nn.Module, compute: Callable[[Any, Tensor], Tensor]):
         super().__init__()
-        self.own, self.output_shape = own, own.output_shape
+        self.own, self.compute = own, compute
 
     def forward(self, records: Tensor) -> Tensor:
-        images = records.reshape(-1, *self.own.shape[-2:])
-        found = self.own._scatter(images.permute(1, 2, 0)).permute(3, 2, 0, 1)
-        return found.reshape(-1, *self.output_shape)
+        return self.compute(self.own, records)
 
 
-class _Patches(nn.Module):
-    """Resemblances of all records at once."""
-
-    def __init__(self, own: Patches):
-        super().__init__()
-        self.own = own
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.own._resemblances(images)
-
-
-class _Whitened(nn.Module):
-    """Whitened coefficients of all records at once."""
-
-    def __init__(self, own: WhitenedImage):
-        super().__init__()
-        self.own = own
-        own.coefficients = self._coefficients  # type: ignore[method-assign]
-
-    def _coefficients(self, x: Tensor) -> Tensor:
-        own = self.own
-        scattered = group_normalised(own.transform(x)).flatten(1) * own.weight
-        *channels, height, width = own.shape
-        images = x.reshape(-1, math.prod(channels), height, width)
-        return torch.cat([scattered, own.patches(images)], dim=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.own(x)
+def _scatter(own: Scattering, records: Tensor) -> Tensor:
+    """Scatter all records at once."""
+    images = records.reshape(-1, *own.shape[-2:])
+    found = own._scatter(images.permute(1, 2, 0)).permute(3, 2, 0, 1)
+    return found.reshape(-1, *own.output_shape)
 
 
 class _Pairs(nn.Module):

@@ -144,7 +144,8 @@ class WhitenedImage(Whitening):
     def coefficients(self, x: Tensor) -> Tensor:
         """Return normalised scattering coefficients, and resemblances of patches."""
         scattered = group_normalised(self.transform(x)).flatten(1) * self.weight
-        images = x.reshape(len(x), -1, *self.shape[-2:])
+        *channels, height, width = self.shape
+        images = x.reshape(-1, math.prod(channels), height, width)
         return torch.cat([scattered, self.patches(images)], dim=1)
 
     def projected(self, x: Tensor) -> Tensor:
