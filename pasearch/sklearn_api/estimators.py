@@ -54,8 +54,16 @@ from pasearch.runs.mechanisms import NoisyCount
 from pasearch.runs.session import warn_of_exact_score
 from pasearch.runs.shared_ledger import SharedLedger
 from pasearch.runs.sums import NoisySum
-from pasearch.sklearn_api.fits import NAME, Array, Pair, PrivateFit
-from pasearch.sklearn_api.inputs import array_schema, formed_labels, labels_of, pairs_of
+from pasearch.sklearn_api.fits import (
+    NAME,
+    Array,
+    Pair,
+    PrivateFit,
+    array_schema,
+    formed_labels,
+    labels_of,
+    pairs_of,
+)
 
 GRID = 10_000
 """Steps of a scaled number in [0, 1] that is summed."""

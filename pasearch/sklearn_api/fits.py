@@ -2,8 +2,9 @@
 
 Only the *form* of X and y (shape, number types, names of columns) is looked at outside a charge,
 so a value neither stops a fit nor is named: one that cannot be used is missing, or makes its record
-the null record. Under `assume_public_schema` what is not declared is read for nothing, and then y
-is also checked as other estimators check it.
+the null record. So a type must not come from values either, as those of `pandas.read_csv` do:
+docs/python.md says what to do. Under `assume_public_schema` what is not declared is read for
+nothing, and then y is also checked as other estimators check it.
 
 | X | without `bounds` | bounds=(low, high) | bounds a feature |
 |---|---|---|---|
@@ -25,47 +26,407 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from pasearch.accounting.accountants import Price
-from pasearch.data.cells import as_numbers, as_text
+from pasearch.data.cells import ABSENT, as_numbers, as_text
 from pasearch.data.column import Column
 from pasearch.data.declared import schema_of_given
 from pasearch.data.frames import TYPES
+from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
-from pasearch.errors import UsageError
+from pasearch.errors import UsageError, nearest
 from pasearch.runs.session import record_fit
-from pasearch.sklearn_api.inputs import (
-    ALIKE,
-    LABEL_TYPES,
-    column_of,
-    common_label_type,
-    declared_columns,
-    declared_label_type,
-    declared_labels,
-    formed,
-    kind_of,
-    kinds_of_frame,
-    labels_read,
-    mixed,
-    names_of,
-    pair_of,
-    pairs_of,
-    read_labels,
-)
 
 Array = np.ndarray[Any, Any]
 Pair = tuple[float, float]
 
 NAME = "arrays"
 """What plan and card call the data."""
+
+
+TRUTH = ("False", "True")
+"""The categories of a column of truth values, which its type declares."""
+
+ALIKE = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "truth values", "U": "texts"}
+"""What labels may be, by their number type; objects may be any of these."""
+
+LABEL_TYPES = "the type of the labels (numbers or truth values)"
+"""What is taken as public of labels that come as a list, or as objects."""
+
+
+def _integer(name: str) -> int:
+    """Return the integer that a class's name is; "2.0" is 2."""
+    try:
+        return int(name)
+    except ValueError:
+        if not (number := float(name)).is_integer():
+            raise
+        return int(number)
+
+
+TOLD_APART = {"b": lambda name: bool(TRUTH.index(name)), "i": _integer, "u": _integer, "f": float}
+"""How a class's name is read, by the labels' number type; otherwise it is a text."""
+
+
+def formed(X: Any, *, bounds: Any = None) -> Any:
+    """Return data that scikit-learn will take without showing a value of them in an error.
+
+    Args:
+        X: Records.
+        bounds: As declared; those for each feature tell how many a row of a list has.
+
+    Raises:
+        ValueError: Not two dimensions, or complex numbers: only the shape and the type are told.
+    """
+    X = mixed(_typed(in_rows(X, bounds=bounds)))
+    if isinstance(X, np.ndarray) and X.ndim != 2:
+        raise ValueError(
+            f"Expected 2D array, got one of dim {X.ndim}, shape {X.shape}: rows of equal "
+            "length. Reshape your data with .reshape(-1, 1), or (1, -1) for a single record."
+        )
+    return X
+
+
+def in_rows(X: Any, *, bounds: Any = None) -> Any:
+    """Return a list with all rows of one length, and all else as it is.
+
+    How long is form: as many as `bounds` for each feature, or as the first row. Any other row is
+    missing in every column.
+
+    Returns:
+        The list itself where it has that form or its first row is none, cells of no type otherwise.
+    """
+    if not isinstance(X, list | tuple):
+        return X
+    rows = [_cells_of(row) for row in X]
+    width = _declared_width(bounds)
+    if width is None:
+        first = rows[0] if rows else None
+        if first is None or (first and all(_cells_of(cell) is not None for cell in first)):
+            return X  # One dimension, or three: refused by its shape.
+        width = len(first)
+    missing = [None] * width
+    cells = (row if row is not None and len(row) == width else missing for row in rows)
+    flat = np.fromiter(chain.from_iterable(cells), dtype=object, count=len(rows) * width)
+    return flat.reshape(len(rows), width)
+
+
+def _cells_of(row: object) -> list[Any] | None:
+    """Return the cells of a row; None for what is no row."""
+    if isinstance(row, list | tuple):
+        return list(row)
+    one = type(row).__name__ == "Series" and hasattr(row, "iloc")
+    if (isinstance(row, np.ndarray) and row.ndim) or one:
+        return list(row)  # type: ignore[call-overload]
+    return None
+
+
+def _declared_width(bounds: Any) -> int | None:
+    """Return for how many features there are bounds; None if they are not one for each."""
+    if not isinstance(bounds, list | tuple | np.ndarray):
+        return None
+    given = list(bounds)
+    alike = len(given) == 2 and all(isinstance(each, Real) for each in given)
+    return None if alike else len(given)
+
+
+def mixed(X: Any) -> Any:
+    """Return a frame of several kinds of columns as cells of no type, and all else as it is.
+
+    scikit-learn would make numbers of a truth value's frame, and name a text in an error.
+
+    Raises:
+        ValueError: Complex numbers: only their type is told.
+    """
+    _check_plain("X", X)
+    if set(kinds_of_frame(X) or ["number"]) != {"number"} and hasattr(X, "astype"):
+        return X.astype(object)
+    return X
+
+
+def formed_labels(y: Any, *, read: bool) -> Any:
+    """Return targets, checked as `formed` checks features.
+
+    Args:
+        y: Targets.
+        read: Whether they are assumed public: the type of a list is then that of its values.
+    """
+    y = y if read else _typed(_in_line(y))
+    _check_plain("y", y)
+    return y
+
+
+def _in_line(y: Any) -> Any:
+    """Return a list of labels as cells of no type; a column, if its first entry is a list of one.
+
+    In a column an entry of another form is a missing label.
+    """
+    if not isinstance(y, list | tuple) or not y:
+        return y
+    first = _cells_of(y[0])
+    if first is None:
+        return np.fromiter(y, dtype=object, count=len(y))
+    return in_rows(y) if len(first) == 1 else y
+
+
+def _check_plain(name: str, given: Any) -> None:
+    """Refuse complex numbers by their type: scikit-learn would print them."""
+    if hasattr(given, "columns"):
+        dtypes = list(getattr(given, "dtypes", ()))
+    else:
+        dtypes = [given.dtype] if hasattr(given, "dtype") else _types_of_list(given)
+    known = "biufUSOMm" if isinstance(given, np.ndarray) else "biufUSOMmV"
+    for dtype in dtypes:
+        if getattr(dtype, "kind", "O") not in known:
+            raise ValueError(
+                f"Complex data not supported: {name} has dtype {dtype}. Expected numbers or texts."
+            )
+
+
+def _types_of_list(given: Any) -> list[np.dtype[Any]]:
+    """Return the type that numpy finds for a list; none if it finds none, as for a ragged one."""
+    try:
+        return [np.asarray(given).dtype]
+    except (ValueError, TypeError, OverflowError):
+        return []
+
+
+def _typed(given: Any) -> Any:
+    """Return data whose type was chosen before its values: an array or a frame as it is.
+
+    Of a list numpy would infer a type from every value, and so would pandas from the codes of a
+    category: one record could then decide what is public. Those become cells of no type.
+    """
+    if isinstance(given, np.ndarray) or hasattr(given, "columns"):
+        return given
+    if hasattr(given, "toarray"):  # sparse: refused by its form
+        return given
+    dtype = getattr(given, "dtype", None)
+    if dtype is not None and not isinstance(dtype, np.dtype):  # categories, nullable numbers ...
+        return np.asarray(given.astype(object), dtype=object)
+    if dtype is not None and hasattr(given, "index"):
+        return given
+    return np.asarray(given, dtype=object)
+
+
+def declared_label_type(y: Any, labels: np.ndarray) -> np.dtype[Any]:
+    """Return the type of labels that y declares; object where it declares none.
+
+    Args:
+        y: Targets as they were given.
+        labels: The same as an array, (records,).
+    """
+    dtype: Any = y.dtypes.iloc[0] if hasattr(y, "columns") else getattr(y, "dtype", None)
+    if type(dtype).__name__ == "CategoricalDtype":
+        dtype = dtype.categories.dtype
+    if dtype is None or isinstance(dtype, np.dtype):
+        return labels.dtype if dtype is None else dtype
+    kind = getattr(dtype, "kind", "O")
+    return np.dtype({"b": bool, "i": int, "u": int, "f": float}.get(kind, object))
+
+
+def common_label_type(labels: np.ndarray) -> np.dtype[Any]:
+    """Return the type that most labels of an array of objects have; object for texts.
+
+    Missing labels have no type. One record changes it only where two types are equally frequent.
+    """
+    kinds: Counter[type] = Counter()
+    for own, count in Counter(map(type, labels.tolist())).items():
+        for base, kind in ((bool, bool), (np.bool_, bool), (Integral, int), (Real, float)):
+            if issubclass(own, base):
+                kinds[kind] += count
+                break
+        else:
+            kinds[object] += count * (own.__name__ not in (*ABSENT, "NoneType"))
+    if kinds[int] > 0:  # a float among integers is a missing label, or equals an integer
+        kinds[int] += kinds.pop(float, 0)
+    return np.dtype(max(kinds, key=lambda kind: kinds[kind], default=object))
+
+
+def kind_of(dtype: Any) -> str | None:
+    """Return what a number type says of its cells; None for objects, which may be anything."""
+    kind = getattr(dtype, "kind", "O")
+    if kind in "iuf":
+        return "number"
+    if kind == "b":
+        return "truth"
+    return None if str(dtype) == "object" else "category"
+
+
+def kinds_of_frame(X: Any) -> list[str | None] | None:
+    """Return the kind of each column; None where X is no frame."""
+    dtypes = getattr(X, "dtypes", None)
+    if dtypes is None or not hasattr(X, "columns"):
+        return None
+    return [kind_of(dtype) for dtype in dtypes]
+
+
+def names_of(estimator: Any, features: int) -> list[str]:
+    """Return the features' names, or scikit-learn's own for those without."""
+    return list(getattr(estimator, "feature_names_in_", [f"x{i}" for i in range(features)]))
+
+
+def pair_of(name: str, given: Any) -> tuple[Any, Any]:
+    """Return (low, high); what they are is checked where they are used."""
+    try:
+        low, high = given
+    except (TypeError, ValueError):
+        raise UsageError(f"{name}: {given!r}: expected two numbers, (low, high).") from None
+    return low, high
+
+
+def pairs_of(bounds: Any, features: int) -> tuple[list[tuple[Any, Any] | None], bool]:
+    """Return the bounds of each feature, and whether they are one pair for all."""
+    if bounds is None:
+        return [None] * features, False
+    try:
+        given = list(bounds)
+    except TypeError:
+        given = []
+    if len(given) == 2 and all(isinstance(each, Real) for each in given):
+        return [(given[0], given[1])] * features, True
+    if len(given) != features:
+        raise UsageError(
+            f"bounds is {bounds!r}: expected one (low, high), or one for each of the {features} "
+            "features (None for one that is to be estimated privately)."
+        )
+    return [None if each is None else pair_of("bounds", each) for each in given], False
+
+
+def array_schema(features: int, low: Any, high: Any, target: Column) -> Schema:
+    """Return the schema of numbers that have the same bounds."""
+    if target.kind == "number":
+        aim = None if target.low is None or target.high is None else (target.low, target.high)
+        return Schema(shape=(features,), low=low, high=high, target=aim, regression=True)
+    return Schema(shape=(features,), low=low, high=high, classes=len(target.categories or ()))
+
+
+def column_of(
+    name: str, kind: str | None, pair: tuple[Any, Any] | None, *, alike: bool, lone: bool
+) -> Column:
+    """Return what is declared about a feature.
+
+    Args:
+        name: Of the feature.
+        kind: See `kind_of`.
+        pair: Its bounds, None if not declared.
+        alike: The bounds are one pair for all numbers.
+        lone: All features are of this kind, so that bounds for all numbers are for them.
+    """
+    if alike and not (kind == "number" or (kind is None and lone)):
+        pair = None
+    low, high = (None, None) if pair is None else pair
+    if kind == "truth":
+        return Column(name=name, kind="category", categories=TRUTH, low=low, high=high)
+    bins = 0 if alike and pair is not None else None
+    return Column(name=name, kind=kind, low=low, high=high, bins=bins)
+
+
+def declared_columns(schema: TableSchema | None, names: Sequence[str]) -> dict[str, Column]:
+    """Return what a schema declares of features, by name.
+
+    Args:
+        schema: None declares nothing.
+        names: Of the features. The target may be among them where nothing is predicted.
+
+    Raises:
+        UsageError: It declares a column that X does not have.
+    """
+    if schema is None:
+        return {}
+    known = set(names)
+    for column in schema.columns:
+        if column.name not in known:
+            raise UsageError(
+                f"The schema declares column {column.name!r}, which X does not have: it has "
+                f"{', '.join(map(repr, names[:20]))}{', ...' if len(names) > 20 else ''}."
+                + nearest(column.name, names)
+            )
+    declared = {column.name: column for column in (*schema.columns, schema.target)}
+    # A mere name declares nothing: then the frame's own type tells the kind.
+    return {name: column for name, column in declared.items() if column.kind is not None}
+
+
+def labels_read(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the labels that a schema names, as y has them.
+
+    Raises:
+        UsageError: y holds numbers, and a name is none.
+    """
+    try:
+        return np.unique(_typed_names(names, dtype))
+    except ValueError:
+        raise UsageError(
+            f"The schema's classes are {', '.join(map(repr, names[:20]))}, and y holds "
+            f"{ALIKE.get(dtype.kind, 'texts')}: expected classes as y has them."
+        ) from None
+
+
+def declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the declared labels, sorted, after a look at their form."""
+    try:
+        labels = np.asarray(None if isinstance(classes, str) else list(classes))
+    except (TypeError, ValueError):
+        labels = np.asarray(None)
+    if labels.ndim != 1 or labels.dtype.kind not in ALIKE or len(labels) < 2:
+        raise UsageError(
+            f"classes is {classes!r}: expected the labels, two or more, such as [0, 1]."
+        )
+    if dtype.kind in ALIKE and ALIKE[dtype.kind] != ALIKE[labels.dtype.kind]:
+        raise UsageError(
+            f"classes are {ALIKE[labels.dtype.kind]} and y holds {ALIKE[dtype.kind]}: expected "
+            "classes as y has them."
+        )
+    if len(np.unique(labels)) != len(labels):
+        raise UsageError(f"classes is {classes!r}, which holds a label twice: leave one out.")
+    return np.unique(labels)
+
+
+def read_labels(labels: np.ndarray) -> np.ndarray:
+    """Return the labels that occur, sorted; only for what the user assumes public.
+
+    Raises:
+        ValueError: Labels that scikit-learn refuses, or of a single class.
+    """
+    try:
+        assert_all_finite(labels, input_name="y")
+        check_classification_targets(labels)
+        found = np.unique(labels)
+    except TypeError:
+        raise ValueError("y holds labels of several types: expected one type.") from None
+    if len(found) < 2:
+        raise ValueError("y holds only one class: expected two or more.")
+    return found
+
+
+def labels_of(names: Sequence[str], known: np.ndarray | None, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the labels that are called so, as y has them."""
+    if known is not None:
+        places = {name: place for place, name in enumerate(as_text(known))}
+        return known[[places[name] for name in names]]
+    try:
+        return _typed_names(names, dtype)
+    except ValueError:  # a name is not of the type that most labels have: all stay texts
+        return np.array(list(names), object)
+
+
+def _typed_names(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the labels of a type that are called so; a ValueError if one is not of the type."""
+    read = TOLD_APART.get(dtype.kind, str)
+    return np.array([read(name) for name in names], object if dtype.kind == "O" else None)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

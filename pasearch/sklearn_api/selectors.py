@@ -52,15 +52,14 @@ from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.split import VALIDATION_SHARE, Split
-from pasearch.data.tables import TableSchema
+from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
 from pasearch.features.model import feature_names
 from pasearch.features.plan import FeaturePlan, make_feature_plan
 from pasearch.features.selector import Chosen
 from pasearch.results import FEATURES, price_of
 from pasearch.runs.folder import RunFolder
-from pasearch.sklearn_api.fits import NAME, Array, Pair, PrivateFit
-from pasearch.sklearn_api.inputs import formed_labels
+from pasearch.sklearn_api.fits import NAME, Array, Pair, PrivateFit, formed_labels
 
 MIDDLE = 0.5
 """Where a missing number stands within its bounds, scaled to [0, 1]."""
@@ -102,141 +101,94 @@ class KeptChoice:
         return card_markdown(self.document)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """The records of a fit, in the data's own units: private.
+def run(
+    request: FeatureRequest, table: TableSchema, cells: Array, labels: Array, types: tuple[str, ...]
+) -> tuple[Chosen, TableSchema, dict[str, Any]]:
+    """Plan, charge and choose. The run's folder and its keys are destroyed, whatever happens.
+
+    All records are for the choice, but a tenth for scores and for estimates.
 
     Args:
-        cells: (records, columns).
-        labels: (records,).
-        assumed: What their form takes as public.
+        request: Settings of the run.
+        table: Declared schema.
+        cells: Records in the data's own units, (records, columns): private.
+        labels: What is predicted, (records,): private.
+        types: What the form of the records takes as public.
+
+    Returns:
+        The choice, the complete schema without bins, and the document of `KeptChoice`.
     """
+    from pasearch.features.engine import FeatureSearch
 
-    cells: Array = field(repr=False)
-    labels: Array = field(repr=False)
-    assumed: tuple[str, ...] = ()
-
-    def undeclared(self, table: TableSchema) -> Dataset:
-        """Return them under what is declared."""
-        return Dataset(
-            name=NAME, schema=table, features=self.cells, labels=self.labels, assumed=self.assumed
-        )
-
-    def encodable(self, table: TableSchema) -> Dataset:
-        """Return them as features are chosen: numbers alone, or encoded without bins.
-
-        Guarantee: record by record, from public or released values.
-
-        Args:
-            table: Complete.
-        """
-        if not _only_numbers(table):
-            return self.undeclared(_without_bins(table))
-        schema = Schema(
-            shape=(len(table.columns),), low=0.0, high=1.0, classes=table.classes,
-            target=table.target_bounds, regression=table.regression,
-        )  # fmt: skip
-        labels = self.labels
-        if not table.regression:
-            # A label of no known class is -1: the null record.
-            codes, valid = table.encode_labels(labels)
-            labels = np.where(valid, codes, -1)
-        cells = scaled(table, self.cells).astype(np.float32)
-        return Dataset(
-            name=NAME, schema=schema, features=cells, labels=labels, assumed=self.assumed
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a run hands over.
-
-    Args:
-        chosen: By the engine.
-        table: The complete schema, without bins.
-        document: See `KeptChoice`.
-    """
-
-    chosen: Chosen
-    table: TableSchema
-    document: dict[str, Any]
-
-    @property
-    def numbers(self) -> bool:
-        """Whether features are columns, all of them numbers."""
-        return _only_numbers(self.table)
-
-    @property
-    def owners(self) -> Array:
-        """Which column each feature belongs to, (d,)."""
-        return _owners(self.table)
-
-    @property
-    def units(self) -> tuple[Array, Array]:
-        """Where each feature begins, and how far it reaches: (d,) each, in the data's own units."""
-        if self.numbers:
-            return units_of(self.table)
-        features = len(self.owners)
-        return np.zeros(features), np.ones(features)
-
-
-def run(request: FeatureRequest, given: Given, table: TableSchema) -> Found:
-    """Plan, charge and choose; the run's folder lives as long as that takes."""
-    dataset, assumed = given.undeclared(_without_bins(table)), ()
+    dataset, assumed = _dataset(_without_bins(table), cells, labels, types), ()
     if request.assume_public_schema:
         dataset, assumed = assume_public(dataset, request.max_categories)
     known: Any = dataset.schema
     if known.complete:
-        dataset = given.encodable(known)
-    plan = _planned(request, dataset, assumed)
-    check_total(request)
-    prepared = Prepared(request=request, dataset=dataset, plan=plan)
-    check_not_refused(prepared)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = RunFolder.create(Path(temporary) / "run", NAME)
-        return _charged(prepared, given, known, folder)
-
-
-def _planned(request: FeatureRequest, dataset: Dataset, assumed: tuple[str, ...]) -> FeaturePlan:
-    """Return the plan: all slots for the choice, but a tenth for scores and for estimates."""
-    # Where there are no candidates it does not matter how they are trained.
+        dataset = _encodable(known, cells, labels, types)
+    # Without candidates it does not matter how they are trained.
     trainer = "objective" if request.trainer == "auto" else request.trainer
     choice = choice_of(request, request.method, trainer)
     scored = choice.selector.trains_candidates or bool(dataset.schema.undeclared)
     kept = max(1, round(dataset.n * VALIDATION_SHARE)) if scored else 0
     split = Split(train=dataset.n - kept, validation=kept, test=0)
     terms = terms_of(request, dataset, split, assumed)
-    return make_feature_plan(terms, choice=choice, final=False)
-
-
-def _charged(
-    prepared: Prepared[FeaturePlan], given: Given, table: TableSchema, folder: RunFolder
-) -> Found:
-    """Carry out a plan, each read under its charge; its keys are destroyed, whatever happens."""
-    from pasearch.features.engine import FeatureSearch
-
-    plan, dataset, device = prepared.plan, prepared.dataset, device_of(prepared.request)
-    with opened(prepared, folder, device, resumed=False) as (ledger, keys):
-        try:
-            dataset.partition(plan.split, keys.stream("split").generator())
-            if plan.estimates_schema:
-                complete = estimate_schema(plan, dataset, ledger, keys, folder).schema
-                assert isinstance(complete, TableSchema)
-                # The same slots, as the permutation sees no value.
-                table, dataset = complete, given.encodable(complete)
+    plan = make_feature_plan(terms, choice=choice, final=False)
+    check_total(request)
+    prepared = Prepared(request=request, dataset=dataset, plan=plan)
+    check_not_refused(prepared)
+    device, estimated = device_of(request), plan.schema.undeclared
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = RunFolder.create(Path(temporary) / "run", NAME)
+        with opened(prepared, folder, device, resumed=False) as (ledger, keys):
+            try:
                 dataset.partition(plan.split, keys.stream("split").generator())
-                plan = replace(plan, schema=dataset.schema)
-            table = _without_bins(table)
-            chosen = FeatureSearch(
-                plan=plan, dataset=dataset, ledger=ledger, keys=keys, device=device,
-                columns=_owners(table),
-            ).choose()  # fmt: skip
-            estimated = prepared.plan.schema.undeclared
-            prepared = replace(prepared, plan=plan)
-            document = _document(prepared, table, estimated, chosen, device, keys.reproducible)
-        finally:
-            keys.destroy()
-    return Found(chosen=chosen, table=table, document=document)
+                if plan.estimates_schema:
+                    known = estimate_schema(plan, dataset, ledger, keys, folder).schema
+                    # The same records in each partition, as the permutation sees no value.
+                    dataset = _encodable(known, cells, labels, types)
+                    dataset.partition(plan.split, keys.stream("split").generator())
+                    plan = replace(plan, schema=dataset.schema)
+                complete = _without_bins(known)
+                chosen = FeatureSearch(
+                    plan=plan, dataset=dataset, ledger=ledger, keys=keys, device=device,
+                    columns=_owners(complete),
+                ).choose()  # fmt: skip
+                prepared = replace(prepared, plan=plan)
+                document = _document(
+                    prepared, complete, estimated, chosen, device, keys.reproducible
+                )
+            finally:
+                keys.destroy()
+    return chosen, complete, document
+
+
+def _dataset(schema: AnySchema, cells: Array, labels: Array, types: tuple[str, ...]) -> Dataset:
+    return Dataset(name=NAME, schema=schema, features=cells, labels=labels, assumed=types)
+
+
+def _encodable(table: TableSchema, cells: Array, labels: Array, types: tuple[str, ...]) -> Dataset:
+    """Prepare records for the choice: numbers alone, or a table encoded without bins.
+
+    Guarantee: record by record, from public or released values.
+
+    Args:
+        table: Complete schema.
+        cells: Records in the data's own units, (records, columns).
+        labels: What is predicted, (records,).
+        types: What the form of the records takes as public.
+    """
+    if not _only_numbers(table):
+        return _dataset(_without_bins(table), cells, labels, types)
+    schema = Schema(
+        shape=(len(table.columns),), low=0.0, high=1.0, classes=table.classes,
+        target=table.target_bounds, regression=table.regression,
+    )  # fmt: skip
+    if not table.regression:
+        # A label of no known class is -1: the null record.
+        codes, valid = table.encode_labels(labels)
+        labels = np.where(valid, codes, -1)
+    return _dataset(schema, scaled(table, cells).astype(np.float32), labels, types)
 
 
 def _document(
@@ -314,8 +266,8 @@ class _PrivateChoice(PrivateFit):
         target: Column,
         labels: Array,
         **options: Any,
-    ) -> Found:
-        """Run the choice, keep what it releases, and return it.
+    ) -> tuple[Chosen, TableSchema]:
+        """Run the choice, keep what it releases, and return it with the complete schema.
 
         Args:
             columns: What is declared of each.
@@ -336,11 +288,11 @@ class _PrivateChoice(PrivateFit):
                 f"{request.k} are to be kept of {len(columns)} columns: expected at most as many."
             )
         table = TableSchema(columns=columns, target=target, name=NAME)
-        found = run(request, Given(cells=cells, labels=labels, assumed=self._types), table)
-        self.result_ = KeptChoice(document=found.document)
+        chosen, complete, document = run(request, table, cells, labels, self._types)
+        self.result_ = KeptChoice(document=document)
         self.price_ = self.result_.price
         self._count(self.price_)
-        return found
+        return chosen, complete
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -377,9 +329,9 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         check_consistent_length(cells, labels)
         target, labels = self._target(self._target_name(y, cells.shape[1]), y, labels)
         columns = self._columns(kinds, cells)
-        found = self._choose(columns, cells, target, labels, **self._options())
+        chosen, complete = self._choose(columns, cells, target, labels, **self._options())
         self.support_ = np.zeros(len(columns), bool)
-        self.support_[found.owners[list(found.chosen.order)]] = True
+        self.support_[_owners(complete)[list(chosen.order)]] = True
         return self
 
     def transform(self, X: Any) -> Any:
@@ -532,15 +484,13 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
         # Nothing is predicted: every record has a 0 there.
         name = self._target_name(None, cells.shape[1])
         unused = Column(name=name, kind="number", low=0.0, high=1.0)
-        found = self._choose(
+        chosen, self._table = self._choose(
             self._columns(kinds, cells), cells, unused, np.zeros(len(cells)), k=self.n_components,
             regression=True, device="cpu",
         )  # fmt: skip
-        view = found.chosen.view
+        view = chosen.view
         assert view.rotation is not None
-        low, width = found.units
-        self._table = found.table
-        self._numbers = found.numbers
+        low, width = units_of(self._table) if _only_numbers(self._table) else (0.0, 1.0)
         self.components_ = np.ascontiguousarray(view.rotation.T)
         self.mean_ = low + view.shift * width
         self.scale_ = view.scale / width
@@ -560,7 +510,7 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
         """
         check_is_fitted(self, "components_")
         cells = self._cells(X, reset=False)
-        if self._numbers:
+        if _only_numbers(self._table):
             low, width = units_of(self._table)
             rows = low + scaled(self._table, cells) * width
         else:
@@ -577,7 +527,7 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
             UsageError: The fit was on other columns than numbers, which no projection gives back.
         """
         check_is_fitted(self, "components_")
-        if not self._numbers:
+        if not _only_numbers(self._table):
             raise UsageError(
                 "The components are of encoded categories or words: only numbers can be given back."
             )
