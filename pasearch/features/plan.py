@@ -21,15 +21,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pasearch.accounting import calibration
-from pasearch.accounting.budget import Budget  # noqa: F401 - of inherited fields
 from pasearch.accounting.calibration import Dials
 from pasearch.accounting.checks import fraction
 from pasearch.accounting.claims import Claim
 from pasearch.accounting.events import Gaussian
 from pasearch.cautions import drowned
-from pasearch.data.estimation import SchemaEstimate  # noqa: F401 - of inherited fields
-from pasearch.data.split import Split  # noqa: F401 - of inherited fields
-from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features.logistic import check_objective
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Choice, Form
@@ -47,7 +43,6 @@ from pasearch.planning import (
     planned_form,
 )
 from pasearch.registry import check_words
-from pasearch.runs.ledger import Line  # noqa: F401 - of inherited fields
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.spaces.portfolio import FEW_CATEGORIES

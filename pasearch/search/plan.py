@@ -27,9 +27,7 @@ from pasearch.accounting.calibration import Dials
 from pasearch.accounting.claims import Claim
 from pasearch.accounting.events import Event, Geometric, Worst
 from pasearch.cautions import drowned
-from pasearch.data.estimation import SchemaEstimate  # noqa: F401 - of inherited fields
 from pasearch.data.split import Split
-from pasearch.data.tables import AnySchema  # noqa: F401 - of inherited fields
 from pasearch.errors import BudgetError, UsageError
 from pasearch.planning import (
     CLASSES,
