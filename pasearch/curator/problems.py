@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
-import pandas as pd
 
 from pasearch.curator.column_profile import (
     MAX_CATEGORIES,
@@ -326,6 +325,8 @@ def table_problems(table: TextTable, faults: Sequence[Fault | None]) -> list[Pro
         table: All columns, the target included.
         faults: Why each row cannot be read; None if it can.
     """
+    import pandas as pd
+
     parsed = np.array([fault is None for fault in faults], bool)
     cells = pd.DataFrame({place: each.distinct()[1] for place, each in enumerate(table.cells)})
     repeated = cells.duplicated().to_numpy()

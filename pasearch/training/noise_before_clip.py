@@ -9,8 +9,7 @@ noise over sensitivity B. Lin et al. write the noise as sigma C; theirs is sigma
 The paper's own order has no B. Then the gradients are not bounded before the noise, and there is no
 guarantee: `record_bound=None` is for declared-public data.
 
-Source: Lin et al. ("AC"); docs/rules.md, the row of its claim. Proof:
-docs/guarantees/noise-before-clip.md.
+Source: Lin et al. ("AC"); proof: docs/guarantees/noise-before-clip.md.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ A psi is held as constants over bins of ranks, fine at the top: each is the root
 Gaussian's magnitudes between two order statistics, which are drawn. That is a codebook of its own,
 public like the paper's and priced as it is; `Codebook.dense` is the paper's, for small networks.
 
-Source: Nasr et al., Algorithm 1; docs/rules.md, the row of their lemmas. Proof:
-docs/guarantees/encoding.md.
+Source: Nasr et al., Algorithm 1; proof: docs/guarantees/encoding.md.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ product of matrices, as in plain DP-SGD. Such products have an order of their ow
 in that: A and D are rounded to fine steps, their histograms say how many products are as large as
 each, and D, or A where it is small, falls until each product is at most psi at its last rank.
 
-Source: Nasr et al., Algorithms 1 and 2; docs/rules.md, the row of their lemmas. The line that picks
-psi prints the argmin of a similarity: the nearest is meant.
+Source: Nasr et al., Algorithms 1 and 2; proof: docs/guarantees/encoding.md. The line that picks psi
+prints the argmin of a similarity: the nearest is meant.
 """
 
 from __future__ import annotations
