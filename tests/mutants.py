@@ -1172,6 +1172,12 @@ MUTANTS = (
         "test_ledger_page.py",
     ),
     Mutant(
+        "objective perturbation: the solver stops where released digits depend on its path",
+        "TOLERANCE = 1e-12",
+        "TOLERANCE = 1e-7",
+        "features/test_logistic.py",
+    ),
+    Mutant(
         "capture: by hooks, a layer that overwrites its input is not noticed",
         "versions = before[layer], output._version",
         "versions = arguments[0]._version, output._version",

@@ -34,7 +34,7 @@ from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 
-TOLERANCE = 1e-7
+TOLERANCE = 1e-12
 """Largest distance of weights from the minimiser, in the L2 norm, apart from rounding."""
 ROUNDING = 1e-14
 """Gradient norm that may be rounding alone, in units of the root of the summed squares."""
@@ -91,7 +91,9 @@ def solved(
             kept = (shrink[:, None] * answers.T).reshape(-1, n) @ points[:, :-1]
             target[..., :-1] = kept.view(len(used), outputs, -1) * used[:, None, :-1]
             target[..., :-1] -= on(noise[part])[..., :-1]
-        weights = minimised(points, shrink, target, used, on(ridges[part]), quarter)
+        weights = minimised(
+            points, shrink, target, used, on(ridges[part]), quarter, on(norms[part])
+        )
         found[part] = weights.cpu().numpy()
     return found
 
@@ -103,6 +105,7 @@ def minimised(
     masks: Tensor,
     ridges: Tensor,
     quarter: Tensor,
+    norms: Tensor,
 ) -> Tensor:
     """Compute argmin of sum_i log(1 + e^(z_i)) - w target + (ridge / 2) ||w||^2 for many problems.
 
@@ -117,14 +120,16 @@ def minimised(
         masks: (p, D), 1 or 0.
         ridges: (p,).
         quarter: X'X / 4, (D, D).
+        norms: Bounds of a row's features in each problem, (p,): how exact the minimiser has to be
+            follows from them and other public numbers.
 
     Returns:
         Weights, (p, outputs, D).
 
     Cost: two matrix products of all problems for each step.
     """
-    rounding = ROUNDING * math.sqrt(len(rows) * float(quarter.trace()))
-    enough = torch.clamp(TOLERANCE * ridges, min=rounding)
+    rounding = ROUNDING * len(rows) * (norms**2 + 1.0).sqrt() / 2.0
+    enough = torch.maximum(TOLERANCE * ridges, rounding)
     found = torch.zeros_like(target)
     missed = torch.ones(len(target), dtype=torch.bool, device=target.device)
     left = torch.arange(len(target), device=target.device)  # problems that are not solved yet
