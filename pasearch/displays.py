@@ -324,9 +324,9 @@ class CrossoverDisplay(Display):
         epsilons: Epsilons of the grid, rising.
         models: Curves of the models, the simplest first: `name`, `parameters`, `error` and
             `half_width` (of a 95 % interval) at each epsilon, and `error_without_privacy`, as in
-            `crossover.json`.
+            crossover.json.
         crossings: Crossings of every pair of models: names `simple` and `complex`, `epsilon` with
-            its interval `low` and `high`, and `text`, as in `crossover.json`.
+            its interval `low` and `high`, and `text`, as in crossover.json.
         metric: Name of the error, such as "1 - accuracy".
         data: Name of the data.
         n: Number of training records.

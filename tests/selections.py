@@ -22,6 +22,7 @@ from pasearch.features.engine import FeatureSearch
 from pasearch.features.plan import FeaturePlan, make_feature_plan
 from pasearch.features.selector import SELECTORS, make_choice
 from pasearch.features.top import ClassShares, class_tables, points_of_tables
+from pasearch.features.trainers import Perturbed, Solved, Steps
 from pasearch.planning import Terms
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line, Receipt
@@ -163,3 +164,9 @@ def watch_doors(patch: pytest.MonkeyPatch, tell: Callable[[str], object]) -> Non
         return genuine(part, receipt)
 
     patch.setattr(Partition, "open", opening)
+
+
+def wrap_trainers(patch: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    """Replace a method of every linear trainer by what `wrap` makes of it."""
+    for kind in (Steps, Perturbed, Solved):
+        patch.setattr(kind, name, wrap(getattr(kind, name)))

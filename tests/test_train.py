@@ -25,6 +25,7 @@ from pasearch.cli.options import flag_of
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
+from pasearch.progress import Progress
 from pasearch.runs.ledger import Ledger
 from pasearch.search import engine
 from pasearch.search.plan import VALIDATION_QUERY
@@ -61,7 +62,7 @@ def asked(recipe: Any = "default", data: Dataset | None = None, **options: Any) 
     return prepare(data or people(), budget=BUDGET, recipe=recipe, **{**settings, **options})
 
 
-def run(prepared: Prepared, out: Path, progress: engine.Progress | None = None) -> SearchResult:
+def run(prepared: Prepared, out: Path, progress: Progress | None = None) -> SearchResult:
     return api.run(prepared, out=out, progress=progress)
 
 
@@ -396,7 +397,7 @@ class TestViews:
     @pytest.mark.contract
     @pytest.mark.parametrize("shift", [-1, 1.5, True, "2"])
     def test_a_shift_that_is_no_number_of_pixels_is_refused(self, shift: object):
-        with pytest.raises(UsageError, match="expected whole pixels, 0 or more"):
+        with pytest.raises(UsageError, match=r"shift is .*: expected a whole number, 0 or above"):
             asked({"preset": "dpsgd", "augmentation": {"shift": shift}})
 
 
@@ -419,7 +420,7 @@ class TestResume:
     def test_an_interrupted_training_is_finished_and_pays_nothing_twice(
         self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        class Stops(engine.Progress):
+        class Stops(Progress):
             def step(self, finished: int, total: int) -> None:
                 if finished == 15:
                     raise KeyboardInterrupt

@@ -19,7 +19,7 @@ Whoever can write a shared store could alter scores, and with them what is relea
 up a record only with the seal that its own keys give it; a record that was deleted is made again by
 the same keys, equal to what it was.
 
-Source: docs/rules.md, rules 10 and 11; docs/howto-storage.md; Optuna's `Study.add_trial`.
+Source: docs/rules.md, rules 10 and 11; docs/howto-cluster.md; Optuna's `Study.add_trial`.
 """
 
 from __future__ import annotations

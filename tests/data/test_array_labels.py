@@ -209,4 +209,4 @@ def test_advice_prints_labels_that_were_given_as_a_list(tmp_path: Path):
     np.savez(tmp_path / "mine.npz", x=X, y=of([-1, 1]))
     found = pasearch.advise(tmp_path / "mine.npz", epsilon=2.0, bounds=(0, 1), labels=[-1, 1])
     assert dict(found.command.options)["labels"] == [-1, 1]
-    assert "labels=[-1, 1]" in found.command.call
+    assert "labels=[-1, 1]" in found.command.call()

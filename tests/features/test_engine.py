@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 from audits import ACCEPT, REJECT, WRONG, gaussian_pvalue, geometric_power, geometric_pvalue
 from scipy.stats import chisquare
-from selections import METHODS, WAYS, arrays, dataset, plan_of, search_of, watch_doors
+from selections import (
+    METHODS,
+    WAYS,
+    arrays,
+    dataset,
+    plan_of,
+    search_of,
+    watch_doors,
+    wrap_trainers,
+)
 from shortcuts import not_shrunk, pmf, points_of
 
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect
@@ -29,7 +38,7 @@ from pasearch.features.engine import FeatureSearch, PrivateReads
 from pasearch.features.evolution import Evolution
 from pasearch.features.pca import PrincipalComponents
 from pasearch.features.selector import Chosen
-from pasearch.features.trainers import LinearModel, Solved, Trainer
+from pasearch.features.trainers import LinearModel, Solved
 from pasearch.features.views import REACH, View
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line, Receipt
@@ -240,7 +249,7 @@ class Neighbours:
 
         self.patch.setattr(GaussianSum, "_noised", noised)
         self.patch.setattr(PrivateReads, "trained", lambda *_: (_ for _ in ()).throw(Done))
-        self.patch.setattr(Trainer, "fit", lambda *_, **__: (_ for _ in ()).throw(Done))
+        wrap_trainers(self.patch, "fit", lambda _: lambda *_, **__: (_ for _ in ()).throw(Done))
         with pytest.raises(Done):
             search.run()
         return found
@@ -358,13 +367,15 @@ class TestPafs:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         trained: list[bytes] = []
-        genuine = Trainer.fit_many
 
-        def watched(self, records, means, masks, streams, **others):
-            trained.extend(mask.tobytes() for mask in masks)
-            return genuine(self, records, means, masks, streams)
+        def watching(genuine):
+            def watched(self, records, means, masks, streams, **others):
+                trained.extend(mask.tobytes() for mask in masks)
+                return genuine(self, records, means, masks, streams)
 
-        monkeypatch.setattr(Trainer, "fit_many", watched)
+            return watched
+
+        wrap_trainers(monkeypatch, "fit_many", watching)
         search = search_of(plan_of("pafs", population=12, generations=5), tmp_path)
         outcome = search.run()
         assert len(set(trained)) == len(trained) == len(outcome.chosen.trials) < 60
@@ -424,19 +435,22 @@ class TestSubsets:
     ):
         """One set many times: every training and every score has noise of its own."""
         trained, scored = [], []
-        fit, stream = Trainer.fit_many, Keys.stream
+        stream = Keys.stream
 
-        def watched(self, records, means, masks, streams, **others):
-            found = fit(self, records, means, masks, streams)
-            trained.extend(zip(streams, found, strict=True))
-            return found
+        def watching(genuine):
+            def watched(self, records, means, masks, streams, **others):
+                found = genuine(self, records, means, masks, streams)
+                trained.extend(zip(streams, found, strict=True))
+                return found
+
+            return watched
 
         def named(self, *context):
             if context[0] == "score":
                 scored.append(context)
             return stream(self, *context)
 
-        monkeypatch.setattr(Trainer, "fit_many", watched)
+        wrap_trainers(monkeypatch, "fit_many", watching)
         monkeypatch.setattr(Keys, "stream", named)
         monkeypatch.setattr(Law, "sample", lambda law, uniform: 6)
         monkeypatch.setattr(wrappers, "draw", lambda count, features, source: MASKS[[1] * count])

@@ -19,6 +19,7 @@ from selections import (
     search_of,
     table,
     watch_doors,
+    wrap_trainers,
 )
 
 from pasearch.accounting.accountants import price_partitions
@@ -308,11 +309,14 @@ class TestCompared:
         self, trainer: str, number: bool, monkeypatch: pytest.MonkeyPatch
     ):
         seen: dict[str, Any] = {}
-        fit, score = Trainer.fit_many, engine.counts_of_all
+        score = engine.counts_of_all
 
-        def fitting(self: Trainer, records: Any, *rest: Any) -> list[LinearModel]:
-            seen["train"] = records
-            return fit(self, records, *rest)
+        def watching(genuine: Any) -> Any:
+            def fitting(self: Trainer, records: Any, *rest: Any) -> list[LinearModel]:
+                seen["train"] = records
+                return genuine(self, records, *rest)
+
+            return fitting
 
         def scoring(models: Any, records: Any, metric: Any) -> list[list[int]]:
             seen["test"] = records
@@ -320,7 +324,7 @@ class TestCompared:
             seen["points"] = [each for (each,) in counts]
             return counts
 
-        monkeypatch.setattr(Trainer, "fit_many", fitting)
+        wrap_trainers(monkeypatch, "fit_many", watching)
         monkeypatch.setattr(engine, "counts_of_all", scoring)
         data = others(number=number)
         found = reads(data, trainer).compared()(self.SETS, self.TRIALS)
@@ -361,13 +365,15 @@ class TestCompared:
     @pytest.mark.unit
     def test_so_do_the_trainings_of_candidates(self, monkeypatch: pytest.MonkeyPatch):
         seen: list[float] = []
-        genuine = Trainer.fit_many
 
-        def fitting(self: Trainer, *given: Any) -> list[LinearModel]:
-            seen.append(self.noise)
-            return genuine(self, *given)
+        def watching(genuine: Any) -> Any:
+            def fitting(self: Trainer, *given: Any) -> list[LinearModel]:
+                seen.append(self.noise)
+                return genuine(self, *given)
 
-        monkeypatch.setattr(Trainer, "fit_many", fitting)
+            return fitting
+
+        wrap_trainers(monkeypatch, "fit_many", watching)
         reads(others(), slots=3200).compared()(self.SETS, self.TRIALS)
         assert seen == pytest.approx([8.0 * 3200 / 320])
 

@@ -281,7 +281,7 @@ def test_an_example_of_a_cluster_asks_for_a_token_and_hides_its_files():
 
 KEEPS = r"""
 import re
-from pathlib import Pathfrom types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 from pasearch.runs import executors
