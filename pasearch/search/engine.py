@@ -232,8 +232,7 @@ class Search(Engine):
     @contextmanager
     def _side_by_side(self, asked: Round, trials: dict[int, Candidate]) -> Iterator[Trained]:
         """Yield what trains the trials of a round, in order: side by side where it is worth it."""
-        # On this machine's GPU the trainings of a round take turns.
-        turns = self.device != "cpu" and not self.executor.elsewhere
+        turns = self._takes_turns()
         each, room = shares(len(trials), torch.get_num_threads())
         long = len(trials) * self.plan.seconds_per_training()[0] >= WORTH
         with threads(each) if self.device == "cpu" and not turns else nullcontext():
@@ -248,6 +247,10 @@ class Search(Engine):
                 )  # fmt: skip
                 with closing(found):
                     yield lambda trial: next(found) if trial in jobs else None
+
+    def _takes_turns(self) -> bool:
+        """Check whether the trainings of a round take turns on this machine's GPU."""
+        return self.device != "cpu" and not self.executor.elsewhere
 
     def _jobs(
         self, asked: Round, trials: dict[int, Candidate], charges: ExitStack, folder: Path

@@ -22,7 +22,7 @@ from search.test_engine import records_of, same, searching, weights
 from pasearch.data.opened import Opened
 from pasearch.data.partitions import Records, UnchargedReadError
 from pasearch.data.threads import shares, threads
-from pasearch.runs.executors import Local, Processes
+from pasearch.runs.executors import Local, Processes, Work
 from pasearch.search import candidate_training, engine
 from pasearch.search.candidate_training import Job, failed, side_by_side
 from pasearch.search.plan import Plan
@@ -161,11 +161,12 @@ def test_a_worker_receives_the_streams_of_its_own_training_and_of_no_score(
     at_once(1)
     sent: list[tuple[Job, bytes]] = []
 
-    def watched(jobs: list[Job], *how: Any) -> Iterator[Any]:
-        sent.extend((job, pickle.dumps(job.work("x", 1))) for job in jobs)
-        return side_by_side(jobs, *how)
+    def recorded(**given: Any) -> Work:
+        work = Work(**given)
+        sent.append((given["do"], pickle.dumps(work)))
+        return work
 
-    monkeypatch.setattr(engine, "side_by_side", watched)
+    monkeypatch.setattr(candidate_training, "Work", recorded)
     with searching(tmp_path / "x", "paas") as search:
         search.run()
         master = search.keys._master

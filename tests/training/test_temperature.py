@@ -71,7 +71,7 @@ def log_loss(chances: np.ndarray, y: np.ndarray) -> float:
 def test_probabilities_are_calibrated(tmp_path: Path):
     """Below the base rate, and near to the best temperature, on a table that no study has seen."""
     for kind, classes in [("features", 2), ("features", 5), ("arch", 2)]:
-        result, held = fitted(kind, classes, tmp_path / "run")
+        result, held = fitted(kind, classes, tmp_path / f"{kind}-{classes}")
         y = np.searchsorted(result.classes_, held["y"].to_numpy(str))
         chances = result.predict_proba(held)
         logits = np.log(chances)
