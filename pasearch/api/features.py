@@ -33,10 +33,11 @@ CALLED = {"logistic": "objective"}
 
 @takes(FeatureRequest)
 def plan_feature_selection(request: FeatureRequest) -> FeaturePlan:
-    """Return the plan of a selection: what it would release, with its noise solved, and the price.
+    """Plan a selection: every release, its calibrated noise, and the total privacy cost.
 
     Returns:
-        FeaturePlan: `print` shows it as text, a notebook as a table; `price`, `lines` and `plot()`.
+        FeaturePlan: `print` shows it as text, a notebook as a table. It has `price`, `lines` and
+            `plot()`.
 
     Cost: none: it depends on n, columns and declared bounds only.
 
@@ -113,7 +114,7 @@ prepare = takes(FeatureRequest)(prepared)
 
 
 def choice_of(request: FeatureRequest, method: str, trainer: str) -> Choice:
-    """Return how features are chosen, with what `auto` has left open filled in.
+    """Make the choice of a selector, with the settings that `auto` leaves open filled in.
 
     Raises:
         UsageError: A setting that this method has no use for.
@@ -190,7 +191,7 @@ class FeatureRunOutput(RunOutput):
 
 
 def chosen_json(chosen: Chosen, names: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return which features were chosen, and what was released to choose them.
+    """List the chosen features, and the values that were released to choose them.
 
     Args:
         chosen: By the engine.
@@ -228,7 +229,7 @@ def columns_of(names: list[str], schema: Any) -> list[str]:
 
 
 def _recipe(plan: FeaturePlan) -> dict[str, Any]:
-    """Return how the released model was trained."""
+    """Describe the training of the released model."""
     recipe = plan.recipe
     if recipe is None:
         assert plan.model_noise is not None

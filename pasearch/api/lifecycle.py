@@ -119,7 +119,7 @@ class Prepared(Generic[Solved]):
     validated_on: Dataset | None = None
 
     def request_for_resume(self) -> dict[str, Any]:
-        """Return what of the request a resume needs in other words, as plain values."""
+        """Convert the parts of the request that a resume restores differently to plain values."""
         return {}
 
     def execute(self, session: Session) -> Result:
@@ -339,7 +339,7 @@ def rendered(document: dict[str, Any]) -> dict[str, str]:
 
 
 def head(plan: Plan | FeaturePlan, task: str) -> dict[str, Any]:
-    """Return what `result.json` begins with: data, budget, price, how the winner was chosen.
+    """Make the first part of `result.json`: data, budget, privacy cost, selection rule.
 
     Args:
         plan: What was run.
@@ -395,7 +395,7 @@ class RunEnvironment:
 
 
 def tail(plan: Plan | FeaturePlan, made: RunEnvironment) -> dict[str, Any]:
-    """Return what `result.json` ends with: what was assumed, claimed, and what it was made by."""
+    """Make the last part of `result.json`: assumptions, published bounds, run environment."""
     if made.secure_noise:
         drawn = "everything random from AES-256"
     elif made.device == "cuda":
@@ -457,7 +457,7 @@ class RunOutput:
 def result_document(
     plan: Plan | FeaturePlan, found: RunOutput, made: RunEnvironment
 ) -> dict[str, Any]:
-    """Return `result.json`, but for what is made of it; docs/result.md describes every field."""
+    """Make `result.json` without derived fields; docs/result.md describes every field."""
     score = score_json(plan, found.test_points, found.exact_points, found.test_cells)
     own = found.task_fields(plan, score)
     return {
@@ -502,7 +502,7 @@ def release(
 def score_json(
     plan: Plan | FeaturePlan, points: int, exact: int | None, cells: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Return what the released model does on the test slots: noisy, and exact on public data.
+    """Make the test score of the released model: noisy, and also exact on public data.
 
     Args:
         plan: The run's.
@@ -541,7 +541,7 @@ def score_json(
 
 
 def name_of(data: object) -> str:
-    """Return what a run calls its data."""
+    """Read the name of a run's data."""
     return str(data) if isinstance(data, (str, Path)) else MEMORY
 
 
@@ -567,7 +567,7 @@ def to_json(request: Request, **spelt_out: Any) -> dict[str, Any]:
 
 
 def request_of(private: Path, kinds: Mapping[str, type[Request]], data: Any = None) -> Request:
-    """Return what a run was asked for.
+    """Read the request of a run.
 
     Args:
         private: Of the run's folder.
@@ -661,7 +661,7 @@ def _has_spent(folder: Any) -> bool:
 
 
 def made_by(prepared: Prepared, device: str, reproducible: bool) -> RunEnvironment:
-    """Return what a run is made by."""
+    """Describe the environment that makes a run."""
     from pasearch.runs.shared_ledger import SharedLedger
 
     request, shared = prepared.request, None
@@ -727,7 +727,7 @@ not known to be reserved in it."""
 
 
 def _reserved_as(folder: RunFolder) -> str | None:
-    """Return what `RESERVED` holds; None if the run has seen no shared ledger."""
+    """Read the file `RESERVED`; None if the run has no shared ledger."""
     path = folder.private / RESERVED
     return path.read_text(encoding="utf-8") if path.exists() else None
 
@@ -741,7 +741,7 @@ def _lost_ledger(path: str | Path, what: str) -> BudgetError:
 
 
 def ledger_forecast(prepared: Prepared[Any]) -> Forecast | None:
-    """Return what a run would do to the ledger that it names; None without one, or its total.
+    """Forecast the total of a run's shared ledger; None without a ledger or a total.
 
     Raises:
         UsageError: The ledger has another total, or cannot be used.

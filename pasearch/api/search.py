@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 @takes(SearchRequest)
 def plan_architecture_search(request: SearchRequest) -> Plan:
-    """Return the plan of a search: what it would release, with its noise solved, and the price.
+    """Plan a search: every release, its calibrated noise, and the total privacy cost.
 
     Returns:
-        Plan: `print` shows it as text, a notebook as a table; `price`, `lines` and `plot()`.
+        Plan: `print` shows it as text, a notebook as a table. It has `price`, `lines`, `plot()`.
 
     Cost: none: it depends on n, shapes and declared bounds only.
 
@@ -67,7 +67,7 @@ def search_architecture(request: SearchRequest) -> SearchResult:
     Returns:
         SearchResult: The model, its price and its card.
 
-    Cost: the budget, at most: `plan_architecture_search` gives the price beforehand.
+    Cost: at most the budget; `plan_architecture_search` gives the exact cost beforehand.
 
     Example:
         >>> from pasearch import Budget, search_architecture
@@ -80,10 +80,10 @@ def search_architecture(request: SearchRequest) -> SearchResult:
 
 @takes(TrainRequest)
 def plan_training(request: TrainRequest) -> Plan:
-    """Return the plan of a training: what it would release, with its noise solved, and the price.
+    """Plan a training: every release, its calibrated noise, and the total privacy cost.
 
     Returns:
-        Plan: `print` shows it as text, a notebook as a table; `price`, `lines` and `plot()`.
+        Plan: `print` shows it as text, a notebook as a table. It has `price`, `lines`, `plot()`.
 
     Cost: none: it depends on n, shapes and declared bounds only.
 
@@ -184,7 +184,7 @@ class PreparedSearch(PlannedSearch):
 def describe_public_run(
     prepared: PreparedSearch, outcome: Outcome, session: Session
 ) -> dict[str, Any]:
-    """Return what may be shown of public data only: curves, and `fixed` at the same total."""
+    """Make the results for public data alone: curves, and `fixed` at the same total budget."""
     plan, request, folder = prepared.plan, prepared.request, session.folder
     assert isinstance(request, SearchRequest)
     if not plan.public:

@@ -252,7 +252,7 @@ def _parse_ordinary(form: LineForm, block: bytes, width: int) -> tuple[list[Any]
 def _find_ordinary(
     form: LineForm, block: bytes, body: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> np.ndarray:
-    """Return which lines are ordinary, their width aside, bool, (lines,).
+    """Mark ordinary lines, whatever their number of cells: bool, (lines,).
 
     Args:
         form: Form of the lines.

@@ -94,7 +94,7 @@ class Rows(ABC):
         """
 
     def __getitem__(self, where: Where) -> Tensor:
-        """Return some records, float32 (some, ...), in the processor's memory.
+        """Compute the given records as float32, (rows, ...), in CPU memory.
 
         Args:
             where: A slice without a step, or places, (some,).

@@ -62,7 +62,7 @@ class TextColumn(ABC):
 
     @abstractmethod
     def distinct(self) -> tuple[Iterable[str | None], np.ndarray]:
-        """Find the distinct cells, and for each cell the index of its own, int64 (rows,)."""
+        """List the distinct cells, and the index of each row's cell among them, int64 (rows,)."""
 
     @abstractmethod
     def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:

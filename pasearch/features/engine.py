@@ -100,7 +100,7 @@ class PublicReads(Reads):
         return [self.metric.points(own, len(seen)) for own in counts]
 
     def compared(self) -> Compared:
-        """Return what gives sets their exact points on held-out records."""
+        """Make the function that scores feature sets exactly on held-out public records."""
         return lambda sets, trials: self.scored(self.trained(sets, trials, ()), trials, ())
 
     @cached_property
@@ -198,7 +198,7 @@ class FeatureSearch(Engine):
         return self.plan.choice.selector.choose(self.reads(means), self.keys.stream("selection"))
 
     def reads(self, means: Array) -> Reads:
-        """Return what the choice may read: private records under charge, or public ones."""
+        """Make the reads of the choice: private records under charge, or public ones."""
         schema, split = self.plan.schema, self.plan.split
         if self.public is None:
             return PrivateReads(
@@ -242,7 +242,7 @@ class FeatureSearch(Engine):
         return None if pooling is None else ready(pooling, self.plan.schema.shape)
 
     def _trainer(self, line: str) -> Trainer:
-        """Return how the trainings of a line are made."""
+        """Make the trainer of a line."""
         schema = self.plan.schema
         return self.plan.trainer(
             noise=self.plan.noise(line), outputs=schema.outputs, regression=schema.regression,
@@ -314,7 +314,7 @@ class PrivateReads(Reads):
         return self.search.plan.noise(line)
 
     def compared(self) -> Compared:
-        """Return what trains a model on each of some sets, privately, and gives its noisy points.
+        """Make the function that trains a model per feature set with DP, and scores it with noise.
 
         Cost: the lines of candidates' trainings and of scores, once a set; second moments serve
             all of them.

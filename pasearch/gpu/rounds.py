@@ -61,18 +61,18 @@ if TYPE_CHECKING:
 
 
 STEPS = 64
-"""Steps whose batches are drawn at once, where nothing else is said."""
+"""Default number of steps whose batches are drawn at once."""
 
 DEVIATIONS = 4.0
-"""By how many standard deviations of a Poisson batch's size its padding goes beyond the mean."""
+"""Padded rows beyond the mean, in standard deviations of a Poisson batch size."""
 
 EQUAL = 8
-"""Widths are multiples of this, which products on a GPU like."""
+"""Widths are multiples of this: matrix products on a GPU are faster for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """One step's slots.
+    """Record positions of one step, padded.
 
     Args:
         places: Int64, (width,).
@@ -120,13 +120,13 @@ class Blocks:
         self._all_chosen = isinstance(batching, Poisson) and batching.sampling_probability == 1.0
 
     def at(self, step: int) -> Padded:
-        """Return a step's slots, padded. Nothing is fetched from the device."""
+        """Select the padded record positions of a step, without waiting for the device."""
         block, row = divmod(step, self._steps)
         places, real, beyond = self.block(block)
         return Padded(places[row], real[row], beyond[row], beyond[row] < self._n)
 
     def block(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the slots of a block's steps, as they stand at the top."""
+        """Draw the record positions of a block's steps; the module docstring gives the formula."""
         if block != self._block or self._drawn is None:
             inverted = isinstance(self._batching, Poisson) and not self._all_chosen
             self._drawn = self._by_inversion(block) if inverted else self._moved(block)
@@ -134,7 +134,7 @@ class Blocks:
         return self._drawn
 
     def whole(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return all of a step's slots, and which rows are real: waits for the device."""
+        """Compute all record positions of a step, and which rows are real. Waits for the device."""
         padded = self.at(step)
         if not bool(padded.more):
             return padded.places, padded.real
@@ -173,13 +173,13 @@ class Blocks:
 
 
 def padded(batching: Batching, n: int, deviations: float) -> int:
-    """Return the rows of a step of n slots, padding of so many standard deviations included."""
+    """Compute the padded number of rows of a step over n record positions."""
     most = batching.most(n, deviations)
     return min(EQUAL * -(-most // EQUAL), max(n, 1))
 
 
 def gaps(words: Tensor, q: float, n: int) -> Tensor:
-    """Return Geometric(q) numbers, at most n + 1, from 64-bit words: P(G > k) = (1 - q)^k."""
+    """Map 64-bit words to Geometric(q) numbers, at most n + 1: P(G > k) = (1 - q)^k."""
     found = (words & MASK).double().add_(0.5).mul_(2.0**-63).log_().div_(math.log1p(-q))
     return found.floor_().add_(1.0).clamp_(max=n + 1.0).long()
 
@@ -190,7 +190,7 @@ by 2 B 2^-24 of the sensitivity more. Proof: docs/guarantees/floating-point.md (
 
 
 def moderate(recipe: Recipe, n: int) -> bool:
-    """Whether float32 divides by the grid of every step's noise exactly."""
+    """Check that float32 divides by the grid of every step's noise exactly."""
     if recipe.noise_multiplier is None or recipe.bounding is None:
         return True
     factors = [factor for factor, _ in recipe.levels(n)]
@@ -202,7 +202,7 @@ def moderate(recipe: Recipe, n: int) -> bool:
 def given_of(
     recipe: Recipe, n: int, stream: Stream, first: int, more: int = 0
 ) -> np.ndarray[Any, Any]:
-    """Return what is given of the noise of a block's steps: see `gpu.bits.given_of_noise`.
+    """Prepare the inputs of the noise of a block's steps: see `gpu.bits.given_of_noise`.
 
     Args:
         recipe: Whose noise it is.
@@ -222,7 +222,7 @@ def given_of(
 
 
 def moved(given: np.ndarray[Any, Any], onto: Tensor) -> None:
-    """Write numbers onto a device, which is not waited for."""
+    """Copy numbers to a device without waiting for it."""
     values = torch.from_numpy(given)
     values = values.pin_memory() if onto.device.type == "cuda" else values
     onto.copy_(values, non_blocking=True)
@@ -277,7 +277,7 @@ class Release:
         return cls(recipe, n, stream, buffers) if known else None
 
     def at(self, step: int) -> Tensor:
-        """Return what `add` is told of a step: its place in a block, whose noise is prepared."""
+        """Prepare a block's noise, and return the index of a step in it, for `add`."""
         block, within = divmod(step, BLOCK)
         if block != self._block:
             moved(given_of(self._recipe, self._n, self._stream, block * BLOCK), self._given)
@@ -285,12 +285,12 @@ class Release:
         return self._steps[within]
 
     def add(self, at: Tensor) -> None:
-        """Add a step's noise to the sum; what may be wrong is noted."""
+        """Add a step's noise to the sum, and note on the device if a rounding is uncertain."""
         self._kernels.release(self._work, self._row, at)
         self._doubts[:1].zero_()
 
     def noted(self) -> Tensor:
-        """Return whether a step since the last call may be wrong, bool, ()."""
+        """Read and reset the note of uncertain steps, bool, ()."""
         found = self._noted < NEVER
         self._noted.fill_(NEVER)
         return found
@@ -308,7 +308,7 @@ twice."""
 
 
 def fits_rounds(recipe: Recipe) -> bool:
-    """Whether a recipe's steps may be made in rounds.
+    """Check whether a recipe's steps may be made in rounds.
 
     Bounds that follow released counts, encoded gradients, noise of other laws and noise on each
     record ask the device in every step.
@@ -378,13 +378,13 @@ class Rounds:
         self._finish(sigma, state)
 
     def sum_with_care(self, step: int, sigma: float | None, state: State) -> None:
-        """Leave the same sum in the buffers, right in any case."""
+        """Write the same sum to the buffers, correct in every case."""
         chosen, words = self._blocks.whole(step), self._words(step, sigma)
         self._make(chosen, words, step, sigma, state, careful=True)
         self._finish(sigma, state)
 
     def wrong(self) -> bool:
-        """Return whether a step since the last call may be wrong: waits for the device."""
+        """Read and reset the note of uncertain steps. Waits for the device."""
         if self._release is not None:
             self._wrong |= self._release.noted()
         found = bool(self._wrong)
@@ -392,7 +392,7 @@ class Rounds:
         return found
 
     def split(self, slots: Slots) -> None:
-        """Go on with the same records, fewer at once."""
+        """Continue with the same records, and fewer rows at once."""
         self.slots = slots
         if self._graphs is not None:
             self._graphs = _Graphs()
@@ -462,7 +462,7 @@ _Make = Callable[..., None]
 
 
 class _Graphs:
-    """One captured step, replayed as long as the noise multiplier stays what it was."""
+    """One captured step, replayed while the noise multiplier is unchanged."""
 
     def __init__(self) -> None:
         self._last: object = None
@@ -472,7 +472,7 @@ class _Graphs:
         self.replayed = 0
 
     def make(self, sigma: float | None, make: _Make, given: tuple[Tensor, ...]) -> None:
-        """Make a step: replayed, or as it is the first time a noise multiplier comes."""
+        """Run a step: replayed, or captured at a new noise multiplier."""
         again, self._last = (sigma,) == self._last, (sigma,)
         if not again:
             make(*given)

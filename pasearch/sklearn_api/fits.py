@@ -125,7 +125,7 @@ def in_rows(X: Any, *, bounds: Any = None) -> Any:
 
 
 def _cells_of(row: object) -> list[Any] | None:
-    """Return the cells of a row; None for what is no row."""
+    """List the cells of a row; None if it is not a row."""
     if isinstance(row, list | tuple):
         return list(row)
     one = type(row).__name__ == "Series" and hasattr(row, "iloc")
@@ -257,7 +257,7 @@ def common_label_type(labels: np.ndarray) -> np.dtype[Any]:
 
 
 def kind_of(dtype: Any) -> str | None:
-    """Return what a number type says of its cells; None for objects, which may be anything."""
+    """Map a NumPy dtype to a column kind; None for objects, which may hold any type."""
     kind = getattr(dtype, "kind", "O")
     if kind in "iuf":
         return "number"
@@ -317,7 +317,7 @@ def array_schema(features: int, low: Any, high: Any, target: Column) -> Schema:
 def column_of(
     name: str, kind: str | None, pair: tuple[Any, Any] | None, *, alike: bool, lone: bool
 ) -> Column:
-    """Return what is declared about a feature.
+    """Make the declared column of a feature.
 
     Args:
         name: Of the feature.
@@ -336,7 +336,7 @@ def column_of(
 
 
 def declared_columns(schema: TableSchema | None, names: Sequence[str]) -> dict[str, Column]:
-    """Return what a schema declares of features, by name.
+    """Select the columns that a schema declares, by feature name.
 
     Args:
         schema: None declares nothing.
@@ -523,7 +523,7 @@ class PrivateFit(BaseEstimator):
         return kinds or [kind_of(cells.dtype)] * cells.shape[1], cells
 
     def _columns(self, kinds: list[str | None], cells: Array) -> tuple[Column, ...]:
-        """Return what is declared about each column."""
+        """Make the declared column of each feature."""
         pairs, alike = pairs_of(self.bounds, len(kinds))
         lone = cells.dtype.kind not in "iufb" and len(set(kinds)) == 1
         names = names_of(self, len(kinds))
@@ -534,7 +534,7 @@ class PrivateFit(BaseEstimator):
         )
 
     def _schema(self) -> TableSchema | None:
-        """Return what `schema` declares.
+        """Read the schema from `schema`.
 
         Raises:
             UsageError: It makes no sense, it was read from the records and nobody edited it, or it
@@ -557,7 +557,7 @@ class PrivateFit(BaseEstimator):
         return schema
 
     def _target_of_schema(self) -> Column | None:
-        """Return what `schema` declares of y; None where it declares nothing."""
+        """Select the declared target column; None if the schema declares no target."""
         schema = self._schema()
         if schema is None:
             return None
@@ -579,7 +579,7 @@ class PrivateFit(BaseEstimator):
     def _class(
         self, name: str, y: Any, labels: Array, classes: Any
     ) -> tuple[Column, Array | None, np.dtype[Any]]:
-        """Return what is declared of a class, the labels if declared or public, and their type.
+        """Make the target column of a classification, its known labels, and their dtype.
 
         The type that y declares is form, and an error may name it. The type of a list, or of
         objects, is that of most labels: it only decides how predicted labels are written.
@@ -615,7 +615,7 @@ class PrivateFit(BaseEstimator):
         return column, known, dtype
 
     def _number(self, name: str, labels: Array, bounds: Pair | None) -> tuple[Column, Array]:
-        """Return what is declared of a number that is predicted, and its values."""
+        """Make the target column of a regression, and its values as numbers."""
         if labels.dtype.kind not in "iufbO":
             raise ValueError(f"y is of type {labels.dtype}: expected numbers.")
         numbers = as_numbers(labels)
