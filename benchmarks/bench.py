@@ -267,7 +267,7 @@ def measured(device: str, seconds: float) -> Rates:
     normal = torch.empty(words, device=device)
     each = seconds / 4
     if device == "cpu":
-        stream = Keys().stream("bench").words()
+        stream = Keys().stream("bench").random_words()
         drawn: Callable[[], object] = lambda: stream.take(words)  # noqa: E731
     else:
         drawn = torch.empty(words, dtype=torch.int64, device=device).random_

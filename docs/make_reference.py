@@ -63,7 +63,10 @@ COLUMNS = "| Python | command line | what it does |\n|---|---|---|\n"
 
 def page() -> str:
     """Return the page."""
-    parts = [HEAD.format(data=DATA_HELP, epsilon=EPSILON.words, delta=DELTA.words), _commands()]
+    parts = [
+        HEAD.format(data=DATA_HELP, epsilon=EPSILON.help_text, delta=DELTA.help_text),
+        _commands(),
+    ]
     for request, function in TASKS:
         parts.append(f"\n## `pasearch {request.task}`, `{function}`\n")
         rows = list(options_of(request))
@@ -89,7 +92,7 @@ def _commands() -> str:
 def _row(name: str, default: Any, option: Any) -> str:
     flag = "-" if option.flag is None else f"`{option.flag or flag_of(name)}`"
     usual = "" if default is None or default is False else f" [default: {default}]"
-    words = f"{option.words}{usual}".replace("|", "\\|")  # it would end the cell
+    words = f"{option.help_text}{usual}".replace("|", "\\|")  # it would end the cell
     return f"| `{name}` | {flag} | {words} |\n"
 
 

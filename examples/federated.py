@@ -258,7 +258,7 @@ class Site:
         """Return the sum of what is agreed with each other site, with opposite signs."""
         total = np.zeros(plan.dimension, dtype=np.uint64)
         for other, stream in self._masks.items():
-            words = stream.words(step).take(plan.dimension).view(np.uint64)
+            words = stream.random_words(step).take(plan.dimension).view(np.uint64)
             total = total + words if other > self.number else total - words
         return total
 

@@ -90,18 +90,22 @@ class Stage(Named, ABC):
     """Whether its plain values hold the name."""
     checks: ClassVar[Checks] = {}
     """What each number must pass, and becomes; see `accounting.checks`."""
-    phrase: ClassVar[str] = ""
-    """What plan, card and report say of it, in which its numbers are put; or see `words`."""
+    description_template: ClassVar[str] = ""
+    """What plan, card and report say of it, in which its numbers are put; or see `describe`."""
 
     def __post_init__(self) -> None:
         for name, check in self.checks.items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Return what plan, card and report say of it: it names what is not the usual value."""
-        if not self.phrase:
-            raise NotImplementedError(f"{type(self).__name__} has no words: give it a `phrase`.")
-        return self.phrase.format_map({name: getattr(self, name) for name in self.field_names()})
+        if not self.description_template:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no description: give it a `description_template`."
+            )
+        return self.description_template.format_map(
+            {name: getattr(self, name) for name in self.field_names()}
+        )
 
     def claims(self, steps: Steps) -> list[Claim]:
         """Return what a paper's own formula would charge for a training with it."""
@@ -247,17 +251,17 @@ def check_words(value: object) -> None:
     """
     for each in _outside(value):
         try:
-            text = each.words()
+            text = each.describe()
             usual = {field.name: field.default for field in fields(each)}
             for name in usual:
                 if usual[name] in (MISSING, getattr(each, name)):
                     continue
-                if replace(each, **{name: usual[name]}).words() == text:
+                if replace(each, **{name: usual[name]}).describe() == text:
                     raise UsageError(f"{name}, which is {getattr(each, name)!r}, is not in them.")
         except (NotImplementedError, LookupError, ValueError, UsageError) as error:
             raise UsageError(
                 f"{_path_of(each)} does not say in words what plan, card and report should say of "
-                f"it ({error}): give it a `phrase` or `words` with all its numbers."
+                f"it ({error}): put all its numbers into its `description_template` or `describe`."
             ) from None
 
 

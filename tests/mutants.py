@@ -490,8 +490,8 @@ MUTANTS = (
     ),
     Mutant(
         "noise: further bits are those that were drawn",
-        'self.stream.child("finer").words(self.step, first)',
-        "self.stream.words(self.step, first)",
+        'self.stream.child("finer").random_words(self.step, first)',
+        "self.stream.random_words(self.step, first)",
         "runs/test_normals.py",
     ),
     Mutant(

@@ -83,8 +83,8 @@ class TestStrategy:
         usual = make_strategy(name)
         for setting, value in changes(usual):
             other = replace(usual, **{setting: value})  # type: ignore[type-var]
-            assert other.words() != usual.words(), setting
-            assert told(value) in other.words(), setting
+            assert other.describe() != usual.describe(), setting
+            assert told(value) in other.describe(), setting
             again = strategy_from_json(json.loads(json.dumps(other.to_json())))
             assert again == other != usual
         assert strategy_from_json(usual.to_json()) == usual
@@ -108,7 +108,7 @@ class TestStrategy:
         for text in texts:
             # Of one network that is fixed beforehand, they say that nothing is searched.
             searched = plan.strategy.only(plan.space) is None
-            assert (plan.strategy.words() if searched else "fixed beforehand") in text
+            assert (plan.strategy.describe() if searched else "fixed beforehand") in text
 
 
 @pytest.mark.contract
@@ -118,7 +118,7 @@ class TestSelector:
         usual = make_choice(name)
         for setting, value in changes(usual.selector, law="poisson"):
             other = replace(usual, selector=replace(usual.selector, **{setting: value}))  # type: ignore[type-var]
-            words, before = (each.selector.words() for each in (other, usual))
+            words, before = (each.selector.describe() for each in (other, usual))
             assert words != before, setting
             assert told(value) in words, setting
             again = choice_from_json(json.loads(json.dumps(other.to_json())))
@@ -142,7 +142,7 @@ class TestSelector:
     def test_on_public_records_too(self, name: str):
         selector = make_choice(name, **FEW.get(name, {})).selector
         if selector.does_on_public:
-            assert selector.words(public=True).startswith(selector.does_on_public)
+            assert selector.describe(public=True).startswith(selector.does_on_public)
 
 
 @pytest.mark.unit

@@ -314,17 +314,21 @@ def test_a_round_is_no_longer_than_its_own_line_has_priced(tmp_path: Path):
 
 @pytest.mark.contract
 @pytest.mark.parametrize(
-    ("phrase", "told"),
-    [("", "has no words"), ("cut to {bond:g}", "bond"), ("cut to {bound:g}", "power, which is 3")],
+    ("template", "told"),
+    [
+        ("", "has no description"),
+        ("cut to {bond:g}", "bond"),
+        ("cut to {bound:g}", "power, which is 3"),
+    ],
 )
-def test_what_says_too_little_is_refused_when_it_is_planned(phrase: str, told: str):
+def test_what_says_too_little_is_refused_when_it_is_planned(template: str, told: str):
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Terse(Flat):
         name: ClassVar[str] = "terse"
         power: float = 2.0
         bound: float = 1.0
 
-    Terse.phrase = phrase
+    Terse.description_template = template
     with registered(CLIPPING_METHODS, Terse):
         recipe = {"preset": "dpsgd", "bounding": {"name": "terse", "clip_norm": 1.0, "power": 3.0}}
         with pytest.raises(UsageError, match=told):

@@ -79,7 +79,7 @@ def test_command_signature_and_docstring_have_the_options_of_the_request():
         assert set(signature) == {"data", *said}
         assert all(signature[name].default == default for name, (default, _) in said.items())
         told = " ".join((function.__doc__ or "").split())
-        assert all(f" {name}: {option.words}" in told for name, (_, option) in said.items())
+        assert all(f" {name}: {option.help_text}" in told for name, (_, option) in said.items())
         for command, left in (
             (COMMANDS.commands[request_.task], set()),
             (COMMANDS.commands["plan"].commands[request_.task], {"out"}),
@@ -89,7 +89,7 @@ def test_command_signature_and_docstring_have_the_options_of_the_request():
             assert set(said) - PYTHON_ONLY - left <= set(given)
             for name in set(said) - PYTHON_ONLY - left:
                 default, option = said[name]
-                assert given[name].help == option.words
+                assert given[name].help == option.help_text
                 assert flag_of(name) in given[name].opts
                 assert given[name].default in (default, [default])
 

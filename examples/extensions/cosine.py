@@ -25,7 +25,7 @@ class Cosine(Schedule):
     """
 
     name: ClassVar[str] = "cosine"
-    phrase: ClassVar[str] = (
+    description_template: ClassVar[str] = (
         "noise falls along a cosine to {end:g} of its start in {period:,} epochs"
     )
     checks: ClassVar[Checks] = {"end": fraction, "period": whole}

@@ -116,7 +116,7 @@ class SuccessiveHalving(Strategy):
         """Each by its share of a whole one."""
         return sum(self.count(each) * self.shape(each).steps for each in range(self.rungs))
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Return the rungs."""
         rungs = [f"{self.count(n)} of {self.shape(n).steps:g}" for n in range(self.rungs)]
         return (

@@ -23,7 +23,7 @@ class LogScale(FrontEnd):
     """
 
     name: ClassVar[str] = "log"
-    phrase: ClassVar[str] = "the logarithm of every feature, steepness {steepness}"
+    description_template: ClassVar[str] = "the logarithm of every feature, steepness {steepness}"
     checks: ClassVar[Checks] = {"steepness": whole}
     steepness: int = 10
 

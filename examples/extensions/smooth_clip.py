@@ -30,7 +30,7 @@ class SmoothClip(ClippingMethod):
     """
 
     name: ClassVar[str] = "smooth-clip"
-    phrase: ClassVar[str] = "scaled smoothly to a norm below {bound:g}"
+    description_template: ClassVar[str] = "scaled smoothly to a norm below {bound:g}"
     checks: ClassVar[Checks] = {"bound": check_clip_norm}
     bound: float = 1.0
 

@@ -209,7 +209,7 @@ class Density(Stage):
         halves = _log_twice_sinh(orders * ratio / 2) + _log_twice_sinh((orders - 1) * ratio / 2)
         return halves + math.log(mass)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         own = [f"{f.name} {getattr(self, f.name):g}" for f in fields(self) if f.name != "scale"]
         return law_words(", ".join([self.name, *own]))
 
@@ -620,7 +620,7 @@ class Tabulated(Density):
         at = int(np.searchsorted(self.knots, x, side="right")) - 1
         return float(-np.min(slopes[at:]))
 
-    def words(self) -> str:
+    def describe(self) -> str:
         return law_words(f"{self.name}, {len(self.knots):,} knots from 0 to {self.knots[-1]:g}")
 
 

@@ -34,7 +34,7 @@ class Event:
     __slots__ = ()
     name: ClassVar[str]
     """What files call it."""
-    phrase: ClassVar[str] = ""
+    description_template: ClassVar[str] = ""
     """How it reads, its fields put in; compositions have words of their own, in `describe`."""
 
 
@@ -66,7 +66,7 @@ class NoRelease(Event):
     """Nothing private is released: public data, or post-processing."""
 
     name: ClassVar[str] = "no-release"
-    phrase: ClassVar[str] = "nothing private"
+    description_template: ClassVar[str] = "nothing private"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Gaussian(Event):
     """A sum with Gaussian noise; the noise multiplier is sigma / sensitivity."""
 
     name: ClassVar[str] = "gaussian"
-    phrase: ClassVar[str] = "Gaussian noise (multiplier {noise_multiplier:g})"
+    description_template: ClassVar[str] = "Gaussian noise (multiplier {noise_multiplier:g})"
     noise_multiplier: float
     __post_init__ = checked(noise_multiplier=positive)
 
@@ -84,7 +84,7 @@ class PoissonGaussian(Event):
     """One step of DP-SGD: a Gaussian release on an exact Poisson sample of the records."""
 
     name: ClassVar[str] = "poisson-gaussian"
-    phrase: ClassVar[str] = (
+    description_template: ClassVar[str] = (
         "Gaussian noise (multiplier {noise_multiplier:g}) on a Poisson sample (probability "
         "{sampling_probability:g})"
     )
@@ -98,7 +98,7 @@ class TruncatedPoissonGaussian(Event):
     """A `PoissonGaussian` whose sample keeps at most `truncated_batch_size` slots (PLD only)."""
 
     name: ClassVar[str] = "truncated-poisson-gaussian"
-    phrase: ClassVar[str] = (
+    description_template: ClassVar[str] = (
         "Gaussian noise (multiplier {noise_multiplier:g}) on a Poisson sample (probability "
         "{sampling_probability:g}) of {dataset_size} records, at most {truncated_batch_size}"
     )
@@ -122,7 +122,7 @@ class NoisyRecords(Event):
     """
 
     name: ClassVar[str] = "noisy-records"
-    phrase: ClassVar[str] = (
+    description_template: ClassVar[str] = (
         "records with Gaussian noise of their own (multiplier {noise_multiplier:g}) in a revealed "
         "sample (probability {sampling_probability:g})"
     )
@@ -140,7 +140,7 @@ class Additive(Event):
     """
 
     name: ClassVar[str] = "additive"
-    phrase: ClassVar[str] = (
+    description_template: ClassVar[str] = (
         "{density.name} noise (scale {density.scale:g}) on each of {shifts.coordinates:,} "
         "coordinates of encoded gradients, which reach {shifts.reach:.3g}, on a Poisson sample "
         "(probability {sampling_probability:g})"
@@ -158,7 +158,7 @@ class Geometric(Event):
     """A count of sensitivity 1 plus two-sided geometric noise, P(z) ~ exp(-epsilon |z|)."""
 
     name: ClassVar[str] = "geometric"
-    phrase: ClassVar[str] = "a noisy count: geometric noise (epsilon {epsilon:g})"
+    description_template: ClassVar[str] = "a noisy count: geometric noise (epsilon {epsilon:g})"
     epsilon: float
     __post_init__ = checked(epsilon=positive)
 
@@ -168,7 +168,7 @@ class Pure(Event):
     """Any epsilon-DP release, such as an exponential mechanism; priced as `Geometric`."""
 
     name: ClassVar[str] = "pure"
-    phrase: ClassVar[str] = "a pure-DP release (epsilon {epsilon:g})"
+    description_template: ClassVar[str] = "a pure-DP release (epsilon {epsilon:g})"
     epsilon: float
     __post_init__ = checked(epsilon=positive)
 
@@ -181,7 +181,9 @@ class Approximate(Event):
     """
 
     name: ClassVar[str] = "approximate"
-    phrase: ClassVar[str] = "an approximate-DP release (epsilon {epsilon:g}, delta {delta:g})"
+    description_template: ClassVar[str] = (
+        "an approximate-DP release (epsilon {epsilon:g}, delta {delta:g})"
+    )
     epsilon: float
     delta: float
     __post_init__ = checked(epsilon=nonnegative, delta=fraction)
@@ -192,7 +194,9 @@ class DiscreteGaussian(Event):
     """Integers of L2 sensitivity `sensitivity` plus discrete Gaussian noise `sigma` (RDP only)."""
 
     name: ClassVar[str] = "discrete-gaussian"
-    phrase: ClassVar[str] = "discrete Gaussian noise (sigma {sigma:g} at {sensitivity:g})"
+    description_template: ClassVar[str] = (
+        "discrete Gaussian noise (sigma {sigma:g} at {sensitivity:g})"
+    )
     sigma: float
     sensitivity: float
     __post_init__ = checked(sigma=positive, sensitivity=positive)
@@ -372,7 +376,7 @@ def describe(event: Event) -> str:
             return f"adaptive releases within the RDP of [{describe(event.event)}]{kept}"
     if not isinstance(event, tuple(TYPES.values())):
         raise UsageError(f"{event!r} is no event of this table.")
-    return event.phrase.format_map(_values(event))
+    return event.description_template.format_map(_values(event))
 
 
 def _values(event: Event) -> dict[str, Any]:

@@ -501,7 +501,7 @@ def _facts(plan: Plan, request: SearchRequest, public: str | None) -> Facts:
         pixels=len(schema.widest_shape(2)) > 1, table=schema.to_json()["kind"] == "table",
         undeclared=schema.undeclared, poor=bool(rare_categories(plan.schema_estimate, plan.split)),
         public=public, metric=request.metric, default=plain_name(default),
-        front="" if isinstance(default.front_end, Raw) else default.front_end.words(),
+        front="" if isinstance(default.front_end, Raw) else default.front_end.describe(),
         hidden=len(default.architecture.layers), rate=recipe.learning_rate or 0.0,
         batch=recipe.expected_batch_size, slots=plan.kept_slots, steps=recipe.steps,
         compares=plan.strategy.scored, why="" if plan.auto is None else plan.auto["why"],

@@ -93,7 +93,7 @@ class Option:
     of: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def words(self) -> str:
+    def help_text(self) -> str:
         """The help, with what is taken otherwise, and the strategies or methods that take it."""
         of = "; ".join(f"{name}, default {of}" if of else name for name, of in self.of.items())
         usual = f" [default: {self.usual}]" if self.usual else ""
@@ -660,7 +660,7 @@ def _with_arguments(text: str, request: type[Request]) -> str:
     """Return a docstring with the request's options and errors, before what is returned."""
     options = "\n".join(
         fill(
-            f"{name}: {option.words}" + (
+            f"{name}: {option.help_text}" + (
                 "" if option.usual or any(option.of.values()) else f" [default: {default!r}]"
             ),
             WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False,

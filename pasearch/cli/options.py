@@ -214,7 +214,7 @@ def _options(request: type[Request], chosen: Callable[[str], bool]) -> list[insp
 
 def _annotation(kind: Any, option: Option, *flags: str, **more: Any) -> Any:
     """Annotate a type with an option that typer reads."""
-    told = typer.Option(*flags, help=option.words, rich_help_panel=option.group, **more)
+    told = typer.Option(*flags, help=option.help_text, rich_help_panel=option.group, **more)
     return Annotated[kind, told]
 
 

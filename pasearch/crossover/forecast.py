@@ -189,7 +189,7 @@ def plain_name(candidate: Candidate) -> str:
     layers = candidate.architecture.layers
     network = f"network ({candidate.architecture.describe()})" if layers else "linear model"
     front = candidate.front_end
-    return network if isinstance(front, Raw) else f"{network} on {front.words()}"
+    return network if isinstance(front, Raw) else f"{network} on {front.describe()}"
 
 
 def _at(curves: np.ndarray, epsilon: float, epsilons: Epsilons) -> np.ndarray:

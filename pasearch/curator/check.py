@@ -269,7 +269,7 @@ class _CheckedColumn:
             if numeric and profile.open_form
             else (),
             dotted=numeric and any("." in text for text in profile.values),
-            marks=tuple(sorted(profile.words)) if marked else (),
+            marks=tuple(sorted(profile.missing_markers)) if marked else (),
         )
 
     @property

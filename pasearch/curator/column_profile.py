@@ -114,7 +114,7 @@ class ColumnProfile:
         return np.fromiter((text in texts for text in self.texts), bool, len(self.texts))
 
     @cached_property
-    def words(self) -> list[str]:
+    def missing_markers(self) -> list[str]:
         """Undeclared texts that often mean missing: known marks, or no letter and no digit."""
         return [
             text
@@ -125,9 +125,11 @@ class ColumnProfile:
     @cached_property
     def values(self) -> Mapping[str, int]:
         """Count of each text that may be a value."""
-        if not self.words:
+        if not self.missing_markers:
             return self.counts
-        return {text: times for text, times in self.counts.items() if text not in self.words}
+        return {
+            text: times for text, times in self.counts.items() if text not in self.missing_markers
+        }
 
     @cached_property
     def present(self) -> int:
@@ -338,7 +340,7 @@ class ColumnProfile:
             else:
                 common.sort(key=lambda name: (name.casefold(), name))
             return replace(column, kind="category", categories=tuple(common), case=self.case)
-        marks = sorted(self.words)
+        marks = sorted(self.missing_markers)
         if kind == "number":
             marks += [f"{code:.15g}" for code, far in self.codes if far]
         if marks:

@@ -214,7 +214,7 @@ def _number(profile: ColumnProfile, text: str) -> float:
 
 def _mark_problems(profile: ColumnProfile, among: str) -> Iterator[Problem]:
     """Yield the texts among numbers or dates that often mean missing."""
-    for text in profile.words[:MAX_LISTED_ROWS]:
+    for text in profile.missing_markers[:MAX_LISTED_ROWS]:
         told = "" if profile.column.declared else ": proposed to mean missing"
         what = f"{_quoted(text)} stands among {among}{told}"
         yield from problem_at(profile.column.name, what, profile.rows({text}))
@@ -274,7 +274,11 @@ def _category_problems(profile: ColumnProfile) -> Iterator[Problem]:
         what = f"codes of digits, {_examples(codes)}: proposed as categories, not as numbers"
         yield Problem(column=name, what=what)
     known = column.categories or ()
-    for text in profile.words[:MAX_LISTED_ROWS] if len(profile.words) < len(profile.counts) else ():
+    for text in (
+        profile.missing_markers[:MAX_LISTED_ROWS]
+        if len(profile.missing_markers) < len(profile.counts)
+        else ()
+    ):
         if text not in known:
             what = f"{_quoted(text)} is a category here; if it means missing, write missing = "
             told_of = problem_at(name, f'{what}["{shown(text)}"]', profile.rows({text}))

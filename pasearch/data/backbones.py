@@ -184,7 +184,7 @@ class PublicBackbone(FrontEnd):
     side: int
     sha256: str
 
-    def words(self) -> str:
+    def describe(self) -> str:
         resized = f" of images resized to {self.side} x {self.side}" if self.side else ""
         return (
             f"the numbers of a {self.module_name} backbone{resized}, taken as public (SHA-256 "

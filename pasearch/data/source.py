@@ -83,7 +83,7 @@ class Source(Stage):
     is_path: ClassVar[bool] = True
     """Whether what it takes is a path, which a resumed run finds from anywhere."""
 
-    def words(self) -> str:
+    def describe(self) -> str:
         return self.kind
 
     def takes(self, data: str) -> bool:

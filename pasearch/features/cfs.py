@@ -555,7 +555,7 @@ class CFSGreedy(ByMerit, Sized):
             )
         Sized.__post_init__(self)
 
-    def words(self, *, public: bool = False) -> str:
+    def describe(self, *, public: bool = False) -> str:
         stops = ", until one raises the merit no more" if self.until_no_gain else ""
         return self.does_words(public=public) + stops + self.unusual("size")
 
@@ -612,7 +612,7 @@ class CFSGenetic(ByMerit, Evolving):
         check_one_of("merits", self.merits, MERITS)
         Evolving.__post_init__(self)
 
-    def words(self, *, public: bool = False) -> str:
+    def describe(self, *, public: bool = False) -> str:
         return self.does_words(public=public) + self.evolution_words()
 
     def choose(self, reads: Reads, stream: Stream) -> Chosen:

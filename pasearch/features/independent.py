@@ -86,5 +86,5 @@ class MaxPooling(AllFeatures):
             raise UsageError("Method 'max-pool' is for images: records here have no neighbours.")
         self.pooling.output_shape(form.shape)
 
-    def words(self, *, public: bool = False) -> str:
+    def describe(self, *, public: bool = False) -> str:
         return f"{self.does}, {self.pool} x {self.pool}"

@@ -179,7 +179,7 @@ class FeaturePlan(Charged):
     @property
     def selection_words(self) -> str:
         """What the method does."""
-        return self.choice.selector.words(public=self.searched_on is not None)
+        return self.choice.selector.describe(public=self.searched_on is not None)
 
     def without_workers(self) -> dict[str, str]:
         """Return why no training is handed over, by executor; empty where some is."""

@@ -261,7 +261,7 @@ class Selector(Named, ABC):
         Cost: `lines`; of public records, nothing.
         """
 
-    def words(self, *, public: bool = False) -> str:
+    def describe(self, *, public: bool = False) -> str:
         """Return it in words, with every setting that is not as usual."""
         return (self.does_on_public if public else self.does) + self.unusual("size")
 

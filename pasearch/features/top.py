@@ -292,7 +292,7 @@ class Top(Sized):
         Sized.__post_init__(self)
         check_one_of("pick", self.pick, PICKS)
 
-    def words(self, *, public: bool = False) -> str:
+    def describe(self, *, public: bool = False) -> str:
         words = self.does_on_public if public else f"{self.does}, by {self.pick}"
         return words + self.unusual("size")
 

@@ -82,7 +82,7 @@ class PrivacyAwareFeatureSelection(Evolving, Comparing):
     p_co: float = P_CO
     p_mu: float = P_MU
 
-    def words(self, *, public: bool = False) -> str:
+    def describe(self, *, public: bool = False) -> str:
         return (self.does_on_public if public else self.does) + self.evolution_words()
 
     @property
@@ -220,7 +220,7 @@ class Subsets(Selector):
         """Its weights are paid for."""
         return True
 
-    def words(self, *, public: bool = False) -> str:
+    def describe(self, *, public: bool = False) -> str:
         return f"{self.does}; the number of trainings is secret, {self.count_law().describe()}"
 
     def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:

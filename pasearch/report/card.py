@@ -261,14 +261,14 @@ def _released_model(document: dict[str, Any]) -> list[str]:
         items += [
             f"The released model: {wording.steps_words(recipe, values.get('steps_made'))} steps of "
             f"DP-SGD ({wording.optimizer_words(recipe)}), noise multiplier "
-            f"{wording.noise_words(recipe)}, {sampled}, its gradient {recipe.bounding.words()}; "
+            f"{wording.noise_words(recipe)}, {sampled}, its gradient {recipe.bounding.describe()}; "
             f"sums divided by the public {recipe.expected_batch_size:,}, never by the batch's "
             "realised size.",
             *(f"In it: {words}." for words in wording.stage_words(recipe)),
             *([f"Its recipe is {values['name']}."] if values.get("name") else []),
         ]
     if document["task"] != FEATURES:
-        items.append(f"The network is given {front_end(document['best']['front_end']).words()}.")
+        items.append(f"The network is given {front_end(document['best']['front_end']).describe()}.")
     return items
 
 

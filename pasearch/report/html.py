@@ -253,7 +253,7 @@ def _of_network(document: Values, schema: AnySchema) -> Values:
         found = f"A network of {', then '.join(parts_of(candidate))}, then {output}."
     else:
         front = candidate.front_end
-        behind = "the features" if front.text == "raw" else front.words()
+        behind = "the features" if front.text == "raw" else front.describe()
         found = f"A linear model: {output}, straight from {behind}."
     return {
         "found": found,
@@ -283,7 +283,7 @@ def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
     front, architecture, shape = candidate.front_end, candidate.architecture, tuple(schema.shape)
     stages = [given("A record", shape)]
     if front.text != "raw":
-        stages.append(given(capital(front.words()), front.output_shape(shape)))
+        stages.append(given(capital(front.describe()), front.output_shape(shape)))
     shapes = architecture.shapes(front.output_shape(shape))
     for layer, entering, leaving in zip(architecture.layers, shapes[:-1], shapes[1:], strict=True):
         parameters = layer.parameters(entering)
@@ -321,7 +321,7 @@ def _training_rows(document: Values) -> list[tuple[str, str]]:
     if recipe.expected_batch_size == slots:
         batch = f"all {slots:,} records"
     rows = [
-        ("Input", capital(front_end(best["front_end"]).words())),
+        ("Input", capital(front_end(best["front_end"]).describe())),
         ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
         ("Steps", wording.steps_words(recipe, values.get("steps_made"))),
         ("Batch", batch),
@@ -336,7 +336,7 @@ def _training_rows(document: Values) -> list[tuple[str, str]]:
     return [
         *([("Recipe", name)] if name else []),
         *rows,
-        ("Each gradient", capital(recipe.bounding.words())),
+        ("Each gradient", capital(recipe.bounding.describe())),
         ("Noise multiplier", wording.noise_words(recipe)),
         *(("Also", capital(words)) for words in wording.stage_words(recipe)),
         *((capital(name), value) for name, value in wording.setting_words(best["settings"])),
@@ -404,7 +404,7 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             ("Steps", wording.steps_words(trained)),
             ("Learning rate", f"{trained.learning_rate:.4g}"),
             ("Optimizer", capital(wording.optimizer_words(trained))),
-            ("Each gradient", capital(trained.bounding.words())),
+            ("Each gradient", capital(trained.bounding.describe())),
             ("Noise multiplier", wording.noise_words(trained)),
             *(("Also", capital(words)) for words in wording.stage_words(trained)),
         ]

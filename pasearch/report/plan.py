@@ -67,7 +67,7 @@ def plan_text(
         lines.append(_row("Time", time_text(plan)))
     if whole:
         lines += [] if task == TRAINING else _selection(plan, task)
-        fronts = [front.words() for front in plan.strategy.front_ends(plan.space)]
+        fronts = [front.describe() for front in plan.strategy.front_ends(plan.space)]
         front = fronts[0] if len(fronts) == 1 else f"one of: {', '.join(fronts)}"
         lines += [_row("Training", _training(plan, task)), _row("Input", front)]
     lines += _priced(plan, detail)
@@ -261,7 +261,7 @@ def _selection(plan: Plan, task: str) -> list[str]:
         winner = "kept: the winner keeps the weights it was scored with"
     else:
         winner = "no candidate is compared with another"
-    lines = [_row("Strategy", f"{strategy.name}: {strategy.words()}")]
+    lines = [_row("Strategy", f"{strategy.name}: {strategy.describe()}")]
     if plan.auto is not None:
         lines.append(_row("Why", plan.auto["why"]))
     lines.append(_row("Winner", winner))
@@ -286,11 +286,11 @@ def _training(plan: Plan, task: str) -> str:
     batch = f"all {slots:,} records"
     if recipe.expected_batch_size != slots:
         expected = "an expected " if recipe.sampling.sampled else ""
-        sampling = recipe.batches(slots).words()
+        sampling = recipe.batches(slots).describe()
         batch = f"{expected}{recipe.expected_batch_size:,} of {slots:,} records ({sampling})"
     words = [f"{wording.steps_words(recipe)} steps, each with {batch}"]
     if recipe.bounding is not None:
-        words.append(f"each gradient {recipe.bounding.words()}")
+        words.append(f"each gradient {recipe.bounding.describe()}")
     words += [wording.optimizer_words(recipe), *wording.stage_words(recipe)]
     if plan.validated_on is not None:
         on = plan.validated_on

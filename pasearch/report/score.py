@@ -69,7 +69,7 @@ DROWNED = "The noise is larger than the figure: this says nothing about the mode
 class Rival:
     """A baseline that a score is compared with."""
 
-    words: str  # description, as it follows "better than"
+    description: str  # description, as it follows "better than"
     at: float  # its score
     margin: float  # lead of the model over the baseline; negative if the model is worse
     error: float  # standard error of the margin
@@ -137,7 +137,9 @@ def quality(document: Values, schema: AnySchema) -> Values:
     if noun in GUESSED:
         guess = 0.5 if noun == GUESSED[-1] else 1.0 / schema.outputs
         rows.append((f"Random baseline ({schema.outputs} classes)", guess, None))
-        rival = Rival(words="the random baseline", at=guess, margin=value - guess, error=error)
+        rival = Rival(
+            description="the random baseline", at=guess, margin=value - guess, error=error
+        )
     # Noise alone may have made a class the most common; by other metrics one answer is a guess.
     most = told["most_common"] if told and noun == "accuracy" else None
     if most is not None and told["recall"][most["class"]]["value"] is None:
@@ -148,7 +150,7 @@ def quality(document: Values, schema: AnySchema) -> Values:
         if most["value"] > rival.at:
             above = lead(table)
             rival = Rival(
-                words=f"always answering {name}", at=most["value"], margin=above["value"],
+                description=f"always answering {name}", at=most["value"], margin=above["value"],
                 error=above["error"], among=len(told["classes"]),
             )  # fmt: skip
     errors = error_measures(table) if table is not None and table.columns == ERROR else {}
@@ -161,7 +163,7 @@ def quality(document: Values, schema: AnySchema) -> Values:
         between = max(0.0, median["value"] - reach), min(1.0, median["value"] + reach)
         rows.append((capital(words), median["value"], between))
         rival = Rival(
-            words=words, at=median["value"], margin=errors["lead"]["value"],
+            description=words, at=median["value"], margin=errors["lead"]["value"],
             error=errors["lead"]["error"],
         )  # fmt: skip
     untold = []
@@ -202,12 +204,12 @@ def quality(document: Values, schema: AnySchema) -> Values:
     elif noun not in GUESSED:
         how = "smaller" if rival.beaten else "larger" if rival.wins else "not told apart"
         than = "from that" if how == "not told apart" else "than that"
-        verdict = f"{in_unit}The error is {how} {than} of {rival.words}, {said(rival.at)}."
+        verdict = f"{in_unit}The error is {how} {than} of {rival.description}, {said(rival.at)}."
     else:
         how = (
             "Better than" if rival.beaten else "Worse than" if rival.wins else "Not told apart from"
         )
-        verdict = f"{how} {rival.words}, which reaches {said(rival.at)}."
+        verdict = f"{how} {rival.description}, which reaches {said(rival.at)}."
 
     noise, unread = score["noise"]["standard_deviation"], [] if drowned else _unread(document, told)
     details = [

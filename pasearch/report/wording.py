@@ -60,7 +60,7 @@ def capital(text: str) -> str:
 
 def stage_words(recipe: Recipe) -> list[str]:
     """Describe the optional training stages (schedule, denoising, ...), one phrase each."""
-    words = [stage.words() for stage in recipe.stages()]
+    words = [stage.describe() for stage in recipe.stages()]
     if (weights := recipe.class_weights) is not None:
         words.append(
             "each bounded gradient multiplied by its class's share of the largest weight "
@@ -83,7 +83,7 @@ def batching_words(recipe: Recipe, values: Values) -> str:
         values: The same recipe in `result.json`, which states the sampling probability.
     """
     slots = round(recipe.expected_batch_size / values["sampling_probability"])
-    return recipe.batches(slots).words()
+    return recipe.batches(slots).describe()
 
 
 def noise_words(recipe: Recipe) -> str:
@@ -101,7 +101,7 @@ def steps_words(recipe: Recipe, made: int | None = None) -> str:
 
 def optimizer_words(recipe: Recipe) -> str:
     """Describe the optimizer and the averaging of weights."""
-    words = recipe.optimizing.words()
+    words = recipe.optimizing.describe()
     if recipe.average is None:
         return words
     return f"{words}, weights averaged over about the last {100 * recipe.average:g} % of the steps"
@@ -187,7 +187,7 @@ def parts_of(candidate: Candidate) -> list[str]:
     """Describe the front end and each layer; a network without hidden layers is linear."""
     front = candidate.front_end
     layers = [layer_words(layer) for layer in candidate.architecture.layers] or ["linear"]
-    return layers if front.text == "raw" else [front.words(), *layers]
+    return layers if front.text == "raw" else [front.describe(), *layers]
 
 
 def network_line(candidate: Candidate) -> str:

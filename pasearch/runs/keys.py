@@ -81,7 +81,7 @@ class Stream:
             secret = _mac(secret, _encoded(element))
         return Stream(secret, self.secure)
 
-    def words(self, step: int = 0, first: int = 0) -> Words:
+    def random_words(self, step: int = 0, first: int = 0) -> Words:
         """Return this stream's words, independent of `generator`: from one on, an even number."""
         return self._words(b"words", step, first)
 
@@ -135,7 +135,7 @@ class Stream:
         return int.from_bytes(drawn[:8], "big"), int.from_bytes(drawn[8:16], "big") >> 3 << 2
 
     def first_words(self, count: int) -> FirstWords:
-        """Return what gives so many `words` of any step, for few of each of many steps."""
+        """Return what gives so many `random_words` of any step, for few of each of many steps."""
         return FirstWords(_mac(self._secret, b"pwords"), count)
 
     def _number(self, purpose: bytes, step: int) -> bytes:

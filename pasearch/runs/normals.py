@@ -113,24 +113,26 @@ class Normals:
         count: Number of values.
         stream: Source of the bits; it serves these numbers alone.
         step: Step of the stream.
-        words: The first bits, int64 of NumPy or PyTorch, shape (2 pairs(count),): the words of all
-            U, then those of all V. None draws them from the stream when they are needed.
+        given_words: First bits, int64 of NumPy or PyTorch, shape (2 pairs(count),): the words of
+            all U, then those of all V. None draws them from the stream when they are needed.
         code: Compiled loops that compute the numbers as they are added; None computes arrays.
-        values: Float64, shape (count,), in the library and on the device of `words`; NaN where
-            float64 is too coarse; None before `compute`.
+        values: Float64, shape (count,), in the library and on the device of `given_words`; NaN
+            where float64 is too coarse; None before `compute`.
     """
 
     count: int
     stream: Stream
     step: int
-    words: Any = None
+    given_words: Any = None
     code: ModuleType | None = None
     values: Any = None
 
     def compute(self) -> Normals:
         """Compute the values, once; return this object."""
         if self.values is None:
-            on_device = self.words is not None and not isinstance(self.words, np.ndarray)
+            on_device = self.given_words is not None and not isinstance(
+                self.given_words, np.ndarray
+            )
             block = max(self.count, 1) if on_device else ARRAY_BLOCK
             parts = [self._block(low, block) for low in range(0, max(self.count, 1), block)]
             self.values = _library(parts[0]).concatenate(parts)
@@ -149,19 +151,21 @@ class Normals:
 
     def _bits(self, first: int, count: int) -> tuple[Any, Any]:
         """Return the words of U and of V of some pairs, int64; `first` is a multiple of a group."""
-        if self.words is not None:
-            half = len(self.words) // 2
-            return self.words[first : first + count], self.words[
+        if self.given_words is not None:
+            half = len(self.given_words) // 2
+            return self.given_words[first : first + count], self.given_words[
                 half + first : half + first + count
             ]
-        halves = self.stream.words(self.step, first).take(count).view("<i4").reshape(-1, 2, GROUP)
+        halves = (
+            self.stream.random_words(self.step, first).take(count).view("<i4").reshape(-1, 2, GROUP)
+        )
         lengths, turns = halves.swapaxes(0, 1).reshape(2, count).astype(np.int64)
         rests = self._finer(first).take(count)
         return lengths << 32 | rests & HALF, turns << 32 | rests >> 32 & HALF
 
     def _finer(self, first: int = 0) -> Words:
         """Return the words of each pair's next bits, those of V above those of U."""
-        return self.stream.child("finer").words(self.step, first)
+        return self.stream.child("finer").random_words(self.step, first)
 
     @np.errstate(over="ignore", invalid="ignore")  # what overflows is decided by more digits
     def add_to(self, total: Any, scale: float, *, start: int = 0, team: Team | None = None) -> None:
@@ -216,7 +220,7 @@ class Normals:
     ) -> None:
         """Add the numbers of groups `first` to `end` and settle uncertain ones in compiled code."""
         given, room, found = code.settings(wide, grain), _BUFFERS.of(self.count), 0
-        source = self.stream.words(self.step, GROUP * first)
+        source = self.stream.random_words(self.step, GROUP * first)
         for low in range(2 * GROUP * first, 2 * GROUP * end, BLOCK):
             size = min(BLOCK, 2 * GROUP * end - low)
             bits = source.take(size // 2, _BUFFERS.bits).view("<i4")
@@ -252,7 +256,7 @@ class Normals:
         length, turn = int(lengths[within % GROUP]) & MASK, int(turns[within % GROUP])
         further = (
             self.stream.child("further", GROUP * group + within % GROUP)
-            .words(self.step)
+            .random_words(self.step)
             .take(4)
             .view(np.uint64)
         )
@@ -326,7 +330,7 @@ def normals(count: int, stream: Stream, step: int = 0, code: ModuleType | None =
         code: Compiled loops, if they are loaded already.
     """
     if count <= FEW:
-        words = stream.words(step).take(2 * pairs(count)).copy()
+        words = stream.random_words(step).take(2 * pairs(count)).copy()
         return of_words(words, count, stream, step)
     return Normals(count, stream, step, code=code or machine_code(count))
 
@@ -340,7 +344,7 @@ def of_words(words: Any, count: int, stream: Stream, step: int) -> Normals:
         stream: Source of further bits, if any are needed.
         step: Step of the stream.
     """
-    return Normals(count, stream, step, words=words).compute()
+    return Normals(count, stream, step, given_words=words).compute()
 
 
 def add_few(
@@ -364,7 +368,7 @@ def add_few(
     finer = wide, grain, 0.5 - FLOAT64_ERROR * wide, LEAST, MOST
     found = code.release_few(words, total, code.settings(wide, grain), finer, places, exact)
     if found:
-        numbers = Normals(count, stream, step, words=words)
+        numbers = Normals(count, stream, step, given_words=words)
         numbers._decide(total, places[:found], exact[:found], wide, grain)
 
 

@@ -240,7 +240,7 @@ class Ahead(Strategy):
     def expected_trainings(self) -> float:
         return float(sum(self.sizes))
 
-    def words(self) -> str:
+    def describe(self) -> str:
         return self._looks() + self.unusual_words()
 
     def _looks(self) -> str:
@@ -354,7 +354,7 @@ class Insured(Ahead):
             own += f"; points that each is given beforehand, from public data: {told}"
         return own
 
-    def words(self) -> str:
+    def describe(self) -> str:
         return (
             f"{self._looks()}; the default is kept unless another is well ahead"
             f"{'' if self.may_lose else ', which at this noise no look can show'}"

@@ -261,7 +261,7 @@ class PrivacyAwareArchitectureSearch(Strategy):
         own = "".join(f"; {name} {getattr(self, name):g}" for name in names)
         return own + "; the best of the last generation is returned" * (self.returns == "last")
 
-    def words(self) -> str:
+    def describe(self) -> str:
         few = "" if self.distinct is None else f" (the space has {self.distinct} candidates)"
         return (
             f"at most {self.generations} generations of {self.population}: "

@@ -179,7 +179,7 @@ class Grid(Strategy):
     def expected_trainings(self) -> float:
         return float(self.candidates * self.repeats * len(self.shares))
 
-    def words(self) -> str:
+    def describe(self) -> str:
         shares = ", ".join(f"{share:.3g}" for share in self.shares)
         return (
             f"{self.candidates} models at {len(self.shares)} levels of the privacy budget, "

@@ -245,7 +245,7 @@ class Plan(Charged):
     @property
     def selection_words(self) -> str:
         """The law of the number of trainings."""
-        return self.strategy.words()
+        return self.strategy.describe()
 
     def without_workers(self) -> dict[str, str]:
         """Return why no training is handed over, by executor; empty where some is."""

@@ -102,5 +102,5 @@ class DisjointPortions(Strategy):
     def expected_trainings(self) -> float:
         return float(self.candidates)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         return f"{self.candidates} trainings, each on a portion of its own"

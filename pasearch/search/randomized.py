@@ -151,7 +151,7 @@ class RandomizedSearch(Secret):
     def quantile(self, share: float) -> int:
         return self.law.quantile(share)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         return self.law.describe()
 
 
@@ -270,5 +270,5 @@ class MultiGenerationRandomizedSearch(Secret):
         """Return a bound by the union over the generations."""
         return sum(law.quantile(1.0 - (1.0 - share) / len(self.laws)) for law in self.laws)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         return "; then ".join(law.describe() for law in self.laws) + self.unusual_words()

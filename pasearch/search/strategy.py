@@ -199,7 +199,7 @@ class Strategy(Named, ABC):
 
     def summary(self) -> dict[str, Any]:
         """Return what `result.json` says of it."""
-        return {"name": self.name, "rule": self.selection_rule, "trainings": self.words()}
+        return {"name": self.name, "rule": self.selection_rule, "trainings": self.describe()}
 
     @property
     def hides_trials(self) -> bool:
@@ -277,7 +277,7 @@ class Strategy(Named, ABC):
         return self.expected_trainings
 
     @abstractmethod
-    def words(self) -> str:
+    def describe(self) -> str:
         """Return the law of the number of trainings, one line that names every setting."""
 
     def claims(
@@ -388,7 +388,7 @@ class Fixed(Strategy):
     def expected_trainings(self) -> float:
         return 1.0
 
-    def words(self) -> str:
+    def describe(self) -> str:
         return "one training of the space's default architecture; nothing is compared"
 
 

@@ -110,7 +110,7 @@ class Augmentation(Stage):
         views = torch.where(inside[:, None], views, torch.zeros_like(views))
         return views if x.ndim == 4 else views[:, 0]
 
-    def words(self) -> str:
+    def describe(self) -> str:
         pixels = "pixel" if self.shift == 1 else "pixels"
         moves = [f"moved by up to {self.shift:,} {pixels}"] if self.shift else []
         moves += ["mirrored at random"] if self.flip else []

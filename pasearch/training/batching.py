@@ -100,7 +100,7 @@ class Poisson(Batching):
     """
 
     name: ClassVar[str] = "poisson"
-    phrase: ClassVar[str] = "Poisson sampling"
+    description_template: ClassVar[str] = "Poisson sampling"
     independent: ClassVar[bool] = True
     checks: ClassVar[Checks] = {"sampling_probability": probability}
     sampling_probability: float
@@ -161,7 +161,7 @@ class TruncatedPoisson(Batching):
     """
 
     name: ClassVar[str] = "truncated"
-    phrase: ClassVar[str] = "Poisson sampling, at most {cap:,} records"
+    description_template: ClassVar[str] = "Poisson sampling, at most {cap:,} records"
     capped: ClassVar[bool] = True
     filtered: ClassVar[bool] = False
     n: int
@@ -230,7 +230,7 @@ class Reshuffled(Batching):
     """
 
     name: ClassVar[str] = "reshuffled"
-    phrase: ClassVar[str] = "disjoint batches, reshuffled in every epoch"
+    description_template: ClassVar[str] = "disjoint batches, reshuffled in every epoch"
     sampled: ClassVar[bool] = False
     assumes: ClassVar[str] = "Batches of one epoch are disjoint, and an epoch is charged once"
     checks: ClassVar[Checks] = {"n": whole, "batch_size": whole}

@@ -194,7 +194,7 @@ class Flat(ClippingMethod):
     """
 
     name: ClassVar[str] = "flat"
-    phrase: ClassVar[str] = "clipped to norm {clip_norm:g}"
+    description_template: ClassVar[str] = "clipped to norm {clip_norm:g}"
     checks: ClassVar[Checks] = {"clip_norm": check_clip_norm}
     clips_noise: ClassVar[bool] = True
     clip_norm: float = 1.0
@@ -233,7 +233,7 @@ class AutoS(ClippingMethod):
     """
 
     name: ClassVar[str] = "auto-s"
-    phrase: ClassVar[str] = (
+    description_template: ClassVar[str] = (
         "scaled to about norm {bound:g}, large or small (AUTO-S, gamma {gamma:g})"
     )
     checks: ClassVar[Checks] = {"bound": check_clip_norm, "gamma": _check_gamma}
@@ -303,7 +303,7 @@ class PerLayer(ClippingMethod):
     def within(self, norms: Tensor) -> Tensor:
         return norms <= self.of_layers(len(norms), norms.device)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         if self.clip_norms is None:
             return f"clipped layer by layer, to norm {self.clip_norm:g} in all"
         each = ", ".join(f"{value:g}" for value in self.clip_norms)
@@ -404,7 +404,7 @@ class AdaptiveQuantile(ClippingMethod):
         )
         return tuple(min(max(each, MIN_ADAPTED_NORM), MAX_ADAPTED_NORM) for each in moved)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         where = "layer by layer, each to a norm" if self.per_layer else "to a norm"
         return (
             f"clipped {where} that follows a noisy quantile of all norms, {self.quantile:g} "

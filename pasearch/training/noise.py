@@ -112,7 +112,7 @@ def words_on(device: torch.device, count: int, stream: Stream, step: int) -> tor
     import torch
 
     if stream.secure or device.type != "cuda":
-        words = torch.from_numpy(stream.words(step).take(count))
+        words = torch.from_numpy(stream.random_words(step).take(count))
         return words.clone() if device.type == "cpu" else words.to(device)
     generator = cuda_generator(device, stream, step)
     words = torch.empty(count, dtype=torch.int64, device=device)

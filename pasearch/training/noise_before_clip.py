@@ -52,7 +52,7 @@ class NoiseBeforeClip(Stage):
     }
     record_bound: float | None = 1.0
 
-    def words(self) -> str:
+    def describe(self) -> str:
         bound = self.record_bound
         size = "which is not bounded" if bound is None else f"bounded to norm {bound:g}"
         return f"noise on each record's own gradient, {size} before, and the clip after the noise"

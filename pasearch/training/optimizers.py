@@ -156,7 +156,7 @@ class Sgd(Optimizer):
     """Plain SGD."""
 
     name: ClassVar[str] = "sgd"
-    phrase: ClassVar[str] = "plain SGD"
+    description_template: ClassVar[str] = "plain SGD"
 
     def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
         return Descent(parameters, rate)
@@ -168,7 +168,7 @@ class Momentum(Optimizer):
     """SGD with momentum in [0, 1); its rate is scaled so that it means the same without."""
 
     name: ClassVar[str] = "momentum"
-    phrase: ClassVar[str] = "SGD with momentum {momentum:g}"
+    description_template: ClassVar[str] = "SGD with momentum {momentum:g}"
     momentum: float = 0.9
 
     def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
@@ -181,7 +181,7 @@ class Adam(Optimizer):
     """Adam, whose steps have the scale of the learning rate itself; its momentum is beta_1."""
 
     name: ClassVar[str] = "adam"
-    phrase: ClassVar[str] = "Adam with momentum {momentum:g}"
+    description_template: ClassVar[str] = "Adam with momentum {momentum:g}"
     usual_rate: ClassVar[float | None] = 1e-3
     momentum: float = 0.9
 
@@ -195,7 +195,9 @@ class AdamCorrected(Adam):
     """Adam with the noise's variance subtracted from its second moment."""
 
     name: ClassVar[str] = "adam-corrected"
-    phrase: ClassVar[str] = f"{Adam.phrase}, the noise's variance taken off"
+    description_template: ClassVar[str] = (
+        f"{Adam.description_template}, the noise's variance taken off"
+    )
     takes_noise_off: ClassVar[bool] = True
 
     def of(self, parameters: Sequence[Tensor], rate: float) -> Update:

@@ -75,9 +75,9 @@ class Schedule(Stage):
     def factor(self, epoch: int) -> float:
         """Compute the planned sigma_t / sigma_0, in (0, 1]."""
 
-    def words(self) -> str:
+    def describe(self) -> str:
         every = getattr(self, "every", 1)
-        return Stage.words(self) + ("" if every == 1 else f"; {every:,} epochs count as one")
+        return Stage.describe(self) + ("" if every == 1 else f"; {every:,} epochs count as one")
 
     def stretched(self, factor: float) -> Schedule:
         """Make a schedule whose fall takes `factor` times as many epochs.
@@ -135,7 +135,7 @@ class Uniform(Schedule):
     """A constant noise multiplier: every step draws new noise of the same size."""
 
     name: ClassVar[str] = "uniform"
-    phrase: ClassVar[str] = "constant noise multiplier, new noise at every step"
+    description_template: ClassVar[str] = "constant noise multiplier, new noise at every step"
     varies: ClassVar[bool] = False
 
     def factor(self, epoch: int) -> float:
@@ -166,7 +166,9 @@ class TimeBased(_Rate):
     """
 
     name: ClassVar[str] = "time"
-    phrase: ClassVar[str] = "noise falls from epoch to epoch, as 1 / (1 + {rate:g} epoch)"
+    description_template: ClassVar[str] = (
+        "noise falls from epoch to epoch, as 1 / (1 + {rate:g} epoch)"
+    )
     steepness: ClassVar[Steepness | None] = Steepness(field="rate", flattest=1e-9, steepest=1e6)
 
     def factor(self, epoch: int) -> float:
@@ -184,7 +186,7 @@ class Exponential(_Rate):
     """
 
     name: ClassVar[str] = "exponential"
-    phrase: ClassVar[str] = "noise falls from epoch to epoch, as exp(-{rate:g} epoch)"
+    description_template: ClassVar[str] = "noise falls from epoch to epoch, as exp(-{rate:g} epoch)"
     steepness: ClassVar[Steepness | None] = Steepness(field="rate", flattest=1e-9, steepest=50.0)
 
     def factor(self, epoch: int) -> float:
@@ -203,7 +205,7 @@ class StepDecay(Schedule):
     """
 
     name: ClassVar[str] = "step"
-    phrase: ClassVar[str] = "noise times {rate:g} every {period:,} epochs"
+    description_template: ClassVar[str] = "noise times {rate:g} every {period:,} epochs"
     checks: ClassVar[Checks] = {"rate": fraction, "period": whole, "every": whole}
     steepness: ClassVar[Steepness | None] = Steepness(
         field="rate", flattest=1e-9, steepest=27.0, falling=True
@@ -235,7 +237,7 @@ class Polynomial(Schedule):
     """
 
     name: ClassVar[str] = "polynomial"
-    phrase: ClassVar[str] = (
+    description_template: ClassVar[str] = (
         "noise falls to {end:g} of its start in {period:,} epochs, by the power {power:g} of what "
         "is left"
     )
@@ -309,7 +311,7 @@ class Validation(Schedule):
     def asks_after(self, epoch: int) -> bool:
         return epoch % self.every == 0
 
-    def words(self) -> str:
+    def describe(self) -> str:
         mean = "" if self.average == 1 else f"the mean of the last {self.average:,}, "
         when = "after every epoch" if self.every == 1 else f"every {self.every:,} epochs"
         return (

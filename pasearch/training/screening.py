@@ -128,7 +128,7 @@ class Annealing(Stage):
             return AnnealingState(loss=_loss(new_loss), accepted=state.accepted + 1), True
         return replace(state, rejected_in_a_row=state.rejected_in_a_row + 1), False
 
-    def words(self) -> str:
+    def describe(self) -> str:
         steps, they = ("step", "it")
         if self.every > 1:
             steps, they = f"{self.every:,} steps (the paper: every step)", "they"

@@ -62,7 +62,7 @@ class Costly(FrontEnd):
     def module(self, shape: Shape) -> nn.Module:
         return Counting(self.factor)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         return f"times {self.factor:g}, at a cost"
 
 

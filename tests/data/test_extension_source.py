@@ -170,7 +170,7 @@ class TestRegistration:
         declared = set(Declared.__dataclass_fields__)
         for name, source in SOURCES.kinds().items():
             assert source.name == name
-            assert source().words() == source.kind
+            assert source().describe() == source.kind
             assert source.expected
             assert set(source.uses) <= declared
 

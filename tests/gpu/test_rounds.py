@@ -134,7 +134,7 @@ def recipe_of(name: str) -> Recipe:
 def batch_by_hand(step: int, n: int, q: float, width: int, own: Stream) -> list[int]:
     """The slots of a step, gap by gap, in plain arithmetic."""
     block, row = divmod(step, rounds.STEPS)
-    words = own.child("gaps").words(block).take(rounds.STEPS * (width + 1)).tolist()
+    words = own.child("gaps").random_words(block).take(rounds.STEPS * (width + 1)).tolist()
     found, last = [], -1
     for word in words[row * (width + 1) : (row + 1) * (width + 1)]:
         u = ((word % 2**63) + 0.5) / 2.0**63
@@ -162,7 +162,7 @@ def by_hand(data: Records, made: Recipe, model: nn.Module) -> Tensor:
         for slot in batch_by_hand(step, len(data.y), BATCH / len(data.y), width, own["batch"]):
             if data.valid[slot] and data.x[slot].isfinite().all():
                 total += clipped_gradient(model, data.x[slot], data.y[slot])
-        words = torch.from_numpy(own["noise"].words(step).take(2 * pairs(count)).copy())
+        words = torch.from_numpy(own["noise"].random_words(step).take(2 * pairs(count)).copy())
         noise = of_words(words, count, own["noise"], step).values
         moved = torch.round((total.double() + scale * noise) / grid(scale)) * grid(scale)
         with torch.no_grad():
@@ -516,7 +516,7 @@ def test_numbers_err_less_than_they_say():
 @pytest.mark.oracle
 def test_a_rounding_in_doubt_is_noted_and_no_other():
     count, scale, stream = 4096, 1.5, Stream(bytes(32))
-    words = torch.from_numpy(stream.words(0).take(2 * pairs(count)).copy())
+    words = torch.from_numpy(stream.random_words(0).take(2 * pairs(count)).copy())
     alone, exact = Alone.of(words, count), of_words(words, count, stream, 0)
     total = torch.linspace(-30.0, 30.0, count)
     ours, theirs = total.clone(), total.clone()
@@ -535,7 +535,7 @@ def test_a_rounding_in_doubt_is_noted_and_no_other():
 def test_a_total_that_cannot_be_rounded_is_noted():
     for value in [math.nan, math.inf, -math.inf, 3e38]:
         stream = Stream(bytes(32))
-        alone = Alone.of(torch.from_numpy(stream.words(0).take(2 * pairs(64)).copy()), 64)
+        alone = Alone.of(torch.from_numpy(stream.random_words(0).take(2 * pairs(64)).copy()), 64)
         total = torch.zeros(64)
         total[5] = value
         assert bool(alone.add_to(total, 1.5)) == (not math.isfinite(value))
@@ -544,7 +544,7 @@ def test_a_total_that_cannot_be_rounded_is_noted():
 @pytest.mark.unit
 def test_no_zero_is_negative():
     stream = Stream(bytes(32))
-    alone = Alone.of(torch.from_numpy(stream.words(0).take(2 * pairs(4096)).copy()), 4096)
+    alone = Alone.of(torch.from_numpy(stream.random_words(0).take(2 * pairs(4096)).copy()), 4096)
     total = -1e-12 * torch.ones(4096)
     alone.add_to(total, 1e-3)
     assert not torch.signbit(total[total == 0]).any()
@@ -553,7 +553,7 @@ def test_no_zero_is_negative():
 @pytest.mark.unit
 def test_the_ends_of_u_are_noted():
     for length in [0, 1, 2**63 - 1]:
-        words = torch.from_numpy(Stream(bytes(32)).words(0).take(2 * pairs(64)).copy())
+        words = torch.from_numpy(Stream(bytes(32)).random_words(0).take(2 * pairs(64)).copy())
         words[3] = length
         assert bool(Alone.of(words, 64).add_to(torch.zeros(64), 1.5))
 

@@ -61,7 +61,7 @@ def recipe(**changes: Any) -> Recipe:
 def others(**changes: Any) -> list[str]:
     """What is said of stages beside the schedule, which always says something."""
     made = recipe(**changes)
-    return [words for words in stage_words(made) if words != made.schedule.words()]
+    return [words for words in stage_words(made) if words != made.schedule.describe()]
 
 
 # --- every shipped stage, found by its registry
@@ -116,9 +116,9 @@ def test_the_words_of_a_stage_name_every_unusual_number():
     for place, kind in SHIPPED:
         usual = made(kind)
         assert usual is not None
-        assert usual.words()
+        assert usual.describe()
         for name, value, stage in unusual(place, kind):
-            words = stage.words()
+            words = stage.describe()
             for each in value if isinstance(value, tuple) else (value,):
                 named = any(
                     re.search(rf"(?<![\d.]){re.escape(said)}(?![\d]|\.\d)", words)
@@ -127,7 +127,7 @@ def test_the_words_of_a_stage_name_every_unusual_number():
                 long = kind.name == "tabulated"  # a table: how many numbers, and its end
                 assert named or isinstance(value, bool) or long, f"{name} {value}: {words}"
             if isinstance(value, bool):
-                assert words != made(kind, **{name: not value}).words(), words  # type: ignore[union-attr]
+                assert words != made(kind, **{name: not value}).describe(), words  # type: ignore[union-attr]
             assert not re.search(
                 r"_|None|True|False|\{|\}|look|judge|energ|estimated privately|slots", words
             )
@@ -200,7 +200,7 @@ def test_plan_card_and_report_show_the_words_of_a_stage():
                 continue  # a network needs one number for each of its layers
             plan = with_stage(place, stage)
             for where, text in told(plan).items():
-                assert stage.words().lower() in text.lower(), where
+                assert stage.describe().lower() in text.lower(), where
 
 
 @pytest.mark.contract
@@ -208,7 +208,7 @@ def test_no_preset_is_told_by_identifiers():
     for name in PRESETS:
         told = recipe(**settings_of({"preset": name}))
         assert told.bounding is not None
-        said = [told.bounding.words(), optimizer_words(told), *stage_words(told)]
+        said = [told.bounding.describe(), optimizer_words(told), *stage_words(told)]
         for words in said:
             assert not re.search(
                 r"_|\(rate|auto-s|noise-first|None|True|False|per layer yes", words
@@ -221,8 +221,8 @@ def test_no_preset_is_told_by_identifiers():
 
 @pytest.mark.unit
 def test_layers_are_said():
-    assert "norms 1, 2" in PerLayer(clip_norms=(1.0, 2.0)).words()
-    one, each = (AdaptiveQuantile(per_layer=per).words() for per in (False, True))
+    assert "norms 1, 2" in PerLayer(clip_norms=(1.0, 2.0)).describe()
+    one, each = (AdaptiveQuantile(per_layer=per).describe() for per in (False, True))
     assert "layer by layer" not in one
     assert "layer by layer" in each
 
@@ -249,7 +249,7 @@ def test_a_document_of_an_earlier_version_is_told():
     values = recipe().to_json()
     kept = ("steps", "noise_multiplier", "optimizer", "average", "expected_batch_size", "bounding")
     old = recipe_of({key: values[key] for key in kept})
-    assert stage_words(old) == [Uniform().words()]
+    assert stage_words(old) == [Uniform().describe()]
     assert (steps_words(old), noise_words(old)) == ("1,000", "2.0000")
     assert noise_words(recipe(schedule=TimeBased(rate=0.1))) == "2.0000 at first"
     first = {**{key: values[key] for key in kept}, "order": {"record_bound": 0.5}}

@@ -56,7 +56,7 @@ def decided(numbers: Normals, total: float, place: int, scale: float) -> float:
 
 def released(numbers: Normals, start: np.ndarray, scale: float) -> np.ndarray:
     noisy = start.copy()
-    on_device = isinstance(numbers.words, torch.Tensor)
+    on_device = isinstance(numbers.given_words, torch.Tensor)
     numbers.add_to(torch.from_numpy(noisy) if on_device else noisy, scale)
     return noisy
 
@@ -297,7 +297,7 @@ def test_further_bits_are_no_bits_that_were_drawn():
     count, stream = 40_000, stream_of("further")
     half = made.pairs(count)
     lengths, turns = normals(count, stream)._bits(0, half)
-    drawn = stream.words().take(half).view(np.uint32)
+    drawn = stream.random_words().take(half).view(np.uint32)
     first = np.concatenate([lengths >> 32 & 0x7FFFFFFF, turns >> 32 & 0xFFFFFFFF])
     assert np.isin(first, np.concatenate([drawn & 0x7FFFFFFF, drawn])).all()
     later = np.concatenate([lengths & 0xFFFFFFFF, turns & 0xFFFFFFFF])
@@ -363,10 +363,10 @@ def test_pieces_of_a_sum_get_the_noise_of_their_place():
 def test_words_may_begin_with_a_later_one():
     for first in [0, 2, 64, 100_000]:
         stream = stream_of("later")
-        whole = stream.words(7).take(first + 50).copy()
-        assert np.array_equal(stream.words(7, first).take(50), whole[first:])
+        whole = stream.random_words(7).take(first + 50).copy()
+        assert np.array_equal(stream.random_words(7, first).take(50), whole[first:])
         with pytest.raises(AssertionError):
-            stream.words(7, first + 1)
+            stream.random_words(7, first + 1)
 
 
 @pytest.mark.oracle
@@ -386,7 +386,7 @@ def test_words_are_aes_in_counter_mode():
 @settings(max_examples=50)
 @given(places=st.lists(st.integers(0, 5000)), step=st.integers(0, 2**64 - 1))
 def test_words_are_found_by_their_places(places: list[int], step: int):
-    words = stream_of("place").words(step)
+    words = stream_of("place").random_words(step)
     found = words.at(np.array(places, dtype=np.int64))
     assert found.tolist() == words.take(5001)[places].tolist()
 
@@ -394,8 +394,8 @@ def test_words_are_found_by_their_places(places: list[int], step: int):
 @pytest.mark.unit
 def test_steps_purposes_and_streams_share_no_word():
     kinds = [
-        stream_of("a").words(), stream_of("a").words(1), stream_of("b").words(),
-        stream_of("a").child("further", 0).words(),
+        stream_of("a").random_words(), stream_of("a").random_words(1),
+        stream_of("b").random_words(), stream_of("a").child("further", 0).random_words(),
     ]  # fmt: skip
     drawn = [set(each.take(2000).tolist()) for each in kinds]
     assert all(len(each) == 2000 for each in drawn)

@@ -295,7 +295,7 @@ class TestRepeats:
     def test_a_small_space_is_paid_once_a_candidate(self):
         few = PrivacyAwareArchitectureSearch().within(Space(5, 2))  # type: ignore[arg-type]
         assert (few.trainings, few.trials, few.expected_trainings) == (10, 60, 10.0)
-        assert "10 candidates" in few.words()
+        assert "10 candidates" in few.describe()
         idle = PrivacyAwareArchitectureSearch().within(Space(2, 2, 2, 50))  # type: ignore[arg-type]
         assert idle.trainings == 8  # the last gene has no effect
         for space in (WIDE, Space(60), Space(5, 3, 4, 2)):

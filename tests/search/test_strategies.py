@@ -205,7 +205,7 @@ class TestEveryStrategy:
     def test_its_description_is_plain_and_names_the_law(self, name: str):
         search = make(name)
         document = json.loads(json.dumps(search.summary()))
-        rule, words = search.selection_rule, search.words()
+        rule, words = search.selection_rule, search.describe()
         assert document == {"name": name, "rule": rule, "trainings": words}
         assert search.expected_trainings >= 1
         assert search.quantile(0.999) >= search.expected_trainings

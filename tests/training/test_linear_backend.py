@@ -566,7 +566,7 @@ def test_few_numbers_are_added_as_by_arrays():
 def test_what_float64_cannot_tell_is_settled_by_more_digits(monkeypatch: pytest.MonkeyPatch):
     """Wherever U is near its ends, or the sum lies in the middle between two grid points."""
     stream, count = Keys.from_seed(6).stream("ends"), 128
-    words = stream.words().take(2 * normals.pairs(count)).copy()
+    words = stream.random_words().take(2 * normals.pairs(count)).copy()
     words[:4] = 0, 1, 2**63 - 1, -(2**63)
     asked = []
     honest = normals.Normals._decided
@@ -585,7 +585,7 @@ def test_what_float64_cannot_tell_is_settled_by_more_digits(monkeypatch: pytest.
 def test_a_grid_that_float32_cannot_divide_by_is_left_to_arrays():
     for scale in [1e-30, 1e30]:
         stream = Keys.from_seed(7).stream("grids")
-        words = stream.words().take(2 * normals.pairs(10)).copy()
+        words = stream.random_words().take(2 * normals.pairs(10)).copy()
         given = [np.ones(10, np.float32) for _ in range(2)]
         normals.add_few(given[0], scale, words, stream, 0, noise_loops)
         normals.of_words(words, 10, stream, 0).add_to(given[1], scale)
@@ -614,7 +614,7 @@ def test_first_words_are_the_streams():
         stream = Keys.from_seed(2).stream("noise")
         words = stream.first_words(count)
         for step in (0, 3, 2**64 - 1, 1):
-            assert np.array_equal(words.at(step), stream.words(step).take(count))
+            assert np.array_equal(words.at(step), stream.random_words(step).take(count))
 
 
 @pytest.mark.unit

@@ -228,7 +228,7 @@ class Raw(FrontEnd):
     """The record as it is."""
 
     name: ClassVar[str] = "raw"
-    phrase: ClassVar[str] = "the record as it is"
+    description_template: ClassVar[str] = "the record as it is"
 
     def output_shape(self, shape: Shape) -> Shape:
         return shape
@@ -249,7 +249,7 @@ class MaxPool(FrontEnd):
     """
 
     name: ClassVar[str] = "max_pool"
-    phrase: ClassVar[str] = "{size} \u00d7 {size} max pooling"
+    description_template: ClassVar[str] = "{size} \u00d7 {size} max pooling"
     least: ClassVar[int] = 2
     size: int = 2
 
@@ -286,8 +286,8 @@ class Recentred(FrontEnd):
     def before(self) -> FrontEnd:
         """The other: it gives every record the norm `ROW_NORM` at most."""
 
-    def words(self) -> str:
-        return f"{self.before.words()}, centred"
+    def describe(self) -> str:
+        return f"{self.before.describe()}, centred"
 
     def seconds(self, shape: Shape, records: int) -> float | None:
         return self.before.seconds(shape, records)
@@ -332,7 +332,7 @@ class Standardise(Moved):
     """Every feature minus its mean, divided by its standard deviation: both estimated privately."""
 
     name: ClassVar[str] = "standardise"
-    phrase: ClassVar[str] = "standardised features"
+    description_template: ClassVar[str] = "standardised features"
 
     def fitted_module(self, given: FitInput) -> nn.Module:
         """Estimate both moments of every feature privately."""
@@ -351,7 +351,7 @@ class Centred(Moved):
     """
 
     name: ClassVar[str] = "centred"
-    phrase: ClassVar[str] = "centred features"
+    description_template: ClassVar[str] = "centred features"
 
     def fitted_module(self, given: FitInput) -> nn.Module:
         """Estimate the mean of every feature privately."""
@@ -372,7 +372,7 @@ class CentredPairs(FrontEnd):
     """
 
     name: ClassVar[str] = "centred_pairs"
-    phrase: ClassVar[str] = "centred features and {pairs:,} pairs"
+    description_template: ClassVar[str] = "centred features and {pairs:,} pairs"
     fitted: ClassVar[bool] = True
     moves: ClassVar[bool] = True
     pairs: int = 256
@@ -412,7 +412,7 @@ class PrincipalComponents(FrontEnd):
     """
 
     name: ClassVar[str] = "pca"
-    phrase: ClassVar[str] = "{components:,} principal components"
+    description_template: ClassVar[str] = "{components:,} principal components"
     fitted: ClassVar[bool] = True
     components: int = 60
 
@@ -446,7 +446,7 @@ class Scattering(FrontEnd):
     """The scattering transform (J = 2, 8 angles, order 2), then group normalisation a record."""
 
     name: ClassVar[str] = "scattering"
-    phrase: ClassVar[str] = "scattering coefficients"
+    description_template: ClassVar[str] = "scattering coefficients"
     costly: ClassVar[bool] = True
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -491,7 +491,7 @@ class Whitened(FrontEnd):
                 "image)."
             )
 
-    def words(self) -> str:
+    def describe(self) -> str:
         views = f" of {self.views} views (the image and its mirror image)"
         return "whitened scattering coefficients and patches" + views * (self.views > 1)
 

@@ -573,7 +573,7 @@ class Encoded(ClippingMethod):
             buffers.write_back()
         return buffers.views, torch.zeros(0)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Return what is done to each gradient."""
         seed = f", drawn from seed {self.seed}" if self.seed else ""
         exact = "; ranks by sorting, as the paper has it" if self.exact else ""

@@ -245,7 +245,7 @@ class KolmogorovSmirnov(Denoising):
         """Return by how much a weight may be too small."""
         return 0.0 if self.cells is None else edges(density, self.cells)[1]
 
-    def words(self) -> str:
+    def describe(self) -> str:
         cells = "by sorting" if self.cells is None else f"in {self.cells:,} cells"
         mean = "" if self.relative else "; not divided by the mean of the weights so far"
         return (
