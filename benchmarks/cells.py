@@ -28,7 +28,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pasearch.data.threads import threads
+from pasearch.data.threads import use_threads
 from pasearch.runs.executors import Processes, Work
 
 Line = dict[str, Any]
@@ -172,7 +172,7 @@ class _Measurement:
             return b""
         from threadpoolctl import threadpool_limits
 
-        with threads(1), threadpool_limits(1):
+        with use_threads(1), threadpool_limits(1):
             found = getattr(_study(self.file), self.name)(self.given, **self.cell)
         return json.dumps(found).encode()
 

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils import check_consistent_length
 
-from pasearch.data.cells import USUAL_READING, as_numbers
+from pasearch.data.cells import DEFAULT_CELL_FORMAT, convert_to_numbers
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
@@ -201,8 +201,8 @@ class TrainedRegressor(RegressorMixin, _Trained):
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return R squared on new records; arguments and cost as of `TrainedClassifier.score`."""
         schema = self.schema
-        reading = schema.target.reading if isinstance(schema, TableSchema) else USUAL_READING
-        aims = as_numbers(np.asarray(self._aims(X, y)), reading)
+        reading = schema.target.reading if isinstance(schema, TableSchema) else DEFAULT_CELL_FORMAT
+        aims = convert_to_numbers(np.asarray(self._aims(X, y)), reading)
         warn_of_exact_score(_REMEDY, stacklevel=2)
         return float(r2_score(aims, self.predict(X), sample_weight=sample_weight))
 

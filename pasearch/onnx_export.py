@@ -37,9 +37,9 @@ from torch import Tensor, nn
 
 from pasearch.data.column import Column
 from pasearch.data.front_ends import MaxPool
-from pasearch.data.numbers import canonical_number
+from pasearch.data.numbers import canonicalize_number
 from pasearch.data.pairs import CentredPairs
-from pasearch.data.patches import Patches
+from pasearch.data.patches import PatchResemblances
 from pasearch.data.scattering import Scattering
 from pasearch.data.schema import Schema, needed
 from pasearch.data.tables import AnySchema, TableSchema
@@ -163,8 +163,8 @@ def _exportable(module: nn.Module) -> nn.Module:
         return _Replaced(module, _scatter)
     if isinstance(module, CentredPairs):
         return _Pairs(module)
-    if isinstance(module, Patches):
-        return _Replaced(module, Patches._resemblances)
+    if isinstance(module, PatchResemblances):
+        return _Replaced(module, PatchResemblances._compute_resemblances)
     for name, child in list(module.named_children()):
         setattr(module, name, _exportable(child))
     return module
@@ -360,7 +360,7 @@ def _number(graph: _Graph, column: Column, own: str) -> list[str]:
     # An infinite number less itself is NaN, as NaN is.
     apart = graph.add("Sub", [given, given], f"{own}/apart")
     missing = graph.add("IsNaN", [apart], f"{own}/not finite")
-    if markers := column.reading.absent_numbers:
+    if markers := column.reading.missing_numbers:
         marks = graph.constant(f"{own}/markers", [markers], DOUBLE)
         equal = graph.add("Unsqueeze", [given, one], f"{own}/given")
         equal = graph.add("Equal", [equal, marks], f"{own}/equal")
@@ -420,7 +420,7 @@ SPACES = (("", ""), (" ", ""), ("", " "), (" ", " "))
 def _spellings(column: Column, text: str) -> list[str]:
     """Return the usual spellings of a category: a graph compares texts, not numbers."""
     key = column.key(text)
-    decimal = [f"{key}.0"] if canonical_number(f"{key}.0") == key else []
+    decimal = [f"{key}.0"] if canonicalize_number(f"{key}.0") == key else []
     spelled = [text, key, unicodedata.normalize("NFD", text), *decimal]
     return [f"{left}{each}{right}" for each in spelled for left, right in SPACES]
 

@@ -98,7 +98,7 @@ MUTANTS = (
     ),
     Mutant(
         "patches: an image's averages go on from the one before it",
-        "        above[:], below[:] = ZERO, ZERO\n",
+        "        above[:], below[:] = FLOAT32_ZERO, FLOAT32_ZERO\n",
         "",
         "data/test_patches.py",
     ),
@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "front ends: by coarse products",
-        "with threads(1), full_precision():\n        team",
+        "with use_threads(1), full_precision():\n        team",
         "with threads(1):\n        team",
         "data/test_cache.py",
     ),
@@ -146,7 +146,7 @@ MUTANTS = (
     ),
     Mutant(
         "front ends: by the threads of the moment",
-        "with threads(1), full_precision():\n        team",
+        "with use_threads(1), full_precision():\n        team",
         "with full_precision():\n        team",
         "data/test_mapping.py",
     ),
@@ -574,8 +574,8 @@ MUTANTS = (
     ),
     Mutant(
         "blocks: lines that are read alone come behind the others of their block",
-        "arrow_cells(cells)]).take(order)",
-        "arrow_cells(cells)])",
+        "convert_to_arrow_cells(cells)]).take(order)",
+        "convert_to_arrow_cells(cells)])",
         "data/test_blocks.py",
     ),
     Mutant(
@@ -604,7 +604,7 @@ MUTANTS = (
     ),
     Mutant(
         "cells: accents are compared as they are encoded",
-        "            text = composed(text)\n",
+        "            text = normalize_unicode(text)\n",
         "",
         "data/test_equal_values.py",
     ),
@@ -987,7 +987,7 @@ MUTANTS = (
     ),
     Mutant(
         "images: what other programs leave is a class",
-        'return path.name.startswith(".") or path.name.lower() in JUNK',
+        'return path.name.startswith(".") or path.name.lower() in SYSTEM_FILE_NAMES',
         "return False",
         "data/test_images.py",
     ),
@@ -999,7 +999,7 @@ MUTANTS = (
     ),
     Mutant(
         "onnx: numbers that mean missing are numbers in the graph",
-        "if markers := column.reading.absent_numbers:",
+        "if markers := column.reading.missing_numbers:",
         "if markers := []:",
         "test_onnx_export.py",
     ),

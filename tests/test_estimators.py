@@ -26,7 +26,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from pasearch.accounting.budget import Budget
 from pasearch.api.request import SearchRequest, options_of
 from pasearch.data.estimation import read_free
-from pasearch.data.frames import TYPES
+from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.data.partitions import Cells, Dataset, Partition
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.results import load_result
@@ -133,7 +133,7 @@ def test_the_checks_are_let_off_nothing_but_determinism_and_score():
 def test_types_of_a_frame_are_listed_as_taken_as_public(handed: Any):
     """pandas chooses them from the values, where nobody has."""
     x, y = frame()
-    assert handed(classifier(classes=["no", "yes"]), x, y).assumed == (TYPES,)
+    assert handed(classifier(classes=["no", "yes"]), x, y).assumed == (TYPES_DESCRIPTION,)
     assert handed(classifier(classes=["no", "yes"]), x.astype(object), y).assumed == ()
     assert handed(classifier(classes=[0, 1]), *records()).assumed == ()
 

@@ -17,7 +17,7 @@ from pasearch.accounting.selection import Law
 from pasearch.api import lifecycle
 from pasearch.api.resume import resume
 from pasearch.api.search import search_architecture
-from pasearch.data.frames import TYPES
+from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.features import wrappers
 from pasearch.features.engine import PrivateReads
@@ -243,7 +243,9 @@ class TestSources:
             result = select_features(data, budget=BUDGET, out=tmp_path / name, **options)
             assert set(result.columns) <= {"age", "city", "note"}
             assert set(result.predict(frame(5))) <= {"low", "high"}
-            assert result.document["assumed_public"] == ([TYPES] if name == "frame" else [])
+            assert result.document["assumed_public"] == (
+                [TYPES_DESCRIPTION] if name == "frame" else []
+            )
             assert result.document["estimated_privately"] == []
 
     @pytest.mark.contract

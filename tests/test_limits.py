@@ -13,7 +13,7 @@ from pasearch.data import column, tables
 from pasearch.data import schema as arrays
 from pasearch.data.column import BINS, Column
 from pasearch.data.front_ends import PrincipalComponents
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
@@ -174,7 +174,7 @@ class TestNetworks:
     def test_front_ends(self):
         for text in ["pca:5000", "pca:999999999", "max_pool:9999999999"]:
             with pytest.raises(UsageError):
-                front_end(text)
+                parse_front_end(text)
 
     @pytest.mark.unit
     def test_shapes_of_a_space(self):

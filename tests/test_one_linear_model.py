@@ -13,7 +13,7 @@ from selections import table
 import pasearch as api
 from pasearch.accounting.budget import Budget
 from pasearch.data.front_ends import Centred, CentredPairs
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.features.trainers import Steps
@@ -71,7 +71,7 @@ def test_one_stream_trains_the_same_model(number: bool, monkeypatch: pytest.Monk
     view = View.of(means)
     own = full_batches(number)
     candidate = Candidate(
-        architecture=Architecture(layers=()), settings=own, front_end=front_end("centred")
+        architecture=Architecture(layers=()), settings=own, front_end=parse_front_end("centred")
     )
     outputs = schema.outputs
     recipe = candidate_recipe((default_recipe(200),), candidate, 0.3, 200, outputs=outputs)

@@ -83,8 +83,10 @@ class TestEqualToPredict:
     def test_behind_every_front_end(
         self, front: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(whitening, "MOST_IMAGES", 240)  # of as many directions as images / 2
-        whitening.learned.cache_clear()
+        monkeypatch.setattr(
+            whitening, "MAX_SYNTHETIC_IMAGES", 240
+        )  # of as many directions as images / 2
+        whitening.learn_directions.cache_clear()
         rng = np.random.default_rng(1)
         x, y = rng.random((200, 16, 16)), rng.integers(0, 2, 200)
         result = pasearch.search_architecture(
@@ -93,7 +95,7 @@ class TestEqualToPredict:
             out=tmp_path / "run",
         )  # fmt: skip
         check_classes(result, result.to_onnx(tmp_path / "m.onnx"), {"x": x[:9]}, x[:9])
-        whitening.learned.cache_clear()
+        whitening.learn_directions.cache_clear()
 
     @pytest.mark.parametrize("task", ["search", "features", "features by steps"])
     def test_of_a_table_with_an_input_a_column(self, task: str, tmp_path: Path):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from pasearch import pretrain
 from pasearch.api import pretrain as pretraining
 from pasearch.cli.app import app
-from pasearch.data.front_ends.parsing import front_end, named_text
+from pasearch.data.front_ends.parsing import parse_front_end, resolve_front_end_text
 from pasearch.errors import UsageError
 
 
@@ -48,9 +48,9 @@ def test_learns_and_leaves_a_front_end(stripes: Path, tmp_path: Path):
     assert len(losses) == 8
     assert losses[-1] < losses[0]
     assert found.accuracy > 0.8
-    assert front_end(named_text({"weights": str(found.path), "module": "small"})).text.endswith(
-        found.sha256
-    )
+    assert parse_front_end(
+        resolve_front_end_text({"weights": str(found.path), "module": "small"})
+    ).text.endswith(found.sha256)
     again = pretrain(str(stripes), out=tmp_path / "c.pt", epochs=8, device="cpu")
     assert again.sha256 == found.sha256
     assert not [each for each in tmp_path.iterdir() if each.name.endswith(".part")]

@@ -136,7 +136,7 @@ def test_both_kinds_of_machine_code_are_said(monkeypatch: pytest.MonkeyPatch):
 
     for module, load in (
         (normals, normals.compiled), (loops, linear_backend.load_kernel),
-        (loops, patches.loops),
+        (loops, patches.load_compiled_loops),
     ):  # fmt: skip
         load.cache_clear()
         with monkeypatch.context() as patch:

@@ -44,7 +44,7 @@ from torch import nn
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
@@ -260,7 +260,7 @@ def records(arm: Arm, root: str, cifar: str) -> tuple[Records, Records]:
     x, y, held = images(arm.data, root, cifar)
     if arm.components:
         valid = torch.ones(len(x), dtype=torch.bool)
-        fitted = front_end(f"pca:{arm.components}").fit(
+        fitted = parse_front_end(f"pca:{arm.components}").fit(
             x[:-held], valid[:-held], None, Keys.from_seed(0).stream("pca")
         )
         with torch.no_grad():

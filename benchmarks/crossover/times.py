@@ -19,7 +19,7 @@ import torch
 from run import Arm, cnn, dense
 
 from pasearch.data.partitions import Records
-from pasearch.data.threads import threads
+from pasearch.data.threads import use_threads
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.training.clipping import Flat
@@ -67,7 +67,7 @@ def seconds(made: Training) -> float:
 def main() -> None:
     """Measure all four, and print them."""
     rows = []
-    with threads(1):
+    with use_threads(1):
         for name, (arm, paper) in NETWORKS.items():
             (private, size), (plain, _) = (training(arm, private=each) for each in (True, False))
             for each in (private, plain):

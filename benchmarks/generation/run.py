@@ -44,9 +44,9 @@ from typing import Any
 
 import torch
 
-from pasearch.data.opened import Opened
 from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
+from pasearch.data.shared_records import SharedRecords
 from pasearch.runs.executors import Processes
 from pasearch.runs.keys import Keys
 from pasearch.search.candidate_training import Job, in_turns, side_by_side
@@ -83,7 +83,7 @@ def jobs(candidates: int, steps: int, folder: Path, device: str = "cpu") -> list
         valid=torch.ones(RECORDS, dtype=torch.bool),
         public=False,
     )
-    opened = Opened.of(records, folder)
+    opened = SharedRecords.of(records, folder)
     keys, drawn = Keys.from_seed(1), space("fcn-paper")
     recipe = Recipe(
         expected_batch_size=BATCH, steps=steps, learning_rate=0.1, noise_multiplier=1.0,

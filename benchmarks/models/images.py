@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from pasearch import Budget, pretrain, search_architecture, train
-from pasearch.data.backbones import built
+from pasearch.data.backbones import build_backbone_module
 from pasearch.data.sources import load_dataset
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -103,7 +103,7 @@ def backbone(source: str, arm: str, asked: argparse.Namespace) -> Path:
     path = asked.cache / f"{source if arm == 'backbone' else 'untrained'}-{asked.epochs}.pt"
     if arm == "untrained" and not path.exists():
         torch.manual_seed(0)
-        torch.save(built("small").state_dict(), path)
+        torch.save(build_backbone_module("small").state_dict(), path)
     if not path.exists():
         values = given(source, asked)
         made = pretrain(values.pop("data"), **values, out=path, epochs=asked.epochs, device="cpu")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from run import CANDIDATES, LINEAR, ONLY, full
 
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 
 HERE = Path(__file__).parent
 OUT = HERE.parents[1] / "pasearch" / "spaces" / "portfolio" / "portfolio-1.json"
@@ -103,7 +103,7 @@ def chosen(names: list[str], measured: dict[str, Any], regret: dict[str, np.ndar
 
 def needs_fit(name: str) -> bool:
     """Return whether a candidate's front end is fitted to records."""
-    return front_end(json.loads(name)["front_end"]).fitted
+    return parse_front_end(json.loads(name)["front_end"]).fitted
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from pasearch.api.resolve import assume_public
-from pasearch.data.front_ends import Fitted, ready
+from pasearch.data.front_ends import FittedFrontEnd, prepare_front_end
 from pasearch.data.partitions import Dataset, Records
 from pasearch.planning import FRONT_END_SHARE
 from pasearch.runs.keys import Keys
@@ -26,18 +26,20 @@ class Public:
         test = np.arange(n - tail, n) if tail else order[: max(50, n // 5)]
         self.head = order if tail else order[len(test) :]
         self.test = np.random.default_rng(seed).permutation(test)[:MOST_TEST]
-        self.ready: dict[str, Fitted] = {}
+        self.ready: dict[str, FittedFrontEnd] = {}
 
-    def records(self, slots: np.ndarray, front: Fitted | None) -> Records:
+    def records(self, slots: np.ndarray, front: FittedFrontEnd | None) -> Records:
         """Return records behind a front end; the data are public."""
         return self.dataset._records("", slots, front)
 
-    def front(self, candidate: Candidate, slots: np.ndarray, mu: float, seed: int) -> Fitted:
+    def front(
+        self, candidate: Candidate, slots: np.ndarray, mu: float, seed: int
+    ) -> FittedFrontEnd:
         """Return the candidate's front end; a fit to these slots has the noise a plan gives it."""
         front = candidate.front_end
         if not front.fitted:
             if front.text not in self.ready:
-                self.ready[front.text] = ready(front, self.dataset.schema.shape)
+                self.ready[front.text] = prepare_front_end(front, self.dataset.schema.shape)
             return self.ready[front.text]
         before = (
             None
@@ -47,4 +49,4 @@ class Public:
         records = self.records(slots, before)
         noise = 1.0 / (FRONT_END_SHARE * mu)
         stream, form = Keys.from_seed(seed).stream("front end"), self.dataset.schema.row_form
-        return front.fit(records.x, records.valid, noise, stream, form).behind(before)
+        return front.fit(records.x, records.valid, noise, stream, form).compose_after(before)

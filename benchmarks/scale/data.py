@@ -107,7 +107,7 @@ def run(table: Path, steps: int | None) -> dict[str, Any]:
 def watched(table: Path, steps: int | None, stages: Path) -> None:
     """Be the process that `run` watches: the command line, with a clock at its stages."""
     from pasearch.cli import main as command_line
-    from pasearch.data.disk import OnDisk
+    from pasearch.data.disk import DiskRecords
     from pasearch.data.front_ends import CentredPairs
     from pasearch.data.parquet_files import ParquetFiles
     from pasearch.search import engine
@@ -115,8 +115,9 @@ def watched(table: Path, steps: int | None, stages: Path) -> None:
 
     spent: dict[str, float] = {}
     timed = {
-        "fingerprint": (ParquetFiles, "feed"), "read, encode, put in order": (OnDisk, "_encoded"),
-        "fit": (CentredPairs, "fit"), "products": (OnDisk, "_kept_apart"),
+        "fingerprint": (ParquetFiles, "feed"),
+        "read, encode, put in order": (DiskRecords, "_encode_once"),
+        "fit": (CentredPairs, "fit"), "products": (DiskRecords, "_store_output"),
         "steps": (Training, "step"), "score": (engine, "counts"),
     }  # fmt: skip
     for stage, (owner, name) in timed.items():
@@ -175,7 +176,7 @@ def _size(folder: Path) -> int:
 
 @contextmanager
 def _at_once(most: int) -> Iterator[None]:
-    with mock.patch("pasearch.data.parquet_file.AT_ONCE", most):
+    with mock.patch("pasearch.data.parquet_file.MAX_EAGER_CELLS", most):
         yield
 
 
@@ -183,7 +184,7 @@ def pairs(table: Path, rounds: int, batch: int | None, threads: int) -> dict[str
     """Return microseconds a record of a step: from memory, from disk, and from a cold disk."""
     import torch
 
-    from pasearch.data.front_ends.parsing import front_end
+    from pasearch.data.front_ends.parsing import parse_front_end
     from pasearch.data.sources import load_dataset
     from pasearch.data.split import make_split
     from pasearch.runs.keys import Keys
@@ -198,7 +199,7 @@ def pairs(table: Path, rounds: int, batch: int | None, threads: int) -> dict[str
         data.workspace = table.parent / "workspace"
         data.partition(make_split(data.n, scored=False), np.random.default_rng(0))
         records = data["train"].public_records()
-        fitted = front_end(FRONT).fit(
+        fitted = parse_front_end(FRONT).fit(
             records.x, records.valid, None, keys.stream("fit"), data.schema.row_form
         )
         seen = data["train"].through(fitted).public_records()

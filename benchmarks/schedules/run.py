@@ -35,7 +35,7 @@ from zcdp import epochs_within, epsilon_of_rho, uniform_noise
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Composed, Event, Gaussian, SelfComposed
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
@@ -86,7 +86,7 @@ def mnist(data_root: str, seed: int) -> tuple[Records, Records]:
     images = torch.from_numpy(x.astype(np.float32) / 255.0)
     valid = torch.ones(60_000, dtype=torch.bool)
     stream = Keys.from_seed(seed).stream("pca")
-    fitted = front_end("pca:60").fit(images[:60_000], valid, PCA_NOISE, stream)
+    fitted = parse_front_end("pca:60").fit(images[:60_000], valid, PCA_NOISE, stream)
     with torch.no_grad():
         seen = fitted.module(images)
     return _records(seen[:60_000], y[:60_000]), _records(seen[60_000:], y[60_000:])

@@ -36,7 +36,7 @@ import numpy as np
 import pandas as pd
 
 from pasearch import Budget, plan_architecture_search, search_architecture
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.sources import load_dataset
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
@@ -161,7 +161,7 @@ def wrong_default(kind: str, schema: Any, name: str) -> Portfolio:
     if kind == "linear":
         bad = Candidate(
             architecture=Architecture(layers=()), settings=full.settings,
-            front_end=front_end("centred"),
+            front_end=parse_front_end("centred"),
         )  # fmt: skip
     else:
         factor = 0.1 if kind == "rate / 10" else 10.0

@@ -45,20 +45,20 @@ def on_a_processor(shape: tuple[int, ...]) -> dict[str, tuple[Way | None, Way]]:
     """Return pairs of a peer and ours, by name."""
     import torch
 
-    from pasearch.data.mapping import copied, through
-    from pasearch.data.whitening import WhitenedImage, images_for, learned
+    from pasearch.data.mapping import copy_to_device, map_records
+    from pasearch.data.whitening import WhitenedImage, count_synthetic_images, learn_directions
 
     start = time.perf_counter()
     module = WhitenedImage(shape, views=1)
-    module.load_state_dict(learned(shape))
-    images = images_for(len(module.directions))
+    module.load_state_dict(learn_directions(shape))
+    images = count_synthetic_images(len(module.directions))
     print(f"made ready: {time.perf_counter() - start:.1f} s, of {images:,} made-up images")
-    wide, x = copied(module, "cpu"), torch.rand(IMAGES, *shape)
+    wide, x = copy_to_device(module, "cpu"), torch.rand(IMAGES, *shape)
     channels = x.reshape(IMAGES, -1, *shape[-2:])
     parts = channels.split(15)  # 16 MB each: what their own chunks are
 
     def by_torch() -> object:
-        return torch.cat([module.patches._resemblances(part) for part in parts])
+        return torch.cat([module.patches._compute_resemblances(part) for part in parts])
 
     def before() -> object:
         scattered = module.transform(x).flatten(1)
@@ -67,7 +67,7 @@ def on_a_processor(shape: tuple[int, ...]) -> dict[str, tuple[Way | None, Way]]:
     return {
         "scattering": (kymatio(shape, x), lambda: module.transform(x)),
         "patches": (by_torch, lambda: module.patches(channels)),
-        "whitened": (before, lambda: through(wide, x)),
+        "whitened": (before, lambda: map_records(wide, x)),
     }
 
 
@@ -75,17 +75,17 @@ def on_a_gpu(shape: tuple[int, ...]) -> dict[str, tuple[Way | None, Way]]:
     """Return pairs of a processor and a GPU, by name: images come from memory and go back."""
     import torch
 
-    from pasearch.data.front_ends.parsing import front_end
-    from pasearch.data.mapping import copied, through
+    from pasearch.data.front_ends.parsing import parse_front_end
+    from pasearch.data.mapping import copy_to_device, map_records
 
     found: dict[str, tuple[Way | None, Way]] = {}
     x = torch.rand(IMAGES, *shape)
     for name in ("scattering", "whitened"):
-        made = front_end(name).ready_module(shape)
-        here, there = copied(made, "cpu"), copied(made, "cuda")
+        made = parse_front_end(name).ready_module(shape)
+        here, there = copy_to_device(made, "cpu"), copy_to_device(made, "cuda")
         found[name] = (
-            lambda own=here: through(own, x),
-            lambda own=there: through(own, x, "cuda"),
+            lambda own=here: map_records(own, x),
+            lambda own=there: map_records(own, x, "cuda"),
         )
     return found
 

@@ -27,7 +27,7 @@ from pasearch.api.binding import check_surroundings, fingerprint, versions
 from pasearch.api.request import MEMORY, Request, TrainRequest
 from pasearch.api.resolve import device_of
 from pasearch.cautions import MIN_CLASSES
-from pasearch.data.built_in import BUILT_IN
+from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.declared import plain_json
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import is_path
@@ -678,7 +678,8 @@ def made_by(prepared: Prepared, device: str, reproducible: bool) -> RunEnvironme
         ledger=shared,
         storage=getattr(getattr(request, "storage", None), "kind", None),
         cluster=request.executor == Cluster.name,
-        data_root=name_of(request.data) in BUILT_IN and request.data_root != Request.data_root,
+        data_root=name_of(request.data) in BUILT_IN_NAMES
+        and request.data_root != Request.data_root,
     )
 
 

@@ -25,7 +25,13 @@ from torch.nn import functional
 from pasearch.accounting.checks import whole
 from pasearch.api.request import TrainRequest
 from pasearch.api.resolve import assume_public, device_of
-from pasearch.data.backbones import MODULES, PublicBackbone, built, known_module, prepared
+from pasearch.data.backbones import (
+    MODULES,
+    PublicBackbone,
+    build_backbone_module,
+    check_module_name,
+    prepare_images,
+)
 from pasearch.data.sources import load_dataset
 from pasearch.errors import UsageError
 from pasearch.files import write_new
@@ -83,7 +89,7 @@ def pretrain(
     Cost: none is charged: the records are public because you say so.
     """
     path = Path(out)
-    known_module(module)
+    check_module_name(module)
     if os.path.lexists(path):
         raise UsageError(f"{path} exists: name a new file for the weights.")
     if not path.absolute().parent.is_dir():
@@ -107,7 +113,7 @@ def pretrain(
     steps = max(1, len(trained_on) // BATCH)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = built(module)
+        network = build_backbone_module(module)
         head = nn.Linear(MODULES[module][1], dataset.schema.outputs)
         model = nn.Sequential(network, head).to(where).train()
         optimizer = torch.optim.SGD(
@@ -118,7 +124,7 @@ def pretrain(
             order, total = generator.permutation(trained_on), 0.0
             for step in range(steps):
                 chosen = torch.from_numpy(order[step * BATCH : (step + 1) * BATCH])
-                x = prepared(views.apply(records.x[chosen], generator), shape).to(where)
+                x = prepare_images(views.apply(records.x[chosen], generator), shape).to(where)
                 y = records.y[chosen].to(where)
                 loss = functional.cross_entropy(model(x), y, label_smoothing=0.1)
                 optimizer.zero_grad()
@@ -133,7 +139,7 @@ def pretrain(
     correct = 0
     with torch.no_grad():
         for part in torch.arange(first_held, len(records)).split(500):
-            found = model(prepared(records.x[part], shape).to(where)).argmax(1).cpu()
+            found = model(prepare_images(records.x[part], shape).to(where)).argmax(1).cpu()
             correct += int((found == records.y[part]).sum())
     buffer = io.BytesIO()
     torch.save({name: value.cpu() for name, value in network.state_dict().items()}, buffer)

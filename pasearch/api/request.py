@@ -322,21 +322,21 @@ class Request:
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise UsageError(f"budget is {self.budget!r}: expected Budget(epsilon=..., delta=...).")
         if self.image_side is not None:
-            from pasearch.data.image_folder import image_side
+            from pasearch.data.image_folder import check_image_side
 
-            image_side(self.image_side)
+            check_image_side(self.image_side)
         check_progress(self.progress)
         if self.schema is not None and not isinstance(self.schema, (str, Path)):
             from pasearch.data.declared import schema_of_given
 
             object.__setattr__(self, "schema", schema_of_given(self.schema))
         if self.columns is not None or self.separator is not None:
-            from pasearch.data.lines import separator_of
+            from pasearch.data.lines import parse_separator
             from pasearch.data.table_form import column_names
 
             # As names: a resume may come from another working directory.
             object.__setattr__(self, "columns", column_names(self.columns))
-            object.__setattr__(self, "separator", separator_of(self.separator))
+            object.__setattr__(self, "separator", parse_separator(self.separator))
         if self.device not in DEVICES:
             raise UsageError(
                 f"Device {self.device!r} is not known: expected one of {', '.join(DEVICES)}."

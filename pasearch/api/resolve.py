@@ -20,7 +20,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Gaussian
 from pasearch.api.request import Request
 from pasearch.data.array_file import from_arrays
-from pasearch.data.built_in import BUILT_IN
+from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.declared import schema_of_given
 from pasearch.data.estimation import undeclared_classes
 from pasearch.data.partitions import Dataset
@@ -98,10 +98,16 @@ def of_frame(frame: Any, request: Request) -> Dataset:
 
     Types that are none of texts are listed as taken as public: see `data.frames`.
     """
-    from pasearch.data.frames import TYPES, cells_of, kind_of, names_of, target_failures
+    from pasearch.data.frames import (
+        TYPES_DESCRIPTION,
+        extract_cells,
+        find_target_failures,
+        get_column_names,
+        infer_kind,
+    )
     from pasearch.data.tables import undeclared
 
-    names = names_of(frame)
+    names = get_column_names(frame)
     declared = None if request.schema is None else schema_of_given(request.schema)
     for name, times in Counter(names).items():
         if times > 1:
@@ -118,8 +124,8 @@ def of_frame(frame: Any, request: Request) -> Dataset:
     schema = schema.for_header(names, where="The frame", target=request.target)
     task = {"regression": request.regression, "labels": request.labels}
     schema = replace(schema, target=target_of_task(schema.target, **task))
-    typed = any(kind_of(dtype) is not None for dtype in frame.dtypes)
-    cells = cells_of(frame)
+    typed = any(infer_kind(dtype) is not None for dtype in frame.dtypes)
+    cells = extract_cells(frame)
     places = {name: place for place, name in enumerate(names)}
     columns = [places[column.name] for column in schema.columns]
     return Dataset(
@@ -129,8 +135,10 @@ def of_frame(frame: Any, request: Request) -> Dataset:
         labels=cells[:, places[schema.target.name]],
         public=request.data_is_public,
         official_test=schema.official_test,
-        assumed=(TYPES,) if typed and not request.data_is_public else (),
-        type_failures=target_failures(schema.target, frame.dtypes.iloc[places[schema.target.name]]),
+        assumed=(TYPES_DESCRIPTION,) if typed and not request.data_is_public else (),
+        type_failures=find_target_failures(
+            schema.target, frame.dtypes.iloc[places[schema.target.name]]
+        ),
     )
 
 
@@ -172,8 +180,8 @@ def public_data(
         UsageError: Data of another form, or that may be the private ones themselves.
     """
     public = load(source, replace(request, data_is_public=True), useful(source))
-    itself = source in BUILT_IN and source == dataset.name and not dataset.public
-    if itself or (source not in BUILT_IN and public.n == dataset.n):
+    itself = source in BUILT_IN_NAMES and source == dataset.name and not dataset.public
+    if itself or (source not in BUILT_IN_NAMES and public.n == dataset.n):
         # By the number of records alone: whether the records are equal, no answer may tell.
         raise UsageError(
             f"`{option}={source}`: it has as many records as the private data, {public.n:,}, so "

@@ -123,9 +123,9 @@ def _click_error(error: Any) -> int:
         told, path = shown_lines(text.getvalue().rstrip("\n")), getattr(context, "command_path", "")
         found = re.search("No such command '(.*?)'", said)
         if found and not path.endswith("account"):  # data may have been named as a command
-            from pasearch.data.sources import BUILT_IN
+            from pasearch.data.sources import BUILT_IN_NAMES
 
-            if found[1] in BUILT_IN or os.path.exists(found[1]):
+            if found[1] in BUILT_IN_NAMES or os.path.exists(found[1]):
                 told += f" First comes what to do with these data: `{path} arch {shown(found[1])}`."
         typer.echo(wrapped(told, sys.stderr), err=True)
         return int(error.exit_code)

@@ -270,7 +270,7 @@ def _reasons(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
     """Yield the cells that are not understood, bool, (rows,), and the reason."""
     import numpy as np
 
-    from pasearch.data.cells import as_numbers
+    from pasearch.data.cells import convert_to_numbers
     from pasearch.data.schema import needed
 
     if column.kind == "category":
@@ -279,7 +279,7 @@ def _reasons(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
         yield codes > known, "missing"
     elif column.kind in ("number", "date"):
         dated = column.kind == "date"
-        values = column.days(cells) if dated else as_numbers(cells, column.reading)
+        values = column.days(cells) if dated else convert_to_numbers(cells, column.reading)
         low, high = column.day_bounds if dated else needed(column.bounds)
         known = np.isfinite(values)
         yield ~known, f"missing, or no {column.kind}"

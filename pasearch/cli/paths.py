@@ -26,7 +26,7 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
     Raises:
         UsageError: It says which option, and what to name instead.
     """
-    from pasearch.data.sources import BUILT_IN, is_path
+    from pasearch.data.sources import BUILT_IN_NAMES, is_path
 
     out = None if asked.get("out") is None else Path(asked["out"])
     if out is not None and os.path.lexists(out):
@@ -59,7 +59,7 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
         if isinstance(value, (str, Path)) and is_path(str(value)) and not Path(value).exists():
             raise UsageError(
                 f"{shown(value)} is not there: expected a file, a folder of images, or one of the "
-                f"built-in names (`{name}=`).{nearest(value, BUILT_IN)}"
+                f"built-in names (`{name}=`).{nearest(value, BUILT_IN_NAMES)}"
             )
     root = asked.get("data_root")
     if root is not None and Path(root).exists() and not Path(root).is_dir():

@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasearch.accounting.checks import whole
-from pasearch.data.front_ends import Raw, ready
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends import Raw, prepare_front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.tables import AnySchema, TableSchema
-from pasearch.data.threads import threads
+from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError, nearest
 from pasearch.files import parse_json, read_bytes
 from pasearch.runs.executors import Executor, Work
@@ -234,7 +234,7 @@ def named(text: str, regression: bool) -> Model:
         elif not isinstance(candidate.front_end, Raw):
             raise UsageError(f"Model {text!r} has two front ends: expected one.")
         else:
-            candidate = replace(candidate, front_end=front_end(part))
+            candidate = replace(candidate, front_end=parse_front_end(part))
     if features is not None and not isinstance(candidate.front_end, Raw):
         raise UsageError(
             f"Model {text!r} chooses features and has a front end: expected one of the two."
@@ -284,7 +284,7 @@ class Study:
         before = front.before if front.fitted else front
         mapped = None
         if before is not None and not isinstance(before, Raw):
-            mapped = ready(before, schema.shape, self.device)
+            mapped = prepare_front_end(before, schema.shape, self.device)
         every = self.dataset.all_records(mapped)
         if model.features is not None:
             draw = keys.stream("features", repeat).generator()
@@ -413,7 +413,7 @@ def _trained(
     """Yield points and their errors, in any order."""
     shared = study.device != "cpu" and not executor.elsewhere
     if shared or not executor.takes(len(points), long=len(points) > few):
-        with threads(1):  # results do not depend on the number of processors
+        with use_threads(1):  # results do not depend on the number of processors
             for point in points:
                 yield point, study.error(point)
         return
@@ -457,5 +457,5 @@ def _error_of(point: Point, study: Study) -> bytes:
     cache = study.dataset.cache
     if cache is not None and not cache.is_dir():
         study.dataset.cache = None
-    with threads(1):
+    with use_threads(1):
         return study.error(point).hex().encode()

@@ -19,9 +19,9 @@ from pasearch.curator.column_profile import ColumnProfile
 from pasearch.curator.problems import Problem, column_problems, problem_at, table_problems
 from pasearch.data.cells import ColumnCells
 from pasearch.data.column import Column
-from pasearch.data.csv_file import describe_widths, read_checked
+from pasearch.data.csv_file import describe_widths, read_table_with_faults
 from pasearch.data.lines import Fault
-from pasearch.data.numbers import PLAIN, NumberForm
+from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm
 from pasearch.data.parquet_file import ParquetFile, read_parquet
 from pasearch.data.sources import rows_above, source_of
 from pasearch.data.tables import TableSchema
@@ -122,7 +122,7 @@ def check_table(
         declared, features, labels = read_parquet(path, target, schema)
         faults: list[Fault | None] = [None] * len(labels)
     else:
-        declared, features, labels, faults = read_checked(
+        declared, features, labels, faults = read_table_with_faults(
             path, target, schema, quotes=quotes, columns=columns, separator=separator
         )
     if Fault.WIDTH in faults and None not in faults:
@@ -275,7 +275,7 @@ class _CheckedColumn:
     @property
     def needs_form(self) -> bool:
         """Whether its numbers are not in the default form, and none is declared."""
-        return bool(self.fits) and self.fits[0] != PLAIN
+        return bool(self.fits) and self.fits[0] != PLAIN_NUMBER_FORM
 
     def with_commas(self) -> _CheckedColumn:
         """Read it as in a table with decimal commas, if that fits."""
@@ -294,7 +294,9 @@ def _complete_schema(declared: TableSchema, read: Sequence[_CheckedColumn]) -> T
         dotted = any(each.dotted and not each.needs_form for each in read)
         for form in needing[0].fits:
             if all(form in each.fits for each in needing) and not (form.decimal == "," and dotted):
-                common["decimal"] = None if form.decimal == PLAIN.decimal else form.decimal
+                common["decimal"] = (
+                    None if form.decimal == PLAIN_NUMBER_FORM.decimal else form.decimal
+                )
                 common["thousands"] = form.thousands
                 columns = [
                     replace(column, decimal=None, thousands=None) if each.needs_form else column

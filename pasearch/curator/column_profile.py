@@ -19,9 +19,9 @@ import numpy as np
 
 from pasearch.curator.forms import count_read, fitting_formats, fitting_forms, units_of
 from pasearch.data import dates
-from pasearch.data.cells import ColumnCells, Reading, as_numbers, as_text
+from pasearch.data.cells import CellFormat, ColumnCells, convert_to_numbers, convert_to_strings
 from pasearch.data.column import IDENTIFIER, WORD, Column
-from pasearch.data.numbers import PLAIN, NumberForm, canonical_number
+from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm, canonicalize_number
 
 # Quantiles between which the middle of a column lies.
 TAILS = (0.01, 0.99)
@@ -100,7 +100,7 @@ class ColumnProfile:
     def of(
         cls, column: Column, cells: ColumnCells, is_target: bool, decimal: str | None = None
     ) -> ColumnProfile:
-        texts = as_text(cells)
+        texts = convert_to_strings(cells)
         counts: Counter[str] = Counter(text for text in texts if text is not None)
         marks = set(map(column.key, column.reading.marks))
         marked = {text: counts.pop(text) for text in sorted(counts) if column.key(text) in marks}
@@ -161,12 +161,12 @@ class ColumnProfile:
     @cached_property
     def form(self) -> NumberForm:
         """Likeliest number form."""
-        return self.fits[0] if self.fits else PLAIN
+        return self.fits[0] if self.fits else PLAIN_NUMBER_FORM
 
     @cached_property
     def default_numbers(self) -> np.ndarray:
         """Each cell as a number in the declared form, float64, (rows,); NaN if it is none."""
-        return as_numbers(self.cells, self.column.reading)
+        return convert_to_numbers(self.cells, self.column.reading)
 
     @cached_property
     def numbers(self) -> np.ndarray:
@@ -174,7 +174,7 @@ class ColumnProfile:
         reading = self.column.reading
         if self.form == reading.form:
             return self.default_numbers
-        return as_numbers(self.cells, Reading(reading.marks, self.form))
+        return convert_to_numbers(self.cells, CellFormat(reading.marks, self.form))
 
     @cached_property
     def finite(self) -> np.ndarray:
@@ -196,14 +196,16 @@ class ColumnProfile:
             if not (self.whole and first < self.finite.min() <= self.finite.max() < last):
                 return []
             eight = all(len(text) == 8 and text.isdecimal() for text in self.values)
-            days = [dates.days_of(text, COMPACT) for text in self.values] if eight else [math.nan]
+            days = (
+                [dates.parse_days(text, COMPACT) for text in self.values] if eight else [math.nan]
+            )
             return [] if any(map(math.isnan, days)) else [COMPACT]
         return fitting_formats(self.values, least=MOSTLY)
 
     @cached_property
     def days(self) -> dict[str, float]:
         """Texts that are dates, in days since 1970-01-01."""
-        found = {text: dates.days_of(text, self.formats[0]) for text in self.values}
+        found = {text: dates.parse_days(text, self.formats[0]) for text in self.values}
         return {text: day for text, day in found.items() if not math.isnan(day)}
 
     @cached_property
@@ -228,7 +230,13 @@ class ColumnProfile:
         unique = distinct == self.present
         unique |= self.has_identifier_name and distinct > self.present / 2
         # Nobody groups the digits of an identifier.
-        return unique and distinct > FEW and self.whole and self.form == PLAIN and not self.wordy
+        return (
+            unique
+            and distinct > FEW
+            and self.whole
+            and self.form == PLAIN_NUMBER_FORM
+            and not self.wordy
+        )
 
     @cached_property
     def named(self) -> bool:
@@ -297,7 +305,7 @@ class ColumnProfile:
         """Groups of values that differ in capitals alone."""
         if self.column.case is False:
             return []
-        texts = [text for text in self.counts if canonical_number(text) is None]
+        texts = [text for text in self.counts if canonicalize_number(text) is None]
         return group_alike(texts, str.casefold)
 
     @cached_property
@@ -311,14 +319,14 @@ class ColumnProfile:
         spelled: dict[str, str] = {}
         names: Counter[str] = Counter()
         for text in by_frequency(self.counts):
-            own = canonical_number(text) or text
+            own = canonicalize_number(text) or text
             names[spelled.setdefault(self.key(text), own)] += self.counts[text]
         return names
 
     def key(self, text: str) -> str:
         """Return the text by which a proposed category is compared; see `Column.key`."""
         fold = str.casefold if self.case is False else str
-        return canonical_number(text) or fold(text)
+        return canonicalize_number(text) or fold(text)
 
     @cached_property
     def bounds(self) -> tuple[float, float]:
@@ -335,7 +343,7 @@ class ColumnProfile:
             return Column(name=column.name, kind="ignore")
         if kind == "category":
             common = by_frequency(self.names)[:MAX_CATEGORIES]
-            if all(canonical_number(name) for name in common):
+            if all(canonicalize_number(name) for name in common):
                 common.sort(key=float)
             else:
                 common.sort(key=lambda name: (name.casefold(), name))
@@ -354,7 +362,7 @@ class ColumnProfile:
             if pattern is not None and "%d" not in pattern:
                 parts = ("year", "month")
             elif (days != np.floor(days)).any():  # there are times, so the hour is a feature
-                parts = dates.PARTS
+                parts = dates.DATE_PARTS
             return replace(
                 column, kind="date", format=pattern, lower=first.isoformat(),
                 upper=last.isoformat(), parts=parts,
@@ -367,12 +375,12 @@ class ColumnProfile:
             # An edge between any two integers: of ten equal bins over 0 to 5, four would be empty.
             bins = tuple(low + place + 0.5 for place in range(int(high - low)))
         column = replace(column, kind="number", low=low, high=high, bins=bins)
-        if not self.open_form or self.form == PLAIN:
+        if not self.open_form or self.form == PLAIN_NUMBER_FORM:
             return column
         form = self.form
         return replace(
             column,
-            decimal=None if form.decimal == PLAIN.decimal else form.decimal,
+            decimal=None if form.decimal == PLAIN_NUMBER_FORM.decimal else form.decimal,
             thousands=form.thousands,
             units=form.units or column.units,
         )
@@ -446,7 +454,7 @@ def outwards(values: np.ndarray) -> tuple[float, float]:
 
 def days_outwards(days: np.ndarray) -> tuple[date, date]:
     """Round the range of all dates except typing errors to whole years, or months."""
-    first, last = map(dates.day_at, _range_without_errors(days))
+    first, last = map(dates.convert_days_to_date, _range_without_errors(days))
     if last.year - first.year >= YEARS:
         return date(first.year, 1, 1), date(last.year, 12, 31)
     after = date(last.year + last.month // 12, last.month % 12 + 1, 1) if last.year < 9999 else None

@@ -22,8 +22,8 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 
-from pasearch.data.dates import ISO, compile_format, days_of
-from pasearch.data.numbers import ALIKE, PLAIN, NumberForm
+from pasearch.data.dates import ISO_PATTERN, compile_format, parse_days
+from pasearch.data.numbers import EQUIVALENT_MARKS, PLAIN_NUMBER_FORM, NumberForm
 
 AROUND = re.compile(r"([^0-9]*)([0-9](?:[0-9.,'\u2019 \u00a0\u202f]*[0-9])?[.,]?)(.*)")
 """What stands before the first digits of a cell, these, and what stands behind them."""
@@ -172,8 +172,8 @@ def _with_factors(units: list[str]) -> tuple[tuple[str, float], ...]:
 
 
 NUMBER_FORMS = (
-    PLAIN, NumberForm(".", ","), NumberForm(","), NumberForm(",", "."), NumberForm(".", " "),
-    NumberForm(",", " "), NumberForm(".", "'"), NumberForm(",", "'"),
+    PLAIN_NUMBER_FORM, NumberForm(".", ","), NumberForm(","), NumberForm(",", "."),
+    NumberForm(".", " "), NumberForm(",", " "), NumberForm(".", "'"), NumberForm(",", "'"),
 )  # fmt: skip
 """The forms that a proposal tries, the likeliest first."""
 
@@ -198,7 +198,9 @@ def fitting_forms(
     """
     forms = [replace(form, units=units) for form in NUMBER_FORMS]
     tried = [form for form in forms if decimal is None or form.decimal == decimal]
-    if decimal in (None, PLAIN.decimal) and count_read(counts, forms[0]) == sum(counts.values()):
+    if decimal in (None, PLAIN_NUMBER_FORM.decimal) and count_read(counts, forms[0]) == sum(
+        counts.values()
+    ):
         return [forms[0]] if counts else []
     sample = {text: 1 for text in islice(counts, NUMBER_SAMPLE)}
     if not any(2 * count_read(sample, form) >= len(sample) for form in tried):
@@ -207,7 +209,7 @@ def fitting_forms(
     for form in tried:
         # What stands in no text groups no digits, so all such forms read the same.
         mark = form.thousands or ""
-        groups = form.thousands is None or not there.isdisjoint(ALIKE.get(mark, mark))
+        groups = form.thousands is None or not there.isdisjoint(EQUIVALENT_MARKS.get(mark, mark))
         same = next((each for each in read if each.decimal == form.decimal), form)
         read[form] = read[same] if not groups and same in read else count_read(counts, form)
     most = max(read.values())
@@ -243,7 +245,7 @@ def fitting_formats(counts: Mapping[str, int], *, least: float = 0.0) -> list[st
         return []
     read = {
         pattern: sum(
-            times for text, times in counts.items() if not math.isnan(days_of(text, pattern))
+            times for text, times in counts.items() if not math.isnan(parse_days(text, pattern))
         )
         for pattern in _formats_of_shape(sample.most_common(1)[0][0])
     }
@@ -263,7 +265,7 @@ def _shape(text: str) -> str:
 @lru_cache(maxsize=4096)
 def _formats_of_shape(shape: str) -> tuple[str | None, ...]:
     """Return the formats that texts of a shape may have."""
-    if ISO.fullmatch(shape):
+    if ISO_PATTERN.fullmatch(shape):
         return (None,)
     patterns = [day + time for day in DATE_FORMATS for time in TIMES]
     return tuple(pattern for pattern in patterns if compile_format(pattern).fullmatch(shape))

@@ -23,7 +23,7 @@ from pasearch.curator.column_profile import (
 from pasearch.curator.forms import fitting_formats, fitting_forms, units_of
 from pasearch.data import dates
 from pasearch.data.lines import Fault
-from pasearch.data.numbers import PLAIN, NumberForm
+from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm
 from pasearch.data.text_columns import TextTable
 from pasearch.shown import shown
 
@@ -142,12 +142,12 @@ def _examples(texts: Collection[str]) -> str:
 def _form_problems(profile: ColumnProfile) -> Iterator[Problem]:
     """Yield the form of numbers that has to be declared, because it is not the default."""
     name, form = profile.column.name, profile.form
-    if not profile.open_form or form == PLAIN:
+    if not profile.open_form or form == PLAIN_NUMBER_FORM:
         return
     written = [
         text
         for text in islice(profile.values, MAX_TRIED_TEXTS)
-        if PLAIN.number(text) != form.number(text)
+        if PLAIN_NUMBER_FORM.number(text) != form.number(text)
     ]
     yield Problem(
         column=name,
@@ -155,7 +155,7 @@ def _form_problems(profile: ColumnProfile) -> Iterator[Problem]:
     )
     for text in written:
         value = form.number(text)
-        rivals = [*profile.fits[1:], *([PLAIN] if profile.decimal else [])]
+        rivals = [*profile.fits[1:], *([PLAIN_NUMBER_FORM] if profile.decimal else [])]
         others = [each.number(text) for each in rivals]
         if other := [each for each in others if math.isfinite(each) and each != value]:
             what = f"{_quoted(text)} could be {value:.12g} or {other[0]:.12g}: it is read as the"
@@ -165,7 +165,7 @@ def _form_problems(profile: ColumnProfile) -> Iterator[Problem]:
 
 def _form_words(form: NumberForm) -> str:
     """Render a form as a schema declares it."""
-    told = [f'decimal = "{form.decimal}"'] if form.decimal != PLAIN.decimal else []
+    told = [f'decimal = "{form.decimal}"'] if form.decimal != PLAIN_NUMBER_FORM.decimal else []
     told += [f'thousands = "{form.thousands}"'] if form.thousands is not None else []
     factors = ", ".join(f'"{unit}" = {factor:.12g}' for unit, factor in form.units)
     told += [f"units = {{ {factors} }}"] if factors else []
@@ -209,7 +209,7 @@ def _number_problems(profile: ColumnProfile) -> Iterator[Problem]:
 
 def _number(profile: ColumnProfile, text: str) -> float:
     number = profile.form.number(text)
-    return math.inf if number in profile.column.reading.absent_numbers else number
+    return math.inf if number in profile.column.reading.missing_numbers else number
 
 
 def _mark_problems(profile: ColumnProfile, among: str) -> Iterator[Problem]:
@@ -232,12 +232,12 @@ def _date_problems(profile: ColumnProfile) -> Iterator[Problem]:
             what += "; ISO would read it" if fits[0] is None else f'; format = "{fits[0]}" would'
         yield from problem_at(name, what, profile.rows(unread))
     for other in profile.formats[1:2]:
-        differs = next((t for t, day in read.items() if dates.days_of(t, other) != day), None)
+        differs = next((t for t, day in read.items() if dates.parse_days(t, other) != day), None)
         if differs is not None:
             what = f"all values fit both {pattern} and {other}, such as {_quoted(differs)}"
             yield Problem(column=name, what=f"{what}: the first is proposed, so check it")
     if column.declared:
-        first, last = (dates.day_number(day or "") for day in (column.lower, column.upper))
+        first, last = (dates.count_days_to(day or "") for day in (column.lower, column.upper))
         early = [text for text, day in read.items() if day < first]
         late = [text for text, day in read.items() if day >= last + 1]
         yield from problem_at(
@@ -248,7 +248,9 @@ def _date_problems(profile: ColumnProfile) -> Iterator[Problem]:
         )
         return
     lower, upper = days_outwards(np.array(list(read.values())))
-    apart = [text for text, day in read.items() if not lower <= dates.day_at(day) <= upper]
+    apart = [
+        text for text, day in read.items() if not lower <= dates.convert_days_to_date(day) <= upper
+    ]
     if apart:
         what = f"far from all others, {_examples(apart)}: outside the proposed days"
         yield from problem_at(name, what, profile.rows(apart))

@@ -13,17 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.data.arrays import AT_ONCE, Stored, is_folder_of_arrays, stored_arrays
+from pasearch.data.arrays import (
+    MAX_EAGER_BYTES,
+    StoredArray,
+    find_stored_arrays,
+    is_folder_of_arrays,
+)
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.source import SOURCES, Declared, Source
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 
-ARRAYS = {"x", "y", "bounds", "classes", "official_test", "name"}
+ARRAY_NAMES = {"x", "y", "bounds", "classes", "official_test", "name"}
 """What is read from a .npz; anything else in it is left alone."""
 
-LONGEST_NOTE = 4096
+MAX_METADATA_BYTES = 4096
 """The most bytes of what else is read of a .npz than x and y."""
 
 
@@ -45,9 +50,9 @@ class ArrayFile(Source):
         """Return the data set; large arrays are read when a run begins."""
         path = Path(data)
         arrays = _open_npz(path)
-        bounds = _declared_bounds(path, arrays)
-        classes = _classes_array(path, arrays)
-        given = _given_classes(declared)
+        bounds = _read_bounds(path, arrays)
+        classes = _read_classes(path, arrays)
+        given = _get_declared_classes(declared)
         if declared.regression and given is not None:
             name = "labels" if declared.classes is None else "classes"
             raise UsageError(
@@ -56,29 +61,29 @@ class ArrayFile(Source):
         bounds = bounds if declared.bounds is None else declared.bounds
         classes = classes if given is None else given
         pair = arrays["x"], arrays["y"]
-        at_once = sum(each.nbytes for each in pair) <= AT_ONCE
+        at_once = sum(each.nbytes for each in pair) <= MAX_EAGER_BYTES
         x, y = (each.read() if at_once else each for each in pair)
         dataset = from_arrays(
             x, y, name=str(arrays["name"].read()) if "name" in arrays else path.stem,
             where=str(path), public=declared.public, bounds=bounds,
             classes=None if declared.regression else classes, regression=declared.regression,
         )  # fmt: skip
-        tail = _whole_array(path, arrays, "official_test")
+        tail = _read_integer(path, arrays, "official_test")
         if not 0 <= tail < dataset.n:
             raise UsageError(f"{path}: `official_test` is {tail}: expected less than {dataset.n}.")
         return replace(dataset, official_test=tail)
 
     def new_records(self, data: str, schema: AnySchema) -> np.ndarray:
         """Return the array x."""
-        arrays, _ = stored_arrays(Path(data), ("x",))
+        arrays, _ = find_stored_arrays(Path(data), ("x",))
         if "x" not in arrays:
             raise UsageError(f"{data} has no array x: expected the new records there.")
         return arrays["x"].read()
 
 
 def from_arrays(
-    x: np.ndarray | Stored,
-    y: np.ndarray | Stored,
+    x: np.ndarray | StoredArray,
+    y: np.ndarray | StoredArray,
     *,
     name: str = "arrays",
     where: str = "data",
@@ -100,11 +105,11 @@ def from_arrays(
     """
     declared = Declared(**said)
     _check_arrays(x, y, where, declared.regression)
-    given = _given_classes(declared)
+    given = _get_declared_classes(declared)
     if declared.regression and given is not None:
         raise UsageError("A number is predicted, so there are no classes: leave them out.")
     classes, known = (None, None) if declared.regression else (
-        declared_classes(given, y.dtype, where)
+        resolve_classes(given, y.dtype, where)
     )  # fmt: skip
     if len(x) != len(y):
         raise UsageError(f"{where}: x has {len(x)} records and y has {len(y)}: expected as many.")
@@ -124,14 +129,14 @@ def from_arrays(
         regression=declared.regression,
     )  # fmt: skip
     labels = y if declared.regression or known is not None else y.astype(np.int64)
-    notes = () if declared.regression or known is not None else (_note_of_count(classes),)
+    notes = () if declared.regression or known is not None else (_describe_assumed_labels(classes),)
     return Dataset(
         name=name, schema=schema, features=x, labels=labels, public=declared.public, notes=notes
     )
 
 
 def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
-    if not isinstance(x, np.ndarray | Stored) or not isinstance(y, np.ndarray | Stored):
+    if not isinstance(x, np.ndarray | StoredArray) or not isinstance(y, np.ndarray | StoredArray):
         raise UsageError(
             f"{where}: x is {type(x).__name__} and y is {type(y).__name__}: expected two numpy "
             "arrays (numpy.asarray makes them)."
@@ -148,7 +153,7 @@ def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
         )
 
 
-def _given_classes(declared: Declared) -> Any:
+def _get_declared_classes(declared: Declared) -> Any:
     """Return the number of classes or the labels that the user declares; None if neither.
 
     Raises:
@@ -164,7 +169,7 @@ def _given_classes(declared: Declared) -> Any:
     return labels.split(",") if isinstance(labels, str) else labels  # a list is never a number
 
 
-def _note_of_count(classes: int | None) -> str:
+def _describe_assumed_labels(classes: int | None) -> str:
     """Return which labels a number of classes stands for, declared or to be estimated."""
     assumed = (
         "the labels are taken as 0, 1, 2 ..., because none are declared"
@@ -177,7 +182,7 @@ def _note_of_count(classes: int | None) -> str:
     )
 
 
-def declared_classes(
+def resolve_classes(
     given: Any, dtype: np.dtype[Any], where: str
 ) -> tuple[int | None, tuple[Any, ...] | None]:
     """Return the number of classes, and their labels if these are not 0, 1 ...
@@ -212,7 +217,7 @@ def declared_classes(
         elif dtype.kind == "b":
             labels = [bool(("False", "True").index(text)) for text in texts]
         else:
-            labels = [_number(text) for text in texts]
+            labels = [_parse_label_number(text) for text in texts]
     except (TypeError, ValueError):
         labels = []
     if len(set(labels)) != len(labels) or len(labels) < 2:
@@ -225,7 +230,7 @@ def declared_classes(
     return len(labels), None if plain else tuple(labels)
 
 
-def _number(text: str) -> int | float:
+def _parse_label_number(text: str) -> int | float:
     """Return the number that a text is; a ValueError if it is none that a label can be."""
     try:
         return int(text)
@@ -235,22 +240,22 @@ def _number(text: str) -> int | float:
         return int(number) if number.is_integer() else number
 
 
-def _open_npz(path: Path) -> dict[str, Stored]:
-    arrays, names = stored_arrays(path, ARRAYS)
+def _open_npz(path: Path) -> dict[str, StoredArray]:
+    arrays, names = find_stored_arrays(path, ARRAY_NAMES)
     if missing := {"x", "y"} - set(names):
         raise UsageError(
             f"{path} has no array {' and no array '.join(sorted(missing))}: "
             f"it holds {', '.join(names[:20]) or 'nothing'}."
         )
     for name in set(arrays) - {"x", "y"}:
-        if arrays[name].nbytes > LONGEST_NOTE:
+        if arrays[name].nbytes > MAX_METADATA_BYTES:
             raise UsageError(
                 f"{path}: `{name}` has {arrays[name].nbytes:,} bytes: expected a number or a word."
             )
     return arrays
 
 
-def _declared_bounds(path: Path, arrays: dict[str, Stored]) -> tuple[float, float] | None:
+def _read_bounds(path: Path, arrays: dict[str, StoredArray]) -> tuple[float, float] | None:
     if "bounds" not in arrays:
         return None
     bounds = arrays["bounds"].read()
@@ -259,14 +264,14 @@ def _declared_bounds(path: Path, arrays: dict[str, Stored]) -> tuple[float, floa
     return float(bounds[0]), float(bounds[1])
 
 
-def _classes_array(path: Path, arrays: dict[str, Stored]) -> Any:
+def _read_classes(path: Path, arrays: dict[str, StoredArray]) -> Any:
     """Return the number of classes, or their labels, that the file has; None if neither."""
     if "classes" not in arrays or math.prod(arrays["classes"].shape) == 1:
-        return _whole_array(path, arrays, "classes") if "classes" in arrays else None
+        return _read_integer(path, arrays, "classes") if "classes" in arrays else None
     return arrays["classes"].read().ravel().tolist()
 
 
-def _whole_array(path: Path, arrays: dict[str, Stored], name: str) -> int:
+def _read_integer(path: Path, arrays: dict[str, StoredArray], name: str) -> int:
     """Return the one whole number that an array of the file holds; 0 when it is not there."""
     number = arrays[name].read() if name in arrays else np.array(0)
     if number.shape not in ((), (1,)) or number.dtype.kind not in "iu":

@@ -28,30 +28,30 @@ import numpy as np
 from pasearch.errors import UsageError, nearest_file
 from pasearch.files import check_memory
 
-AT_ONCE = 2**26
+MAX_EAGER_BYTES = 2**26
 """Arrays of up to so many bytes are read at once, so that damage is told before a plan is made."""
 
-BLOCK = 2**24
+BLOCK_BYTES = 2**24
 """How many bytes of an array are read at a time, where it need not be in memory."""
 
-LONGEST_HEAD = 10_000
+MAX_HEADER_BYTES = 10_000
 """The most bytes of an array's head: numpy's own limit, held before the head is unpacked."""
 
-MOST_AXES = 8
+MAX_AXES = 8
 """The most axes of an array; records have four at most."""
 
-UNREADABLE = (
+READ_ERRORS = (
     ValueError, TypeError, KeyError, OSError, EOFError, MemoryError, NotImplementedError,
     RuntimeError, OverflowError, SyntaxError, TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What numpy and zipfile raise on a file that is no .npz, is cut short or uses what they lack."""
 
-HOW = "Write it with numpy.savez(path, x=x, y=y), x and y arrays of numbers."
+SAVE_ADVICE = "Write it with numpy.savez(path, x=x, y=y), x and y arrays of numbers."
 
 Source = Path | bytes
 
 
-class Stored:
+class StoredArray:
     """An array in a file: its form is known, and its numbers are read when they are asked for.
 
     Args:
@@ -81,9 +81,9 @@ class Stored:
         """What the numbers take in memory."""
         return math.prod(self.shape) * max(self.dtype.itemsize, self._as.itemsize)
 
-    def astype(self, dtype: Any) -> Stored:
+    def astype(self, dtype: Any) -> StoredArray:
         """Return the same array, to be read as another number type."""
-        other = Stored(self._source, self._member, self.shape, self._as)
+        other = StoredArray(self._source, self._member, self.shape, self._as)
         other.dtype = np.dtype(dtype)
         return other
 
@@ -95,10 +95,10 @@ class Stored:
         """
         if self._numbers is None:
             check_memory(
-                f"{_named(self._source)}: array {self._member!r}", self.nbytes,
+                f"{_describe_source(self._source)}: array {self._member!r}", self.nbytes,
                 "take fewer records or a narrower number type, such as float32",
             )  # fmt: skip
-            with self._opened() as file:
+            with self._open_member() as file:
                 numbers = np.lib.format.read_array(file, allow_pickle=False)
                 self._numbers = numbers.astype(self.dtype, copy=False)
         return self._numbers
@@ -110,39 +110,41 @@ class Stored:
             UsageError: As of `read`; or the file has columns one after the other, not records.
         """
         size = math.prod(self.shape[1:]) * self._as.itemsize
-        step = max(1, BLOCK // max(1, size))
-        with self._opened() as file:
-            if b"'fortran_order': True" in _head(file).getvalue():
+        step = max(1, BLOCK_BYTES // max(1, size))
+        with self._open_member() as file:
+            if b"'fortran_order': True" in _read_header(file).getvalue():
                 raise UsageError(
-                    f"{_named(self._source)}: array {self._member!r} is stored column by column, "
-                    "and too large for that: write it with numpy.ascontiguousarray(x)."
+                    f"{_describe_source(self._source)}: array {self._member!r} is stored column by "
+                    "column, and too large for that: write it with numpy.ascontiguousarray(x)."
                 )
             for start in range(0, len(self), step):
                 many = min(step, len(self) - start)
-                content = _exactly(file, many * size)
+                content = _read_exactly(file, many * size)
                 block = np.frombuffer(content, self._as).reshape(many, *self.shape[1:])
                 yield block.astype(self.dtype, copy=False)
 
     @contextmanager
-    def _opened(self) -> Iterator[IO[bytes]]:
+    def _open_member(self) -> Iterator[IO[bytes]]:
         """Open the array's own file, if it is what it was."""
         try:
-            with _opened(self._source) as archive:
-                if _form(archive, self._member) != (self.shape, self._as):
-                    raise UsageError(f"{_named(self._source)} was changed: start again.")
+            with _open_archive(self._source) as archive:
+                if _read_shape_and_type(archive, self._member) != (self.shape, self._as):
+                    raise UsageError(f"{_describe_source(self._source)} was changed: start again.")
                 with archive.open(self._member) as file:
                     yield file
-        except UNREADABLE:
-            raise UsageError(f"{_named(self._source)} {_fault(self._source)}. {HOW}") from None
+        except READ_ERRORS:
+            raise UsageError(
+                f"{_describe_source(self._source)} {_describe_fault(self._source)}. {SAVE_ADVICE}"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
-class _Folder:
+class _FolderArchive:
     """A folder of .npy files, as an archive is read."""
 
     path: Path
 
-    def __enter__(self) -> _Folder:
+    def __enter__(self) -> _FolderArchive:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -166,7 +168,9 @@ def is_folder_of_arrays(path: Path) -> bool:
     return all((path / f"{name}.npy").is_file() for name in ("x", "y"))
 
 
-def stored_arrays(source: Source, wanted: Iterable[str]) -> tuple[dict[str, Stored], list[str]]:
+def find_stored_arrays(
+    source: Source, wanted: Iterable[str]
+) -> tuple[dict[str, StoredArray], list[str]]:
     """Return the wanted arrays of a .npz that are there, unread, and the names of all.
 
     Args:
@@ -187,18 +191,22 @@ def stored_arrays(source: Source, wanted: Iterable[str]) -> tuple[dict[str, Stor
         if not source.stat().st_size > 0:
             raise UsageError(f"{source} is empty: expected a .npz file with arrays x and y.")
     try:
-        with _opened(source) as archive:
+        with _open_archive(source) as archive:
             members = {name.removesuffix(".npy"): name for name in archive.namelist()}
             found = {
-                name: Stored(source, members[name], *_form(archive, members[name]))
+                name: StoredArray(
+                    source, members[name], *_read_shape_and_type(archive, members[name])
+                )
                 for name in sorted(set(wanted) & set(members))
             }
-    except UNREADABLE:
-        raise UsageError(f"{_named(source)} {_fault(source)}. {HOW}") from None
+    except READ_ERRORS:
+        raise UsageError(
+            f"{_describe_source(source)} {_describe_fault(source)}. {SAVE_ADVICE}"
+        ) from None
     return found, sorted(members)
 
 
-def _exactly(file: IO[bytes], many: int) -> bytes:
+def _read_exactly(file: IO[bytes], many: int) -> bytes:
     """Return so many bytes of a file; an EOFError if there are fewer."""
     found = bytearray()
     while len(found) < many:
@@ -208,26 +216,28 @@ def _exactly(file: IO[bytes], many: int) -> bytes:
     return bytes(found)
 
 
-def _opened(source: Source) -> zipfile.ZipFile | _Folder:
+def _open_archive(source: Source) -> zipfile.ZipFile | _FolderArchive:
     if isinstance(source, Path) and source.is_dir():
-        return _Folder(source)
+        return _FolderArchive(source)
     return zipfile.ZipFile(io.BytesIO(source) if isinstance(source, bytes) else source)
 
 
-def _form(archive: zipfile.ZipFile | _Folder, member: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _read_shape_and_type(
+    archive: zipfile.ZipFile | _FolderArchive, member: str
+) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and the number type that an array's head announces; a ValueError if none.
 
     What it announces must be what the archive says that the array unpacks to.
     """
     with archive.open(member) as file:
-        head = _head(file)
+        head = _read_header(file)
     version = np.lib.format.read_magic(head)
     reader = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }[version]
     shape, _, dtype = reader(head)
-    if dtype.hasobject or not len(shape) <= MOST_AXES or not all(side >= 0 for side in shape):
+    if dtype.hasobject or not len(shape) <= MAX_AXES or not all(side >= 0 for side in shape):
         raise ValueError("objects, or no shape")
     announced = len(head.getvalue()) + math.prod(shape) * dtype.itemsize
     if archive.getinfo(member).file_size != announced:
@@ -235,22 +245,22 @@ def _form(archive: zipfile.ZipFile | _Folder, member: str) -> tuple[tuple[int, .
     return tuple(shape), dtype
 
 
-def _head(file: IO[bytes]) -> io.BytesIO:
+def _read_header(file: IO[bytes]) -> io.BytesIO:
     """Return an array's head, if it is of a length that it may have."""
     start = file.read(8)
     width = 2 if start[6:7] == b"\x01" else 4
     size = file.read(width)
     length = int.from_bytes(size, "little")
-    if length > LONGEST_HEAD:
+    if length > MAX_HEADER_BYTES:
         raise ValueError("too long a head")
     return io.BytesIO(start + size + file.read(length))
 
 
-def _named(source: Source) -> str:
+def _describe_source(source: Source) -> str:
     return "The file of arrays" if isinstance(source, bytes) else str(source)
 
 
-def _fault(source: Source) -> str:
+def _describe_fault(source: Source) -> str:
     """Say why a file is no .npz of plain arrays."""
     if isinstance(source, bytes) or source.is_dir():
         return "is damaged"

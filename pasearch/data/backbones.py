@@ -29,22 +29,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pasearch.accounting.checks import whole
-from pasearch.data.front_ends import FrontEnd, Recentred, Shape
-from pasearch.data.whitening import Whitening, directions_for, images_for
+from pasearch.data.front_ends import CentredFrontEnd, FrontEnd, Shape
+from pasearch.data.whitening import Whitening, count_directions, count_synthetic_images
 from pasearch.errors import UsageError
 from pasearch.files import check_stored, read_bytes
 
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CHANNEL_MEANS, CHANNEL_DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of red, green and blue: what torchvision's own weights expect."""
-MOST_FILE = 2**30
+MAX_WEIGHTS_BYTES = 2**30
 """The largest file of weights, in bytes."""
-PIXELS = 2**21
+MAX_BATCH_PIXELS = 2**21
 """How many pixels go through a backbone at once: it bounds the memory."""
-LEAST_PIXELS, MOST_PIXELS = 16, 512
+MIN_IMAGE_SIDE, MAX_IMAGE_SIDE = 16, 512
 """The sides of an image that a backbone takes."""
 
 
-class Small(nn.Module):
+class SmallConvNet(nn.Module):
     """Five convolutions for images of 16 to 64 pixels: (batch, 3, height, width) to (batch, 1152).
 
     Its numbers are averages over a 4 x 4 grid of the second level and a 2 x 2 grid of the third.
@@ -69,7 +69,7 @@ def _block(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(layer, nn.BatchNorm2d(outputs), nn.ReLU())
 
 
-def _of_torchvision(name: str, head: str) -> Callable[[], nn.Module]:
+def _torchvision_builder(name: str, head: str) -> Callable[[], nn.Module]:
     """Return what makes a module of torchvision, without its last layers."""
 
     def made() -> nn.Module:
@@ -83,22 +83,22 @@ def _of_torchvision(name: str, head: str) -> Callable[[], nn.Module]:
 
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "small": (Small, 1152),
-    "resnet18": (_of_torchvision("resnet18", "fc"), 512),
-    "resnet34": (_of_torchvision("resnet34", "fc"), 512),
-    "resnet50": (_of_torchvision("resnet50", "fc"), 2048),
-    "mobilenet_v3_small": (_of_torchvision("mobilenet_v3_small", "classifier"), 576),
-    "efficientnet_b0": (_of_torchvision("efficientnet_b0", "classifier"), 1280),
+    "small": (SmallConvNet, 1152),
+    "resnet18": (_torchvision_builder("resnet18", "fc"), 512),
+    "resnet34": (_torchvision_builder("resnet34", "fc"), 512),
+    "resnet50": (_torchvision_builder("resnet50", "fc"), 2048),
+    "mobilenet_v3_small": (_torchvision_builder("mobilenet_v3_small", "classifier"), 576),
+    "efficientnet_b0": (_torchvision_builder("efficientnet_b0", "classifier"), 1280),
 }
 """What makes each module, and how many numbers it makes of an image."""
 
 
-def built(module: str) -> nn.Module:
+def build_backbone_module(module: str) -> nn.Module:
     """Return a backbone of that name, at a random start."""
-    return MODULES[known_module(module)][0]()
+    return MODULES[check_module_name(module)][0]()
 
 
-def known_module(module: object) -> str:
+def check_module_name(module: object) -> str:
     """Return the name of a module.
 
     Raises:
@@ -124,12 +124,12 @@ class Backbone(Whitening):
     """
 
     def __init__(self, shape: Shape, module: str, side: int):
-        count = MODULES[known_module(module)][1]
-        super().__init__(shape, count, directions_for(count))
-        self.side, self.network = side, built(module).requires_grad_(False)
+        count = MODULES[check_module_name(module)][1]
+        super().__init__(shape, count, count_directions(count))
+        self.side, self.network = side, build_backbone_module(module).requires_grad_(False)
         self.train(False)
         for name, parameter in list(self.network.named_parameters()):
-            _as_buffer(self.network, name, parameter)
+            _convert_to_buffer(self.network, name, parameter)
 
     def train(self, mode: bool = True) -> Backbone:
         """Stay in evaluation mode: batch normalisation would mix records."""
@@ -138,12 +138,12 @@ class Backbone(Whitening):
     def coefficients(self, x: Tensor) -> Tensor:
         """Return the backbone's numbers, (batch, *shape) to (batch, numbers)."""
         pixels = self.side**2 or math.prod(self.shape[-2:])
-        parts = x.split(max(1, PIXELS // pixels))
-        found = [self.network(prepared(part, self.shape, self.side)) for part in parts]
+        parts = x.split(max(1, MAX_BATCH_PIXELS // pixels))
+        found = [self.network(prepare_images(part, self.shape, self.side)) for part in parts]
         return torch.cat([part.flatten(1) for part in found])
 
 
-def _as_buffer(network: nn.Module, name: str, parameter: nn.Parameter) -> None:
+def _convert_to_buffer(network: nn.Module, name: str, parameter: nn.Parameter) -> None:
     """Turn a parameter into a buffer: it is never trained."""
     *path, last = name.split(".")
     owner = network.get_submodule(".".join(path))
@@ -151,7 +151,7 @@ def _as_buffer(network: nn.Module, name: str, parameter: nn.Parameter) -> None:
     owner.register_buffer(last, parameter.detach())
 
 
-def prepared(x: Tensor, shape: Shape, side: int = 0) -> Tensor:
+def prepare_images(x: Tensor, shape: Shape, side: int = 0) -> Tensor:
     """Return records of a shape as a backbone takes them: three channels, of public scale.
 
     Args:
@@ -163,7 +163,9 @@ def prepared(x: Tensor, shape: Shape, side: int = 0) -> Tensor:
     images = images.expand(-1, 3, -1, -1)
     if side:
         images = functional.interpolate(images, (side, side), mode="bilinear", antialias=True)
-    mean, deviation = (x.new_tensor(each).view(3, 1, 1) for each in (MEAN, DEVIATION))
+    mean, deviation = (
+        x.new_tensor(each).view(3, 1, 1) for each in (CHANNEL_MEANS, CHANNEL_DEVIATIONS)
+    )
     return (images - mean) / deviation
 
 
@@ -191,7 +193,7 @@ class PublicBackbone(FrontEnd):
             f"{self.sha256[:12]})"
         )
 
-    def taken_as_public(self) -> str:
+    def describe_public_inputs(self) -> str:
         return (
             f"the weights of a {self.module_name} backbone (SHA-256 {self.sha256}), which must not "
             "have been trained on these records"
@@ -201,12 +203,15 @@ class PublicBackbone(FrontEnd):
         """Return the number of directions."""
         image = (1, *shape) if len(shape) == 2 else shape
         sides = image[1:] if len(image) == 3 else (0,)
-        if image[0] not in (1, 3) or not LEAST_PIXELS <= min(sides) <= max(sides) <= MOST_PIXELS:
+        if (
+            image[0] not in (1, 3)
+            or not MIN_IMAGE_SIDE <= min(sides) <= max(sides) <= MAX_IMAGE_SIDE
+        ):
             raise UsageError(
-                f"A backbone needs images of 1 or 3 channels with sides of {LEAST_PIXELS} to "
-                f"{MOST_PIXELS} pixels; these records have shape {tuple(shape)}."
+                f"A backbone needs images of 1 or 3 channels with sides of {MIN_IMAGE_SIDE} to "
+                f"{MAX_IMAGE_SIDE} pixels; these records have shape {tuple(shape)}."
             )
-        return (directions_for(MODULES[self.module_name][1]),)
+        return (count_directions(MODULES[self.module_name][1]),)
 
     def module(self, shape: Shape) -> nn.Module:
         return Backbone(shape, self.module_name, self.side)
@@ -218,13 +223,13 @@ class PublicBackbone(FrontEnd):
             UsageError: The file of weights is not known here, was changed, or does not fit.
         """
         made = Backbone(shape, self.module_name, self.side)
-        made.network.load_state_dict(_weights(self))
-        made.learn(images_for(max(math.prod(shape), 3 * self.side**2)))
+        made.network.load_state_dict(_load_weights(self))
+        made.learn(count_synthetic_images(max(math.prod(shape), 3 * self.side**2)))
         return made
 
 
 @dataclass(frozen=True, slots=True)
-class CentredBackbone(Recentred, PublicBackbone):
+class CentredBackbone(CentredFrontEnd, PublicBackbone):
     """A public backbone's numbers minus their mean, which is estimated privately."""
 
     name: ClassVar[str] = "backbone_centred"
@@ -234,16 +239,16 @@ class CentredBackbone(Recentred, PublicBackbone):
         return PublicBackbone(self.module_name, self.side, self.sha256)
 
 
-KINDS = {kind.name: kind for kind in (PublicBackbone, CentredBackbone)}
+FRONT_END_CLASSES = {kind.name: kind for kind in (PublicBackbone, CentredBackbone)}
 
-_FILES: dict[str, Path] = {}
+_WEIGHTS_PATHS: dict[str, Path] = {}
 """Where the weights that were named lie, by the hash of the file."""
 
-KEYS = {"weights", "module"}
+REQUIRED_KEYS = {"weights", "module"}
 """What a table of a backbone must have."""
 
 
-def read(table: Mapping[str, Any], folder: Path | None = None) -> PublicBackbone:
+def parse_backbone_table(table: Mapping[str, Any], folder: Path | None = None) -> PublicBackbone:
     """Return the front end that a table describes: weights, module, and maybe side and centred.
 
     Args:
@@ -253,8 +258,8 @@ def read(table: Mapping[str, Any], folder: Path | None = None) -> PublicBackbone
     Raises:
         UsageError: Another key, no such file, or weights that are not that module's.
     """
-    known = {*KEYS, "side", "centred"}
-    if set(table) - known or not set(table) >= KEYS:
+    known = {*REQUIRED_KEYS, "side", "centred"}
+    if set(table) - known or not set(table) >= REQUIRED_KEYS:
         raise UsageError(
             f"A front end with the keys {', '.join(map(str, table)) or '(none)'}: expected weights "
             "(a file) and module, and if need be side (pixels) and centred (true or false)."
@@ -262,43 +267,43 @@ def read(table: Mapping[str, Any], folder: Path | None = None) -> PublicBackbone
     weights, side, centred = table["weights"], table.get("side", 0), table.get("centred", True)
     if not isinstance(weights, (str, Path)) or not isinstance(centred, bool):
         raise UsageError("A backbone's weights are a path, and centred is true or false.")
-    if side != 0 and not LEAST_PIXELS <= whole("side", side) <= MOST_PIXELS:
-        raise UsageError(f"side is {side}: expected {LEAST_PIXELS} to {MOST_PIXELS} pixels.")
+    if side != 0 and not MIN_IMAGE_SIDE <= whole("side", side) <= MAX_IMAGE_SIDE:
+        raise UsageError(f"side is {side}: expected {MIN_IMAGE_SIDE} to {MAX_IMAGE_SIDE} pixels.")
     path = ((folder or Path()) / weights).absolute()
-    sha256 = hashlib.sha256(_read(path)).hexdigest()
-    _FILES[sha256] = path
+    sha256 = hashlib.sha256(_read_weights_file(path)).hexdigest()
+    _WEIGHTS_PATHS[sha256] = path
     kind = CentredBackbone if centred else PublicBackbone
-    found = kind(known_module(table["module"]), side, sha256)
-    _weights(found)
+    found = kind(check_module_name(table["module"]), side, sha256)
+    _load_weights(found)
     return found
 
 
-def of_text(text: str) -> PublicBackbone | None:
+def parse_backbone_text(text: str) -> PublicBackbone | None:
     """Return the backbone that a `text` names; None if it names none."""
     name, *parts = text.split(":")
-    if name not in KINDS or len(parts) != 3:
+    if name not in FRONT_END_CLASSES or len(parts) != 3:
         return None
     module, side, sha256 = parts
-    sides = ("0", *map(str, range(LEAST_PIXELS, MOST_PIXELS + 1)))
+    sides = ("0", *map(str, range(MIN_IMAGE_SIDE, MAX_IMAGE_SIDE + 1)))
     is_hash = len(sha256) == 64 and set(sha256) <= set(string.hexdigits.lower())
     if module not in MODULES or side not in sides or not is_hash:
         return None
-    return KINDS[name](module, int(side), sha256)
+    return FRONT_END_CLASSES[name](module, int(side), sha256)
 
 
-def _read(path: Path) -> bytes:
-    return read_bytes(path, "a backbone's weights (.pt)", most=MOST_FILE)
+def _read_weights_file(path: Path) -> bytes:
+    return read_bytes(path, "a backbone's weights (.pt)", most=MAX_WEIGHTS_BYTES)
 
 
-def _weights(front_end: PublicBackbone) -> dict[str, Tensor]:
+def _load_weights(front_end: PublicBackbone) -> dict[str, Tensor]:
     """Return the weights of a backbone, without those of the layers that it goes without."""
-    path = _FILES.get(front_end.sha256)
+    path = _WEIGHTS_PATHS.get(front_end.sha256)
     if path is None:
         raise UsageError(
             f"The weights of {front_end.text} are not known here: name their file, as "
             'front_end = { weights = "...", module = "..." }.'
         )
-    content = _read(path)
+    content = _read_weights_file(path)
     if hashlib.sha256(content).hexdigest() != front_end.sha256:
         raise UsageError(f"{path} was changed since it was named: name it again.")
     try:
@@ -306,7 +311,7 @@ def _weights(front_end: PublicBackbone) -> dict[str, Tensor]:
         stored = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception:  # noqa: BLE001 - whatever a file that is no such does to a loader
         stored = None
-    wanted = built(front_end.module_name).state_dict()
+    wanted = build_backbone_module(front_end.module_name).state_dict()
     fits = isinstance(stored, dict) and all(
         isinstance(stored.get(name), Tensor) and stored[name].shape == value.shape
         for name, value in wanted.items()

@@ -20,14 +20,14 @@ from pasearch.data.schema import Schema
 from pasearch.data.source import SOURCES, Declared, Source
 from pasearch.errors import UsageError
 
-IDX_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
+IDX_CLASSES = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 """The torchvision class of each set, which is also the folder's name."""
 
-TORCHVISION_SETS = ("cifar10", "svhn")
+TORCHVISION_NAMES = ("cifar10", "svhn")
 
-BUILT_IN = ("digits", *IDX_SETS, *TORCHVISION_SETS)
+BUILT_IN_NAMES = ("digits", *IDX_CLASSES, *TORCHVISION_NAMES)
 
-MOST_IDX = 2**28
+MAX_IDX_BYTES = 2**28
 """The most bytes that an idx file announces: those of MNIST have 47 million."""
 
 
@@ -37,22 +37,22 @@ class BuiltIn(Source):
 
     name = "built-in"
     kind = "built-in images"
-    expected = f"one of {', '.join(BUILT_IN)}"
+    expected = f"one of {', '.join(BUILT_IN_NAMES)}"
     is_path = False
 
     def takes(self, data: str) -> bool:
-        return data in BUILT_IN
+        return data in BUILT_IN_NAMES
 
     def load(self, data: str, declared: Declared) -> Dataset:
         if data == "digits":
-            return _digits(declared.public)
-        load = _idx_set if data in IDX_SETS else _torchvision_set
+            return _load_digits(declared.public)
+        load = _load_idx_set if data in IDX_CLASSES else _load_torchvision_set
         root, download = Path(declared.data_root), declared.download
         return load(data, root, download=download, public=declared.public)
 
 
-def _digits(public: bool) -> Dataset:
-    features, labels = _digits_of(_package_folder("sklearn") / "datasets/data/digits.csv.gz")
+def _load_digits(public: bool) -> Dataset:
+    features, labels = _read_digits(_find_package_folder("sklearn") / "datasets/data/digits.csv.gz")
     return Dataset(
         name="digits",
         schema=Schema(shape=(8, 8), low=0.0, high=16.0, classes=10),
@@ -62,7 +62,7 @@ def _digits(public: bool) -> Dataset:
     )
 
 
-def _digits_of(file: Path) -> tuple[np.ndarray, np.ndarray]:
+def _read_digits(file: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return what scikit-learn's `load_digits` does, from its file: to import it takes a second."""
     if not file.is_file():
         from sklearn.datasets import load_digits
@@ -73,15 +73,15 @@ def _digits_of(file: Path) -> tuple[np.ndarray, np.ndarray]:
     return cells[:, :-1].reshape(-1, 8, 8), cells[:, -1].astype(np.int64)
 
 
-def _package_folder(name: str) -> Path:
+def _find_package_folder(name: str) -> Path:
     found = find_spec(name)
     return Path(found.origin).parent if found and found.origin else Path()
 
 
-def _idx_set(name: str, root: Path, *, download: bool, public: bool) -> Dataset:
-    folder = root / IDX_SETS[name] / "raw"
+def _load_idx_set(name: str, root: Path, *, download: bool, public: bool) -> Dataset:
+    folder = root / IDX_CLASSES[name] / "raw"
     if download:
-        _download(IDX_SETS[name], root)
+        _download(IDX_CLASSES[name], root)
     parts = []
     for part in ("train", "t10k"):
         images = _read_idx(folder / f"{part}-images-idx3-ubyte", axes=3)
@@ -127,10 +127,10 @@ def _read_idx(path: Path, *, axes: int) -> np.ndarray:
     try:
         if path.is_file():
             with path.open("rb") as file:
-                raw = _within(file, axes)
+                raw = _read_announced(file, axes)
         elif packed.is_file():
             with gzip.open(packed) as file:
-                raw = _within(file, axes)
+                raw = _read_announced(file, axes)
         else:
             raise UsageError(
                 f"{path} (or its .gz) is not there: put the file there, name another folder with "
@@ -143,9 +143,10 @@ def _read_idx(path: Path, *, axes: int) -> np.ndarray:
         raise UsageError(f"{path} is not an idx file of bytes with {axes} axes.")
     shape = struct.unpack(f">{axes}I", raw[4:head])
     announced, found = math.prod(shape), len(raw) - head
-    if announced > MOST_IDX:
+    if announced > MAX_IDX_BYTES:
         raise UsageError(
-            f"{path} announces {announced:,} bytes: expected at most {MOST_IDX:,}. Fetch it again."
+            f"{path} announces {announced:,} bytes: expected at most {MAX_IDX_BYTES:,}. "
+            "Fetch it again."
         )
     if found != announced:
         raise UsageError(
@@ -155,14 +156,14 @@ def _read_idx(path: Path, *, axes: int) -> np.ndarray:
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
 
 
-def _within(file: IO[bytes] | gzip.GzipFile, axes: int) -> bytes:
+def _read_announced(file: IO[bytes] | gzip.GzipFile, axes: int) -> bytes:
     """Return an idx file's head and what it announces, and a byte more if there is one."""
     head = file.read(4 + 4 * axes)
     announced = math.prod(struct.unpack(f">{axes}I", head[4:])) if len(head) == 4 + 4 * axes else 0
-    return head + file.read(min(announced, MOST_IDX) + 1)
+    return head + file.read(min(announced, MAX_IDX_BYTES) + 1)
 
 
-def _torchvision_set(name: str, root: Path, *, download: bool, public: bool) -> Dataset:
+def _load_torchvision_set(name: str, root: Path, *, download: bool, public: bool) -> Dataset:
     from torchvision import datasets
 
     try:

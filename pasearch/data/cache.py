@@ -17,17 +17,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from pasearch import busy
-from pasearch.data.front_ends import Fitted
+from pasearch.data.front_ends import FittedFrontEnd
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 
-FOLDER = "transformed-records"
+CACHE_FOLDER = "transformed-records"
 """A folder of its own within the user's: only the user may enter it."""
 
-Encode = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+EncodeFunction = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-class Kept(Protocol):
+class CachedDataset(Protocol):
     """What is asked of a data set, of which `partitions.Dataset` is one."""
 
     schema: AnySchema
@@ -43,7 +43,9 @@ class Kept(Protocol):
         ...
 
 
-def behind(dataset: Kept, front: Fitted, encode: Encode) -> tuple[np.ndarray, np.ndarray]:
+def transform_records(
+    dataset: CachedDataset, front: FittedFrontEnd, encode: EncodeFunction
+) -> tuple[np.ndarray, np.ndarray]:
     """Return all records behind a front end, float32 (n, ...), and which are usable, (n,).
 
     Args:
@@ -52,8 +54,8 @@ def behind(dataset: Kept, front: Fitted, encode: Encode) -> tuple[np.ndarray, np
         encode: Slots to (features in [0, 1], usable); behind `front.before`, if it has one.
     """
     if dataset.cache is None or not front.front_end.costly:
-        return _transform(dataset, front, encode, lambda shape: np.empty(shape, np.float32))
-    folder = dataset.cache / FOLDER
+        return _compute_records(dataset, front, encode, lambda shape: np.empty(shape, np.float32))
+    folder = dataset.cache / CACHE_FOLDER
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.is_symlink():
@@ -73,18 +75,20 @@ def behind(dataset: Kept, front: Fitted, encode: Encode) -> tuple[np.ndarray, np
         # A folder of its own: nothing that lies there already is followed or written through.
         with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as own:
             part, mask = Path(own) / "part.npy", Path(own) / "usable.npy"
-            made = _transform(dataset, front, encode, lambda shape: _on_disk(part, shape))
+            made = _compute_records(
+                dataset, front, encode, lambda shape: _create_array_file(part, shape)
+            )
             np.save(mask, made[1])
             mask.chmod(0o600)
             made[0].flush()
             os.replace(mask, usable)
             os.replace(part, path)
     shape = (dataset.n, *front.front_end.output_shape(dataset.schema.shape))
-    features = _kept(path, shape, np.dtype(np.float32), memory_mapped=True)
-    return features, _kept(usable, shape[:1], np.dtype(bool), memory_mapped=False)
+    features = _load_cached_array(path, shape, np.dtype(np.float32), memory_mapped=True)
+    return features, _load_cached_array(usable, shape[:1], np.dtype(bool), memory_mapped=False)
 
 
-def _kept(
+def _load_cached_array(
     path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], *, memory_mapped: bool
 ) -> np.ndarray:
     """Return what a file of the cache holds.
@@ -102,26 +106,34 @@ def _kept(
     return found if memory_mapped else np.array(found)
 
 
-def _on_disk(path: Path, shape: tuple[int, ...]) -> Any:
+def _create_array_file(path: Path, shape: tuple[int, ...]) -> Any:
     made = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
     path.chmod(0o600)
     return made
 
 
-def _transform(
-    dataset: Kept, front: Fitted, encode: Encode, make: Callable[[tuple[int, ...]], Any]
+def _compute_records(
+    dataset: CachedDataset,
+    front: FittedFrontEnd,
+    encode: EncodeFunction,
+    make: Callable[[tuple[int, ...]], Any],
 ) -> tuple[Any, np.ndarray]:
     import torch
 
-    from pasearch.data.mapping import AT_ONCE, copied, piece_of, through
+    from pasearch.data.mapping import (
+        PIECES_PER_CALL,
+        choose_piece_size,
+        copy_to_device,
+        map_records,
+    )
 
     shape = front.front_end.output_shape(dataset.schema.shape)
     features, usable = make((dataset.n, *shape)), np.zeros(dataset.n, bool)
-    make, start = copied(front.last, front.place), 0
-    many = AT_ONCE * piece_of(dataset.schema.shape)
+    make, start = copy_to_device(front.last, front.place), 0
+    many = PIECES_PER_CALL * choose_piece_size(dataset.schema.shape)
     with busy.at(lambda: f"front end: {start:,} of {dataset.n:,} records"):
         for start in range(0, dataset.n, many):
             slots = np.arange(start, min(start + many, dataset.n))
             x, usable[slots] = encode(slots)
-            features[slots] = through(make, torch.from_numpy(x), front.place)
+            features[slots] = map_records(make, torch.from_numpy(x), front.place)
     return features, usable

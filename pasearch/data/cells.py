@@ -1,8 +1,8 @@
 """Cells of a table: which are missing, and what a text or a number is, whatever an object holds.
 
 A cell is a text, a number, None, or any other object of a frame. Missing is an empty one, what is
-declared to mean that or usually does (`USUAL_MARKS`), what pandas has for it, and what cannot be
-written as UTF-8. No cell raises. Texts are normalised to Unicode's composed form (NFC).
+declared to mean that or usually does (`DEFAULT_MISSING_MARKS`), what pandas has for it, and what
+cannot be written as UTF-8. No cell raises. Texts are normalised to Unicode's composed form (NFC).
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -20,34 +20,34 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pasearch.data.numbers import PLAIN, NumberForm
+from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm
 from pasearch.data.text_columns import TextColumn, TextTable
 from pasearch.errors import UsageError
 
 ColumnCells = np.ndarray | TextColumn
 TableCells = np.ndarray | TextTable
-Made = TypeVar("Made")
+MappedType = TypeVar("Made")
 
-MISSING = frozenset({"", "?"})
+MISSING_MARKS = frozenset({"", "?"})
 """What an absent cell is written as, whatever else is declared."""
 
-USUAL_MARKS = frozenset(
+DEFAULT_MISSING_MARKS = frozenset(
     {"NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "Null", "null", "NaT"}
 )
 """What an absent cell is written as beside those, unless it is declared to be a category."""
 
-MOST_MARKS = 100_000
+MAX_MISSING_MARKS = 100_000
 """The most texts that may be declared to mean an absent cell."""
 
-ABSENT = ("NAType", "NaTType")
+PANDAS_MISSING_TYPES = ("NAType", "NaTType")
 """The types of pandas's own absent cells, by name: pandas need not be installed."""
 
-TRUTH = {"False": 0.0, "FALSE": 0.0, "false": 0.0, "True": 1.0, "TRUE": 1.0, "true": 1.0}
+BOOLEAN_NUMBERS = {"False": 0.0, "FALSE": 0.0, "false": 0.0, "True": 1.0, "TRUE": 1.0, "true": 1.0}
 """The numbers that truth values are in a column that is declared as a number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CellFormat:
     """How the cells of a column are read: public, as it is declared.
 
     Args:
@@ -56,38 +56,40 @@ class Reading:
         truth: Whether truth values are the numbers 0 and 1.
     """
 
-    marks: frozenset[str] = MISSING
-    form: NumberForm = PLAIN
+    marks: frozenset[str] = MISSING_MARKS
+    form: NumberForm = PLAIN_NUMBER_FORM
     truth: bool = False
 
     def number(self, cell: object) -> float:
         """Return the finite number that a cell holds, or NaN; a mark that is a number is one."""
         # What is no text is a number as Python has it, however texts are written.
-        form = self.form if issubclass(type(cell), str | bytes) else PLAIN
-        text = text_of(cell, self.marks)
+        form = self.form if issubclass(type(cell), str | bytes) else PLAIN_NUMBER_FORM
+        text = convert_to_string(cell, self.marks)
         number = form.number(text)
-        return TRUTH.get(text or "", number) if self.truth and math.isnan(number) else number
+        return (
+            BOOLEAN_NUMBERS.get(text or "", number) if self.truth and math.isnan(number) else number
+        )
 
     @property
-    def absent_numbers(self) -> list[float]:
+    def missing_numbers(self) -> list[float]:
         """The marks that are numbers, exactly and rounded to float32, as a file may hold them."""
-        return _numbers_among(self.marks, self.form)
+        return _find_numeric_marks(self.marks, self.form)
 
 
-USUAL_READING = Reading()
+DEFAULT_CELL_FORMAT = CellFormat()
 """Of cells about which nothing is declared."""
 
 
 @lru_cache(maxsize=1024)
-def _numbers_among(marks: frozenset[str], form: NumberForm) -> list[float]:
-    exact = np.array([each.number(mark) for mark in marks for each in {PLAIN, form}])
+def _find_numeric_marks(marks: frozenset[str], form: NumberForm) -> list[float]:
+    exact = np.array([each.number(mark) for mark in marks for each in {PLAIN_NUMBER_FORM, form}])
     with np.errstate(over="ignore"):
         rounded = exact.astype(np.float32).astype(np.float64)
     found = np.concatenate([exact, rounded])
     return sorted(set(found[np.isfinite(found)].tolist()))
 
 
-def checked_marks(marks: object) -> tuple[str, ...]:
+def check_missing_marks(marks: object) -> tuple[str, ...]:
     """Return what an absent cell is written as, texts without space around them, each once.
 
     Args:
@@ -101,54 +103,56 @@ def checked_marks(marks: object) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for each in marks:
         number = isinstance(each, Real) and not isinstance(each, bool)
-        if not (number or isinstance(each, str)) or len(found) >= MOST_MARKS:
+        if not (number or isinstance(each, str)) or len(found) >= MAX_MISSING_MARKS:
             raise UsageError(
-                f"missing holds {each!r}: expected texts or numbers, at most {MOST_MARKS:,}."
+                f"missing holds {each!r}: expected texts or numbers, at most {MAX_MISSING_MARKS:,}."
             )
-        found[text_of(each, frozenset()) or ""] = None
+        found[convert_to_string(each, frozenset()) or ""] = None
     return tuple(found)
 
 
-def each_cell(function: Callable[[Any], Made], cells: ColumnCells) -> list[Made]:
+def map_cells(function: Callable[[Any], MappedType], cells: ColumnCells) -> list[MappedType]:
     """Return what a function makes of each cell; of equal cells it may be called for one."""
     if isinstance(cells, TextColumn):
         return cells.apply(function).tolist()
     return [function(cell) for cell in np.asarray(cells).tolist()]
 
 
-def each_whole(function: Callable[[Any], int], cells: ColumnCells) -> np.ndarray:
-    """Return the whole number that a function makes of each cell, int64; as of `each_cell`."""
+def map_cells_to_integers(function: Callable[[Any], int], cells: ColumnCells) -> np.ndarray:
+    """Return the whole number that a function makes of each cell, int64; as of `map_cells`."""
     if isinstance(cells, TextColumn):
         return cells.apply(function, np.int64)
-    return np.array(each_cell(function, cells), np.int64)
+    return np.array(map_cells(function, cells), np.int64)
 
 
-def present(cells: TableCells) -> np.ndarray:
+def find_present_rows(cells: TableCells) -> np.ndarray:
     """Return which rows are no null records, bool, (rows,): those hold None everywhere."""
     if isinstance(cells, TextTable):
         return cells.present()
     return np.array([any(c is not None for c in row) for row in cells.tolist()], bool)
 
 
-def as_text(cells: ColumnCells, reading: Reading = USUAL_READING) -> list[str | None]:
+def convert_to_strings(
+    cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FORMAT
+) -> list[str | None]:
     """Return each cell as text without space around it; None where it is missing."""
-    return each_cell(lambda cell: text_of(cell, reading.marks), cells)
+    return map_cells(lambda cell: convert_to_string(cell, reading.marks), cells)
 
 
-def count_texts(cells: ColumnCells, reading: Reading = USUAL_READING) -> Counter[str]:
+def count_strings(cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FORMAT) -> Counter[str]:
     """Return how often each text occurs; what is missing is not counted."""
     if not isinstance(cells, TextColumn):
-        return Counter(text for text in as_text(cells, reading) if text is not None)
+        return Counter(text for text in convert_to_strings(cells, reading) if text is not None)
     counts: Counter[str] = Counter()
     for cell, times in cells.counts():
-        if (text := text_of(cell, reading.marks)) is not None:
+        if (text := convert_to_string(cell, reading.marks)) is not None:
             counts[text] += times
     return counts
 
 
-def as_numbers(cells: ColumnCells, reading: Reading = USUAL_READING) -> np.ndarray:
+def convert_to_numbers(cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FORMAT) -> np.ndarray:
     """Return each cell as a number, float64, (cells,); NaN where it is no finite one."""
-    absent = reading.absent_numbers
+    absent = reading.missing_numbers
     if isinstance(cells, TextColumn):
         numbers = cells.numbers(reading.number, plain=reading.form.plain)
     else:
@@ -162,7 +166,7 @@ def as_numbers(cells: ColumnCells, reading: Reading = USUAL_READING) -> np.ndarr
     return np.where(np.isin(numbers, absent), np.nan, numbers) if absent else numbers
 
 
-def text_of(cell: object, marks: frozenset[str] = MISSING) -> str | None:
+def convert_to_string(cell: object, marks: frozenset[str] = MISSING_MARKS) -> str | None:
     """Return a cell as text without space around it; None where it is missing.
 
     Args:
@@ -173,25 +177,25 @@ def text_of(cell: object, marks: frozenset[str] = MISSING) -> str | None:
     surrogate pair, a whole number of thousands of digits, an object that raises when it is to be a
     text.
     """
-    if cell is None or type(cell).__name__ in ABSENT:
+    if cell is None or type(cell).__name__ in PANDAS_MISSING_TYPES:
         return None
     try:
         # Of a subclass, `strip` makes a plain text, whose methods are known.
-        text = str.strip(cell if isinstance(cell, str) else _spelled(cell))
+        text = str.strip(cell if isinstance(cell, str) else _spell_cell(cell))
         if not text.isascii():
             text.encode()
-            text = composed(text)
+            text = normalize_unicode(text)
     except Exception:  # noqa: BLE001 - whatever a cell raises would tell of it
         return None
     return None if text in marks else text
 
 
-def composed(text: str) -> str:
+def normalize_unicode(text: str) -> str:
     """Return a text in Unicode's composed form (NFC): an accented letter is one character."""
     return unicodedata.normalize("NFC", text)
 
 
-def _spelled(cell: object) -> str:
+def _spell_cell(cell: object) -> str:
     if isinstance(cell, bytes):
         return cell.decode()
     if isinstance(cell, float | np.floating):
@@ -202,6 +206,6 @@ def _spelled(cell: object) -> str:
     return str(cell)
 
 
-def number_of(text: str | None) -> float:
+def parse_number(text: str | None) -> float:
     """Return a finite number, or NaN."""
-    return PLAIN.number(text)
+    return PLAIN_NUMBER_FORM.number(text)

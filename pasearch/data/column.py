@@ -36,20 +36,20 @@ import numpy as np
 
 from pasearch.data import dates
 from pasearch.data.cells import (
-    MISSING,
-    USUAL_MARKS,
+    DEFAULT_MISSING_MARKS,
+    MISSING_MARKS,
+    CellFormat,
     ColumnCells,
-    Reading,
-    as_numbers,
-    as_text,
-    checked_marks,
-    composed,
-    count_texts,
-    each_cell,
-    each_whole,
-    text_of,
+    check_missing_marks,
+    convert_to_numbers,
+    convert_to_string,
+    convert_to_strings,
+    count_strings,
+    map_cells,
+    map_cells_to_integers,
+    normalize_unicode,
 )
-from pasearch.data.numbers import canonical_number, form_of
+from pasearch.data.numbers import build_number_form, canonicalize_number
 from pasearch.data.schema import needed, rising
 from pasearch.errors import UsageError
 
@@ -152,7 +152,7 @@ class Column:
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and self.name):
             raise UsageError(f"A column's name is {self.name!r}: expected a name.")
-        self._set("name", composed(self.name))
+        self._set("name", normalize_unicode(self.name))
         self._set("kind", self._checked_kind())
         self._check_reading()
         if self.kind == "number":
@@ -190,7 +190,7 @@ class Column:
         if self.units is not None:
             given = self.units.items() if isinstance(self.units, Mapping) else self.units
             try:
-                units = tuple((composed(unit), float(factor)) for unit, factor in given)
+                units = tuple((normalize_unicode(unit), float(factor)) for unit, factor in given)
             except (TypeError, ValueError, OverflowError):
                 raise self._refusal(
                     f"units is {self.units!r}: expected the factor of each, such as "
@@ -198,12 +198,12 @@ class Column:
                 ) from None
             self._set("units", units)
         try:
-            form_of(self.decimal, self.thousands, self.units)
+            build_number_form(self.decimal, self.thousands, self.units)
         except UsageError as error:
             raise self._refusal(str(error)) from None
         if self.missing is not None:
             try:
-                self._set("missing", checked_marks(self.missing))
+                self._set("missing", check_missing_marks(self.missing))
             except UsageError as error:
                 raise self._refusal(str(error)) from None
 
@@ -222,7 +222,7 @@ class Column:
         self._set("categories", names)
 
     def _check_date(self) -> None:
-        days = [dates.day_of(each) for each in (self.lower, self.upper)]
+        days = [dates.normalize_day(each) for each in (self.lower, self.upper)]
         first, last = days
         if first is None or last is None or not first < last:
             raise self._refusal(
@@ -232,13 +232,13 @@ class Column:
             )
         self._set("lower", first)
         self._set("upper", last)
-        if self.format is not None and (problem := dates.format_problem(self.format)):
+        if self.format is not None and (problem := dates.find_format_problem(self.format)):
             raise self._refusal(f"format is {self.format!r}: {problem}.")
         if self.parts is not None:
             told = tuple(self.parts) if isinstance(self.parts, list | tuple) else ("",)
-            if not all(each in dates.PARTS and told.count(each) == 1 for each in told):
+            if not all(each in dates.DATE_PARTS and told.count(each) == 1 for each in told):
                 raise self._refusal(
-                    f"parts is {self.parts!r}: expected some of {', '.join(dates.PARTS)}."
+                    f"parts is {self.parts!r}: expected some of {', '.join(dates.DATE_PARTS)}."
                 )
             self._set("parts", told)
 
@@ -281,7 +281,7 @@ class Column:
         self._check_most(what, len(names), MOST_NAMES)
         checked: dict[str, str] = {}
         for place, each in enumerate(names, 1):
-            text = text_of(each) if isinstance(each, str | Real) else None
+            text = convert_to_string(each) if isinstance(each, str | Real) else None
             if text is None:
                 raise self._refusal(
                     f"{what} holds {each!r}: expected texts or numbers. An empty cell and '?' are "
@@ -297,7 +297,7 @@ class Column:
 
     def key(self, text: str) -> str:
         """Return what a category is compared by: a number is its value, capitals as declared."""
-        number = canonical_number(text)
+        number = canonicalize_number(text)
         return self._folded(text) if number is None else number
 
     def _checked_vocabulary(self) -> tuple[str, ...]:
@@ -332,15 +332,15 @@ class Column:
         return self.categories is not None if self.kind == "category" else self.kind is not None
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> CellFormat:
         """How its cells are read."""
-        usual = USUAL_MARKS
+        usual = DEFAULT_MISSING_MARKS
         if self.categories:
             named = set(map(self._folded, self.categories))
             usual = frozenset(mark for mark in usual if self._folded(mark) not in named)
-        marks = MISSING | usual | frozenset(self.missing or ())
-        form = form_of(self.decimal, self.thousands, self.units)
-        return Reading(marks, form, truth=self.kind == "number")
+        marks = MISSING_MARKS | usual | frozenset(self.missing or ())
+        form = build_number_form(self.decimal, self.thousands, self.units)
+        return CellFormat(marks, form, truth=self.kind == "number")
 
     def read_as(self, usual: Mapping[str, Any]) -> Column:
         """Return the column, read as its table is where nothing else is declared of it.
@@ -369,8 +369,11 @@ class Column:
     @property
     def day_bounds(self) -> tuple[float, float]:
         """The first moment of a date's bounds and the last one, in days since 1970-01-01."""
-        first, last = dates.day_number(needed(self.lower)), dates.day_number(needed(self.upper))
-        return first, last + 1 - 1 / dates.DAY
+        first, last = (
+            dates.count_days_to(needed(self.lower)),
+            dates.count_days_to(needed(self.upper)),
+        )
+        return first, last + 1 - 1 / dates.SECONDS_PER_DAY
 
     @property
     def open_bins(self) -> bool:
@@ -389,7 +392,7 @@ class Column:
     @property
     def scaled_edges(self) -> tuple[float, ...]:
         """The edges as the number itself is scaled, in [0, 1]; those beyond a bound lie on it."""
-        return tuple(np.clip(self._scaled(np.array(self.edges)), 0.0, 1.0).tolist())
+        return tuple(np.clip(self._scale_rows(np.array(self.edges)), 0.0, 1.0).tolist())
 
     @property
     def width(self) -> int:
@@ -459,11 +462,11 @@ class Column:
                 piece._encode(clamped - first, own)
                 continue
             # A year beyond the bounds is the last one; a month is that of the day itself.
-            values = dates.part_of(clamped if part == "year" else days, part)
+            values = dates.extract_date_part(clamped if part == "year" else days, part)
             if piece.kind == "number":
                 piece._encode(values, own)
             else:
-                values = values - (dates.year_of(needed(self.lower)) if part == "year" else 0)
+                values = values - (dates.parse_year(needed(self.lower)) if part == "year" else 0)
                 known = np.isfinite(values)
                 codes = np.where(known, values, piece.width - 1).astype(np.int64)
                 own[np.arange(len(own)), codes] = 1.0
@@ -471,12 +474,14 @@ class Column:
     @property
     def told_parts(self) -> tuple[str, ...]:
         """What is told of a date beside its days."""
-        return dates.USUAL_PARTS if self.parts is None else self.parts
+        return dates.DEFAULT_DATE_PARTS if self.parts is None else self.parts
 
     def days(self, cells: ColumnCells) -> np.ndarray:
         """Return the cells of a date as days since 1970-01-01, float64, NaN where missing."""
         marks = self.reading.marks
-        days = each_cell(lambda cell: dates.days_of(text_of(cell, marks), self.format), cells)
+        days = map_cells(
+            lambda cell: dates.parse_days(convert_to_string(cell, marks), self.format), cells
+        )
         return np.array(days, np.float64)
 
     def codes(self, cells: ColumnCells) -> np.ndarray:
@@ -491,15 +496,15 @@ class Column:
         places |= dict.fromkeys(self._mark_keys, missing)
 
         def place(cell: object) -> int:
-            text = text_of(cell)
+            text = convert_to_string(cell)
             return missing if text is None else places.get(self.key(text), other)
 
-        return each_whole(place, cells)
+        return map_cells_to_integers(place, cells)
 
     def count(self, cells: ColumnCells) -> Counter[str]:
         """Return how often each category occurs, by its `key`; what is missing is not counted."""
         marks, counts = self._mark_keys, Counter[str]()
-        for text, times in count_texts(cells, self.reading).items():
+        for text, times in count_strings(cells, self.reading).items():
             if (key := self.key(text)) not in marks:
                 counts[key] += times
         return counts
@@ -517,12 +522,12 @@ class Column:
             # Without bins, a known number sets no other feature: it overwrites the 1.
             bins = 1 + np.searchsorted(edges, values, side="right") if edges else 0
             out[rows, np.where(known, bins, missing)] = 1.0
-            out[:, 0] = np.where(known, self._scaled(values), 0.0)
+            out[:, 0] = np.where(known, self._scale_rows(values), 0.0)
         elif self.kind == "category":
             out[rows, self.codes(cells)] = 1.0
         elif self.kind == "text":
             places = {word: i for i, word in enumerate(needed(self.vocabulary))}
-            for row, text in zip(out, as_text(cells, self.reading), strict=True):
+            for row, text in zip(out, convert_to_strings(cells, self.reading), strict=True):
                 row[-1] = text is None
                 for word in WORD.findall((text or "").lower()):
                     if word in places:
@@ -531,15 +536,19 @@ class Column:
     def scale(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
         """Return numbers clamped and scaled to [0, 1], float64, 0 if missing; and which are not."""
         values, known = self._clamped(cells)
-        return self._scaled(values), known
+        return self._scale_rows(values), known
 
     def _clamped(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
         """Return numbers within the bounds, the lower one if missing; and which are not."""
-        low, high, values = needed(self.low), needed(self.high), as_numbers(cells, self.reading)
+        low, high, values = (
+            needed(self.low),
+            needed(self.high),
+            convert_to_numbers(cells, self.reading),
+        )
         known = np.isfinite(values)
         return np.clip(np.where(known, values, low), low, high), known
 
-    def _scaled(self, values: np.ndarray) -> np.ndarray:
+    def _scale_rows(self, values: np.ndarray) -> np.ndarray:
         low, high = needed(self.low), needed(self.high)
         return (values - low) / (high - low)
 
@@ -566,9 +575,9 @@ class Column:
 def _pieces(column: Column) -> tuple[Column, ...]:
     """Return the columns that a date becomes."""
     first, last = needed(column.lower), needed(column.upper)
-    days = dates.day_number(last) - dates.day_number(first) + 1
+    days = dates.count_days_to(last) - dates.count_days_to(first) + 1
     found = [Column(name=f"{column.name}.days", low=0, high=days)]
-    years = range(dates.year_of(first), dates.year_of(last) + 1)
+    years = range(dates.parse_year(first), dates.parse_year(last) + 1)
     names = {
         "year": [str(year) for year in years],
         "month": [str(month + 1) for month in range(12)],

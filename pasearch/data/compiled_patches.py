@@ -16,11 +16,11 @@ from pasearch.runs.compiled import loop
 
 compiled = loop(fastmath=False)
 single = np.float32
-ZERO = single(0.0)
+FLOAT32_ZERO = single(0.0)
 
 
 @compiled
-def columns(images, side, least, found):
+def extract_patches(images, side, least, found):
     """Lay out all patches of images.
 
     Args:
@@ -54,7 +54,7 @@ def columns(images, side, least, found):
 
 
 @compiled
-def averages(products, offset, threshold, edges, across, found):
+def average_excess(products, offset, threshold, edges, across, found):
     """Average what exceeds the threshold over the cells of a grid, of both signs.
 
     Args:
@@ -72,14 +72,14 @@ def averages(products, offset, threshold, edges, across, found):
     above = np.empty((grid, grid, patterns), np.float32)
     below = np.empty((grid, grid, patterns), np.float32)
     for image in range(len(found)):
-        above[:], below[:] = ZERO, ZERO
+        above[:], below[:] = FLOAT32_ZERO, FLOAT32_ZERO
         for row in range(rows):
             for column in range(width):
                 values = products[(image * rows + row) * width + column]
                 for i in range(grid):
                     for j in range(grid):
                         if first[i] <= row < last[i] and left[j] <= column < right[j]:
-                            _add(values, offset, threshold, above[i, j], below[i, j])
+                            _accumulate_excess(values, offset, threshold, above[i, j], below[i, j])
         for i in range(grid):
             for j in range(grid):
                 places = single((last[i] - first[i]) * (right[j] - left[j]))
@@ -89,8 +89,8 @@ def averages(products, offset, threshold, edges, across, found):
 
 
 @compiled
-def _add(values, offset, threshold, above, below):
+def _accumulate_excess(values, offset, threshold, above, below):
     for k in range(len(values)):
         value = values[k] - offset[k]
-        above[k] += max(value - threshold, ZERO)
-        below[k] += max(-value - threshold, ZERO)
+        above[k] += max(value - threshold, FLOAT32_ZERO)
+        below[k] += max(-value - threshold, FLOAT32_ZERO)

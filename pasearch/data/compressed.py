@@ -17,28 +17,28 @@ from typing import Any, BinaryIO, cast
 
 from pasearch.errors import UsageError
 
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 """How the names of compressed files end."""
 
-BROKEN = (EOFError, zlib.error, lzma.LZMAError)
+DECOMPRESSION_ERRORS = (EOFError, zlib.error, lzma.LZMAError)
 """What is raised by what cannot be unpacked, beside errors without a number of the system's."""
 
 
-ZIP = "a zip archive: unpack it, and name the table in it"
-PARQUET = "a Parquet file: rename it so that its name ends in .parquet"
-FEATHER = (
+ZIP_REMEDY = "a zip archive: unpack it, and name the table in it"
+PARQUET_REMEDY = "a Parquet file: rename it so that its name ends in .parquet"
+FEATHER_REMEDY = (
     "an Arrow (Feather) file: save it as Parquet "
     '(pandas: read_feather(path).to_parquet("table.parquet"))'
 )
 OTHER_FORMATS = (
-    ((".zip",), b"PK\x03\x04", f"{ZIP}; or a spreadsheet: save it as CSV UTF-8"),
+    ((".zip",), b"PK\x03\x04", f"{ZIP_REMEDY}; or a spreadsheet: save it as CSV UTF-8"),
     ((), b"\x1f\x8b", "gzip: rename it so that its name ends in .csv.gz"),
     ((), b"BZh", "bzip2: rename it so that its name ends in .csv.bz2"),
     ((), b"\xfd7zXZ\0", "xz: rename it so that its name ends in .csv.xz"),
     ((), b"\x28\xb5\x2f\xfd", "zstd: rename it so that its name ends in .csv.zst"),
-    ((), b"PAR1", PARQUET),
-    ((".feather", ".arrow", ".ipc", ".fea"), b"ARROW1", FEATHER),
-    ((), b"FEA1", FEATHER),
+    ((), b"PAR1", PARQUET_REMEDY),
+    ((".feather", ".arrow", ".ipc", ".fea"), b"ARROW1", FEATHER_REMEDY),
+    ((), b"FEA1", FEATHER_REMEDY),
     ((".orc",), b"ORC", "an ORC file: save it as Parquet"),
     ((".sav", ".zsav"), b"$FL2", "an SPSS file: save it as CSV UTF-8 or Parquet"),
     ((".sqlite", ".db"), b"SQLite format 3", "an SQLite database: export the table as CSV UTF-8"),
@@ -55,19 +55,19 @@ OTHER_FORMATS = (
 """Other formats: the endings of their names, their first bytes, and what to do about them."""
 
 
-def other_format(file: BinaryIO) -> str:
+def describe_other_format(file: BinaryIO) -> str:
     """Return what an open file is by its first bytes, and what to do; "" if it may be a table."""
     start = cast(Any, file).peek(16)[:16]
     return next((remedy for _, magic, remedy in OTHER_FORMATS if start.startswith(magic)), "")
 
 
-def remedy_of(suffix: str) -> str:
+def describe_other_suffix(suffix: str) -> str:
     """Return what a file of such a name is, and what to do about it; "" of others."""
     return next((remedy for endings, _, remedy in OTHER_FORMATS if suffix in endings), "")
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[BinaryIO]:
+def open_unpacked(path: Path) -> Iterator[BinaryIO]:
     """Open a file; what its name says that it is compressed by is unpacked while it is read.
 
     Raises:
@@ -76,17 +76,17 @@ def unpacked(path: Path) -> Iterator[BinaryIO]:
     """
     suffix = path.suffix.lower()
     try:
-        with _file(path, suffix) as file:
+        with _open_by_suffix(path, suffix) as file:
             yield cast(BinaryIO, file)
     except OSError as error:
-        if error.errno is None and suffix in COMPRESSED:
-            raise _broken(path, suffix) from None
+        if error.errno is None and suffix in COMPRESSION_SUFFIXES:
+            raise _build_damage_error(path, suffix) from None
         raise UsageError(f"{path} cannot be read: {error.strerror or 'it is broken'}.") from None
-    except BROKEN:
-        raise _broken(path, suffix) from None
+    except DECOMPRESSION_ERRORS:
+        raise _build_damage_error(path, suffix) from None
 
 
-def _file(path: Path, suffix: str) -> Any:
+def _open_by_suffix(path: Path, suffix: str) -> Any:
     if suffix == ".gz":
         return gzip.open(path, "rb")
     if suffix == ".bz2":
@@ -100,14 +100,14 @@ def _file(path: Path, suffix: str) -> Any:
     return path.open("rb")
 
 
-def _broken(path: Path, suffix: str) -> UsageError:
+def _build_damage_error(path: Path, suffix: str) -> UsageError:
     return UsageError(
         f"{path} cannot be unpacked: it is cut short, damaged, or no {suffix} file. Copy or "
         "compress it again."
     )
 
 
-def stem(path: Path, suffixes: tuple[str, ...]) -> str:
+def strip_suffixes(path: Path, suffixes: tuple[str, ...]) -> str:
     """Return a file's name without what says that it is compressed, and without its ending.
 
     Args:
@@ -115,7 +115,7 @@ def stem(path: Path, suffixes: tuple[str, ...]) -> str:
         suffixes: Endings, in lower case, compressed ones left out.
     """
     name = path.name
-    for endings in (COMPRESSED, suffixes):
+    for endings in (COMPRESSION_SUFFIXES, suffixes):
         for ending in endings:
             if name.lower().endswith(ending) and len(name) > len(ending):
                 name = name[: -len(ending)]

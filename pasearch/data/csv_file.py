@@ -20,24 +20,30 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from pasearch.data.cells import composed, number_of
-from pasearch.data.compressed import COMPRESSED, other_format, remedy_of, stem, unpacked
+from pasearch.data.cells import normalize_unicode, parse_number
+from pasearch.data.compressed import (
+    COMPRESSION_SUFFIXES,
+    describe_other_format,
+    describe_other_suffix,
+    open_unpacked,
+    strip_suffixes,
+)
 from pasearch.data.declared import schema_of_given
 from pasearch.data.lines import (
-    DECLARED,
     FAULTS,
-    LONGEST_HEADER,
+    MAX_HEADER_BYTES,
     OTHER_SEPARATORS,
+    SEPARATOR_LINE,
+    SEPARATOR_NAMES,
     SEPARATORS,
-    SPELT,
     Fault,
     HeaderTooLongError,
     LineEndError,
     LineForm,
-    blocks,
-    header_of,
+    read_blocks,
+    read_header,
     read_lines,
-    without_header,
+    start_without_header,
 )
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source, table_dataset
@@ -53,23 +59,25 @@ from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.text_columns import TextColumn, TextTable
 from pasearch.errors import UsageError, closest, nearest_file
 
-LONGEST_FIELD = 2**31 - 1
+MAX_FIELD_CHARACTERS = 2**31 - 1
 """The most characters of a cell: csv's own limit of 131,072 would refuse a long text."""
 
-PLAIN = (".csv", ".tsv", ".data")
+TABLE_SUFFIXES = (".csv", ".tsv", ".data")
 """How the names of such files end, before what says that they are compressed."""
 
-SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
+SPREADSHEET_SUFFIXES = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 """How the names of files end that a spreadsheet program keeps for itself."""
 
-FIRST_ROWS = 100
+MAX_INSPECTED_ROWS = 100
 """In so many rows another separator is looked for, where no row has a cell for each column."""
 
 NO_SEPARATOR = "\x1f"
 """What separates the cells of a file of one column, so that a line is a cell: no text has it."""
 
-OR_SEPARATOR = ", or declare the separator, `separator=` ('space' if blanks separate the cells)"
-NO_HEADER = " If the first line is a record, the file has no header: name its columns, `columns=`."
+SEPARATOR_ADVICE = ", or declare the separator, `separator=` ('space' if blanks separate the cells)"
+NO_HEADER_ADVICE = (
+    " If the first line is a record, the file has no header: name its columns, `columns=`."
+)
 
 
 @SOURCES.register
@@ -81,7 +89,10 @@ class CsvFile(Source):
     expected = (
         "the path of a table (.csv, .tsv, .data, or one of these and .gz, .bz2, .xz or .zst behind)"
     )
-    suffixes = (*PLAIN, *(plain + packed for plain in PLAIN for packed in COMPRESSED))
+    suffixes = (
+        *TABLE_SUFFIXES,
+        *(plain + packed for plain in TABLE_SUFFIXES for packed in COMPRESSION_SUFFIXES),
+    )
     uses = ("target", "schema", "quotes", "columns", "separator", "regression", "labels")
 
     def takes(self, data: str) -> bool:
@@ -106,39 +117,39 @@ class CsvFile(Source):
         if not isinstance(schema, TableSchema):
             raise UsageError(f"{data} is a table, and the model was trained on arrays.")
         path = Path(data)
-        form = _form_of_new(path, TableForm.of(schema), schema)
+        form = _resolve_new_form(path, TableForm.of(schema), schema)
         try:
             with open_csv(path, form) as file:
                 columns, _ = file.read()
         except UsageError as error:
             # A model's new records are told apart as its own were.
-            told = str(error).removesuffix(NO_HEADER).replace(OR_SEPARATOR, "")
+            told = str(error).removesuffix(NO_HEADER_ADVICE).replace(SEPARATOR_ADVICE, "")
             raise UsageError(told) from None
         return new_table(schema, dict(zip(file.header, columns, strict=True)), path)
 
 
-def _form_of_new(path: Path, form: TableForm, schema: TableSchema) -> TableForm:
+def _resolve_new_form(path: Path, form: TableForm, schema: TableSchema) -> TableForm:
     """Return the form of new records: no price is paid for these, so their first line may tell."""
     names = frozenset(column.name for column in schema.columns if column.kind != "ignore")
     form = replace(form, names=names, least=min(MIN_COLUMNS, len(names)))
     if form.columns is None:
         return form
-    if form.names <= set(_first_cells(path, form, None)):
+    if form.names <= set(_read_first_cells(path, form, None)):
         return replace(form, columns=None, separator=None)
-    if len(_first_cells(path, form, form.separator or ",")) == len(form.columns) - 1:
+    if len(_read_first_cells(path, form, form.separator or ",")) == len(form.columns) - 1:
         return replace(form, columns=tuple(n for n in form.columns if n != schema.target.name))
     return form
 
 
-def _first_cells(path: Path, form: TableForm, separator: str | None) -> list[str]:
+def _read_first_cells(path: Path, form: TableForm, separator: str | None) -> list[str]:
     try:
-        with _unpacked(path) as file:
-            _, first = header_of(
+        with _open_table_file(path) as file:
+            _, first = read_header(
                 file, quotes=form.quotes, separator=separator, names=form.names
             )  # fmt: skip
     except (LineEndError, HeaderTooLongError):
         return []
-    return [] if isinstance(first, Fault) else [composed(name.strip()) for name in first]
+    return [] if isinstance(first, Fault) else [normalize_unicode(name.strip()) for name in first]
 
 
 def read_table(
@@ -167,10 +178,10 @@ def read_table(
 
     Cost: time and memory linear in the rows, about as many bytes as `data.text_columns` says.
     """
-    return read_checked(path, target, schema, **form)[:3]
+    return read_table_with_faults(path, target, schema, **form)[:3]
 
 
-def read_checked(
+def read_table_with_faults(
     path: str | Path,
     target: str | None = None,
     schema: TableSchema | None = None,
@@ -185,12 +196,14 @@ def read_checked(
     with open_csv(path, told) as file:
         header = file.header
         try:
-            fitted = fitted_schema(header, schema, path=path, name=stem(path, PLAIN), target=target)
+            fitted = fitted_schema(
+                header, schema, path=path, name=strip_suffixes(path, TABLE_SUFFIXES), target=target
+            )
         except UsageError as error:
             columns = () if schema is None else (*schema.columns, schema.target)
             known = [*(column.name for column in columns), target or ""]
             if told.columns is None and not any(closest(name, header) for name in known):
-                raise UsageError(f"{error}{NO_HEADER}") from None
+                raise UsageError(f"{error}{NO_HEADER_ADVICE}") from None
             raise
         used = file.form.separator
         fitted = replace(
@@ -231,7 +244,7 @@ class CsvReader:
             UsageError: There is no row.
         """
         width = len(self.header)
-        found = read_lines(self.form, blocks(self.file, self.start, width=width), width)
+        found = read_lines(self.form, read_blocks(self.file, self.start, width=width), width)
         if not len(found[1]):
             what = "has a header and no row" if self.has_header else "is empty"
             raise UsageError(f"{self.path} {what}: expected at least one record.")
@@ -266,13 +279,15 @@ def _suggest_separator(path: Path, form: TableForm) -> str:
     """Describe what to do about a file of which no row fits, by its first rows."""
     with open_csv(path, form) as file:
         used, width = file.form, len(file.header)
-        lines = used.lines(next(blocks(file.file, file.start, width=width)))[:FIRST_ROWS]
+        lines = used.lines(next(read_blocks(file.file, file.start, width=width)))[
+            :MAX_INSPECTED_ROWS
+        ]
     for each in SEPARATORS + OTHER_SEPARATORS:
         own = replace(used, separator=each)
         widths = [len(row) for row in map(own.row, lines) if isinstance(row, list)]
-        wanted = width if form.columns else len(_first_cells(path, form, each))
+        wanted = width if form.columns else len(_read_first_cells(path, form, each))
         if wanted > 1 and 2 * widths.count(wanted) > len(lines):
-            name = next((name for name, known in SPELT.items() if known == each), each)
+            name = next((name for name, known in SEPARATOR_NAMES.items() if known == each), each)
             return f"It looks as if {each!r} separates the cells: `separator={name!r}`."
         if each != used.separator and 2 * widths.count(width) > len(lines):
             return (
@@ -297,15 +312,15 @@ def open_csv(path: Path, form: TableForm) -> Iterator[CsvReader]:
         UsageError: No such file, no header in UTF-8, fewer than two columns, or two of one name.
             The message quotes nothing of the file.
     """
-    limit = csv.field_size_limit(LONGEST_FIELD)
+    limit = csv.field_size_limit(MAX_FIELD_CHARACTERS)
     try:
-        with _unpacked(path) as file:
+        with _open_table_file(path) as file:
             if form.columns is None:
-                (lines, header), start = _header(path, file, form), b""
+                (lines, header), start = _read_header(path, file, form), b""
             else:
                 tabs = ".tsv" in [suffix.lower() for suffix in path.suffixes]
                 separator = form.separator or ("\t" if tabs else None)
-                lines, start = without_header(file, quotes=form.quotes, separator=separator)
+                lines, start = start_without_header(file, quotes=form.quotes, separator=separator)
                 header = list(form.columns)
             yield CsvReader(
                 path=path, header=header, form=lines, file=file, start=start,
@@ -316,7 +331,7 @@ def open_csv(path: Path, form: TableForm) -> Iterator[CsvReader]:
 
 
 @contextmanager
-def _unpacked(path: Path) -> Iterator[BinaryIO]:
+def _open_table_file(path: Path) -> Iterator[BinaryIO]:
     if path.is_dir():
         raise UsageError(
             f"{path} is a folder: expected {CsvFile.expected}, or of a .parquet file or a folder "
@@ -326,21 +341,21 @@ def _unpacked(path: Path) -> Iterator[BinaryIO]:
         raise UsageError(
             f"{path} is not there: expected a CSV file with a header.{nearest_file(path)}"
         )
-    check_no_spreadsheet(path)
-    with unpacked(path) as file:
+    refuse_spreadsheet(path)
+    with open_unpacked(path) as file:
         yield file
 
 
-def _header(path: Path, file: BinaryIO, form: TableForm) -> tuple[LineForm, list[str]]:
+def _read_header(path: Path, file: BinaryIO, form: TableForm) -> tuple[LineForm, list[str]]:
     """Return the form of a file's lines, and the names of its columns.
 
     Raises:
         UsageError: There is no header, or none that can be read.
     """
-    if other := other_format(file):
+    if other := describe_other_format(file):
         raise UsageError(f"{path} is no table of text lines, whatever its name says: {other}.")
     try:
-        lines, first = header_of(
+        lines, first = read_header(
             file, quotes=form.quotes, separator=form.separator, names=form.names
         )  # fmt: skip
     except LineEndError:
@@ -351,7 +366,7 @@ def _header(path: Path, file: BinaryIO, form: TableForm) -> tuple[LineForm, list
         ) from None
     except HeaderTooLongError:
         raise UsageError(
-            f"{path}: its first line has more than {LONGEST_HEADER:,} bytes: expected a header, "
+            f"{path}: its first line has more than {MAX_HEADER_BYTES:,} bytes: expected a header, "
             "the names of the columns."
         ) from None
     if first is Fault.EMPTY:
@@ -376,11 +391,11 @@ def _check_header(path: Path, row: Sequence[str], form: TableForm) -> list[str]:
         row: The cells of its first line.
         form: Of the file: if the line holds all of its `names`, it is a header for certain.
     """
-    header, declared = [composed(name.strip()) for name in row], form.names
+    header, declared = [normalize_unicode(name.strip()) for name in row], form.names
     if len(header) < form.least:
         raise UsageError(
             f"{path}: its first line is not a header of two or more columns, separated by commas, "
-            f"semicolons, tabs or | : write the names of the columns there{OR_SEPARATOR}."
+            f"semicolons, tabs or | : write the names of the columns there{SEPARATOR_ADVICE}."
         )
     if any("\0" in name for name in header):
         raise UsageError(
@@ -388,35 +403,35 @@ def _check_header(path: Path, row: Sequence[str], form: TableForm) -> list[str]:
             "CSV UTF-8."
         )
     certain = bool(declared) and declared <= set(header)
-    numbers = [] if certain else [name for name in header if not math.isnan(number_of(name))]
+    numbers = [] if certain else [name for name in header if not math.isnan(parse_number(name))]
     if numbers not in ([str(i + start) for i in range(len(numbers))] for start in (0, 1)):
         raise UsageError(
             f"{path}: its first line holds numbers, so it looks like a record: expected a header. "
             "If the numbers are the names of columns, say which column is predicted, `target=`. "
-            f"Otherwise write the names of the columns into the first line.{NO_HEADER}"
+            f"Otherwise write the names of the columns into the first line.{NO_HEADER_ADVICE}"
         )
-    check_names(header, str(path), NO_HEADER, least=form.least)
+    check_names(header, str(path), NO_HEADER_ADVICE, least=form.least)
     return header
 
 
-def lines_above(path: Path, schema: TableSchema) -> int:
+def count_lines_above(path: Path, schema: TableSchema) -> int:
     """Return how many lines a file has above its records: a header, and one such as `sep=;`."""
     if schema.order:
         return 0
-    with _unpacked(path) as file:
+    with _open_table_file(path) as file:
         first = file.readline(16).removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
-    return 1 + (DECLARED.fullmatch(first) is not None)
+    return 1 + (SEPARATOR_LINE.fullmatch(first) is not None)
 
 
-def check_no_spreadsheet(path: Path) -> None:
+def refuse_spreadsheet(path: Path) -> None:
     """Refuse a spreadsheet program's own file, and others that are no text, by their name.
 
     Raises:
         UsageError: It says how to save it.
     """
-    if path.suffix.lower() in SPREADSHEETS:
+    if path.suffix.lower() in SPREADSHEET_SUFFIXES:
         raise UsageError(
             f"{path} is a spreadsheet program's own file: save it as CSV UTF-8 (in Excel: Save as)."
         )
-    if path.is_file() and (remedy := remedy_of(path.suffix.lower())):
+    if path.is_file() and (remedy := describe_other_suffix(path.suffix.lower())):
         raise UsageError(f"{path} cannot be read as a table: it is {remedy}.")

@@ -31,20 +31,20 @@ MONTHS = (
 )  # fmt: skip
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
-PARTS = ("year", "month", "weekday", "hour")
+DATE_PARTS = ("year", "month", "weekday", "hour")
 """What may be told of a date beside its days since the lower bound."""
 
-USUAL_PARTS = ("year", "month", "weekday")
+DEFAULT_DATE_PARTS = ("year", "month", "weekday")
 """What is told unless the column says otherwise."""
 
-ISO = re.compile(
+ISO_PATTERN = re.compile(
     r"(?P<Y>[0-9]{4})-(?P<m>[0-9]{1,2})-(?P<d>[0-9]{1,2})"
     r"(?:[ T]+(?P<H>[0-9]{1,2}):(?P<M>[0-9]{2})(?::(?P<S>[0-9]{2})(?:[.,](?P<f>[0-9]{1,9}))?)?"
     r" ?(?:Z|UTC|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
 """A date as it is written where no format is declared."""
 
-DIRECTIVES = {
+DIRECTIVE_PATTERNS = {
     "Y": "[0-9]{4}", "y": "[0-9]{2}", "m": "1[0-2]|0?[1-9]", "d": "3[01]|[12][0-9]|0?[1-9]",
     "H": "2[0-3]|[01]?[0-9]", "I": "1[0-2]|0?[1-9]", "M": "[0-5]?[0-9]", "S": "60|[0-5]?[0-9]",
     "f": "[0-9]{1,9}", "p": "[AaPp][Mm]", "b": "[A-Za-z]{3}", "B": "[A-Za-z]{3,9}",
@@ -52,30 +52,30 @@ DIRECTIVES = {
 """What each directive of a format looks like. Without marks between them, 5112020 is told apart as
 day 5, month 11: no day is 51."""
 
-RIVALS = (("Y", "y"), ("m", "b", "B"), ("H", "I"))
+EXCLUSIVE_DIRECTIVES = (("Y", "y"), ("m", "b", "B"), ("H", "I"))
 """Directives that say the same thing: a format has one of them."""
 
-EPOCH = date(1970, 1, 1).toordinal()
+EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 """Days are counted from here."""
 
-DAY = 86_400
+SECONDS_PER_DAY = 86_400
 """The seconds of a day."""
 
-PIVOT = 69
+CENTURY_PIVOT = 69
 """Years of two digits from here on are of the last century."""
 
 
-def format_problem(pattern: object) -> str | None:
+def find_format_problem(pattern: object) -> str | None:
     """Return what is wrong with a format; None if nothing is."""
     if not isinstance(pattern, str):
         return 'expected a text such as "%d.%m.%Y"'
     found = re.findall("%(.?)", pattern.replace("%%", ""))
-    if unknown := [each for each in found if each not in DIRECTIVES]:
-        known = ", ".join(f"%{each}" for each in DIRECTIVES)
+    if unknown := [each for each in found if each not in DIRECTIVE_PATTERNS]:
+        known = ", ".join(f"%{each}" for each in DIRECTIVE_PATTERNS)
         return f"it has %{unknown[0]}: expected {known}"
     if len(set(found)) < len(found):
         return "it has a directive twice: expected each once"
-    for each in RIVALS:
+    for each in EXCLUSIVE_DIRECTIVES:
         if len(twice := [f"%{one}" for one in each if one in found]) > 1:
             return f"{' and '.join(twice)} say the same thing: expected one of them"
     if not (set(found) & {"Y", "y"} and set(found) & {"m", "b", "B"}):
@@ -85,7 +85,7 @@ def format_problem(pattern: object) -> str | None:
     return None
 
 
-def days_of(text: str | None, pattern: str | None = None) -> float:
+def parse_days(text: str | None, pattern: str | None = None) -> float:
     """Return a date as days since 1970-01-01, the time as a fraction; NaN if it is none.
 
     Args:
@@ -95,11 +95,11 @@ def days_of(text: str | None, pattern: str | None = None) -> float:
     if text is None:
         return math.nan
     found = None if pattern is None else compile_format(pattern).fullmatch(text)
-    found = ISO.fullmatch(text) if found is None else found
-    return math.nan if found is None else _days(found)
+    found = ISO_PATTERN.fullmatch(text) if found is None else found
+    return math.nan if found is None else _compute_days(found)
 
 
-def day_of(given: object) -> str | None:
+def normalize_day(given: object) -> str | None:
     """Return a bound as "YYYY-MM-DD"; None if it is no date.
 
     Args:
@@ -110,26 +110,26 @@ def day_of(given: object) -> str | None:
             return date(given.year, given.month, given.day).isoformat()
         except (TypeError, ValueError):  # pandas's own absent time is a `datetime`
             return None
-    days = days_of(given.strip()) if isinstance(given, str) else math.nan
-    return None if math.isnan(days) else day_at(days).isoformat()
+    days = parse_days(given.strip()) if isinstance(given, str) else math.nan
+    return None if math.isnan(days) else convert_days_to_date(days).isoformat()
 
 
-def day_at(days: float) -> date:
+def convert_days_to_date(days: float) -> date:
     """Return the day that so many days since 1970-01-01 are in."""
-    return date.fromordinal(math.floor(days) + EPOCH)
+    return date.fromordinal(math.floor(days) + EPOCH_ORDINAL)
 
 
-def day_number(day: str) -> int:
-    """Return the days from 1970-01-01 to a day, as of `day_of`."""
-    return date.fromisoformat(day).toordinal() - EPOCH
+def count_days_to(day: str) -> int:
+    """Return the days from 1970-01-01 to a day, as of `normalize_day`."""
+    return date.fromisoformat(day).toordinal() - EPOCH_ORDINAL
 
 
-def year_of(day: str) -> int:
-    """Return the year of a day, as of `day_of`."""
+def parse_year(day: str) -> int:
+    """Return the year of a day, as of `normalize_day`."""
     return date.fromisoformat(day).year
 
 
-def part_of(days: np.ndarray, part: str) -> np.ndarray:
+def extract_date_part(days: np.ndarray, part: str) -> np.ndarray:
     """Return the year, or the place of the month, weekday or hour, 0 first; NaN where NaN is.
 
     Args:
@@ -141,7 +141,7 @@ def part_of(days: np.ndarray, part: str) -> np.ndarray:
     whole = np.floor(there)
     if part == "hour":
         # A second is more than the rounding of days that are kept as one number.
-        found = np.floor(np.round((there - whole) * DAY) / 3600).clip(0, 23)
+        found = np.floor(np.round((there - whole) * SECONDS_PER_DAY) / 3600).clip(0, 23)
     elif part == "weekday":
         found = (whole + 3) % 7  # 1970-01-01 was a Thursday
     else:
@@ -160,7 +160,7 @@ def compile_format(pattern: str) -> re.Pattern[str]:
         each = pattern[at]
         if each == "%":
             name = pattern[at + 1]
-            found += "%" if name == "%" else f"(?P<{name}>{DIRECTIVES[name]})"
+            found += "%" if name == "%" else f"(?P<{name}>{DIRECTIVE_PATTERNS[name]})"
             at += 1
         else:
             found += r"\s+" if each == " " else re.escape(each)
@@ -168,7 +168,7 @@ def compile_format(pattern: str) -> re.Pattern[str]:
     return re.compile(found)
 
 
-def _days(found: re.Match[str]) -> float:
+def _compute_days(found: re.Match[str]) -> float:
     parts = found.groupdict()
 
     def number(name: str, usual: int = 0) -> int:
@@ -177,9 +177,9 @@ def _days(found: re.Match[str]) -> float:
     year = number("Y")
     if parts.get("Y") is None:
         year = number("y")
-        year += 1900 if year >= PIVOT else 2000
+        year += 1900 if year >= CENTURY_PIVOT else 2000
     named = parts.get("b") or parts.get("B")
-    month = number("m") if named is None else _month(named, whole="B" in parts)
+    month = number("m") if named is None else _parse_month(named, whole="B" in parts)
     hour = number("H")
     if parts.get("I") is not None:
         hour = number("I") % 12 + 12 * ((parts.get("p") or "").lower() == "pm")
@@ -189,13 +189,13 @@ def _days(found: re.Match[str]) -> float:
     if not (hour < 24 and number("M") < 60 and number("S") < 61):
         return math.nan
     try:
-        day = date(year, month, number("d", 1)).toordinal() - EPOCH
+        day = date(year, month, number("d", 1)).toordinal() - EPOCH_ORDINAL
     except ValueError:
         return math.nan
-    return day + (seconds + float(f"0.{parts.get('f') or 0}")) / DAY
+    return day + (seconds + float(f"0.{parts.get('f') or 0}")) / SECONDS_PER_DAY
 
 
-def _month(name: str, *, whole: bool) -> int:
+def _parse_month(name: str, *, whole: bool) -> int:
     """Return the number of a month by its name; 0 if it is none."""
     known = [each if whole else each[:3] for each in MONTHS]
     lower = [each.lower() for each in known]

@@ -7,7 +7,7 @@ end's output, only the costly part is kept; the rest is computed for each batch.
 
     memory per record      17 bytes: its position, its class, whether it is null; 36 while the order
                            is made
-    disk per record        `bytes_of`; twice while the order is made
+    disk per record        `compute_record_bytes`; twice while the order is made
 
 Pages that were read count as memory of this process until they are released. Which pages a
 training reads follows from the batches, which are secret: whoever sees the disk is inside the trust
@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch.data.arrays import BLOCK, Stored
-from pasearch.data.front_ends import Fitted, FrontEnd, Raw
+from pasearch.data.arrays import BLOCK_BYTES, StoredArray
+from pasearch.data.front_ends import FittedFrontEnd, FrontEnd, Raw
 from pasearch.data.parquet_files import LargeColumn, LargeTable
 from pasearch.data.rows import (
     CompactRows,
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Prefix of the folders of records, by which those of a killed run are found.
-PREFIX = "records-"
+FOLDER_PREFIX = "records-"
 # Numbers of an array from which on it is kept on disk: 1 GiB of float32.
-MANY = 2**28
+MIN_DISK_NUMBERS = 2**28
 # Bytes of rows that are put in order at a time: 64 MiB.
-HEAP = 2**26
+HEAP_BYTES = 2**26
 # Files written side by side.
 MAX_HEAPS = 256
 
@@ -66,11 +66,15 @@ Labels = tuple[np.ndarray, np.ndarray]
 
 def is_large(features: object) -> bool:
     """Return whether records are not taken into memory: by their form alone."""
-    in_file = isinstance(features, Stored | np.memmap)
-    return isinstance(features, LargeTable) or (in_file and math.prod(features.shape) >= MANY)
+    in_file = isinstance(features, StoredArray | np.memmap)
+    return isinstance(features, LargeTable) or (
+        in_file and math.prod(features.shape) >= MIN_DISK_NUMBERS
+    )
 
 
-def bytes_of(schema: AnySchema, kept: np.dtype[Any], *fronts: FrontEnd, max_categories: int) -> int:
+def compute_record_bytes(
+    schema: AnySchema, kept: np.dtype[Any], *fronts: FrontEnd, max_categories: int
+) -> int:
     """Return how many bytes of disk a record takes, at most: public.
 
     Args:
@@ -81,7 +85,9 @@ def bytes_of(schema: AnySchema, kept: np.dtype[Any], *fronts: FrontEnd, max_cate
     """
     every = {each for front in fronts for each in (front, front.before) if each is not None}
     shape = schema.shape if not schema.undeclared else schema.widest_shape(max_categories)
-    behind = sum(4 * kept_of(each, shape) for each in every if not isinstance(each, Raw))
+    behind = sum(
+        4 * count_stored_numbers(each, shape) for each in every if not isinstance(each, Raw)
+    )
     if not isinstance(schema, TableSchema):
         return kept.itemsize * math.prod(schema.shape) + behind
     # An undeclared column may turn out to be a number.
@@ -93,7 +99,7 @@ def bytes_of(schema: AnySchema, kept: np.dtype[Any], *fronts: FrontEnd, max_cate
     return packed_type(math.prod(shape), numbers).itemsize + behind
 
 
-def kept_of(front: FrontEnd, shape: tuple[int, ...]) -> int:
+def count_stored_numbers(front: FrontEnd, shape: tuple[int, ...]) -> int:
     """Count the numbers of a front end's output that are kept: all except shifted features.
 
     Args:
@@ -104,7 +110,7 @@ def kept_of(front: FrontEnd, shape: tuple[int, ...]) -> int:
     return math.prod(front.output_shape(shape)) - front.moves * math.prod(first)
 
 
-def check_room(
+def check_disk_space(
     name: str, features: Any, schema: AnySchema, fronts: tuple[FrontEnd, ...],
     folder: Path | None, max_categories: int,
 ) -> None:  # fmt: skip
@@ -115,8 +121,8 @@ def check_room(
         features: Of its records.
         schema: Of the data.
         fronts: Through which they may be seen.
-        folder: As of `OnDisk`.
-        max_categories: As of `bytes_of`.
+        folder: As of `DiskRecords`.
+        max_categories: As of `compute_record_bytes`.
 
     Raises:
         UsageError: It has not; or something of an array is not declared.
@@ -128,23 +134,23 @@ def check_room(
             "are predicted the target's bounds."
         )
     raw, whole = (
-        bytes_of(schema, features.dtype, *each, max_categories=max_categories)
+        compute_record_bytes(schema, features.dtype, *each, max_categories=max_categories)
         for each in ((), fronts)
     )
     needed = len(features) * max(2 * raw, whole)
-    check_disk(
-        Path(tempfile.gettempdir()) if folder is None else folder, needed + HEAP,
+    check_free_bytes(
+        Path(tempfile.gettempdir()) if folder is None else folder, needed + HEAP_BYTES,
         f"Data {name!r}: {len(features):,} records are encoded into files, which",
         "free some, or let the run be in another folder (`out=`)",
     )  # fmt: skip
 
 
-_OWN: set[str] = set()
+_OWN_FOLDERS: set[str] = set()
 """Names, which are random, of the folders of this process: others are deleted as left over."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False, weakref_slot=True)
-class OnDisk:
+class DiskRecords:
     """The records of a data set, in files of a folder that is deleted with this object.
 
     Args:
@@ -156,7 +162,7 @@ class OnDisk:
     """
 
     schema: AnySchema
-    features: LargeTable | Stored | np.ndarray
+    features: LargeTable | StoredArray | np.ndarray
     labels: LargeColumn | np.ndarray
     slots: Mapping[str, np.ndarray]
     folder: Path | None
@@ -168,30 +174,30 @@ class OnDisk:
     def __post_init__(self) -> None:
         if self.folder is not None:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for left in self.folder.glob(f"{PREFIX}*"):  # of a run that was killed
-                if left.name not in _OWN:
+            for left in self.folder.glob(f"{FOLDER_PREFIX}*"):  # of a run that was killed
+                if left.name not in _OWN_FOLDERS:
                     shutil.rmtree(left, ignore_errors=True)
-        self._own = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.folder))  # 0700
-        _OWN.add(self._own.name)
+        self._own = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=self.folder))  # 0700
+        _OWN_FOLDERS.add(self._own.name)
         # Records that are still in use keep their mapping.
         weakref.finalize(self, shutil.rmtree, self._own, ignore_errors=True)
 
-    def rows(self, name: str, front: Fitted | None) -> Rows:
+    def rows(self, name: str, front: FittedFrontEnd | None) -> Rows:
         """Return the features of a partition, behind a front end."""
-        start, count = self._span(name)
+        start, count = self._find_span(name)
         if front is None or isinstance(front.front_end, Raw):
-            kept = self._encoded()[start : start + count]
+            kept = self._encode_once()[start : start + count]
             if isinstance(self.schema, TableSchema):
                 return CompactRows.of(self.schema, kept)
-            return self._scaled(kept, self.labelled(name)[1])
+            return self._scale_rows(kept, self.read_labels(name)[1])
         base, last = self.rows(name, front.before), front.last
-        many, key = kept_of(front.front_end, self.schema.shape), (name, front.digest)
+        many, key = count_stored_numbers(front.front_end, self.schema.shape), (name, front.digest)
         if many and key not in self._made:
-            self._made[key] = self._kept_apart(base, front, many)
+            self._made[key] = self._store_output(base, front, many)
         shift = scale = None
         if front.front_end.moves:
             shift, scale = (getattr(last, each).numpy() for each in ("shift", "scale"))
-        made, valid = self._made.get(key), self.labelled(name)[1]
+        made, valid = self._made.get(key), self.read_labels(name)[1]
         main = math.prod(base.shape[1:]) if shift is not None else 0
 
         def fill(rows: slice | np.ndarray, out: np.ndarray) -> None:
@@ -210,7 +216,7 @@ class OnDisk:
             mapped=base.mapped if made is None else (*base.mapped, made),
         )  # fmt: skip
 
-    def _scaled(self, kept: np.ndarray, valid: np.ndarray) -> ComputedRows:
+    def _scale_rows(self, kept: np.ndarray, valid: np.ndarray) -> ComputedRows:
         """Clamp and scale mapped numbers of an array where they are asked for."""
         schema = self.schema
         assert isinstance(schema, Schema)
@@ -221,14 +227,14 @@ class OnDisk:
 
         return ComputedRows(form=(len(kept), *schema.shape), fill=fill, mapped=(kept,))
 
-    def labelled(self, name: str) -> Labels:
+    def read_labels(self, name: str) -> Labels:
         """Return y of a partition, 0 in null records, and which records are none."""
-        self._encoded()
-        start, count = self._span(name)
+        self._encode_once()
+        start, count = self._find_span(name)
         y, valid = self._labels
         return y[start : start + count], valid[start : start + count]
 
-    def _span(self, name: str) -> tuple[int, int]:
+    def _find_span(self, name: str) -> tuple[int, int]:
         start = 0
         for each, slots in self.slots.items():
             if each == name:
@@ -237,7 +243,7 @@ class OnDisk:
         assert not name
         return 0, len(self.features)
 
-    def _encoded(self) -> np.memmap:
+    def _encode_once(self) -> np.memmap:
         """Return the file of all records: it is written the first time it is asked for."""
         if self._file is None:
             n, order = len(self.features), self._order()
@@ -266,7 +272,7 @@ class OnDisk:
         assert isinstance(self.schema, Schema)
         assert isinstance(self.labels, np.ndarray)
         start = 0
-        for block in numbers_of(self.features):
+        for block in iterate_blocks(self.features):
             part = slice(start, start + len(block))
             start = part.stop
             own, there = self.schema.encode_labels(self.labels[part])
@@ -289,29 +295,34 @@ class OnDisk:
             y[part], valid[part] = np.where(there, own, 0), there
             yield kept
 
-    def _kept_apart(self, base: Rows, front: Fitted, many: int) -> np.memmap:
+    def _store_output(self, base: Rows, front: FittedFrontEnd, many: int) -> np.memmap:
         """Write what is kept of what a front end makes, so many numbers a record."""
-        from pasearch.data.mapping import AT_ONCE, copied, piece_of, through
+        from pasearch.data.mapping import (
+            PIECES_PER_CALL,
+            choose_piece_size,
+            copy_to_device,
+            map_records,
+        )
 
-        rows = AT_ONCE * piece_of(self.schema.shape)
+        rows = PIECES_PER_CALL * choose_piece_size(self.schema.shape)
 
         def blocks() -> Iterator[np.ndarray]:
-            there = copied(front.last, front.place)
+            there = copy_to_device(front.last, front.place)
             make: Callable[[Tensor], Tensor] = getattr(there, "products", there)
             for start in range(0, len(base), rows):
-                made = through(make, base[start : start + rows], front.place)
+                made = map_records(make, base[start : start + rows], front.place)
                 flat = np.ascontiguousarray(made.reshape(len(made), -1))
                 yield flat.view([("x", np.float32, (many,))])[:, 0]
 
         return write_ordered(self._own / f"made-{len(self._made)}", blocks(), None)
 
 
-def numbers_of(features: Any) -> Iterator[np.ndarray]:
+def iterate_blocks(features: Any) -> Iterator[np.ndarray]:
     """Go through the records of an array, some at a time."""
-    if isinstance(features, Stored):
+    if isinstance(features, StoredArray):
         yield from features.blocks()
         return
-    step = max(1, BLOCK // max(1, features[:1].nbytes))
+    step = max(1, BLOCK_BYTES // max(1, features[:1].nbytes))
     for start in range(0, len(features), step):
         yield np.array(features[start : start + step])
 
@@ -338,7 +349,7 @@ def write_ordered(path: Path, blocks: Iterator[np.ndarray], order: np.ndarray | 
                 block.tofile(file)
         return np.memmap(path, dtype, mode="r")
     rows = len(order)
-    stretch = max(1, HEAP // dtype.itemsize, -(-rows // MAX_HEAPS))
+    stretch = max(1, HEAP_BYTES // dtype.itemsize, -(-rows // MAX_HEAPS))
     heap_of = np.empty(rows, np.uint16)
     for heap, start in enumerate(range(0, rows, stretch)):
         heap_of[order[start : start + stretch]] = heap
@@ -373,9 +384,9 @@ def save_rows(path: Path, rows: Rows) -> None:
     Raises:
         UsageError: The disk has no room for them.
     """
-    check_disk(path, 4 * math.prod(rows.shape), "Records for trainings side by side",
+    check_free_bytes(path, 4 * math.prod(rows.shape), "Records for trainings side by side",
                "free some, or let one process train (`executor='local'`)")  # fmt: skip
-    step = max(1, HEAP // (4 * math.prod(rows.shape[1:])))
+    step = max(1, HEAP_BYTES // (4 * math.prod(rows.shape[1:])))
     with path.open("xb") as file:
         form = {"descr": "<f4", "fortran_order": False, "shape": rows.shape}
         np.lib.format.write_array_header_1_0(file, form)
@@ -383,7 +394,7 @@ def save_rows(path: Path, rows: Rows) -> None:
             rows[start : start + step].numpy().tofile(file)
 
 
-def check_disk(folder: Path, needed: int, what: str, advice: str) -> None:
+def check_free_bytes(folder: Path, needed: int, what: str, advice: str) -> None:
     """Refuse to begin what would fill the disk.
 
     Args:

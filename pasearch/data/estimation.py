@@ -26,7 +26,7 @@ import numpy as np
 
 from pasearch.accounting.checks import checked, fraction, positive, whole
 from pasearch.accounting.events import Event
-from pasearch.data.cells import ColumnCells, as_numbers
+from pasearch.data.cells import ColumnCells, convert_to_numbers
 from pasearch.data.column import BINS, Column
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema
@@ -160,7 +160,7 @@ class SchemaEstimate:
     def _of_column(
         self, column: Column, cells: ColumnCells, is_class: bool, target: bool, stream: Stream
     ) -> Column:
-        kind, share, numbers = column.kind, 1.0, as_numbers(cells, column.reading)
+        kind, share, numbers = column.kind, 1.0, convert_to_numbers(cells, column.reading)
         if kind is None and is_class:
             kind = "category"
         elif kind is None:
@@ -233,7 +233,7 @@ def read_free(schema: AnySchema, features: Any, labels: Any, most: int) -> AnySc
 def _read_column(
     column: Column, cells: ColumnCells, most: int, is_class: bool, target: bool
 ) -> Column:
-    numbers, kind = as_numbers(cells, column.reading), column.kind
+    numbers, kind = convert_to_numbers(cells, column.reading), column.kind
     if kind is None:
         many = np.isfinite(numbers).sum() > len(cells) / 2
         kind = "number" if many and not is_class else "category"

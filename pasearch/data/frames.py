@@ -15,22 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.data.cells import as_numbers, composed, text_of
+from pasearch.data.cells import convert_to_numbers, convert_to_string, normalize_unicode
 from pasearch.data.column import KEYS_OF, Column
-from pasearch.data.numbers import decimals_of
+from pasearch.data.numbers import convert_to_shortest_decimals
 from pasearch.data.schema_file import column_of, nearest_of
 from pasearch.errors import UsageError
 
-TYPES = "the types of the frame's columns"
+TYPES_DESCRIPTION = "the types of the frame's columns"
 """What is taken as public of a frame that has others than texts."""
 
-TRUTH = ("False", "True")
+BOOLEAN_CATEGORIES = ("False", "True")
 """The categories of a column of truth values, which its type declares."""
 
-TELLING = {"kind", *(key for keys in KEYS_OF.values() for key in keys)}
+KIND_KEYS = {"kind", *(key for keys in KEYS_OF.values() for key in keys)}
 """What tells the kind of a column by being declared."""
 
-NEEDED = {
+REQUIRED_DECLARATIONS = {
     "number": '"low" and "high"; or "categories", if its numbers are codes or classes',
     "date": '"lower" and "upper"',
     "category": '"categories", or say that those of its type are public',
@@ -39,7 +39,7 @@ NEEDED = {
 """What must be declared of a column by what its type says."""
 
 
-def columns_of_frame(
+def build_frame_columns(
     frame: Any,
     declared: Mapping[str, Mapping[str, Any]],
     *,
@@ -49,12 +49,12 @@ def columns_of_frame(
     """Return the columns of a frame, by name; arguments and errors as of `Schema.from_frame`."""
     if not (hasattr(frame, "columns") and hasattr(frame, "dtypes")):
         raise UsageError(f"frame is a {type(frame).__name__}: expected a pandas frame.")
-    types = dict(zip(names_of(frame), frame.dtypes, strict=True))
+    types = dict(zip(get_column_names(frame), frame.dtypes, strict=True))
     if len(types) < len(frame.columns):
         raise UsageError("The frame has two columns of one name: rename one.")
     if len(types) < 2:
         raise UsageError("The frame has fewer than two columns: expected features and a target.")
-    declared = {composed(str(name)): values for name, values in declared.items()}
+    declared = {normalize_unicode(str(name)): values for name, values in declared.items()}
     for name, values in declared.items():
         if name not in types:
             raise UsageError(f"The frame has no column {name!r}{nearest_of(name, list(types))}.")
@@ -65,19 +65,19 @@ def columns_of_frame(
             )
     found, open_ = {}, []
     for name, dtype in types.items():
-        kind = kind_of(dtype)
+        kind = infer_kind(dtype)
         told = dict(declared.get(name, {}))
         # What says another kind than the type does is the user's to say.
-        if not TELLING & set(told):
+        if not KIND_KEYS & set(told):
             if kind == "truth":
-                told |= {"categories": list(TRUTH), "case": False}
+                told |= {"categories": list(BOOLEAN_CATEGORIES), "case": False}
             if kind == "category" and categories_are_public:
-                told["categories"] = [text_of(each) or "" for each in dtype.categories]
+                told["categories"] = [convert_to_string(each) or "" for each in dtype.categories]
             if kind == "number":
                 told["kind"] = "number"
         column = column_of(name, told) if told else Column(name=name)
         if not (column.declared or estimate or name in declared):
-            open_.append(f"{name!r} ({dtype}): {NEEDED[kind]}")
+            open_.append(f"{name!r} ({dtype}): {REQUIRED_DECLARATIONS[kind]}")
         found[name] = column
     if open_:
         raise UsageError(
@@ -89,12 +89,12 @@ def columns_of_frame(
     return found
 
 
-def names_of(frame: Any) -> list[str]:
+def get_column_names(frame: Any) -> list[str]:
     """Return the names of a frame's columns as a schema has them."""
-    return [composed(str(name)) for name in frame.columns]
+    return [normalize_unicode(str(name)) for name in frame.columns]
 
 
-def cells_of(frame: Any) -> np.ndarray:
+def extract_cells(frame: Any) -> np.ndarray:
     """Return the cells of a frame, (rows, columns), as objects."""
     cells = frame.astype(object).to_numpy(copy=True)
     for place, dtype in enumerate(frame.dtypes):
@@ -102,11 +102,11 @@ def cells_of(frame: Any) -> np.ndarray:
         kind = dtype if isinstance(dtype, np.dtype) else kind
         if kind in (np.float16, np.float32):
             known = np.array([isinstance(each, Real) for each in cells[:, place]], bool)
-            cells[known, place] = decimals_of(cells[known, place].astype(kind))
+            cells[known, place] = convert_to_shortest_decimals(cells[known, place].astype(kind))
     return cells
 
 
-def target_failures(target: Column, dtype: Any) -> tuple[str, ...]:
+def find_target_failures(target: Column, dtype: Any) -> tuple[str, ...]:
     """Return the reasons why the type of the target's column makes a run fail: public facts.
 
     Args:
@@ -116,7 +116,7 @@ def target_failures(target: Column, dtype: Any) -> tuple[str, ...]:
     Returns:
         At most one sentence that ends with what to change.
     """
-    kind, known = _kind_and_values(dtype)
+    kind, known = _infer_kind_and_values(dtype)
     if target.kind is None and kind == "float":
         return (
             f"target {target.name!r} is of type {dtype}, which has fractions, and it is not "
@@ -125,7 +125,11 @@ def target_failures(target: Column, dtype: Any) -> tuple[str, ...]:
         )
     if target.categories is None or (kind not in ("float", "integer") and known is None):
         return ()
-    numbers = [] if known is not None else as_numbers(np.array(target.categories, object)).tolist()
+    numbers = (
+        []
+        if known is not None
+        else convert_to_numbers(np.array(target.categories, object)).tolist()
+    )
     cells = numbers if kind == "float" else [int(x) for x in numbers if x == x // 1]
     cells = np.array([*(known or cells), None], object)[:-1]
     found = set(target.codes(cells).tolist()) & set(range(len(target.categories)))
@@ -144,23 +148,23 @@ MAX_LISTED_CLASSES = 5
 """Number of declared classes that a message names."""
 
 
-def _kind_and_values(dtype: Any) -> tuple[str | None, list[object] | None]:
+def _infer_kind_and_values(dtype: Any) -> tuple[str | None, list[object] | None]:
     """Return "float", "integer" or None, and all values of the type if they are few and known."""
     dtype = getattr(dtype, "pyarrow_dtype", dtype)
     if type(dtype).__name__ == "CategoricalDtype":
         return None, [*dtype.categories]
     if not hasattr(dtype, "kind"):
-        return _kind_of_arrow(dtype)
+        return _infer_arrow_kind(dtype)
     kind = {"f": "float", "i": "integer", "u": "integer"}.get(dtype.kind)
     return kind, [False, True] if dtype.kind == "b" else None
 
 
-def _kind_of_arrow(kind: Any) -> tuple[str | None, list[object] | None]:
+def _infer_arrow_kind(kind: Any) -> tuple[str | None, list[object] | None]:
     """Do the same for a type of pyarrow."""
     from pyarrow import types
 
     if types.is_dictionary(kind):
-        return _kind_of_arrow(kind.value_type)
+        return _infer_arrow_kind(kind.value_type)
     if types.is_boolean(kind):
         return None, [False, True]
     decimal = types.is_decimal(kind)
@@ -169,7 +173,7 @@ def _kind_of_arrow(kind: Any) -> tuple[str | None, list[object] | None]:
     return "integer" if types.is_integer(kind) or decimal else None, None
 
 
-def kind_of(dtype: Any) -> str | None:
+def infer_kind(dtype: Any) -> str | None:
     """Return what a type says of its cells: a number, truth, a category, a date; None: nothing."""
     if type(dtype).__name__ == "CategoricalDtype":
         return "category"

@@ -30,10 +30,10 @@ from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.files import check_memory
 
-IMAGE_FILES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
 """What is read. Not TIFF: its library writes what it thinks of a file to the terminal."""
 
-JUNK = frozenset({
+SYSTEM_FILE_NAMES = frozenset({
     "__macosx", "@eadir", "@__thumb", "#recycle", "#snapshot", "$recycle.bin", "recycler",
     "system volume information", "lost+found", "__pycache__", "network trash folder",
     "temporary items", "picasaoriginals", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r",
@@ -43,24 +43,24 @@ JUNK = frozenset({
 """Files and folders that systems and programs make next to a user's own, in lower case: a plan
 names these alone, because other names may tell of a record."""
 
-MAX_LISTED = 20
+MAX_LISTED_NAMES = 20
 """The most names of skipped files that a plan lists."""
 
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
+IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
 """Of what such a file may hold: Pillow would go by the content, start Ghostscript for EPS, and let
 libtiff write to the terminal."""
 
-IMAGE_SIDE = 32
+DEFAULT_IMAGE_SIDE = 32
 """The side, in pixels, that images of a folder are scaled to unless the user says otherwise."""
 
-MOST_SIDE = 1024
+MAX_IMAGE_SIDE = 1024
 """The largest side: an image of it has three million numbers, more than a network here can use."""
 
-MOST_PIXELS = 50_000_000
+MAX_DECODED_PIXELS = 50_000_000
 """The most pixels that are decoded of an image: 200 MB, and some decoders keep two copies. A JPEG
-of up to `MOST_REDUCED` times as many is decoded at half its size; any other is a null record."""
+of up to `MAX_REDUCTION` times as many is decoded at half its size; any other is a null record."""
 
-MOST_REDUCED = 4
+MAX_REDUCTION = 4
 
 
 @SOURCES.register
@@ -76,12 +76,12 @@ class ImageFolder(Source):
         """Return whether it is an image by its name, or a folder not named as another kind."""
         suffix, kinds = Path(data).suffix.lower(), SOURCES.kinds().values()
         others = any(suffix in kind.suffixes for kind in kinds)
-        return suffix in IMAGE_FILES or (bool(data) and Path(data).is_dir() and not others)
+        return suffix in IMAGE_SUFFIXES or (bool(data) and Path(data).is_dir() and not others)
 
     def load(self, data: str, declared: Declared) -> Dataset:
         """Return the data set: every image file is a slot."""
         side, grey = declared.image_side, declared.grey
-        return image_folder(Path(data), side=side, grey=grey, public=declared.public)
+        return load_image_folder(Path(data), side=side, grey=grey, public=declared.public)
 
     def new_records(self, data: str, schema: AnySchema) -> np.ma.MaskedArray:
         """Return the images of a folder, of its sub-folders, or of one file.
@@ -97,7 +97,7 @@ class ImageFolder(Source):
                 f"{data} holds images, and the model was trained on other records: "
                 f"{schema.describe()}. Name new records of that form."
             )
-        files = _images_of(Path(data))
+        files = _find_images(Path(data))
         check_memory(
             f"{data}: {len(files):,} images", len(files) * math.prod(shape), "name fewer at a time"
         )
@@ -112,25 +112,25 @@ class ImageFolder(Source):
         root = Path(data)
         if root.is_file():
             return [root.name]
-        return [path.relative_to(root).as_posix() for path in _images_of(root)]
+        return [path.relative_to(root).as_posix() for path in _find_images(root)]
 
 
-def _images_of(root: Path) -> list[Path]:
+def _find_images(root: Path) -> list[Path]:
     """Return the image files of a folder, in the order of their paths; or the one file.
 
     Raises:
         UsageError: There is none, or the folder cannot be read.
     """
-    files = [root] if root.is_file() else _files_in(root, root)[0]
+    files = [root] if root.is_file() else _find_files(root, root)[0]
     if not files:
         raise UsageError(
             f"{root} holds no image: expected files whose names end in "
-            f"{', '.join(sorted(IMAGE_FILES))}, in the folder or in its sub-folders."
+            f"{', '.join(sorted(IMAGE_SUFFIXES))}, in the folder or in its sub-folders."
         )
     return files
 
 
-def _files_in(root: Path, folder: Path) -> tuple[list[Path], set[str]]:
+def _find_files(root: Path, folder: Path) -> tuple[list[Path], set[str]]:
     """Return the image files below a folder, in the order of their paths, and what was skipped.
 
     Args:
@@ -148,12 +148,16 @@ def _files_in(root: Path, folder: Path) -> tuple[list[Path], set[str]]:
     try:
         for each in sorted(folder.iterdir()):
             if _is_junk(each):
-                skipped.add(each.name if each.name.lower() in JUNK else "hidden files or folders")
+                skipped.add(
+                    each.name
+                    if each.name.lower() in SYSTEM_FILE_NAMES
+                    else "hidden files or folders"
+                )
             elif each.is_dir() and (folder == root or not each.is_symlink()):
-                inside, left = _files_in(root, each)
+                inside, left = _find_files(root, each)
                 found += inside
                 skipped |= left
-            elif each.suffix.lower() in IMAGE_FILES and each.is_file():
+            elif each.suffix.lower() in IMAGE_SUFFIXES and each.is_file():
                 found.append(each)
             else:
                 skipped.add(f"*{each.suffix}" if each.suffix else "files without an ending")
@@ -164,10 +168,10 @@ def _files_in(root: Path, folder: Path) -> tuple[list[Path], set[str]]:
 
 def _is_junk(path: Path) -> bool:
     """Return whether a file or folder is hidden, or made by a system, as its name says."""
-    return path.name.startswith(".") or path.name.lower() in JUNK
+    return path.name.startswith(".") or path.name.lower() in SYSTEM_FILE_NAMES
 
 
-def image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> Dataset:
+def load_image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> Dataset:
     """Return the images under `root`/<class>/, scaled to squares of `side` pixels.
 
     Args:
@@ -179,20 +183,20 @@ def image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> D
     Raises:
         UsageError: Fewer than two sub-folders, no image file in them, or a side that is no side.
     """
-    side = image_side(IMAGE_SIDE if side is None else side)
+    side = check_image_side(DEFAULT_IMAGE_SIDE if side is None else side)
     if root.is_file():
         raise UsageError(
             f"{root} is one image: expected a folder with one sub-folder for each class, two or "
             "more, with image files in them."
         )
-    found, skipped = _files_in(root, root)
+    found, skipped = _find_files(root, root)
     folders = (each for each in root.iterdir() if each.is_dir())
     classes = sorted(each.name for each in folders if not _is_junk(each))
     labels_of = {name: label for label, name in enumerate(classes)}
     inside = [(path, path.relative_to(root).parts[0]) for path in found]
     files = [(path, labels_of[name]) for path, name in inside if name in labels_of]
     if len(classes) < 2 or not files:
-        raise UsageError(f"{root} {_no_images(root, len(classes), len(files))}")
+        raise UsageError(f"{root} {_describe_missing_images(root, len(classes), len(files))}")
     loose = len(found) - len(files)
     empty = sorted({*classes} - {name for _, name in inside})
     shape = (side, side) if grey else (3, side, side)
@@ -215,11 +219,11 @@ def image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> D
         features=images,
         labels=labels,
         public=public,
-        notes=tuple(_notes(skipped, loose, empty)),
+        notes=tuple(_describe_skipped(skipped, loose, empty)),
     )
 
 
-def _notes(skipped: set[str], loose: int, empty: list[str]) -> Iterator[str]:
+def _describe_skipped(skipped: set[str], loose: int, empty: list[str]) -> Iterator[str]:
     """Yield what a plan says of what was not read; names of files are public.
 
     Args:
@@ -229,24 +233,24 @@ def _notes(skipped: set[str], loose: int, empty: list[str]) -> Iterator[str]:
     """
     if skipped:
         yield (
-            f"skipped in the folder, at any depth: {_listed(sorted(skipped))} (hidden, left by "
-            f"another program, or not named as an image: {', '.join(sorted(IMAGE_FILES))})."
+            f"skipped in the folder, at any depth: {_join_names(sorted(skipped))} (hidden, left by "
+            f"another program, or not named as an image: {', '.join(sorted(IMAGE_SUFFIXES))})."
         )
     if loose:
         yield f"skipped: {loose:,} images that are in no sub-folder, so they have no class."
     if empty:
         yield (
-            f"no image file in the sub-folder of a class: {_listed(empty)}. It is a class all the "
-            "same: delete the folder if it is none."
+            f"no image file in the sub-folder of a class: {_join_names(empty)}. It is a class all "
+            "the same: delete the folder if it is none."
         )
 
 
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - MAX_LISTED:,} more" if len(names) > MAX_LISTED else ""
-    return ", ".join(names[:MAX_LISTED]) + more
+def _join_names(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_LISTED_NAMES:,} more" if len(names) > MAX_LISTED_NAMES else ""
+    return ", ".join(names[:MAX_LISTED_NAMES]) + more
 
 
-def _no_images(root: Path, classes: int, images: int) -> str:
+def _describe_missing_images(root: Path, classes: int, images: int) -> str:
     """Return what a folder holds in place of images, and what to do: names of files are form."""
     endings = tuple(suffix for kind in SOURCES.kinds().values() for suffix in kind.suffixes)
     data = sorted(each.name for each in root.iterdir() if each.name.lower().endswith(endings))
@@ -263,13 +267,13 @@ def _no_images(root: Path, classes: int, images: int) -> str:
     )
 
 
-def image_side(side: int) -> int:
+def check_image_side(side: int) -> int:
     """Return a side that images may be scaled to.
 
     Raises:
-        UsageError: No whole number from 1 to `MOST_SIDE`.
+        UsageError: No whole number from 1 to `MAX_IMAGE_SIDE`.
     """
-    return whole("image_side", side, most=MOST_SIDE, why="a network takes no more pixels")
+    return whole("image_side", side, most=MAX_IMAGE_SIDE, why="a network takes no more pixels")
 
 
 def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:
@@ -280,35 +284,35 @@ def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:
     """
     from PIL import Image
 
-    with warnings.catch_warnings(), _quiet("PIL"), _own_limit(Image):
+    with warnings.catch_warnings(), _silence_logger("PIL"), _set_pixel_limit(Image):
         warnings.simplefilter("ignore")
         try:
-            with Image.open(path, formats=FORMATS) as image:
-                if not _decodable(image):
+            with Image.open(path, formats=IMAGE_FORMATS) as image:
+                if not _is_decodable(image):
                     return None
-                array = _bytes(image, side, "L" if grey else "RGB")
+                array = _resize_to_bytes(image, side, "L" if grey else "RGB")
         except Exception:  # noqa: BLE001 - whatever a file does to a decoder, its slot is null
             return None
     return array if grey else array.transpose(2, 0, 1)
 
 
-def _decodable(image: Any) -> bool:
+def _is_decodable(image: Any) -> bool:
     """Return whether an image, of which only the head is read, can be decoded within memory.
 
     A large JPEG is told to decode at a fraction. A progressive one keeps all of itself meanwhile.
     """
     width, height = image.size
     pixels = width * height
-    if pixels <= MOST_PIXELS:
+    if pixels <= MAX_DECODED_PIXELS:
         return True
     reducible = image.format == "JPEG" and not image.info.get("progressive")
-    if not (reducible and pixels <= MOST_REDUCED * MOST_PIXELS):
+    if not (reducible and pixels <= MAX_REDUCTION * MAX_DECODED_PIXELS):
         return False
     image.draft(None, (width // 2, height // 2))
-    return image.size[0] * image.size[1] <= MOST_PIXELS
+    return image.size[0] * image.size[1] <= MAX_DECODED_PIXELS
 
 
-def _bytes(image: Any, side: int, mode: str) -> np.ndarray:
+def _resize_to_bytes(image: Any, side: int, mode: str) -> np.ndarray:
     """Return an image's pixels as bytes, scaled to a square; 16 bits a pixel keep the upper 8."""
     from PIL import Image
 
@@ -319,10 +323,10 @@ def _bytes(image: Any, side: int, mode: str) -> np.ndarray:
 
 
 @contextmanager
-def _own_limit(library: Any) -> Iterator[None]:
+def _set_pixel_limit(library: Any) -> Iterator[None]:
     """Set Pillow's limit on pixels to what `_decodable` may take, and give the user's back."""
     before = library.MAX_IMAGE_PIXELS
-    library.MAX_IMAGE_PIXELS = MOST_REDUCED * MOST_PIXELS
+    library.MAX_IMAGE_PIXELS = MAX_REDUCTION * MAX_DECODED_PIXELS
     try:
         yield
     finally:
@@ -330,7 +334,7 @@ def _own_limit(library: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet(name: str) -> Iterator[None]:
+def _silence_logger(name: str) -> Iterator[None]:
     """Switch a library's log off, and give the user's setting back."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True

@@ -41,22 +41,27 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from pasearch.data.text_columns import GrowingColumn, TextColumn, arrow_cells, arrow_integers
+from pasearch.data.text_columns import (
+    GrowingColumn,
+    TextColumn,
+    convert_to_arrow_cells,
+    convert_to_arrow_integers,
+)
 from pasearch.errors import UsageError
 
-BLOCK = 2**20
+BLOCK_BYTES = 2**20
 """How many bytes are read at a time: few enough for a processor's cache."""
 
-WIDE, MAX_BLOCKS = 256, 32
+COLUMNS_PER_BLOCK, MAX_BLOCKS = 256, 32
 """One `BLOCK` is read at a time for each `WIDE` columns, at most `MAX_BLOCKS`: a block costs a
 constant time per column, so it needs many rows."""
 
-MAX_PARSED = 2**30
+MAX_PARSED_BYTES = 2**30
 """Bytes of a block that pyarrow parses, at most: a longer one has a line of that length."""
 
-LINE_END, RETURN, QUOTE = b'\n\r"'
+LINE_FEED_BYTE, RETURN_BYTE, QUOTE_BYTE = b'\n\r"'
 
-LONGEST_HEADER = 2**24
+MAX_HEADER_BYTES = 2**24
 """The most bytes of a header."""
 
 SEPARATORS = ",;\t|"
@@ -65,19 +70,26 @@ SEPARATORS = ",;\t|"
 OTHER_SEPARATORS = ":^~!#&*/ "
 """What may separate cells beside `SEPARATORS`, where the user says so."""
 
-DECLARED = re.compile(rb'"?sep=([,;\t|:^~!#&*/ ])"?')
+SEPARATOR_LINE = re.compile(rb'"?sep=([,;\t|:^~!#&*/ ])"?')
 """A first line by which a spreadsheet program declares the separator of a file."""
 
-ALIGNED = re.compile(r"\S(?: {2,}| *\t[ \t]*)\S")
+ALIGNED_HEADER = re.compile(r"\S(?: {2,}| *\t[ \t]*)\S")
 """A header of names with runs of blanks between them, not a title of words."""
 
-BLANK = " "
+BLANK_SEPARATOR = " "
 """The separator that stands for a run of spaces and tabs."""
 
-SPELT = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
+SEPARATOR_NAMES = {
+    "tab": "\t",
+    "\\t": "\t",
+    "comma": ",",
+    "semicolon": ";",
+    "pipe": "|",
+    "space": " ",
+}
 """Separators by name: a shell takes some of them for itself."""
 
-STAND_INS = {"\r": "\udc0d", "\n": "\udc0a"}
+LINE_END_STAND_INS = {"\r": "\udc0d", "\n": "\udc0a"}
 """What stands for a character that `csv` would end a row at: no text in UTF-8 has these."""
 
 
@@ -134,15 +146,15 @@ class LineForm:
             text = line.decode()
         except UnicodeDecodeError:
             return Fault.ENCODING
-        if self.separator == BLANK:
+        if self.separator == BLANK_SEPARATOR:
             text = text.replace("\t", " ").strip(" ")
         plain = text
-        for character, other in STAND_INS.items():
+        for character, other in LINE_END_STAND_INS.items():
             plain = plain.replace(character, other)
         reader = csv.reader(
             [plain], strict=True, delimiter=self.separator,
             quoting=csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE,
-            skipinitialspace=self.separator == BLANK,
+            skipinitialspace=self.separator == BLANK_SEPARATOR,
         )  # fmt: skip
         try:
             (row,) = reader
@@ -151,13 +163,13 @@ class LineForm:
         if not row:
             return Fault.EMPTY
         if plain != text:
-            for character, other in STAND_INS.items():
+            for character, other in LINE_END_STAND_INS.items():
                 row = [cell.replace(other, character) for cell in row]
         return row
 
     def rows(self, file: BinaryIO, start: bytes = b"") -> Iterator[list[str] | Fault]:
         """Read the lines of an open file one by one, from its position, `start` before them."""
-        for block in blocks(file, start):
+        for block in read_blocks(file, start):
             yield from map(self.row, self.lines(block))
 
 
@@ -191,7 +203,7 @@ def _parse_block(form: LineForm, block: bytes, width: int) -> tuple[Iterator[Any
     import pyarrow as pa
 
     body = np.frombuffer(block, np.uint8)
-    ends = np.flatnonzero(body == LINE_END)
+    ends = np.flatnonzero(body == LINE_FEED_BYTE)
     if not block.endswith(b"\n"):
         ends = np.append(ends, len(body))
     starts = np.concatenate([[0], ends[:-1] + 1])
@@ -212,9 +224,9 @@ def _parse_block(form: LineForm, block: bytes, width: int) -> tuple[Iterator[Any
             row = Fault.WIDTH
         faults[line] = FAULTS.index(row) if isinstance(row, Fault) else 0
         rows.append([None] * width if isinstance(row, Fault) else [*row])
-    order = arrow_integers(np.argsort(np.argsort(~is_ordinary, kind="stable")))
+    order = convert_to_arrow_integers(np.argsort(np.argsort(~is_ordinary, kind="stable")))
     return (
-        pa.concat_arrays([*ordinary[place : place + 1], arrow_cells(cells)]).take(order)
+        pa.concat_arrays([*ordinary[place : place + 1], convert_to_arrow_cells(cells)]).take(order)
         for place, cells in enumerate(zip(*rows, strict=True))
     ), faults
 
@@ -261,23 +273,25 @@ def _find_ordinary(
         starts: Where the lines start.
         ends: Where they end.
     """
-    if form.separator == BLANK or len(block) > MAX_PARSED:
+    if form.separator == BLANK_SEPARATOR or len(block) > MAX_PARSED_BYTES:
         return np.zeros(len(ends), bool)
     # pyarrow drops a byte order mark, and finds no cell in a carriage return alone.
     is_ordinary = (ends - starts > 1) & (body[starts] != 0xEF)
     if b"\0" in block:
         is_ordinary[np.searchsorted(ends, np.flatnonzero(body == 0))] = False
     if b"\r" in block:
-        returns = np.flatnonzero(body == RETURN)
+        returns = np.flatnonzero(body == RETURN_BYTE)
         own = np.searchsorted(ends, returns)
         is_ordinary[own[returns + 1 != ends[own]]] = False
     if form.quotes and b'"' in block:
-        quotes = np.flatnonzero(body == QUOTE)
+        quotes = np.flatnonzero(body == QUOTE_BYTE)
         own, before = np.searchsorted(ends, quotes), np.searchsorted(quotes, starts)
         opens = (np.arange(len(quotes)) - before[own]) % 2 == 0
-        padded = np.concatenate([[LINE_END], body, [LINE_END]]).astype(np.uint8)
+        padded = np.concatenate([[LINE_FEED_BYTE], body, [LINE_FEED_BYTE]]).astype(np.uint8)
         beside = np.where(opens, padded[quotes], padded[quotes + 2])
-        is_edge = (beside == ord(form.separator)) | (beside == LINE_END) | (beside == RETURN)
+        is_edge = (
+            (beside == ord(form.separator)) | (beside == LINE_FEED_BYTE) | (beside == RETURN_BYTE)
+        )
         is_ordinary[own[~is_edge]] = False
         is_ordinary[np.diff(before, append=len(quotes)) % 2 == 1] = False
     if not is_utf_8(block):
@@ -295,7 +309,7 @@ def is_utf_8(content: bytes) -> bool:
     return True
 
 
-def blocks(file: BinaryIO, start: bytes = b"", *, width: int = 1) -> Iterator[bytes]:
+def read_blocks(file: BinaryIO, start: bytes = b"", *, width: int = 1) -> Iterator[bytes]:
     """Yield the rest of a file in blocks of whole lines; only the last line may have no end.
 
     Args:
@@ -304,7 +318,7 @@ def blocks(file: BinaryIO, start: bytes = b"", *, width: int = 1) -> Iterator[by
         width: How many columns it has.
     """
     pieces = [start]
-    size = BLOCK * min(MAX_BLOCKS, max(1, width // WIDE))
+    size = BLOCK_BYTES * min(MAX_BLOCKS, max(1, width // COLUMNS_PER_BLOCK))
     while part := file.read(size):
         if cut := part.rfind(b"\n") + 1:
             yield b"".join((*pieces, part[:cut]))
@@ -314,7 +328,7 @@ def blocks(file: BinaryIO, start: bytes = b"", *, width: int = 1) -> Iterator[by
         yield last
 
 
-def separator_of(separator: str | None) -> str | None:
+def parse_separator(separator: str | None) -> str | None:
     """Return the separator that a user names, by itself or by `SPELT`; None if none is named.
 
     Raises:
@@ -322,7 +336,7 @@ def separator_of(separator: str | None) -> str | None:
     """
     if separator is None:
         return None
-    known = SPELT.get(separator, separator) if isinstance(separator, str) else ""
+    known = SEPARATOR_NAMES.get(separator, separator) if isinstance(separator, str) else ""
     if len(known) == 1 and known in SEPARATORS + OTHER_SEPARATORS:
         return known
     raise UsageError(
@@ -331,7 +345,7 @@ def separator_of(separator: str | None) -> str | None:
     )
 
 
-def header_of(
+def read_header(
     file: BinaryIO,
     *,
     quotes: bool,
@@ -352,33 +366,33 @@ def header_of(
 
     Raises:
         LineEndError: A carriage return in the first line that is not right before its line feed.
-        HeaderTooLongError: It has more than `LONGEST_HEADER` bytes.
+        HeaderTooLongError: It has more than `MAX_HEADER_BYTES` bytes.
     """
-    first = file.readline(LONGEST_HEADER)
-    if found := DECLARED.fullmatch(first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")):
+    first = file.readline(MAX_HEADER_BYTES)
+    if found := SEPARATOR_LINE.fullmatch(first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")):
         separator = separator or found[1].decode()
-        first = file.readline(LONGEST_HEADER)
+        first = file.readline(MAX_HEADER_BYTES)
     line = first.removeprefix(codecs.BOM_UTF8).removesuffix(b"\n")
     if first.endswith(b"\n"):
         line = line.removesuffix(b"\r")
     if b"\r" in line:
         raise LineEndError
-    if len(first) == LONGEST_HEADER:
+    if len(first) == MAX_HEADER_BYTES:
         raise HeaderTooLongError
     form = max(
         (LineForm(quotes=quotes, separator=each) for each in separator or SEPARATORS),
         key=lambda form: 0 if isinstance(row := form.row(line), Fault) else len(row),
     )
-    row, blanks = form.row(line), LineForm(quotes=quotes, separator=BLANK)
+    row, blanks = form.row(line), LineForm(quotes=quotes, separator=BLANK_SEPARATOR)
     if separator is None and not isinstance(row, Fault) and len(row) == 1:
         cells = blanks.row(line)
         known = not isinstance(cells, Fault) and bool(names) and names <= set(cells)
-        if known or ALIGNED.search(row[0].strip()):
+        if known or ALIGNED_HEADER.search(row[0].strip()):
             return blanks, cells
     return form, row
 
 
-def without_header(
+def start_without_header(
     file: BinaryIO, *, quotes: bool, separator: str | None = None
 ) -> tuple[LineForm, bytes]:
     """Return the form of a file's lines, of which the first is a record, and what was read of it.

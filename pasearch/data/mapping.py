@@ -19,23 +19,23 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.data.precision import full_precision
-from pasearch.data.threads import threads
+from pasearch.data.threads import use_threads
 from pasearch.runs.processor import Team
 
-PIECES, LARGE = (128, 32), 2**14
+PIECE_SIZES, MIN_LARGE_NUMBERS = (128, 32), 2**14
 """Records of a piece: a multiple of 32, as of a training's products (`training.one_step.EVEN`); the
 second where a record has more numbers than `LARGE`, as each thread has room for a piece."""
 
-AT_ONCE = 16
+PIECES_PER_CALL = 16
 """Pieces that are asked for at a time."""
 
 
-def piece_of(shape: tuple[int, ...]) -> int:
+def choose_piece_size(shape: tuple[int, ...]) -> int:
     """Return how many records of a shape a piece has."""
-    return PIECES[math.prod(shape) > LARGE]
+    return PIECE_SIZES[math.prod(shape) > MIN_LARGE_NUMBERS]
 
 
-def copied(module: nn.Module, device: str) -> nn.Module:
+def copy_to_device(module: nn.Module, device: str) -> nn.Module:
     """Return a copy on a device, whose numbers of half precision are float32 once and for all."""
     made = copy.deepcopy(module)
     for part in made.modules():
@@ -45,7 +45,7 @@ def copied(module: nn.Module, device: str) -> nn.Module:
     return made.to(device)
 
 
-def through(make: Callable[[Tensor], Tensor], x: Tensor, device: str = "cpu") -> np.ndarray:
+def map_records(make: Callable[[Tensor], Tensor], x: Tensor, device: str = "cpu") -> np.ndarray:
     """Return what a map makes of records, float32 (records, ...).
 
     Args:
@@ -53,7 +53,7 @@ def through(make: Callable[[Tensor], Tensor], x: Tensor, device: str = "cpu") ->
         x: Records, (records, *shape), on the processor.
         device: "cpu", where all threads of torch share the pieces, or "cuda".
     """
-    many = piece_of(tuple(x.shape[1:]))
+    many = choose_piece_size(tuple(x.shape[1:]))
     pieces = math.ceil(len(x) / many)
     found: list[np.ndarray] = [np.empty(0)] * pieces
 
@@ -66,6 +66,6 @@ def through(make: Callable[[Tensor], Tensor], x: Tensor, device: str = "cpu") ->
                 found[place] = make(piece.to(device)).cpu().numpy()
 
     team = Team(torch.get_num_threads() if device == "cpu" else 1)
-    with threads(1), full_precision():
+    with use_threads(1), full_precision():
         team.divided(pieces, part)
     return np.concatenate(found)[: len(x)]

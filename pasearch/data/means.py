@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from pasearch.accounting.checks import checked, positive
-from pasearch.data.rows import parts_of
+from pasearch.data.rows import iterate_records
 from pasearch.data.schema import RowForm
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianRelease, GaussianSum, bounded_rows
@@ -170,6 +170,6 @@ def _total(records: InParts, row_bound: float) -> Array:
     """Return the sum of bounded rows, over B: private."""
     total: Array = np.zeros(())
     for each in records.parts():
-        for x, valid in parts_of(each.x, each.valid, ROWS):
+        for x, valid in iterate_records(each.x, each.valid, ROWS):
             total = total + bounded_rows(x / row_bound, valid).sum(axis=0)
     return total

@@ -33,13 +33,13 @@ from torch import Tensor, nn
 from pasearch.data.means import LEAST_VARIANCE, ROW_NORM, centring
 from pasearch.data.schema import RowColumn
 
-SHARE = 0.3
+PRODUCT_NORM_FRACTION = 0.3
 """s: how much of a record's squared norm the products have."""
 
-KNOTS = 17
+KNOTS_PER_PART = 17
 """At most so many points that a number is linear between; finer bins are thinned out."""
 
-MOST_PARTS = 512
+MAX_PARTS = 512
 """Only so many parts, those of the largest variance, are paired: 130,816 pairs at most."""
 
 
@@ -92,8 +92,8 @@ class CentredPairs(nn.Module):
         parts = 2 * pairs
         self.register_buffer("feature", torch.zeros(parts, dtype=torch.int64))
         self.register_buffer("missing", torch.full((parts,), -1, dtype=torch.int64))
-        self.register_buffer("knots", torch.zeros(parts, KNOTS))
-        self.register_buffer("heights", torch.zeros(parts, KNOTS))
+        self.register_buffer("knots", torch.zeros(parts, KNOTS_PER_PART))
+        self.register_buffer("heights", torch.zeros(parts, KNOTS_PER_PART))
         self.register_buffer("mean", torch.zeros(parts))
         for name in ("first", "second"):
             self.register_buffer(name, torch.zeros(pairs, dtype=torch.int64))
@@ -117,7 +117,7 @@ class CentredPairs(nn.Module):
         widths, rises = self.knots[many].diff(dim=1), self.heights[many].diff(dim=1)
         slopes = torch.where(widths > 0, rises / widths.clamp(min=1e-30), 0.0)
         found = self.heights[many, 0].expand(own.shape)
-        for knot in range(KNOTS - 1):
+        for knot in range(KNOTS_PER_PART - 1):
             # Most parts are indicators, which are linear all the way: they have one stretch.
             bent = torch.nonzero(widths[:, knot])[:, 0]
             along = (own[:, bent] - self.knots[bent, knot]).clamp(min=0.0)
@@ -128,7 +128,7 @@ class CentredPairs(nn.Module):
         return (found - mean) * there
 
 
-def paired(means: np.ndarray, columns: tuple[RowColumn, ...], pairs: int) -> CentredPairs:
+def build_pairs_map(means: np.ndarray, columns: tuple[RowColumn, ...], pairs: int) -> CentredPairs:
     """Return the map from the means of features: post-processing.
 
     Args:
@@ -137,7 +137,7 @@ def paired(means: np.ndarray, columns: tuple[RowColumn, ...], pairs: int) -> Cen
         pairs: How many products, at most.
     """
     module = CentredPairs(len(means), pairs)
-    parts = _parts_of(means, columns)
+    parts = _collect_parts(means, columns)
     first, second = np.triu_indices(len(parts.column), 1)
     apart = parts.column[first] != parts.column[second]
     first, second = first[apart], second[apart]
@@ -145,7 +145,7 @@ def paired(means: np.ndarray, columns: tuple[RowColumn, ...], pairs: int) -> Cen
     kept = np.argsort(-variance, kind="stable")[:pairs]
     kept = kept[variance[kept] > 0]
     first, second, variance = first[kept], second[kept], variance[kept]
-    share = SHARE if len(kept) else 0.0
+    share = PRODUCT_NORM_FRACTION if len(kept) else 0.0
     used, place = np.unique(np.concatenate([first, second]), return_inverse=True)
     # A product that varies less than two rare categories do is not blown up further.
     weight = np.maximum(variance, LEAST_VARIANCE**2) ** -0.25
@@ -168,10 +168,10 @@ def paired(means: np.ndarray, columns: tuple[RowColumn, ...], pairs: int) -> Cen
     return module
 
 
-def _parts_of(means: np.ndarray, columns: tuple[RowColumn, ...]) -> _Parts:
+def _collect_parts(means: np.ndarray, columns: tuple[RowColumn, ...]) -> _Parts:
     """Return the parts of all columns, those of the largest variance."""
     found: list[tuple[int, int, int, np.ndarray, np.ndarray, float, float]] = []
-    indicator = _thinned(np.array([0.0, 1.0]))
+    indicator = _resample_knots(np.array([0.0, 1.0]))
     for number, column in enumerate(columns):
         if column.edges is None:
             for feature in range(column.start, column.start + column.width):
@@ -180,23 +180,23 @@ def _parts_of(means: np.ndarray, columns: tuple[RowColumn, ...]) -> _Parts:
             continue
         missing = column.start + column.width - 1 if column.may_miss else -1
         knots = np.array([0.0, *column.edges, 1.0])
-        heights = _thinned(np.linspace(0.0, 1.0, len(knots)))
-        own = _of_number(means[column.start :][: len(knots)], len(column.edges))
-        found.append((number, column.start, missing, _thinned(knots), heights, *own))
-    order = np.argsort([-each[-1] for each in found], kind="stable")[:MOST_PARTS]
+        heights = _resample_knots(np.linspace(0.0, 1.0, len(knots)))
+        own = _estimate_height_moments(means[column.start :][: len(knots)], len(column.edges))
+        found.append((number, column.start, missing, _resample_knots(knots), heights, *own))
+    order = np.argsort([-each[-1] for each in found], kind="stable")[:MAX_PARTS]
     kept = [found[place] for place in sorted(order)]
     return _Parts(
         column=np.array([each[0] for each in kept], np.int64),
         feature=np.array([each[1] for each in kept], np.int64),
         missing=np.array([each[2] for each in kept], np.int64),
-        knots=np.array([each[3] for each in kept]).reshape(-1, KNOTS),
-        heights=np.array([each[4] for each in kept]).reshape(-1, KNOTS),
+        knots=np.array([each[3] for each in kept]).reshape(-1, KNOTS_PER_PART),
+        heights=np.array([each[4] for each in kept]).reshape(-1, KNOTS_PER_PART),
         mean=np.array([each[5] for each in kept]),
         variance=np.array([each[6] for each in kept]),
     )
 
 
-def _of_number(means: np.ndarray, edges: int) -> tuple[float, float]:
+def _estimate_height_moments(means: np.ndarray, edges: int) -> tuple[float, float]:
     """Return mean and variance of how far up a number is, from its own mean and its bins'."""
     own, shares = float(means[0]), means[1:]
     total = float(shares.sum())
@@ -207,8 +207,8 @@ def _of_number(means: np.ndarray, edges: int) -> tuple[float, float]:
     return mean, float(shares @ (middles - mean) ** 2) / total
 
 
-def _thinned(points: np.ndarray) -> np.ndarray:
+def _resample_knots(points: np.ndarray) -> np.ndarray:
     """Return `KNOTS` of these points, the first and the last among them; the last may repeat."""
-    if len(points) > KNOTS:
-        return points[np.linspace(0, len(points) - 1, KNOTS).round().astype(int)]
-    return np.concatenate([points, np.full(KNOTS - len(points), points[-1])])
+    if len(points) > KNOTS_PER_PART:
+        return points[np.linspace(0, len(points) - 1, KNOTS_PER_PART).round().astype(int)]
+    return np.concatenate([points, np.full(KNOTS_PER_PART - len(points), points[-1])])

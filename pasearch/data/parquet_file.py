@@ -21,14 +21,14 @@ from pathlib import Path
 
 from pasearch.data.column import Column
 from pasearch.data.declared import schema_of_given
-from pasearch.data.frames import target_failures
+from pasearch.data.frames import find_target_failures
 from pasearch.data.parquet_files import (
-    SUFFIXES,
+    PARQUET_SUFFIXES,
     LargeColumn,
     LargeTable,
     ParquetFiles,
-    files_in,
-    partitions_in,
+    find_parquet_files,
+    find_partition_folders,
 )
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source, table_dataset
@@ -40,10 +40,10 @@ from pasearch.data.table_form import (
     taken_apart,
 )
 from pasearch.data.tables import AnySchema, TableSchema
-from pasearch.data.text_columns import TextColumn, TextTable, constant_column
+from pasearch.data.text_columns import TextColumn, TextTable, build_constant_column
 from pasearch.errors import UsageError
 
-AT_ONCE = 2**25
+MAX_EAGER_CELLS = 2**25
 """Tables of up to so many cells are read at once, into memory; larger ones stay in their files."""
 
 
@@ -54,27 +54,33 @@ class ParquetFile(Source):
     name = "parquet"
     kind = "a Parquet file"
     expected = "the path of a .parquet file, or of a folder of them"
-    suffixes = SUFFIXES
+    suffixes = PARQUET_SUFFIXES
     uses = ("target", "schema", "regression", "labels")
 
     def takes(self, data: str) -> bool:
         """Return whether the name ends as a Parquet file's, or such files lie in the folder."""
         path = Path(data)
-        if path.suffix.lower() in SUFFIXES:
+        if path.suffix.lower() in PARQUET_SUFFIXES:
             return True
-        return bool(data) and path.is_dir() and bool(partitions_in(path) or files_in(path))
+        return (
+            bool(data)
+            and path.is_dir()
+            and bool(find_partition_folders(path) or find_parquet_files(path))
+        )
 
     def load(self, data: str, declared: Declared) -> Dataset:
         """Return the data set: every row is a slot."""
         schema = None if declared.schema is None else schema_of_given(declared.schema)
         path = Path(data)
         files = ParquetFiles.of(path)
-        many = len(files) * len(files.names) > AT_ONCE
-        read = _large if many else _read
+        many = len(files) * len(files.names) > MAX_EAGER_CELLS
+        read = _leave_in_files if many else _read_into_memory
         dataset = table_dataset(*read(files, path, declared.target, schema), declared)
         target = dataset.schema.target
         assert isinstance(target, Column)
-        return replace(dataset, type_failures=target_failures(target, files.types[target.name]))
+        return replace(
+            dataset, type_failures=find_target_failures(target, files.types[target.name])
+        )
 
     def new_records(self, data: str, schema: AnySchema) -> TextTable:
         """Return the cells, (rows, columns); the columns may come in any order, with others."""
@@ -109,31 +115,31 @@ def read_parquet(
     Cost: time and memory linear in the rows.
     """
     path = Path(path)
-    return _read(ParquetFiles.of(path), path, target, schema)
+    return _read_into_memory(ParquetFiles.of(path), path, target, schema)
 
 
-def _read(
+def _read_into_memory(
     files: ParquetFiles, path: Path, target: str | None, schema: TableSchema | None
 ) -> tuple[TableSchema, TextTable, TextColumn]:
-    fitted, read = _form(files, path, target, schema)
+    fitted, read = _fit_schema(files, path, target, schema)
     columns = dict(zip(read, files.columns(read), strict=True))
-    nothing = constant_column("", len(files))
+    nothing = build_constant_column("", len(files))
     cells = [columns.get(name, nothing) for name in files.names]
     return taken_apart(fitted, [*files.names], cells, path)
 
 
-def _large(
+def _leave_in_files(
     files: ParquetFiles, path: Path, target: str | None, schema: TableSchema | None
 ) -> tuple[TableSchema, LargeTable, LargeColumn]:
     """Return the table as `_read` does, its cells left in their files."""
-    fitted, read = _form(files, path, target, schema)
+    fitted, read = _fit_schema(files, path, target, schema)
     check_official_test(fitted, len(files), path)
     names = tuple(column.name for column in fitted.columns)
     table = LargeTable(files, names, frozenset(names) - frozenset(read))
     return fitted, table, LargeColumn(files, fitted.target.name)
 
 
-def _form(
+def _fit_schema(
     files: ParquetFiles, path: Path, target: str | None, schema: TableSchema | None
 ) -> tuple[TableSchema, list[str]]:
     """Return the schema in the order of the columns, and which of these are read."""

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.data.cells import composed, text_of
+from pasearch.data.cells import convert_to_string, normalize_unicode
 from pasearch.data.lines import is_utf_8
-from pasearch.data.numbers import decimals_of
+from pasearch.data.numbers import convert_to_shortest_decimals
 from pasearch.data.table_form import check_names
 from pasearch.data.text_columns import (
     GrowingColumn,
@@ -29,40 +29,51 @@ from pasearch.data.text_columns import (
     TextColumn,
     TextTable,
     Where,
-    constant_column,
+    build_constant_column,
 )
 from pasearch.errors import UsageError, nearest_file
 
-ROWS = 2**15
+BLOCK_ROWS = 2**15
 """How many rows are read at a time."""
 
-AHEAD = 2**20
+READ_AHEAD_BYTES = 2**20
 """How many bytes of a column are read from the disk at a time."""
 
-HASHED = 2**22
+HASH_BLOCK_BYTES = 2**22
 """How many bytes of a file a fingerprint takes in at a time."""
 
-SUFFIXES = (".parquet", ".pq")
+PARQUET_SUFFIXES = (".parquet", ".pq")
 
 
-OTHERS = (".csv", ".tsv", ".data", ".gz", ".bz2", ".xz", ".zst", ".arrow", ".feather", ".orc")
+OTHER_TABLE_SUFFIXES = (
+    ".csv",
+    ".tsv",
+    ".data",
+    ".gz",
+    ".bz2",
+    ".xz",
+    ".zst",
+    ".arrow",
+    ".feather",
+    ".orc",
+)
 """How files are named that may hold further rows of a table."""
 
 
-def partitions_in(folder: Path) -> list[str]:
+def find_partition_folders(folder: Path) -> list[str]:
     """Return the sub-folders by which a table is partitioned, such as `year=2024`."""
     return sorted(each.name for each in folder.iterdir() if "=" in each.name and each.is_dir())
 
 
-def files_in(folder: Path) -> list[Path]:
+def find_parquet_files(folder: Path) -> list[Path]:
     """Return the Parquet files that lie in a folder, by name; a hidden file is none.
 
     Raises:
         UsageError: Other files of a table lie beside them, which would be left out in silence.
     """
     seen = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
-    found = [each for each in seen if each.suffix.lower() in SUFFIXES]
-    others = [each.name for each in seen if each.suffix.lower() in OTHERS]
+    found = [each for each in seen if each.suffix.lower() in PARQUET_SUFFIXES]
+    others = [each.name for each in seen if each.suffix.lower() in OTHER_TABLE_SUFFIXES]
     if found and others:
         raise UsageError(
             f"{folder} holds {others[0]} beside Parquet files: expected these alone, because what "
@@ -96,23 +107,23 @@ class ParquetFiles:
             UsageError: No such file, none that can be read, or files of different form.
         """
         folder = path.is_dir()
-        if folder and (parts := partitions_in(path)):
+        if folder and (parts := find_partition_folders(path)):
             raise UsageError(
                 f"{path} is a table in partitions ({parts[0]}, ...), whose names hold a column: "
                 'write it as one file (pandas: read_parquet(path).to_parquet("table.parquet"), or '
                 'pyarrow.dataset with partitioning="hive" for other files).'
             )
-        paths = files_in(path) if folder else [path]
+        paths = find_parquet_files(path) if folder else [path]
         if not paths:
             raise UsageError(f"{path} is a folder without a Parquet file.")
         counts, marks, form = [], [], None
         for each in paths:
-            with opened(each) as (file, names):
+            with open_parquet(each) as (file, names):
                 types = {name: file.schema_arrow.types[at] for name, at in names.items()}
                 form = form or (each, names, types)
-                _check_same(each, (names, types), form)
+                _check_same_form(each, (names, types), form)
                 counts.append(file.metadata.num_rows)
-                marks.append(_mark(each))
+                marks.append(_read_change_mark(each))
         if not sum(counts):
             raise UsageError(f"{path} has no row: expected at least one record.")
         assert form is not None
@@ -162,20 +173,20 @@ class ParquetFiles:
         """Feed every byte of the files to a fingerprint."""
         for path, mark in zip(self.paths, self._marks, strict=True):
             digest.update(repr(mark[0]).encode())
-            with _unchanged(path, mark), path.open("rb") as file:
-                while content := file.read(HASHED):
+            with _require_unchanged(path, mark), path.open("rb") as file:
+                while content := file.read(HASH_BLOCK_BYTES):
                     digest.update(content)
 
     def _arrays(self, names: Sequence[str]) -> Iterator[list[Any]]:
         """Read blocks of rows as plain Arrow arrays."""
         for path, mark in zip(self.paths, self._marks, strict=True):
-            with _unchanged(path, mark), opened(path) as (file, places):
+            with _require_unchanged(path, mark), open_parquet(path) as (file, places):
                 own = [file.schema_arrow.names[places[name]] for name in names]
-                for batch in file.iter_batches(batch_size=ROWS, columns=own):
+                for batch in file.iter_batches(batch_size=BLOCK_ROWS, columns=own):
                     yield [_plain_array(batch.column(name)) for name in own]
 
 
-def _check_same(path: Path, own: tuple[Any, Any], form: tuple[Path, Any, Any]) -> None:
+def _check_same_form(path: Path, own: tuple[Any, Any], form: tuple[Path, Any, Any]) -> None:
     first, names, types = form
     if list(own[0]) != list(names):
         raise UsageError(
@@ -190,14 +201,14 @@ def _check_same(path: Path, own: tuple[Any, Any], form: tuple[Path, Any, Any]) -
             )
 
 
-def _mark(path: Path) -> tuple[int, int]:
+def _read_change_mark(path: Path) -> tuple[int, int]:
     """Return what tells that a file was changed."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns
 
 
 @contextmanager
-def _unchanged(path: Path, mark: tuple[int, int]) -> Iterator[None]:
+def _require_unchanged(path: Path, mark: tuple[int, int]) -> Iterator[None]:
     """Refuse a file that is another than when its form was read, before and after it is read."""
     _check_unchanged(path, mark)
     yield
@@ -206,7 +217,7 @@ def _unchanged(path: Path, mark: tuple[int, int]) -> Iterator[None]:
 
 def _check_unchanged(path: Path, mark: tuple[int, int]) -> None:
     try:
-        same = _mark(path) == mark
+        same = _read_change_mark(path) == mark
     except OSError:
         same = False
     if not same:
@@ -214,7 +225,7 @@ def _check_unchanged(path: Path, mark: tuple[int, int]) -> None:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
+def open_parquet(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
     """Open a Parquet file; give it and the places of its columns by name.
 
     Raises:
@@ -227,8 +238,8 @@ def opened(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
         fault = "is a folder" if path.is_dir() else "is not there"
         raise UsageError(f"{path} {fault}: expected a Parquet file.{nearest_file(path)}")
     try:
-        with parquet.ParquetFile(path, buffer_size=AHEAD, pre_buffer=False) as file:
-            yield file, _names(file.schema_arrow, path)
+        with parquet.ParquetFile(path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False) as file:
+            yield file, _find_column_indices(file.schema_arrow, path)
     # What pyarrow says of it may hold values; what pandas left there may be no JSON.
     except (OSError, ValueError, pa.ArrowException):
         raise UsageError(
@@ -237,13 +248,13 @@ def opened(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
         ) from None
 
 
-def _names(schema: Any, path: Path) -> dict[str, int]:
+def _find_column_indices(schema: Any, path: Path) -> dict[str, int]:
     """Return the columns' places by name, without the index that pandas keeps beside them."""
     left = schema.pandas_metadata
     index = left.get("index_columns") if isinstance(left, dict) else None
     hidden = {each for each in index if isinstance(each, str)} if isinstance(index, list) else ()
     places = [place for place, name in enumerate(schema.names) if name not in hidden]
-    names = [composed(schema.names[place].strip()) for place in places]
+    names = [normalize_unicode(schema.names[place].strip()) for place in places]
     check_names(names, str(path), least=1)  # new records of a model of one feature
     return dict(zip(names, places, strict=True))
 
@@ -286,8 +297,8 @@ def _build_column(arrays: Sequence[Any]) -> TextColumn:
         values = np.concatenate(
             [array.fill_null(0).to_numpy(zero_copy_only=False) for array in arrays]
         )
-        values = decimals_of(values) if values.dtype.kind == "f" else values
-        return Numbers(values=values, missing=np.concatenate(missing))
+        values = convert_to_shortest_decimals(values) if values.dtype.kind == "f" else values
+        return NumberColumn(values=values, missing=np.concatenate(missing))
     growing = GrowingColumn()
     for array in arrays:
         if types.is_large_binary(kind):
@@ -312,11 +323,11 @@ def _write_values(array: Any) -> list[bytes]:
         values, places = coded.dictionary, coded.indices.to_pylist()
     except pa.ArrowException:
         values, places = array, range(len(array))
-    texts = [_text(value) for value in values]
+    texts = [_write_value(value) for value in values]
     return [texts[place] for place in places]
 
 
-def _text(value: Any) -> bytes:
+def _write_value(value: Any) -> bytes:
     """Write a value of pyarrow's, empty if there is none."""
     try:
         found = value.as_py()
@@ -326,11 +337,11 @@ def _text(value: Any) -> bytes:
             found = pd.Timedelta(found)
     except Exception:  # noqa: BLE001 - whatever a value raises would tell of it
         return b""
-    return (text_of(found) or "").encode()
+    return (convert_to_string(found) or "").encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Numbers(TextColumn):
+class NumberColumn(TextColumn):
     """A column of numbers that were never texts.
 
     Args:
@@ -344,14 +355,14 @@ class Numbers(TextColumn):
     def __len__(self) -> int:
         return len(self.values)
 
-    def __getitem__(self, where: Where) -> Numbers:
-        return Numbers(values=self.values[where], missing=self.missing[where])
+    def __getitem__(self, where: Where) -> NumberColumn:
+        return NumberColumn(values=self.values[where], missing=self.missing[where])
 
     def distinct(self) -> tuple[Iterable[str | None], np.ndarray]:
         values, indices = np.unique(self.values[~self.missing], return_inverse=True)
         found = np.zeros(len(self), np.int64)
         found[~self.missing] = 1 + indices.ravel()
-        return ["", *(text_of(value) or "" for value in values.tolist())], found
+        return ["", *(convert_to_string(value) or "" for value in values.tolist())], found
 
     def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:
         """Convert each cell, NaN where it is absent; `function` is for texts."""
@@ -402,7 +413,7 @@ class LargeTable:
         """Go through all rows of the files: features and the target."""
         read = [name for name in self.names if name not in self.ignored]
         for *found, labels in self.files.blocks([*read, target]):
-            nothing = constant_column("", len(labels))
+            nothing = build_constant_column("", len(labels))
             own = dict(zip(read, found, strict=True))
             yield TextTable(cells=tuple(own.get(name, nothing) for name in self.names)), labels
 

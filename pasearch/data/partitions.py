@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import numpy as np
 
 from pasearch.data import rows
-from pasearch.data.arrays import Stored
-from pasearch.data.cache import behind
+from pasearch.data.arrays import StoredArray
+from pasearch.data.cache import transform_records
 from pasearch.data.cells import ColumnCells, TableCells
-from pasearch.data.disk import OnDisk, check_room, is_large, numbers_of, save_rows
-from pasearch.data.front_ends import Fitted, FrontEnd, Raw
+from pasearch.data.disk import DiskRecords, check_disk_space, is_large, iterate_blocks, save_rows
+from pasearch.data.front_ends import FittedFrontEnd, FrontEnd, Raw
 from pasearch.data.parquet_files import LargeColumn, LargeTable
-from pasearch.data.rows import CompactRows, Rows, pack_table, pick_rows
+from pasearch.data.rows import CompactRows, Rows, pack_table, select_rows
 from pasearch.data.split import Split
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.text_columns import TextColumn, TextTable
@@ -116,14 +116,20 @@ class Sealed:
 
     def __init__(
         self,
-        array: np.ndarray | Stored | TextTable | TextColumn | LargeTable | LargeColumn | Sealed,
+        array: np.ndarray
+        | StoredArray
+        | TextTable
+        | TextColumn
+        | LargeTable
+        | LargeColumn
+        | Sealed,
     ):
         self._held: Any = array._held if isinstance(array, Sealed) else array
 
     @property
     def _array(self) -> Any:
         """The values; of a large file, they are read now."""
-        return self._held.read() if isinstance(self._held, Stored) else self._held
+        return self._held.read() if isinstance(self._held, StoredArray) else self._held
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -159,7 +165,9 @@ class _Part(ABC, Generic[Opened]):
 
     __slots__ = ("_dataset", "_front", "_name", "_slots")
 
-    def __init__(self, name: str, dataset: Dataset, slots: np.ndarray, front: Fitted | None = None):
+    def __init__(
+        self, name: str, dataset: Dataset, slots: np.ndarray, front: FittedFrontEnd | None = None
+    ):
         self._name, self._dataset, self._slots, self._front = name, dataset, slots, front
 
     @property
@@ -212,7 +220,7 @@ class Partition(_Part[Records]):
     def _shown(self) -> Records:
         return self._dataset._records(self._name, self._slots, self._front)
 
-    def through(self, front: Fitted | None) -> Partition:
+    def through(self, front: FittedFrontEnd | None) -> Partition:
         """Return the same partition, whose records are seen through a front end."""
         return Partition(self._name, self._dataset, self._slots, front)
 
@@ -306,8 +314,8 @@ class Dataset:
 
     name: str
     schema: AnySchema
-    features: Sealed | Stored | TableCells | LargeTable
-    labels: Sealed | Stored | ColumnCells | LargeColumn
+    features: Sealed | StoredArray | TableCells | LargeTable
+    labels: Sealed | StoredArray | ColumnCells | LargeColumn
     public: bool = False
     official_test: int = 0
     cache: Path | None = None
@@ -321,7 +329,7 @@ class Dataset:
     )
     _packed: dict[str, Records] = field(default_factory=dict, init=False, repr=False)
     _files: dict[tuple[str, str, Path], Path] = field(default_factory=dict, init=False, repr=False)
-    _disk: dict[bool, OnDisk] = field(default_factory=dict, init=False, repr=False)
+    _disk: dict[bool, DiskRecords] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.features, self.labels = Sealed(self.features), Sealed(self.labels)
@@ -364,7 +372,7 @@ class Dataset:
         for each in (self._packed, self._files, self._disk):
             each.clear()
 
-    def all_records(self, front: Fitted | None) -> Records:
+    def all_records(self, front: FittedFrontEnd | None) -> Records:
         """Return every record; only of data that the user declared public.
 
         Raises:
@@ -401,7 +409,7 @@ class Dataset:
         digest = hashlib.sha256(repr([(each.shape, each.dtype.str) for each in arrays]).encode())
         for sealed in arrays:
             if is_large(each := sealed._held) and not isinstance(each, LargeTable):
-                for block in numbers_of(each):
+                for block in iterate_blocks(each):
                     digest.update(np.ascontiguousarray(block).data)
                 continue
             each = sealed._array
@@ -414,7 +422,7 @@ class Dataset:
                 digest.update(np.ascontiguousarray(each).data)
         return digest.hexdigest()
 
-    def _encoded(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_once(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return features, float32 (slots, *shape), in [0, 1], and which records are usable."""
         features = Sealed(self.features)._array
         x = np.zeros((len(slots), *self.schema.shape), np.float32)
@@ -424,38 +432,44 @@ class Dataset:
         x[~usable] = 0.0
         return x, usable
 
-    def _features(self, slots: np.ndarray, front: Fitted | None) -> tuple[Tensor, np.ndarray]:
+    def _features(
+        self, slots: np.ndarray, front: FittedFrontEnd | None
+    ) -> tuple[Tensor, np.ndarray]:
         """Return what a network is given, and which records are usable."""
         import torch
 
         x, usable = self._through(front, slots)
         return torch.from_numpy(x), usable
 
-    def _through(self, front: Fitted | None, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _through(
+        self, front: FittedFrontEnd | None, slots: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return records behind a front end, float32, and which are usable."""
         if front is None or isinstance(front.front_end, Raw):
-            return self._encoded(slots)
+            return self._encode_once(slots)
         x, usable = self._mapped(front)
         return x[slots], usable[slots]
 
-    def _mapped(self, front: Fitted) -> tuple[np.ndarray, np.ndarray]:
+    def _mapped(self, front: FittedFrontEnd) -> tuple[np.ndarray, np.ndarray]:
         """Return every record behind a front end, and which are usable: mapped once."""
         digest = front.digest
         if digest not in self._behind:
-            self._behind[digest] = behind(self, front, partial(self._through, front.before))
+            self._behind[digest] = transform_records(
+                self, front, partial(self._through, front.before)
+            )
         return self._behind[digest]
 
-    def _records(self, name: str, slots: np.ndarray, front: Fitted | None) -> Records:
+    def _records(self, name: str, slots: np.ndarray, front: FittedFrontEnd | None) -> Records:
         import torch
 
         if (disk := self._on_disk(name)) is not None:
-            x, (y, valid) = disk.rows(name, front), disk.labelled(name)
+            x, (y, valid) = disk.rows(name, front), disk.read_labels(name)
             return Records(
                 x=cast(Any, x), y=torch.from_numpy(y), valid=torch.from_numpy(valid),
                 public=self.public,
             )  # fmt: skip
         is_raw = front is None or isinstance(front.front_end, Raw)
-        is_many = len(slots) * math.prod(self.schema.shape) > rows.MAX_TENSOR
+        is_many = len(slots) * math.prod(self.schema.shape) > rows.MAX_TENSOR_NUMBERS
         if name and is_raw and is_many and isinstance(self.schema, TableSchema):
             if name not in self._packed:
                 self._packed[name] = self._pack(self.schema, slots)
@@ -464,7 +478,7 @@ class Dataset:
         if name and front is not None and self._shares(front, len(slots)):
             kept, usable = self._mapped(front)
             valid = usable[slots] & labelled
-            x: Any = pick_rows(kept, slots, valid)
+            x: Any = select_rows(kept, slots, valid)
         else:
             x, usable = self._features(slots, front)
             valid = usable & labelled
@@ -487,13 +501,15 @@ class Dataset:
             valid=torch.from_numpy(valid), public=self.public,
         )  # fmt: skip
 
-    def _shares(self, front: Fitted, slots: int) -> bool:
+    def _shares(self, front: FittedFrontEnd, slots: int) -> bool:
         """Return whether partitions look at one file of what a front end made: by form alone."""
         shape = front.front_end.output_shape(self.schema.shape)
         kept = self.cache is not None and front.front_end.costly
-        return kept and slots * math.prod(shape) > rows.MAX_TENSOR
+        return kept and slots * math.prod(shape) > rows.MAX_TENSOR_NUMBERS
 
-    def _filed(self, name: str, slots: np.ndarray, front: Fitted | None, folder: Path) -> Path:
+    def _filed(
+        self, name: str, slots: np.ndarray, front: FittedFrontEnd | None, folder: Path
+    ) -> Path:
         """Return the folder with a partition's records: written the first time it is asked for."""
         key = name, "" if front is None else front.digest, folder
         if key not in self._files:
@@ -502,7 +518,7 @@ class Dataset:
             self._files[key] = own
         return self._files[key]
 
-    def _on_disk(self, name: str) -> OnDisk | None:
+    def _on_disk(self, name: str) -> DiskRecords | None:
         """Return where the records of a partition, or of all, are kept; None: in memory."""
         if not is_large(features := Sealed(self.features)._held):
             return None
@@ -510,7 +526,7 @@ class Dataset:
         key = bool(name)
         if key not in self._disk:
             parts = {each.name: each._slots for each in self} if name else {}
-            self._disk[key] = OnDisk(
+            self._disk[key] = DiskRecords(
                 schema=self.schema, features=features, labels=labels, slots=parts,
                 folder=self.workspace,
             )  # fmt: skip
@@ -528,7 +544,9 @@ class Dataset:
                 schema alone.
         """
         if is_large(features := Sealed(self.features)._held):
-            check_room(self.name, features, self.schema, fronts, self.workspace, max_categories)
+            check_disk_space(
+                self.name, features, self.schema, fronts, self.workspace, max_categories
+            )
 
 
 def _chunks(length: int) -> Iterator[slice]:

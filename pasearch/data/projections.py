@@ -21,14 +21,14 @@ from pasearch.data.means import (
     public_means,
     recentring,
 )
-from pasearch.data.rows import parts_of
-from pasearch.data.scattering import Scattering, group_normalised
+from pasearch.data.rows import iterate_records
+from pasearch.data.scattering import Scattering, normalize_groups
 from pasearch.runs.sums import GaussianSum, bounded_rows
 
 TYPICAL_NORM = 8.0
 """The norm that normalised records are given: that of a raw image, so learning rates agree."""
 
-LEAST_DEVIATION = 0.02
+MIN_DEVIATION = 0.02
 """A feature that varies less, on its scale of [0, 1], is not blown up to what noise made of it."""
 
 
@@ -42,7 +42,7 @@ class NormalisedScattering(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, *shape) to (batch, channels, height / 4, width / 4)."""
-        return group_normalised(self.transform(x)) * self.scale
+        return normalize_groups(self.transform(x)) * self.scale
 
 
 class Affine(nn.Module):
@@ -92,17 +92,17 @@ def fit_moments(given: FitInput) -> Affine:
     shape = given.x.shape[1:]
     features = math.prod(shape)
     width, sums = math.sqrt(2 * features), np.zeros(2 * features)
-    for own, there in parts_of(given.x, given.valid, ROWS):
+    for own, there in iterate_records(given.x, given.valid, ROWS):
         rows = np.where(there[:, None], own.astype(np.float64), 0.0)
         sums = sums + np.concatenate([rows.sum(0), np.square(rows).sum(0)])
-    total = _noised(sums / width, given) * width / len(given)
+    total = _add_noise(sums / width, given) * width / len(given)
     mean, square = np.split(total, 2)
     mean = np.clip(mean, 0.0, 1.0)
-    deviation = np.sqrt(np.maximum(square - mean**2, LEAST_DEVIATION**2))
-    return _affine(mean, TYPICAL_NORM / (deviation * math.sqrt(features)), shape)
+    deviation = np.sqrt(np.maximum(square - mean**2, MIN_DEVIATION**2))
+    return _build_affine(mean, TYPICAL_NORM / (deviation * math.sqrt(features)), shape)
 
 
-def fit_means(given: FitInput) -> np.ndarray:
+def estimate_means(given: FitInput) -> np.ndarray:
     """Estimate the mean of every feature, float64 (features,), in [0, 1].
 
     Rows longer than the bound of the records' form, public, are cut to it.
@@ -117,12 +117,12 @@ def fit_means(given: FitInput) -> np.ndarray:
     return mechanism.release(given, given.stream)
 
 
-def centred(means: np.ndarray, shape: tuple[int, ...]) -> Affine:
+def build_centring_map(means: np.ndarray, shape: tuple[int, ...]) -> Affine:
     """Return the map of `centred` from the means of features: post-processing."""
-    return _affine(means, centring(means), shape)
+    return _build_affine(means, centring(means), shape)
 
 
-def fit_centre(given: FitInput) -> Affine:
+def fit_centring(given: FitInput) -> Affine:
     """Fit the map that subtracts the noisy mean of records, which are cut to norm `ROW_NORM`.
 
     Cost: `Gaussian(noise_multiplier)`.
@@ -132,10 +132,10 @@ def fit_centre(given: FitInput) -> Affine:
     else:
         mechanism = FeatureMeans(noise_multiplier=given.noise_multiplier, row_bound=ROW_NORM)
         means = mechanism.release_signed(given, given.stream)
-    return _affine(means, np.full(len(means), recentring(means, ROW_NORM)), given.x.shape[1:])
+    return _build_affine(means, np.full(len(means), recentring(means, ROW_NORM)), given.x.shape[1:])
 
 
-def _affine(shift: np.ndarray, scale: np.ndarray, shape: tuple[int, ...]) -> Affine:
+def _build_affine(shift: np.ndarray, scale: np.ndarray, shape: tuple[int, ...]) -> Affine:
     """Return the map of flattened features, for records of this shape."""
     affine = Affine(tuple(shape))
     affine.shift.copy_(torch.from_numpy(shift).reshape(shape))
@@ -150,10 +150,10 @@ def fit_components(given: FitInput, components: int) -> Projection:
     """
     features = math.prod(given.x.shape[1:])
     total = np.zeros((features, features))
-    for own, there in parts_of(given.x, given.valid, ROWS):
+    for own, there in iterate_records(given.x, given.valid, ROWS):
         rows = bounded_rows(own, there)
         total = total + rows.T @ rows
-    _, vectors = np.linalg.eigh(_noised(total, given))
+    _, vectors = np.linalg.eigh(_add_noise(total, given))
     projection = Projection(features, components)
     # An estimated table may have fewer features than that: the other coordinates are then 0.
     leading = torch.from_numpy(vectors[:, ::-1][:, :components].copy())
@@ -161,7 +161,7 @@ def fit_components(given: FitInput, components: int) -> Projection:
     return projection
 
 
-def _noised(total: np.ndarray, given: FitInput) -> np.ndarray:
+def _add_noise(total: np.ndarray, given: FitInput) -> np.ndarray:
     if given.noise_multiplier is None:
         return total
     noise = GaussianSum(noise_multiplier=given.noise_multiplier)

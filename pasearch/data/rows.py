@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     Where = slice | np.ndarray | Tensor
 
 # Numbers written at a time: about the size of a processor's cache.
-CACHED = 2**19
+CACHED_NUMBERS = 2**19
 # Such parts written, side by side, before their pages are released.
-SIDE = 8
+PARALLEL_PARTS = 8
 # Numbers up to which the encoded records of a partition are one tensor: 512 MiB.
-MAX_TENSOR = 2**27
+MAX_TENSOR_NUMBERS = 2**27
 # Numbers of a block of records, at most: 32 MiB.
-BLOCK = 2**23
+BLOCK_NUMBERS = 2**23
 
 
 @lru_cache(maxsize=1)
-def _pool(many: int) -> ThreadPoolExecutor:
+def _get_thread_pool(many: int) -> ThreadPoolExecutor:
     """Return threads that write: each its own records, so how many there are changes nothing."""
     return ThreadPoolExecutor(many, "rows")
 
@@ -82,7 +82,7 @@ class Rows(ABC):
     @property
     def block(self) -> int:
         """The number of records of a block, of at most `BLOCK` numbers."""
-        return max(1, BLOCK // max(1, math.prod(self.shape[1:])))
+        return max(1, BLOCK_NUMBERS // max(1, math.prod(self.shape[1:])))
 
     @abstractmethod
     def write(self, rows: slice | np.ndarray, out: np.ndarray) -> None:
@@ -101,19 +101,22 @@ class Rows(ABC):
         """
         import torch
 
-        rows = where_of(where)
+        rows = convert_to_slice(where)
         start, stop = rows.indices(len(self))[:2] if isinstance(rows, slice) else (0, len(rows))
         out = np.empty((max(0, stop - start), *self.shape[1:]), np.float32)
-        step, many = max(1, CACHED // max(1, math.prod(self.shape[1:]))), torch.get_num_threads()
+        step, many = (
+            max(1, CACHED_NUMBERS // max(1, math.prod(self.shape[1:]))),
+            torch.get_num_threads(),
+        )
 
         def write(first: int) -> None:
             part = slice(first, min(first + step, stop))
             own = part if isinstance(rows, slice) else rows[part]
             self.write(own, out[part.start - start : part.stop - start])
 
-        for first in range(start, stop, step * SIDE):
-            firsts = range(first, min(first + step * SIDE, stop), step)
-            for _ in (_pool(many).map if many > 1 < len(firsts) else map)(write, firsts):
+        for first in range(start, stop, step * PARALLEL_PARTS):
+            firsts = range(first, min(first + step * PARALLEL_PARTS, stop), step)
+            for _ in (_get_thread_pool(many).map if many > 1 < len(firsts) else map)(write, firsts):
                 pass
             for array in self.mapped:
                 release_pages(array)
@@ -173,7 +176,7 @@ class CompactRows(Rows):
     @classmethod
     def of(cls, schema: TableSchema, kept: np.ndarray) -> CompactRows:
         """Read packed records of a complete schema."""
-        at = _number_features(schema)
+        at = _find_number_features(schema)
         return cls(
             kept=kept,
             mapped=(kept,),
@@ -192,7 +195,7 @@ class CompactRows(Rows):
         out[...] = bits if self.features is None else bits.take(self.features, axis=1)
         out[:, self.numbers_at] = kept["numbers"][:, self.numbers]
 
-    def taking(self, features: np.ndarray) -> CompactRows:
+    def select_features(self, features: np.ndarray) -> CompactRows:
         """Select features of all records, which are not copied.
 
         Args:
@@ -221,9 +224,9 @@ def pack_table(
         valid: Whether each row has a known target, bool, (rows,); null records become False, and
             where it is False, all features are 0.
     """
-    (width,), at = schema.shape, _number_features(schema)
+    (width,), at = schema.shape, _find_number_features(schema)
     kept = np.empty(len(valid), packed_type(width, len(at)))
-    step = min(len(valid), max(1, BLOCK // max(1, width)))
+    step = min(len(valid), max(1, BLOCK_NUMBERS // max(1, width)))
     x = np.empty((step, width), np.float32)
     for start in range(0, len(valid), max(1, step)):
         part = slice(start, min(start + step, len(valid)))
@@ -235,7 +238,7 @@ def pack_table(
     return kept
 
 
-def _number_features(schema: TableSchema) -> np.ndarray:
+def _find_number_features(schema: TableSchema) -> np.ndarray:
     """Find the features that are numbers; all others are 0 or 1."""
     pieces = schema.pieces
     starts = np.cumsum([0, *(piece.width for piece in pieces)])[:-1]
@@ -277,7 +280,7 @@ class ComputedRows(Rows):
         self.fill(rows, out)
 
 
-def pick_rows(kept: np.ndarray, slots: np.ndarray, valid: np.ndarray) -> ComputedRows:
+def select_rows(kept: np.ndarray, slots: np.ndarray, valid: np.ndarray) -> ComputedRows:
     """Select records of an array that several partitions share, such as a mapped file: no copy.
 
     Args:
@@ -293,7 +296,7 @@ def pick_rows(kept: np.ndarray, slots: np.ndarray, valid: np.ndarray) -> Compute
     return ComputedRows(form=(len(slots), *kept.shape[1:]), fill=fill, whole=True)
 
 
-def where_of(where: Where) -> slice | np.ndarray:
+def convert_to_slice(where: Where) -> slice | np.ndarray:
     """Return places as numpy's; those that follow each other as a slice: a full batch's do."""
     if isinstance(where, slice):
         return where
@@ -305,7 +308,7 @@ def where_of(where: Where) -> slice | np.ndarray:
     return places
 
 
-def parts_of(x: Any, valid: Any, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def iterate_records(x: Any, valid: Any, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Go through records, some at a time: flattened features, and which are no null record.
 
     Args:

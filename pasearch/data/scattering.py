@@ -26,13 +26,13 @@ from torch.nn import functional
 
 from pasearch.errors import UsageError
 
-SIGMA = 0.8
+FINEST_WIDTH = 0.8
 """Width of the finest wavelet and of the finest average, in pixels; both double with the scale."""
-FREQUENCY = 3 * math.pi / 4
+FINEST_FREQUENCY = 3 * math.pi / 4
 """Of the finest wavelet, in radians a pixel; it halves with the scale."""
-GAIN = math.pi / 3.1415
+FILTER_GAIN = math.pi / 3.1415
 """Of every filter: Kymatio rounds pi where it normalises a Gaussian."""
-CHUNK_BYTES = 2**23
+MAX_CHUNK_BYTES = 2**23
 """About the largest intermediate tensor, so that it stays in a processor's cache."""
 
 
@@ -65,16 +65,20 @@ class Scattering(nn.Module):
         self.shape, self.scales, self.angles = tuple(shape), scales, angles
         self.paths = 1 + scales * angles + math.comb(scales, 2) * angles**2
 
-        paddings = [_padding(side, scales) for side in self.shape[-2:]]
+        paddings = [_build_padding(side, scales) for side in self.shape[-2:]]
         sizes = [len(padding) for padding in paddings]
-        self.chunk = max(1, CHUNK_BYTES // (2 * angles**2 * math.prod(sizes)))
-        averages = [[_average(size, scales, scale) for size in sizes] for scale in range(scales)]
-        self.average_input = _Product(map(np.matmul, averages[0], paddings))
-        self.average = nn.ModuleList(map(_Product, averages))
-        banks = [_morlets(sizes, scale, angles) for scale in range(scales)]
-        self.first = _Layer(paddings, (_Wavelets(bank, 0, j) for j, bank in enumerate(banks)))
+        self.chunk = max(1, MAX_CHUNK_BYTES // (2 * angles**2 * math.prod(sizes)))
+        averages = [
+            [_build_average(size, scales, scale) for size in sizes] for scale in range(scales)
+        ]
+        self.average_input = _MatrixProduct(map(np.matmul, averages[0], paddings))
+        self.average = nn.ModuleList(map(_MatrixProduct, averages))
+        banks = [_build_morlets(sizes, scale, angles) for scale in range(scales)]
+        self.first = _WaveletLayer(
+            paddings, (_Wavelets(bank, 0, j) for j, bank in enumerate(banks))
+        )
         self.second = nn.ModuleList(
-            _Layer(
+            _WaveletLayer(
                 [np.eye(size >> j) for size in sizes],
                 (_Wavelets(banks[k], j, k) for k in range(j + 1, scales)),
             )
@@ -126,7 +130,7 @@ class Scattering(nn.Module):
         return torch.cat(paths, dim=2)
 
 
-def group_normalised(features: Tensor, groups: int = 27) -> Tensor:
+def normalize_groups(features: Tensor, groups: int = 27) -> Tensor:
     """Return features with mean 0 and variance 1 over each group of channels of each record.
 
     Guarantee: a record's result depends on that record alone.
@@ -146,13 +150,13 @@ def group_normalised(features: Tensor, groups: int = 27) -> Tensor:
     return functional.group_norm(features, groups)
 
 
-class _Layer(nn.Module):
+class _WaveletLayer(nn.Module):
     """The moduli |image * ψ| of the wavelets of several scales, as one tensor a scale."""
 
     def __init__(self, paddings: Sequence[np.ndarray], wavelets: Iterable[_Wavelets]):
         super().__init__()
         rows, cols = (np.fft.fft(padding, axis=0) for padding in paddings)
-        self.fourier = _Product((_interleaved(rows)[:, ::2], _stacked(cols)))
+        self.fourier = _MatrixProduct((_interleave_parts(rows)[:, ::2], _stack_parts(cols)))
         self.wavelets = nn.ModuleList(wavelets)
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -171,12 +175,12 @@ class _Wavelets(nn.Module):
         angles, *sizes = bank.shape
         rows, cols = (size >> start for size in sizes)
         self.step = 2 ** (end - start)
-        psi = bank[:, _lowest(sizes[0], rows)[:, None], _lowest(sizes[1], cols)]
+        psi = bank[:, _find_lowest(sizes[0], rows)[:, None], _find_lowest(sizes[1], cols)]
         psi = psi.reshape(angles, self.step, rows // self.step, self.step, cols // self.step)
         psi = psi.transpose(2, 4, 0, 1, 3).reshape(*psi.shape[2::2], angles, -1)
-        self.register_buffer("psi", _tensor(psi[:, None]), persistent=False)
+        self.register_buffer("psi", _convert_to_tensor(psi[:, None]), persistent=False)
         rows, cols = (np.fft.ifft(np.eye(size)) / self.step for size in self.psi.shape[:3:2])
-        self.inverse = _Product((_interleaved(rows), _stacked(cols)))
+        self.inverse = _MatrixProduct((_interleave_parts(rows), _stack_parts(cols)))
 
     def forward(self, spectrum: Tensor) -> Tensor:
         """Map (frequencies, (real, imaginary) frequencies, batch) to moduli."""
@@ -190,7 +194,7 @@ class _Wavelets(nn.Module):
         return torch.hypot(real, imaginary)
 
 
-class _Product(nn.Module):
+class _MatrixProduct(nn.Module):
     """rows @ image @ colsᵀ, for images of shape (height, width, batch)."""
 
     rows: Tensor
@@ -200,7 +204,7 @@ class _Product(nn.Module):
         super().__init__()
         for name, matrix in zip(("rows", "cols"), matrices, strict=True):
             # Not saved with a network: a record's shape says all of it.
-            self.register_buffer(name, _tensor(matrix), persistent=False)
+            self.register_buffer(name, _convert_to_tensor(matrix), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """Multiply all columns at once, then row by row."""
@@ -208,19 +212,22 @@ class _Product(nn.Module):
         return self.cols @ rows.view(-1, self.cols.shape[1], images.shape[-1])
 
 
-def _padding(side: int, scales: int) -> np.ndarray:
+def _build_padding(side: int, scales: int) -> np.ndarray:
     """Return the matrix that reflects at both ends, by one sample of the features or less."""
     missing = (side // 2**scales + 2) * 2**scales - side
     return np.pad(np.eye(side), ((missing // 2, (missing + 1) // 2), (0, 0)), mode="reflect")
 
 
-def _morlets(sizes: Sequence[int], scale: int, angles: int) -> np.ndarray:
+def _build_morlets(sizes: Sequence[int], scale: int, angles: int) -> np.ndarray:
     """Return ψ(u) = g(u) (exp(i ξ·u) − β), of mean 0, as real Fourier transforms (angles, *sizes).
 
     g is a Gaussian, 4 / angles times as wide along ξ as across it.
     """
-    width, slant = SIGMA * 2**scale, 4 / angles
-    rows, cols = _frequencies(sizes[0])[:, None, :, None], _frequencies(sizes[1])[:, None]
+    width, slant = FINEST_WIDTH * 2**scale, 4 / angles
+    rows, cols = (
+        _compute_frequencies(sizes[0])[:, None, :, None],
+        _compute_frequencies(sizes[1])[:, None],
+    )
     bank = np.empty((angles, *sizes))
     for index, psi in enumerate(bank):
         angle = (angles // 2 - 1 - index) * np.pi / angles
@@ -228,40 +235,42 @@ def _morlets(sizes: Sequence[int], scale: int, angles: int) -> np.ndarray:
         across = (cols * np.cos(angle) - rows * np.sin(angle)) / slant
         wave, envelope = (
             np.exp(-(width**2) / 2 * ((along - centre) ** 2 + across**2)).sum(axis=(2, 3))
-            for centre in (FREQUENCY / 2**scale, 0)
+            for centre in (FINEST_FREQUENCY / 2**scale, 0)
         )
-        psi[:] = GAIN * (wave - wave[0, 0] / envelope[0, 0] * envelope)
+        psi[:] = FILTER_GAIN * (wave - wave[0, 0] / envelope[0, 0] * envelope)
     return bank
 
 
-def _average(size: int, scales: int, start: int) -> np.ndarray:
+def _build_average(size: int, scales: int, start: int) -> np.ndarray:
     """Return the matrix that averages by φ and subsamples, from 2^start pixels a sample to 2^J."""
-    width, kept = SIGMA * 2 ** (scales - 1), size >> start
-    phi = math.sqrt(GAIN) * np.exp(-((width * _frequencies(size)) ** 2) / 2).sum(axis=1)
-    spectrum = phi[_lowest(size, kept), None] * np.fft.fft(np.eye(kept))
+    width, kept = FINEST_WIDTH * 2 ** (scales - 1), size >> start
+    phi = math.sqrt(FILTER_GAIN) * np.exp(-((width * _compute_frequencies(size)) ** 2) / 2).sum(
+        axis=1
+    )
+    spectrum = phi[_find_lowest(size, kept), None] * np.fft.fft(np.eye(kept))
     # The first sample and the last lie in the padding.
     return np.fft.ifft(spectrum, axis=0).real[:: 2 ** (scales - start)][1:-1]
 
 
-def _lowest(size: int, kept: int) -> np.ndarray:
+def _find_lowest(size: int, kept: int) -> np.ndarray:
     """Return where the lowest of the frequencies are, of both signs."""
     return np.r_[: kept // 2, size - kept // 2 : size]
 
 
-def _frequencies(size: int) -> np.ndarray:
+def _compute_frequencies(size: int) -> np.ndarray:
     """Return (size, periods): the spectrum of samples is periodic, and filters reach beyond one."""
     return 2 * np.pi * (np.fft.fftfreq(size)[:, None] + np.arange(-3, 4))
 
 
-def _interleaved(matrix: np.ndarray) -> np.ndarray:
+def _interleave_parts(matrix: np.ndarray) -> np.ndarray:
     """Return the real form of a complex matrix: each real part, then its imaginary part."""
     return np.kron(np.real(matrix), np.eye(2)) + np.kron(np.imag(matrix), [[0, -1], [1, 0]])
 
 
-def _stacked(matrix: np.ndarray) -> np.ndarray:
+def _stack_parts(matrix: np.ndarray) -> np.ndarray:
     """Return the real form of a complex matrix: all real parts, then all imaginary parts."""
     return np.kron(np.eye(2), np.real(matrix)) + np.kron([[0, -1], [1, 0]], np.imag(matrix))
 
 
-def _tensor(matrix: np.ndarray) -> Tensor:
+def _convert_to_tensor(matrix: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(matrix, dtype=np.float32))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-from pasearch.data.cells import text_of
+from pasearch.data.cells import convert_to_string
 from pasearch.data.column import COLUMN_KEYS, READING_KEYS, Column
 from pasearch.data.schema import needed
 from pasearch.errors import UsageError, closest
@@ -107,7 +107,7 @@ def target_of_task(
             " leave one of the two out."
         )
     each = labels.split(",") if isinstance(labels, str) else labels
-    names = [text_of(label) for label in each]
+    names = [convert_to_string(label) for label in each]
     if any(name in (None, "") for name in names):
         raise UsageError(
             f"`labels=` has a label that stands for a missing value: expected two or more classes "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pasearch.data.built_in import BUILT_IN
+from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, Declared, Source
 from pasearch.data.tables import AnySchema, TableSchema
@@ -54,15 +54,15 @@ def unknown_words(data: str) -> str:
     Raises:
         UsageError: It is a file of a known kind that has to be converted first.
     """
-    from pasearch.data.csv_file import check_no_spreadsheet
+    from pasearch.data.csv_file import refuse_spreadsheet
 
-    check_no_spreadsheet(Path(data))
+    refuse_spreadsheet(Path(data))
     if Path(data).is_file():
         return (
             f"{data!r} is not called like a file of data: rename it so that its name ends in .csv "
             "if it is a table, in .parquet if it is one of those, or in .npz if it holds arrays."
         )
-    near = nearest(data, BUILT_IN) or nearest_file(data)
+    near = nearest(data, BUILT_IN_NAMES) or nearest_file(data)
     return f"Data {data!r} is not known: expected {expected()}.{near}"
 
 
@@ -88,10 +88,10 @@ def record_names(data: str) -> list[str] | None:
 
 def rows_above(path: str | Path, schema: TableSchema) -> int:
     """Return how many rows a table has above its records: a header, in a file of lines."""
-    from pasearch.data.csv_file import lines_above
+    from pasearch.data.csv_file import count_lines_above
     from pasearch.data.parquet_file import ParquetFile
 
-    return 0 if ParquetFile().takes(str(path)) else lines_above(Path(path), schema)
+    return 0 if ParquetFile().takes(str(path)) else count_lines_above(Path(path), schema)
 
 
 def source_of(data: str) -> Source | None:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pasearch.data.cells import composed
-from pasearch.data.lines import separator_of
+from pasearch.data.cells import normalize_unicode
+from pasearch.data.lines import parse_separator
 from pasearch.data.schema_file import absent
 from pasearch.data.tables import TableSchema, undeclared
 from pasearch.data.text_columns import TextColumn, TextTable
@@ -63,14 +63,14 @@ class TableForm:
             schema: What is declared, if anything.
             quotes: False takes quotation marks as ordinary characters.
             columns: As of `column_names`.
-            separator: As of `separator_of`.
+            separator: As of `parse_separator`.
             target: The column to predict, if that is declared.
 
         Raises:
             UsageError: No names of columns, or no separator.
         """
-        names, separator = column_names(columns), separator_of(separator)
-        aim = frozenset[str]() if target is None else frozenset({composed(target)})
+        names, separator = column_names(columns), parse_separator(separator)
+        aim = frozenset[str]() if target is None else frozenset({normalize_unicode(target)})
         if schema is None:
             return cls(quotes=quotes, columns=names, separator=separator, names=aim)
         return cls(
@@ -106,7 +106,7 @@ def column_names(columns: str | Path | Sequence[str] | None) -> tuple[str, ...] 
         names = list(columns.split(",") if isinstance(columns, str) else columns)
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"{where}: expected the names of the columns, texts, in order.")
-    found = tuple(composed(str(name).strip()) for name in names)
+    found = tuple(normalize_unicode(str(name).strip()) for name in names)
     check_names(found, where)
     return found
 

@@ -18,11 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.data.cells import ColumnCells, TableCells, checked_marks, composed, present
+from pasearch.data.cells import (
+    ColumnCells,
+    TableCells,
+    check_missing_marks,
+    find_present_rows,
+    normalize_unicode,
+)
 from pasearch.data.column import READING_KEYS, Column
-from pasearch.data.frames import cells_of, columns_of_frame, names_of
-from pasearch.data.lines import separator_of
-from pasearch.data.numbers import form_of
+from pasearch.data.frames import build_frame_columns, extract_cells, get_column_names
+from pasearch.data.lines import parse_separator
+from pasearch.data.numbers import build_number_form
 from pasearch.data.schema import Form, RowColumn, RowForm, Schema, needed
 from pasearch.data.schema_file import absent, check_classes, nearest_of, parts_of, toml_text
 from pasearch.data.text_columns import TextTable
@@ -97,7 +103,7 @@ class TableSchema:
             )
         object.__setattr__(self, "official_test", int(tail))
         object.__setattr__(self, "order", tuple(self.order))
-        object.__setattr__(self, "separator", separator_of(self.separator))
+        object.__setattr__(self, "separator", parse_separator(self.separator))
         for name in ("quotes", "proposed"):
             if type(value := getattr(self, name)) is not bool:
                 raise UsageError(f"{name} is {value!r}: expected true or false.")
@@ -105,8 +111,8 @@ class TableSchema:
     def _read_columns(self) -> None:
         """Let columns be read as the table is."""
         if self.missing is not None:
-            object.__setattr__(self, "missing", checked_marks(self.missing))
-        form_of(self.decimal, self.thousands)
+            object.__setattr__(self, "missing", check_missing_marks(self.missing))
+        build_number_form(self.decimal, self.thousands)
         if usual := self._reading:
             columns = tuple(column.read_as(usual) for column in self.columns)
             object.__setattr__(self, "columns", columns)
@@ -292,7 +298,7 @@ class TableSchema:
             end = start + column.width
             column.encode(cells[:, place], out=out[:, start:end])
             start = end
-        return present(cells)
+        return find_present_rows(cells)
 
     def encode_labels(self, labels: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
         """Return classes, int64, or numbers scaled to [0, 1], float32; and which are valid.
@@ -330,13 +336,13 @@ class TableSchema:
         """
         names = [column.name for column in self.columns if column.kind != "ignore"]
         if hasattr(records, "columns"):
-            places = {name: place for place, name in enumerate(names_of(records))}
+            places = {name: place for place, name in enumerate(get_column_names(records))}
             if gone := [name for name in names if name not in places]:
                 raise UsageError(absent("The table", gone, [n for n in places if n not in names]))
             own = [place for place, each in enumerate(self.columns) if each.name in places]
             given = records.iloc[:, [places[self.columns[place].name] for place in own]]
             records = np.full((len(given), len(self.columns)), None, object)
-            records[:, own] = cells_of(given)
+            records[:, own] = extract_cells(given)
         cells = records if isinstance(records, TextTable) else np.asarray(records, object)
         if len(cells.shape) != 2 or cells.shape[1] != len(self.columns):
             raise UsageError(
@@ -397,7 +403,7 @@ class TableSchema:
             UsageError: A column that is not in the file.
         """
         declared = {column.name: column for column in (*self.columns, self.target)}
-        target = None if target is None else composed(target)
+        target = None if target is None else normalize_unicode(target)
         aim, known = target or self.target.name, set(header)
         for name in (aim, *declared):
             if name not in known:
@@ -585,11 +591,11 @@ class TableSchema:
             UsageError: A column that must be declared and is not, one that is not there, or a
                 declaration that makes no sense.
         """
-        columns = columns_of_frame(
+        columns = build_frame_columns(
             frame, declared or {}, estimate=estimate, categories_are_public=categories_are_public
         )
         names = list(columns)
-        aim = names[-1] if target is None else composed(str(target))
+        aim = names[-1] if target is None else normalize_unicode(str(target))
         if aim not in columns:
             raise UsageError(f"The frame has no column {aim!r}{nearest_of(aim, names)}.")
         found = columns.pop(aim)

@@ -22,16 +22,16 @@ import numpy as np
 
 Where = slice | np.ndarray
 
-ROWS = 4096
+CHUNK_ROWS = 4096
 """Rows that are Python objects at a time, while a table is built or iterated."""
 
-NULL = b"\xff"
+NULL_BYTES = b"\xff"
 """Stands for None among Arrow's bytes: no text in UTF-8 has this byte."""
 
-DECIMAL = r"^-?[0-9]{1,17}(\.[0-9]{1,17})?$"
+DECIMAL_PATTERN = r"^-?[0-9]{1,17}(\.[0-9]{1,17})?$"
 """Texts whose number is the same in every form of numbers with a decimal point."""
 
-UNICODE = {"encoding": "utf-8", "errors": "surrogatepass"}
+TEXT_ENCODING = {"encoding": "utf-8", "errors": "surrogatepass"}
 """How texts become bytes: a text of an extension may hold half a surrogate pair."""
 
 
@@ -110,7 +110,7 @@ class TextColumn(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Texts(TextColumn):
+class DictionaryColumn(TextColumn):
     """A column of texts.
 
     Args:
@@ -124,12 +124,12 @@ class Texts(TextColumn):
     def __len__(self) -> int:
         return len(self.codes)
 
-    def __getitem__(self, where: Where) -> Texts:
-        return Texts(texts=self.texts, codes=self.codes[where])
+    def __getitem__(self, where: Where) -> DictionaryColumn:
+        return DictionaryColumn(texts=self.texts, codes=self.codes[where])
 
     def distinct(self) -> tuple[Iterable[str | None], np.ndarray]:
         texts, indices = self._used()
-        return _decoded(texts), indices
+        return _decode_texts(texts), indices
 
     def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:
         import pyarrow as pa
@@ -137,19 +137,23 @@ class Texts(TextColumn):
 
         texts, indices = self._used()
         if not plain:
-            return np.fromiter(map(function, _decoded(texts)), np.float64)[indices]
-        matches = call_function("match_substring_regex", [texts], MatchSubstringOptions(DECIMAL))
+            return np.fromiter(map(function, _decode_texts(texts)), np.float64)[indices]
+        matches = call_function(
+            "match_substring_regex", [texts], MatchSubstringOptions(DECIMAL_PATTERN)
+        )
         decimals = call_function("indices_nonzero", [matches])
         found, at = np.empty(len(texts)), np.asarray(np.from_dlpack(decimals), np.int64)
         found[at] = np.from_dlpack(texts.take(decimals).cast(pa.large_string()).cast(pa.float64()))
         others = np.delete(np.arange(len(texts)), at)
-        found[others] = [function(text) for text in _decoded(texts.take(arrow_integers(others)))]
+        found[others] = [
+            function(text) for text in _decode_texts(texts.take(convert_to_arrow_integers(others)))
+        ]
         return found[indices]
 
     def feed(self, digest: Hash) -> None:
         digest.update(repr((len(self), self.codes.dtype.str, len(self.texts))).encode())
         digest.update(np.ascontiguousarray(self.codes).data)
-        for rows in _chunks(len(self.texts)):
+        for rows in _split_rows(len(self.texts)):
             digest.update(repr(self.texts[rows].to_pylist()).encode())
 
     def _used(self) -> tuple[Any, np.ndarray]:
@@ -157,12 +161,12 @@ class Texts(TextColumn):
         if len(self.texts) <= len(self.codes):  # few texts are worth no sorting
             return self.texts, self.codes
         used, indices = np.unique(self.codes, return_inverse=True)
-        return self.texts.take(arrow_integers(used)), indices
+        return self.texts.take(convert_to_arrow_integers(used)), indices
 
 
-def constant_column(text: str, rows: int) -> Texts:
+def build_constant_column(text: str, rows: int) -> DictionaryColumn:
     """Build a column whose cells are all the same."""
-    return Texts(texts=arrow_cells([text]), codes=np.zeros(rows, np.uint8))
+    return DictionaryColumn(texts=convert_to_arrow_cells([text]), codes=np.zeros(rows, np.uint8))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -230,9 +234,9 @@ def build_columns(rows: Iterable[Sequence[str] | None], *, width: int) -> list[T
     """
     growing = [GrowingColumn() for _ in range(width)]
     null, rows = (None,) * width, iter(rows)
-    while chunk := [null if row is None else row for row in islice(rows, ROWS)]:
+    while chunk := [null if row is None else row for row in islice(rows, CHUNK_ROWS)]:
         for column, cells in zip(growing, zip(*chunk, strict=True), strict=True):
-            column.add(arrow_cells(cells))
+            column.add(convert_to_arrow_cells(cells))
     return [column.finish() for column in growing]
 
 
@@ -240,13 +244,13 @@ class GrowingColumn:
     """A column that is built from Arrow arrays of cells."""
 
     def __init__(self) -> None:
-        self._parts: list[Any] = [arrow_cells([]).dictionary_encode()]
+        self._parts: list[Any] = [convert_to_arrow_cells([]).dictionary_encode()]
 
     def add(self, array: Any) -> None:
         """Add cells: an Arrow array of type large_binary in UTF-8, `NULL` for None."""
         self._parts.append(array.dictionary_encode())
 
-    def finish(self) -> Texts:
+    def finish(self) -> DictionaryColumn:
         """Build the column from all cells added."""
         import pyarrow as pa
 
@@ -254,24 +258,24 @@ class GrowingColumn:
         texts = parts[-1].dictionary
         kind = np.min_scalar_type(len(texts))
         codes = [np.from_dlpack(part.indices).astype(kind) for part in parts]
-        return Texts(texts=texts, codes=np.concatenate(codes))
+        return DictionaryColumn(texts=texts, codes=np.concatenate(codes))
 
 
 # pyarrow.array and Array.to_numpy import pandas, which takes .4 s and 45 MB: the functions below
 # convert by buffers instead.
 
 
-def arrow_cells(cells: Sequence[str | None]) -> Any:
+def convert_to_arrow_cells(cells: Sequence[str | None]) -> Any:
     """Convert cells to an Arrow array of type large_binary, `NULL` for None."""
     import pyarrow as pa
 
-    texts = [NULL if cell is None else cell.encode(**UNICODE) for cell in cells]
+    texts = [NULL_BYTES if cell is None else cell.encode(**TEXT_ENCODING) for cell in cells]
     ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))]
     return pa.Array.from_buffers(pa.large_binary(), len(cells), buffers)
 
 
-def arrow_integers(values: np.ndarray) -> Any:
+def convert_to_arrow_integers(values: np.ndarray) -> Any:
     """Convert integers to an Arrow array of type int64."""
     import pyarrow as pa
 
@@ -279,11 +283,11 @@ def arrow_integers(values: np.ndarray) -> Any:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, buffer])
 
 
-def _decoded(texts: Any) -> Iterator[str | None]:
-    for rows in _chunks(len(texts)):
+def _decode_texts(texts: Any) -> Iterator[str | None]:
+    for rows in _split_rows(len(texts)):
         for text in texts[rows].to_pylist():
-            yield None if text == NULL else text.decode(**UNICODE)
+            yield None if text == NULL_BYTES else text.decode(**TEXT_ENCODING)
 
 
-def _chunks(length: int) -> Iterator[slice]:
-    return (slice(start, start + ROWS) for start in range(0, length, ROWS))
+def _split_rows(length: int) -> Iterator[slice]:
+    return (slice(start, start + CHUNK_ROWS) for start in range(0, length, CHUNK_ROWS))

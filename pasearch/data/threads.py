@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-def shares(candidates: int, at_hand: int) -> tuple[int, int]:
+def divide_threads(candidates: int, at_hand: int) -> tuple[int, int]:
     """Return the threads of a training, and how many trainings there is room for.
 
     Args:
@@ -27,7 +27,7 @@ def shares(candidates: int, at_hand: int) -> tuple[int, int]:
 
 
 @contextmanager
-def threads(count: int) -> Iterator[None]:
+def use_threads(count: int) -> Iterator[None]:
     """Compute with so many threads within the block, and as before behind it.
 
     Args:

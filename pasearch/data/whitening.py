@@ -3,9 +3,9 @@
     z = Λ^(-1/4) V'(φ(x) - m),        what a network is given: R z / ||z||
 
 φ are normalised scattering coefficients and resemblances of patches (`patches`); m, V and Λ their
-mean, leading directions and variances over synthetic images (`dead_leaves`). Neighbouring numbers
-are nearly the same, so a few directions hold most of φ, and a private training has learned little
-but these when its noise sets in. Bringing them nearer to one size lets the others be heard;
+mean, leading directions and variances over synthetic images (`draw_dead_leaves`). Neighbouring
+numbers are nearly the same, so a few directions hold most of φ, and a private training has learned
+little but these when its noise sets in. Bringing them nearer to one size lets the others be heard;
 dividing by the fourth root, not by the deviation itself, keeps noise that fills the last directions
 small.
 
@@ -28,36 +28,36 @@ from torch import Tensor, nn
 from pasearch import busy
 from pasearch.data import patches
 from pasearch.data.means import ROW_NORM
-from pasearch.data.scattering import Scattering, group_normalised
-from pasearch.data.threads import threads
+from pasearch.data.scattering import Scattering, normalize_groups
+from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 
-MOST_IMAGES = 3000
+MAX_SYNTHETIC_IMAGES = 3000
 """How many images are made up, unless they are large."""
-MOST_NUMBERS = 2**27
+MAX_SYNTHETIC_NUMBERS = 2**27
 """The most numbers that their coefficients may have together: half a gigabyte."""
-MOST_COEFFICIENTS = MOST_NUMBERS // 1000
+MAX_COEFFICIENTS = MAX_SYNTHETIC_NUMBERS // 1000
 """Of a record: so that a thousand images can be made up, and 500 directions be seen."""
 SCATTERING_WEIGHT = 0.7
 """Of all scattering coefficients together, beside all resemblances of patches."""
-FLOOR = 1e-4
+VARIANCE_FLOOR = 1e-4
 """Added to each variance, as a share of the largest."""
-READY = "front end: directions of made-up images, once a run"
+STATUS_MESSAGE = "front end: directions of made-up images, once a run"
 """What is said while it is made ready."""
-SEED = 2026
+IMAGE_SEED = 2026
 """Of the made-up images: they are the same everywhere."""
-SHAPES = (8, 40)
+SHAPE_COUNT_RANGE = (8, 40)
 """Range of the number of shapes of a synthetic image, the end excluded."""
 
 
-def images_for(coefficients: int) -> int:
+def count_synthetic_images(coefficients: int) -> int:
     """Return how many images are made up where an image has so many coefficients."""
-    return min(MOST_IMAGES, MOST_NUMBERS // coefficients)
+    return min(MAX_SYNTHETIC_IMAGES, MAX_SYNTHETIC_NUMBERS // coefficients)
 
 
-def directions_for(coefficients: int) -> int:
+def count_directions(coefficients: int) -> int:
     """Return how many directions are kept: half as many as images made up, so that each is seen."""
-    return min(coefficients, images_for(coefficients) // 2)
+    return min(coefficients, count_synthetic_images(coefficients) // 2)
 
 
 class Whitening(nn.Module):
@@ -104,12 +104,15 @@ class Whitening(nn.Module):
     def learn(self, images: int) -> None:
         """Take the directions of so many made-up images."""
         *channels, height, width = self.shape
-        generator = np.random.Generator(np.random.Philox(SEED))
-        with busy.at(READY), threads(1):  # rounded alike by any threads: a cache knows its records
-            made = dead_leaves(images, math.prod(channels), height, width, generator)
+        generator = np.random.Generator(np.random.Philox(IMAGE_SEED))
+        with (
+            busy.at(STATUS_MESSAGE),
+            use_threads(1),
+        ):  # rounded alike by any threads: a cache knows its records
+            made = draw_dead_leaves(images, math.prod(channels), height, width, generator)
             self.prepare(torch.from_numpy(made), generator)
             parts = torch.from_numpy(made.reshape(-1, *self.shape)).split(500)
-            directions, offset = _directions(
+            directions, offset = _compute_directions(
                 torch.cat([self.coefficients(part) for part in parts]), self.directions.shape[1]
             )
         if not (directions.isfinite().all() and offset.isfinite().all()):
@@ -131,11 +134,11 @@ class WhitenedImage(Whitening):
     def __init__(self, shape: tuple[int, ...], views: int):
         transform = Scattering(shape)
         scattered = math.prod(transform.output_shape)
-        count = scattered + patches.COUNT
-        super().__init__(shape, count, directions_for(count))
+        count = scattered + patches.OUTPUT_NUMBERS
+        super().__init__(shape, count, count_directions(count))
         self.transform, self.views = transform, views
-        self.patches = patches.Patches(math.prod(self.shape[:-2]))
-        self.weight = SCATTERING_WEIGHT * math.sqrt(patches.COUNT / scattered)
+        self.patches = patches.PatchResemblances(math.prod(self.shape[:-2]))
+        self.weight = SCATTERING_WEIGHT * math.sqrt(patches.OUTPUT_NUMBERS / scattered)
 
     def prepare(self, made: Tensor, generator: np.random.Generator) -> None:
         """Take patterns of made-up images."""
@@ -143,7 +146,7 @@ class WhitenedImage(Whitening):
 
     def coefficients(self, x: Tensor) -> Tensor:
         """Return normalised scattering coefficients, and resemblances of patches."""
-        scattered = group_normalised(self.transform(x)).flatten(1) * self.weight
+        scattered = normalize_groups(self.transform(x)).flatten(1) * self.weight
         *channels, height, width = self.shape
         images = x.reshape(-1, math.prod(channels), height, width)
         return torch.cat([scattered, self.patches(images)], dim=1)
@@ -155,14 +158,14 @@ class WhitenedImage(Whitening):
 
 
 @lru_cache(maxsize=4)
-def learned(shape: tuple[int, ...]) -> dict[str, Tensor]:
+def learn_directions(shape: tuple[int, ...]) -> dict[str, Tensor]:
     """Return the directions of whitened images of this shape."""
     module = WhitenedImage(shape, views=1)
-    module.learn(images_for(len(module.directions)))
+    module.learn(count_synthetic_images(len(module.directions)))
     return module.state_dict()
 
 
-def _directions(seen: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+def _compute_directions(seen: Tensor, kept: int) -> tuple[Tensor, Tensor]:
     """Return V Λ^(-1/4) and V'm Λ^(-1/4), from the map's numbers of made-up images (n, count)."""
     middle = seen.mean(0)
     seen = seen - middle
@@ -176,11 +179,11 @@ def _directions(seen: Tensor, kept: int) -> tuple[Tensor, Tensor]:
         variances, vectors = torch.linalg.eigh(seen.T @ seen / len(seen))
     variances, vectors = variances.flip(0)[:kept].clamp(min=0.0), vectors.flip(1)[:, :kept]
     largest = variances[0].clamp(min=1e-30)
-    directions = (vectors * (variances / largest + FLOOR).pow(-0.25)).half()
+    directions = (vectors * (variances / largest + VARIANCE_FLOOR).pow(-0.25)).half()
     return directions, middle @ directions.float()
 
 
-def dead_leaves(
+def draw_dead_leaves(
     count: int, channels: int, height: int, width: int, generator: np.random.Generator
 ) -> np.ndarray:
     """Draw synthetic images, float32 (count, channels, height, width), in [0, 1].
@@ -203,14 +206,14 @@ def dead_leaves(
     for image in images:
         # Three of ten have a black ground, as scans and digits do.
         image[:] = generator.random() if generator.random() < 0.7 else 0.0
-        for _ in range(generator.integers(*SHAPES)):
-            shade, inside = _leaf(rows, columns, generator)
+        for _ in range(generator.integers(*SHAPE_COUNT_RANGE)):
+            shade, inside = _draw_shape(rows, columns, generator)
             colour = generator.random() + 0.25 * generator.standard_normal(channels)
             image[:, inside] = (np.clip(colour, 0, 1)[:, None] + shade[inside]).astype(np.float32)
     return images.clip(0.0, 1.0)
 
 
-def _leaf(
+def _draw_shape(
     rows: np.ndarray, columns: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return one shape: how much lighter each pixel is towards one end, and which are inside."""

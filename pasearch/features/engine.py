@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from pasearch.data.front_ends import Fitted, ready
+from pasearch.data.front_ends import FittedFrontEnd, prepare_front_end
 from pasearch.data.means import FeatureMeans
-from pasearch.data.opened import Opened, opening
 from pasearch.data.partitions import Dataset, Partition, Records
 from pasearch.data.rows import CompactRows, Rows
+from pasearch.data.shared_records import SharedRecords, create_records_folder
 from pasearch.data.tables import AnySchema
-from pasearch.data.threads import shares, threads
+from pasearch.data.threads import divide_threads, use_threads
 from pasearch.engine import Engine, hold_out
 from pasearch.errors import UsageError
 from pasearch.features.plan import FINAL, MEANS, SCORES, FeaturePlan
@@ -236,10 +236,10 @@ class FeatureSearch(Engine):
         return self.dataset[partition].through(self._front)
 
     @property
-    def _front(self) -> Fitted | None:
+    def _front(self) -> FittedFrontEnd | None:
         """What every record goes through, where that is the method."""
         pooling = self.plan.choice.selector.pooling
-        return None if pooling is None else ready(pooling, self.plan.schema.shape)
+        return None if pooling is None else prepare_front_end(pooling, self.plan.schema.shape)
 
     def _trainer(self, line: str) -> Trainer:
         """Make the trainer of a line."""
@@ -340,8 +340,10 @@ class PrivateReads(Reads):
         keys = self._one_each("candidate", trials, keys)
         streams = [search.keys.stream("candidate", trial) for trial in trials]
         trainer, at_hand = search._trainer(line), torch.get_num_threads()
-        each, room = shares(len(sets), at_hand) if trainer.apart and len(sets) else (at_hand, 1)
-        with self.opened(line, *keys) as records, threads(each):
+        each, room = (
+            divide_threads(len(sets), at_hand) if trainer.apart and len(sets) else (at_hand, 1)
+        )
+        with self.opened(line, *keys) as records, use_threads(each):
             if self._leave(records, trainer, len(sets)):
                 return self._elsewhere(records, trainer, sets, streams, each, room)
             on_step = search.progress.step
@@ -364,8 +366,8 @@ class PrivateReads(Reads):
         search = self.search
         assert search.folder is not None
         device = "cuda" if search.executor.gpus else "cpu"
-        with opening(search.folder.private) as folder:
-            opened = Opened.of(records, folder)
+        with create_records_folder(search.folder.private) as folder:
+            opened = SharedRecords.of(records, folder)
             fits = [
                 Fit(trainer=replace(trainer, device=device), opened=opened,
                     view=View.of(self.means, mask), stream=stream, threads=each)

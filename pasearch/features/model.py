@@ -18,7 +18,7 @@ import torch
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-from pasearch.data.arrays import stored_arrays
+from pasearch.data.arrays import find_stored_arrays
 from pasearch.data.front_ends import MaxPool
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
@@ -138,7 +138,7 @@ def model_of(schema: AnySchema, about: dict[str, Any], content: bytes) -> _Relea
     Raises:
         UsageError: It is no such file.
     """
-    found, _ = stored_arrays(content, ("weights", "intercept"))
+    found, _ = find_stored_arrays(content, ("weights", "intercept"))
     shapes = {name: each.shape for name, each in found.items() if each.dtype.kind == "f"}
     match shapes:
         case {"weights": (rows, width), "intercept": (same,)} if rows == same:

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.data.means import ROW_NORM
-from pasearch.data.opened import Opened
 from pasearch.data.partitions import Records
-from pasearch.data.threads import threads
+from pasearch.data.shared_records import SharedRecords
+from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic
 from pasearch.features.views import REACH, Array, View
@@ -345,14 +345,14 @@ class Fit:
     """
 
     trainer: Trainer
-    opened: Opened
+    opened: SharedRecords
     view: View
     stream: Stream
     threads: int
 
     def __call__(self, arrays: dict[str, Array]) -> bytes:
         """Train on what was opened, and return weights and intercept."""
-        with threads(self.threads):
+        with use_threads(self.threads):
             model = self.trainer.fit(self.opened.records(arrays), self.view, self.stream)
         return np.column_stack([model.weights, model.intercept]).astype("<f8").tobytes()
 

@@ -119,7 +119,7 @@ class CompactView:
     def of(cls, view: View, records: Records) -> CompactView:
         """Return the view of an open partition's records."""
         assert isinstance(records.x, CompactRows)
-        kept = records.x.taking(view.columns)
+        kept = records.x.select_features(view.columns)
         return cls(view=view, kept=kept, valid=records.valid, device=torch.device("cpu"))
 
     @property

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from pasearch.accounting.events import describe, from_json
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.registry import OUTSIDE
 from pasearch.report import wording
 from pasearch.report.facts import TRAINING, recipe_of
@@ -268,7 +268,9 @@ def _released_model(document: dict[str, Any]) -> list[str]:
             *([f"Its recipe is {values['name']}."] if values.get("name") else []),
         ]
     if document["task"] != FEATURES:
-        items.append(f"The network is given {front_end(document['best']['front_end']).describe()}.")
+        items.append(
+            f"The network is given {parse_front_end(document['best']['front_end']).describe()}."
+        )
     return items
 
 

@@ -24,9 +24,9 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import describe, from_json
 from pasearch.cautions import LEAST_SIGNAL
 from pasearch.crossover.forecast import range_words
-from pasearch.data.built_in import BUILT_IN
-from pasearch.data.frames import TYPES
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.built_in import BUILT_IN_NAMES
+from pasearch.data.frames import TYPES_DESCRIPTION
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.errors import FIELD, UsageError
 from pasearch.report import figures, score, wording
 from pasearch.report.card import card_json
@@ -321,7 +321,7 @@ def _training_rows(document: Values) -> list[tuple[str, str]]:
     if recipe.expected_batch_size == slots:
         batch = f"all {slots:,} records"
     rows = [
-        ("Input", capital(front_end(best["front_end"]).describe())),
+        ("Input", capital(parse_front_end(best["front_end"]).describe())),
         ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
         ("Steps", wording.steps_words(recipe, values.get("steps_made"))),
         ("Batch", batch),
@@ -872,7 +872,7 @@ def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
             "This model is not worth using yet. Plan a larger budget, before any of it is spent:",
             f"pasearch plan {command} {data} --eps {4 * budget['epsilon']:g}",
         ))  # fmt: skip
-    if table and set(document["assumed_public"]) - {TYPES}:
+    if table and set(document["assumed_public"]) - {TYPES_DESCRIPTION}:
         found.append((
             "Bounds and categories were read from the records, and no privacy cost covers that. "
             "Before a release, declare them from public knowledge:",
@@ -923,7 +923,7 @@ def data_arguments(document: Values) -> str:
             words += [f"--target {shlex.quote(str(target['name']))}"] * ("name" in target)
             words += ["--regression"] * (target.get("kind") == "number")
             words += [f"--labels {joined(labels)}"] if labels else []
-    elif declared.get("kind") == "arrays" and document["dataset"]["name"] not in BUILT_IN:
+    elif declared.get("kind") == "arrays" and document["dataset"]["name"] not in BUILT_IN_NAMES:
         low, high, classes = (declared.get(name) for name in ("low", "high", "classes"))
         words += ["--regression"] * bool(declared.get("regression"))
         if low is not None and high is not None:

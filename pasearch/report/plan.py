@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
 from pasearch.cautions import MOSTLY_NOISE
 from pasearch.data.estimation import CLASS_FOUND, undeclared_classes
-from pasearch.data.frames import TYPES
+from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.planning import TEST
 from pasearch.report import wording
 from pasearch.report.facts import CHOICE, SEARCH, TRAINING, meaning
@@ -337,7 +337,7 @@ def _priced(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
     if plan.assumed_public:
         assumed = names(list(plan.assumed_public))
         lines.append(f"Warning: taken as public, so not charged: {assumed}.")
-    if TYPES in plan.assumed_public:
+    if TYPES_DESCRIPTION in plan.assumed_public:
         lines.append(
             "Hint: pandas chooses types from the values, unless it is told them. Give the file "
             'itself, or read it with `dtype="str", keep_default_na=False`.'

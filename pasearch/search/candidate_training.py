@@ -38,10 +38,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from pasearch.data.opened import Opened
 from pasearch.data.partitions import Records
 from pasearch.data.precision import full_precision
-from pasearch.data.threads import threads
+from pasearch.data.shared_records import SharedRecords
+from pasearch.data.threads import use_threads
 from pasearch.gpu.dense_steps import Together, gpu_libraries
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Stream
@@ -284,14 +284,14 @@ class Job:
     schema: AnySchema
     recipe: Recipe
     streams: Mapping[str, Stream]
-    records: Opened
-    seen: Opened | None = None
+    records: SharedRecords
+    seen: SharedRecords | None = None
     device: str = "cpu"
     threads: int = 1
 
     def __call__(self, *read: dict[str, np.ndarray]) -> bytes:
         """Train as a worker does, and return the weights and how it went."""
-        with threads(self.threads):
+        with use_threads(self.threads):
             network, course = self.trained(*read)
         found = io.BytesIO()
         torch.save({"weights": network.cpu().state_dict(), "course": asdict(course)}, found)
@@ -399,14 +399,14 @@ class _Place:
 
     device: str
     number: int | None
-    moved: dict[Opened, Records] = field(default_factory=dict)
+    moved: dict[SharedRecords, Records] = field(default_factory=dict)
     together: Together = field(default_factory=Together)
     queues: dict[int, torch.cuda.Stream] = field(default_factory=dict)
 
     def chosen(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.number is None else torch.cuda.device(self.number)
 
-    def records(self, opened: Opened) -> Records:
+    def records(self, opened: SharedRecords) -> Records:
         """Return opened records there."""
         if opened not in self.moved:
             here = opened.records(opened.load())

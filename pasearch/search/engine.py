@@ -21,9 +21,9 @@ import torch
 from torch import nn
 
 from pasearch.accounting.events import Event, Geometric, Pure
-from pasearch.data.front_ends import Fitted, FrontEnd, ready
-from pasearch.data.opened import Opened, opening
-from pasearch.data.threads import shares, threads
+from pasearch.data.front_ends import FittedFrontEnd, FrontEnd, prepare_front_end
+from pasearch.data.shared_records import SharedRecords, create_records_folder
+from pasearch.data.threads import divide_threads, use_threads
 from pasearch.engine import Engine
 from pasearch.errors import UsageError
 from pasearch.files import read_json
@@ -93,7 +93,7 @@ class Outcome:
 
     candidate: Candidate
     network: nn.Module
-    front: Fitted
+    front: FittedFrontEnd
     test: Score
     exact_points: int | None
     trials: tuple[TrialRecord, ...]
@@ -233,13 +233,13 @@ class Search(Engine):
     def _side_by_side(self, asked: Round, trials: dict[int, Candidate]) -> Iterator[Trained]:
         """Yield what trains the trials of a round, in order: side by side where it is worth it."""
         turns = self._takes_turns()
-        each, room = shares(len(trials), torch.get_num_threads())
+        each, room = divide_threads(len(trials), torch.get_num_threads())
         long = len(trials) * self.plan.seconds_per_training()[0] >= WORTH
-        with threads(each) if self.device == "cpu" and not turns else nullcontext():
+        with use_threads(each) if self.device == "cpu" and not turns else nullcontext():
             if not (turns or self.executor.takes(len(trials), long=long)):
                 yield lambda trial: None
                 return
-            with opening(self.folder.private) as folder, ExitStack() as charges:
+            with create_records_folder(self.folder.private) as folder, ExitStack() as charges:
                 jobs = dict(self._jobs(asked, trials, charges, folder))
                 every = [*jobs.values()]
                 found = in_turns(every, self.device) if turns else (
@@ -300,11 +300,11 @@ class Search(Engine):
         seen = None
         if self.plan.public:
             shown = self.dataset["test"].through(front).filed(folder)
-            seen = Opened(shown.public_records(), public=True)
+            seen = SharedRecords(shown.public_records(), public=True)
         return Job(
             candidate=candidate, schema=self.plan.schema, recipe=recipe,
             streams=training_streams(stream),
-            records=Opened(records, public=self.plan.public), seen=seen,
+            records=SharedRecords(records, public=self.plan.public), seen=seen,
             device=self.executor.device_of_works or self.device,
         )  # fmt: skip
 
@@ -408,7 +408,7 @@ class Search(Engine):
         """Charge and train; without the memory for it, the network is a failed one."""
         schema = self.plan.schema
         if self.executor.takes(1, long=False) and not self._stays(recipe, key):
-            with opening(self.folder.private) as folder, ExitStack() as charges:
+            with create_records_folder(self.folder.private) as folder, ExitStack() as charges:
                 job = self._job(
                     candidate, recipe, stream, line, partition, key, charges=charges, folder=folder
                 )
@@ -443,7 +443,7 @@ class Search(Engine):
         return network, course
 
     def _validation_query(
-        self, recipe: Recipe, front: Fitted, stream: Stream, training: str
+        self, recipe: Recipe, front: FittedFrontEnd, stream: Stream, training: str
     ) -> ValidationQuery | None:
         """Return what a training asks how good its network is: public, or charged and noisy.
 
@@ -483,15 +483,15 @@ class Search(Engine):
         """Return the points of right answers to so many slots, by the usual metric."""
         return slots * usual_metric(self.plan.schema.regression).most
 
-    def _front(self, front_end: FrontEnd) -> Fitted:
+    def _front(self, front_end: FrontEnd) -> FittedFrontEnd:
         """Return a front end ready for use: one fit for all candidates, charged once."""
         shape, path = self.plan.schema.shape, fit_path(self.folder, front_end)
         if path.exists():
             module = front_end.module(shape)
             load_weights(module, path)
-            return Fitted(front_end, module, self.device)
+            return FittedFrontEnd(front_end, module, self.device)
         if not front_end.fitted:
-            found = ready(front_end, shape, self.device)
+            found = prepare_front_end(front_end, shape, self.device)
             if front_end.learned:
                 save_weights(found.module, path, self.folder)
             return found
@@ -501,9 +501,11 @@ class Search(Engine):
         opened = self.dataset[self.plan.trial_partition].through(before)
         with self.ledger.charged(line, opened, key="fit") as records:
             form = self.plan.schema.row_form
-            fitted = front_end.fit(records.x, records.valid, noise, stream, form).behind(before)
+            fitted = front_end.fit(records.x, records.valid, noise, stream, form).compose_after(
+                before
+            )
         save_weights(fitted.module, path, self.folder)
-        return Fitted(front_end, fitted.module, self.device)
+        return FittedFrontEnd(front_end, fitted.module, self.device)
 
     def _equal_trial(self, candidate: Candidate, steps: float) -> TrialRecord | None:
         wanted = candidate.to_json(), steps

@@ -503,7 +503,7 @@ def make_plan(
             strategy that is not private on data that was not declared public.
         BudgetError: Even the most noise costs more than the budget.
     """
-    taken = (front.taken_as_public() for front in space.front_ends())
+    taken = (front.describe_public_inputs() for front in space.front_ends())
     assumed = dict.fromkeys((*terms.assumed_public, *filter(None, taken)))
     terms, split = replace(terms, assumed_public=tuple(assumed)).resolved(), terms.split
     check_space(strategy, space, terms)

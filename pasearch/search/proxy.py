@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pasearch.data.front_ends import Fitted, FrontEnd, ready
+from pasearch.data.front_ends import FittedFrontEnd, FrontEnd, prepare_front_end
 from pasearch.runs.keys import Keys, Stream
 from pasearch.search.plan import candidate_recipe
 from pasearch.spaces.candidate import Candidate
@@ -79,16 +79,16 @@ class Proxy:
             scores.append(self._score(plan, candidate, records, stream.child(number), device))
         return candidates[int(np.argmax(scores))]
 
-    def fit(self, front_end: FrontEnd, device: str = "cpu") -> Fitted:
+    def fit(self, front_end: FrontEnd, device: str = "cpu") -> FittedFrontEnd:
         """Return a front end ready for use; one that is fitted is fitted to the public records."""
         if not front_end.fitted:
-            return ready(front_end, self.dataset.schema.shape, device)
+            return prepare_front_end(front_end, self.dataset.schema.shape, device)
         before = None if front_end.before is None else self.fit(front_end.before, device)
         records = self.dataset.all_records(before)
         stream = Keys.from_seed(0).stream("proxy", front_end.text)
         form = self.dataset.schema.row_form
-        fitted = front_end.fit(records.x, records.valid, None, stream, form).behind(before)
-        return Fitted(front_end, fitted.module, device)
+        fitted = front_end.fit(records.x, records.valid, None, stream, form).compose_after(before)
+        return FittedFrontEnd(front_end, fitted.module, device)
 
     def _score(
         self, plan: Plan, candidate: Candidate, records: Records, stream: Stream, device: str

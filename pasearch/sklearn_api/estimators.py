@@ -42,7 +42,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import positive
 from pasearch.accounting.events import Pure
 from pasearch.api.search import search_architecture
-from pasearch.data.cells import as_numbers
+from pasearch.data.cells import convert_to_numbers
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
@@ -157,7 +157,7 @@ class KeptResult:
 
         schema = self.schema
         if isinstance(schema, Schema) and cells.dtype.kind not in "iufb":
-            cells = np.column_stack([as_numbers(column) for column in cells.T])
+            cells = np.column_stack([convert_to_numbers(column) for column in cells.T])
         with torch.no_grad():
             outputs = self.network()(torch.from_numpy(schema.encode_new(cells)))
         return outputs.numpy().astype(np.float64)
@@ -454,7 +454,7 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
         labels = column_or_1d(formed_labels(y, read=False))
         check_consistent_length(predicted, labels)
         charged = self._begin_score(len(labels), sample_weight)
-        numbers = as_numbers(labels)
+        numbers = convert_to_numbers(labels)
         if charged is None:
             return float(r2_score(numbers, predicted, sample_weight=sample_weight))
         low = self.result_.schema.decode_number(np.zeros(1))[0]

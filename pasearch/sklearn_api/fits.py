@@ -41,10 +41,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from pasearch.accounting.accountants import Price
-from pasearch.data.cells import ABSENT, as_numbers, as_text
+from pasearch.data.cells import PANDAS_MISSING_TYPES, convert_to_numbers, convert_to_strings
 from pasearch.data.column import Column
 from pasearch.data.declared import schema_of_given
-from pasearch.data.frames import TYPES
+from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError, nearest
@@ -250,7 +250,7 @@ def common_label_type(labels: np.ndarray) -> np.dtype[Any]:
                 kinds[kind] += count
                 break
         else:
-            kinds[object] += count * (own.__name__ not in (*ABSENT, "NoneType"))
+            kinds[object] += count * (own.__name__ not in (*PANDAS_MISSING_TYPES, "NoneType"))
     if kinds[int] > 0:  # a float among integers is a missing label, or equals an integer
         kinds[int] += kinds.pop(float, 0)
     return np.dtype(max(kinds, key=lambda kind: kinds[kind], default=object))
@@ -415,7 +415,7 @@ def read_labels(labels: np.ndarray) -> np.ndarray:
 def labels_of(names: Sequence[str], known: np.ndarray | None, dtype: np.dtype[Any]) -> np.ndarray:
     """Return the labels that are called so, as y has them."""
     if known is not None:
-        places = {name: place for place, name in enumerate(as_text(known))}
+        places = {name: place for place, name in enumerate(convert_to_strings(known))}
         return known[[places[name] for name in names]]
     try:
         return _typed_names(names, dtype)
@@ -518,7 +518,7 @@ class PrivateFit(BaseEstimator):
     def _formed(self, X: Any, **form: Any) -> tuple[list[str | None], Array]:
         """Return each column's kind, and the cells; no value is looked at."""
         kinds = kinds_of_frame(X)
-        self._types = (TYPES,) if any(kinds or ()) else ()
+        self._types = (TYPES_DESCRIPTION,) if any(kinds or ()) else ()
         cells = self._cells(X, ensure_min_samples=2, **form)
         return kinds or [kind_of(cells.dtype)] * cells.shape[1], cells
 
@@ -601,10 +601,10 @@ class PrivateFit(BaseEstimator):
                     "leave one out."
                 )
             known = labels_read(aim.categories, dtype)
-            names = tuple(as_text(known))
+            names = tuple(convert_to_strings(known))
         elif classes is not None:
             known = declared_labels(classes, dtype)
-            names = tuple(as_text(known))
+            names = tuple(convert_to_strings(known))
         elif self.assume_public_schema is True:
             known = read_labels(labels)
         if dtype.kind == "O" and classes is None and (known is None or aim is not None):
@@ -618,7 +618,7 @@ class PrivateFit(BaseEstimator):
         """Make the target column of a regression, and its values as numbers."""
         if labels.dtype.kind not in "iufbO":
             raise ValueError(f"y is of type {labels.dtype}: expected numbers.")
-        numbers = as_numbers(labels)
+        numbers = convert_to_numbers(labels)
         low, high = None, None
         aim = self._target_of_schema()
         if aim is not None:

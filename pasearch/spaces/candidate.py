@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasearch.data.front_ends import FrontEnd, Raw
-from pasearch.data.front_ends.parsing import front_end, named_text
+from pasearch.data.front_ends.parsing import parse_front_end, resolve_front_end_text
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
 from pasearch.spaces.architecture import Architecture
@@ -69,7 +69,7 @@ class Candidate:
         return cls(
             architecture=Architecture.from_json(values.get("layers")),
             settings=tuple((name, settings[name]) for name in SETTINGS if name in settings),
-            front_end=front_end(values.get("front_end", "raw")),
+            front_end=parse_front_end(values.get("front_end", "raw")),
         )
 
     def describe(self) -> str:
@@ -116,5 +116,5 @@ def _read_candidate(values: Mapping[str, Any], folder: Path | None) -> Candidate
             f"has {', '.join(unknown)} beside its layers: expected layers and, if need be, "
             "front_end, settings and name."
         )
-    front = named_text(values.get("front_end", "raw"), folder)
+    front = resolve_front_end_text(values.get("front_end", "raw"), folder)
     return Candidate.from_json({**values, "front_end": front})

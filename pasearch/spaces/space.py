@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasearch.accounting.checks import whole
 from pasearch.data.front_ends import FrontEnd
-from pasearch.data.front_ends.parsing import front_end, named_text
+from pasearch.data.front_ends.parsing import parse_front_end, resolve_front_end_text
 from pasearch.errors import UsageError, nearest
 from pasearch.files import read_toml
 from pasearch.spaces.architecture import Architecture
@@ -377,11 +377,13 @@ class SearchSpace(Space):
         return Candidate(
             architecture=Architecture(layers=layers),
             settings=settings,
-            front_end=front_end(genes.get("front_end", "raw")),
+            front_end=parse_front_end(genes.get("front_end", "raw")),
         )
 
     def front_ends(self) -> tuple[FrontEnd, ...]:
-        return tuple(front_end(each) for each in dict(self.choices).get("front_end", ("raw",)))
+        return tuple(
+            parse_front_end(each) for each in dict(self.choices).get("front_end", ("raw",))
+        )
 
     def settings(self) -> list[tuple[tuple[str, float], ...]]:
         named = [(name, dict(self.choices)[name]) for name in SETTINGS if name in self.genes]
@@ -567,7 +569,7 @@ def _check_gene(where: str, gene: str, value: object) -> None:
     if gene.startswith(("front_end", "activation", "conv_activation")):
         try:
             if gene == "front_end":
-                front_end(value if isinstance(value, str) else repr(value))
+                parse_front_end(value if isinstance(value, str) else repr(value))
             else:
                 check_activation(value)
         except UsageError as error:
@@ -633,7 +635,7 @@ def _texts(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     found = dict(values)
     if isinstance(entries := values.get("entries"), list):
         found["entries"] = [
-            {**each, "front_end": named_text(each.get("front_end", "raw"), folder)}
+            {**each, "front_end": resolve_front_end_text(each.get("front_end", "raw"), folder)}
             if isinstance(each, Mapping) else each
             for each in entries
         ]  # fmt: skip
@@ -642,9 +644,9 @@ def _texts(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
         if isinstance(told, Mapping) and "front_end" in told:
             front = told["front_end"]
             if isinstance(front, (list, tuple)):
-                front = [named_text(each, folder) for each in front]
+                front = [resolve_front_end_text(each, folder) for each in front]
             elif part == "default":
-                front = named_text(front, folder)
+                front = resolve_front_end_text(front, folder)
             found[part] = {**told, "front_end": front}
     return found
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.data.precision import full_precision
-from pasearch.data.threads import threads
+from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 from pasearch.gpu.bits import BLOCK
 from pasearch.gpu.dense_steps import GpuCode, Together, fits_gpu_code, gpu_code
@@ -245,7 +245,7 @@ class Training:
         ahead, rest = split_fixed(self._prepared.network)
         few = self._recipe.steps * self._recipe.expected_batch_size < len(self._slots.y)
         layers = (place for place, each in enumerate(ahead) if few and list(each.parameters()))
-        with threads(1), full_precision():  # as in every process
+        with use_threads(1), full_precision():  # as in every process
             for many in range(next(layers, len(ahead)), 0, -1):
                 if (done := self._slots.after(ahead[:many])) is not None:
                     assert isinstance(rest, nn.Sequential), "as something is before it"
@@ -266,7 +266,7 @@ class Training:
                 return False
         self._check_place()
         if self._linear is not None:
-            with threads(1):  # torch's threads would wait, and take the processor from others
+            with use_threads(1):  # torch's threads would wait, and take the processor from others
                 self._linear.sum(self._finished, sigma, self._state)
                 self._move()
         else:
@@ -375,7 +375,7 @@ class Training:
 
     def _with_care(self, step: int, sigma: float | None, state: State) -> None:
         allowed = torch.get_num_threads()
-        with threads(min(self._threads, allowed)):
+        with use_threads(min(self._threads, allowed)):
             batch_sum(
                 self._prepared, self._slots, self._recipe, self._streams, step,
                 noise_multiplier=sigma, state=state, buffers=self._sums, team=self._team,

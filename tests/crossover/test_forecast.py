@@ -27,7 +27,7 @@ from pasearch.crossover.forecast import (
     preferred,
     sentence,
 )
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.schema import Schema
 from pasearch.report.html import describe_crossover
 from pasearch.spaces.architecture import Architecture
@@ -416,7 +416,7 @@ class TestNames:
         assert plain_name(LINEAR) == "linear model"
         assert plain_name(NETWORK).startswith("network (dense 8")
         pairs = Candidate(
-            architecture=Architecture(layers=()), front_end=front_end("centred_pairs")
+            architecture=Architecture(layers=()), front_end=parse_front_end("centred_pairs")
         )
         assert plain_name(pairs) == "linear model on centred features and 256 pairs"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pasearch.data import array_file, arrays
-from pasearch.data.arrays import LONGEST_HEAD, Stored, stored_arrays
+from pasearch.data.arrays import MAX_HEADER_BYTES, StoredArray, find_stored_arrays
 from pasearch.data.sources import load_dataset
 from pasearch.data.split import Split
 from pasearch.errors import UsageError
@@ -48,7 +48,7 @@ def path(tmp_path: Path) -> Path:
 )
 def test_what_was_written_is_read(path: Path, save: object, array: np.ndarray):
     save(path, x=array)  # type: ignore[operator]
-    found, names = stored_arrays(path, ["x", "none"])
+    found, names = find_stored_arrays(path, ["x", "none"])
     assert names == ["x"]
     assert (found["x"].shape, found["x"].dtype) == (array.shape, array.dtype)
     assert (found["x"].read() == array).all()
@@ -58,7 +58,7 @@ def test_what_was_written_is_read(path: Path, save: object, array: np.ndarray):
 @pytest.mark.unit
 def test_another_number_type_is_taken_when_read(path: Path):
     np.savez(path, y=Y.astype(np.uint8))
-    found = stored_arrays(path, ["y"])[0]["y"].astype(np.int64)
+    found = find_stored_arrays(path, ["y"])[0]["y"].astype(np.int64)
     assert found.dtype == found.read().dtype == np.int64
     assert found.nbytes == 8 * len(Y)
 
@@ -75,7 +75,7 @@ def test_another_number_type_is_taken_when_read(path: Path):
         npy((8, 2), content=bytes(129)),
         npy((8, 2), dtype="|O", content=bytes(128)),
         npy((8, 2), dtype="nonsense", content=bytes(128)),
-        npy("x" * LONGEST_HEAD, content=bytes(128)),
+        npy("x" * MAX_HEADER_BYTES, content=bytes(128)),
         npy("(" * 5000, content=bytes(128)),
         npy((1,) * 40, content=bytes(8)),
         npy((16,), content=bytes(128), version=3),
@@ -103,16 +103,16 @@ def test_a_note_that_unpacks_to_much_is_refused(path: Path, name: str):
 class TestLarge:
     @pytest.fixture(autouse=True)
     def _all_are_large(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(array_file, "AT_ONCE", 1000)
+        monkeypatch.setattr(array_file, "MAX_EAGER_BYTES", 1000)
 
     @pytest.mark.unit
     def test_a_form_unpacks_nothing(self, path: Path, monkeypatch: pytest.MonkeyPatch):
         np.savez_compressed(path, x=X, y=Y.astype(np.int16))
 
-        def unpacked(self: Stored) -> np.ndarray:
+        def unpacked(self: StoredArray) -> np.ndarray:
             raise AssertionError("it was unpacked")
 
-        monkeypatch.setattr(Stored, "read", unpacked)
+        monkeypatch.setattr(StoredArray, "read", unpacked)
         dataset = load_dataset(str(path), bounds=(0, 1), classes=3)
         assert (dataset.n, dataset.features.shape, len(dataset.labels)) == (2000, (2000, 2), 2000)
         assert dataset.labels.dtype == np.int64  # type: ignore[union-attr]
@@ -125,7 +125,7 @@ class TestLarge:
     def test_it_is_the_same_data_set(self, path: Path, monkeypatch: pytest.MonkeyPatch):
         np.savez_compressed(path, x=X, y=Y)
         late = load_dataset(str(path), bounds=(0, 1), classes=3)
-        monkeypatch.setattr(array_file, "AT_ONCE", 10**9)
+        monkeypatch.setattr(array_file, "MAX_EAGER_BYTES", 10**9)
         soon = load_dataset(str(path), bounds=(0, 1), classes=3)
         assert late.fingerprint() == soon.fingerprint()
 
@@ -174,6 +174,6 @@ class TestLarge:
 def test_content_in_memory_is_read_alike():
     buffer = io.BytesIO()
     np.savez(buffer, x=X)
-    assert (stored_arrays(buffer.getvalue(), ["x"])[0]["x"].read() == X).all()
+    assert (find_stored_arrays(buffer.getvalue(), ["x"])[0]["x"].read() == X).all()
     with pytest.raises(UsageError, match="is damaged"):
-        stored_arrays(buffer.getvalue()[:100], ["x"])
+        find_stored_arrays(buffer.getvalue()[:100], ["x"])

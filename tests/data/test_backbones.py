@@ -25,9 +25,15 @@ from pasearch import (
     train,
 )
 from pasearch.data import backbones, whitening
-from pasearch.data.backbones import MODULES, Backbone, CentredBackbone, PublicBackbone, built
-from pasearch.data.front_ends import FrontEnd, ready
-from pasearch.data.front_ends.parsing import front_end, named_text
+from pasearch.data.backbones import (
+    MODULES,
+    Backbone,
+    CentredBackbone,
+    PublicBackbone,
+    build_backbone_module,
+)
+from pasearch.data.front_ends import FrontEnd, prepare_front_end
+from pasearch.data.front_ends.parsing import parse_front_end, resolve_front_end_text
 from pasearch.data.means import ROW_NORM
 from pasearch.errors import UsageError
 from pasearch.report.plan import plan_text
@@ -42,14 +48,14 @@ SHAPE = (16, 16)
 @pytest.fixture(autouse=True)
 def few_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Directions are learned from 120 images instead of 3,000: in a moment."""
-    monkeypatch.setattr(whitening, "MOST_IMAGES", 120)
+    monkeypatch.setattr(whitening, "MAX_SYNTHETIC_IMAGES", 120)
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random weights of a small backbone, with statistics that a training would have left."""
     torch.manual_seed(3)
-    network = built("small").train()
+    network = build_backbone_module("small").train()
     with torch.no_grad():
         for _ in range(3):
             network(torch.rand(40, 3, *SHAPE))
@@ -77,7 +83,7 @@ def images_file(tmp_path: Path) -> Path:
 
 
 def named(table: dict[str, Any]) -> FrontEnd:
-    return front_end(named_text(table))
+    return parse_front_end(resolve_front_end_text(table))
 
 
 def images(n: int, shape: tuple[int, ...] = SHAPE, seed: int = 0) -> Tensor:
@@ -91,7 +97,7 @@ class TestTable:
         assert isinstance(found, CentredBackbone)
         assert named({**table, "centred": False}) == found.before
         assert named({**table, "side": 32}).text.startswith("backbone_centred:small:32:")
-        assert front_end(found.text) == found
+        assert parse_front_end(found.text) == found
         network = read_candidate({"front_end": table, "layers": []})
         assert Candidate.from_json(network.to_json()).front_end == found
 
@@ -157,7 +163,7 @@ class TestTable:
             f"backbones:s:0:{'a' * 64}",
         ]:
             with pytest.raises(UsageError, match="is not known"):
-                front_end(text)
+                parse_front_end(text)
 
 
 class TestFile:
@@ -210,14 +216,14 @@ class TestFile:
         found = named({"weights": str(path), "module": "small", "centred": False})
         path.write_bytes(weights.read_bytes() + b"\0")
         with pytest.raises(UsageError, match=r"changed since|not known here") as seen:
-            ready(found, SHAPE)
+            prepare_front_end(found, SHAPE)
         assert "name" in str(seen.value)
 
     @pytest.mark.unit
     def test_that_was_never_named_is_asked_for(self):
-        found = front_end(f"backbone:small:0:{'0' * 64}")
+        found = parse_front_end(f"backbone:small:0:{'0' * 64}")
         with pytest.raises(UsageError, match="not known here: name their file"):
-            ready(found, SHAPE)
+            prepare_front_end(found, SHAPE)
 
     @pytest.mark.unit
     @pytest.mark.parametrize("name", [name for name in MODULES if name != "small"])
@@ -240,7 +246,7 @@ class TestMap:
         self, table: dict[str, Any], shape: tuple, side: int
     ):
         front = named({**table, "centred": False, "side": side})
-        module = ready(front, shape).module.train()
+        module = prepare_front_end(front, shape).module.train()
         before = {name: value.clone() for name, value in module.state_dict().items()}
         x = images(5, shape)
         together = module(x)
@@ -255,7 +261,7 @@ class TestMap:
 
     @pytest.mark.unit
     def test_a_record_that_overflows_is_0_and_the_others_are_as_ever(self, table: dict[str, Any]):
-        module = ready(named({**table, "centred": False}), SHAPE).module
+        module = prepare_front_end(named({**table, "centred": False}), SHAPE).module
         x = images(3)
         usual = module(x)
         with torch.no_grad():
@@ -278,13 +284,13 @@ class TestMap:
 
     @pytest.mark.oracle
     def test_is_the_network_on_images_of_public_scale(self, table: dict[str, Any], weights: Path):
-        network = built("small").eval()
+        network = build_backbone_module("small").eval()
         network.load_state_dict(torch.load(weights, weights_only=True))
         x = images(3)
-        mean = torch.tensor(backbones.MEAN).view(3, 1, 1)
-        deviation = torch.tensor(backbones.DEVIATION).view(3, 1, 1)
+        mean = torch.tensor(backbones.CHANNEL_MEANS).view(3, 1, 1)
+        deviation = torch.tensor(backbones.CHANNEL_DEVIATIONS).view(3, 1, 1)
         scaled = (x[:, None].repeat(1, 3, 1, 1) - mean) / deviation
-        module = ready(named({**table, "centred": False}), SHAPE).module
+        module = prepare_front_end(named({**table, "centred": False}), SHAPE).module
         assert torch.allclose(module.coefficients(x), network(scaled), atol=1e-5)
 
     @pytest.mark.unit
@@ -296,9 +302,9 @@ class TestMap:
     @pytest.mark.contract
     def test_a_centred_one_comes_back_from_its_weights(self, table: dict[str, Any]):
         front = named(table)
-        before = ready(front.before, SHAPE)  # type: ignore[arg-type]
+        before = prepare_front_end(front.before, SHAPE)  # type: ignore[arg-type]
         valid, stream = torch.ones(30, dtype=torch.bool), Keys.from_seed(1).stream("x")
-        fitted = front.fit(before.module(images(30)), valid, 2.0, stream).behind(before)
+        fitted = front.fit(before.module(images(30)), valid, 2.0, stream).compose_after(before)
         module = front.module(SHAPE)
         module.load_state_dict(fitted.module.state_dict())
         assert module(images(4)).equal(fitted.module(images(4)))
@@ -325,7 +331,7 @@ class TestRun:
     ):
         result = train(str(images_file), **self.settings(tmp_path, own, data_is_public=True))
         Path(own["weights"]).unlink()
-        backbones._FILES.clear()
+        backbones._WEIGHTS_PATHS.clear()
         again = load_result(tmp_path / "run")
         with np.load(images_file) as stored:
             x, y = stored["x"], stored["y"]
@@ -342,7 +348,7 @@ class TestRun:
         assert f"front end {named(own).text}" in names
         assert result.price.epsilon <= 3.0
         assert "which must not have been trained on these records" in result.card
-        assert result.document["assumed_public"] == [named(own).taken_as_public()]
+        assert result.document["assumed_public"] == [named(own).describe_public_inputs()]
         shown = plan_text(plan_architecture_search(
             str(images_file), **self.settings(tmp_path / "not", own, out=None, strategy="fixed")
         ))  # fmt: skip
@@ -372,7 +378,7 @@ class TestRun:
             )
         monkeypatch.setattr(Search, "_winner", inside)
         Path(own["weights"]).unlink()
-        backbones._FILES.clear()
+        backbones._WEIGHTS_PATHS.clear()
         assert resume(tmp_path / "run").price.epsilon <= 3.0
 
     @pytest.mark.contract
@@ -383,7 +389,9 @@ class TestRun:
         """A table opens a file only where a user says it: a release may come from anybody."""
         train(str(images_file), **self.settings(tmp_path, own, data_is_public=True))
         opened: list[Any] = []
-        monkeypatch.setattr(backbones, "_read", lambda path: opened.append(path) or b"")
+        monkeypatch.setattr(
+            backbones, "_read_weights_file", lambda path: opened.append(path) or b""
+        )
         for place in ("best", "entries", "choices"):
             copy = tmp_path / place
             shutil.copytree(tmp_path / "run" / "release", copy)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from pasearch.data import lines
 from pasearch.data.column import Column
-from pasearch.data.csv_file import LONGEST_FIELD, NO_SEPARATOR, read_table
-from pasearch.data.lines import FAULTS, Fault, LineForm, blocks, read_lines
+from pasearch.data.csv_file import MAX_FIELD_CHARACTERS, NO_SEPARATOR, read_table
+from pasearch.data.lines import FAULTS, Fault, LineForm, read_blocks, read_lines
 from pasearch.data.tables import TableSchema
 
 SCHEMA = TableSchema(
@@ -89,7 +89,7 @@ MESSY = {
 
 @pytest.fixture(autouse=True, scope="module")
 def _cells_of_any_length() -> Iterator[None]:
-    limit = csv.field_size_limit(LONGEST_FIELD)
+    limit = csv.field_size_limit(MAX_FIELD_CHARACTERS)
     yield
     csv.field_size_limit(limit)
 
@@ -102,7 +102,7 @@ def by_itself(content: bytes, form: LineForm, width: int) -> list[list[str] | No
 
 def at_once(content: bytes, form: LineForm, width: int) -> list[list[str] | None]:
     """The rows of the columns that are read from blocks."""
-    columns, faults = read_lines(form, blocks(io.BytesIO(content), width=width), width)
+    columns, faults = read_lines(form, read_blocks(io.BytesIO(content), width=width), width)
     want = [form.row(line) for line in form.lines(content)]
     assert [FAULTS[fault] for fault in faults] == [
         row if isinstance(row, Fault) else None if len(row) == width else Fault.WIDTH
@@ -120,12 +120,12 @@ def test_there_are_messy_files_enough():
 @pytest.mark.oracle
 @pytest.mark.parametrize("quotes", [True, False], ids=["quotes", "no quotes"])
 class TestMessyFiles:
-    @pytest.mark.parametrize("block", [1, 60, 1000, lines.BLOCK])
+    @pytest.mark.parametrize("block", [1, 60, 1000, lines.BLOCK_BYTES])
     def test_have_the_cells_of_each_line_by_itself_wherever_a_block_ends(
         self, quotes: bool, block: int, monkeypatch: pytest.MonkeyPatch
     ):
         form = LineForm(quotes=quotes)
-        monkeypatch.setattr(lines, "BLOCK", block)
+        monkeypatch.setattr(lines, "BLOCK_BYTES", block)
         for name, content in MESSY.items():
             if block < 10**5 < len(content):  # takes long in so small blocks
                 continue
@@ -165,10 +165,10 @@ LINE_PIECES = [piece for piece in PIECES if b"\n" not in piece]
     content=st.one_of(
         st.binary(max_size=80), st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join)
     ),
-    separator=st.sampled_from([*lines.SEPARATORS, lines.BLANK, NO_SEPARATOR]),
+    separator=st.sampled_from([*lines.SEPARATORS, lines.BLANK_SEPARATOR, NO_SEPARATOR]),
     quotes=st.booleans(),
     width=st.integers(1, 4),
-    block=st.sampled_from([1, 7, 50, lines.BLOCK]),
+    block=st.sampled_from([1, 7, 50, lines.BLOCK_BYTES]),
 )
 @example(b'a"b,c"d,e\n', ",", True, 2, 50)
 @example(b'"a,b",c\nx",1\n1,2\n', ",", True, 2, 50)
@@ -177,7 +177,7 @@ def test_any_bytes_are_read_alike(
 ):
     form = LineForm(quotes=quotes, separator=separator)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "BLOCK", block)
+        patch.setattr(lines, "BLOCK_BYTES", block)
         assert at_once(content, form, width) == by_itself(content, form, width)
 
 
@@ -209,7 +209,7 @@ def test_no_line_by_itself_is_needed_for_an_ordinary_file(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(LineForm, "row", never)
     content = '1,"a, b",é\r\n"2","",\r\n'.encode() * 50
-    columns, _ = read_lines(LineForm(), blocks(io.BytesIO(content)), 3)
+    columns, _ = read_lines(LineForm(), read_blocks(io.BytesIO(content)), 3)
     assert [column.tolist()[:2] for column in columns] == [["1", "2"], ["a, b", ""], ["é", ""]]
     with pytest.raises(AssertionError):
-        read_lines(LineForm(), blocks(io.BytesIO(b'1,a"b,c\n')), 3)
+        read_lines(LineForm(), read_blocks(io.BytesIO(b'1,a"b,c\n')), 3)

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.data import cache, mapping, rows
-from pasearch.data.front_ends import Fitted, FrontEnd, Shape, ready
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends import FittedFrontEnd, FrontEnd, Shape, prepare_front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.partitions import Dataset, Records
 from pasearch.data.rows import ComputedRows
 from pasearch.data.schema import Schema
 from pasearch.data.split import Split
-from pasearch.data.threads import threads
+from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Receipt
@@ -69,8 +69,8 @@ class Costly(FrontEnd):
 @pytest.fixture(autouse=True)
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Pieces of one record, by one thread, so that records that are asked for can be counted."""
-    monkeypatch.setattr(mapping, "PIECES", (1, 1))
-    with threads(1):
+    monkeypatch.setattr(mapping, "PIECE_SIZES", (1, 1))
+    with use_threads(1):
         yield
 
 
@@ -87,13 +87,13 @@ def dataset(folder: Path | None, x: np.ndarray | None = None, schema: Schema = S
     return made
 
 
-def opened(made: Dataset, front: Fitted, name: str = "train") -> Records:
+def opened(made: Dataset, front: FittedFrontEnd, name: str = "train") -> Records:
     return made[name].through(front).open(Receipt(name))
 
 
 def asked(made: Dataset, front: FrontEnd = Costly()) -> int:
     """Of how many records a fresh use computes the front end."""
-    fitted = ready(front, (4, 5))
+    fitted = prepare_front_end(front, (4, 5))
     opened(made, fitted)
     return fitted.module.asked  # type: ignore[return-value]
 
@@ -104,7 +104,7 @@ def files(folder: Path) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return tmp_path / "private" / "cache" / cache.FOLDER
+    return tmp_path / "private" / "cache" / cache.CACHE_FOLDER
 
 
 class TestPlace:
@@ -130,7 +130,7 @@ class TestPlace:
 
     @pytest.mark.unit
     def test_a_costly_one_computes_where_it_is_told_to(self, moved: list[str]):
-        opened(dataset(None), ready(Costly(), (4, 5), "cuda"))
+        opened(dataset(None), prepare_front_end(Costly(), (4, 5), "cuda"))
         assert moved == ["module to cuda", *N * ["records to cuda"]]
 
     @pytest.mark.unit
@@ -138,13 +138,15 @@ class TestPlace:
         self, moved: list[str], monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(Costly, "costly", False)
-        opened(dataset(None), ready(Costly(), (4, 5), "cuda"))
+        opened(dataset(None), prepare_front_end(Costly(), (4, 5), "cuda"))
         assert not any("cuda" in each for each in moved)
 
     @pytest.mark.unit
     def test_what_a_device_has_rounded_is_not_taken_for_anothers(self):
         """A resumed release is computed as it was."""
-        here, there = (ready(Costly(), (4, 5), place).digest for place in ("cpu", "cuda"))
+        here, there = (
+            prepare_front_end(Costly(), (4, 5), place).digest for place in ("cpu", "cuda")
+        )
         assert here != there
 
     @pytest.mark.unit
@@ -165,7 +167,7 @@ class TestPlace:
 
         monkeypatch.setattr(mapping, "full_precision", noted)
         monkeypatch.setattr(Counting, "forward", forward)
-        opened(dataset(None), ready(Costly(), (4, 5)))
+        opened(dataset(None), prepare_front_end(Costly(), (4, 5)))
         assert seen == 2 * [True, False]
 
     @pytest.mark.gpu
@@ -177,7 +179,9 @@ class TestPlace:
         found = []
         for place in ("cpu", "cuda", "cuda"):
             made = Dataset(name="d", schema=schema, features=images, labels=np.arange(80) % 2)
-            found.append(made.all_records(ready(front_end(name), (28, 28), place)).x)
+            found.append(
+                made.all_records(prepare_front_end(parse_front_end(name), (28, 28), place)).x
+            )
         torch.testing.assert_close(found[0], found[1], atol=2e-3, rtol=0.0)
         assert torch.equal(found[1], found[2])
 
@@ -202,7 +206,7 @@ class TestPrivate:
 
     @pytest.mark.contract
     def test_nothing_is_computed_or_written_without_a_charge(self, folder: Path):
-        fitted, made = ready(Costly(), (4, 5)), dataset(folder)
+        fitted, made = prepare_front_end(Costly(), (4, 5)), dataset(folder)
         behind = made["train"].through(fitted)
         with pytest.raises(RuntimeError, match="without an open charge"):
             behind.open(None)  # type: ignore[arg-type]
@@ -213,7 +217,7 @@ class TestPrivate:
 class TestHit:
     @pytest.mark.unit
     def test_every_record_is_computed_once(self, folder: Path):
-        made, fitted = dataset(folder), ready(Costly(), (4, 5))
+        made, fitted = dataset(folder), prepare_front_end(Costly(), (4, 5))
         for name in ("train", "test", "train"):
             opened(made, fitted, name)
         assert fitted.module.asked == N
@@ -231,7 +235,7 @@ class TestHit:
         x = pixels()
         x[list(null), 2] = np.nan
         plain, first, later = (
-            [opened(dataset(place, x.copy()), ready(Costly(), (4, 5)), name)
+            [opened(dataset(place, x.copy()), prepare_front_end(Costly(), (4, 5)), name)
              for name in ("train", "test")]
             for place in (None, folder, folder)
         )  # fmt: skip
@@ -250,7 +254,10 @@ class TestHit:
         x = np.random.Generator(np.random.PCG64(1)).random((N, 16, 17))
         schema = Schema(shape=(16, 17), low=0.0, high=1.0, classes=2)
         plain, first, later = (
-            opened(dataset(place, x, schema), ready(front_end("scattering"), (16, 17)))
+            opened(
+                dataset(place, x, schema),
+                prepare_front_end(parse_front_end("scattering"), (16, 17)),
+            )
             for place in (None, folder, folder)
         )
         assert plain.x.equal(first.x)
@@ -260,15 +267,15 @@ class TestHit:
     @pytest.mark.unit
     @pytest.mark.parametrize("chunk", [1, 7, N, 1000])
     def test_chunks_change_nothing(self, folder: Path, chunk: int, monkeypatch: pytest.MonkeyPatch):
-        expected = opened(dataset(None), ready(Costly(), (4, 5))).x
-        monkeypatch.setattr(mapping, "AT_ONCE", chunk)
-        assert opened(dataset(folder), ready(Costly(), (4, 5))).x.equal(expected)
+        expected = opened(dataset(None), prepare_front_end(Costly(), (4, 5))).x
+        monkeypatch.setattr(mapping, "PIECES_PER_CALL", chunk)
+        assert opened(dataset(folder), prepare_front_end(Costly(), (4, 5))).x.equal(expected)
 
     @pytest.mark.unit
     def test_what_is_read_may_be_written_to(self, folder: Path):
-        expected = opened(dataset(folder), ready(Costly(), (4, 5))).x.clone()
-        opened(dataset(folder), ready(Costly(), (4, 5))).x.fill_(7)
-        assert opened(dataset(folder), ready(Costly(), (4, 5))).x.equal(expected)
+        expected = opened(dataset(folder), prepare_front_end(Costly(), (4, 5))).x.clone()
+        opened(dataset(folder), prepare_front_end(Costly(), (4, 5))).x.fill_(7)
+        assert opened(dataset(folder), prepare_front_end(Costly(), (4, 5))).x.equal(expected)
 
 
 class TestShared:
@@ -278,9 +285,9 @@ class TestShared:
     ):
         x = pixels()
         x[::7] = np.nan
-        front, here = ready(Costly(), SCHEMA.shape), dataset(folder, x)
+        front, here = prepare_front_end(Costly(), SCHEMA.shape), dataset(folder, x)
         copied = opened(here, front)
-        monkeypatch.setattr(rows, "MAX_TENSOR", 0)
+        monkeypatch.setattr(rows, "MAX_TENSOR_NUMBERS", 0)
         there = dataset(folder, x)
         shared = opened(there, front)
         assert isinstance(shared.x, ComputedRows)
@@ -321,20 +328,20 @@ class TestMiss:
         assert len(files(folder)) == 4
         # Both are kept, and neither is taken for the other.
         for made, plain in ((dataset, dataset), (change, change)):
-            found = opened(made(folder), ready(Costly(), (4, 5))).x
-            assert found.equal(opened(plain(None), ready(Costly(), (4, 5))).x)
+            found = opened(made(folder), prepare_front_end(Costly(), (4, 5))).x
+            assert found.equal(opened(plain(None), prepare_front_end(Costly(), (4, 5))).x)
 
     @pytest.mark.contract
     def test_another_front_end(self, folder: Path):
         assert [asked(dataset(folder), Costly(factor)) for factor in (2.0, 3.0, 2.0)] == [N, N, 0]
-        found = opened(dataset(folder), ready(Costly(3.0), (4, 5))).x
-        assert found.equal(opened(dataset(None), ready(Costly(3.0), (4, 5))).x)
+        found = opened(dataset(folder), prepare_front_end(Costly(3.0), (4, 5))).x
+        assert found.equal(opened(dataset(None), prepare_front_end(Costly(3.0), (4, 5))).x)
 
     @pytest.mark.contract
     @pytest.mark.parametrize("text", ["raw", "max_pool:2", "standardise", "pca:3"])
     def test_what_is_cheap_has_no_file(self, folder: Path, text: str):
-        front = front_end(text)
-        fitted = Fitted(front, front.module((4, 5)))
+        front = parse_front_end(text)
+        fitted = FittedFrontEnd(front, front.module((4, 5)))
         opened(dataset(folder), fitted)
         assert not folder.exists()
 
@@ -353,8 +360,8 @@ class TestCrash:
     def test_half_a_file_is_never_used(
         self, folder: Path, after: int, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(mapping, "AT_ONCE", 7)
-        fitted = ready(Costly(), (4, 5))
+        monkeypatch.setattr(mapping, "PIECES_PER_CALL", 7)
+        fitted = prepare_front_end(Costly(), (4, 5))
 
         def stop(module: nn.Module, _: object) -> None:
             if module.asked >= after:  # type: ignore[operator]
@@ -364,8 +371,8 @@ class TestCrash:
         with pytest.raises(KeyboardInterrupt):
             opened(dataset(folder), fitted)
         assert files(folder) == []
-        found = opened(dataset(folder), ready(Costly(), (4, 5)))
-        assert found.x.equal(opened(dataset(None), ready(Costly(), (4, 5))).x)
+        found = opened(dataset(folder), prepare_front_end(Costly(), (4, 5)))
+        assert found.x.equal(opened(dataset(None), prepare_front_end(Costly(), (4, 5))).x)
 
     @pytest.mark.contract
     def test_a_crash_between_the_two_files_computes_again(

@@ -16,8 +16,8 @@ from pasearch.data import rows as kept_rows
 from pasearch.data.array_file import from_arrays
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
-from pasearch.data.front_ends import ready
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends import prepare_front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.partitions import Dataset, Records, UnchargedReadError
 from pasearch.data.rows import CompactRows, pack_table
 from pasearch.data.split import make_split
@@ -93,21 +93,21 @@ def opened(dataset: Dataset, name: str = "train") -> Records:
 
 def dense(dataset: Dataset, name: str = "train") -> Records:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept_rows, "MAX_TENSOR", 2**27)
+        patch.setattr(kept_rows, "MAX_TENSOR_NUMBERS", 2**27)
         return dataset[name].open(Receipt(name))
 
 
 @pytest.fixture(autouse=True)
 def all_are_many(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kept_rows, "MAX_TENSOR", 0)
+    monkeypatch.setattr(kept_rows, "MAX_TENSOR_NUMBERS", 0)
 
 
 @pytest.fixture(params=["as they are", "small"])
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks, and what is written at a time, of usual and of small sizes."""
     if request.param == "small":
-        monkeypatch.setattr(kept_rows, "BLOCK", 70 * SCHEMA.shape[0])
-        monkeypatch.setattr("pasearch.data.rows.CACHED", 8 * SCHEMA.shape[0])
+        monkeypatch.setattr(kept_rows, "BLOCK_NUMBERS", 70 * SCHEMA.shape[0])
+        monkeypatch.setattr("pasearch.data.rows.CACHED_NUMBERS", 8 * SCHEMA.shape[0])
 
 
 class TestNumbers:
@@ -143,7 +143,7 @@ class TestNumbers:
         start = data.draw(st.integers(0, len(whole)))
         stop = data.draw(st.integers(0, len(whole) + 50))
         places = np.array(data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=30)), int)
-        some = found.taking(features)
+        some = found.select_features(features)
         assert some.shape == (len(whole), len(features))
         for where in (slice(start, stop), places, np.arange(start, max(start, len(whole) - 1))):
             want = whole[where][:, features]
@@ -207,7 +207,7 @@ class TestMemory:
     def test_of_reading_and_going_through_is_far_below_the_tensors(
         self, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(kept_rows, "BLOCK", 2**16)
+        monkeypatch.setattr(kept_rows, "BLOCK_NUMBERS", 2**16)
         columns = tuple(Column(name=f"c{i}", categories=("a", "b", "c")) for i in range(20))
         schema = TableSchema(columns=columns, target=SCHEMA.target)
         cells = np.random.default_rng(0).choice(np.array(["a", "b", "x"], object), (20_000, 20))
@@ -224,11 +224,11 @@ class TestMemory:
     def test_is_a_tensors_where_slots_and_width_are_few(self, monkeypatch: pytest.MonkeyPatch):
         dataset = parted(of_objects())
         numbers = len(dataset["train"]) * SCHEMA.shape[0]
-        monkeypatch.setattr(kept_rows, "MAX_TENSOR", numbers)
+        monkeypatch.setattr(kept_rows, "MAX_TENSOR_NUMBERS", numbers)
         found = dataset["train"].open(Receipt("train"))
         assert isinstance(found.x, torch.Tensor)
         assert list(found.parts()) == [found]
-        monkeypatch.setattr(kept_rows, "MAX_TENSOR", numbers - 1)
+        monkeypatch.setattr(kept_rows, "MAX_TENSOR_NUMBERS", numbers - 1)
         assert isinstance(dataset["train"].open(Receipt("train")).x, CompactRows)
         assert isinstance(dataset["test"].open(Receipt("test")).x, torch.Tensor)
 
@@ -236,7 +236,7 @@ class TestMemory:
     def test_is_a_tensors_for_arrays_and_behind_front_ends(self):
         images = np.random.default_rng(0).integers(0, 256, (40, 8, 8), np.uint8)
         dataset = parted(from_arrays(images, np.arange(40) % 2, classes=2))
-        pooled = dataset["train"].through(ready(front_end("max_pool"), (8, 8)))
+        pooled = dataset["train"].through(prepare_front_end(parse_front_end("max_pool"), (8, 8)))
         for each in (dataset["train"], pooled):
             assert isinstance(each.open(Receipt("train")).x, torch.Tensor)
 

@@ -15,13 +15,13 @@ from pasearch.curator.forms import DATE_FORMATS, TIMES, fitting_formats
 from pasearch.data import dates
 from pasearch.data.column import MOST_YEARS, Column
 from pasearch.data.dates import (
-    DAY,
-    day_at,
-    day_number,
-    day_of,
-    days_of,
-    format_problem,
-    part_of,
+    SECONDS_PER_DAY,
+    convert_days_to_date,
+    count_days_to,
+    extract_date_part,
+    find_format_problem,
+    normalize_day,
+    parse_days,
 )
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
@@ -37,7 +37,7 @@ ODD = st.one_of(
 
 
 def days(moment: datetime) -> float:
-    return (moment - datetime(1970, 1, 1)).total_seconds() / DAY
+    return (moment - datetime(1970, 1, 1)).total_seconds() / SECONDS_PER_DAY
 
 
 def by_strptime(text: str, pattern: str) -> float:
@@ -64,21 +64,21 @@ class TestFormats:
     )
     def test_what_is_written_is_read_as_strptime_does(self, pattern: str, moment: datetime):
         text = moment.strftime(pattern)
-        assert days_of(text, pattern) == pytest.approx(by_strptime(text, pattern), abs=1e-9)
+        assert parse_days(text, pattern) == pytest.approx(by_strptime(text, pattern), abs=1e-9)
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("pattern", ["%d%m%Y", "%Y%m%d", "%d.%m.%y", "%d/%m/%Y %H:%M"])
     @given(text=st.text("0123456789/.: ", min_size=5, max_size=16).map(str.strip))
     def test_any_digits_are_read_as_strptime_does(self, pattern: str, text: str):
-        found, known = days_of(text, pattern), by_strptime(text, pattern)
+        found, known = parse_days(text, pattern), by_strptime(text, pattern)
         assert found == pytest.approx(known, abs=1e-9, nan_ok=True)
 
     @pytest.mark.oracle
     @given(moment=MOMENTS, mark=st.sampled_from(["T", " "]))
     def test_iso_is_read_whatever_is_declared(self, moment: datetime, mark: str):
         for pattern in (None, "%d.%m.%Y"):
-            assert days_of(moment.isoformat(mark), pattern) == pytest.approx(days(moment))
-            assert days_of(moment.date().isoformat(), pattern) == math.floor(days(moment))
+            assert parse_days(moment.isoformat(mark), pattern) == pytest.approx(days(moment))
+            assert parse_days(moment.date().isoformat(), pattern) == math.floor(days(moment))
 
     @pytest.mark.unit
     def test_is_read(self):
@@ -106,13 +106,15 @@ class TestFormats:
             ("\u0661\u0662.01.2024", "%d.%m.%Y", None),
             ("13:00 PM 01.01.2024", "%I:%M %p %d.%m.%Y", None),
         ]:
-            found = days_of(text, pattern)
-            assert math.isnan(found) if day is None else day_at(found).isoformat() == day
+            found = parse_days(text, pattern)
+            assert (
+                math.isnan(found) if day is None else convert_days_to_date(found).isoformat() == day
+            )
 
     @pytest.mark.unit
     @pytest.mark.parametrize(("hour", "text"), [(0, "12:30 am"), (12, "12:30 PM"), (13, "1:30 Pm")])
     def test_noon_and_midnight(self, hour: int, text: str):
-        found = days_of(f"01.01.2024 {text}", "%d.%m.%Y %I:%M %p")
+        found = parse_days(f"01.01.2024 {text}", "%d.%m.%Y %I:%M %p")
         assert found % 1 * 24 == pytest.approx(hour + 0.5)
 
     @pytest.mark.unit
@@ -132,19 +134,19 @@ class TestFormats:
             ("%d.%m.%Y %I:%M", "go together"),
             ("%d.%m.%Y %M %p", "go together"),
         ]:
-            assert word in (format_problem(pattern) or "")
+            assert word in (find_format_problem(pattern) or "")
             with pytest.raises(UsageError, match="Column 'signed': format is"):
                 Column(name="signed", lower="2000-01-01", upper="2001-01-01", format=pattern)  # type: ignore[arg-type]
 
     @pytest.mark.contract
     def test_each_that_is_proposed_makes_sense(self):
         for pattern in PATTERNS:
-            assert format_problem(pattern) is None
+            assert find_format_problem(pattern) is None
 
     @pytest.mark.property
     @given(text=st.text(), pattern=st.sampled_from([None, *PATTERNS]))
     def test_no_text_raises(self, text: str, pattern: str | None):
-        assert not math.isinf(days_of(text, pattern))
+        assert not math.isinf(parse_days(text, pattern))
 
 
 class TestFitting:
@@ -158,7 +160,7 @@ class TestFitting:
         found = fitting_formats(dict.fromkeys(texts, 1))
         assert pattern in found
         for other in found:
-            assert all(not math.isnan(days_of(text, other)) for text in texts)
+            assert all(not math.isnan(parse_days(text, other)) for text in texts)
 
     @pytest.mark.unit
     def test_the_day_stands_first_where_nothing_decides(self):
@@ -194,14 +196,14 @@ class TestBounds:
             (2015, None),
             (None, None),
         ]:
-            assert day_of(given_) == day
+            assert normalize_day(given_) == day
 
     @pytest.mark.oracle
     @given(st.dates())
     def test_are_counted_from_1970(self, day: date):
-        number = day_number(day.isoformat())
+        number = count_days_to(day.isoformat())
         assert number == (day - date(1970, 1, 1)).days
-        assert day_at(number) == day_at(number + 0.99) == day
+        assert convert_days_to_date(number) == convert_days_to_date(number + 0.99) == day
 
     @pytest.mark.unit
     def test_what_makes_no_sense_is_refused(self):
@@ -241,7 +243,7 @@ class TestParts:
             "weekday": [m.weekday() for m in moments],
             "hour": [m.hour for m in moments],
         }.items():
-            np.testing.assert_array_equal(part_of(found, part), [*want, math.nan])
+            np.testing.assert_array_equal(extract_date_part(found, part), [*want, math.nan])
 
 
 SIGNED = Column(
@@ -305,7 +307,8 @@ class TestColumn:
 
     @pytest.mark.property
     @given(
-        values=st.lists(ODD, min_size=1, max_size=6), parts=st.sets(st.sampled_from(dates.PARTS))
+        values=st.lists(ODD, min_size=1, max_size=6),
+        parts=st.sets(st.sampled_from(dates.DATE_PARTS)),
     )
     def test_no_cell_raises_and_a_row_depends_on_its_own(self, values: list, parts: set[str]):
         column = Column(

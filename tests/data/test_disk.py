@@ -18,9 +18,9 @@ from pasearch import Budget, search_architecture, select_features
 from pasearch.data import disk
 from pasearch.data.array_file import from_arrays
 from pasearch.data.column import Column
-from pasearch.data.disk import bytes_of, write_ordered
-from pasearch.data.front_ends import Fitted, ready
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.disk import compute_record_bytes, write_ordered
+from pasearch.data.front_ends import FittedFrontEnd, prepare_front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.partitions import Dataset, Records, UnchargedReadError
 from pasearch.data.rows import CompactRows, ComputedRows, Rows
 from pasearch.data.sources import load_dataset
@@ -68,14 +68,14 @@ def frame(seed: int = 0) -> pd.DataFrame:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks, heaps and steps so small that there are several of each."""
-    monkeypatch.setattr("pasearch.data.parquet_files.ROWS", 90)
-    monkeypatch.setattr(disk, "HEAP", 6_000)
-    monkeypatch.setattr("pasearch.data.arrays.BLOCK", 999)
-    monkeypatch.setattr("pasearch.data.disk.BLOCK", 999)
-    monkeypatch.setattr("pasearch.data.disk.MANY", 1)
-    monkeypatch.setattr("pasearch.data.rows.CACHED", 9_000)
-    monkeypatch.setattr("pasearch.data.mapping.PIECES", (32, 32))
-    monkeypatch.setattr("pasearch.data.mapping.AT_ONCE", 2)
+    monkeypatch.setattr("pasearch.data.parquet_files.BLOCK_ROWS", 90)
+    monkeypatch.setattr(disk, "HEAP_BYTES", 6_000)
+    monkeypatch.setattr("pasearch.data.arrays.BLOCK_BYTES", 999)
+    monkeypatch.setattr("pasearch.data.disk.BLOCK_BYTES", 999)
+    monkeypatch.setattr("pasearch.data.disk.MIN_DISK_NUMBERS", 1)
+    monkeypatch.setattr("pasearch.data.rows.CACHED_NUMBERS", 9_000)
+    monkeypatch.setattr("pasearch.data.mapping.PIECE_SIZES", (32, 32))
+    monkeypatch.setattr("pasearch.data.mapping.PIECES_PER_CALL", 2)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def loaded(path: Path, monkeypatch: pytest.MonkeyPatch, *, large: bool, **said: Any) -> Dataset:
-    monkeypatch.setattr("pasearch.data.parquet_file.AT_ONCE", 0 if large else 2**40)
+    monkeypatch.setattr("pasearch.data.parquet_file.MAX_EAGER_CELLS", 0 if large else 2**40)
     return load_dataset(str(path), **{"schema": SCHEMA, **said})
 
 
@@ -101,7 +101,7 @@ def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Dataset, Dataset]
     return here, there
 
 
-def read(made: Dataset, name: str = "train", front: Fitted | None = None) -> Records:
+def read(made: Dataset, name: str = "train", front: FittedFrontEnd | None = None) -> Records:
     return made[name].through(front).open(Receipt(name))
 
 
@@ -131,14 +131,14 @@ class TestTable:
     @pytest.mark.oracle
     @pytest.mark.parametrize("text", ["standardise", "centred", PAIRS, PCA, "raw"])
     def test_so_are_those_behind_a_front_end(self, both: Any, text: str):
-        own, fits = front_end(text), []
+        own, fits = parse_front_end(text), []
         for made in both:
             records = read(made)
             stream, form = Keys.from_seed(0).stream("fit"), made.schema.row_form
             fits.append(
                 own.fit(records.x, records.valid, 1.0, stream, form)
                 if own.fitted
-                else ready(own, made.schema.shape)
+                else prepare_front_end(own, made.schema.shape)
             )
         assert fits[0].digest == fits[1].digest
         here, there = (read(made, "test", fits[0]) for made in both)
@@ -162,15 +162,17 @@ class TestTable:
 
     @pytest.mark.oracle
     def test_a_selection_sees_the_same_parts(self, both: Any, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr("pasearch.data.rows.MAX_TENSOR", 0)
+        monkeypatch.setattr("pasearch.data.rows.MAX_TENSOR_NUMBERS", 0)
         here, there = (made["train"].open(Receipt("train")) for made in both)
         assert isinstance(here.x, CompactRows)
         assert isinstance(there.x, CompactRows)
         assert torch.equal(here.x[:], there.x[:])
         some = np.array([0, 3, 4, 9, 200, 309])
         places = np.arange(0, 400, 7)
-        assert torch.equal(here.x[:][:, some], there.x.taking(some)[:])
-        assert torch.equal(here.x.taking(some)[places], there.x.taking(some)[places])
+        assert torch.equal(here.x[:][:, some], there.x.select_features(some)[:])
+        assert torch.equal(
+            here.x.select_features(some)[places], there.x.select_features(some)[places]
+        )
 
     @pytest.mark.oracle
     def test_what_is_estimated_is_read_a_column_at_a_time(self, path: Path, monkeypatch: Any):
@@ -239,7 +241,7 @@ class TestDoor:
     ):
         made = parted(loaded(path, monkeypatch, large=True))
         made.workspace = path.parent / "private" / "cache"
-        fit = front_end(PAIRS).fit(
+        fit = parse_front_end(PAIRS).fit(
             read(made).x, read(made).valid, None, Keys.from_seed(0).stream("f"),
             made.schema.row_form,
         )  # fmt: skip
@@ -280,13 +282,13 @@ class TestDoor:
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         made = parted(loaded(path, monkeypatch, large=True))
-        kept = bytes_of(made.schema, np.dtype(object), max_categories=32)
+        kept = compute_record_bytes(made.schema, np.dtype(object), max_categories=32)
         monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: _Usage(free=2 * N * kept + 6000))
-        made.check_room(front_end("standardise"), max_categories=32)
+        made.check_room(parse_front_end("standardise"), max_categories=32)
         with pytest.raises(UsageError, match=r"700 records are encoded .* on the disk of .*out="):
-            made.check_room(front_end("pca:4000"), max_categories=32)
+            made.check_room(parse_front_end("pca:4000"), max_categories=32)
         parted(loaded(path, monkeypatch, large=False)).check_room(
-            front_end("pca:4000"), max_categories=32
+            parse_front_end("pca:4000"), max_categories=32
         )
 
 
@@ -312,7 +314,7 @@ class TestOrder:
 
     @pytest.mark.unit
     def test_takes_memory_for_a_heap_not_for_the_rows(self, tmp_path: Path, monkeypatch: Any):
-        monkeypatch.setattr(disk, "HEAP", 2**18)
+        monkeypatch.setattr(disk, "HEAP_BYTES", 2**18)
         rows, width = 2**14, 500
         order = np.random.default_rng(0).permutation(rows)
         blocks = (np.zeros(512, [("x", "u1", (width,))]) for _ in range(rows // 512))
@@ -332,7 +334,7 @@ class TestArrays:
     def test_of_a_file_are_those_of_memory(
         self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("pasearch.data.array_file.AT_ONCE", 0)
+        monkeypatch.setattr("pasearch.data.array_file.MAX_EAGER_BYTES", 0)
         here = parted(from_arrays(self.X, self.Y, classes=3))
         path = tmp_path / "x.npz"
         if kind == "npz":
@@ -350,9 +352,9 @@ class TestArrays:
             there = parted(load_dataset(str(path), classes=3))
         assert_equal(read(here), read(there))
         assert there.fingerprint() == here.fingerprint()
-        fit = ready(front_end("max_pool:2"), (1, 6, 6))
+        fit = prepare_front_end(parse_front_end("max_pool:2"), (1, 6, 6))
         assert_equal(read(here, "test", fit), read(there, "test", fit))
-        fit = front_end("standardise").fit(
+        fit = parse_front_end("standardise").fit(
             read(there).x, read(there).valid, None, Keys.from_seed(0).stream("f")
         )
         assert_equal(read(here, "test", fit), read(there, "test", fit))
@@ -361,7 +363,7 @@ class TestArrays:
     def test_what_is_not_declared_or_not_in_rows_is_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("pasearch.data.array_file.AT_ONCE", 0)
+        monkeypatch.setattr("pasearch.data.array_file.MAX_EAGER_BYTES", 0)
         np.save(tmp_path / "x.npy", np.asfortranarray(self.X.reshape(N, -1)))
         np.save(tmp_path / "y.npy", self.Y)
         made = parted(load_dataset(str(tmp_path)))
@@ -380,7 +382,7 @@ def test_a_run_on_a_large_table_is_that_of_memory(
     found = []
     how = {"strategy": "fixed", "steps": 5} if run is search_architecture else {"method": "top"}
     for large in (False, True):
-        monkeypatch.setattr("pasearch.data.parquet_file.AT_ONCE", 0 if large else 2**40)
+        monkeypatch.setattr("pasearch.data.parquet_file.MAX_EAGER_CELLS", 0 if large else 2**40)
         out = tmp_path / f"run-{large}"
         result = run(
             str(path), schema=TableSchema.from_dict(SCHEMA), budget=Budget(3.0), seed=1, out=out,

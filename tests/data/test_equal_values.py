@@ -18,8 +18,8 @@ from pasearch.api.request import Request
 from pasearch.api.resolve import of_frame
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
-from pasearch.data.frames import cells_of
-from pasearch.data.numbers import canonical_number, decimals_of
+from pasearch.data.frames import extract_cells
+from pasearch.data.numbers import canonicalize_number, convert_to_shortest_decimals
 from pasearch.data.parquet_file import read_parquet
 from pasearch.data.sources import new_records
 from pasearch.data.tables import TableSchema
@@ -114,7 +114,7 @@ class TestNumbers:
             frame.to_csv(tmp_path / "t.csv", index=False)
             frame.to_parquet(tmp_path / "t.parquet")
             for labels in (
-                cells_of(frame)[:, 1],
+                extract_cells(frame)[:, 1],
                 read_table(tmp_path / "t.csv", schema=schema)[2],
                 read_parquet(tmp_path / "t.parquet", schema=schema)[2],
             ):
@@ -133,16 +133,16 @@ class TestNumbers:
         sign, digits, exponent = number.as_tuple()
         assert isinstance(exponent, int)
         same = Decimal((sign, (*digits, *[0] * abs(power)), exponent - abs(power)))
-        found = canonical_number(str(number))
+        found = canonicalize_number(str(number))
         assert found is not None
-        assert found == canonical_number(str(same)) == canonical_number(f"{number:E}")
+        assert found == canonicalize_number(str(same)) == canonicalize_number(f"{number:E}")
         assert Decimal(found) == number
-        assert canonical_number(found) == found
+        assert canonicalize_number(found) == found
 
     @pytest.mark.oracle
     @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
     def test_a_narrow_float_is_its_shortest_decimal(self, number: float):
-        (found,) = decimals_of(np.array([number], np.float32))
+        (found,) = convert_to_shortest_decimals(np.array([number], np.float32))
         assert np.float32(found) == np.float32(number)
         if 1e-8 < abs(number) < 1e8:
             assert found == float(str(np.float32(number)))

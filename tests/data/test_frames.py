@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import pasearch
 from pasearch import Budget, Schema, UsageError, plan_feature_selection
 from pasearch.data.column import Column
-from pasearch.data.frames import TYPES, kind_of
+from pasearch.data.frames import TYPES_DESCRIPTION, infer_kind
 from pasearch.report.plan import feature_plan_text
 
 DECLARED: dict[str, dict[str, Any]] = {
@@ -69,7 +69,7 @@ class TestTypes:
             ("timedelta64[ns]", None),
             ("complex128", None),
         ]:
-            assert kind_of(pd.Series([], dtype=dtype).dtype) == kind
+            assert infer_kind(pd.Series([], dtype=dtype).dtype) == kind
 
     @pytest.mark.unit
     def test_a_whole_schema(self):
@@ -217,13 +217,13 @@ class TestTypesArePublic:
     @pytest.mark.parametrize("cell", ["True", "refused"])
     def test_of_others_they_are_listed(self, cell: str):
         plan = self.planned(read(cell))
-        assert plan.assumed_public == (TYPES,)
+        assert plan.assumed_public == (TYPES_DESCRIPTION,)
         text = feature_plan_text(plan)
-        assert f"taken as public, so not charged: {TYPES}" in text
+        assert f"taken as public, so not charged: {TYPES_DESCRIPTION}" in text
         assert "keep_default_na=False" in text
 
     def test_of_public_data_nothing_is_assumed(self):
         plan = plan_feature_selection(
             read("True"), target="label", budget=Budget(2.0), data_is_public=True
         )
-        assert TYPES not in plan.assumed_public
+        assert TYPES_DESCRIPTION not in plan.assumed_public

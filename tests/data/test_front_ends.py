@@ -15,10 +15,10 @@ from torch import Tensor
 from pasearch.data import means, whitening
 from pasearch.data.front_ends import (
     FRONT_ENDS,
-    MOST_COMPONENTS_OF,
+    MAX_PCA_FEATURES,
     Centred,
     CentredPairs,
-    Fitted,
+    FittedFrontEnd,
     MaxPool,
     PrincipalComponents,
     Raw,
@@ -26,13 +26,13 @@ from pasearch.data.front_ends import (
     Standardise,
     Whitened,
     WhitenedCentred,
-    ready,
+    prepare_front_end,
 )
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.means import ROW_NORM
 from pasearch.data.projections import TYPICAL_NORM
 from pasearch.data.schema import RowForm
-from pasearch.data.whitening import dead_leaves
+from pasearch.data.whitening import draw_dead_leaves
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
 
@@ -54,8 +54,8 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
     "pca:1": [*VECTORS, *IMAGES],
     "pca:7": [*VECTORS, *IMAGES],
 }
-ALONE = [name for name in SHAPES if not front_end(name).fitted]
-FITTED = [name for name in SHAPES if front_end(name).fitted]
+ALONE = [name for name in SHAPES if not parse_front_end(name).fitted]
+FITTED = [name for name in SHAPES if parse_front_end(name).fitted]
 every = pytest.mark.parametrize(
     ("name", "shape"), [(name, shape) for name, shapes in SHAPES.items() for shape in shapes]
 )
@@ -65,8 +65,8 @@ every = pytest.mark.parametrize(
 def few_made_up() -> Iterator[None]:
     """Directions are learned from 240 images instead of 3,000, and once a shape."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whitening, "MOST_IMAGES", 240)
-        patch.setattr(whitening, "learned", cache(whitening.learned.__wrapped__))
+        patch.setattr(whitening, "MAX_SYNTHETIC_IMAGES", 240)
+        patch.setattr(whitening, "learn_directions", cache(whitening.learn_directions.__wrapped__))
         yield
 
 
@@ -79,20 +79,20 @@ def whitened_means(x: Tensor, valid: Tensor, sigma: float, stream: Stream) -> np
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(means, "shrunk", lambda noisy, _: noisy)
         return (
-            front_end("whitened_centred")
+            parse_front_end("whitened_centred")
             .fit(x, valid, sigma, stream, RowForm(bound=1e-3))
             .module.shift.numpy()
         )
 
 
-def fitted(name: str, shape: tuple[int, ...], noise: float | None = 0.3) -> Fitted:
-    front = front_end(name)
+def fitted(name: str, shape: tuple[int, ...], noise: float | None = 0.3) -> FittedFrontEnd:
+    front = parse_front_end(name)
     if not front.fitted:
-        return ready(front, shape)
+        return prepare_front_end(front, shape)
     valid, stream = torch.ones(30, dtype=torch.bool), Keys.from_seed(4).stream("front end", name)
-    before = None if front.before is None else ready(front.before, shape)
+    before = None if front.before is None else prepare_front_end(front.before, shape)
     x = images(30, shape) if before is None else before.module(images(30, shape))
-    return front.fit(x, valid, noise, stream).behind(before)
+    return front.fit(x, valid, noise, stream).compose_after(before)
 
 
 class TestText:
@@ -115,16 +115,16 @@ class TestText:
             ("pca:1", PrincipalComponents(1)),
             ("pca:300", PrincipalComponents(300)),
         ]:
-            found = front_end(text)
+            found = parse_front_end(text)
             assert found == meant
             assert hash(found) == hash(meant)
-            assert front_end(found.text) == found
-            assert front_end(found) is found
+            assert parse_front_end(found.text) == found
+            assert parse_front_end(found) is found
             assert str(found) == found.text
 
     @pytest.mark.contract
     def test_every_kind_is_tried_and_has_a_name_of_its_own(self):
-        assert {type(front_end(name)) for name in SHAPES} == set(KINDS)
+        assert {type(parse_front_end(name)) for name in SHAPES} == set(KINDS)
         assert len({kind.name for kind in KINDS}) == len(KINDS)
 
     @pytest.mark.unit
@@ -164,7 +164,7 @@ class TestText:
             with pytest.raises(
                 UsageError, match="is not known: expected one of raw, max_pool"
             ) as seen:
-                front_end(text)
+                parse_front_end(text)
             assert repr(text) in str(seen.value)
             assert all(kind.name in str(seen.value) for kind in KINDS)
 
@@ -191,18 +191,18 @@ class TestShape:
             ("scattering", (15, 28), "16 x 16 pixels or more"),
             ("scattering", (3, 28, 15), "16 x 16 pixels or more"),
             ("pca:8", (65, 65), "records have 4,225 features"),
-            ("pca:60", (MOST_COMPONENTS_OF + 1,), "4,097 features"),
+            ("pca:60", (MAX_PCA_FEATURES + 1,), "4,097 features"),
             ("pca:60", (3, 64, 64), "12,288 features"),
         ]:
             with pytest.raises(UsageError, match=words) as seen:
-                front_end(name).output_shape(shape)
+                parse_front_end(name).output_shape(shape)
             assert name in str(seen.value)
 
     @pytest.mark.unit
     def test_the_most_features_are_taken(self):
-        assert front_end("pca:64").output_shape((8, 8)) == (64,)
-        assert front_end("pca:3").output_shape((MOST_COMPONENTS_OF,)) == (3,)
-        assert front_end("max_pool:8").output_shape((3, 8, 9)) == (3, 1, 1)
+        assert parse_front_end("pca:64").output_shape((8, 8)) == (64,)
+        assert parse_front_end("pca:3").output_shape((MAX_PCA_FEATURES,)) == (3,)
+        assert parse_front_end("max_pool:8").output_shape((3, 8, 9)) == (3, 1, 1)
 
 
 class TestAlone:
@@ -289,14 +289,14 @@ class TestWhitened:
         """Variances L become sqrt(L): of uncorrelated coordinates."""
         shape, many = (16, 16), 240
         module = fitted("whitened:1", shape).module
-        generator = np.random.Generator(np.random.Philox(whitening.SEED))
-        made_up = torch.from_numpy(dead_leaves(many, 1, *shape, generator))[:, 0]
+        generator = np.random.Generator(np.random.Philox(whitening.IMAGE_SEED))
+        made_up = torch.from_numpy(draw_dead_leaves(many, 1, *shape, generator))[:, 0]
         z = module.projected(made_up).double()
         found = z.T @ z / many
         given = module.coefficients(made_up).double()
         given = given - given.mean(0)
         variances = (torch.linalg.svdvals(given).square() / many)[: len(found)]
-        sizes = (variances / variances[0] + whitening.FLOOR) ** -0.25
+        sizes = (variances / variances[0] + whitening.VARIANCE_FLOOR) ** -0.25
         assert z.mean(0).abs().max() < 1e-2 * z.std(0).max()
         assert torch.allclose(found.diagonal(), variances * sizes**2, rtol=0.02, atol=1e-6)
         apart = found - torch.diag(found.diagonal())
@@ -314,7 +314,7 @@ class TestWhitened:
         np.random.seed(1)  # noqa: NPY002 - what must not matter
         torch.manual_seed(1)
         first = fitted("whitened:1", (16, 16)).digest
-        whitening.learned.cache_clear()
+        whitening.learn_directions.cache_clear()
         np.random.seed(2)  # noqa: NPY002
         torch.manual_seed(2)
         assert fitted("whitened:1", (16, 16)).digest == first
@@ -322,9 +322,11 @@ class TestWhitened:
     @pytest.mark.oracle
     def test_centred_is_the_record_less_the_mean_at_the_usual_norm(self):
         shape = (16, 16)
-        x = ready(front_end("whitened"), shape).module(images(300, shape))
+        x = prepare_front_end(parse_front_end("whitened"), shape).module(images(300, shape))
         valid = torch.arange(300) < 200
-        found = front_end("whitened_centred").fit(x, valid, None, Keys.from_seed(1).stream("x"))
+        found = parse_front_end("whitened_centred").fit(
+            x, valid, None, Keys.from_seed(1).stream("x")
+        )
         mean = x[:200].double().sum(0) / 300  # the divisor is n, null records included
         scale = ROW_NORM / math.sqrt(ROW_NORM**2 - float(mean.square().sum()))
         assert torch.allclose(found.module(x).double(), (x.double() - mean) * scale, atol=1e-5)
@@ -333,7 +335,7 @@ class TestWhitened:
     def test_its_fit_is_noise_of_the_public_norm_whatever_the_schema_allows(self):
         """Sensitivity is `ROW_NORM`: noise of a far smaller one would be a leak."""
         shape, sigma, deviations = (16, 16), 50.0, []
-        x = ready(front_end("whitened"), shape).module(images(300, shape))
+        x = prepare_front_end(parse_front_end("whitened"), shape).module(images(300, shape))
         valid = torch.ones(300, dtype=torch.bool)
         for seed in range(20):
             stream = Keys.from_seed(seed).stream("x")
@@ -345,24 +347,24 @@ class TestWhitened:
     @pytest.mark.parametrize("text", ["whitened:3", "whitened_centred:9"])
     def test_three_views_are_refused(self, text: str):
         with pytest.raises(UsageError, match="expected 1, or 2"):
-            front_end(text)
+            parse_front_end(text)
 
     @pytest.mark.unit
     @pytest.mark.parametrize("name", ["whitened", "whitened_centred"])
     def test_images_that_are_too_large_are_refused_by_arithmetic_alone(self, name: str):
         with pytest.raises(UsageError, match="too large for it: take scattering"):
-            front_end(name).output_shape((3, 600, 600))
+            parse_front_end(name).output_shape((3, 600, 600))
         with pytest.raises(UsageError, match="needs images of 16 x 16"):
-            front_end(name).output_shape((8, 8))
+            parse_front_end(name).output_shape((8, 8))
 
 
 class TestFit:
     @pytest.mark.contract
     def test_what_knows_no_record_is_ready_and_has_no_fit(self):
         for name in ALONE:
-            front, shape = front_end(name), SHAPES[name][-1]
+            front, shape = parse_front_end(name), SHAPES[name][-1]
             valid, stream = torch.ones(3, dtype=torch.bool), Keys.from_seed(4).stream("x")
-            assert ready(front, shape).front_end is front
+            assert prepare_front_end(front, shape).front_end is front
             with pytest.raises(NotImplementedError, match=f"{name} is not fitted"):
                 front.fit(images(3, shape), valid, 1.0, stream)
 
@@ -370,7 +372,7 @@ class TestFit:
     def test_what_is_estimated_is_not_ready_before(self):
         for name in FITTED:
             with pytest.raises(AssertionError):
-                ready(front_end(name), SHAPES[name][-1])
+                prepare_front_end(parse_front_end(name), SHAPES[name][-1])
 
     @pytest.mark.contract
     def test_a_fit_comes_back_from_its_weights(self):
@@ -381,7 +383,7 @@ class TestFit:
             module.load_state_dict(front.module.state_dict())
             x = images(4, shape, seed=3)
             assert module(x).equal(front.module(x))
-            assert Fitted(front.front_end, module).digest == front.digest
+            assert FittedFrontEnd(front.front_end, module).digest == front.digest
 
     @pytest.mark.unit
     def test_the_digest_tells_what_it_does(self):
@@ -408,16 +410,17 @@ class TestTime:
     @pytest.mark.oracle
     @pytest.mark.parametrize("name", MEASURED)
     def test_is_near_what_was_measured(self, name: str, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(whitening, "MOST_IMAGES", 3000)  # as it is, unless for a test
+        monkeypatch.setattr(whitening, "MAX_SYNTHETIC_IMAGES", 3000)  # as it is, unless for a test
         text, shape, records, measured = MEASURED[name]
-        found = front_end(text).seconds(shape, records)
+        found = parse_front_end(text).seconds(shape, records)
         assert found is not None
         assert measured / 1.4 < found < 1.4 * measured
 
     @pytest.mark.unit
     def test_is_that_of_what_is_centred_and_of_each_view(self):
         one, two, centred = (
-            front_end(text).seconds((28, 28), 1000) - front_end(text).seconds((28, 28), 0)  # type: ignore[operator]
+            parse_front_end(text).seconds((28, 28), 1000)
+            - parse_front_end(text).seconds((28, 28), 0)  # type: ignore[operator]
             for text in ("whitened", "whitened:2", "whitened_centred")
         )
         assert two == pytest.approx(2 * one)
@@ -426,7 +429,7 @@ class TestTime:
     @pytest.mark.unit
     def test_is_nothing_where_little_is_done_and_unknown_where_nobody_says(self):
         for text in ("raw", "max_pool:2", "standardise", "centred", "pca:60"):
-            assert front_end(text).seconds((28, 28), 10**9) == 0.0
+            assert parse_front_end(text).seconds((28, 28), 10**9) == 0.0
 
         class Costly(Raw):
             costly: ClassVar[bool] = True

@@ -20,8 +20,8 @@ from pasearch.api.search import plan_architecture_search, search_architecture
 from pasearch.cli import main
 from pasearch.cli.finished import readable
 from pasearch.data import image_folder
-from pasearch.data.built_in import TORCHVISION_SETS
-from pasearch.data.image_folder import IMAGE_SIDE
+from pasearch.data.built_in import TORCHVISION_NAMES
+from pasearch.data.image_folder import DEFAULT_IMAGE_SIDE
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.sources import load_dataset, new_records, record_names
@@ -67,7 +67,7 @@ class TestFolder:
     def test_sub_folders_are_the_classes_in_the_order_of_their_names(self, folder: Path):
         dataset = load_dataset(str(folder))
         assert (dataset.name, dataset.n, dataset.official_test) == ("pets", 5, 0)
-        assert dataset.schema.shape == (3, IMAGE_SIDE, IMAGE_SIDE)
+        assert dataset.schema.shape == (3, DEFAULT_IMAGE_SIDE, DEFAULT_IMAGE_SIDE)
         assert (dataset.schema.low, dataset.schema.high) == (0.0, 255.0)
         assert (dataset.schema.classes, dataset.schema.undeclared) == (2, ())
         assert not dataset.public
@@ -256,14 +256,14 @@ class TestUnreadable:
 
 class TestTorchvision:
     @pytest.mark.unit
-    @pytest.mark.parametrize("name", TORCHVISION_SETS)
+    @pytest.mark.parametrize("name", TORCHVISION_NAMES)
     def test_one_that_is_not_there_says_where_to_put_it(self, name: str, tmp_path: Path):
         with pytest.raises(UsageError, match=rf"{name} is not in .*data_root=.*download=True"):
             load_dataset(name, data_root=tmp_path)
 
     @pytest.mark.unit
     @pytest.mark.parametrize("error", [OSError("full"), RuntimeError("cut"), ValueError, KeyError])
-    @pytest.mark.parametrize("name", TORCHVISION_SETS)
+    @pytest.mark.parametrize("name", TORCHVISION_NAMES)
     def test_one_that_cannot_be_read(
         self, name: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
@@ -308,7 +308,7 @@ class TestTorchvision:
         return load
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("name", TORCHVISION_SETS)
+    @pytest.mark.parametrize("name", TORCHVISION_NAMES)
     def test_train_comes_first_then_the_official_test(self, made: Callable, name: str):
         dataset = made(name)
         assert (dataset.name, dataset.n, dataset.official_test) == (name, 8, 2)
@@ -338,7 +338,7 @@ class TestLarge:
         self, folder: Path, name: str, decoded: list, monkeypatch: pytest.MonkeyPatch
     ):
         write(folder / "dog" / name, RED, size=(500, 90))
-        monkeypatch.setattr(image_folder, "MOST_PIXELS", 10_000)
+        monkeypatch.setattr(image_folder, "MAX_DECODED_PIXELS", 10_000)
         dataset = load_dataset(str(folder))
         assert dataset.n == 6
         names = sorted(["a.png", "b.png", "c.png", name])
@@ -355,7 +355,7 @@ class TestLarge:
     ):
         photo = Image.new("RGB", (400, 96), RED)
         photo.save(folder / "dog" / "d.jpg", progressive=progressive)
-        monkeypatch.setattr(image_folder, "MOST_PIXELS", 10_000)
+        monkeypatch.setattr(image_folder, "MAX_DECODED_PIXELS", 10_000)
         dataset = load_dataset(str(folder))
         assert (raw(dataset.labels)[-1] == 1) == (not progressive)
         assert ((200, 48) in decoded) == (not progressive)
@@ -378,7 +378,9 @@ class TestLarge:
     def test_pixels_within_the_limit_are_decoded_as_ever(self, folder: Path):
         write(folder / "dog" / "d.jpg", BLUE, size=(300, 200))
         expected = np.asarray(
-            Image.open(folder / "dog" / "d.jpg").convert("RGB").resize((IMAGE_SIDE, IMAGE_SIDE))
+            Image.open(folder / "dog" / "d.jpg")
+            .convert("RGB")
+            .resize((DEFAULT_IMAGE_SIDE, DEFAULT_IMAGE_SIDE))
         )
         assert (raw(load_dataset(str(folder)).features)[-1] == expected.transpose(2, 0, 1)).all()
 

@@ -18,8 +18,8 @@ from pasearch.api.search import plan_architecture_search
 from pasearch.cli import main
 from pasearch.data import lines
 from pasearch.data.column import Column
-from pasearch.data.csv_file import read_checked, read_table
-from pasearch.data.lines import Fault, LineEndError, LineForm, header_of
+from pasearch.data.csv_file import read_table, read_table_with_faults
+from pasearch.data.lines import Fault, LineEndError, LineForm, read_header
 from pasearch.data.sources import load_dataset
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
@@ -121,7 +121,7 @@ class TestNeighbours:
         row=ROWS,
         end=st.sampled_from(list(ENDS.values())),
         place=st.integers(0, 6),
-        block=st.sampled_from([1, 7, 50, lines.BLOCK]),
+        block=st.sampled_from([1, 7, 50, lines.BLOCK_BYTES]),
         quotes=st.booleans(),
     )  # fmt: skip
     def test_no_row_changes_another_or_their_number(
@@ -133,7 +133,7 @@ class TestNeighbours:
         bad = [*good[:place], row, *good[place + 1 :]]
         folder = tmp_path_factory.mktemp("rows")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(lines, "BLOCK", block)
+            patch.setattr(lines, "BLOCK_BYTES", block)
             found = [
                 read_table(written(folder / "x.csv", rows, end), schema=SCHEMA, quotes=quotes)
                 for rows in (good, bad)
@@ -153,7 +153,7 @@ class TestNeighbours:
         good=RECORDS,
         data=st.data(),
         end=st.sampled_from(list(ENDS.values())),
-        block=st.sampled_from([30, lines.BLOCK]),
+        block=st.sampled_from([30, lines.BLOCK_BYTES]),
         quotes=st.booleans(),
     )
     def test_a_change_to_one_line_changes_only_its_encoded_record(
@@ -174,7 +174,7 @@ class TestNeighbours:
         path = tmp_path_factory.mktemp("rows") / "x.csv"
         encoded = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(lines, "BLOCK", block)
+            patch.setattr(lines, "BLOCK_BYTES", block)
             for each in (good, [*good[:place], changed, *good[place + 1 :]]):
                 schema, features, labels = read_table(
                     written(path, each, end), schema=SCHEMA, quotes=quotes
@@ -284,7 +284,7 @@ class TestForm:
             (b"a,b", b""),
         ]:
             file = io.BytesIO(start)
-            assert header_of(file, quotes=True)[1] == ["a", "b"]
+            assert read_header(file, quotes=True)[1] == ["a", "b"]
             assert file.read() == rest
 
     @pytest.mark.unit
@@ -300,7 +300,7 @@ class TestForm:
             b"a,b\r\r\r",
         ]:
             with pytest.raises(LineEndError):
-                header_of(io.BytesIO(start), quotes=True)
+                read_header(io.BytesIO(start), quotes=True)
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ class TestForm:
     def test_a_first_line_without_end_is_no_header(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(lines, "LONGEST_HEADER", 100)
+        monkeypatch.setattr(lines, "MAX_HEADER_BYTES", 100)
         path = tmp_path / "x.csv"
         path.write_bytes(b"a,b" + b"secret" * 50 + b"\n1,2\n")
         with pytest.raises(UsageError, match="its first line has more than") as caught:
@@ -356,10 +356,10 @@ class TestForm:
         rows = [GOOD, b"\xff,1,2,3", b'"1,2,3,4', b"1,2", b"", b'"1"2,3,4,5', GOOD]
         path = written(tmp_path / "x.csv", rows)
         Q = Fault.QUOTES
-        _, features, _, faults = read_checked(path)
+        _, features, _, faults = read_table_with_faults(path)
         assert faults == [None, Fault.ENCODING, Q, Fault.WIDTH, Fault.EMPTY, Q, None]
         assert [each is None for each in faults] == features.present().tolist()
-        assert read_checked(path, quotes=False)[3][2] is None
+        assert read_table_with_faults(path, quotes=False)[3][2] is None
 
     @pytest.mark.unit
     def test_a_fault_says_that_the_row_cannot_be_used(self):

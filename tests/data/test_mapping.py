@@ -10,9 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.data import mapping
-from pasearch.data.mapping import LARGE, PIECES, copied, piece_of, through
+from pasearch.data.mapping import (
+    MIN_LARGE_NUMBERS,
+    PIECE_SIZES,
+    choose_piece_size,
+    copy_to_device,
+    map_records,
+)
 from pasearch.data.projections import NormalisedScattering, Projection
-from pasearch.data.threads import threads
+from pasearch.data.threads import use_threads
 from pasearch.data.whitening import WhitenedImage
 
 
@@ -42,8 +48,8 @@ def test_every_piece_has_one_size_and_one_thread(count: int, threads_at_hand: in
         return 2 * x
 
     x = torch.rand(count, 3, 2)
-    with threads(threads_at_hand):
-        found = through(make, x)
+    with use_threads(threads_at_hand):
+        found = map_records(make, x)
         assert torch.get_num_threads() == threads_at_hand
     assert set(seen) == {(128, 1)}
     assert len(seen) == -(-count // 128)
@@ -56,29 +62,32 @@ def test_a_record_has_the_same_bits_alone_and_in_any_company_by_any_threads(
     front: Callable[[], tuple[Callable[[Tensor], Tensor], Tensor]],
 ):
     make, x = front()
-    with threads(1):
-        expected = through(make, x)
+    with use_threads(1):
+        expected = map_records(make, x)
     for count in (2, 8, 16):
-        with threads(count):
+        with use_threads(count):
             for low, high in ((0, 300), (0, 5), (0, 129), (128, 200), (256, 300), (256, 257)):
-                assert (through(make, x[low:high]) == expected[low:high]).all()
+                assert (map_records(make, x[low:high]) == expected[low:high]).all()
     other = x.clone()
     other[::2] = 0.0
-    assert (through(make, other)[1::2] == expected[1::2]).all()
+    assert (map_records(make, other)[1::2] == expected[1::2]).all()
 
 
 @pytest.mark.property
 def test_products_have_the_same_bits_at_any_place_so_that_a_disk_may_have_another_order():
     make, x = products()
-    expected = through(make, x)
+    expected = map_records(make, x)
     for low, high in ((7, 60), (250, 300), (299, 300), (100, 229)):
-        assert (through(make, x[low:high]) == expected[low:high]).all()
+        assert (map_records(make, x[low:high]) == expected[low:high]).all()
 
 
 @pytest.mark.unit
 def test_large_records_have_small_pieces():
-    assert all(each % 32 == 0 for each in PIECES)
-    assert (piece_of((LARGE,)), piece_of((3, 224, 224))) == PIECES
+    assert all(each % 32 == 0 for each in PIECE_SIZES)
+    assert (
+        choose_piece_size((MIN_LARGE_NUMBERS,)),
+        choose_piece_size((3, 224, 224)),
+    ) == PIECE_SIZES
 
 
 @pytest.mark.unit
@@ -86,14 +95,14 @@ def test_what_fails_in_a_thread_is_raised():
     def fail(x: Tensor) -> Tensor:
         raise RuntimeError("no memory")
 
-    with threads(2), pytest.raises(RuntimeError, match="no memory"):
-        through(fail, torch.zeros(2 * mapping.PIECES[0], 1))
+    with use_threads(2), pytest.raises(RuntimeError, match="no memory"):
+        map_records(fail, torch.zeros(2 * mapping.PIECE_SIZES[0], 1))
 
 
 @pytest.mark.unit
 def test_a_copy_has_wider_numbers_and_the_original_stays():
     module = nn.Sequential(WhitenedImage((16, 16), 1), nn.BatchNorm1d(3))
-    made = copied(module, "cpu")
+    made = copy_to_device(module, "cpu")
     assert {each.dtype for each in made.buffers()} == {torch.float32, torch.int64}
     assert module[0].directions.dtype is torch.float16
     assert made[0].directions.dtype is torch.float32  # type: ignore[index,union-attr]

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasearch.curator.forms import NUMBER_FORMS, fitting_forms
-from pasearch.data.cells import Reading, as_numbers, as_text
+from pasearch.data.cells import CellFormat, convert_to_numbers, convert_to_strings
 from pasearch.data.column import Column
-from pasearch.data.numbers import PLAIN, NumberForm, form_of
+from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm, build_number_form
 from pasearch.data.text_columns import build_columns
 from pasearch.errors import UsageError
 
 TEXTS = ("12,300", "12.300", "3,5", "3.5", "1,234.5", "1.234,5")
 DECLARED = [
-    (PLAIN, (None, 12.3, None, 3.5, None, None)),
+    (PLAIN_NUMBER_FORM, (None, 12.3, None, 3.5, None, None)),
     (NumberForm(".", ","), (12300, 12.3, None, 3.5, 1234.5, None)),
     (NumberForm(","), (12.3, None, 3.5, None, None, None)),
     (NumberForm(",", "."), (12.3, 12300, 3.5, None, None, 1234.5)),
@@ -69,9 +69,9 @@ class TestForm:
             ("1,2,3", NumberForm(","), None),
             ("", NumberForm(","), None),
             (",", NumberForm(","), None),
-            ("nan", PLAIN, None),
+            ("nan", PLAIN_NUMBER_FORM, None),
             ("inf", NumberForm(","), None),
-            ("1e999", PLAIN, None),
+            ("1e999", PLAIN_NUMBER_FORM, None),
         ]:
             found = form.number(text)
             assert math.isnan(found) if number is None else found == number
@@ -97,12 +97,12 @@ class TestForm:
             ([], None),
         ]:
             with pytest.raises(UsageError, match=r'expected ("\.|one of)'):
-                form_of(decimal, thousands)
+                build_number_form(decimal, thousands)
 
     @pytest.mark.unit
     def test_what_is_not_declared_is_plain(self):
-        assert form_of(None, None) == PLAIN
-        assert form_of(None, ",") == NumberForm(".", ",")
+        assert build_number_form(None, None) == PLAIN_NUMBER_FORM
+        assert build_number_form(None, ",") == NumberForm(".", ",")
 
 
 class TestCells:
@@ -117,10 +117,12 @@ class TestCells:
     )
     def test_a_kept_column_is_read_as_objects_are(self, form: NumberForm, cells: list):
         kept = build_columns(iter([[each] for each in cells]), width=1)[0]
-        reading = Reading(form=form)
+        reading = CellFormat(form=form)
         objects = np.empty(len(cells), object)
         objects[:] = cells
-        np.testing.assert_array_equal(as_numbers(kept, reading), as_numbers(objects, reading))
+        np.testing.assert_array_equal(
+            convert_to_numbers(kept, reading), convert_to_numbers(objects, reading)
+        )
 
     @pytest.mark.unit
     def test_no_object_raises_whatever_it_says_of_its_class(self):
@@ -131,29 +133,33 @@ class TestCells:
 
         cells = np.empty(2, object)
         cells[:] = [Proxy(), "3"]
-        assert as_numbers(cells, Reading()).tolist()[1] == 3.0
-        assert as_text(cells)[1] == "3"
+        assert convert_to_numbers(cells, CellFormat()).tolist()[1] == 3.0
+        assert convert_to_strings(cells)[1] == "3"
 
     def test_a_number_of_a_frame_is_what_it_is(self):
         column = Column(name="x", low=0, high=10, decimal=",", thousands=".")
         cells = np.array([1.5, "1,5", 2, "1.500"], object)
-        np.testing.assert_array_equal(as_numbers(cells, column.reading), [1.5, 1.5, 2, 1500])
-        np.testing.assert_array_equal(as_numbers(np.array([1.5]), column.reading), [1.5])
+        np.testing.assert_array_equal(
+            convert_to_numbers(cells, column.reading), [1.5, 1.5, 2, 1500]
+        )
+        np.testing.assert_array_equal(convert_to_numbers(np.array([1.5]), column.reading), [1.5])
 
     @pytest.mark.unit
     def test_a_mark_that_is_a_number_means_every_cell_of_that_value(self):
         column = Column(name="x", low=0, high=10, missing=(-999, "-"))
         cells = np.array(["-999", "-999.0", "-", "N/A", "5", -999, -999.0, None], object)
-        found = as_numbers(cells, column.reading)
+        found = convert_to_numbers(cells, column.reading)
         np.testing.assert_array_equal(found, [np.nan] * 4 + [5] + [np.nan] * 3)
-        np.testing.assert_array_equal(as_numbers(np.array([-999, 5]), column.reading), [np.nan, 5])
+        np.testing.assert_array_equal(
+            convert_to_numbers(np.array([-999, 5]), column.reading), [np.nan, 5]
+        )
 
 
 class TestFitting:
     @pytest.mark.unit
     def test_the_likeliest_comes_first(self):
         for texts, form in [
-            (["1", "2.5"], PLAIN),
+            (["1", "2.5"], PLAIN_NUMBER_FORM),
             (["12,300", "950"], NumberForm(".", ",")),
             (["3,5", "4,25"], NumberForm(",")),
             (["1.234,50", "3,5"], NumberForm(",", ".")),
@@ -182,9 +188,9 @@ class TestFitting:
             return sum(n for text, n in counts.items() if math.isfinite(form.number(text)))
 
         found = fitting_forms(counts)
-        if found and found != [PLAIN]:
+        if found and found != [PLAIN_NUMBER_FORM]:
             assert found == [
                 form for form in NUMBER_FORMS if read(form) == max(map(read, NUMBER_FORMS))
             ]
         elif found:
-            assert read(PLAIN) == max(map(read, NUMBER_FORMS))
+            assert read(PLAIN_NUMBER_FORM) == max(map(read, NUMBER_FORMS))

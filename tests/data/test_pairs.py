@@ -15,8 +15,8 @@ import pasearch as api
 from pasearch.accounting.budget import Budget
 from pasearch.data import pairs
 from pasearch.data.column import Column
-from pasearch.data.front_ends import MOST_PAIRS, Centred, CentredPairs
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends import MAX_PAIRS, Centred, CentredPairs
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.means import ROW_NORM
 from pasearch.data.schema import RowForm, Schema
 from pasearch.data.tables import TableSchema
@@ -84,10 +84,10 @@ def test_the_rest_is_what_centred_shows_and_all_together_is_as_long():
     x = encoded(cells())
     seen = fitted(x)(x)
     alone = Centred().fit(x, torch.ones(400, dtype=torch.bool), None, STREAM, SCHEMA.row_form)
-    main = alone.module(x) * (1 - pairs.SHARE) ** 0.5
+    main = alone.module(x) * (1 - pairs.PRODUCT_NORM_FRACTION) ** 0.5
     assert torch.allclose(seen[:, : x.shape[1]], main, atol=1e-5)
     products = seen[:, x.shape[1] :].square().sum(dim=1).mean()
-    assert 0.5 < float(products) / (pairs.SHARE * ROW_NORM**2) < 1.5
+    assert 0.5 < float(products) / (pairs.PRODUCT_NORM_FRACTION * ROW_NORM**2) < 1.5
 
 
 @pytest.mark.unit
@@ -185,7 +185,7 @@ def test_a_fit_without_a_form_has_no_products():
 def test_a_module_comes_back_from_its_weights():
     x = encoded(cells())
     module = fitted(x)
-    again = front_end("centred_pairs:30").module(SCHEMA.shape)
+    again = parse_front_end("centred_pairs:30").module(SCHEMA.shape)
     again.load_state_dict(module.state_dict())
     assert torch.equal(again(x), module(x))
 
@@ -204,16 +204,16 @@ def test_the_fit_releases_the_means_alone(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("text", ["centred_pairs:0", f"centred_pairs:{MOST_PAIRS + 1}"])
+@pytest.mark.parametrize("text", ["centred_pairs:0", f"centred_pairs:{MAX_PAIRS + 1}"])
 def test_a_number_that_cannot_be_taken_is_refused(text: str):
     with pytest.raises(UsageError):
-        front_end(text)
+        parse_front_end(text)
 
 
 @pytest.mark.unit
 def test_images_are_refused_with_what_to_take():
     with pytest.raises(UsageError, match="whitened_centred"):
-        front_end("centred_pairs").output_shape((28, 28))
+        parse_front_end("centred_pairs").output_shape((28, 28))
 
 
 @pytest.mark.slow

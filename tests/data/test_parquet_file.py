@@ -17,11 +17,11 @@ import pytest
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import of_frame
 from pasearch.curator.check import check_table
-from pasearch.data.cells import as_numbers, as_text, count_texts
+from pasearch.data.cells import convert_to_numbers, convert_to_strings, count_strings
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.parquet_file import read_parquet
-from pasearch.data.parquet_files import LargeColumn, Numbers, ParquetFiles
+from pasearch.data.parquet_files import LargeColumn, NumberColumn, ParquetFiles
 from pasearch.data.sources import load_dataset, new_records
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
@@ -72,10 +72,10 @@ class TestCells:
         want = of_frame(frame(), SearchRequest()).features._array[  # type: ignore[union-attr]
             :, list(frame().columns).index(name)
         ]
-        assert as_text(found) == as_text(want)
-        np.testing.assert_array_equal(as_numbers(found), as_numbers(want))
-        assert count_texts(found) == count_texts(want)
-        assert as_text(found[5:90]) == as_text(want[5:90])
+        assert convert_to_strings(found) == convert_to_strings(want)
+        np.testing.assert_array_equal(convert_to_numbers(found), convert_to_numbers(want))
+        assert count_strings(found) == count_strings(want)
+        assert convert_to_strings(found[5:90]) == convert_to_strings(want[5:90])
         assert found.present().all()
 
     @pytest.mark.oracle
@@ -85,7 +85,7 @@ class TestCells:
         _, features, labels = read_parquet(path)
         _, other, other_labels = read_table(path.with_suffix(".csv"))
         found = features.T[list(frame().columns).index(name)]
-        assert as_text(found) == as_text(other.T[0])
+        assert convert_to_strings(found) == convert_to_strings(other.T[0])
         assert labels.tolist() == other_labels.tolist()
 
     @pytest.mark.oracle
@@ -145,7 +145,7 @@ class TestCells:
     def test_cells_are_read_by_place(
         self, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("pasearch.data.parquet_files.ROWS", 3)
+        monkeypatch.setattr("pasearch.data.parquet_files.BLOCK_ROWS", 3)
         texts = ["a", "é" * 20, None, "b", "", "c" * 40, "d"]
         cells = pa.array([None if each is None else each.encode() for each in texts], pa.binary())
         table = pa.table({"a": cells.cast(kind), "y": ["0"] * len(texts)})
@@ -162,8 +162,8 @@ class TestCells:
         many = pd.DataFrame({"a": np.arange(70_000) / 4, "b": [f"t{i % 9}" for i in range(70_000)]})
         many.to_parquet(tmp_path / "x.parquet", row_group_size=9_999)
         _, features, labels = read_parquet(tmp_path / "x.parquet")
-        assert isinstance(features.T[0], Numbers)
-        assert as_numbers(features.T[0]).tolist() == many["a"].tolist()
+        assert isinstance(features.T[0], NumberColumn)
+        assert convert_to_numbers(features.T[0]).tolist() == many["a"].tolist()
         assert labels.tolist() == many["b"].tolist()
 
 

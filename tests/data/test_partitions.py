@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from pasearch.accounting.events import Gaussian
 from pasearch.data.array_file import from_arrays
-from pasearch.data.front_ends import Fitted, ready
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends import FittedFrontEnd, prepare_front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.partitions import Cells, Dataset, Records, Sealed, UnchargedReadError
 from pasearch.data.schema import Schema
 from pasearch.data.split import PARTITIONS, Split, make_split
@@ -501,10 +501,10 @@ class TestThrough:
                 assert seen.y.equal(raw.y)
                 assert seen.valid.equal(raw.valid)
 
-    def fitted(self, text: str) -> Fitted:
-        front = front_end(text)
+    def fitted(self, text: str) -> FittedFrontEnd:
+        front = parse_front_end(text)
         if not front.fitted:
-            return ready(front, (16, 16))
+            return prepare_front_end(front, (16, 16))
         x = torch.rand(20, 16, 16, generator=torch.Generator().manual_seed(1))
         valid, stream = torch.ones(20, dtype=torch.bool), Keys.from_seed(2).stream("front")
         return front.fit(x, valid, 0.5, stream)
@@ -525,7 +525,11 @@ class TestThrough:
     @pytest.mark.unit
     def test_none_is_the_record_as_it_is(self):
         made = self.images(self.pixels())
-        through = made["train"].through(ready(front_end("max_pool"), (16, 16))).through(None)
+        through = (
+            made["train"]
+            .through(prepare_front_end(parse_front_end("max_pool"), (16, 16)))
+            .through(None)
+        )
         assert through.open(Receipt("train")).x.equal(read(made, "train").x)
 
     @pytest.mark.unit
@@ -560,7 +564,7 @@ class TestThrough:
         made = self.images(self.pixels())
         first = self.fitted("pca:3")
         x = torch.rand(20, 16, 16, generator=torch.Generator().manual_seed(9))
-        second = front_end("pca:3").fit(
+        second = parse_front_end("pca:3").fit(
             x, torch.ones(20, dtype=torch.bool), 0.5, Keys.from_seed(2).stream("front")
         )
         seen = [made["train"].through(each).open(Receipt("train")).x for each in (first, second)]

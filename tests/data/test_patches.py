@@ -10,52 +10,62 @@ import torch
 from torch import Tensor
 
 from pasearch.data import compiled_patches, patches
-from pasearch.data.patches import COUNT, GRID, GROUPS, MANY, PATTERNS, SIDE, Patches
-from pasearch.data.threads import threads
-from pasearch.data.whitening import dead_leaves
+from pasearch.data.patches import (
+    CHANNEL_GROUPS,
+    GRID_SIDE,
+    MIN_COMPILED_IMAGES,
+    OUTPUT_NUMBERS,
+    PATCH_SIDE,
+    PATTERN_COUNT,
+    PatchResemblances,
+)
+from pasearch.data.threads import use_threads
+from pasearch.data.whitening import draw_dead_leaves
 from pasearch.errors import MachineError
 from pasearch.runs.processor import OFF
 
 
-def learned(channels: int = 1, side: int = 17, seed: int = 3) -> tuple[Patches, Tensor]:
+def learned(channels: int = 1, side: int = 17, seed: int = 3) -> tuple[PatchResemblances, Tensor]:
     """Return patches' patterns, and the made-up images that they are of."""
     generator = np.random.Generator(np.random.Philox(seed))
-    made = torch.from_numpy(dead_leaves(60, channels, side, side, generator))
-    module = Patches(channels)
+    made = torch.from_numpy(draw_dead_leaves(60, channels, side, side, generator))
+    module = PatchResemblances(channels)
     module.learn(made, generator)
     return module, made
 
 
-def in_code(module: Patches, images: Tensor) -> Tensor:
+def in_code(module: PatchResemblances, images: Tensor) -> Tensor:
     """Return what machine code finds."""
-    code = patches.loops()
+    code = patches.load_compiled_loops()
     assert code is not None
-    return module._in_code(images, code)
+    return module._compute_compiled(images, code)
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("way", [Patches.__call__, in_code])
+@pytest.mark.parametrize("way", [PatchResemblances.__call__, in_code])
 def test_every_number_is_the_mean_of_what_exceeds_the_threshold(
-    channels: int, way: Callable[[Patches, Tensor], Tensor]
+    channels: int, way: Callable[[PatchResemblances, Tensor], Tensor]
 ):
     """Against the formula at the head of the module, patch by patch."""
     module, made = learned(channels)
     image = made[0].double()
-    across = made.shape[-1] - SIDE + 1
-    found = np.zeros((PATTERNS, across, across))
+    across = made.shape[-1] - PATCH_SIDE + 1
+    found = np.zeros((PATTERN_COUNT, across, across))
     for row in range(across):
         for column in range(across):
-            patch = image[:, row : row + SIDE, column : column + SIDE]
+            patch = image[:, row : row + PATCH_SIDE, column : column + PATCH_SIDE]
             centred = patch - patch.mean()
-            deviation = (centred.square().mean() + patches.LEAST_VARIANCE).sqrt()
+            deviation = (centred.square().mean() + patches.VARIANCE_OFFSET).sqrt()
             products = (module.patterns.double() * (centred / deviation)).sum((1, 2, 3))
             found[:, row, column] = products - module.offset.flatten().double()
-    assert across % GRID == 0
-    cells = np.concatenate([np.maximum(sign * found - patches.THRESHOLD, 0) for sign in (1, -1)])
-    side = across // GRID
-    averages = cells.reshape(2 * PATTERNS, GRID, side, GRID, side).mean((2, 4))
-    groups = averages.reshape(GROUPS, -1)
+    assert across % GRID_SIDE == 0
+    cells = np.concatenate(
+        [np.maximum(sign * found - patches.RESEMBLANCE_THRESHOLD, 0) for sign in (1, -1)]
+    )
+    side = across // GRID_SIDE
+    averages = cells.reshape(2 * PATTERN_COUNT, GRID_SIDE, side, GRID_SIDE, side).mean((2, 4))
+    groups = averages.reshape(CHANNEL_GROUPS, -1)
     wanted = (groups - groups.mean(1, keepdims=True)) / np.sqrt(groups.var(1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(way(module, made[:1])[0], wanted.ravel(), atol=2e-4)
 
@@ -72,8 +82,8 @@ def test_light_that_is_added_changes_nothing():
 def test_a_record_alone_and_in_any_company_has_the_same_numbers(monkeypatch):
     module, made = learned()
     together = module(made)
-    monkeypatch.setattr(patches, "CHUNK_BYTES", 1)  # one at a time
-    assert together.shape == (60, COUNT)
+    monkeypatch.setattr(patches, "MAX_CHUNK_BYTES", 1)  # one at a time
+    assert together.shape == (60, OUTPUT_NUMBERS)
     assert torch.allclose(module(made), together, atol=1e-5)
     assert torch.allclose(module(made[7:8])[0], together[7], atol=1e-5)
 
@@ -83,12 +93,12 @@ def test_patterns_are_of_the_images_and_the_generator_alone():
     first, again, other = learned()[0], learned()[0], learned(seed=4)[0]
     assert torch.equal(first.patterns, again.patterns)
     assert not torch.allclose(first.patterns, other.patterns, atol=0.1)
-    assert torch.allclose(first.patterns.mean((1, 2, 3)), torch.zeros(PATTERNS), atol=1e-5)
+    assert torch.allclose(first.patterns.mean((1, 2, 3)), torch.zeros(PATTERN_COUNT), atol=1e-5)
 
 
 @pytest.mark.unit
 def test_images_without_any_contrast_make_finite_patterns():
-    module = Patches(1)
+    module = PatchResemblances(1)
     module.learn(torch.zeros(20, 1, 16, 16), np.random.Generator(np.random.Philox(1)))
     assert module.patterns.isfinite().all()
     assert module(torch.ones(2, 1, 16, 16)).isfinite().all()
@@ -100,22 +110,24 @@ class TestMachineCode:
     def test_cells_that_share_a_row_are_those_of_torch(self, shape: tuple[int, int, int]):
         generator = np.random.Generator(np.random.Philox(5))
         made = torch.from_numpy(generator.random((7, *shape), dtype=np.float32))
-        module = Patches(shape[0])
+        module = PatchResemblances(shape[0])
         module.learn(made, generator)
         torch.testing.assert_close(
-            in_code(module, made), module._resemblances(made), atol=2e-3, rtol=0.0
+            in_code(module, made), module._compute_resemblances(made), atol=2e-3, rtol=0.0
         )
 
     @pytest.mark.property
     def test_a_record_has_the_same_bits_in_any_company_and_on_any_number_of_threads(self):
         module, made = learned()
-        many = torch.cat([made, made.flip(0), made])[: MANY + 30]
-        with threads(1):
+        many = torch.cat([made, made.flip(0), made])[: MIN_COMPILED_IMAGES + 30]
+        with use_threads(1):
             alone = module(many)
         for count in (2, 3, 5):
-            with threads(count):
+            with use_threads(count):
                 assert torch.equal(module(many), alone)
-                assert torch.equal(module(many[: MANY + 1]), alone[: MANY + 1])
+                assert torch.equal(
+                    module(many[: MIN_COMPILED_IMAGES + 1]), alone[: MIN_COMPILED_IMAGES + 1]
+                )
         assert torch.equal(in_code(module, many[17:18]), alone[17:18])
         others = many.clone()
         others[17] = 0.0
@@ -128,18 +140,18 @@ class TestMachineCode:
         many = torch.cat([made, made])
         asked: list[int] = []
 
-        def noted(self: Patches, images: Tensor, code: object) -> Tensor:
+        def noted(self: PatchResemblances, images: Tensor, code: object) -> Tensor:
             asked.append(len(images))
-            return torch.zeros(len(images), COUNT)
+            return torch.zeros(len(images), OUTPUT_NUMBERS)
 
-        monkeypatch.setattr(Patches, "_in_code", noted)
-        module(many[: MANY - 1])
+        monkeypatch.setattr(PatchResemblances, "_compute_compiled", noted)
+        module(many[: MIN_COMPILED_IMAGES - 1])
         assert not asked
-        module(many[:MANY])
-        assert asked == [MANY]
+        module(many[:MIN_COMPILED_IMAGES])
+        assert asked == [MIN_COMPILED_IMAGES]
         module.double()(many.double())
         module.float()(many.clone().requires_grad_())
-        assert asked == [MANY]
+        assert asked == [MIN_COMPILED_IMAGES]
 
     @pytest.mark.unit
     def test_images_that_lie_otherwise_in_memory_are_the_same(self):
@@ -151,29 +163,32 @@ class TestMachineCode:
     @pytest.mark.unit
     def test_images_without_contrast_have_finite_numbers(self):
         module, _ = learned()
-        flat = torch.ones(MANY, 1, 16, 16) * torch.linspace(0, 1, MANY)[:, None, None, None]
+        flat = (
+            torch.ones(MIN_COMPILED_IMAGES, 1, 16, 16)
+            * torch.linspace(0, 1, MIN_COMPILED_IMAGES)[:, None, None, None]
+        )
         assert module(flat).isfinite().all()
 
     @pytest.mark.unit
     def test_loops_that_find_other_numbers_are_an_error(self, monkeypatch: pytest.MonkeyPatch):
-        patches.loops.cache_clear()
+        patches.load_compiled_loops.cache_clear()
         for name in ("columns", "averages"):
             with monkeypatch.context() as patch:
                 patch.setattr(compiled_patches, name, lambda *given: None)
                 with pytest.raises(MachineError, match="other numbers"):
-                    patches.loops()
-        patches.loops.cache_clear()
-        assert patches.loops() is compiled_patches
+                    patches.load_compiled_loops()
+        patches.load_compiled_loops.cache_clear()
+        assert patches.load_compiled_loops() is compiled_patches
 
     @pytest.mark.unit
     def test_without_numba_torch_does_it(self, monkeypatch: pytest.MonkeyPatch):
         module, made = learned()
         many = torch.cat([made, made])
         fast = module(many)
-        patches.loops.cache_clear()
+        patches.load_compiled_loops.cache_clear()
         with monkeypatch.context() as patch:
             patch.setenv(OFF, "1")
             slow = module(many)
-        patches.loops.cache_clear()
+        patches.load_compiled_loops.cache_clear()
         assert not torch.equal(slow, fast)
         assert torch.allclose(slow, fast, atol=2e-3)

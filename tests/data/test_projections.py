@@ -16,10 +16,10 @@ from torch import Tensor
 
 from pasearch.accounting.events import Gaussian
 from pasearch.data import means, projections
-from pasearch.data.front_ends import Fitted
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends import FittedFrontEnd
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.means import ROW_NORM, FitInput
-from pasearch.data.projections import LEAST_DEVIATION, TYPICAL_NORM, fit_components, fit_moments
+from pasearch.data.projections import MIN_DEVIATION, TYPICAL_NORM, fit_components, fit_moments
 from pasearch.data.schema import RowForm
 from pasearch.features.views import View
 from pasearch.runs.keys import Keys, Stream
@@ -46,12 +46,12 @@ def fit(
     valid: Tensor | None = None,
     noise: float | None = None,
     stream: Stream = STREAM,
-) -> Fitted:
+) -> FittedFrontEnd:
     valid = everyone(len(x)) if valid is None else valid
-    return front_end(name).fit(torch.from_numpy(x), valid, noise, stream)
+    return parse_front_end(name).fit(torch.from_numpy(x), valid, noise, stream)
 
 
-def weights(front: Fitted) -> np.ndarray:
+def weights(front: FittedFrontEnd) -> np.ndarray:
     return np.concatenate([value.numpy().ravel() for value in front.module.state_dict().values()])
 
 
@@ -106,7 +106,7 @@ class TestWithoutNoise:
         x = uniform(50, 4)
         x[:, 1], x[:, 2] = 0.25, 0.5 + 1e-4 * x[:, 2]
         module = fit("standardise", x).module
-        largest = TYPICAL_NORM / math.sqrt(4) / LEAST_DEVIATION
+        largest = TYPICAL_NORM / math.sqrt(4) / MIN_DEVIATION
         assert module.scale[1:3].tolist() == pytest.approx([largest] * 2)  # type: ignore[index]
         assert module(torch.from_numpy(x))[:, 1].abs().max() < 1e-4
 
@@ -118,7 +118,9 @@ class TestWithoutNoise:
         held = bounded_rows(rows / (bound or math.sqrt(6)), np.ones(50, bool))
         view = View.of(held.sum(axis=0) * (bound or math.sqrt(6)) / 50)
         form = None if bound is None else RowForm(bound=bound)
-        front = front_end("centred").fit(torch.from_numpy(x), everyone(50), None, STREAM, form)
+        front = parse_front_end("centred").fit(
+            torch.from_numpy(x), everyone(50), None, STREAM, form
+        )
         seen = front.module(torch.from_numpy(x)).flatten(1).numpy()
         assert np.allclose(seen, (rows - view.shift) * view.scale, atol=1e-5)
         if bound is None:  # means are exact, and features are 0 or 1
@@ -260,7 +262,7 @@ class TestNoise:
         total = np.concatenate([rows.sum(0), (rows**2).sum(0)]) / math.sqrt(24)
         noisy = GaussianSum(noise_multiplier=sigma).release(total, STREAM) * math.sqrt(24) / n
         mean = np.clip(noisy[:12], 0, 1)
-        deviation = np.sqrt(np.maximum(noisy[12:] - mean**2, LEAST_DEVIATION**2))
+        deviation = np.sqrt(np.maximum(noisy[12:] - mean**2, MIN_DEVIATION**2))
         affine = fit_moments(given(x, sigma))
         assert np.allclose(affine.shift.numpy().ravel(), mean, rtol=1e-5)
         scale = TYPICAL_NORM / math.sqrt(12) / deviation

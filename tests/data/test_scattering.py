@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pasearch.data.scattering import Scattering, group_normalised
+from pasearch.data.scattering import Scattering, normalize_groups
 from pasearch.errors import UsageError
 
 SHAPES = [(28, 28), (32, 32), (3, 32, 32), (30, 45), (17, 31), (8, 8)]
@@ -202,7 +202,7 @@ class TestScattering:
 class TestGroupNormalised:
     @pytest.mark.unit
     def test_each_group_has_mean_0_and_variance_1(self):
-        found = group_normalised(images(3, 81, 7, 7)).view(3, 27, -1)
+        found = normalize_groups(images(3, 81, 7, 7)).view(3, 27, -1)
         torch.testing.assert_close(found.mean(-1), torch.zeros(3, 27), atol=1e-5, rtol=0)
         torch.testing.assert_close(
             found.var(-1, correction=0), torch.ones(3, 27), atol=1e-3, rtol=0
@@ -213,21 +213,21 @@ class TestGroupNormalised:
     def test_equals_the_layer_without_weights(self, groups: int):
         features = images(3, 81, 7, 7)
         layer = torch.nn.GroupNorm(groups, 81, affine=False)
-        assert torch.equal(group_normalised(features, groups), layer(features))
+        assert torch.equal(normalize_groups(features, groups), layer(features))
 
     @pytest.mark.property
     def test_a_record_does_not_see_the_others(self):
         features = images(4, 81, 7, 7)
         changed = images(4, 81, 7, 7, seed=2)
         changed[1] = features[1]
-        assert torch.equal(group_normalised(changed)[1], group_normalised(features)[1])
+        assert torch.equal(normalize_groups(changed)[1], normalize_groups(features)[1])
 
     @pytest.mark.unit
     def test_a_null_record_stays_0(self):
-        assert not group_normalised(torch.zeros(1, 81, 7, 7)).any()
+        assert not normalize_groups(torch.zeros(1, 81, 7, 7)).any()
 
     @pytest.mark.unit
     @pytest.mark.parametrize("groups", [0, -1, 2, 82])
     def test_refuses_groups_that_do_not_divide_the_channels(self, groups: int):
         with pytest.raises(UsageError, match="81 channels"):
-            group_normalised(torch.zeros(1, 81, 7, 7), groups)
+            normalize_groups(torch.zeros(1, 81, 7, 7), groups)

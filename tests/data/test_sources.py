@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from pasearch.data.array_file import from_arrays
-from pasearch.data.built_in import BUILT_IN
+from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import Declared
 from pasearch.data.sources import DECLARATIONS, kinds_with, load_dataset
@@ -83,7 +83,7 @@ class TestMisplaced:
     @pytest.mark.parametrize(
         ("source", "useful"),
         [
-            *[(name, set()) for name in BUILT_IN],
+            *[(name, set()) for name in BUILT_IN_NAMES],
             ("people.npz", FOR_ARRAYS),
             ("people.csv", FOR_TABLES),
             ("people.CSV", FOR_TABLES),
@@ -123,7 +123,9 @@ class TestUnknown:
         for source in ["magic", "", "digits.np", "../digits", "people.feather"]:
             with pytest.raises(UsageError, match="not known") as caught:
                 load_dataset(source)
-            assert all(name in str(caught.value) for name in (*BUILT_IN, ".npz", ".csv", "folder"))
+            assert all(
+                name in str(caught.value) for name in (*BUILT_IN_NAMES, ".npz", ".csv", "folder")
+            )
 
     @pytest.mark.unit
     @pytest.mark.parametrize("source", ["people.csv", "people.npz"])

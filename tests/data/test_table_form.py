@@ -20,9 +20,9 @@ from pasearch.api.request import SearchRequest
 from pasearch.cli import main
 from pasearch.curator.check import check_table
 from pasearch.data.column import Column
-from pasearch.data.compressed import stem
-from pasearch.data.csv_file import read_checked, read_table
-from pasearch.data.lines import BLANK, OTHER_SEPARATORS, SEPARATORS, separator_of
+from pasearch.data.compressed import strip_suffixes
+from pasearch.data.csv_file import read_table, read_table_with_faults
+from pasearch.data.lines import BLANK_SEPARATOR, OTHER_SEPARATORS, SEPARATORS, parse_separator
 from pasearch.data.sources import load_dataset, new_records
 from pasearch.data.table_form import column_names
 from pasearch.data.tables import TableSchema, undeclared
@@ -110,8 +110,8 @@ class TestCompressed:
 @pytest.mark.unit
 def test_the_name_of_a_data_set_is_without_endings():
     for name in ("a.b.csv", "a.b.csv.gz", "a.b.CSV.ZST", "a.b"):
-        assert stem(Path(name), (".csv",)) == "a.b"
-    assert stem(Path(".csv"), (".csv",)) == ".csv"
+        assert strip_suffixes(Path(name), (".csv",)) == "a.b"
+    assert strip_suffixes(Path(".csv"), (".csv",)) == ".csv"
 
 
 class TestBlanks:
@@ -142,7 +142,7 @@ class TestBlanks:
         assert [[*row, y] for row, y in zip(features.tolist(), labels.tolist(), strict=True)] == [
             *self.CELLS
         ]
-        faults = read_checked(path, None, read)[3]
+        faults = read_table_with_faults(path, None, read)[3]
         assert [fault is None for fault in faults] == [True] * 3 + [False] * 4
         assert check_table(path, columns="a,b,c,d,name", separator="space").n == 7
 
@@ -187,7 +187,7 @@ class TestDeclaredSeparator:
         )  # fmt: skip
         wrong = next(p for p in check_table(path).problems if "not as many values" in p.what)
         assert wrong.rows == (5,)
-        assert read_checked(path, None, schema)[3][:2] == [None, None]
+        assert read_table_with_faults(path, None, schema)[3][:2] == [None, None]
 
     @pytest.mark.unit
     def test_is_a_record_where_there_is_no_header(self, tmp_path: Path):
@@ -243,7 +243,9 @@ class TestOtherFormats:
 
 class TestSeparators:
     @pytest.mark.oracle
-    @pytest.mark.parametrize("separator", [*SEPARATORS, *OTHER_SEPARATORS.replace(BLANK, "")])
+    @pytest.mark.parametrize(
+        "separator", [*SEPARATORS, *OTHER_SEPARATORS.replace(BLANK_SEPARATOR, "")]
+    )
     @pytest.mark.parametrize("header", [True, False])
     def test_tell_the_same_cells_apart(
         self, separator: str, header: bool, plain: Path, tmp_path: Path
@@ -287,10 +289,12 @@ class TestSeparators:
 
     @pytest.mark.unit
     def test_has_names(self):
-        assert [separator_of(each) for each in ("tab", "\\t", "semicolon", "|")] == list("\t\t;|")
+        assert [parse_separator(each) for each in ("tab", "\\t", "semicolon", "|")] == list(
+            "\t\t;|"
+        )
         for wrong in ("", "ab", '"', "\n", "1", "a", "é", ".", "-", "\r", 5):
             with pytest.raises(UsageError, match="expected one character"):
-                separator_of(wrong)  # type: ignore[arg-type]
+                parse_separator(wrong)  # type: ignore[arg-type]
 
 
 class TestWithoutHeader:

@@ -16,7 +16,7 @@ from csv_rows import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasearch.data.cells import as_numbers, as_text
+from pasearch.data.cells import convert_to_numbers, convert_to_strings
 from pasearch.data.column import BINS, Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.tables import TableSchema, undeclared
@@ -128,11 +128,11 @@ class TestNumbers:
 
     @pytest.mark.unit
     def test_of_any_type_are_read(self):
-        np.testing.assert_array_equal(as_numbers(np.array([1, 2], np.int8)), [1.0, 2.0])
+        np.testing.assert_array_equal(convert_to_numbers(np.array([1, 2], np.int8)), [1.0, 2.0])
         np.testing.assert_array_equal(
-            as_numbers(np.array([1.5, np.inf], np.float32)), [1.5, np.nan]
+            convert_to_numbers(np.array([1.5, np.inf], np.float32)), [1.5, np.nan]
         )
-        np.testing.assert_array_equal(as_numbers(np.array(["7", "x"])), [7.0, np.nan])
+        np.testing.assert_array_equal(convert_to_numbers(np.array(["7", "x"])), [7.0, np.nan])
 
 
 class TestCategories:
@@ -154,14 +154,20 @@ class TestCategories:
 
     @pytest.mark.unit
     def test_equal_values_of_other_types_do_not_take_over_from_each_other(self):
-        assert as_text(column_of(True, 1, 1.0, "1", np.str_("1"))) == ["True", "1", "1", "1", "1"]
+        assert convert_to_strings(column_of(True, 1, 1.0, "1", np.str_("1"))) == [
+            "True",
+            "1",
+            "1",
+            "1",
+            "1",
+        ]
 
     @pytest.mark.unit
     def test_pandas_absent_cells_are_missing(self):
         pd = pytest.importorskip("pandas")
         frame = pd.DataFrame({"work": pd.array(["Private", pd.NA], "string")})
-        assert as_text(np.asarray(frame["work"], object)) == ["Private", None]
-        assert as_text(column_of(pd.NaT, pd.NA, np.nan)) == [None, None, None]
+        assert convert_to_strings(np.asarray(frame["work"], object)) == ["Private", None]
+        assert convert_to_strings(column_of(pd.NaT, pd.NA, np.nan)) == [None, None, None]
 
 
 class TestText:
@@ -904,7 +910,7 @@ class TestExamples:
         assert not x[:, others].any()
         for column, cells_of in zip(schema.columns, features.T, strict=True):
             if column.kind == "number":
-                values = as_numbers(cells_of)
+                values = convert_to_numbers(cells_of)
                 assert column.low is not None
                 assert column.high is not None
                 assert np.nanmin(values) >= column.low

@@ -22,16 +22,16 @@ from hypothesis import strategies as st
 
 from pasearch.curator.check import check_table
 from pasearch.data import text_columns as module
-from pasearch.data.cells import as_numbers, as_text, count_texts
+from pasearch.data.cells import convert_to_numbers, convert_to_strings, count_strings
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.estimation import SchemaEstimate, read_free
-from pasearch.data.lines import BLOCK
+from pasearch.data.lines import BLOCK_BYTES
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import load_dataset
 from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema, undeclared
-from pasearch.data.text_columns import Texts, TextTable, build_columns
+from pasearch.data.text_columns import DictionaryColumn, TextTable, build_columns
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Receipt
 
@@ -46,7 +46,7 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
 CELLS = st.one_of(st.none(), DECIMALS, ODD, TEXTS, st.integers(-99, 99).map(str))
 
 
-def kept(*cells: Cell) -> Texts:
+def kept(*cells: Cell) -> DictionaryColumn:
     """Return a column of these cells."""
     return build_columns(iter([[cell] for cell in cells]), width=1)[0]  # type: ignore[list-item]
 
@@ -62,7 +62,7 @@ def plain(cells: Sequence[Cell]) -> np.ndarray:
 def small(rows: int = 5) -> Iterator[None]:
     """Let a table be built of many parts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ROWS", rows)
+        patch.setattr(module, "CHUNK_ROWS", rows)
         yield
 
 
@@ -116,14 +116,14 @@ class TestColumn:
     def test_is_read_as_objects_are(self, cells: list[Cell]):
         with small():
             column, objects = kept(*cells), plain(cells)
-            assert as_text(column) == as_text(objects)
+            assert convert_to_strings(column) == convert_to_strings(objects)
             assert (
-                count_texts(column)
-                == count_texts(objects)
-                == Counter(filter(None, as_text(objects)))
+                count_strings(column)
+                == count_strings(objects)
+                == Counter(filter(None, convert_to_strings(objects)))
             )
             # Bit by bit, the sign of 0 included.
-            assert as_numbers(column).tobytes() == as_numbers(objects).tobytes()
+            assert convert_to_numbers(column).tobytes() == convert_to_numbers(objects).tobytes()
 
     @pytest.mark.oracle
     def test_numbers_are_the_nearest_to_their_texts(self):
@@ -132,7 +132,7 @@ class TestColumn:
             cells = [f"{draw.uniform(-9, 9):.{decimals}f}" for _ in range(3000)]
             cells += [repr(draw.uniform(0, 1)) for _ in range(3000)]
             column = kept(*cells)
-            assert as_numbers(column).tolist() == [float(cell) for cell in cells]
+            assert convert_to_numbers(column).tolist() == [float(cell) for cell in cells]
 
     @pytest.mark.unit
     def test_shows_no_value(self):
@@ -142,7 +142,7 @@ class TestColumn:
             assert repr(table.cells[0]).endswith(f"({len(cells)} cells)")
 
 
-def mark(column: Texts) -> str:
+def mark(column: DictionaryColumn) -> str:
     digest = hashlib.sha256()
     column.feed(digest)
     return digest.hexdigest()
@@ -358,5 +358,5 @@ class TestTable:
         table = rows * width
         # Five bytes for two cells, beside a block of bytes and its cells while they are read.
         assert held < 3 * table
-        assert peak < 3 * table + 7 * BLOCK
+        assert peak < 3 * table + 7 * BLOCK_BYTES
         assert len(features) == rows

@@ -82,7 +82,7 @@ def records(*, number: bool = False) -> tuple[Records, Records]:
         data = dataset(number=number, public=True)
         data.partition(make_split(N, scored=False), np.random.default_rng(1))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rows, "MAX_TENSOR", most)
+            patch.setattr(rows, "MAX_TENSOR_NUMBERS", most)
             found.append(data["train"].public_records())
     whole, parts = found
     assert isinstance(whole.x, torch.Tensor)
@@ -98,7 +98,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch):
     """Many parts, and no noise on sums: a last digit of a sum would draw another."""
-    monkeypatch.setattr(rows, "BLOCK", 70 * dataset().schema.shape[0])
+    monkeypatch.setattr(rows, "BLOCK_NUMBERS", 70 * dataset().schema.shape[0])
     monkeypatch.setattr(GaussianSum, "_noised", lambda self, entries, stream: entries)
 
 
@@ -112,7 +112,7 @@ class TestSelection:
         monkeypatch: pytest.MonkeyPatch,
     ):  # fmt: skip
         want = outcome(method, trainer, tmp_path, number=number, **more)
-        monkeypatch.setattr(rows, "MAX_TENSOR", 0)
+        monkeypatch.setattr(rows, "MAX_TENSOR_NUMBERS", 0)
         found = outcome(method, trainer, tmp_path, number=number, **more)
         assert found.test == want.test
         assert found.chosen.order == want.chosen.order
@@ -130,7 +130,7 @@ class TestSelection:
         self, method: str, more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         want = outcome(method, "dpsgd", tmp_path, **more)
-        monkeypatch.setattr(rows, "MAX_TENSOR", 0)
+        monkeypatch.setattr(rows, "MAX_TENSOR_NUMBERS", 0)
         found = outcome(method, "dpsgd", tmp_path, **more)
         assert found.chosen.order == want.chosen.order
         np.testing.assert_allclose(found.model.weights, want.model.weights, rtol=1e-3, atol=1e-5)
@@ -140,12 +140,12 @@ class TestSelection:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         assert outcome("all", "dpsgd", tmp_path, public=True).curve
-        monkeypatch.setattr(rows, "MAX_TENSOR", 0)
+        monkeypatch.setattr(rows, "MAX_TENSOR_NUMBERS", 0)
         assert not outcome("all", "dpsgd", tmp_path, public=True).curve
 
     @pytest.mark.contract
     def test_never_opens_one_tensor_of_many(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(rows, "MAX_TENSOR", 0)
+        monkeypatch.setattr(rows, "MAX_TENSOR_NUMBERS", 0)
         monkeypatch.setattr(Dataset, "_features", lambda *_: pytest.fail("one tensor"))
         for method in ("top", "cfs-greedy", "pca", "all"):
             outcome(method, "dpsgd", tmp_path)

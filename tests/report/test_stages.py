@@ -29,7 +29,7 @@ from pasearch.accounting.densities import (
 from pasearch.api.lifecycle import RunEnvironment, result_document
 from pasearch.api.search import SearchRunOutput, plan_architecture_search
 from pasearch.data.front_ends import FRONT_ENDS, FrontEnd
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.errors import UsageError
 from pasearch.registry import Stage
 from pasearch.report.card import card_markdown
@@ -140,7 +140,7 @@ def test_a_stage_comes_back_from_its_plain_values():
             assert stage is not None
             plain = json.loads(json.dumps(stage.to_json()))
             if isinstance(stage, FrontEnd):
-                assert front_end(stage.text) == stage
+                assert parse_front_end(stage.text) == stage
             elif isinstance(stage, Density):
                 assert density_from_json(plain) == stage
             else:

@@ -23,7 +23,7 @@ from pasearch.accounting.events import Geometric
 from pasearch.api import search as api
 from pasearch.api.lifecycle import Prepared, estimate_schema
 from pasearch.data.estimation import SchemaEstimate
-from pasearch.data.front_ends import Fitted, PrincipalComponents, Raw, Standardise
+from pasearch.data.front_ends import FittedFrontEnd, PrincipalComponents, Raw, Standardise
 from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
 from pasearch.errors import BudgetError, UsageError
 from pasearch.progress import Progress
@@ -766,9 +766,9 @@ class TestFits:
             made = replace(search, device="cuda")._front(Raw())
         assert [kept.device, made.device] == ["cuda", "cuda"]
         first = nn.Sequential(kept.module, nn.Identity())
-        assert Fitted(Standardise(), nn.Identity()).behind(kept).device == "cuda"
+        assert FittedFrontEnd(Standardise(), nn.Identity()).compose_after(kept).device == "cuda"
         monkeypatch.setattr(Standardise, "before", Raw())
-        both = Fitted(Standardise(), first, "cuda").before
+        both = FittedFrontEnd(Standardise(), first, "cuda").before
         assert both is not None
         assert both.device == "cuda"
 

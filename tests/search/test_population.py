@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from search.test_engine import records_of, same, searching, weights
 
-from pasearch.data.opened import Opened
 from pasearch.data.partitions import Records, UnchargedReadError
-from pasearch.data.threads import shares, threads
+from pasearch.data.shared_records import SharedRecords
+from pasearch.data.threads import divide_threads, use_threads
 from pasearch.runs.executors import Local, Processes, Work
 from pasearch.search import candidate_training, engine
 from pasearch.search.candidate_training import Job, failed, side_by_side
@@ -36,7 +36,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch):
 
     def set_up(workers: int) -> None:
         monkeypatch.setattr(engine, "WORTH", 0.0)
-        monkeypatch.setattr(engine, "shares", lambda candidates, at_hand: (1, workers))
+        monkeypatch.setattr(engine, "divide_threads", lambda candidates, at_hand: (1, workers))
 
     yield set_up
     with Processes() as left:  # whatever began some, they end here
@@ -46,7 +46,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.property
 @given(candidates=st.integers(1, 100), at_hand=st.integers(1, 256))
 def test_all_threads_are_used_and_none_twice(candidates: int, at_hand: int):
-    each, workers = shares(candidates, at_hand)
+    each, workers = divide_threads(candidates, at_hand)
     assert each >= 1 <= workers
     assert at_hand - each < each * workers <= at_hand
 
@@ -57,7 +57,7 @@ ROUNDS = ["rs", "mgrs", "paas", "paas retrained", "portions", "stw", "rs pca"]
 @pytest.mark.contract
 @pytest.mark.parametrize("way", ROUNDS)
 def test_is_what_it_is_one_by_one_to_the_bit(tmp_path: Path, way: str, at_once: Any):
-    with threads(1), searching(tmp_path / "one", way) as search:
+    with use_threads(1), searching(tmp_path / "one", way) as search:
         expected, spent, trials = search.run(), search.ledger.spent(), records_of(search)
     at_once(1)
     with searching(tmp_path / "x", way) as search:
@@ -97,14 +97,14 @@ def test_the_longest_training_of_a_round_comes_first_and_changes_nothing_but_tha
         return genuine(self, asked, trial, candidate, trained)
 
     monkeypatch.setattr(engine.Search, "_trial", noted)
-    with threads(1), searching(tmp_path / "x", way) as search:
+    with use_threads(1), searching(tmp_path / "x", way) as search:
         found, spent, trials = search.run(), search.ledger.spent(), records_of(search)
     assert order == sorted(order)
     assert len({seconds for _, seconds in order}) > 1
     monkeypatch.setattr(
         Plan, "longest_first", lambda _, candidates, shape: [*range(len(candidates))]
     )
-    with threads(1), searching(tmp_path / "as asked", way) as search:
+    with use_threads(1), searching(tmp_path / "as asked", way) as search:
         assert same(search.run(), found)
         assert (search.ledger.spent(), records_of(search)) == (spent, trials)
 
@@ -215,9 +215,9 @@ def test_no_training_writes_to_the_records_that_it_shares(
 ):
     """On a cluster all works of a node read one copy."""
     at_once(1)
-    genuine, before = Opened.load, dict[Path, list[bytes]]()
+    genuine, before = SharedRecords.load, dict[Path, list[bytes]]()
 
-    def kept(self: Opened) -> dict[str, np.ndarray]:
+    def kept(self: SharedRecords) -> dict[str, np.ndarray]:
         arrays = genuine(self)
         content = [each.tobytes() for each in arrays.values()]
         assert before.setdefault(self.folder, content) == content
@@ -225,7 +225,7 @@ def test_no_training_writes_to_the_records_that_it_shares(
         return shared[self.folder]
 
     shared: dict[Path, dict[str, np.ndarray]] = {}
-    monkeypatch.setattr(Opened, "load", kept)
+    monkeypatch.setattr(SharedRecords, "load", kept)
     with searching(tmp_path / "x", way) as search:
         search.run()
     assert before
@@ -334,7 +334,7 @@ def test_a_training_without_memory_is_a_failed_one(monkeypatch: pytest.MonkeyPat
     job = Job(
         candidate=CANDIDATE, schema=SCHEMA, recipe=RECIPE,
         streams=training_streams(Keys.from_seed(1).stream("x")),
-        records=Opened(tmp_path, public=False),
+        records=SharedRecords(tmp_path, public=False),
     )  # fmt: skip
     ((network, _),) = side_by_side([job], 1, 1, Local())
     assert failed(network)
@@ -348,10 +348,10 @@ def test_a_training_without_memory_is_a_failed_one(monkeypatch: pytest.MonkeyPat
 def test_trainings_in_turns_give_what_they_give_one_by_one(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ):
-    with threads(1), searching(tmp_path / "one", way) as search:
+    with use_threads(1), searching(tmp_path / "one", way) as search:
         expected, spent, trials = search.run(), search.ledger.spent(), records_of(search)
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
-    with threads(1), searching(tmp_path / "x", way) as search:
+    with use_threads(1), searching(tmp_path / "x", way) as search:
         found = search.run()
         assert search.ledger.spent() == spent
         assert records_of(search) == trials
@@ -365,7 +365,7 @@ def test_turns_are_turns_and_records_are_moved_once(
 ):
     order: list[int] = []
     moved: list[int] = []
-    honest, load = candidate_training.candidate_in_rounds, Opened.load
+    honest, load = candidate_training.candidate_in_rounds, SharedRecords.load
 
     def noted(*given: Any, **more: Any) -> Any:
         place = len(moved_for)
@@ -379,14 +379,14 @@ def test_turns_are_turns_and_records_are_moved_once(
 
         return network, watched()
 
-    def loaded(self: Opened) -> Any:
+    def loaded(self: SharedRecords) -> Any:
         moved.append(1)
         return load(self)
 
     moved_for: list[Records] = []
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
     monkeypatch.setattr(candidate_training, "candidate_in_rounds", noted)
-    monkeypatch.setattr(Opened, "load", loaded)
+    monkeypatch.setattr(SharedRecords, "load", loaded)
     with searching(tmp_path / "x", "paas") as search:
         search.run()
     first = order[: 3 * 4]
@@ -435,14 +435,14 @@ def test_whether_a_training_fails_does_not_depend_on_how_many_there_are(
     tmp_path: Path, way: str, at_a_time: int, monkeypatch: pytest.MonkeyPatch
 ):
     """Else a lack of memory would turn K into min(K, room), which no selection theorem covers."""
-    with threads(1), searching(tmp_path / "one", way) as search:
+    with use_threads(1), searching(tmp_path / "one", way) as search:
         expected, trials = search.run(), records_of(search)
     room = Room(2)
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
     monkeypatch.setattr(candidate_training, "TURNS", at_a_time)
     monkeypatch.setattr(candidate_training, "candidate_in_rounds", room.candidate_in_rounds)
     monkeypatch.setattr(engine, "in_turns", room.in_turns)
-    with threads(1), searching(tmp_path / "x", way) as search:
+    with use_threads(1), searching(tmp_path / "x", way) as search:
         found = search.run()
         assert records_of(search) == trials
     assert same(found, expected)
@@ -564,7 +564,7 @@ def test_on_several_gpus_trainings_give_what_they_give_one_by_one(
     tmp_path: Path, way: str, short: bool, made_up: Any, monkeypatch: pytest.MonkeyPatch
 ):
     """All of a training is made where it was dealt, what is made again for want of room too."""
-    with threads(1), searching(tmp_path / "one", way) as search:
+    with use_threads(1), searching(tmp_path / "one", way) as search:
         expected, trials = search.run(), records_of(search)
     made = made_up("aaa", "xxx")
     places: list[list[Any]] = []
@@ -591,7 +591,7 @@ def test_on_several_gpus_trainings_give_what_they_give_one_by_one(
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
     monkeypatch.setattr(candidate_training, "_places", lambda _: begun())
     monkeypatch.setattr(candidate_training, "candidate_in_rounds", in_rounds)
-    with threads(1), searching(tmp_path / "x", way) as search:
+    with use_threads(1), searching(tmp_path / "x", way) as search:
         assert same(search.run(), expected)
         assert records_of(search) == trials
     assert {len(on) for on in seen.values()} == {1}
@@ -627,7 +627,7 @@ def test_a_group_is_given_its_steps_before_the_next_one_is_looked_at(
     monkeypatch.setattr(candidate_training.Together, "go", lambda *_: happened.append("go"))
     monkeypatch.setattr(candidate_training, "QUEUES", 3)
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
-    with threads(1), searching(tmp_path / "x", "rs") as search:
+    with use_threads(1), searching(tmp_path / "x", "rs") as search:
         search.run()
     parts = [list(part) for kind, part in groupby(happened, lambda each: each == "go")
              if not kind]  # fmt: skip

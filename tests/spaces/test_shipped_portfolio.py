@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from pasearch.data.built_in import BUILT_IN
+from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.column import Column
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
@@ -98,7 +98,7 @@ class TestTheFile:
 
     def test_data_sets_bear_the_names_that_users_give(self, kind: str):
         """Otherwise a data set would take part in a prediction about itself."""
-        images = tuple(set(BUILT_IN) - {"digits"})
+        images = tuple(set(BUILT_IN_NAMES) - {"digits"})
         own = {"image": images, "photo": images, "arrays": ("digits",)}.get(kind, ())
         for name in STUDIES[kind].signals:
             known = name in own or name in SAME.values()

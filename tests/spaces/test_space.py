@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasearch.data.front_ends import PrincipalComponents, Raw, Scattering
-from pasearch.data.front_ends.parsing import front_end
+from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.errors import UsageError
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
@@ -179,7 +179,7 @@ class TestFrontEnds:
 
     def test_a_candidate_says_and_keeps_its_own(self):
         plain = Candidate(architecture=Architecture(layers=(Dense(units=4),)))
-        behind = Candidate(architecture=plain.architecture, front_end=front_end("pca:5"))
+        behind = Candidate(architecture=plain.architecture, front_end=parse_front_end("pca:5"))
         assert plain.describe() == "dense 4 tanh"
         assert behind.describe() == "pca:5 - dense 4 tanh"
         assert behind != plain

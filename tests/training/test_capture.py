@@ -13,7 +13,7 @@ from extensions import extended
 from torch import Tensor, nn
 
 from pasearch.data.partitions import Records
-from pasearch.data.threads import threads
+from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import Joined, KeyedDropout, Lstm, Rows, TemperedSigmoid
@@ -317,7 +317,7 @@ def test_a_small_step_has_one_thread(
     )  # fmt: skip
     recipe = Recipe(expected_batch_size=batch, steps=1, learning_rate=0.1, noise_multiplier=1.0)
     streams = {name: Keys.from_seed(1).stream(name) for name in ("batch", "noise", "dropout")}
-    with threads(2):
+    with use_threads(2):
         Training(plain(), data, recipe, streams).step()
         assert torch.get_num_threads() == 2, "as it was"
     assert seen == [used]

@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
-MOST_COMPONENTS_OF = 4096
+MAX_PCA_FEATURES = 4096
 """The most features PCA takes: its matrix has the square of that many numbers."""
 
-MOST_PAIRS = 8192
+MAX_PAIRS = 8192
 """The most products of two columns."""
 
 # Seconds of the scattering transform per number of an image, and of other maps per multiplication
@@ -133,7 +133,7 @@ class FrontEnd(Stage):
         noise_multiplier: float | None,
         stream: Stream,
         form: RowForm | None = None,
-    ) -> Fitted:
+    ) -> FittedFrontEnd:
         """Fit it privately to the records of an open partition; only where `fitted`.
 
         Args:
@@ -149,13 +149,13 @@ class FrontEnd(Stage):
         given = FitInput(
             x=x, valid=valid, noise_multiplier=noise_multiplier, stream=stream, form=form
         )
-        return Fitted(self, self.fitted_module(given))
+        return FittedFrontEnd(self, self.fitted_module(given))
 
     def fitted_module(self, given: FitInput) -> nn.Module:
         """Estimate the map privately; only where `fitted`. The cost is that of `fit`."""
         raise NotImplementedError(f"{self.text} is not fitted.")
 
-    def taken_as_public(self) -> str:
+    def describe_public_inputs(self) -> str:
         """Return what it takes as public, in words; nothing for most."""
         return ""
 
@@ -164,7 +164,7 @@ class FrontEnd(Stage):
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedFrontEnd:
     """A front end ready for use.
 
     Args:
@@ -178,23 +178,25 @@ class Fitted:
     device: str = "cpu"
 
     @property
-    def before(self) -> Fitted | None:
+    def before(self) -> FittedFrontEnd | None:
         """The first of its two parts, where it has two."""
         first = self.front_end.before
-        return None if first is None else Fitted(first, self.module[0], self.device)  # pyright: ignore[reportIndexIssue]
+        return None if first is None else FittedFrontEnd(first, self.module[0], self.device)  # pyright: ignore[reportIndexIssue]
 
     @property
     def last(self) -> nn.Module:
         """What maps records that are behind `before`."""
         return self.module if self.front_end.before is None else self.module[1]  # pyright: ignore[reportIndexIssue]
 
-    def behind(self, before: Fitted | None) -> Fitted:
+    def compose_after(self, before: FittedFrontEnd | None) -> FittedFrontEnd:
         """Return what was fitted to records behind `before`, as one map from a record."""
         from torch import nn
 
         if before is None:
             return self
-        return Fitted(self.front_end, nn.Sequential(before.module, self.module), before.device)
+        return FittedFrontEnd(
+            self.front_end, nn.Sequential(before.module, self.module), before.device
+        )
 
     @property
     def place(self) -> str:
@@ -213,10 +215,10 @@ class Fitted:
         return found.hexdigest()
 
 
-def ready(front_end: FrontEnd, shape: Shape, device: str = "cpu") -> Fitted:
-    """Return a front end that needs no fit; see `Fitted`."""
+def prepare_front_end(front_end: FrontEnd, shape: Shape, device: str = "cpu") -> FittedFrontEnd:
+    """Return a front end that needs no fit; see `FittedFrontEnd`."""
     assert not front_end.fitted
-    return Fitted(front_end, front_end.ready_module(shape), device)
+    return FittedFrontEnd(front_end, front_end.ready_module(shape), device)
 
 
 FRONT_ENDS = Registry("front end", FrontEnd, "pasearch.data.front_ends")
@@ -258,7 +260,7 @@ class MaxPool(FrontEnd):
             raise UsageError(f"max_pool has size {self.size}: expected 2 or more.")
 
     def output_shape(self, shape: Shape) -> Shape:
-        *channels, height, width = image_of(self, shape)
+        *channels, height, width = check_image_shape(self, shape)
         sides = height // self.size, width // self.size
         if not min(sides) > 0:
             raise UsageError(f"Front end {self.text} is larger than an image of shape {shape}.")
@@ -271,7 +273,7 @@ class MaxPool(FrontEnd):
         return nn.MaxPool2d(self.size)
 
 
-class Recentred(FrontEnd):
+class CentredFrontEnd(FrontEnd):
     """What another front end makes of records, minus its mean, which is estimated privately."""
 
     __slots__ = ()
@@ -304,12 +306,12 @@ class Recentred(FrontEnd):
 
     def fitted_module(self, given: FitInput) -> nn.Module:
         """Estimate the mean of every direction privately; records have a norm of their own."""
-        from pasearch.data.projections import fit_centre
+        from pasearch.data.projections import fit_centring
 
-        return fit_centre(given)
+        return fit_centring(given)
 
 
-class Moved(FrontEnd):
+class ShiftedFrontEnd(FrontEnd):
     """A front end that moves and scales every feature by itself, as records tell it."""
 
     __slots__ = ()
@@ -328,7 +330,7 @@ class Moved(FrontEnd):
 
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
-class Standardise(Moved):
+class Standardise(ShiftedFrontEnd):
     """Every feature minus its mean, divided by its standard deviation: both estimated privately."""
 
     name: ClassVar[str] = "standardise"
@@ -343,7 +345,7 @@ class Standardise(Moved):
 
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
-class Centred(Moved):
+class Centred(ShiftedFrontEnd):
     """Every feature minus its mean, divided by the root of its deviation: from private means.
 
     Only means are released, with the schema's own bound of a record, so they are nearer than those
@@ -355,9 +357,9 @@ class Centred(Moved):
 
     def fitted_module(self, given: FitInput) -> nn.Module:
         """Estimate the mean of every feature privately."""
-        from pasearch.data.projections import centred, fit_means
+        from pasearch.data.projections import build_centring_map, estimate_means
 
-        return centred(fit_means(given), given.x.shape[1:])
+        return build_centring_map(estimate_means(given), given.x.shape[1:])
 
 
 @FRONT_ENDS.register
@@ -378,7 +380,7 @@ class CentredPairs(FrontEnd):
     pairs: int = 256
 
     def __post_init__(self) -> None:
-        whole("pairs", self.pairs, most=MOST_PAIRS)
+        whole("pairs", self.pairs, most=MAX_PAIRS)
 
     def output_shape(self, shape: Shape) -> Shape:
         if len(shape) != 1:
@@ -395,11 +397,11 @@ class CentredPairs(FrontEnd):
 
     def fitted_module(self, given: FitInput) -> nn.Module:
         """Estimate the mean of every feature privately."""
-        from pasearch.data.pairs import paired
-        from pasearch.data.projections import fit_means
+        from pasearch.data.pairs import build_pairs_map
+        from pasearch.data.projections import estimate_means
 
         columns = () if given.form is None else given.form.columns
-        return paired(fit_means(given), columns, self.pairs)
+        return build_pairs_map(estimate_means(given), columns, self.pairs)
 
 
 @FRONT_ENDS.register
@@ -417,14 +419,14 @@ class PrincipalComponents(FrontEnd):
     components: int = 60
 
     def __post_init__(self) -> None:
-        whole("components", self.components, most=MOST_COMPONENTS_OF)
+        whole("components", self.components, most=MAX_PCA_FEATURES)
 
     def output_shape(self, shape: Shape) -> Shape:
         features = math.prod(shape)
-        if not features <= MOST_COMPONENTS_OF:
+        if not features <= MAX_PCA_FEATURES:
             raise UsageError(
                 f"Front end {self.text}: records have {features:,} features: expected at most "
-                f"{MOST_COMPONENTS_OF:,}. Pool first, or take raw."
+                f"{MAX_PCA_FEATURES:,}. Pool first, or take raw."
             )
         return (self.components,)
 
@@ -451,7 +453,7 @@ class Scattering(FrontEnd):
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return (81 times the channels, a quarter of the sides)."""
-        *channels, height, width = image_of(self, shape)
+        *channels, height, width = check_image_shape(self, shape)
         if not min(height, width) >= MIN_SIDE:
             raise UsageError(
                 f"Front end {self.text} needs images of {MIN_SIDE} x {MIN_SIDE} pixels or "
@@ -497,29 +499,29 @@ class Whitened(FrontEnd):
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the number of directions."""
-        from pasearch.data.patches import COUNT
-        from pasearch.data.whitening import MOST_COEFFICIENTS, directions_for
+        from pasearch.data.patches import OUTPUT_NUMBERS
+        from pasearch.data.whitening import MAX_COEFFICIENTS, count_directions
 
-        coefficients = math.prod(Scattering().output_shape(shape)) + COUNT
-        if not coefficients <= MOST_COEFFICIENTS:
+        coefficients = math.prod(Scattering().output_shape(shape)) + OUTPUT_NUMBERS
+        if not coefficients <= MAX_COEFFICIENTS:
             raise UsageError(
                 f"Front end {self.text}: images of shape {shape} are too large for it: take "
                 "scattering, or smaller images."
             )
-        return (directions_for(coefficients),)
+        return (count_directions(coefficients),)
 
     def seconds(self, shape: Shape, records: int) -> float:
         """Return what coefficients and directions take, and before them those of made-up images."""
         from pasearch.data import patches
-        from pasearch.data.whitening import images_for
+        from pasearch.data.whitening import count_synthetic_images
 
-        channels, *sides = image_of(self, shape if len(shape) == 3 else (1, *shape))
-        places = math.prod(max(0, side - patches.SIDE + 1) for side in sides)
-        operations = 2.0 * patches.PATTERNS * patches.SIDE**2 * channels * places
+        channels, *sides = check_image_shape(self, shape if len(shape) == 3 else (1, *shape))
+        places = math.prod(max(0, side - patches.PATCH_SIDE + 1) for side in sides)
+        operations = 2.0 * patches.PATTERN_COUNT * patches.PATCH_SIDE**2 * channels * places
         each = SECONDS_PER_NUMBER * math.prod(shape) + SECONDS_PER_OPERATION * operations
         (kept,) = self.output_shape(shape)
-        count = math.prod(Scattering().output_shape(shape)) + patches.COUNT
-        made = images_for(count)
+        count = math.prod(Scattering().output_shape(shape)) + patches.OUTPUT_NUMBERS
+        made = count_synthetic_images(count)
         # On one core: products of all made-up images with each other, and their eigenvectors.
         products = SECONDS_PER_OPERATION * made**2 * (3 * count + 12 * made)
         before = made * (SECONDS_PER_IMAGE + 2 * each) + products
@@ -531,16 +533,16 @@ class Whitened(FrontEnd):
         return WhitenedImage(shape, self.views)
 
     def ready_module(self, shape: Shape) -> nn.Module:
-        from pasearch.data.whitening import WhitenedImage, learned
+        from pasearch.data.whitening import WhitenedImage, learn_directions
 
         module = WhitenedImage(shape, self.views)
-        module.load_state_dict(learned(tuple(shape)))
+        module.load_state_dict(learn_directions(tuple(shape)))
         return module
 
 
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
-class WhitenedCentred(Recentred):
+class WhitenedCentred(CentredFrontEnd):
     """What `whitened` makes of an image, minus its mean, which is estimated privately.
 
     Args:
@@ -558,7 +560,7 @@ class WhitenedCentred(Recentred):
         return Whitened(self.views)
 
 
-def image_of(front: FrontEnd, shape: Shape) -> Shape:
+def check_image_shape(front: FrontEnd, shape: Shape) -> Shape:
     """Return the shape of records that are images.
 
     Raises:

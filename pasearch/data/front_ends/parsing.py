@@ -9,7 +9,7 @@ from pasearch.data.front_ends import FRONT_ENDS, FrontEnd
 from pasearch.errors import UsageError, nearest
 
 
-def named_text(given: object, folder: Path | None = None) -> object:
+def resolve_front_end_text(given: object, folder: Path | None = None) -> object:
     """Return what a user gives as a front end by its text: a table names a public backbone.
 
     Only for what a user says: a table opens a file. The path of its weights begins at `folder`,
@@ -17,12 +17,12 @@ def named_text(given: object, folder: Path | None = None) -> object:
     """
     if not isinstance(given, Mapping):
         return given
-    from pasearch.data.backbones import read  # loads torch
+    from pasearch.data.backbones import parse_backbone_table  # loads torch
 
-    return read(given, folder).text
+    return parse_backbone_table(given, folder).text
 
 
-def front_end(text: object) -> FrontEnd:
+def parse_front_end(text: object) -> FrontEnd:
     """Return the front end that `text` names, such as "raw", "pca:60" or "max_pool:2".
 
     Raises:
@@ -31,9 +31,9 @@ def front_end(text: object) -> FrontEnd:
     if isinstance(text, FrontEnd):
         return text
     if isinstance(text, str) and text.startswith("backbone"):
-        from pasearch.data.backbones import of_text  # loads torch
+        from pasearch.data.backbones import parse_backbone_text  # loads torch
 
-        backbone = of_text(text)
+        backbone = parse_backbone_text(text)
         if backbone is not None:
             return backbone
     name, colon, number = text.partition(":") if isinstance(text, str) else ("", "", "")

@@ -19,12 +19,12 @@ import numpy as np
 
 from pasearch.data.partitions import Records
 
-LEFT = "records-"
+FOLDER_PREFIX = "records-"
 """How the folders begin in which they lie."""
 
 
 @contextmanager
-def opening(private: Path) -> Iterator[Path]:
+def create_records_folder(private: Path) -> Iterator[Path]:
     """Yield a folder for files of open records, which is gone behind the block.
 
     What a run that was killed has left is deleted before.
@@ -32,14 +32,14 @@ def opening(private: Path) -> Iterator[Path]:
     Args:
         private: The run's private folder.
     """
-    for left in private.glob(f"{LEFT}*"):
+    for left in private.glob(f"{FOLDER_PREFIX}*"):
         shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(dir=private, prefix=LEFT) as folder:  # 0700
+    with tempfile.TemporaryDirectory(dir=private, prefix=FOLDER_PREFIX) as folder:  # 0700
         yield Path(folder)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class SharedRecords:
     """Records that were opened for trainings, in a private folder.
 
     Args:
@@ -52,7 +52,7 @@ class Opened:
     kept = False
 
     @classmethod
-    def of(cls, records: Records, folder: Path) -> Opened:
+    def of(cls, records: Records, folder: Path) -> SharedRecords:
         """Write open records to a new folder in this one."""
         own = Path(tempfile.mkdtemp(dir=folder))  # 0700
         records.write(own)
