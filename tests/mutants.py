@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         "front ends: what another device has rounded is taken as well",
-        "{self.front_end.version} {self.place}",
+        "{self.front_end.version} {self.used_device}",
         "{self.front_end.version}",
         "data/test_cache.py",
     ),

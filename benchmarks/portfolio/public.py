@@ -43,8 +43,8 @@ class Public:
             return self.ready[front.text]
         before = (
             None
-            if front.before is None
-            else self.front(replace(candidate, front_end=front.before), slots, mu, seed)
+            if front.first_stage is None
+            else self.front(replace(candidate, front_end=front.first_stage), slots, mu, seed)
         )
         records = self.records(slots, before)
         noise = 1.0 / (FRONT_END_SHARE * mu)

@@ -281,7 +281,7 @@ class Study:
         stream = keys.stream("training", number, place, repeat)
         own_places, held_places = self.places or self._split(keys, repeat)
         front = model.candidate.front_end
-        before = front.before if front.fitted else front
+        before = front.first_stage if front.fitted else front
         mapped = None
         if before is not None and not isinstance(before, Raw):
             mapped = prepare_front_end(before, schema.shape, self.device)

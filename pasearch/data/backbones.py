@@ -72,14 +72,14 @@ def _block(inputs: int, outputs: int) -> nn.Sequential:
 def _torchvision_builder(name: str, head: str) -> Callable[[], nn.Module]:
     """Return what makes a module of torchvision, without its last layers."""
 
-    def made() -> nn.Module:
+    def build_module() -> nn.Module:
         import torchvision
 
         module = torchvision.models.get_model(name, weights=None)
         setattr(module, head, nn.Identity())
         return module
 
-    return made
+    return build_module
 
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], int]] = {
@@ -235,7 +235,7 @@ class CentredBackbone(CentredFrontEnd, PublicBackbone):
     name: ClassVar[str] = "backbone_centred"
 
     @property
-    def before(self) -> FrontEnd:
+    def first_stage(self) -> FrontEnd:
         return PublicBackbone(self.module_name, self.side, self.sha256)
 
 

@@ -51,7 +51,7 @@ def transform_records(
     Args:
         dataset: Whose records.
         front: A front end that works record by record: this releases nothing.
-        encode: Slots to (features in [0, 1], usable); behind `front.before`, if it has one.
+        encode: Slots to (features in [0, 1], usable); behind `front.first_stage`, if it has one.
     """
     if dataset.cache is None or not front.front_end.costly:
         return _compute_records(dataset, front, encode, lambda shape: np.empty(shape, np.float32))
@@ -129,11 +129,11 @@ def _compute_records(
 
     shape = front.front_end.output_shape(dataset.schema.shape)
     features, usable = make((dataset.n, *shape)), np.zeros(dataset.n, bool)
-    make, start = copy_to_device(front.last, front.place), 0
+    make, start = copy_to_device(front.last_module, front.used_device), 0
     many = PIECES_PER_CALL * choose_piece_size(dataset.schema.shape)
     with busy.at(lambda: f"front end: {start:,} of {dataset.n:,} records"):
         for start in range(0, dataset.n, many):
             slots = np.arange(start, min(start + many, dataset.n))
             x, usable[slots] = encode(slots)
-            features[slots] = map_records(make, torch.from_numpy(x), front.place)
+            features[slots] = map_records(make, torch.from_numpy(x), front.used_device)
     return features, usable

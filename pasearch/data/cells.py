@@ -154,7 +154,7 @@ def convert_to_numbers(cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FO
     """Return each cell as a number, float64, (cells,); NaN where it is no finite one."""
     absent = reading.missing_numbers
     if isinstance(cells, TextColumn):
-        numbers = cells.numbers(reading.number, plain=reading.form.plain)
+        numbers = cells.numbers(reading.number, plain=reading.form.has_decimal_point)
     else:
         cells = np.asarray(cells)
         with np.errstate(all="ignore"):

@@ -83,7 +83,7 @@ def compute_record_bytes(
         fronts: Whose output is kept.
         max_categories: Most categories estimated for a column, 2 or more.
     """
-    every = {each for front in fronts for each in (front, front.before) if each is not None}
+    every = {each for front in fronts for each in (front, front.first_stage) if each is not None}
     shape = schema.shape if not schema.undeclared else schema.widest_shape(max_categories)
     behind = sum(
         4 * count_stored_numbers(each, shape) for each in every if not isinstance(each, Raw)
@@ -106,8 +106,8 @@ def count_stored_numbers(front: FrontEnd, shape: tuple[int, ...]) -> int:
         front: Not `raw`.
         shape: Of a record.
     """
-    first = shape if front.before is None else front.before.output_shape(shape)
-    return math.prod(front.output_shape(shape)) - front.moves * math.prod(first)
+    first = shape if front.first_stage is None else front.first_stage.output_shape(shape)
+    return math.prod(front.output_shape(shape)) - front.shifts_features * math.prod(first)
 
 
 def check_disk_space(
@@ -190,12 +190,12 @@ class DiskRecords:
             if isinstance(self.schema, TableSchema):
                 return CompactRows.of(self.schema, kept)
             return self._scale_rows(kept, self.read_labels(name)[1])
-        base, last = self.rows(name, front.before), front.last
+        base, last = self.rows(name, front.first_stage), front.last_module
         many, key = count_stored_numbers(front.front_end, self.schema.shape), (name, front.digest)
         if many and key not in self._made:
             self._made[key] = self._store_output(base, front, many)
         shift = scale = None
-        if front.front_end.moves:
+        if front.front_end.shifts_features:
             shift, scale = (getattr(last, each).numpy() for each in ("shift", "scale"))
         made, valid = self._made.get(key), self.read_labels(name)[1]
         main = math.prod(base.shape[1:]) if shift is not None else 0
@@ -307,10 +307,10 @@ class DiskRecords:
         rows = PIECES_PER_CALL * choose_piece_size(self.schema.shape)
 
         def blocks() -> Iterator[np.ndarray]:
-            there = copy_to_device(front.last, front.place)
+            there = copy_to_device(front.last_module, front.used_device)
             make: Callable[[Tensor], Tensor] = getattr(there, "products", there)
             for start in range(0, len(base), rows):
-                made = map_records(make, base[start : start + rows], front.place)
+                made = map_records(make, base[start : start + rows], front.used_device)
                 flat = np.ascontiguousarray(made.reshape(len(made), -1))
                 yield flat.view([("x", np.float32, (many,))])[:, 0]
 

@@ -57,7 +57,7 @@ def map_records(make: Callable[[Tensor], Tensor], x: Tensor, device: str = "cpu"
     pieces = math.ceil(len(x) / many)
     found: list[np.ndarray] = [np.empty(0)] * pieces
 
-    def part(_: int, start: int, end: int) -> None:
+    def map_pieces(_: int, start: int, end: int) -> None:
         with torch.no_grad():
             for place in range(start, end):
                 piece = x[place * many : (place + 1) * many]
@@ -67,5 +67,5 @@ def map_records(make: Callable[[Tensor], Tensor], x: Tensor, device: str = "cpu"
 
     team = Team(torch.get_num_threads() if device == "cpu" else 1)
     with use_threads(1), full_precision():
-        team.divided(pieces, part)
+        team.divided(pieces, map_pieces)
     return np.concatenate(found)[: len(x)]

@@ -144,7 +144,7 @@ class NumberForm:
                 raise UsageError(f"units: {unit!r} is {factor!r}: expected a factor above 0.")
 
     @property
-    def plain(self) -> bool:
+    def has_decimal_point(self) -> bool:
         """Whether 1234.5 means what it does where nothing is declared."""
         return self.decimal == "."
 

@@ -455,7 +455,7 @@ class Dataset:
         digest = front.digest
         if digest not in self._behind:
             self._behind[digest] = transform_records(
-                self, front, partial(self._through, front.before)
+                self, front, partial(self._through, front.first_stage)
             )
         return self._behind[digest]
 

@@ -115,18 +115,20 @@ class PatchResemblances(nn.Module):
         )
         found = torch.empty(len(images), 2 * PATTERN_COUNT, GRID_SIDE, GRID_SIDE)
 
-        def part(_: int, start: int, end: int) -> None:
+        def compute_images(_: int, start: int, end: int) -> None:
             columns = torch.zeros(step * places, len(filters))
             products = torch.empty(step * places, PATTERN_COUNT)
             for low in range(start, end, step):
                 own = slice(low, min(low + step, end))
-                code.columns(images[own].numpy(), PATCH_SIDE, VARIANCE_OFFSET, columns.numpy())
+                code.extract_patches(
+                    images[own].numpy(), PATCH_SIDE, VARIANCE_OFFSET, columns.numpy()
+                )
                 torch.mm(columns, filters, out=products)
-                code.averages(products.numpy(), *given, (height, width), found[own].numpy())
+                code.average_excess(products.numpy(), *given, (height, width), found[own].numpy())
 
         team = Team(torch.get_num_threads())
         with use_threads(1):
-            team.divided(len(images), part, even=step)
+            team.divided(len(images), compute_images, even=step)
         return normalize_groups(found, CHANNEL_GROUPS).flatten(1)
 
     @torch.no_grad()

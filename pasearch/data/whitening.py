@@ -91,12 +91,12 @@ class Whitening(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, *shape) to (batch, kept)."""
-        z = self.projected(x)
+        z = self.project(x)
         length = torch.linalg.vector_norm(z, dim=1, keepdim=True)
         # A backbone may overflow on a record: that one is then 0, and no number without a norm.
         return torch.where(length.isfinite(), z * (ROW_NORM / length.clamp(min=1e-12)), 0.0)
 
-    def projected(self, x: Tensor) -> Tensor:
+    def project(self, x: Tensor) -> Tensor:
         """Return the coordinates along the directions, (batch, kept), at no norm yet."""
         return self.coefficients(x) @ self.directions.float() - self.offset
 
@@ -151,10 +151,10 @@ class WhitenedImage(Whitening):
         images = x.reshape(-1, math.prod(channels), height, width)
         return torch.cat([scattered, self.patches(images)], dim=1)
 
-    def projected(self, x: Tensor) -> Tensor:
+    def project(self, x: Tensor) -> Tensor:
         """Return the coordinates, of both views on average."""
-        z = super().projected(x)
-        return z if self.views == 1 else (z + super().projected(x.flip(-1))) / 2
+        z = super().project(x)
+        return z if self.views == 1 else (z + super().project(x.flip(-1))) / 2
 
 
 @lru_cache(maxsize=4)

@@ -126,7 +126,7 @@ class Search(Engine):
         """
         for front_end in self.plan.front_ends:
             # Kept before anything is charged: a run that is resumed sees the same records.
-            for each in (front_end, front_end.before):
+            for each in (front_end, front_end.first_stage):
                 if each is not None and each.learned:
                     self._front(each)
         candidate, network, course = self._winner()
@@ -495,7 +495,7 @@ class Search(Engine):
             if front_end.learned:
                 save_weights(found.module, path, self.folder)
             return found
-        before = None if front_end.before is None else self._front(front_end.before)
+        before = None if front_end.first_stage is None else self._front(front_end.first_stage)
         line, noise = f"front end {front_end.text}", dict(self.plan.front_noise)[front_end.text]
         stream = self.keys.stream("front end", front_end.text)
         opened = self.dataset[self.plan.trial_partition].through(before)

@@ -359,7 +359,7 @@ class Plan(Charged):
         On two CPU cores; None where nobody knows.
         """
         shape, _ = planned_form(self.schema, min(self.most, FEW_CATEGORIES))
-        firsts = {each.before or each for each in self.front_ends}
+        firsts = {each.first_stage or each for each in self.front_ends}
         found = [each.seconds(shape, self.split.n) for each in firsts]
         return None if None in found else math.fsum(each or 0.0 for each in found)
 

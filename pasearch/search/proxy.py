@@ -83,7 +83,7 @@ class Proxy:
         """Return a front end ready for use; one that is fitted is fitted to the public records."""
         if not front_end.fitted:
             return prepare_front_end(front_end, self.dataset.schema.shape, device)
-        before = None if front_end.before is None else self.fit(front_end.before, device)
+        before = None if front_end.first_stage is None else self.fit(front_end.first_stage, device)
         records = self.dataset.all_records(before)
         stream = Keys.from_seed(0).stream("proxy", front_end.text)
         form = self.dataset.schema.row_form

@@ -302,7 +302,7 @@ class TestMap:
     @pytest.mark.contract
     def test_a_centred_one_comes_back_from_its_weights(self, table: dict[str, Any]):
         front = named(table)
-        before = prepare_front_end(front.before, SHAPE)  # type: ignore[arg-type]
+        before = prepare_front_end(front.first_stage, SHAPE)  # type: ignore[arg-type]
         valid, stream = torch.ones(30, dtype=torch.bool), Keys.from_seed(1).stream("x")
         fitted = front.fit(before.module(images(30)), valid, 2.0, stream).compose_after(before)
         module = front.module(SHAPE)

@@ -90,7 +90,7 @@ def fitted(name: str, shape: tuple[int, ...], noise: float | None = 0.3) -> Fitt
     if not front.fitted:
         return prepare_front_end(front, shape)
     valid, stream = torch.ones(30, dtype=torch.bool), Keys.from_seed(4).stream("front end", name)
-    before = None if front.before is None else prepare_front_end(front.before, shape)
+    before = None if front.first_stage is None else prepare_front_end(front.first_stage, shape)
     x = images(30, shape) if before is None else before.module(images(30, shape))
     return front.fit(x, valid, noise, stream).compose_after(before)
 
@@ -291,7 +291,7 @@ class TestWhitened:
         module = fitted("whitened:1", shape).module
         generator = np.random.Generator(np.random.Philox(whitening.IMAGE_SEED))
         made_up = torch.from_numpy(draw_dead_leaves(many, 1, *shape, generator))[:, 0]
-        z = module.projected(made_up).double()
+        z = module.project(made_up).double()
         found = z.T @ z / many
         given = module.coefficients(made_up).double()
         given = given - given.mean(0)

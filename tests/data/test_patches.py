@@ -172,7 +172,7 @@ class TestMachineCode:
     @pytest.mark.unit
     def test_loops_that_find_other_numbers_are_an_error(self, monkeypatch: pytest.MonkeyPatch):
         patches.load_compiled_loops.cache_clear()
-        for name in ("columns", "averages"):
+        for name in ("extract_patches", "average_excess"):
             with monkeypatch.context() as patch:
                 patch.setattr(compiled_patches, name, lambda *given: None)
                 with pytest.raises(MachineError, match="other numbers"):

@@ -768,7 +768,7 @@ class TestFits:
         first = nn.Sequential(kept.module, nn.Identity())
         assert FittedFrontEnd(Standardise(), nn.Identity()).compose_after(kept).device == "cuda"
         monkeypatch.setattr(Standardise, "before", Raw())
-        both = FittedFrontEnd(Standardise(), first, "cuda").before
+        both = FittedFrontEnd(Standardise(), first, "cuda").first_stage
         assert both is not None
         assert both.device == "cuda"
 

@@ -83,7 +83,7 @@ class FrontEnd(Stage):
     learned: ClassVar[bool] = False
     """Whether it has numbers of its own, which no record of the run's data decides: a run keeps
     them, so that every training of it, resumed or not, sees equal records."""
-    moves: ClassVar[bool] = False
+    shifts_features: ClassVar[bool] = False
     """Whether it moves and scales every feature by itself; what else it makes stands behind."""
     version: ClassVar[int] = 1
     """Changes when it maps a record otherwise: old files in a cache are then of no use."""
@@ -95,7 +95,7 @@ class FrontEnd(Stage):
         return ":".join(map(str, [self.name, *numbers]))
 
     @property
-    def before(self) -> FrontEnd | None:
+    def first_stage(self) -> FrontEnd | None:
         """What a record goes through first, where it is fitted to what that makes of records."""
         return None
 
@@ -137,7 +137,7 @@ class FrontEnd(Stage):
         """Fit it privately to the records of an open partition; only where `fitted`.
 
         Args:
-            x: Records, float32, (slots, *shape), in [0, 1]; behind `before`, if it has one.
+            x: Records, float32, (slots, *shape), in [0, 1]; behind `first_stage`, if it has one.
             valid: bool, (slots,); a null record adds nothing.
             noise_multiplier: Of the released sum; None on declared-public data.
             stream: The release's own randomness.
@@ -178,18 +178,18 @@ class FittedFrontEnd:
     device: str = "cpu"
 
     @property
-    def before(self) -> FittedFrontEnd | None:
+    def first_stage(self) -> FittedFrontEnd | None:
         """The first of its two parts, where it has two."""
-        first = self.front_end.before
+        first = self.front_end.first_stage
         return None if first is None else FittedFrontEnd(first, self.module[0], self.device)  # pyright: ignore[reportIndexIssue]
 
     @property
-    def last(self) -> nn.Module:
-        """What maps records that are behind `before`."""
-        return self.module if self.front_end.before is None else self.module[1]  # pyright: ignore[reportIndexIssue]
+    def last_module(self) -> nn.Module:
+        """What maps records that are behind `first_stage`."""
+        return self.module if self.front_end.first_stage is None else self.module[1]  # pyright: ignore[reportIndexIssue]
 
     def compose_after(self, before: FittedFrontEnd | None) -> FittedFrontEnd:
-        """Return what was fitted to records behind `before`, as one map from a record."""
+        """Return what was fitted to records behind `first_stage`, as one map from a record."""
         from torch import nn
 
         if before is None:
@@ -199,7 +199,7 @@ class FittedFrontEnd:
         )
 
     @property
-    def place(self) -> str:
+    def used_device(self) -> str:
         """Where records go through it."""
         return self.device if self.front_end.costly else "cpu"
 
@@ -208,7 +208,7 @@ class FittedFrontEnd:
         """A hash of what it does: equal digests map records alike."""
         import numpy as np
 
-        told = f"{self.front_end.text} {self.front_end.version} {self.place}"
+        told = f"{self.front_end.text} {self.front_end.version} {self.used_device}"
         found = hashlib.sha256(told.encode())
         for name, value in self.module.state_dict().items():
             found.update(name.encode() + np.ascontiguousarray(value.cpu().numpy()).tobytes())
@@ -279,30 +279,30 @@ class CentredFrontEnd(FrontEnd):
     __slots__ = ()
 
     fitted: ClassVar[bool] = True
-    moves: ClassVar[bool] = True
+    shifts_features: ClassVar[bool] = True
     costly: ClassVar[bool] = False
     learned: ClassVar[bool] = False
 
     @property
     @abstractmethod
-    def before(self) -> FrontEnd:
+    def first_stage(self) -> FrontEnd:
         """The other: it gives every record the norm `ROW_NORM` at most."""
 
     def describe(self) -> str:
-        return f"{self.before.describe()}, centred"
+        return f"{self.first_stage.describe()}, centred"
 
     def seconds(self, shape: Shape, records: int) -> float | None:
-        return self.before.seconds(shape, records)
+        return self.first_stage.seconds(shape, records)
 
     def output_shape(self, shape: Shape) -> Shape:
-        return self.before.output_shape(shape)
+        return self.first_stage.output_shape(shape)
 
     def module(self, shape: Shape) -> nn.Module:
         from torch import nn
 
         from pasearch.data.projections import Affine
 
-        return nn.Sequential(self.before.module(shape), Affine(self.output_shape(shape)))
+        return nn.Sequential(self.first_stage.module(shape), Affine(self.output_shape(shape)))
 
     def fitted_module(self, given: FitInput) -> nn.Module:
         """Estimate the mean of every direction privately; records have a norm of their own."""
@@ -317,7 +317,7 @@ class ShiftedFrontEnd(FrontEnd):
     __slots__ = ()
 
     fitted: ClassVar[bool] = True
-    moves: ClassVar[bool] = True
+    shifts_features: ClassVar[bool] = True
 
     def output_shape(self, shape: Shape) -> Shape:
         return shape
@@ -376,7 +376,7 @@ class CentredPairs(FrontEnd):
     name: ClassVar[str] = "centred_pairs"
     description_template: ClassVar[str] = "centred features and {pairs:,} pairs"
     fitted: ClassVar[bool] = True
-    moves: ClassVar[bool] = True
+    shifts_features: ClassVar[bool] = True
     pairs: int = 256
 
     def __post_init__(self) -> None:
@@ -556,7 +556,7 @@ class WhitenedCentred(CentredFrontEnd):
         Whitened(self.views)
 
     @property
-    def before(self) -> FrontEnd:
+    def first_stage(self) -> FrontEnd:
         return Whitened(self.views)
 
 
