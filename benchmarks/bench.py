@@ -34,7 +34,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.checks import check_positive, check_positive_integer
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError, nearest
 from pasearch.runs.keys import Keys
@@ -318,13 +318,13 @@ def bench(
             compiled.
         searches: Triples (candidates, epochs, records) whose duration is estimated.
     """
-    positive("seconds", seconds)
+    check_positive("seconds", seconds)
     networks = list(_networks([_space(name) for name in spaces or NAMED]))
     found = "cuda" if torch.cuda.is_available() else "cpu"
     where = found if device == "auto" else device
     before = torch.get_num_threads()
     if threads is not None:
-        torch.set_num_threads(whole("threads", threads))
+        torch.set_num_threads(check_positive_integer("threads", threads))
     try:
         if where == "cpu":
             linear_backend.load_kernel()

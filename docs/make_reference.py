@@ -21,10 +21,10 @@ from typing import Any
 import typer
 
 import pasearch
-from pasearch.accounting.accountants import delta_for
+from pasearch.accounting.accountants import compute_delta
 from pasearch.accounting.attack import true_positive_rate
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.calibration import smallest
+from pasearch.accounting.calibration import calibrate_min
 from pasearch.accounting.events import Event, Gaussian, Geometric
 from pasearch.api.request import (
     GROUPS,
@@ -203,7 +203,7 @@ MARKS = re.compile(r"(<!-- computed[^>]*-->\n).*?(<!-- end of computed -->)", re
 def trained(epsilon: float) -> Event:
     """Return what a training of all records releases at epsilon: one sum with Gaussian noise."""
     budget = Budget(epsilon, DELTA_OF_TABLES)
-    noise = smallest(lambda each: Gaussian(noise_multiplier=each), budget, 0.05, 1000.0)
+    noise = calibrate_min(lambda each: Gaussian(noise_multiplier=each), budget, 0.05, 1000.0)
     return Gaussian(noise_multiplier=noise)
 
 
@@ -249,7 +249,7 @@ def group_epsilon(event: Event, count: int) -> float:
 
     def delta(epsilon: float) -> float:
         growth = sum(math.exp(place * epsilon) for place in range(count))
-        return delta_for(event, epsilon) * growth
+        return compute_delta(event, epsilon) * growth
 
     low, high = 0.0, 64.0
     for _ in range(60):

@@ -32,10 +32,10 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from torch import nn
 
-from pasearch.accounting.accountants import Price, price
+from pasearch.accounting.accountants import PrivacyCost, price
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.calibration import smallest
-from pasearch.accounting.events import Event, PoissonGaussian, SelfComposed
+from pasearch.accounting.calibration import calibrate_min
+from pasearch.accounting.events import Event, PoissonGaussian, SelfComposition
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger, Line, Receipt
@@ -119,13 +119,13 @@ class Plan:
         """
         return PoissonGaussian(self.q, self.sigma * self.share)
 
-    def price(self, delta: float) -> Price:
+    def price(self, delta: float) -> PrivacyCost:
         """Return what the training costs a record of any site."""
-        return price(SelfComposed(self.step_event, self.steps), delta)
+        return price(SelfComposition(self.step_event, self.steps), delta)
 
     def aim(self) -> Event:
         """Return the event of all noise together: with noise in shares, nobody has proved it."""
-        return SelfComposed(PoissonGaussian(self.q, self.sigma), self.steps)
+        return SelfComposition(PoissonGaussian(self.q, self.sigma), self.steps)
 
 
 def solved(budget: Budget, **settings: Any) -> Plan:
@@ -134,7 +134,7 @@ def solved(budget: Budget, **settings: Any) -> Plan:
     def aim(sigma: float) -> Event:
         return Plan(**settings, sigma=sigma).aim()
 
-    return Plan(**settings, sigma=smallest(aim, budget, 0.3, 100.0))
+    return Plan(**settings, sigma=calibrate_min(aim, budget, 0.3, 100.0))
 
 
 def encoded(values: Numbers) -> Numbers:

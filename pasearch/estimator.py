@@ -27,7 +27,7 @@ from pasearch.results import FeatureResult, SearchResult, load_result
 from pasearch.runs.session import warn_of_exact_score
 
 if TYPE_CHECKING:
-    from pasearch.accounting.accountants import Price
+    from pasearch.accounting.accountants import PrivacyCost
 
 Array = np.ndarray[Any, Any]
 
@@ -76,7 +76,7 @@ class _Trained(BaseEstimator):
         return self.result.schema
 
     @property
-    def price(self) -> Price:
+    def price(self) -> PrivacyCost:
         """What the whole run cost."""
         return self.result.price
 

@@ -23,19 +23,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pasearch import cautions, notebooks
-from pasearch.accounting.accountants import Price, price_partitions
+from pasearch.accounting.accountants import PrivacyCost, price_partitions
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.calibration import Dials
+from pasearch.accounting.calibration import NoiseParameters
 from pasearch.accounting.events import (
-    Composed,
+    Composition,
     Event,
     Gaussian,
     Geometric,
-    Pure,
-    SelfComposed,
-    Worst,
-    from_json,
-    to_json,
+    PureDP,
+    SelfComposition,
+    WorstCase,
+    event_from_json,
+    event_to_json,
 )
 from pasearch.data.estimation import (
     CLASS_FOUND,
@@ -268,7 +268,7 @@ class Charged(Terms):
         return self.budget.delta
 
     @cached_property
-    def prices(self) -> tuple[Price, dict[str, Price]]:
+    def prices(self) -> tuple[PrivacyCost, dict[str, PrivacyCost]]:
         """The price of the whole run, and of each partition."""
         return price_partitions(events_by_partition(self.lines), self.delta)
 
@@ -278,13 +278,13 @@ class Charged(Terms):
 
         None where no accountant has a bound.
         """
-        from pasearch.accounting.attack import most_often_right
-        from pasearch.accounting.renyi import Unsupported
+        from pasearch.accounting.attack import max_true_positive_rate
+        from pasearch.accounting.renyi import UnsupportedEvent
 
         together = events_by_partition(self.lines)
         try:
-            return [[alpha, round(most_often_right(together, alpha), 6)] for alpha in ACCUSED]
-        except Unsupported:
+            return [[alpha, round(max_true_positive_rate(together, alpha), 6)] for alpha in ACCUSED]
+        except UnsupportedEvent:
             return None
 
     @cached_property
@@ -298,12 +298,15 @@ class Charged(Terms):
 
         leak = LEDGER_LEAK / self.leak_share
         first = events_by_partition(self.lines)
-        second = {name: from_json(_leaking(to_json(each), leak)) for name, each in first.items()}
+        second = {
+            name: event_from_json(_leaking(event_to_json(each), leak))
+            for name, each in first.items()
+        }
         epsilon = total_for([first, second], self.delta)
         return {"epsilon": epsilon, "delta": self.delta} if 0.0 < epsilon < math.inf else None
 
     @property
-    def price(self) -> Price:
+    def price(self) -> PrivacyCost:
         """The price of the whole run: the maximum over its partitions."""
         return self.prices[0]
 
@@ -379,7 +382,7 @@ class Charged(Terms):
                     "name": line.name,
                     "partition": line.partition,
                     "count": line.count,
-                    "event": to_json(line.event),
+                    "event": event_to_json(line.event),
                 }
                 for line in self.lines
             ],
@@ -425,11 +428,11 @@ def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event
     grouped: dict[str, list[Event]] = {}
     for line in lines:
         repeated = (
-            line.event if line.count == 1 else SelfComposed(event=line.event, count=line.count)
+            line.event if line.count == 1 else SelfComposition(event=line.event, count=line.count)
         )
         grouped.setdefault(line.partition, []).append(repeated)
     return {
-        partition: events[0] if len(events) == 1 else Composed(events=tuple(events))
+        partition: events[0] if len(events) == 1 else Composition(events=tuple(events))
         for partition, events in grouped.items()
     }
 
@@ -460,7 +463,7 @@ GAUSSIAN = Knob(
 )
 """A Gaussian release; its value is 1 / noise multiplier."""
 
-PURE = Knob(bounds=SCORE_RANGE, event=Pure)
+PURE = Knob(bounds=SCORE_RANGE, event=PureDP)
 """A release by an epsilon-DP mechanism; its value is epsilon."""
 
 SCORE = Knob(bounds=SCORE_RANGE, event=lambda epsilon: Geometric(epsilon=epsilon))
@@ -507,7 +510,7 @@ class Solver:
     """
 
     terms: Terms
-    dials: Dials = field(default_factory=Dials)
+    dials: NoiseParameters = field(default_factory=NoiseParameters)
     lines: list[Line] = field(default_factory=list)
 
     def calibrate(self, make_lines: Dial, bounds: tuple[float, float], share: float = 1.0) -> float:
@@ -521,7 +524,7 @@ class Solver:
         """
         budget = Budget(share * self.terms.budget.epsilon, self.terms.budget.delta)
         make_event = composed_with(make_lines, self.lines if share == 1.0 else [])
-        return self.dials.largest(make_lines(bounds[0])[0].name, make_event, budget, *bounds)
+        return self.dials.calibrate_max(make_lines(bounds[0])[0].name, make_event, budget, *bounds)
 
     def solve(self, make_lines: Dial, bounds: tuple[float, float], share: float = 1.0) -> float:
         """Calibrate a noise parameter, add its lines to the plan, and return its value."""
@@ -555,16 +558,18 @@ class Solver:
             far = 1e3
             slope = (estimate(far, leak).counts.count_found(CLASS_FOUND) - 1.0) / far
             enough = max(SIGMA_RANGE[0], (RARE_CLASS * terms.split.train - 1.0) / slope)
-            sigma = self.dials.smallest(
+            sigma = self.dials.calibrate_min(
                 CLASSES, lambda value: estimate(value, leak).event,
                 Budget(CLASS_SHARE * budget.epsilon, budget.delta),
                 enough, SIGMA_RANGE[1],
             )  # fmt: skip
             classes = estimate(sigma, leak)
         if items:
-            sigma = self.dials.smallest(
+            sigma = self.dials.calibrate_min(
                 "schema",
-                lambda value: SelfComposed(event=estimate(value, leak / items).event, count=items),
+                lambda value: SelfComposition(
+                    event=estimate(value, leak / items).event, count=items
+                ),
                 Budget(ESTIMATE_SHARE * budget.epsilon, budget.delta),
                 *SIGMA_RANGE,
             )
@@ -583,7 +588,7 @@ class Solver:
         share = Budget(FRONT_END_SHARE * budget.epsilon, budget.delta)
         for each in dict.fromkeys(front for front in front_ends if front.fitted):
             name = f"front end {each.text}"
-            sigma = self.dials.smallest(name, each.event, share, *SIGMA_RANGE)
+            sigma = self.dials.calibrate_min(name, each.event, share, *SIGMA_RANGE)
             noise.append((each.text, sigma))
             self.lines.append(
                 Line(name=name, partition=partition, event=each.event(sigma), count=1)
@@ -643,6 +648,6 @@ def composed_with(make_lines: Dial, others: Sequence[Line]) -> Callable[[float],
         places = {line.partition for line in own}
         beside = [line for line in others if line.partition in places]
         found = tuple(dict.fromkeys(events_by_partition([*beside, *own]).values()))
-        return found[0] if len(found) == 1 else Worst(events=found)
+        return found[0] if len(found) == 1 else WorstCase(events=found)
 
     return event

@@ -36,11 +36,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from pasearch.accounting.checks import kind_of
+from pasearch.accounting.checks import resolve_named_type
 from pasearch.errors import UsageError
 
 if TYPE_CHECKING:
-    from pasearch.accounting.claims import Claim
+    from pasearch.accounting.published_bounds import PublishedBound
 
 
 OUTSIDE = "from outside pasearch"
@@ -107,7 +107,7 @@ class Stage(Named, ABC):
             {name: getattr(self, name) for name in self.field_names()}
         )
 
-    def claims(self, steps: Steps) -> list[Claim]:
+    def claims(self, steps: Steps) -> list[PublishedBound]:
         """Return what a paper's own formula would charge for a training with it."""
         return []
 
@@ -209,7 +209,7 @@ class Registry(Generic[Kind]):
         if isinstance(values, Mapping):
             values = {"name": self.default, **values} if self.default else values
             self.find(values.get("name"))
-        kind, numbers = kind_of(self.noun, self._kinds, values)
+        kind, numbers = resolve_named_type(self.noun, self._kinds, values)
         return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in numbers.items()})
 
     def _loads(self) -> Iterator[bool]:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasearch import __version__, documents, notebooks
-from pasearch.accounting.accountants import Price
-from pasearch.accounting.events import Composed, Event, SelfComposed, from_json
+from pasearch.accounting.accountants import PrivacyCost
+from pasearch.accounting.events import Composition, Event, SelfComposition, event_from_json
 from pasearch.documents import check_form, check_table, refusal, shown, well_formed
 from pasearch.errors import UsageError, nearest_file
 from pasearch.files import MOST_JSON, check_stored, parse_json, read_bytes
@@ -69,7 +69,7 @@ class Result:
     card: str
 
     @property
-    def price(self) -> Price:
+    def price(self) -> PrivacyCost:
         """What the whole run cost."""
         return price_of(self.document)
 
@@ -480,10 +480,12 @@ def schema_of(document: dict[str, Any]) -> AnySchema:
         return (TableSchema if values.get("kind") == "table" else Schema).from_json(values)
 
 
-def price_of(document: dict[str, Any]) -> Price:
+def price_of(document: dict[str, Any]) -> PrivacyCost:
     """Return the price that a run's `result.json` states."""
     price = document["price"]
-    return Price(epsilon=price["epsilon"], delta=price["delta"], accountant=price["accountant"])
+    return PrivacyCost(
+        epsilon=price["epsilon"], delta=price["delta"], accountant=price["accountant"]
+    )
 
 
 def standard_error(score: dict[str, Any]) -> float:
@@ -555,8 +557,8 @@ def events_of(document: dict[str, Any]) -> dict[str, Event]:
     grouped: dict[str, list[Event]] = {}
     for line in document.get("events") or ():
         with well_formed():
-            event = SelfComposed(event=from_json(line["event"]), count=line["count"])
+            event = SelfComposition(event=event_from_json(line["event"]), count=line["count"])
         grouped.setdefault(str(line["partition"]), []).append(event)
     if not grouped:
         raise UsageError("result.json lists no events: there is nothing to price.")
-    return {partition: Composed(events=tuple(events)) for partition, events in grouped.items()}
+    return {partition: Composition(events=tuple(events)) for partition, events in grouped.items()}

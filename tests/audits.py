@@ -12,7 +12,7 @@ from bisect import bisect_left
 import numpy as np
 from scipy.stats import binom, chi2, chisquare, dlaplace, kstest, nbinom
 
-from pasearch.accounting.events import Composed, Event, Filtered, SelfComposed
+from pasearch.accounting.events import Composition, Event, FilteredReleases, SelfComposition
 
 ACCEPT, REJECT = 1e-6, 1e-12
 WRONG = (2 / 3, 3 / 2)
@@ -21,11 +21,11 @@ WRONG = (2 / 3, 3 / 2)
 def noise_multipliers(event: Event) -> list[float]:
     """Return the noise multiplier of every release that an event charges, in order."""
     match event:
-        case Filtered():
+        case FilteredReleases():
             return noise_multipliers(event.event)
-        case SelfComposed():
+        case SelfComposition():
             return noise_multipliers(event.event) * event.count
-        case Composed():
+        case Composition():
             return [each for part in event.events for each in noise_multipliers(part)]
     return [event.noise_multiplier]  # type: ignore[attr-defined]
 

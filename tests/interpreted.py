@@ -43,10 +43,10 @@ def kernels() -> Iterator[Any]:
         # Triton patches its language at each call of a function within a kernel: once is enough.
         patch.setattr(interpreter.InterpretedFunction, "__call__", call)
         # Programs are interpreted one after the other: the fewer there are, the less time it takes.
-        patch.setattr(training_kernels, "RECORDS", 32)
-        patch.setattr(training_kernels, "COLUMNS", 64)
-        patch.setattr(gpu_kernels, "PAIRS", PAIRS)
-        patch.setattr(gpu_kernels, "SETTLERS", 2)
-        patch.setattr(gpu, "kernels", lambda _: gpu_kernels)
-        patch.setattr(trainer, "gpu_code", lambda _: True)
+        patch.setattr(training_kernels, "FACTOR_RECORDS", 32)
+        patch.setattr(training_kernels, "FACTOR_COLUMNS", 64)
+        patch.setattr(gpu_kernels, "PAIRS_PER_PROGRAM", PAIRS)
+        patch.setattr(gpu_kernels, "SETTLE_PROGRAMS", 2)
+        patch.setattr(gpu, "load_kernels", lambda _: gpu_kernels)
+        patch.setattr(trainer, "has_gpu_steps", lambda _: True)
         yield gpu_kernels

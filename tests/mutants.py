@@ -44,7 +44,7 @@ MUTANTS = (
     ),
     Mutant(
         "scores: within a ledger a score is not charged",
-        '.reserve(secrets.token_hex(16), {"score": Pure(epsilon=epsilon)}, n)',
+        '.reserve(secrets.token_hex(16), {"score": PureDP(epsilon=epsilon)}, n)',
         "",
         "sklearn_api/test_labels_and_scores.py",
     ),
@@ -200,14 +200,14 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's kernels: records that are too large for halves",
-        "use = use & (largest <= _LARGEST)",
-        "use = use & (total <= _LARGEST)",
+        "use = use & (largest <= _MAX_SQUARED_NORM)",
+        "use = use & (total <= _MAX_SQUARED_NORM)",
         "gpu/test_dense_steps.py",
     ),
     Mutant(
         "a GPU's noise: what is settled moves weights by other roundings",
-        "rows, at, WIDTH=rows.shape[1], MANY=AT_ONCE, PROGRAMS=SETTLERS, enable_fp_fusion=False",
-        "rows, at, WIDTH=rows.shape[1], MANY=AT_ONCE, PROGRAMS=SETTLERS, enable_fp_fusion=True",
+        "PROGRAMS=SETTLE_PROGRAMS,\n        enable_fp_fusion=False",
+        "PROGRAMS=SETTLE_PROGRAMS,\n        enable_fp_fusion=True",
         "gpu/test_kernels.py",
     ),
     Mutant(
@@ -255,7 +255,7 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's noise: a step's doubts are settled in the next one again",
-        "tl.store(longs(tl.load(own + DOUBTS)), (row * 0).to(tl.int64))",
+        "tl.store(as_long_address(tl.load(own + DOUBTS_ADDRESS)), (row * 0).to(tl.int64))",
         "pass",
         "gpu/test_dense_steps.py",
     ),
@@ -273,14 +273,14 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's rounds: steps are looked at before they were given",
-        "if self._together is not None and self._together.asked_for(code):",
+        "if self._together is not None and self._together.has_pending_steps(code):",
         "if self._together is not None and not many:",
         "gpu/test_dense_steps.py",
     ),
     Mutant(
         "a GPU's kernels: null records count",
-        "use = (tl.load(valid + slots, mask=there, other=0) != 0) & (total <= _LARGEST)",
-        "use = total <= _LARGEST",
+        "use = (tl.load(valid + slots, mask=there, other=0) != 0) & (total <= _MAX_SQUARED_NORM)",
+        "use = total <= _MAX_SQUARED_NORM",
         "gpu/test_dense_steps.py",
     ),
     Mutant(
@@ -303,8 +303,8 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's rounds: steps after a note stay",
-        "(right := code.right(before.finished, many)) == many:",
-        "(right := code.right(before.finished, many)) >= 0:",
+        "(right := code.count_valid_steps(before.finished, many)) == many:",
+        "(right := code.count_valid_steps(before.finished, many)) >= 0:",
         "gpu/test_dense_steps.py",
     ),
     Mutant(
@@ -333,8 +333,8 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's noise: the same at every step of a block",
-        "tl.load(given + KEY), at, zero + step.to(tl.uint32), zero + low, zero + high",
-        "tl.load(given + KEY), at, zero, zero + low, zero + high",
+        "tl.load(given + NOISE_KEY), at, zero + step.to(tl.uint32), zero + low, zero + high",
+        "tl.load(given + NOISE_KEY), at, zero, zero + low, zero + high",
         "gpu/test_kernels.py",
     ),
     Mutant(
@@ -804,7 +804,7 @@ MUTANTS = (
     ),
     Mutant(
         "rounds: a note is not read",
-        "if wrong := self._rounds.wrong():",
+        "if wrong := self._rounds.pop_uncertain():",
         "if wrong := False:",
         "gpu/test_rounds.py",
     ),
@@ -871,8 +871,9 @@ MUTANTS = (
     ),
     Mutant(
         "training: the last step is free",
-        "SelfComposed(self.release(n, self.noise_multiplier * factor, dimension), count)",
-        "SelfComposed(self.release(n, self.noise_multiplier * factor, dimension), count - 1 or 1)",
+        "SelfComposition(self.release(n, self.noise_multiplier * factor, dimension), count)",
+        "SelfComposition(self.release(n, self.noise_multiplier * factor, dimension), "
+        "count - 1 or 1)",
         "training/test_recipe.py training/test_stages.py",
     ),
     Mutant(
@@ -883,8 +884,8 @@ MUTANTS = (
     ),
     Mutant(
         "training: the first query of a screening is free",
-        'return whole("steps", steps) // self.every + 1\n\n    def probability',
-        'return whole("steps", steps) // self.every\n\n    def probability',
+        'return check_positive_integer("steps", steps) // self.every + 1\n\n    def probability',
+        'return check_positive_integer("steps", steps) // self.every\n\n    def probability',
         "training/test_screening.py",
     ),
     Mutant(
@@ -915,8 +916,8 @@ MUTANTS = (
     ),
     Mutant(
         "accounting: a leak costs nothing",
-        "case events.Approximate():\n            return atom.delta",
-        "case events.Approximate():\n            return 0.0",
+        "case events.ApproximateDP():\n            return atom.delta",
+        "case events.ApproximateDP():\n            return 0.0",
         "accounting/test_renyi.py accounting/test_accountants.py",
     ),
     Mutant(
@@ -1131,8 +1132,8 @@ MUTANTS = (
     ),
     Mutant(
         "papers: random weights training freezes the first layer alone",
-        'whole("count", count), len(hidden)) - 1',
-        'max(whole("count", count), len(hidden)), len(hidden)) - 1',
+        'check_positive_integer("count", count), len(hidden)) - 1',
+        'max(check_positive_integer("count", count), len(hidden)), len(hidden)) - 1',
         "spaces/test_networks.py",
     ),
     Mutant(

@@ -12,14 +12,19 @@ from fractions import Fraction
 
 from zcdp import _rho, _rounded_up, epsilon_of_rho, rho_gaussian
 
-from pasearch.accounting.checks import fraction, positive, probability, whole
-from pasearch.accounting.claims import (
-    Claim,
+from pasearch.accounting.checks import (
+    check_fraction,
+    check_positive,
+    check_positive_integer,
+    check_probability,
+)
+from pasearch.accounting.published_bounds import (
+    PublishedBound,
+    _bao_equation_9_value,
     _epsilon_prime,
-    _eq9,
-    _finite,
+    _finite_or_none,
     _log_moment,
-    yu_theorem3_schedule,
+    yu_theorem_3_schedule,
 )
 
 
@@ -30,12 +35,12 @@ def eq9_as_printed(
     failure_probability: float,
     runs: Sequence[int],
     epsilon: float,
-) -> Claim:
-    """Return the claim of Eq. 9 as printed, with ln(1/(e' d k)); arguments of `eq9_corrected`."""
+) -> PublishedBound:
+    """Evaluate Eq. 9 as printed, with ln(1/(e' d k)); arguments of `bao_equation_9_corrected`."""
     (k,) = runs
     prime = _epsilon_prime(acceptable_loss, validation_size, failure_probability, float(k))
-    return Claim(
-        value=_eq9(epsilon, prime),
+    return PublishedBound(
+        value=_bao_equation_9_value(epsilon, prime),
         source="Bao et al. Eq. 9, as printed",
         verdict="not a valid bound: a misprint, ln(1/(e' d k)) for ln(k/(e' d))",
         formula="eps + 8 e', x v e' = 4 ln(1/(e' d k))",
@@ -58,7 +63,7 @@ def rho_reshuffled(epochs: Iterable[Sequence[float]]) -> float:
 
 def moments_accountant(
     *, sampling_probability: float, noise_multiplier: float, steps: int, delta: float
-) -> Claim:
+) -> PublishedBound:
     """Return the moments accountant's figure for Poisson samples: orders 2..33.
 
     Args:
@@ -69,15 +74,15 @@ def moments_accountant(
 
     Source: Abadi et al. 2016, Section 3.2, as in Yu et al. Section V-A.
     """
-    q = probability("sampling_probability", sampling_probability)
-    sigma = positive("noise_multiplier", noise_multiplier)
-    steps = whole("steps", steps)
-    slack = -math.log(fraction("delta", delta))
+    q = check_probability("sampling_probability", sampling_probability)
+    sigma = check_positive("noise_multiplier", noise_multiplier)
+    steps = check_positive_integer("steps", steps)
+    slack = -math.log(check_fraction("delta", delta))
     values = [
         (steps * _log_moment(order, q, sigma) + slack) / (order - 1) for order in range(2, 34)
     ]
-    return Claim(
-        value=_finite(min(values)),
+    return PublishedBound(
+        value=_finite_or_none(min(values)),
         source="Abadi et al., moments accountant",
         verdict="a valid bound for Poisson samples, and larger than the price; for reshuffled "
         "batches not a valid bound",
@@ -87,7 +92,7 @@ def moments_accountant(
 
 def yu_strong_composition(
     *, sampling_probability: float, noise_multiplier: float, steps: int, delta: float
-) -> Claim:
+) -> PublishedBound:
     """Return strong composition's figure for sampled batches, delta split evenly.
 
     q d = d' = delta / (steps + 1) as in the paper's Section II-D: each step is (e, d)-DP with
@@ -102,15 +107,15 @@ def yu_strong_composition(
 
     Source: Yu et al. Sections II-D and V-A; Dwork, Rothblum and Vadhan 2010.
     """
-    q = probability("sampling_probability", sampling_probability)
-    sigma = positive("noise_multiplier", noise_multiplier)
-    steps = whole("steps", steps)
-    part = fraction("delta", delta) / (steps + 1)
+    q = check_probability("sampling_probability", sampling_probability)
+    sigma = check_positive("noise_multiplier", noise_multiplier)
+    steps = check_positive_integer("steps", steps)
+    part = check_fraction("delta", delta) / (steps + 1)
     one = math.sqrt(2 * math.log(1.25 / min(1.0, part / q))) / sigma
     sampled = math.log1p(q * math.expm1(one)) if one < 500 else one
     drift = steps * sampled * math.expm1(sampled) if sampled < 500 else math.inf
-    return Claim(
-        value=_finite(sampled * math.sqrt(-2 * steps * math.log(part)) + drift),
+    return PublishedBound(
+        value=_finite_or_none(sampled * math.sqrt(-2 * steps * math.log(part)) + drift),
         source="Yu et al., strong composition",
         verdict="not a valid bound where a step's own epsilon is above 1, as its formula is proved "
         "for less; much larger than the price",
@@ -119,7 +124,7 @@ def yu_strong_composition(
     )
 
 
-def yu_reshuffled(*, noise_multiplier: float, epochs: int, delta: float) -> Claim:
+def yu_reshuffled(*, noise_multiplier: float, epochs: int, delta: float) -> PublishedBound:
     """Return zCDP's figure for epochs of reshuffled batches, at the same noise throughout.
 
     Args:
@@ -132,9 +137,9 @@ def yu_reshuffled(*, noise_multiplier: float, epochs: int, delta: float) -> Clai
     >>> round(yu_reshuffled(noise_multiplier=6.0, epochs=400, delta=1e-5).value, 3)
     21.551
     """
-    rho = whole("epochs", epochs) * rho_gaussian(noise_multiplier)
-    return Claim(
-        value=_finite(epsilon_of_rho(rho, delta)),
+    rho = check_positive_integer("epochs", epochs) * rho_gaussian(noise_multiplier)
+    return PublishedBound(
+        value=_finite_or_none(epsilon_of_rho(rho, delta)),
         source="Yu et al. Theorem 2",
         verdict="a valid bound for reshuffled batches under zero-out, and larger than the price",
         formula="rho + 2 sqrt(rho ln(1/delta)), rho = epochs / (2 sigma^2)",
@@ -143,7 +148,7 @@ def yu_reshuffled(*, noise_multiplier: float, epochs: int, delta: float) -> Clai
 
 def yu_theorem3(
     *, sampling_probability: float, noise_multiplier: float, steps: int, delta: float
-) -> Claim:
+) -> PublishedBound:
     """Return the paper's easy estimate for sampled batches; none where q > 1 / (16 sigma).
 
     Args:
@@ -158,4 +163,4 @@ def yu_theorem3(
     >>> round(yu_theorem3(**settings, delta=1e-5).value, 3)
     2.373
     """
-    return yu_theorem3_schedule([(sampling_probability, noise_multiplier, steps)], delta)
+    return yu_theorem_3_schedule([(sampling_probability, noise_multiplier, steps)], delta)

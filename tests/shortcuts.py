@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pasearch.accounting.accountants import Price, _known
-from pasearch.accounting.checks import fraction, whole
+from pasearch.accounting.accountants import PrivacyCost, _check_event
+from pasearch.accounting.checks import check_fraction, check_positive_integer
 from pasearch.accounting.densities import Density
 from pasearch.accounting.events import Event
 from pasearch.accounting.profiles import Array
-from pasearch.accounting.renyi import Filter, rdp_epsilon
-from pasearch.accounting.selection import Law, _pmf
+from pasearch.accounting.renyi import PrivacyFilter, rdp_epsilon
+from pasearch.accounting.selection import RunCountDistribution, _pmf
 from pasearch.data import means
 from pasearch.features.trainers import LinearModel
 from pasearch.training.metrics import usual_metric
@@ -39,16 +39,16 @@ def normal_transform() -> Any:
     return transform
 
 
-def rdp_price(event: Event, delta: float) -> Price:
+def rdp_price(event: Event, delta: float) -> PrivacyCost:
     """The price by RDP alone."""
-    epsilon = rdp_epsilon(_known(event), fraction("delta", delta))
-    return Price(epsilon=epsilon, delta=delta, accountant="RDP")
+    epsilon = rdp_epsilon(_check_event(event), check_fraction("delta", delta))
+    return PrivacyCost(epsilon=epsilon, delta=delta, accountant="RDP")
 
 
-def pmf(law: Law, k: int) -> float:
+def pmf(law: RunCountDistribution, k: int) -> float:
     """P(K = k), k >= 1."""
     weights = _pmf(law)
-    return float(weights[k - 1]) if whole("k", k) <= len(weights) else 0.0
+    return float(weights[k - 1]) if check_positive_integer("k", k) <= len(weights) else 0.0
 
 
 def not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def points_of(model: LinearModel, records: Any) -> int:
     return metric.points(model.counts(records, metric), len(records))
 
 
-def fits(held: Filter, event: Event) -> bool:
+def fits(held: PrivacyFilter, event: Event) -> bool:
     """Whether a filter would take an event; nothing is spent."""
     return held._fits(held._with(event))
 

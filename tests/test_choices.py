@@ -15,8 +15,8 @@ from selections import FEW, METHODS, dataset_for, plan_of
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.events import Composed, SelfComposed
-from pasearch.accounting.selection import Law
+from pasearch.accounting.events import Composition, SelfComposition
+from pasearch.accounting.selection import RunCountDistribution
 from pasearch.api import search as api
 from pasearch.api.features import FeatureRunOutput, select_features
 from pasearch.api.lifecycle import RunEnvironment, rendered, result_document
@@ -31,7 +31,8 @@ SHIPPED = [
     name for name, kind in STRATEGIES.kinds().items() if kind.__module__.startswith("pasearch.")
 ]
 OTHER: dict[str, Any] = {
-    "law": Law(7.5, 0.0, 30), "laws": (Law(9.0, 1.0),), "mutation": 0.25, "population": 7,
+    "law": RunCountDistribution(7.5, 0.0, 30), "laws": (RunCountDistribution(9.0, 1.0),),
+    "mutation": 0.25, "population": 7,
     "generations": 5, "alpha": 0.35, "beta": 0.15, "candidates": 5, "rungs": 2, "size": 3,
     "merits": "entropies", "until_no_gain": True, "p_co": 0.6, "p_mu": 0.1, "pick": "gumbel",
     "pool": 3, "returns": "last", "distinct": 9, "looks": 0.125, "scores": 0.0625,
@@ -61,8 +62,10 @@ def changes(value: Strategy | Selector, **own: Any) -> list[tuple[str, Any]]:
 def told(value: Any) -> str:
     """How a setting's value stands in words; of a choice by name, nothing is promised."""
     if isinstance(value, tuple):
-        return ("; then " if isinstance(value[0], Law) else ", ").join(map(told, value))
-    if isinstance(value, Law):
+        return ("; then " if isinstance(value[0], RunCountDistribution) else ", ").join(
+            map(told, value)
+        )
+    if isinstance(value, RunCountDistribution):
         return value.describe()
     return "" if isinstance(value, (bool, str)) else f"{value:g}"
 
@@ -194,13 +197,13 @@ class TestHalving:
         steps, noises = zip(*((e.event.count, e.event.event) for e in lines), strict=True)  # type: ignore[attr-defined]
         assert steps == (2, 4, 8)
         assert len(set(noises)) == 1, "a short training has the noise of a whole one"
-        every = Composed(
-            events=tuple(SelfComposed(event=each.event, count=each.count) for each in lines)
+        every = Composition(
+            events=tuple(SelfComposition(event=each.event, count=each.count) for each in lines)
         )
         spent = price(every, plan.delta).epsilon
         assert plan.prices[1]["train"].epsilon == pytest.approx(spent)
         assert 0.97 * 3.0 < spent <= 3.0
-        whole = SelfComposed(event=lines[-1].event, count=8)
+        whole = SelfComposition(event=lines[-1].event, count=8)
         assert price(whole, plan.delta).epsilon > 1.2 * spent, "what equal rounds would cost"
 
     @pytest.mark.contract

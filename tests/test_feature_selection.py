@@ -13,7 +13,7 @@ from selections import COLUMNS, METHODS, WAYS, arrays, table
 
 import pasearch
 from pasearch import Budget, SearchResult, plan_feature_selection, select_features
-from pasearch.accounting.selection import Law
+from pasearch.accounting.selection import RunCountDistribution
 from pasearch.api import lifecycle
 from pasearch.api.resume import resume
 from pasearch.api.search import search_architecture
@@ -342,7 +342,7 @@ class TestSecrets:
                 return [1000, *([0] * (len(models) - 1))]
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Law, "sample", lambda law, uniform: count)
+            patch.setattr(RunCountDistribution, "sample", lambda law, uniform: count)
             patch.setattr(PrivateReads, "scored", first)
             select(folder, "subsets", seed=5, trainer=trainer)
         return released(folder)

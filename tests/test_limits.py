@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from pasearch.accounting.checks import MOST, nonnegative, positive, whole
+from pasearch.accounting.checks import (
+    MAX_COUNT,
+    check_nonnegative,
+    check_positive,
+    check_positive_integer,
+)
 from pasearch.api.request import Request
 from pasearch.data import column, tables
 from pasearch.data import schema as arrays
@@ -23,7 +28,7 @@ from pasearch.spaces.architecture import MOST_LAYERS, MOST_PARAMETERS, Architect
 from pasearch.spaces.layers import MOST_WIDE, Conv, Dense, Lstm, Norm, Pool
 from pasearch.spaces.space import MOST_COMBINATIONS, Portfolio, SearchSpace, space
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.encoded.gradients import Encoded
+from pasearch.training.encoded.gradients import EncodedClipping
 from pasearch.training.encoded.noise import KolmogorovSmirnov
 from pasearch.training.recipe import Recipe
 from pasearch.training.schedules import StepDecay
@@ -32,13 +37,13 @@ from pasearch.training.screening import Annealing
 NO_COUNTS: list[Any] = [99_999_999_999_999, 10**18, 10**400, -1, -(10**400), float("nan"),
                         float("inf"), 1e308, "many", [], None]  # fmt: skip
 MAKERS: dict[str, Callable[[Any], object]] = {
-    "whole": lambda value: whole("count", value),
+    "whole": lambda value: check_positive_integer("count", value),
     "batch": lambda value: Recipe(expected_batch_size=value, steps=1),
     "steps": lambda value: Recipe(expected_batch_size=1, steps=value),
     "period": lambda value: StepDecay(rate=0.5, period=value),
     "every": lambda value: Annealing(q0=1.0, mu0=1, every=value),
     "views": lambda value: Augmentation(views=value),
-    "vectors": lambda value: Encoded(clip_norm=1.0, vectors=value),
+    "vectors": lambda value: EncodedClipping(clip_norm=1.0, vectors=value),
     "cells": lambda value: KolmogorovSmirnov(cells=value if value is not None else -1),
     "components": lambda value: PrincipalComponents(value),
     "units": lambda value: Dense(units=value),
@@ -79,16 +84,16 @@ def test_what_is_no_count_is_refused_in_a_short_sentence():
 
 @pytest.mark.unit
 def test_the_most_is_taken():
-    assert whole("count", MOST) == MOST
-    assert whole("count", 7, most=7) == 7
+    assert check_positive_integer("count", MAX_COUNT) == MAX_COUNT
+    assert check_positive_integer("count", 7, most=7) == 7
     with pytest.raises(UsageError, match=r"count is 8: expected at most 7, because it is so\."):
-        whole("count", 8, most=7, why="it is so")
+        check_positive_integer("count", 8, most=7, why="it is so")
     assert Dense(units=MOST_WIDE).units == MOST_WIDE
 
 
 @pytest.mark.unit
 def test_a_number_of_a_thousand_digits_is_not_spelt_out():
-    for check in [positive, nonnegative]:
+    for check in [check_positive, check_nonnegative]:
         with pytest.raises(UsageError, match="more than 64 bits"):
             check("sigma", 10**5000)
 

@@ -19,8 +19,14 @@ from hypothesis import strategies as st
 
 from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.claims import eq9_corrected
-from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect, SelfComposed, Worst
+from pasearch.accounting.events import (
+    Gaussian,
+    Geometric,
+    RepeatAndSelect,
+    SelfComposition,
+    WorstCase,
+)
+from pasearch.accounting.published_bounds import bao_equation_9_corrected
 from pasearch.api.search import plan_architecture_search
 from pasearch.cautions import (
     LEAST_SIGNAL,
@@ -219,7 +225,7 @@ class TestWays:
         plan = small(space=space, strategy="rs", candidates=3)
         (training,) = (line for line in plan.lines if line.name == "training")
         assert isinstance(training.event, RepeatAndSelect)
-        assert isinstance(training.event.event, Worst)
+        assert isinstance(training.event.event, WorstCase)
         steps = [each.count for each in training.event.event.events]  # type: ignore[attr-defined]
         assert steps == [10, 20, 40]
         noises = {
@@ -250,7 +256,7 @@ class TestWays:
         one = plan.strategy.claims(lambda _: 1.0, delta=1e-5, validation=plan.split.validation)
         settings = {"acceptable_loss": 0.05, "failure_probability": 0.05, "epsilon": 1.0}
         size = {"validation_size": plan.split.validation}
-        assert one[0].value == eq9_corrected(**settings, **size, runs=(8, 4)).value  # type: ignore[arg-type]
+        assert one[0].value == bao_equation_9_corrected(**settings, **size, runs=(8, 4)).value  # type: ignore[arg-type]
         assert "prints 8.53" in claim.describe()
 
     @pytest.mark.unit
@@ -269,7 +275,7 @@ class TestGrouping:
     def test_counts_are_compositions(self):
         plan = planned("paas")
         events = events_by_partition(plan.lines)
-        assert isinstance(events["train"], SelfComposed)
+        assert isinstance(events["train"], SelfComposition)
         assert events["train"].count == plan.strategy.expected_trainings == 4  # not 12: there are 4
         assert isinstance(events["test"], Geometric)
 

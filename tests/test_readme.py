@@ -120,14 +120,14 @@ def test_the_spaces_that_are_named_are_there():
 
 
 def test_every_strategy_event_and_field_is_described():
-    from pasearch.accounting.events import TYPES
+    from pasearch.accounting.events import EVENT_TYPES
     from pasearch.results import SCHEMA_VERSION
     from pasearch.search import strategy
 
     for name in ("auto", *strategy.STRATEGIES):
         assert re.search(rf"^\| `{name}`", SEARCH.read_text(), re.MULTILINE), name
     result = (ROOT / "docs/result.md").read_text()
-    for name in TYPES:
+    for name in EVENT_TYPES:
         assert re.search(rf"^\| `{name}` \|", result, re.MULTILINE), name
     assert f"schema version {SCHEMA_VERSION}\n" in result
 

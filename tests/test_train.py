@@ -14,7 +14,7 @@ import pytest
 from doubles import Untouchable
 
 from pasearch import Budget, SearchResult, verify
-from pasearch.accounting.events import Composed, Filtered, SelfComposed
+from pasearch.accounting.events import Composition, FilteredReleases, SelfComposition
 from pasearch.api import search as api
 from pasearch.api.lifecycle import Prepared, request_of
 from pasearch.api.request import SearchRequest, TrainRequest, options_of
@@ -281,15 +281,15 @@ class TestPlan:
     def test_a_validation_driven_schedule_is_charged_as_a_filter(self):
         plan = asked("dynamic-validation").plan
         (line,) = (each for each in plan.lines if each.partition == "train")
-        assert isinstance(line.event, Filtered)
+        assert isinstance(line.event, FilteredReleases)
         assert plan.prices[1]["train"].accountant.startswith("RDP")
 
     @pytest.mark.unit
     def test_a_schedule_is_charged_epoch_by_epoch(self):
         plan = asked("dynamic-time").plan
         (line,) = (each for each in plan.lines if each.partition == "train")
-        assert isinstance(line.event, Composed)
-        assert all(isinstance(each, SelfComposed) for each in line.event.events)
+        assert isinstance(line.event, Composition)
+        assert all(isinstance(each, SelfComposition) for each in line.event.events)
         assert sum(each.count for each in line.event.events) == 24  # type: ignore[union-attr]
         (claim,) = plan.claims()
         assert claim.source == "Yu et al. Theorem 3"

@@ -578,17 +578,17 @@ def better(document: Document) -> None:
 
 def of_smaller_budget(document: Document) -> None:
     """A whole document of another run: everything is made anew from a smaller budget."""
-    from pasearch.accounting.calibration import Dials, StatedDials
+    from pasearch.accounting.calibration import NoiseParameters, StatedNoiseParameters
 
-    solved = Dials()
+    solved = NoiseParameters()
     document["budget"]["epsilon"] *= 0.9  # of the same test: it has as many counts
 
-    def largest(self: StatedDials, name: str, *given: Any) -> float:
-        self.values[name] = solved.largest(name, *given)
+    def largest(self: StatedNoiseParameters, name: str, *given: Any) -> float:
+        self.values[name] = solved.calibrate_max(name, *given)
         return self.values[name]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StatedDials, "largest", largest)
+        patch.setattr(StatedNoiseParameters, "calibrate_max", largest)
         again = remade(document).document
     document.clear()
     document.update(again)

@@ -28,7 +28,7 @@ from scipy.special import expit
 
 from pasearch.accounting import calibration
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.events import Gaussian, SelfComposed
+from pasearch.accounting.events import Gaussian, SelfComposition
 from pasearch.runs.keys import Keys
 
 SIZES, NUMBERS = (1000, 500, 100, 50, 10), 10
@@ -131,8 +131,8 @@ def main(options: argparse.Namespace, results: Path) -> None:
     ]
     left = cells.open_cells(asked, cells.stored(results))
     workers, arms = cells.workers_of(options), list(dict.fromkeys(cell["arm"] for cell in left))
-    sigma = calibration.smallest(
-        lambda noise: SelfComposed(Gaussian(noise), STEPS), Budget(EPSILON, DELTA), 1.0, 1e6
+    sigma = calibration.calibrate_min(
+        lambda noise: SelfComposition(Gaussian(noise), STEPS), Budget(EPSILON, DELTA), 1.0, 1e6
     )
     sizes = [{"size": size_of(arm)} for arm in arms]
     best = cells.side_by_side(sizes, tuned, sigma, workers=workers)

@@ -23,7 +23,7 @@ from itertools import combinations
 
 import numpy as np
 
-from pasearch.accounting.sketch import gaussian_mu
+from pasearch.accounting.gdp_approximation import gaussian_mu
 from pasearch.crossover.forecast import (
     EPSILONS,
     Epsilons,

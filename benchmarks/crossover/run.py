@@ -290,7 +290,7 @@ def accuracy(network: nn.Module, own: Records, most: int = 10_000) -> float:
 def noise_of(epsilon: float, n: int, batch: int, steps: int) -> float:
     """Return the least noise multiplier of a training that costs at most epsilon."""
     recipe = Recipe(expected_batch_size=batch, steps=steps, noise_multiplier=1.0)
-    return calibration.smallest(
+    return calibration.calibrate_min(
         lambda sigma: replace(recipe, noise_multiplier=sigma).event(n), Budget(epsilon, DELTA),
         1e-3, 1e5,
     )  # fmt: skip

@@ -324,7 +324,9 @@ class Study:
             bounding=Flat(clip_norm=1.0), noise_before_clip=order,
         )  # fmt: skip
         budget = Budget(epsilon, self._delta(n))
-        return calibration.smallest(lambda z: recipe.with_noise(z).event(n), budget, 0.2, 100.0)
+        return calibration.calibrate_min(
+            lambda z: recipe.with_noise(z).event(n), budget, 0.2, 100.0
+        )
 
     def _trained(self, cell: Cell, recipe: Recipe, seed: int) -> nn.Sequential:
         keys = Keys.from_seed(seed)

@@ -36,7 +36,7 @@ from run import printed as printed_cells
 from scipy import stats as scipy_stats
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.events import NoisyRecords, SelfComposed
+from pasearch.accounting.events import NoisyRecords, SelfComposition
 
 stats: Any = scipy_stats  # it comes without types
 
@@ -317,7 +317,7 @@ def print_sweep(ours: Cells, known: Cells) -> None:
 def _bounded_price(row: Row, clip: float) -> str:
     """Return what noise of .5 C on gradients bounded to norm 1 costs."""
     step = NoisyRecords(row["batch"] / row["n"], 0.5 * clip)
-    return f"{price(SelfComposed(step, row['steps']), row['delta']).epsilon:.3g}"
+    return f"{price(SelfComposition(step, row['steps']), row['delta']).epsilon:.3g}"
 
 
 def _turn(network: str, gains: list[tuple[float, float, float]]) -> str:

@@ -29,7 +29,7 @@ from setting import Array, cells, path_of, rows_of
 from sklearn.metrics import roc_auc_score
 
 from pasearch import Budget
-from pasearch.accounting.calibration import smallest
+from pasearch.accounting.calibration import calibrate_min
 from pasearch.accounting.events import Gaussian
 from pasearch.api.features import select_features
 from pasearch.data.means import ROW_NORM, FeatureMeans
@@ -94,7 +94,7 @@ def viewed(table: Path, arm: str, epsilon: float, seed: int) -> dict[str, float]
     mu, rate = plan.noise("final training"), 1.0
     if arm.startswith("neither"):
         rate = float(arm.split()[-1])
-        mu = 1 / smallest(
+        mu = 1 / calibrate_min(
             lambda sigma: Gaussian(noise_multiplier=sigma), Budget(epsilon, 1e-5), 0.02, 1e7
         )
     view = view_of(arm, bought.release(train, keys.stream("means")), bound)

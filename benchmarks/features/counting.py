@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.data.column import Column
 from pasearch.data.csv_file import open_csv
 from pasearch.data.table_form import TableForm
@@ -49,7 +49,7 @@ def count_csv(
 
     Cost: nothing by itself: the counts are as private as the records. Charge their release first.
     """
-    size, attributes = whole("rows", rows), attributes_of(schema)
+    size, attributes = check_positive_integer("rows", rows), attributes_of(schema)
     mask, found = None if keep is None else np.asarray(keep, bool), None
     with open_csv(Path(path), TableForm.of(None, quotes=schema.quotes)) as file:
         schema.for_header(file.header, where=str(path))

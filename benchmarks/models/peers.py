@@ -192,7 +192,7 @@ def adassp(
     from pasearch.accounting import calibration
     from pasearch.accounting.events import Gaussian
 
-    sigma = calibration.smallest(
+    sigma = calibration.calibrate_min(
         lambda value: Gaussian(noise_multiplier=value), Budget(epsilon, 1e-5), 0.02, 1e7
     )
     part, draw = sigma * np.sqrt(3), np.random.default_rng(seed)

@@ -29,7 +29,7 @@ from torch import nn
 from pasearch import Budget
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price
-from pasearch.accounting.events import SelfComposed
+from pasearch.accounting.events import SelfComposition
 from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
@@ -89,14 +89,14 @@ def solved(arm: str, n: int, batch: int, dimension: int, epsilon: float) -> Reci
         return plain.with_noise(plain.noise_for_mu(mu, n))
 
     budget = Budget(epsilon, DELTA)
-    mu = calibration.largest(lambda mu: noised(mu).event(n, dimension), budget, 1e-3, 1e2)
+    mu = calibration.calibrate_max(lambda mu: noised(mu).event(n, dimension), budget, 1e-3, 1e2)
     return replace(noised(mu), learning_rate=tuned_learning_rate(noised(mu), mu, n))
 
 
 @cache
 def price_of(release: Any, steps: int) -> float:
     """Return epsilon of so many steps."""
-    return price(SelfComposed(release, steps), DELTA).epsilon
+    return price(SelfComposition(release, steps), DELTA).epsilon
 
 
 def accuracy(model: nn.Module, test: Records, device: str) -> float:

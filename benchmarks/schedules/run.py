@@ -34,7 +34,7 @@ from torch import nn
 from zcdp import epochs_within, epsilon_of_rho, uniform_noise
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.events import Composed, Event, Gaussian, SelfComposed
+from pasearch.accounting.events import Composition, Event, Gaussian, SelfComposition
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset
@@ -179,10 +179,10 @@ def _prices(events: list[Gaussian], rho: float, study: dict[str, Any]) -> dict[s
     counts: dict[Gaussian, int] = {}
     for event in events:
         counts[event] = counts.get(event, 0) + 1
-    every: list[Event] = [SelfComposed(event, count) for event, count in counts.items()]
+    every: list[Event] = [SelfComposition(event, count) for event, count in counts.items()]
     if study is STUDIES["mnist"]:
         every.append(Gaussian(PCA_NOISE))
-    sound = price(Composed(tuple(every)), DELTA).epsilon
+    sound = price(Composition(tuple(every)), DELTA).epsilon
     return {"sound": round(sound, 3), "claimed": round(epsilon_of_rho(rho, DELTA), 3)}
 
 

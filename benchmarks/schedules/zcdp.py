@@ -17,7 +17,12 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Protocol
 
-from pasearch.accounting.checks import fraction, nonnegative, positive, whole
+from pasearch.accounting.checks import (
+    check_fraction,
+    check_nonnegative,
+    check_positive,
+    check_positive_integer,
+)
 from pasearch.errors import UsageError
 
 MOST_EPOCHS = 100_000
@@ -38,7 +43,7 @@ def rho_gaussian(noise_multiplier: float) -> float:
     >>> rho_gaussian(8.0) * 100
     0.78125
     """
-    sigma = positive("noise_multiplier", noise_multiplier)
+    sigma = check_positive("noise_multiplier", noise_multiplier)
     rho = 0.5 / sigma / sigma
     if not math.isfinite(rho):
         raise UsageError(f"noise_multiplier is {sigma}: so little noise has no finite rho.")
@@ -54,8 +59,8 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 
     Source: Yu et al., Proposition 1.
     """
-    rho = nonnegative("rho", rho)
-    return rho + 2 * math.sqrt(rho * -math.log(fraction("delta", delta)))
+    rho = check_nonnegative("rho", rho)
+    return rho + 2 * math.sqrt(rho * -math.log(check_fraction("delta", delta)))
 
 
 def spent(schedule: Decay, *, noise_multiplier: float, epochs: int) -> float:
@@ -66,8 +71,8 @@ def spent(schedule: Decay, *, noise_multiplier: float, epochs: int) -> float:
         noise_multiplier: sigma_0, above 0.
         epochs: 1 or more.
     """
-    sigma = positive("noise_multiplier", noise_multiplier)
-    return _rounded_up(_spent(schedule, sigma, whole("epochs", epochs)))
+    sigma = check_positive("noise_multiplier", noise_multiplier)
+    return _rounded_up(_spent(schedule, sigma, check_positive_integer("epochs", epochs)))
 
 
 def epochs_within(schedule: Decay, *, noise_multiplier: float, rho: float) -> int:
@@ -81,8 +86,8 @@ def epochs_within(schedule: Decay, *, noise_multiplier: float, rho: float) -> in
     Raises:
         UsageError: More than 100,000 epochs.
     """
-    sigma = positive("noise_multiplier", noise_multiplier)
-    left = Fraction(positive("rho", rho))
+    sigma = check_positive("noise_multiplier", noise_multiplier)
+    left = Fraction(check_positive("rho", rho))
     for epoch in range(MOST_EPOCHS + 1):
         left -= _rho(sigma * schedule.factor(epoch))
         if left < 0:
@@ -97,7 +102,7 @@ def uniform_noise(*, rho: float, epochs: int) -> float:
 
     sqrt(epochs / (2 rho)), rounded up: `epochs_within` gives the epochs back.
     """
-    rho, epochs = positive("rho", rho), whole("epochs", epochs)
+    rho, epochs = check_positive("rho", rho), check_positive_integer("epochs", epochs)
     sigma = math.sqrt(epochs / (2 * rho))
     while epochs * _rho(sigma) > Fraction(rho):
         sigma = math.nextafter(sigma, math.inf)
@@ -133,8 +138,11 @@ def steepest_rate(
         UsageError: No rate does that: sigma_0 is too small even if it never falls, or so large that
             any decay leaves a rest.
     """
-    sigma, epochs = positive("noise_multiplier", noise_multiplier), whole("epochs", epochs)
-    budget = Fraction(positive("rho", rho))
+    sigma, epochs = (
+        check_positive("noise_multiplier", noise_multiplier),
+        check_positive_integer("epochs", epochs),
+    )
+    budget = Fraction(check_positive("rho", rho))
 
     def fits(rate: float) -> bool:
         return _spent(make(rate), sigma, epochs) <= budget

@@ -31,7 +31,7 @@ from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
 from pasearch.training.batching import Poisson
 from pasearch.training.clipping import Flat
-from pasearch.training.encoded.gradients import Encoded, encode
+from pasearch.training.encoded.gradients import EncodedClipping, encode_by_sorting
 from pasearch.training.encoded.noise import KolmogorovSmirnov, begin_noise
 from pasearch.training.per_example import Loss, formed_gradients
 
@@ -47,7 +47,7 @@ def flat(network: nn.Module, x: Tensor, loss: Loss, mask: Tensor) -> list[Tensor
 
 def encoded(network: nn.Module, x: Tensor, loss: Loss, mask: Tensor, vectors: int) -> list[Tensor]:
     """Return the sum of encoded gradients."""
-    return Encoded(clip_norm=CLIP, vectors=vectors).sums(network, x, loss, mask)[0]
+    return EncodedClipping(clip_norm=CLIP, vectors=vectors).sums(network, x, loss, mask)[0]
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -102,8 +102,10 @@ def step_of(
 def sorted_step(records: Records, rows: int, device: str) -> Step:
     """Return the encoding of so many records by sorting."""
     model, x = ROW.network().to(device), records.x[:rows]
-    codebook = Encoded(clip_norm=CLIP).codebook(sum(p.numel() for p in model.parameters()))
-    return lambda: encode(formed_gradients(model, x, _loss(records.y[:rows])), codebook).sum(dim=0)
+    codebook = EncodedClipping(clip_norm=CLIP).codebook(sum(p.numel() for p in model.parameters()))
+    return lambda: encode_by_sorting(
+        formed_gradients(model, x, _loss(records.y[:rows])), codebook
+    ).sum(dim=0)
 
 
 def _loss(y: Tensor):

@@ -33,7 +33,7 @@ import torch
 
 from pasearch.data.partitions import Records
 from pasearch.gpu import dense_steps
-from pasearch.gpu.dense_steps import GpuCode, Tile, Together
+from pasearch.gpu.dense_steps import GpuTraining, Tile, TrainingGroup
 from pasearch.runs.keys import Keys
 from pasearch.search.candidate_training import PURPOSES
 from pasearch.spaces.space import space
@@ -62,7 +62,7 @@ class Work:
     batch: int
     steps: int = 512
 
-    def codes(self, device: str) -> list[GpuCode]:
+    def codes(self, device: str) -> list[GpuTraining]:
         """Return the steps of its trainings, ready for the first."""
         generator, keys = torch.Generator().manual_seed(1), Keys.from_seed(1)
         n = RECORDS if device == "cuda" else 4 * self.batch
@@ -75,7 +75,7 @@ class Work:
             expected_batch_size=self.batch, steps=self.steps, learning_rate=0.1,
             noise_multiplier=1.0, bounding=Flat(clip_norm=0.25),
         )  # fmt: skip
-        drawn, together, found = space(self.space), Together(), []
+        drawn, together, found = space(self.space), TrainingGroup(), []
         for number in range(self.count):
             stream = keys.stream("trial", number)
             genotype = drawn.fixed() if self.count == 1 else (
@@ -100,19 +100,19 @@ WORKS = [
 ]
 
 
-def calls_of(codes: list[GpuCode], name: str, tile: Tile) -> list[Callable[[], None]]:
+def calls_of(codes: list[GpuTraining], name: str, tile: Tile) -> list[Callable[[], None]]:
     """Return the calls of one kind of a step, by other tiles than usual."""
     usual = codes[0].tiles
     try:
         for code in codes:
             vars(code)["tiles"] = replace(usual, **{name: tile}) if name in SIDES else usual
-        plan = dense_steps._Plan(codes)
+        plan = dense_steps._CallPlan(codes)
     finally:
         for code in codes:
             vars(code)["tiles"] = usual
     at = plan._at[0]
     return [
-        partial(plan._kernels.run, kind, work, *plan._tables, at, **about)
+        partial(plan._kernels.run_kernel, kind, work, *plan._tables, at, **about)
         for kind, work, about in plan._calls if kind == name
     ] + [
         partial(plan._noise.release, plan._blocks, plan._tables[0], at, kept=False)
@@ -211,7 +211,7 @@ def main() -> None:
     else:
         from pasearch.gpu import bits, kernels
 
-        bits.kernels, trainer.gpu_code = (lambda _: kernels), (lambda _: True)
+        bits.load_kernels, trainer.has_gpu_steps = (lambda _: kernels), (lambda _: True)
         machine = "processor, interpreted"
         WORKS[:] = [Work("two of Table XI at 20", "fcn-paper", 2, 20)]
     for work in WORKS:

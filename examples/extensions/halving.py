@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.runs.ledger import Line
 from pasearch.search.randomized import draw
 from pasearch.search.strategy import (
@@ -53,8 +53,8 @@ class SuccessiveHalving(Strategy):
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        whole("candidates", self.candidates, most=10_000)
-        whole("rungs", self.rungs, most=20)
+        check_positive_integer("candidates", self.candidates, most=10_000)
+        check_positive_integer("rungs", self.rungs, most=20)
 
     @classmethod
     def asked(cls, **given: Any) -> Self:

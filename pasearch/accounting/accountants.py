@@ -9,9 +9,9 @@
 An (epsilon, delta)-DP release leaks its delta: PLD counts it as infinite loss, RDP takes it from
 the delta of the whole.
 
-All are upper bounds under zero-out adjacency, so the least is one too. `Worst` is the maximum of
-RDP curves order by order, and the pointwise largest profile. A partition's records meet only that
-partition's events, so several partitions cost the maximum, at the same delta.
+All are upper bounds under zero-out adjacency, so the least is one too. `WorstCase` is the maximum
+of RDP curves order by order, and the pointwise largest profile. A partition's records meet only
+that partition's events, so several partitions cost the maximum, at the same delta.
 """
 
 from __future__ import annotations
@@ -26,24 +26,30 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from pasearch.accounting import events
-from pasearch.accounting.checks import fraction, nonnegative
-from pasearch.accounting.events import Event, describe, parts
-from pasearch.accounting.profiles import Array, Profile, bounding_pld, grid, leaky_response
-from pasearch.accounting.renyi import Unsupported, leaked_delta, rdp_delta, rdp_epsilon
-from pasearch.accounting.selection import Law, log_constant
-from pasearch.accounting.sketch import reach, sketch
+from pasearch.accounting.checks import check_fraction, check_nonnegative
+from pasearch.accounting.events import Event, count_atomic_releases, describe_event
+from pasearch.accounting.gdp_approximation import estimate_size, tail_loss
+from pasearch.accounting.profiles import (
+    Array,
+    PrivacyProfile,
+    approximate_dp_profile,
+    dominating_pld,
+    epsilon_grid,
+)
+from pasearch.accounting.renyi import UnsupportedEvent, additive_delta, rdp_delta, rdp_epsilon
+from pasearch.accounting.selection import RunCountDistribution, selection_log_constant
 from pasearch.errors import UsageError
 
-FINENESS = 30  # grid points to a standard deviation; any grid gives an upper bound
-MOST_POINTS = 40_000  # of one release's losses
-MOST_LOSSES = 1_000_000  # of all releases' losses together
+GRID_POINTS_PER_DEVIATION = 30  # grid points to a standard deviation; any grid gives an upper bound
+MAX_GRID_POINTS = 40_000  # of one release's losses
+MAX_TOTAL_GRID_POINTS = 1_000_000  # of all releases' losses together
 TYPICAL_DELTA = 1e-6  # only for choosing grids
-MOST_LOSS = 500.0  # whatever is larger counts as infinite; exp of it is still a float
-FAILURES = (ArithmeticError, ValueError, MemoryError, IndexError)
+MAX_LOSS = 500.0  # whatever is larger counts as infinite; exp of it is still a float
+NUMERICAL_ERRORS = (ArithmeticError, ValueError, MemoryError, IndexError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class PrivacyCost:
     """What a procedure costs: (epsilon, delta), and the accountant whose bound it is."""
 
     epsilon: float
@@ -51,7 +57,7 @@ class Price:
     accountant: str
 
 
-def price(event: Event, delta: float) -> Price:
+def price(event: Event, delta: float) -> PrivacyCost:
     """The price of an event at delta.
 
     Guarantee: the event is (epsilon, delta)-DP under zero-out adjacency; every numerical step
@@ -66,24 +72,26 @@ def price(event: Event, delta: float) -> Price:
 
     Cost: nothing; this is arithmetic on public numbers.
     """
-    return _price(_known(event), fraction("delta", delta))
+    return _cached_price(_check_event(event), check_fraction("delta", delta))
 
 
-def rough_price(event: Event, delta: float) -> Price:
+def fast_price(event: Event, delta: float) -> PrivacyCost:
     """An upper bound on the price that is quicker to compute: RDP only where PLD has no bound."""
-    return _rough_price(_known(event), fraction("delta", delta))
+    return _cached_fast_price(_check_event(event), check_fraction("delta", delta))
 
 
-def delta_for(event: Event, epsilon: float) -> float:
+def compute_delta(event: Event, epsilon: float) -> float:
     """The least delta at which the event costs at most epsilon >= 0."""
-    epsilon = nonnegative("epsilon", epsilon)
-    found, _ = _best(
-        _known(event), lambda: rdp_delta(event, epsilon), lambda: _delta(event, epsilon)
+    epsilon = check_nonnegative("epsilon", epsilon)
+    found, _ = _choose_lowest_bound(
+        _check_event(event), lambda: rdp_delta(event, epsilon), lambda: _pld_delta(event, epsilon)
     )
     return min(1.0, found)
 
 
-def price_partitions(events: Mapping[str, Event], delta: float) -> tuple[Price, dict[str, Price]]:
+def price_partitions(
+    events: Mapping[str, Event], delta: float
+) -> tuple[PrivacyCost, dict[str, PrivacyCost]]:
     """The price of events on disjoint partitions, and each partition's own.
 
     Guarantee: parallel composition. A record is in one partition, so the whole costs the maximum.
@@ -99,27 +107,27 @@ def price_partitions(events: Mapping[str, Event], delta: float) -> tuple[Price, 
 
 
 @lru_cache(maxsize=4096)
-def _price(event: Event, delta: float) -> Price:
-    if not parts(event):
-        return Price(epsilon=0.0, delta=delta, accountant="nothing released")
-    epsilon, accountant = _best(
-        event, lambda: rdp_epsilon(event, delta), lambda: _epsilon(event, delta)
+def _cached_price(event: Event, delta: float) -> PrivacyCost:
+    if not count_atomic_releases(event):
+        return PrivacyCost(epsilon=0.0, delta=delta, accountant="nothing released")
+    epsilon, accountant = _choose_lowest_bound(
+        event, lambda: rdp_epsilon(event, delta), lambda: _pld_epsilon(event, delta)
     )
-    return Price(epsilon=epsilon, delta=delta, accountant=accountant)
+    return PrivacyCost(epsilon=epsilon, delta=delta, accountant=accountant)
 
 
 @lru_cache(maxsize=4096)
-def _rough_price(event: Event, delta: float) -> Price:
+def _cached_fast_price(event: Event, delta: float) -> PrivacyCost:
     try:
-        epsilon = _epsilon(event, delta)
-    except (Unsupported, *FAILURES):
-        return _price(event, delta)
+        epsilon = _pld_epsilon(event, delta)
+    except (UnsupportedEvent, *NUMERICAL_ERRORS):
+        return _cached_price(event, delta)
     if not math.isfinite(epsilon):
-        return _price(event, delta)
-    return Price(epsilon=max(0.0, epsilon), delta=delta, accountant=_pld_name(event))
+        return _cached_price(event, delta)
+    return PrivacyCost(epsilon=max(0.0, epsilon), delta=delta, accountant=_pld_name(event))
 
 
-def _best(
+def _choose_lowest_bound(
     event: Event, by_rdp: Callable[[], float], by_pld: Callable[[], float]
 ) -> tuple[float, str]:
     """The lesser of two bounds and its name; one that fails numerically is left out, and named."""
@@ -130,86 +138,88 @@ def _best(
             if math.isnan(value):
                 raise FloatingPointError("the bound is not a number")
             bounds.append((max(0.0, value), accountant))
-        except Unsupported as reason:
+        except UnsupportedEvent as reason:
             missing.append(str(reason))
-        except FAILURES as reason:
+        except NUMERICAL_ERRORS as reason:
             failed = f" ({accountant} failed: {reason})"
             missing.append(f"{accountant} failed: {reason}")
     if not bounds:
-        raise Unsupported(f"[{describe(event)}] has no price: {'; '.join(missing)}")
+        raise UnsupportedEvent(f"[{describe_event(event)}] has no price: {'; '.join(missing)}")
     value, accountant = min(bounds)
     return value, accountant + failed
 
 
-def _epsilon(event: Event, delta: float) -> float:
+def _pld_epsilon(event: Event, delta: float) -> float:
     """Epsilon at delta by loss distributions and profiles; a single selection needs no hull."""
-    match _only(event):
-        case events.Worst(several):
-            return max(_epsilon(each, delta) for each in several)
+    match _single_atom(event):
+        case events.WorstCase(several):
+            return max(_pld_epsilon(each, delta) for each in several)
         case events.RepeatAndSelect(inner, law):
-            return _epsilon(inner, delta / law.mean) + _log_constant(inner, law)
-    return float(_pld(event).get_epsilon_for_delta(delta))
+            return _pld_epsilon(inner, delta / law.mean) + _selection_log_constant(inner, law)
+    return float(_composed_pld(event).get_epsilon_for_delta(delta))
 
 
-def _delta(event: Event, epsilon: float) -> float:
+def _pld_delta(event: Event, epsilon: float) -> float:
     """Delta at any real epsilon, the same way."""
-    match _only(event):
-        case events.Worst(several):
-            return max(_delta(each, epsilon) for each in several)
+    match _single_atom(event):
+        case events.WorstCase(several):
+            return max(_pld_delta(each, epsilon) for each in several)
         case events.RepeatAndSelect(inner, law):
-            base = _delta(inner, epsilon - _log_constant(inner, law))
+            base = _pld_delta(inner, epsilon - _selection_log_constant(inner, law))
             return min(1.0, law.mean * base)
-    return float(_pld(event).get_delta_for_epsilon(float(epsilon)))
+    return float(_composed_pld(event).get_delta_for_epsilon(float(epsilon)))
 
 
 @lru_cache(maxsize=256)
-def _log_constant(inner: Event, law: Law) -> float:
-    return log_constant(law, _profile(inner))
+def _selection_log_constant(inner: Event, law: RunCountDistribution) -> float:
+    return selection_log_constant(law, _privacy_profile(inner))
 
 
 @lru_cache(maxsize=64)
-def _profile(event: Event) -> Profile:
+def _privacy_profile(event: Event) -> PrivacyProfile:
     """The profile of an event on a grid dense enough to compose and to select from."""
-    match _only(event):
-        case events.Worst(several):
-            profiles = [_profile(each) for each in several]
-            unit = 1e-6 * max(1e-9, *(each.top for each in profiles))
+    match _single_atom(event):
+        case events.WorstCase(several):
+            profiles = [_privacy_profile(each) for each in several]
+            unit = 1e-6 * max(1e-9, *(each.max_epsilon for each in profiles))
             all_points = np.concatenate([each.epsilons for each in profiles])
             shared = np.unique(np.floor(all_points / unit)) * unit
-            return Profile(shared, np.max([each.at(shared) for each in profiles], axis=0))
+            return PrivacyProfile(shared, np.max([each.at(shared) for each in profiles], axis=0))
         case events.RepeatAndSelect(inner, law):
             bound, top = _selection_bound(inner, law)
-            shared = grid(top, _interval(event))
-            return Profile(shared, bound(shared))
-    losses, leak = _pld(event), leaked_delta(event)
+            shared = epsilon_grid(top, _grid_interval(event))
+            return PrivacyProfile(shared, bound(shared))
+    losses, leak = _composed_pld(event), additive_delta(event)
     tails = (leak + tail for tail in (1e-13, 1e-11, 1e-9, 1e-6, 1e-3, 0.1))
     tops = (losses.get_epsilon_for_delta(tail) for tail in tails)
     top = next((float(top) for top in tops if math.isfinite(top)), 0.0)
-    return Profile.sampled(
-        losses.get_delta_for_epsilon, grid(min(top, MOST_LOSS), _interval(event))
+    return PrivacyProfile.sampled(
+        losses.get_delta_for_epsilon, epsilon_grid(min(top, MAX_LOSS), _grid_interval(event))
     )
 
 
-def _selection_bound(inner: Event, law: Law) -> tuple[Callable[[Array], Array], float]:
+def _selection_bound(
+    inner: Event, law: RunCountDistribution
+) -> tuple[Callable[[Array], Array], float]:
     """E -> min(1, m delta_Q(e - log c)), and where it stops falling."""
-    base, log_c = _profile(inner), _log_constant(inner, law)
-    return lambda e: np.minimum(1.0, law.mean * base.at(e - log_c)), base.top + log_c
+    base, log_c = _privacy_profile(inner), _selection_log_constant(inner, law)
+    return lambda e: np.minimum(1.0, law.mean * base.at(e - log_c)), base.max_epsilon + log_c
 
 
 @lru_cache(maxsize=64)
-def _pld(event: Event) -> Any:
+def _composed_pld(event: Event) -> Any:
     """The loss distribution of an event: each atom composed `count` times, then all of them."""
     from dp_accounting.pld import privacy_loss_distribution
 
-    interval = _interval(event)
+    interval = _grid_interval(event)
     total = privacy_loss_distribution.identity(interval)
-    for index, (atom, count) in enumerate(parts(event).items()):
-        losses = _repeated(atom, count, interval)
+    for index, (atom, count) in enumerate(count_atomic_releases(event).items()):
+        losses = _self_composed_pld(atom, count, interval)
         total = losses if index == 0 else total.compose(losses)
     return total
 
 
-def _repeated(atom: Event, count: int, interval: float) -> Any:
+def _self_composed_pld(atom: Event, count: int, interval: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution
 
     if isinstance(atom, events.Gaussian):
@@ -217,12 +227,12 @@ def _repeated(atom: Event, count: int, interval: float) -> Any:
         return privacy_loss_distribution.from_gaussian_mechanism(
             sigma, value_discretization_interval=interval
         )
-    single = _single(atom, interval)
+    single = _single_release_pld(atom, interval)
     return single if count == 1 else single.self_compose(count)
 
 
 @lru_cache(maxsize=64)
-def _single(atom: Event, interval: float) -> Any:
+def _single_release_pld(atom: Event, interval: float) -> Any:
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as losses
 
@@ -244,23 +254,25 @@ def _single(atom: Event, interval: float) -> Any:
                 neighboring_relation=NeighboringRelation.REPLACE_SPECIAL,
             )
         case events.NoisyRecords(q, noise_multiplier):
-            bound = _revealed_sample(q, noise_multiplier)
-            return bounding_pld(bound, min(reach(noise_multiplier), MOST_LOSS), interval)
-        case events.Geometric() | events.Pure():
+            bound = _revealed_sample_profile(q, noise_multiplier)
+            return dominating_pld(bound, min(tail_loss(noise_multiplier), MAX_LOSS), interval)
+        case events.Geometric() | events.PureDP():
             return losses.from_discrete_laplace_mechanism(
                 atom.epsilon, value_discretization_interval=interval, use_connect_dots=True
             )
-        case events.Approximate(epsilon, delta):
-            return bounding_pld(leaky_response(epsilon, delta), epsilon, interval)
-        case events.Worst():
-            profile = _profile(atom)
-            return bounding_pld(profile.at, profile.top, interval)
+        case events.ApproximateDP(epsilon, delta):
+            return dominating_pld(approximate_dp_profile(epsilon, delta), epsilon, interval)
+        case events.WorstCase():
+            profile = _privacy_profile(atom)
+            return dominating_pld(profile.at, profile.max_epsilon, interval)
         case events.RepeatAndSelect(inner, law):
-            return bounding_pld(*_selection_bound(inner, law), interval)
-    raise Unsupported(f"PLD has no bound for [{describe(atom)}]; use an event that PLD or RDP has.")
+            return dominating_pld(*_selection_bound(inner, law), interval)
+    raise UnsupportedEvent(
+        f"PLD has no bound for [{describe_event(atom)}]; use an event that PLD or RDP has."
+    )
 
 
-def _revealed_sample(q: float, noise_multiplier: float) -> Callable[[Array], Array]:
+def _revealed_sample_profile(q: float, noise_multiplier: float) -> Callable[[Array], Array]:
     """The profile, for e >= 0, of a Gaussian release that happens with probability q, seen.
 
     Source: Balle and Wang 2018, Theorem 8, for the Gaussian; docs/guarantees/noise-before-clip.md.
@@ -276,47 +288,54 @@ def _revealed_sample(q: float, noise_multiplier: float) -> Callable[[Array], Arr
     return delta
 
 
-def _only(event: Event) -> Event | None:
+def _single_atom(event: Event) -> Event | None:
     """The one atom of an event that is released once, if that is all there is."""
-    found = parts(event)
+    found = count_atomic_releases(event)
     return next(iter(found)) if list(found.values()) == [1] else None
 
 
 def _pld_name(event: Event) -> str:
-    return "PLD, selection by privacy profile" if _selects(event) else "PLD"
+    return "PLD, selection by privacy profile" if _contains_selection(event) else "PLD"
 
 
-def _selects(event: Event) -> bool:
+def _contains_selection(event: Event) -> bool:
     return any(
         isinstance(atom, events.RepeatAndSelect)
-        or (isinstance(atom, events.Worst) and any(map(_selects, atom.events)))
-        for atom in parts(event)
+        or (isinstance(atom, events.WorstCase) and any(map(_contains_selection, atom.events)))
+        for atom in count_atomic_releases(event)
     )
 
 
-def _interval(event: Event) -> float:
+def _grid_interval(event: Event) -> float:
     """The grid of losses: a share of one release's standard deviation.
 
     Losses on a grid of interval h gain at most h^2 / 4 in variance. Releases with two values +-eps
     have no small losses to average over: the grid then holds eps itself.
     """
-    size = sketch(event, TYPICAL_DELTA)
-    interval = max(math.sqrt(size.variance / size.count) / FINENESS, size.width / MOST_POINTS)
+    size = estimate_size(event, TYPICAL_DELTA)
+    interval = max(
+        math.sqrt(size.variance / size.count) / GRID_POINTS_PER_DEVIATION,
+        size.width / MAX_GRID_POINTS,
+    )
     # Coarse grids are for losses so large that nobody would pay them.
-    interval = min(max(interval, 1e-9), max(0.1, size.width * size.count / MOST_LOSSES))
-    two_valued = events.Geometric, events.Pure, events.Approximate
+    interval = min(max(interval, 1e-9), max(0.1, size.width * size.count / MAX_TOTAL_GRID_POINTS))
+    two_valued = events.Geometric, events.PureDP, events.ApproximateDP
     # A leak's loss, 0, is on every grid.
-    values = {atom.epsilon for atom in parts(event) if isinstance(atom, two_valued)} - {0.0}
+    values = {
+        atom.epsilon for atom in count_atomic_releases(event) if isinstance(atom, two_valued)
+    } - {0.0}
     if not values:
         return interval
     if len(values) == 1:
         (epsilon,) = values
         # A grain more than a whole share: no rounding may leave the grid's last point below eps.
         return epsilon / math.ceil(epsilon / interval) * (1 + 1e-15)
-    return max(min(interval, 1e-3 * min(values)), max(values) / MOST_POINTS)
+    return max(min(interval, 1e-3 * min(values)), max(values) / MAX_GRID_POINTS)
 
 
-def _known(event: object) -> Event:
-    if type(event) not in events.TYPES.values():
-        raise Unsupported(f"{event!r} is no event of pasearch's own table, so it has no price.")
+def _check_event(event: object) -> Event:
+    if type(event) not in events.EVENT_TYPES.values():
+        raise UnsupportedEvent(
+            f"{event!r} is no event of pasearch's own table, so it has no price."
+        )
     return event  # type: ignore[return-value]

@@ -33,28 +33,28 @@ from typing import Any, Self
 import numpy as np
 from scipy.special import gammaln
 
-from pasearch.accounting.checks import positive, probability, whole
-from pasearch.accounting.densities import Density, GaussianNoise, kronrod
+from pasearch.accounting.checks import check_positive, check_positive_integer, check_probability
+from pasearch.accounting.densities import Density, GaussianNoise, kronrod_rule
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 
-MOST_ORDER = 256
+MAX_ORDER = 256
 """The highest order with a bound."""
-ORDERS: Array = np.arange(2.0, MOST_ORDER + 1)
-PER_OCTAVE = 20
+ORDERS: Array = np.arange(2.0, MAX_ORDER + 1)
+SHIFTS_PER_OCTAVE = 20
 """How many shifts between t and 2 t are integrated; between them a chord bounds the curve."""
-RATIO = 1 + 2.0**-8
+GRID_RATIO = 1 + 2.0**-8
 """Magnitudes are rounded up to its powers: by .2 % on average, which costs twice that in RDP."""
-FLOOR = 1 / 64
+MIN_RELATIVE_MAGNITUDE = 1 / 64
 """Magnitudes below so much of their root mean square are rounded up to it."""
-CERTAIN = 1e-3
+MAX_INTEGRAL_ERROR = 1e-3
 """The largest relative error of an integral that is used."""
-ROUNDING = 1e-9
-MOST_PANELS = 600
+ROUNDING_ALLOWANCE = 1e-9
+MAX_PANELS = 600
 """A light density is integrated over no more: orders whose bulk lies beyond have no bound."""
-SMALLEST = 1e-9
+MIN_SHIFT = 1e-9
 """A shift below it, in units of the scale, is taken as it."""
-CHUNK = 32
+ORDERS_PER_BLOCK = 32
 """How many orders are integrated at once: what fits a cache."""
 CHECKED_OCTAVES = 16
 """How far below the largest shift the growth of I_k is looked at."""
@@ -76,8 +76,10 @@ class Shifts:
         for name in ("values", "counts"):
             if not isinstance(getattr(self, name), (tuple, list)) or not getattr(self, name):
                 raise UsageError(f"{name} is {getattr(self, name)!r}: expected some numbers.")
-        object.__setattr__(self, "values", tuple(positive("values", v) for v in self.values))
-        object.__setattr__(self, "counts", tuple(whole("counts", c) for c in self.counts))
+        object.__setattr__(self, "values", tuple(check_positive("values", v) for v in self.values))
+        object.__setattr__(
+            self, "counts", tuple(check_positive_integer("counts", c) for c in self.counts)
+        )
         if len(self.values) != len(self.counts):
             raise UsageError(
                 f"There are {len(self.values)} values and {len(self.counts)} counts: give each "
@@ -87,7 +89,7 @@ class Shifts:
             raise UsageError("values: expected numbers that descend, each once with its count.")
 
     @classmethod
-    def of(cls, vectors: Array, ratio: float = RATIO) -> Self:
+    def of(cls, vectors: Array, ratio: float = GRID_RATIO) -> Self:
         """Return shifts that are at least every vector's, sorted: one bound for all of them.
 
         Guarantee: the j-th largest shift is at least the j-th largest magnitude of each vector.
@@ -101,9 +103,9 @@ class Shifts:
             raise UsageError("vectors: expected finite numbers, not all 0, in one or two axes.")
         top = np.sort(rows, axis=1).max(axis=0)
         top = top[top > 0]
-        low = FLOOR * math.sqrt(np.mean(top**2))
-        if not 1 < positive("ratio", ratio) <= 2:
-            raise UsageError(f"ratio is {ratio}: expected a number above 1, such as {RATIO}.")
+        low = MIN_RELATIVE_MAGNITUDE * math.sqrt(np.mean(top**2))
+        if not 1 < check_positive("ratio", ratio) <= 2:
+            raise UsageError(f"ratio is {ratio}: expected a number above 1, such as {GRID_RATIO}.")
         step = math.log(ratio)
         # A grain more, so that rounding can't leave a value above its grid point.
         exponents = np.ceil(np.log(np.maximum(top, low)) / step - 1e-9).astype(int)
@@ -163,20 +165,20 @@ def additive_rdp(
     Raises:
         UsageError: A bad number, or a density whose I_k falls somewhere (`check_density`).
     """
-    q = probability("sampling_probability", sampling_probability)
+    q = check_probability("sampling_probability", sampling_probability)
     several = [shifts] if isinstance(shifts, Shifts) else list(shifts)
-    orders = _checked(orders)
+    orders = _check_orders(orders)
     check_density(density, max(each.reach for each in several), orders)
     values = np.unique(np.concatenate([each.values for each in several]))
     counts = np.zeros((len(several), len(values)))
     for row, each in zip(counts, several, strict=True):
         row[np.searchsorted(values, each.values)] = each.counts
-    logs = _log_integrals(density.unit, values / density.scale, _highest(orders))
+    logs = _log_integrals(density.unit, values / density.scale, _highest_integral_order(orders))
     unknown = np.isinf(logs)
     products = counts @ np.where(unknown, 0.0, logs)
     products[(counts > 0).astype(float) @ unknown > 0] = np.inf
     moments = _log_moments(products.max(axis=0), q)
-    return _between(moments, orders)
+    return _interpolate_orders(moments, orders)
 
 
 def check_density(density: Density, reach: float, orders: Array = ORDERS) -> None:
@@ -195,22 +197,22 @@ def check_density(density: Density, reach: float, orders: Array = ORDERS) -> Non
     """
     if not isinstance(density, Density):
         raise UsageError(f"density is {density!r}: expected one of `accounting.densities`.")
-    highest = _highest(_checked(orders))
-    top = _index(np.array([positive("reach", reach) / density.scale]))[0] + 1
-    steps = np.arange(top - CHECKED_OCTAVES * PER_OCTAVE, top + 1, PER_OCTAVE)
-    _refuse_falling(density, steps, _rows(density.unit, steps, highest))
+    highest = _highest_integral_order(_check_orders(orders))
+    top = _octave_index(np.array([check_positive("reach", reach) / density.scale]))[0] + 1
+    steps = np.arange(top - CHECKED_OCTAVES * SHIFTS_PER_OCTAVE, top + 1, SHIFTS_PER_OCTAVE)
+    _reject_falling(density, steps, _integral_rows(density.unit, steps, highest))
 
 
-def _checked(orders: Array) -> Array:
+def _check_orders(orders: Array) -> Array:
     values = np.asarray(orders, dtype=float)
     if not (values.ndim == 1 and values.size and (values > 1).all() and np.isfinite(values).all()):
         raise UsageError(f"orders is {orders!r}: expected finite numbers above 1 in one axis.")
     return values
 
 
-def _highest(orders: Array) -> int:
+def _highest_integral_order(orders: Array) -> int:
     """Return up to which k integrals are needed: 16, 32, 64, 128 or 256, for few tables."""
-    most = min(MOST_ORDER, float(np.max(orders)))
+    most = min(MAX_ORDER, float(np.max(orders)))
     return 2 ** max(4, math.ceil(math.log2(most)))
 
 
@@ -225,7 +227,7 @@ def _log_moments(logs: Array, q: float) -> Array:
     peaks = np.where(peaks < np.inf, peaks, 0.0)
     with np.errstate(over="ignore"):
         sums = peaks + np.log(np.exp(terms - peaks[:, None]).sum(axis=1))
-    return np.append(0.0, np.logaddexp(0.0, sums) * (1 + ROUNDING))
+    return np.append(0.0, np.logaddexp(0.0, sums) * (1 + ROUNDING_ALLOWANCE))
 
 
 @lru_cache(maxsize=64)
@@ -238,7 +240,7 @@ def _log_binomials(q: float, highest: int) -> Array:
     return binomials + rest * math.log1p(-q) + k * math.log(q)
 
 
-def _between(moments: Array, orders: Array) -> Array:
+def _interpolate_orders(moments: Array, orders: Array) -> Array:
     """Return bounds at any order: log A is convex in the order, so a chord lies above it."""
     below = np.clip(np.floor(orders).astype(int), 1, len(moments))
     above = np.clip(np.ceil(orders).astype(int), 1, len(moments))
@@ -246,11 +248,11 @@ def _between(moments: Array, orders: Array) -> Array:
     with np.errstate(invalid="ignore"):
         chord = (1 - share) * moments[below - 1] + share * moments[above - 1]
     bounds = np.where(share == 0, moments[below - 1], chord) / (orders - 1)
-    return np.where((orders <= MOST_ORDER) & (bounds >= 0), bounds, np.inf)  # NaN: no bound
+    return np.where((orders <= MAX_ORDER) & (bounds >= 0), bounds, np.inf)  # NaN: no bound
 
 
-def _index(shifts: Array) -> Array:
-    return np.floor(np.log2(shifts) * PER_OCTAVE).astype(int)
+def _octave_index(shifts: Array) -> Array:
+    return np.floor(np.log2(shifts) * SHIFTS_PER_OCTAVE).astype(int)
 
 
 def _log_integrals(density: Density, shifts: Array, highest: int) -> Array:
@@ -259,19 +261,21 @@ def _log_integrals(density: Density, shifts: Array, highest: int) -> Array:
     It is one of log I_k, or of I_k^(1 / (k-1)), whichever is convex (encoding.md); of a density for
     which neither is known, the value at the next larger integrated shift. A Gaussian has a formula.
     """
-    shifts = np.maximum(shifts, SMALLEST)
+    shifts = np.maximum(shifts, MIN_SHIFT)
     if isinstance(density, GaussianNoise):  # its own formula: k (k-1) t^2 / 2
         orders = np.arange(2.0, highest + 1)
-        return np.multiply.outer(shifts**2, orders * (orders - 1) / 2) * (1 + ROUNDING)
-    cells, place = np.unique(_index(shifts), return_inverse=True)
+        return np.multiply.outer(shifts**2, orders * (orders - 1) / 2) * (1 + ROUNDING_ALLOWANCE)
+    cells, place = np.unique(_octave_index(shifts), return_inverse=True)
     steps = np.unique(np.append(cells, cells + 1))
-    rows = _rows(density, steps, highest)
-    _refuse_falling(density, steps, rows)
+    rows = _integral_rows(density, steps, highest)
+    _reject_falling(density, steps, rows)
     at = np.searchsorted(steps, cells)[place]
     below, above = rows[at], rows[at + 1]
     if not density.inverse_convex:
         return above
-    share = (shifts / 2.0 ** (cells[place] / PER_OCTAVE) - 1) / (2.0 ** (1 / PER_OCTAVE) - 1)
+    share = (shifts / 2.0 ** (cells[place] / SHIFTS_PER_OCTAVE) - 1) / (
+        2.0 ** (1 / SHIFTS_PER_OCTAVE) - 1
+    )
     # Rounded up: the further end may be many powers of ten larger.
     share = np.clip(share + 1e-12, 0.0, 1.0)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -282,7 +286,7 @@ def _log_integrals(density: Density, shifts: Array, highest: int) -> Array:
             near, far = (_log_expm1(each / powers) for each in (below, above))
             chord = np.logaddexp(np.log1p(-share) + near, np.log(share) + far)
             found = powers * np.logaddexp(0.0, chord)
-    return np.where(np.isfinite(above), np.minimum(found * (1 + ROUNDING), above), above)
+    return np.where(np.isfinite(above), np.minimum(found * (1 + ROUNDING_ALLOWANCE), above), above)
 
 
 def _log_expm1(x: Array) -> Array:
@@ -290,13 +294,13 @@ def _log_expm1(x: Array) -> Array:
     return x + np.log(-np.expm1(-x))
 
 
-def _refuse_falling(density: Density, steps: Array, rows: Array) -> None:
+def _reject_falling(density: Density, steps: Array, rows: Array) -> None:
     known = np.where(np.isfinite(rows), rows, 0.0)
     highest = np.maximum.accumulate(known, axis=0)[:-1]
-    falls = rows[1:] < highest * (1 - 2 * CERTAIN)
+    falls = rows[1:] < highest * (1 - 2 * MAX_INTEGRAL_ERROR)
     if falls.any():
         at, k = np.argwhere(falls)[0]
-        shift = 2.0 ** (steps[at + 1] / PER_OCTAVE) * density.scale
+        shift = 2.0 ** (steps[at + 1] / SHIFTS_PER_OCTAVE) * density.scale
         raise UsageError(
             f"The divergence integral I_{k + 2}(t) of {density.name!r} noise falls as the shift t "
             f"grows to {shift:g}: then the codebook's vectors would not be the worst case. Use a "
@@ -304,24 +308,24 @@ def _refuse_falling(density: Density, steps: Array, rows: Array) -> None:
         )
 
 
-def _rows(density: Density, steps: Array, highest: int) -> Array:
-    return np.stack([_row(density, int(step), highest) for step in steps])
+def _integral_rows(density: Density, steps: Array, highest: int) -> Array:
+    return np.stack([_integral_row(density, int(step), highest) for step in steps])
 
 
 @lru_cache(maxsize=8192)
-def _row(density: Density, step: int, highest: int) -> Array:
+def _integral_row(density: Density, step: int, highest: int) -> Array:
     """Return upper bounds on log I_k(t) for k = 2 ... highest at t = 2^(step / PER_OCTAVE)."""
-    shift = 2.0 ** (step / PER_OCTAVE)
+    shift = 2.0 ** (step / SHIFTS_PER_OCTAVE)
     orders = np.arange(2.0, highest + 1)
-    edges = _edges(density, shift, orders)
-    y, weights, differences = kronrod(edges)
+    edges = _panel_edges(density, shift, orders)
+    y, weights, differences = kronrod_rule(edges)
     near = density.unit_log_density(np.abs(y - shift / 2)).ravel()
     far = density.unit_log_density(y + shift / 2).ravel()
     ratio, middle = np.abs(near - far), (near + far) / 2
-    rest = density.unit_log_rest(shift, orders, float(edges[-1]))
+    rest = density.unit_log_remainder(shift, orders, float(edges[-1]))
     excess = np.full(len(orders), np.inf)
-    for first in range(0, len(orders), CHUNK):
-        part = slice(first, first + CHUNK)
+    for first in range(0, len(orders), ORDERS_PER_BLOCK):
+        part = slice(first, first + ORDERS_PER_BLOCK)
         ks = orders[part]
         # 4 sinh(k r/2) sinh((k-1) r/2) = e^((k-1/2) r) (1 - e^(-k r)) (1 - e^(-(k-1) r))
         logs = np.multiply.outer(ks - 0.5, ratio) + middle
@@ -331,20 +335,20 @@ def _row(density: Density, step: int, highest: int) -> Array:
         total = heights @ weights.ravel()
         panels = np.einsum("kpn,pn->kp", heights.reshape(-1, *y.shape), differences)
         errors = np.abs(panels).sum(axis=1) + np.exp(np.minimum(rest[part] - peaks, 700.0))
-        bound = peaks + np.log(total + errors) + ROUNDING + 1e-15 / shift
-        excess[part] = np.where(errors <= CERTAIN * total, bound, np.inf)
+        bound = peaks + np.log(total + errors) + ROUNDING_ALLOWANCE + 1e-15 / shift
+        excess[part] = np.where(errors <= MAX_INTEGRAL_ERROR * total, bound, np.inf)
     row = np.logaddexp(0.0, excess)
     row.flags.writeable = False
     return row
 
 
-def _edges(density: Density, shift: float, orders: Array) -> Array:
+def _panel_edges(density: Density, shift: float, orders: Array) -> Array:
     """Return the panels' ends on y >= 0: fine around t/2, where the density's 0 lies."""
-    grain = density.grain
-    end = _end(density, shift, orders)
+    grain = density.panel_width
+    end = _integration_end(density, shift, orders)
     near = grain * 3.0 ** np.arange(-14, 0)
-    core = end if density.light else min(end, 24 * grain)
-    spread = np.append(np.arange(grain, core, grain), _growing(core, end))
+    core = end if density.is_light_tailed else min(end, 24 * grain)
+    spread = np.append(np.arange(grain, core, grain), _growing_edges(core, end))
     distances = np.concatenate([[0.0], near, spread])
     breaks = density.breaks
     both = np.concatenate(
@@ -359,20 +363,20 @@ def _edges(density: Density, shift: float, orders: Array) -> Array:
     return np.unique(both[both >= 0])
 
 
-def _growing(start: float, end: float) -> Array:
+def _growing_edges(start: float, end: float) -> Array:
     """Return ends of panels, each a quarter longer than the one before, from start to end."""
     return np.geomspace(start, end, 2 + math.ceil(math.log(end / start) / math.log(1.25)))
 
 
-def _end(density: Density, shift: float, orders: Array) -> float:
+def _integration_end(density: Density, shift: float, orders: Array) -> float:
     """Return how far beyond t/2 to integrate: until the rest is nothing, if that is not too far."""
     some = orders[[0, len(orders) // 8, -1]]
     goals = np.log(some * (some - 1.0)) + 2 * math.log(min(shift, 1.0)) - 34
-    grain = density.grain
-    most = MOST_PANELS * grain if density.light else 1e15
+    grain = density.panel_width
+    most = MAX_PANELS * grain if density.is_light_tailed else 1e15
     end = 16 * grain
     while end < most:
-        rest = density.unit_log_rest(shift, some, shift / 2 + end)
+        rest = density.unit_log_remainder(shift, some, shift / 2 + end)
         if (rest <= goals).all():
             break
         end *= 1.25

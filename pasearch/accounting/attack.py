@@ -18,11 +18,12 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 
-from pasearch.accounting.accountants import delta_for, price
-from pasearch.accounting.checks import fraction
-from pasearch.accounting.events import Event, parts
+from pasearch.accounting.accountants import compute_delta, price
+from pasearch.accounting.checks import check_fraction
+from pasearch.accounting.events import Event, count_atomic_releases
 
-COARSE, FINE = 24, 12
+COARSE_POINTS = 24
+FINE_POINTS = 12
 """At how many epsilons the bound is looked at, and at how many around the best of them."""
 
 
@@ -41,31 +42,31 @@ def true_positive_rate(event: Event, false_positive_rate: float) -> float:
 
     Cost: nothing; this is arithmetic on public numbers.
     """
-    return _rate(event, fraction("false_positive_rate", false_positive_rate))
+    return _cached_rate(event, check_fraction("false_positive_rate", false_positive_rate))
 
 
 @lru_cache(maxsize=256)  # a run, its resume and its check ask for the same
-def _rate(event: Event, alpha: float) -> float:
-    if not parts(event):
+def _cached_rate(event: Event, alpha: float) -> float:
+    if not count_atomic_releases(event):
         return alpha
     top = max(1e-3, min(price(event, 1e-9).epsilon, 700.0))
-    epsilons = [top * (place / COARSE) ** 2 for place in range(COARSE + 1)]
-    found = {epsilon: _bound(event, epsilon, alpha) for epsilon in epsilons}
+    epsilons = [top * (place / COARSE_POINTS) ** 2 for place in range(COARSE_POINTS + 1)]
+    found = {epsilon: _rate_bound(event, epsilon, alpha) for epsilon in epsilons}
     best = min(found, key=found.__getitem__)
     place = epsilons.index(best)
-    low, high = epsilons[max(0, place - 1)], epsilons[min(COARSE, place + 1)]
-    around = (low + (high - low) * share / FINE for share in range(1, FINE))
-    least = min(found[best], *(_bound(event, epsilon, alpha) for epsilon in around))
+    low, high = epsilons[max(0, place - 1)], epsilons[min(COARSE_POINTS, place + 1)]
+    around = (low + (high - low) * share / FINE_POINTS for share in range(1, FINE_POINTS))
+    least = min(found[best], *(_rate_bound(event, epsilon, alpha) for epsilon in around))
     return max(alpha, least)
 
 
-def _bound(event: Event, epsilon: float, alpha: float) -> float:
-    delta = min(1.0, delta_for(event, epsilon))
+def _rate_bound(event: Event, epsilon: float, alpha: float) -> float:
+    delta = min(1.0, compute_delta(event, epsilon))
     direct = math.exp(epsilon) * alpha + delta
     other = 1.0 - math.exp(-epsilon) * max(0.0, 1.0 - alpha - delta)
     return min(1.0, direct, other)
 
 
-def most_often_right(events: Mapping[str, Event], false_positive_rate: float) -> float:
+def max_true_positive_rate(events: Mapping[str, Event], false_positive_rate: float) -> float:
     """Return the same of a whole run: a record is in one partition, so the most of any."""
     return max(true_positive_rate(event, false_positive_rate) for event in events.values())

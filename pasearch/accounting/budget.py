@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.accounting.checks import check_fraction, check_positive, check_positive_integer
 from pasearch.errors import UsageError
 
 
@@ -26,9 +26,9 @@ class Budget:
     delta: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
+        object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
         if self.delta is not None:
-            object.__setattr__(self, "delta", fraction("delta", self.delta))
+            object.__setattr__(self, "delta", check_fraction("delta", self.delta))
 
     def resolve(self, n: int, name: str = "delta") -> Budget:
         """The budget with its delta decided for n slots.
@@ -43,7 +43,7 @@ class Budget:
         >>> Budget(1.0).resolve(1000)
         Budget(epsilon=1.0, delta=0.0001)
         """
-        n = whole("n", n)
+        n = check_positive_integer("n", n)
         if self.delta is None:
             return replace(self, delta=float(f"1e-{len(str(n))}"))  # 10^k > n iff k digits
         if not self.delta < 1 / n:
@@ -56,8 +56,8 @@ class Budget:
 
     def warnings(self, n: int) -> list[str]:
         """What a cautious reader would object to, for n slots; never to the default delta."""
-        n, found = whole("n", n), []
-        if self.epsilon > MOST_EPSILON:
+        n, found = check_positive_integer("n", n), []
+        if self.epsilon > MAX_USEFUL_EPSILON:
             found.append(
                 f"epsilon {self.epsilon:g} is so large that it protects nobody: who sees the "
                 "result may tell whose records were used. Usual choices are 0.1 to 8."
@@ -72,5 +72,5 @@ class Budget:
         return found
 
 
-MOST_EPSILON = 20.0
+MAX_USEFUL_EPSILON = 20.0
 """Above it an attacker who is wrong once in 100 is right nearly always."""

@@ -15,27 +15,27 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pasearch.accounting import calibration
-from pasearch.accounting.accountants import delta_for, price
+from pasearch.accounting.accountants import compute_delta, price
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.checks import check_positive, check_positive_integer
 from pasearch.accounting.events import (
     Event,
     Gaussian,
     PoissonGaussian,
     RepeatAndSelect,
-    SelfComposed,
+    SelfComposition,
 )
-from pasearch.accounting.selection import MOST_RUNS, Law
+from pasearch.accounting.selection import MAX_RUNS, RunCountDistribution
 from pasearch.errors import UsageError, nearest
 
-COMPOSED = "composed"
-LAWS = (COMPOSED, *Law.NAMES)
-SIGMAS = (1e-2, 1e5)
-MOST = 10_000_000
+COMPOSITION = "composed"
+RUN_COUNT_NAMES = (COMPOSITION, *RunCountDistribution.NAMES)
+SIGMA_RANGE = (1e-2, 1e5)
+MAX_STEPS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Solution:
     """All the numbers of one mechanism, one of them solved for.
 
     Args:
@@ -79,7 +79,7 @@ class Answer:
         if self.candidates is not None:
             numbers["candidates"] = f"{self.candidates:g} ({self.law})"
         first = numbers.pop(self.solved)
-        if self.solved == "candidates" and self.candidates == MOST_RUNS:
+        if self.solved == "candidates" and self.candidates == MAX_RUNS:
             first += ", or more: the most that is priced,"
         rest = ", ".join(f"{name} {value}" for name, value in numbers.items())
         return f"{self.solved} {first}   with {rest}; by {self.accountant}"
@@ -95,7 +95,7 @@ def solve(
     n: int | None = None,
     candidates: float | None = None,
     law: str | None = None,
-) -> list[Answer]:
+) -> list[Solution]:
     """Solve for the one number that is left out.
 
     Args:
@@ -120,9 +120,10 @@ def solve(
         "epsilon": epsilon, "delta": delta, "sigma": sigma, "steps": steps, "batch": batch, "n": n
     }  # fmt: skip
     missing = [name for name, value in given.items() if value is None]
-    if law is not None and law not in LAWS:
+    if law is not None and law not in RUN_COUNT_NAMES:
         raise UsageError(
-            f"law {law!r} is unknown: expected one of {', '.join(LAWS)}.{nearest(law, LAWS)}"
+            f"law {law!r} is unknown: expected one of {', '.join(RUN_COUNT_NAMES)}."
+            f"{nearest(law, RUN_COUNT_NAMES)}"
         )
     if law is not None and candidates is None:
         missing.append("candidates")
@@ -132,68 +133,77 @@ def solve(
             "delta, sigma, steps, batch, n and (beside `law=`) candidates: it is solved for."
         )
     (wanted,) = missing
-    laws = [law] if law is not None or candidates is None else list(LAWS)
-    answers = [_solve(wanted, {**given, "candidates": candidates}, each) for each in laws]
+    laws = [law] if law is not None or candidates is None else list(RUN_COUNT_NAMES)
+    answers = [_solve_one(wanted, {**given, "candidates": candidates}, each) for each in laws]
     return sorted(answers, key=lambda answer: answer.epsilon)
 
 
-def _solve(wanted: str, given: dict[str, Any], law: str | None) -> Answer:
+def _solve_one(wanted: str, given: dict[str, Any], law: str | None) -> Solution:
     def event(value: Any) -> Event:
-        return _event({**given, wanted: value}, law)
+        return _build_event({**given, wanted: value}, law)
 
     if wanted == "epsilon":
         value: Any = price(event(None), given["delta"]).epsilon
     elif wanted == "delta":
-        value = delta_for(event(None), given["epsilon"])
+        value = compute_delta(event(None), given["epsilon"])
         if not 0 < value < 1:
             raise UsageError(
                 f"no delta in (0, 1) gives epsilon {given['epsilon']:g} (found {value:g}): "
                 "take another epsilon."
             )
     else:
-        value = _fitting(wanted, given, law, event)
+        value = _solve_within_budget(wanted, given, law, event)
     numbers = {**given, wanted: value}
-    found = price(_event(numbers, law), numbers["delta"])
+    found = price(_build_event(numbers, law), numbers["delta"])
     shown = min(found.epsilon, numbers["epsilon"]) if wanted == "delta" else found.epsilon
-    return Answer(
+    return Solution(
         **{**numbers, "epsilon": shown}, solved=wanted, law=law, accountant=found.accountant
     )
 
 
-def _fitting(
+def _solve_within_budget(
     wanted: str, given: dict[str, Any], law: str | None, event: Callable[[Any], Event]
 ) -> Any:
     """Return the most useful value whose price is at most epsilon."""
     budget = Budget(given["epsilon"], given["delta"])
     match wanted:
         case "sigma":
-            return calibration.smallest(event, budget, *SIGMAS)
+            return calibration.calibrate_min(event, budget, *SIGMA_RANGE)
         case "n":
             # More records make a batch a smaller sample: the fewest that do.
-            batch = whole("batch", given["batch"])
-            return calibration.smallest_count(event, budget, batch, MOST)
+            batch = check_positive_integer("batch", given["batch"])
+            return calibration.calibrate_min_count(event, budget, batch, MAX_STEPS)
         case "batch":
-            return calibration.largest_count(event, budget, whole("n", given["n"]))
-        case "candidates" if law != COMPOSED:
-            return calibration.largest(event, budget, 1.001, float(MOST_RUNS))
-    return calibration.largest_count(event, budget, MOST if wanted == "steps" else MOST_RUNS)
+            return calibration.calibrate_max_count(
+                event, budget, check_positive_integer("n", given["n"])
+            )
+        case "candidates" if law != COMPOSITION:
+            return calibration.calibrate_max(event, budget, 1.001, float(MAX_RUNS))
+    return calibration.calibrate_max_count(
+        event, budget, MAX_STEPS if wanted == "steps" else MAX_RUNS
+    )
 
 
-def _event(numbers: dict[str, Any], law: str | None) -> Event:
-    n, batch = whole("n", numbers["n"]), whole("batch", numbers["batch"])
+def _build_event(numbers: dict[str, Any], law: str | None) -> Event:
+    n, batch = (
+        check_positive_integer("n", numbers["n"]),
+        check_positive_integer("batch", numbers["batch"]),
+    )
     if not batch <= n:
         raise UsageError(f"batch is {batch}, n is {n}: expected a batch of at most n records.")
-    sigma = positive("sigma", numbers["sigma"])
+    sigma = check_positive("sigma", numbers["sigma"])
     step = Gaussian(sigma) if batch == n else PoissonGaussian(batch / n, sigma)
-    if not (steps := whole("steps", numbers["steps"])) <= MOST:
-        raise UsageError(f"steps is {steps:,}: expected at most {MOST:,}.")
-    one = SelfComposed(step, steps)
+    if not (steps := check_positive_integer("steps", numbers["steps"])) <= MAX_STEPS:
+        raise UsageError(f"steps is {steps:,}: expected at most {MAX_STEPS:,}.")
+    one = SelfComposition(step, steps)
     candidates = numbers["candidates"]
     if candidates is None:
         return one
-    if law == COMPOSED:
+    if law == COMPOSITION:
         if not float(candidates).is_integer():
             raise UsageError(f"candidates is {candidates}: composed trainings are a whole number.")
-        return SelfComposed(one, whole("candidates", int(candidates), most=MOST_RUNS))
+        return SelfComposition(
+            one, check_positive_integer("candidates", int(candidates), most=MAX_RUNS)
+        )
     assert law is not None
-    return RepeatAndSelect(one, Law.named(law, mean=candidates))
+    return RepeatAndSelect(one, RunCountDistribution.from_name(law, mean=candidates))

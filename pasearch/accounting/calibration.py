@@ -9,10 +9,11 @@ is the central limit rule of Gaussian differential privacy, mu = q sqrt(T (exp(1
 dial that gives trainings with different steps T comparable noise. It only proposes; the exact
 price of what it proposes is what is compared with the budget.
 
-A plan is arithmetic on public numbers except for the calibrated noise parameters. `Dials`
-calibrates and records them, so that a result can state them. `StatedDials` takes the stated values
-without solving, and reports those that differ from a solution: a release that costs more than its
-part of the budget, or one that leaves some of it over (docs/verify.md).
+A plan is arithmetic on public numbers except for the calibrated noise parameters.
+`NoiseParameters` calibrates and records them, so that a result can state them.
+`StatedNoiseParameters` takes the stated values without solving, and reports those that differ from
+a solution: a release that costs more than its part of the budget, or one that leaves some of it
+over (docs/verify.md).
 
 `compare` calibrates densities to equal price and ranks them by the error of one coordinate (Nasr
 et al. 2020, Fig. 6): l1 = E|z| and l2 = sqrt(E z^2). For small shifts the price depends on the
@@ -30,41 +31,43 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pasearch.accounting.accountants import price, rough_price
+from pasearch.accounting.accountants import fast_price, price
 from pasearch.accounting.additive import ORDERS, Shifts, additive_rdp
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.checks import fraction, positive, whole
+from pasearch.accounting.checks import check_fraction, check_positive, check_positive_integer
 from pasearch.accounting.densities import Density
 from pasearch.accounting.events import Event
+from pasearch.accounting.gdp_approximation import estimate_epsilon
 from pasearch.accounting.profiles import Array
 from pasearch.accounting.renyi import epsilon_from_rdp
-from pasearch.accounting.sketch import estimate
 from pasearch.errors import BudgetError, UsageError
 
-ACCURACY = 1e-3
+RELATIVE_ACCURACY = 1e-3
 """How far below the budget the price may stay, relatively."""
 
-TURNS = 40
+MAX_ITERATIONS = 40
 """The most prices a search may compute; a few are usual."""
 
-LEFT_OVER = 0.01
+MAX_UNUSED_FRACTION = 0.01
 """The share of its budget that a solved dial may leave; `calibration.ACCURACY` is usual."""
 
-ROUNDING = 1e-6
+COST_TOLERANCE = 1e-6
 """How much two computations of one price may differ, relatively."""
 
-Priced = Callable[[float], Event]
+EventFactory = Callable[[float], Event]
 """From where a dial stands to what that costs."""
 
-Cost = Callable[[float], float]
+CostFunction = Callable[[float], float]
 
 
-def noise_for_mu(mu: float, sampling_probability: float, steps: int) -> float:
+def noise_multiplier_for_mu(mu: float, sampling_probability: float, steps: int) -> float:
     """Return the noise multiplier of a step for the whole training's mu (central limit rule)."""
     return 1.0 / math.sqrt(math.log1p((mu / sampling_probability) ** 2 / steps))
 
 
-def largest(make_event: Callable[[float], Event], budget: Budget, low: float, high: float) -> float:
+def calibrate_max(
+    make_event: Callable[[float], Event], budget: Budget, low: float, high: float
+) -> float:
     """Return the largest value in [low, high] whose event costs at most the budget.
 
     Guarantee: `price` of the returned value's event is at most the budget; it was computed.
@@ -79,35 +82,37 @@ def largest(make_event: Callable[[float], Event], budget: Budget, low: float, hi
         BudgetError: Even `low` costs more; the message says how much would do.
     """
 
-    def exact(value: float) -> float:
-        return _price(make_event(value), budget)
+    def exact_epsilon(value: float) -> float:
+        return _exact_epsilon(make_event(value), budget)
 
-    value, _ = _roughly(make_event, budget, low, high)
-    cost = exact(value)
-    if not cost >= budget.epsilon * (1 - ACCURACY) and value < high:
+    value, _ = _search_by_fast_price(make_event, budget, low, high)
+    cost = exact_epsilon(value)
+    if not cost >= budget.epsilon * (1 - RELATIVE_ACCURACY) and value < high:
         # RDP bounds less than the rough price did: there is room above.
-        value = _climb(exact, budget.epsilon, value, low, high)
-        cost = exact(value)
+        value = _search_value(exact_epsilon, budget.epsilon, value, low, high)
+        cost = exact_epsilon(value)
     while not cost <= budget.epsilon:
         if not value > low:
-            raise _too_small(budget, cost)
-        value = max(low, value * (1 - ACCURACY) * min(1.0, budget.epsilon / cost))
-        cost = exact(value)
+            raise _budget_error(budget, cost)
+        value = max(low, value * (1 - RELATIVE_ACCURACY) * min(1.0, budget.epsilon / cost))
+        cost = exact_epsilon(value)
     return value
 
 
-def about(make_event: Callable[[float], Event], budget: Budget, low: float, high: float) -> float:
+def approximate_max(
+    make_event: Callable[[float], Event], budget: Budget, low: float, high: float
+) -> float:
     """Return about what `largest` would, quickly and without its guarantee: never to be charged.
 
     Args, raises: as of `largest`.
     """
-    value, rough = _roughly(make_event, budget, low, high)
-    if not rough(value) <= budget.epsilon:
-        raise _too_small(budget, rough(value))
+    value, fast_epsilon = _search_by_fast_price(make_event, budget, low, high)
+    if not fast_epsilon(value) <= budget.epsilon:
+        raise _budget_error(budget, fast_epsilon(value))
     return value
 
 
-def smallest(
+def calibrate_min(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
 ) -> float:
     """Return the smallest value in [low, high], such as a noise, that costs at most the budget.
@@ -127,10 +132,10 @@ def smallest(
     def value(dial: float) -> float:
         return min(high, max(low, high * low / dial))
 
-    return value(largest(lambda dial: make_event(value(dial)), budget, low, high))
+    return value(calibrate_max(lambda dial: make_event(value(dial)), budget, low, high))
 
 
-def largest_count(make_event: Callable[[int], Event], budget: Budget, high: int) -> int:
+def calibrate_max_count(make_event: Callable[[int], Event], budget: Budget, high: int) -> int:
     """Return the largest count in [1, high] whose event costs at most the budget.
 
     Guarantee: as of `largest`; one more costs more than the budget, or is above `high`.
@@ -138,10 +143,12 @@ def largest_count(make_event: Callable[[int], Event], budget: Budget, high: int)
     Raises:
         BudgetError: One costs more already; the message says how much would do.
     """
-    return _last_fitting(make_event, budget, 1, high + 1)
+    return _search_count(make_event, budget, 1, high + 1)
 
 
-def smallest_count(make_event: Callable[[int], Event], budget: Budget, low: int, high: int) -> int:
+def calibrate_min_count(
+    make_event: Callable[[int], Event], budget: Budget, low: int, high: int
+) -> int:
     """Return the smallest count in [low, high], such as n, whose event costs at most the budget.
 
     Guarantee: as of `largest`; one less costs more than the budget, or is below `low`.
@@ -149,53 +156,57 @@ def smallest_count(make_event: Callable[[int], Event], budget: Budget, low: int,
     Raises:
         BudgetError: Even `high` costs more; the message says how much would do.
     """
-    return _last_fitting(make_event, budget, high, low - 1)
+    return _search_count(make_event, budget, high, low - 1)
 
 
-def _roughly(
+def _search_by_fast_price(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
-) -> tuple[float, Cost]:
+) -> tuple[float, CostFunction]:
     """Return about the largest value that fits, and the rough price by which it does."""
 
-    def rough(value: float) -> float:
-        return rough_price(make_event(value), _delta(budget)).epsilon
+    def fast_epsilon(value: float) -> float:
+        return fast_price(make_event(value), _resolved_delta(budget)).epsilon
 
-    start = _guess(make_event, budget, low, high)
-    return _climb(rough, budget.epsilon, start, low, high), rough
+    start = _guess_value(make_event, budget, low, high)
+    return _search_value(fast_epsilon, budget.epsilon, start, low, high), fast_epsilon
 
 
-def _guess(make_event: Callable[[float], Event], budget: Budget, low: float, high: float) -> float:
+def _guess_value(
+    make_event: Callable[[float], Event], budget: Budget, low: float, high: float
+) -> float:
     """Return about where the central limit estimate meets the budget."""
-    delta = _delta(budget)
+    delta = _resolved_delta(budget)
     for _ in range(14):
         middle = math.sqrt(low * high)
-        if estimate(make_event(middle), delta) > budget.epsilon:
+        if estimate_epsilon(make_event(middle), delta) > budget.epsilon:
             high = middle
         else:
             low = middle
     return math.sqrt(low * high)
 
 
-def _climb(cost: Cost, target: float, start: float, low: float, high: float) -> float:
+def _search_value(
+    cost: CostFunction, target: float, start: float, low: float, high: float
+) -> float:
     """Return a value that costs nearly the target; `low` if none was found that costs less.
 
     A secant in logarithms, where a price is close to a straight line, kept between the best value
     below the target and the least above it; where it does not settle, those two are halved.
     """
-    goal = target * (1 - ACCURACY / 2)
+    goal = target * (1 - RELATIVE_ACCURACY / 2)
     below, above, value = low, high, start
     previous: tuple[float, float] | None = None
     found = False
-    for turn in range(TURNS):
+    for turn in range(MAX_ITERATIONS):
         now = cost(value)
         if now <= target:
             below, found = value, True
         else:
             above = value
-        settled = target * (1 - ACCURACY) <= now <= target
+        settled = target * (1 - RELATIVE_ACCURACY) <= now <= target
         if settled or above <= below * (1 + 1e-9) or (found and value >= high):
             break
-        aim = _secant(previous, (value, now), goal)
+        aim = _secant_step(previous, (value, now), goal)
         previous = value, now
         if turn % 4 == 3 or not below < aim < above:
             # Between the two ends, or an end whose cost is not known yet.
@@ -205,7 +216,9 @@ def _climb(cost: Cost, target: float, start: float, low: float, high: float) -> 
     return below
 
 
-def _secant(previous: tuple[float, float] | None, last: tuple[float, float], goal: float) -> float:
+def _secant_step(
+    previous: tuple[float, float] | None, last: tuple[float, float], goal: float
+) -> float:
     """Return where the line through two points (log value, log cost) meets the goal."""
     value, cost = last
     if not (cost > 0 and math.isfinite(cost)):
@@ -220,44 +233,44 @@ def _secant(previous: tuple[float, float] | None, last: tuple[float, float], goa
     return value * math.exp(min(5.0, max(-5.0, step)))
 
 
-def _last_fitting(make_event: Callable[[int], Event], budget: Budget, good: int, bad: int) -> int:
+def _search_count(make_event: Callable[[int], Event], budget: Budget, good: int, bad: int) -> int:
     """Return the last count from `good`, which must fit, towards `bad`, which does not or is none.
 
     Every third try halves; the others interpolate the two ends in logarithms.
     """
-    delta, target = _delta(budget), budget.epsilon
-    costs = {good: _price(make_event(good), budget)}
+    delta, target = _resolved_delta(budget), budget.epsilon
+    costs = {good: _exact_epsilon(make_event(good), budget)}
     if not costs[good] <= target:
-        raise _too_small(budget, costs[good])
-    aim = _guessed_count(make_event, target, delta, good, bad)
+        raise _budget_error(budget, costs[good])
+    aim = _guess_count(make_event, target, delta, good, bad)
     for turn in range(200):
         if abs(good - bad) <= 1:
             break
-        middle = _between(good, bad, aim)
-        costs[middle] = _price(make_event(middle), budget)
+        middle = _clamp_between(good, bad, aim)
+        costs[middle] = _exact_epsilon(make_event(middle), budget)
         good, bad = (middle, bad) if costs[middle] <= target else (good, middle)
-        aim = (good + bad) // 2 if turn % 3 == 2 else _interpolated(costs, good, bad, target)
+        aim = (good + bad) // 2 if turn % 3 == 2 else _interpolate_count(costs, good, bad, target)
     return good
 
 
-def _between(good: int, bad: int, aim: int) -> int:
+def _clamp_between(good: int, bad: int, aim: int) -> int:
     low, high = min(good, bad) + 1, max(good, bad) - 1
     return min(high, max(low, aim))
 
 
-def _guessed_count(
+def _guess_count(
     make_event: Callable[[int], Event], target: float, delta: float, good: int, bad: int
 ) -> int:
     while abs(good - bad) > max(1, min(good, bad) // 1000):
-        middle = _between(good, bad, round(math.sqrt(max(1, good) * max(1, bad))))
+        middle = _clamp_between(good, bad, round(math.sqrt(max(1, good) * max(1, bad))))
         if middle in (good, bad):
             break
-        fits = estimate(make_event(middle), delta) <= target
+        fits = estimate_epsilon(make_event(middle), delta) <= target
         good, bad = (middle, bad) if fits else (good, middle)
     return good
 
 
-def _interpolated(costs: dict[int, float], good: int, bad: int, target: float) -> int:
+def _interpolate_count(costs: dict[int, float], good: int, bad: int, target: float) -> int:
     """Return the count between the ends at which the price would be the target."""
     if bad not in costs:
         # Only one side is known so far: the price grows about like a power of the count.
@@ -271,23 +284,24 @@ def _interpolated(costs: dict[int, float], good: int, bad: int, target: float) -
     return math.floor(aim) if bad > good else math.ceil(aim)
 
 
-def _price(event: Event, budget: Budget) -> float:
-    return price(event, _delta(budget)).epsilon
+def _exact_epsilon(event: Event, budget: Budget) -> float:
+    return price(event, _resolved_delta(budget)).epsilon
 
 
-def _delta(budget: Budget) -> float:
+def _resolved_delta(budget: Budget) -> float:
     assert budget.delta is not None, "resolve the budget first"
     return budget.delta
 
 
-def _too_small(budget: Budget, cost: float) -> BudgetError:
+def _budget_error(budget: Budget, cost: float) -> BudgetError:
     return BudgetError(
         f"The budget of epsilon {budget.epsilon:g} at delta {budget.delta:g} is too small: the "
-        f"least that this plan can cost is epsilon {_up(cost):g}. Raise epsilon, or plan less."
+        f"least that this plan can cost is epsilon {_round_up(cost):g}. "
+        "Raise epsilon, or plan less."
     )
 
 
-def _up(value: float) -> float:
+def _round_up(value: float) -> float:
     """Round to three digits, upwards."""
     if not (math.isfinite(value) and value > 0):
         return value
@@ -298,28 +312,28 @@ def _up(value: float) -> float:
 # --- the calibrated parameters of a plan ---
 
 
-class Dials:
+class NoiseParameters:
     """Turns each dial as far as its budget goes, and remembers where it stands, by name."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
 
-    def largest(
-        self, name: str, make_event: Priced, budget: Budget, low: float, high: float
+    def calibrate_max(
+        self, name: str, make_event: EventFactory, budget: Budget, low: float, high: float
     ) -> float:
         """Return the largest value whose event costs at most the budget; see `calibration`."""
-        self.values[name] = largest(make_event, budget, low, high)
+        self.values[name] = calibrate_max(make_event, budget, low, high)
         return self.values[name]
 
-    def smallest(
-        self, name: str, make_event: Priced, budget: Budget, low: float, high: float
+    def calibrate_min(
+        self, name: str, make_event: EventFactory, budget: Budget, low: float, high: float
     ) -> float:
         """Return the smallest value whose event costs at most the budget; see `calibration`."""
-        self.values[name] = smallest(make_event, budget, low, high)
+        self.values[name] = calibrate_min(make_event, budget, low, high)
         return self.values[name]
 
 
-class StatedDials(Dials):
+class StatedNoiseParameters(NoiseParameters):
     """Takes where each dial stands from a result, and checks it.
 
     Args:
@@ -331,42 +345,49 @@ class StatedDials(Dials):
         self.stated = stated
         self.problems: list[str] = []
 
-    def largest(
-        self, name: str, make_event: Priced, budget: Budget, low: float, high: float
+    def calibrate_max(
+        self, name: str, make_event: EventFactory, budget: Budget, low: float, high: float
     ) -> float:
         """Return the stated value, which must use the budget up or be `high`."""
-        return self._taken(name, make_event, budget, low, high, last=high)
+        return self._check_stated(name, make_event, budget, low, high, last=high)
 
-    def smallest(
-        self, name: str, make_event: Priced, budget: Budget, low: float, high: float
+    def calibrate_min(
+        self, name: str, make_event: EventFactory, budget: Budget, low: float, high: float
     ) -> float:
         """Return the stated value, which must use the budget up or be `low`."""
-        return self._taken(name, make_event, budget, low, high, last=low)
+        return self._check_stated(name, make_event, budget, low, high, last=low)
 
-    def unknown(self) -> list[str]:
+    def unknown_names(self) -> list[str]:
         """Return the names of dials that the plan does not have."""
         return sorted(set(self.stated) - set(self.values))
 
-    def _taken(
-        self, name: str, make_event: Priced, budget: Budget, low: float, high: float, *, last: float
+    def _check_stated(
+        self,
+        name: str,
+        make_event: EventFactory,
+        budget: Budget,
+        low: float,
+        high: float,
+        *,
+        last: float,
     ) -> float:
         if name not in self.stated:
             raise UsageError(f"the plan does not state how large the noise of {name!r} is.")
-        value = positive(f"the noise of {name!r}", self.stated[name])
-        if not low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING):
+        value = check_positive(f"the noise of {name!r}", self.stated[name])
+        if not low * (1 - COST_TOLERANCE) <= value <= high * (1 + COST_TOLERANCE):
             raise UsageError(
                 f"the noise of {name!r} stands at {value:g}: expected {low:g} to {high:g}."
             )
         self.values[name] = value
         assert budget.delta is not None
         cost = price(make_event(value), budget.delta).epsilon
-        if not cost <= budget.epsilon * (1 + ROUNDING):
+        if not cost <= budget.epsilon * (1 + COST_TOLERANCE):
             self.problems.append(
                 f"{name}: its noise costs epsilon {cost:.4g}, and its part of the budget is "
                 f"{budget.epsilon:.4g}."
             )
-        at_end = abs(value - last) <= ROUNDING * last
-        if not (cost >= budget.epsilon * (1 - LEFT_OVER) or at_end):
+        at_end = abs(value - last) <= COST_TOLERANCE * last
+        if not (cost >= budget.epsilon * (1 - MAX_UNUSED_FRACTION) or at_end):
             self.problems.append(
                 f"{name}: its noise costs epsilon {cost:.4g} only; a plan uses up its part of the "
                 f"budget, {budget.epsilon:.4g}."
@@ -381,7 +402,7 @@ SCALE_ACCURACY = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class CalibratedDensity:
     """What a density's noise is like at the scale at which it costs what the others cost.
 
     Args:
@@ -410,7 +431,7 @@ class Comparison:
         return {"density": self.density.to_json(), **finite}
 
 
-def compare(
+def compare_densities(
     densities: Iterable[Density],
     shifts: Shifts | Sequence[Shifts],
     sampling_probability: float,
@@ -419,7 +440,7 @@ def compare(
     delta: float,
     *,
     orders: Array = ORDERS,
-) -> list[Comparison]:
+) -> list[CalibratedDensity]:
     """Return the densities at equal price, least l1 error first.
 
     Guarantee: the price of each was computed, and is at most epsilon.
@@ -436,19 +457,21 @@ def compare(
     Raises:
         BudgetError: No scale within reach is cheap enough.
     """
-    target = positive("epsilon", epsilon)
+    target = check_positive("epsilon", epsilon)
 
     def cost(density: Density) -> float:
-        return epsilon_of(density, shifts, sampling_probability, steps, delta, orders)
+        return compute_epsilon(density, shifts, sampling_probability, steps, delta, orders)
 
-    def at_cost(density: Density) -> Comparison:
-        at = density.with_scale(least_scale(lambda scale: cost(density.with_scale(scale)), target))
-        return Comparison(density=at, price=cost(at))
+    def at_cost(density: Density) -> CalibratedDensity:
+        at = density.with_scale(
+            calibrate_scale(lambda scale: cost(density.with_scale(scale)), target)
+        )
+        return CalibratedDensity(density=at, price=cost(at))
 
     return sorted(map(at_cost, densities), key=lambda row: row.mean_absolute)
 
 
-def epsilon_of(
+def compute_epsilon(
     density: Density,
     shifts: Shifts | Sequence[Shifts],
     sampling_probability: float,
@@ -457,11 +480,13 @@ def epsilon_of(
     orders: Array = ORDERS,
 ) -> float:
     """Return the price at delta of so many steps, by RDP at these orders; args as of `compare`."""
-    values = whole("steps", steps) * additive_rdp(density, shifts, sampling_probability, orders)
-    return epsilon_from_rdp(values, fraction("delta", delta), orders)
+    values = check_positive_integer("steps", steps) * additive_rdp(
+        density, shifts, sampling_probability, orders
+    )
+    return epsilon_from_rdp(values, check_fraction("delta", delta), orders)
 
 
-def least_scale(cost: Callable[[float], float], target: float) -> float:
+def calibrate_scale(cost: Callable[[float], float], target: float) -> float:
     """Return the least scale whose cost is at most the target, or at most `SCALE_ACCURACY` more.
 
     Guarantee: the cost at the returned scale was computed, and is at most the target.

@@ -18,31 +18,37 @@ from pasearch.errors import UsageError
 Kind = TypeVar("Kind")
 
 
-def positive(name: str, value: object) -> float:
+def check_positive(name: str, value: object) -> float:
     """A finite number above 0, as a Python float."""
-    return _real(name, value, "a finite number above 0", lambda number: 0 < number < math.inf)
+    return _check_real(name, value, "a finite number above 0", lambda number: 0 < number < math.inf)
 
 
-def nonnegative(name: str, value: object) -> float:
+def check_nonnegative(name: str, value: object) -> float:
     """A finite number that is 0 or above, as a Python float."""
-    return _real(name, value, "a finite number, 0 or above", lambda number: 0 <= number < math.inf)
+    return _check_real(
+        name, value, "a finite number, 0 or above", lambda number: 0 <= number < math.inf
+    )
 
 
-def probability(name: str, value: object) -> float:
+def check_probability(name: str, value: object) -> float:
     """A number in (0, 1], as a Python float."""
-    return _real(name, value, "a number in (0, 1]", lambda number: 0 < number <= 1)
+    return _check_real(name, value, "a number in (0, 1]", lambda number: 0 < number <= 1)
 
 
-def fraction(name: str, value: object) -> float:
+def check_fraction(name: str, value: object) -> float:
     """A number strictly between 0 and 1, as a Python float."""
-    return _real(name, value, "a number strictly between 0 and 1", lambda number: 0 < number < 1)
+    return _check_real(
+        name, value, "a number strictly between 0 and 1", lambda number: 0 < number < 1
+    )
 
 
-MOST = 10**12
+MAX_COUNT = 10**12
 """The most of anything that is counted: records, steps, candidates. More is a slip of the hand."""
 
 
-def whole(name: str, value: object, *, most: int = MOST, why: str = "") -> int:
+def check_positive_integer(
+    name: str, value: object, *, most: int = MAX_COUNT, why: str = ""
+) -> int:
     """A count of at least 1, as a Python int; a float is refused even when it is whole.
 
     Args:
@@ -52,28 +58,28 @@ def whole(name: str, value: object, *, most: int = MOST, why: str = "") -> int:
         why: The reason for that, for the message.
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or not int(value) >= 1:
-        raise _refusal(name, value, "a whole number, 1 or above")
+        raise _make_error(name, value, "a whole number, 1 or above")
     if not int(value) <= most:
         reason = f", because {why}" if why else ""
-        raise UsageError(f"{name} is {_spelt(value)}: expected at most {most:,}{reason}.")
+        raise UsageError(f"{name} is {_format_value(value)}: expected at most {most:,}{reason}.")
     return int(value)
 
 
-def count(name: str, value: object) -> int:
+def check_nonnegative_integer(name: str, value: object) -> int:
     """An integer that is 0 or above, as a Python int."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not int(value) >= 0:
-        raise _refusal(name, value, "a whole number, 0 or above")
+        raise _make_error(name, value, "a whole number, 0 or above")
     return int(value)
 
 
-def boolean(name: str, value: object) -> bool:
+def check_boolean(name: str, value: object) -> bool:
     """True or false, as a Python bool."""
     if type(value) is not bool:
         raise UsageError(f"{name} is {value!r}: expected true or false.")
     return value
 
 
-def checked(**checks: Callable[[str, Any], Any]) -> Callable[[Any], None]:
+def make_post_init(**checks: Callable[[str, Any], Any]) -> Callable[[Any], None]:
     """Return a frozen dataclass's `__post_init__`: each field becomes what its check returns."""
 
     def post_init(self: Any) -> None:
@@ -83,7 +89,7 @@ def checked(**checks: Callable[[str, Any], Any]) -> Callable[[Any], None]:
     return post_init
 
 
-def kind_of(
+def resolve_named_type(
     noun: str, table: Mapping[str, type[Kind]], values: object
 ) -> tuple[type[Kind], dict[str, Any]]:
     """Return which dataclass of a table plain values name, and the fields to build it with.
@@ -116,19 +122,19 @@ def kind_of(
     return table[name], given
 
 
-def _real(name: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:
+def _check_real(name: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise _refusal(name, value, expected)
+        raise _make_error(name, value, expected)
     try:
         number = float(value)
     except OverflowError:
-        raise _refusal(name, value, expected) from None
+        raise _make_error(name, value, expected) from None
     if not holds(number):
-        raise _refusal(name, value, expected)
+        raise _make_error(name, value, expected)
     return number
 
 
-def _spelt(value: object) -> str:
+def _format_value(value: object) -> str:
     """Return a value as an error shows it: a number of a thousand digits is not spelt out."""
     if isinstance(value, int) and not -(2**64) <= value <= 2**64:
         return "a whole number of more than 64 bits"
@@ -136,7 +142,7 @@ def _spelt(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def _refusal(name: str, value: object, expected: str) -> UsageError:
+def _make_error(name: str, value: object, expected: str) -> UsageError:
     number = isinstance(value, Real) and not isinstance(value, bool)
     kind = "" if number else f" ({type(value).__name__})"
-    return UsageError(f"{name} is {_spelt(value)}{kind}: expected {expected}.")
+    return UsageError(f"{name} is {_format_value(value)}{kind}: expected {expected}.")

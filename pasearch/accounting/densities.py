@@ -34,20 +34,22 @@ import numpy as np
 from scipy import special
 from scipy.interpolate import CubicHermiteSpline
 
-from pasearch.accounting.checks import kind_of, nonnegative, positive
+from pasearch.accounting.checks import check_nonnegative, check_positive, resolve_named_type
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.registry import Checks, Stage
 
 Generator = np.random.Generator
-CATALAN = 0.915965594177219015
-LEAST_FREEDOM, MOST_FREEDOM = 0.5, 1e4
-MOST_POWER, MOST_SHAPE = 32.0, 50.0
-MOST_KNOTS = 1000
-MOST_FALL = 600.0
+CATALAN_CONSTANT = 0.915965594177219015
+MIN_FREEDOM = 0.5
+MAX_FREEDOM = 1e4
+MAX_POWER = 32.0
+MAX_SHAPE = 50.0
+MAX_KNOTS = 1000
+MAX_LOG_DECREASE = 600.0
 """How far a table's logarithm may fall: what lies lower has no probability that a float holds, and
 a piece so steep that an integral might not see it could still matter to a divergence."""
-EVEN = 1e-9
+MAX_ASYMMETRY = 1e-9
 """How far log u(x) and log u(-x) of a user's function may differ, for rounding."""
 
 
@@ -66,10 +68,10 @@ KRONROD_WEIGHTS = np.array(
      0.204432940075298892414161999234649]
 )  # fmt: skip
 KRONROD_MIDDLE = 0.209482141084727828012999174891714
-GAUSS_NODES, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(7)
+GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(7)[1]
 
 
-def kronrod(edges: Array) -> tuple[Array, Array, Array]:
+def kronrod_rule(edges: Array) -> tuple[Array, Array, Array]:
     """Return nodes and the two rules' weights of Gauss and Kronrod on every panel.
 
     Args:
@@ -101,9 +103,9 @@ class Density(Stage):
     """
 
     name: ClassVar[str]
-    light: ClassVar[bool] = False
+    is_light_tailed: ClassVar[bool] = False
     """Whether it falls so fast that a shift's density ratio has no bound."""
-    checks: ClassVar[Checks] = {"scale": positive}
+    checks: ClassVar[Checks] = {"scale": check_positive}
     scale: float = 1.0
 
     @abstractmethod
@@ -119,15 +121,15 @@ class Density(Stage):
         """Return E|z|, E z^2 and the Fisher information; `inf` where there is none."""
 
     @abstractmethod
-    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+    def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
         """Draw |z|, (size,)."""
 
     @abstractmethod
-    def unit_steepest(self, x: float) -> float:
+    def unit_lipschitz(self, x: float) -> float:
         """Return an upper bound on |d log z / dx| at x and beyond."""
 
     @property
-    def grain(self) -> float:
+    def panel_width(self) -> float:
         """A width over which the unit density hardly bends, for quadrature."""
         return 0.5
 
@@ -185,9 +187,9 @@ class Density(Stage):
         """Draw from it, float64 of this size."""
         count = math.prod(size) if isinstance(size, tuple) else size
         signs = 1.0 - 2.0 * generator.integers(0, 2, count)
-        return (signs * self.unit_magnitude(generator, count) * self.scale).reshape(size)
+        return (signs * self.draw_unit_magnitude(generator, count) * self.scale).reshape(size)
 
-    def unit_log_rest(self, shift: float, orders: Array, start: float) -> Array:
+    def unit_log_remainder(self, shift: float, orders: Array, start: float) -> Array:
         """Bound the log of what an excess integral (see `additive`) has beyond its start.
 
         Where the score is at most s, the log ratio of the density and its shift is at most
@@ -202,7 +204,7 @@ class Density(Stage):
             (m,) upper bounds, `inf` where there is none.
         """
         near = start - shift / 2
-        ratio = shift * self.unit_steepest(near)
+        ratio = shift * self.unit_lipschitz(near)
         mass = float(self.unit_tail(np.array([near]))[0])
         if not mass > 0:
             return np.full(len(orders), -math.inf)
@@ -211,7 +213,7 @@ class Density(Stage):
 
     def describe(self) -> str:
         own = [f"{f.name} {getattr(self, f.name):g}" for f in fields(self) if f.name != "scale"]
-        return law_words(", ".join([self.name, *own]))
+        return describe_noise(", ".join([self.name, *own]))
 
 
 def _log_twice_sinh(x: Array) -> Array:
@@ -220,7 +222,7 @@ def _log_twice_sinh(x: Array) -> Array:
         return x + np.log(-np.expm1(-2 * x))
 
 
-def law_words(law: str) -> str:
+def describe_noise(law: str) -> str:
     """Return what plan, card and report say of noise of a law."""
     return f"noise of a chosen law ({law}), as informative as Gaussian noise of that multiplier"
 
@@ -228,9 +230,9 @@ def law_words(law: str) -> str:
 # --- densities with a formula ---
 
 
-def _within(low: float, high: float) -> Callable[[str, object], float]:
+def _make_range_check(low: float, high: float) -> Callable[[str, object], float]:
     def check(name: str, value: object) -> float:
-        number = positive(name, value)
+        number = check_positive(name, value)
         if not low <= number <= high:
             raise UsageError(f"{name} is {number}: expected a number from {low:g} to {high:g}.")
         return number
@@ -243,10 +245,10 @@ class GaussianNoise(Density):
     """Normal; the scale is its standard deviation."""
 
     name: ClassVar[str] = "gaussian"
-    light: ClassVar[bool] = True
+    is_light_tailed: ClassVar[bool] = True
 
     @property
-    def grain(self) -> float:
+    def panel_width(self) -> float:
         return 1.0
 
     def unit_log_density(self, x: Array) -> Array:
@@ -258,16 +260,16 @@ class GaussianNoise(Density):
     def unit_moments(self) -> tuple[float, float, float]:
         return math.sqrt(2 / math.pi), 1.0, 1.0
 
-    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+    def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
         return np.abs(generator.standard_normal(size))
 
-    def unit_steepest(self, x: float) -> float:
+    def unit_lipschitz(self, x: float) -> float:
         """The score is x: it has no bound."""
         return math.inf
 
-    def unit_log_rest(self, shift: float, orders: Array, start: float) -> Array:
+    def unit_log_remainder(self, shift: float, orders: Array, start: float) -> Array:
         """Bound the log of what is beyond, by the slope of the log of the integrand there."""
-        return _log_rest_of_power(self, 2.0, 0.5, shift, orders, start)
+        return _log_tail_of_power(self, 2.0, 0.5, shift, orders, start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,11 +281,14 @@ class StudentT(Density):
     """
 
     name: ClassVar[str] = "student-t"
-    checks: ClassVar[Checks] = {**Density.checks, "freedom": _within(LEAST_FREEDOM, MOST_FREEDOM)}
+    checks: ClassVar[Checks] = {
+        **Density.checks,
+        "freedom": _make_range_check(MIN_FREEDOM, MAX_FREEDOM),
+    }
     freedom: float = 9.0
 
     @property
-    def grain(self) -> float:
+    def panel_width(self) -> float:
         return 0.5 * min(1.0, math.sqrt(self.freedom))
 
     @property
@@ -308,13 +313,13 @@ class StudentT(Density):
             second = nu / (nu - 2)
         return first, second, (nu + 1) / (nu + 3)
 
-    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+    def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
         """Draw |z|: a normal over the root of a chi square / nu."""
         chi = generator.chisquare(self.freedom, size) / self.freedom
         least = np.finfo(float).tiny  # a chi square of few degrees may round to 0
         return np.abs(generator.standard_normal(size)) / np.sqrt(np.maximum(chi, least))
 
-    def unit_steepest(self, x: float) -> float:
+    def unit_lipschitz(self, x: float) -> float:
         """(nu + 1) x / (nu + x^2), which falls beyond sqrt(nu)."""
         far = max(x, math.sqrt(self.freedom))
         return (self.freedom + 1) / (self.freedom / far + far)
@@ -340,10 +345,10 @@ class Cauchy(Density):
     def unit_moments(self) -> tuple[float, float, float]:
         return math.inf, math.inf, 0.5
 
-    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+    def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
         return np.abs(generator.standard_cauchy(size))
 
-    def unit_steepest(self, x: float) -> float:
+    def unit_lipschitz(self, x: float) -> float:
         """2 x / (1 + x^2), which falls beyond 1."""
         far = max(x, 1.0)
         return 2.0 / (1.0 / far + far)
@@ -364,10 +369,10 @@ class LaplaceNoise(Density):
     def unit_moments(self) -> tuple[float, float, float]:
         return 1.0, 2.0, 1.0
 
-    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+    def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
         return generator.standard_exponential(size)
 
-    def unit_steepest(self, x: float) -> float:
+    def unit_lipschitz(self, x: float) -> float:
         """It is 1 everywhere."""
         return 1.0
 
@@ -386,13 +391,13 @@ class HyperbolicSecant(Density):
         return 2 / math.pi * np.arctan(np.exp(-math.pi / 2 * x))
 
     def unit_moments(self) -> tuple[float, float, float]:
-        return 8 * CATALAN / math.pi**2, 1.0, math.pi**2 / 8
+        return 8 * CATALAN_CONSTANT / math.pi**2, 1.0, math.pi**2 / 8
 
-    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+    def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
         """Draw |z|: the inverse of its own tail."""
-        return -2 / math.pi * np.log(np.tan(math.pi / 4 * _uniform(generator, size)))
+        return -2 / math.pi * np.log(np.tan(math.pi / 4 * _draw_uniform(generator, size)))
 
-    def unit_steepest(self, x: float) -> float:
+    def unit_lipschitz(self, x: float) -> float:
         """Pi/2 tanh(pi x / 2) is below pi/2."""
         return math.pi / 2
 
@@ -412,12 +417,12 @@ class Logistic(Density):
     def unit_moments(self) -> tuple[float, float, float]:
         return 2 * math.log(2), math.pi**2 / 3, 1 / 3
 
-    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+    def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
         """Draw |z|: the inverse of its own tail."""
-        uniform = _uniform(generator, size)
+        uniform = _draw_uniform(generator, size)
         return np.log((2.0 - uniform) / uniform)
 
-    def unit_steepest(self, x: float) -> float:
+    def unit_lipschitz(self, x: float) -> float:
         """Tanh(x / 2) is below 1."""
         return 1.0
 
@@ -431,12 +436,12 @@ class GeneralisedNormal(Density):
     """
 
     name: ClassVar[str] = "generalised-normal"
-    light: ClassVar[bool] = True
-    checks: ClassVar[Checks] = {**Density.checks, "power": _within(1.0, MOST_POWER)}
+    is_light_tailed: ClassVar[bool] = True
+    checks: ClassVar[Checks] = {**Density.checks, "power": _make_range_check(1.0, MAX_POWER)}
     power: float = 2.0
 
     @property
-    def grain(self) -> float:
+    def panel_width(self) -> float:
         return 1.0 / self.power
 
     def unit_log_density(self, x: Array) -> Array:
@@ -450,17 +455,17 @@ class GeneralisedNormal(Density):
         one, two, three, rest = special.gamma([1 / p, 2 / p, 3 / p, 2 - 1 / p])
         return float(two / one), float(three / one), float(p**2 * rest / one)
 
-    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+    def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
         """Draw |z|: a power of a gamma."""
         return generator.standard_gamma(1 / self.power, size) ** (1 / self.power)
 
-    def unit_steepest(self, x: float) -> float:
+    def unit_lipschitz(self, x: float) -> float:
         """P x^(p-1) has no bound for p > 1."""
         return 1.0 if self.power == 1 else math.inf
 
-    def unit_log_rest(self, shift: float, orders: Array, start: float) -> Array:
+    def unit_log_remainder(self, shift: float, orders: Array, start: float) -> Array:
         """Bound the log of what is beyond, by the slope of the log of the integrand there."""
-        return _log_rest_of_power(self, self.power, 1.0, shift, orders, start)
+        return _log_tail_of_power(self, self.power, 1.0, shift, orders, start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -472,11 +477,11 @@ class VarianceGamma(Density):
     """
 
     name: ClassVar[str] = "variance-gamma"
-    checks: ClassVar[Checks] = {**Density.checks, "shape": _within(1.0, MOST_SHAPE)}
+    checks: ClassVar[Checks] = {**Density.checks, "shape": _make_range_check(1.0, MAX_SHAPE)}
     shape: float = 2.0
 
     @property
-    def grain(self) -> float:
+    def panel_width(self) -> float:
         return 0.5 * math.sqrt(self.shape)
 
     def unit_log_density(self, x: Array) -> Array:
@@ -497,14 +502,14 @@ class VarianceGamma(Density):
 
     def unit_moments(self) -> tuple[float, float, float]:
         gammas = math.exp(special.gammaln(self.shape + 0.5) - special.gammaln(self.shape))
-        return 2 / math.sqrt(math.pi) * gammas, 2 * self.shape, _information(self.unit)
+        return 2 / math.sqrt(math.pi) * gammas, 2 * self.shape, _fisher_information(self.unit)
 
-    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+    def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
         """Draw |z|: a normal times the root of a gamma."""
         variance = 2 * generator.standard_gamma(self.shape, size)
         return np.sqrt(variance) * np.abs(generator.standard_normal(size))
 
-    def unit_steepest(self, x: float) -> float:
+    def unit_lipschitz(self, x: float) -> float:
         """K_(v-1)(x) / K_v(x), v = l - 1/2, is at most 1."""
         return 1.0
 
@@ -534,11 +539,11 @@ class Tabulated(Density):
     def __post_init__(self) -> None:
         Density.__post_init__(self)
         for name in ("knots", "log_values"):
-            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
-        if len(self.knots) != len(self.log_values) or not 2 <= len(self.knots) <= MOST_KNOTS:
+            object.__setattr__(self, name, _check_numbers(name, getattr(self, name)))
+        if len(self.knots) != len(self.log_values) or not 2 <= len(self.knots) <= MAX_KNOTS:
             raise UsageError(
                 f"knots has {len(self.knots)} numbers and log_values {len(self.log_values)}: "
-                f"expected as many of each, from 2 to {MOST_KNOTS}."
+                f"expected as many of each, from 2 to {MAX_KNOTS}."
             )
         steps = np.diff(self.knots)
         if not (self.knots[0] == 0 and (steps > 1e-9 * self.knots[-1]).all()):
@@ -551,28 +556,30 @@ class Tabulated(Density):
                 "must fall with |x| (one mode, at 0). Otherwise its divergence integral I_k(t) "
                 "may fall as the shift t grows, and the codebook would not be the worst case."
             )
-        if not self.log_values[0] - self.log_values[-1] <= MOST_FALL:
+        if not self.log_values[0] - self.log_values[-1] <= MAX_LOG_DECREASE:
             raise UsageError(
                 f"log_values falls by {self.log_values[0] - self.log_values[-1]:g}: expected at "
-                f"most {MOST_FALL:g}. Let the last knot be nearer to 0: beyond it the table goes "
-                "on straight."
+                f"most {MAX_LOG_DECREASE:g}. Let the last knot be nearer to 0: beyond it the table "
+                "goes on straight."
             )
 
     @property
-    def grain(self) -> float:
+    def panel_width(self) -> float:
         """The first knot: between knots it does not bend at all."""
         return self.knots[1]
 
     @property
     def breaks(self) -> Array:
         """Its knots, and where its tail falls: by a power of e^1, e^10, e^100, e^600."""
-        falls = np.array([1.0, 10.0, 100.0, MOST_FALL]) / -_pieces(self.unit).slopes[-1]
+        falls = (
+            np.array([1.0, 10.0, 100.0, MAX_LOG_DECREASE]) / -_linear_pieces(self.unit).slopes[-1]
+        )
         return np.append(self.knots, self.knots[-1] + falls)
 
     @property
     def log_concave(self) -> bool:
         """Whether no piece falls less steeply than the one before."""
-        return bool((np.diff(_pieces(self.unit).slopes) <= 0).all())
+        return bool((np.diff(_linear_pieces(self.unit).slopes) <= 0).all())
 
     @property
     def inverse_convex(self) -> bool:
@@ -580,29 +587,29 @@ class Tabulated(Density):
         return self.log_concave
 
     def unit_log_density(self, x: Array) -> Array:
-        table = _pieces(self.unit)
+        table = _linear_pieces(self.unit)
         beyond = np.maximum(x - self.knots[-1], 0.0) * table.slopes[-1]
         return np.interp(x, self.knots, table.logs) + beyond
 
     def unit_tail(self, x: Array) -> Array:
-        table = _pieces(self.unit)
+        table = _linear_pieces(self.unit)
         at = np.minimum(np.searchsorted(self.knots, x, side="right") - 1, len(self.knots) - 1)
         left = x - np.array(self.knots)[at]
         part = np.exp(table.logs[at]) * _exponential_mass(table.slopes[at], left)
         return np.clip(np.append(np.cumsum(table.masses[::-1])[::-1], 0.0)[at] - part, 0.0, 0.5)
 
     def unit_moments(self) -> tuple[float, float, float]:
-        table = _pieces(self.unit)
-        x, weights, _ = kronrod(np.array(self.knots))
+        table = _linear_pieces(self.unit)
+        x, weights, _ = kronrod_rule(np.array(self.knots))
         density = weights.ravel() * np.exp(self.unit_log_density(x.ravel()))
         end, rate, mass = self.knots[-1], -table.slopes[-1], table.masses[-1]
         first = density @ x.ravel() + mass * (end + 1 / rate)
         second = density @ x.ravel() ** 2 + mass * (end**2 + 2 * end / rate + 2 / rate**2)
         return float(2 * first), float(2 * second), float(2 * table.masses @ table.slopes**2)
 
-    def unit_magnitude(self, generator: Generator, size: int) -> Array:
+    def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
         """Draw |z|: a piece, then the inverse of its own law."""
-        table = _pieces(self.unit)
+        table = _linear_pieces(self.unit)
         ends = np.cumsum(table.masses)
         at = np.searchsorted(ends, generator.random(size) * ends[-1], side="right")
         at = np.minimum(at, len(ends) - 1)
@@ -614,17 +621,19 @@ class Tabulated(Density):
             cut = -np.log1p(uniform * np.expm1(-np.where(last, np.inf, falls))) / -table.slopes[at]
         return np.array(self.knots)[at] + np.where(last | (falls > 1e-9), cut, uniform * widths)
 
-    def unit_steepest(self, x: float) -> float:
+    def unit_lipschitz(self, x: float) -> float:
         """The steepest piece at x or beyond."""
-        slopes = _pieces(self.unit).slopes
+        slopes = _linear_pieces(self.unit).slopes
         at = int(np.searchsorted(self.knots, x, side="right")) - 1
         return float(-np.min(slopes[at:]))
 
     def describe(self) -> str:
-        return law_words(f"{self.name}, {len(self.knots):,} knots from 0 to {self.knots[-1]:g}")
+        return describe_noise(
+            f"{self.name}, {len(self.knots):,} knots from 0 to {self.knots[-1]:g}"
+        )
 
 
-def tabulated(
+def tabulate_density(
     log_kernel: Callable[[Array], Array],
     *,
     reach: float,
@@ -647,10 +656,10 @@ def tabulated(
     Raises:
         UsageError: A value that is not finite, rises with |x|, or differs between x and -x.
     """
-    if not (isinstance(knots, int) and 8 <= knots <= MOST_KNOTS):
-        raise UsageError(f"knots is {knots!r}: expected a whole number from 8 to {MOST_KNOTS}.")
+    if not (isinstance(knots, int) and 8 <= knots <= MAX_KNOTS):
+        raise UsageError(f"knots is {knots!r}: expected a whole number from 8 to {MAX_KNOTS}.")
     bend = 3.0  # the last knots are e^3 / 2 times as far apart as the first, about
-    x = positive("reach", reach) * np.sinh(bend * np.linspace(0, 1, knots)) / math.sinh(bend)
+    x = check_positive("reach", reach) * np.sinh(bend * np.linspace(0, 1, knots)) / math.sinh(bend)
     values = np.asarray(log_kernel(x), dtype=float)
     if values.shape != x.shape or not np.isfinite(values).all():
         raise UsageError(
@@ -660,7 +669,7 @@ def tabulated(
     if not even:
         mirrored = np.asarray(log_kernel(-x), dtype=float)
         gap = np.abs(mirrored - values)
-        if not (gap <= EVEN * (1 + np.abs(values))).all():
+        if not (gap <= MAX_ASYMMETRY * (1 + np.abs(values))).all():
             worst = x[int(np.argmax(np.where(np.isfinite(gap), gap, math.inf)))]
             raise UsageError(
                 f"log_kernel differs between {worst:g} and {-worst:g}: the noise must be "
@@ -671,7 +680,7 @@ def tabulated(
 
 
 @dataclass(frozen=True, slots=True)
-class _Pieces:
+class _LinearPieces:
     """The normalised log values at the knots; each piece's slope and mass, the tail's last."""
 
     logs: Array
@@ -680,14 +689,14 @@ class _Pieces:
 
 
 @lru_cache(maxsize=64)
-def _pieces(density: Tabulated) -> _Pieces:
+def _linear_pieces(density: Tabulated) -> _LinearPieces:
     knots, logs = np.array(density.knots), np.array(density.log_values)
     logs = logs - logs[0]
     slopes = np.diff(logs) / np.diff(knots)
     masses = np.exp(logs[:-1]) * _exponential_mass(slopes, np.diff(knots))
     masses = np.append(masses, np.exp(logs[-1]) / -slopes[-1])
     total = 2 * masses.sum()
-    return _Pieces(logs - math.log(total), np.append(slopes, slopes[-1]), masses / total)
+    return _LinearPieces(logs - math.log(total), np.append(slopes, slopes[-1]), masses / total)
 
 
 def _exponential_mass(slopes: Array, widths: Array) -> Array:
@@ -695,18 +704,18 @@ def _exponential_mass(slopes: Array, widths: Array) -> Array:
     return special.exprel(slopes * widths) * widths
 
 
-def _numbers(name: str, values: object) -> tuple[float, ...]:
+def _check_numbers(name: str, values: object) -> tuple[float, ...]:
     if not isinstance(values, (tuple, list)):
         raise UsageError(f"{name} is {values!r}: expected a tuple of numbers.")
-    check = nonnegative if name == "knots" else _finite
+    check = check_nonnegative if name == "knots" else _check_finite
     return tuple(check(name, value) for value in values)
 
 
-def _finite(name: str, value: object) -> float:
+def _check_finite(name: str, value: object) -> float:
     """A finite number, 0 below and above."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
-        return -positive(name, -value)
-    return nonnegative(name, value)
+        return -check_positive(name, -value)
+    return check_nonnegative(name, value)
 
 
 # --- the table of densities ---
@@ -727,7 +736,7 @@ DENSITIES: dict[str, type[Density]] = {
 }
 
 
-def known(name: str, value: object) -> Density:
+def check_known_density(name: str, value: object) -> Density:
     """Return a density of the table, and of no subclass: that could draw what is not priced.
 
     Raises:
@@ -747,11 +756,11 @@ def density_from_json(values: Mapping[str, Any]) -> Density:
     Raises:
         UsageError: An unknown name or number.
     """
-    kind, numbers = kind_of("density", DENSITIES, values)
+    kind, numbers = resolve_named_type("density", DENSITIES, values)
     return kind(**numbers)
 
 
-def _log_rest_of_power(
+def _log_tail_of_power(
     density: Density, power: float, rate: float, shift: float, orders: Array, start: float
 ) -> Array:
     """Bound the rest of an excess integral for log z(x) = c - rate |x|^p.
@@ -773,7 +782,7 @@ def _log_rest_of_power(
 def _tail_table(density: VarianceGamma) -> tuple[Array, CubicHermiteSpline]:
     reach = 12 * math.sqrt(2 * density.shape) + 40
     knots = np.concatenate([[0.0], np.geomspace(1e-7, 0.05, 400), np.arange(0.06, reach, 0.01)])
-    x, weights, _ = kronrod(knots)
+    x, weights, _ = kronrod_rule(knots)
     masses = (weights * np.exp(density.unit_log_density(x))).sum(axis=1)
     last = math.exp(float(density.unit_log_density(knots[-1:])[0]))
     last /= float(density._score(knots[-1:])[0])
@@ -782,14 +791,14 @@ def _tail_table(density: VarianceGamma) -> tuple[Array, CubicHermiteSpline]:
 
 
 @lru_cache(maxsize=64)
-def _information(density: VarianceGamma) -> float:
+def _fisher_information(density: VarianceGamma) -> float:
     reach = 12 * math.sqrt(2 * density.shape) + 40
     knots = np.concatenate([[0.0], np.geomspace(1e-9, 0.2, 60), np.arange(0.3, reach, 0.1)])
-    x, weights, _ = kronrod(knots)
+    x, weights, _ = kronrod_rule(knots)
     density_at = np.exp(density.unit_log_density(x))
     return float(2 * (weights * density_at * density._score(x) ** 2).sum())
 
 
-def _uniform(generator: Generator, size: int) -> Array:
+def _draw_uniform(generator: Generator, size: int) -> Array:
     """Uniform on (0, 1]: never 0."""
     return 1.0 - generator.random(size)

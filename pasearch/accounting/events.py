@@ -18,14 +18,21 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from pasearch.accounting.additive import Shifts
-from pasearch.accounting.checks import checked, fraction, nonnegative, positive, probability, whole
-from pasearch.accounting.densities import Density, density_from_json, known
-from pasearch.accounting.selection import Law
+from pasearch.accounting.checks import (
+    check_fraction,
+    check_nonnegative,
+    check_positive,
+    check_positive_integer,
+    check_probability,
+    make_post_init,
+)
+from pasearch.accounting.densities import Density, check_known_density, density_from_json
+from pasearch.accounting.selection import RunCountDistribution
 from pasearch.errors import UsageError
 
 MAX_DEPTH = 32
-MOST_ORDER = 1024.0  # the last of the Renyi grid
-MOST_SHOWN = 6  # parts of a composition in one line of text; files have all
+MAX_ORDER = 1024.0  # the last of the Renyi grid
+MAX_SHOWN_PARTS = 6  # parts of a composition in one line of text; files have all
 
 
 class Event:
@@ -38,19 +45,19 @@ class Event:
     """How it reads, its fields put in; compositions have words of their own, in `describe`."""
 
 
-def _event(name: str, value: object) -> Event:
-    if type(value) not in TYPES.values():
+def _check_event(name: str, value: object) -> Event:
+    if type(value) not in EVENT_TYPES.values():
         raise UsageError(f"{name} is {value!r}; expected an event of pasearch's own table.")
     return value  # type: ignore[return-value]
 
 
-def _events(name: str, value: object) -> tuple[Event, ...]:
+def _check_events(name: str, value: object) -> tuple[Event, ...]:
     if not isinstance(value, tuple | list) or not value:
         raise UsageError(f"{name} is {value!r}; expected one event or more (or use NoRelease()).")
-    return tuple(_event(name, each) for each in value)
+    return tuple(_check_event(name, each) for each in value)
 
 
-def _instance(kind: type, expected: str) -> Callable[[str, Any], Any]:
+def _make_instance_check(kind: type, expected: str) -> Callable[[str, Any], Any]:
     """Make a check of a field for values of one class, subclasses excluded."""
 
     def check(name: str, value: object) -> object:
@@ -76,7 +83,7 @@ class Gaussian(Event):
     name: ClassVar[str] = "gaussian"
     description_template: ClassVar[str] = "Gaussian noise (multiplier {noise_multiplier:g})"
     noise_multiplier: float
-    __post_init__ = checked(noise_multiplier=positive)
+    __post_init__ = make_post_init(noise_multiplier=check_positive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +97,9 @@ class PoissonGaussian(Event):
     )
     sampling_probability: float
     noise_multiplier: float
-    __post_init__ = checked(sampling_probability=probability, noise_multiplier=positive)
+    __post_init__ = make_post_init(
+        sampling_probability=check_probability, noise_multiplier=check_positive
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +115,11 @@ class TruncatedPoissonGaussian(Event):
     sampling_probability: float
     truncated_batch_size: int
     noise_multiplier: float
-    __post_init__ = checked(
-        dataset_size=whole,
-        truncated_batch_size=whole,
-        sampling_probability=probability,
-        noise_multiplier=positive,
+    __post_init__ = make_post_init(
+        dataset_size=check_positive_integer,
+        truncated_batch_size=check_positive_integer,
+        sampling_probability=check_probability,
+        noise_multiplier=check_positive,
     )
 
 
@@ -128,11 +137,13 @@ class NoisyRecords(Event):
     )
     sampling_probability: float
     noise_multiplier: float
-    __post_init__ = checked(sampling_probability=probability, noise_multiplier=positive)
+    __post_init__ = make_post_init(
+        sampling_probability=check_probability, noise_multiplier=check_positive
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Additive(Event):
+class AdditiveNoise(Event):
     """A sum over a Poisson sample, with noise of one density on every coordinate (RDP only).
 
     What a record adds has sorted magnitudes of at most the shifts. Density and shifts have the
@@ -148,8 +159,10 @@ class Additive(Event):
     sampling_probability: float
     density: Density
     shifts: Shifts
-    __post_init__ = checked(
-        sampling_probability=probability, density=known, shifts=_instance(Shifts, "Shifts")
+    __post_init__ = make_post_init(
+        sampling_probability=check_probability,
+        density=check_known_density,
+        shifts=_make_instance_check(Shifts, "Shifts"),
     )
 
 
@@ -160,24 +173,24 @@ class Geometric(Event):
     name: ClassVar[str] = "geometric"
     description_template: ClassVar[str] = "a noisy count: geometric noise (epsilon {epsilon:g})"
     epsilon: float
-    __post_init__ = checked(epsilon=positive)
+    __post_init__ = make_post_init(epsilon=check_positive)
 
 
 @dataclass(frozen=True, slots=True)
-class Pure(Event):
+class PureDP(Event):
     """Any epsilon-DP release, such as an exponential mechanism; priced as `Geometric`."""
 
     name: ClassVar[str] = "pure"
     description_template: ClassVar[str] = "a pure-DP release (epsilon {epsilon:g})"
     epsilon: float
-    __post_init__ = checked(epsilon=positive)
+    __post_init__ = make_post_init(epsilon=check_positive)
 
 
 @dataclass(frozen=True, slots=True)
-class Approximate(Event):
+class ApproximateDP(Event):
     """Any (epsilon, delta)-DP release; of epsilon 0, a leak: nothing at all, but for delta.
 
-    Priced as the worst of them: it tells all with probability delta, and is `Pure` otherwise.
+    Priced as the worst of them: it tells all with probability delta, and is `PureDP` otherwise.
     """
 
     name: ClassVar[str] = "approximate"
@@ -186,7 +199,7 @@ class Approximate(Event):
     )
     epsilon: float
     delta: float
-    __post_init__ = checked(epsilon=nonnegative, delta=fraction)
+    __post_init__ = make_post_init(epsilon=check_nonnegative, delta=check_fraction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,35 +212,35 @@ class DiscreteGaussian(Event):
     )
     sigma: float
     sensitivity: float
-    __post_init__ = checked(sigma=positive, sensitivity=positive)
+    __post_init__ = make_post_init(sigma=check_positive, sensitivity=check_positive)
 
 
 @dataclass(frozen=True, slots=True)
-class Composed(Event):
+class Composition(Event):
     """All of these releases, in a fixed plan."""
 
     name: ClassVar[str] = "composed"
     events: tuple[Event, ...]
-    __post_init__ = checked(events=_events)
+    __post_init__ = make_post_init(events=_check_events)
 
 
 @dataclass(frozen=True, slots=True)
-class SelfComposed(Event):
+class SelfComposition(Event):
     """The same release `count` times, with fresh randomness."""
 
     name: ClassVar[str] = "self-composed"
     event: Event
     count: int
-    __post_init__ = checked(event=_event, count=whole)
+    __post_init__ = make_post_init(event=_check_event, count=check_positive_integer)
 
 
 @dataclass(frozen=True, slots=True)
-class Worst(Event):
+class WorstCase(Event):
     """One of these releases, chosen adaptively: the price is the maximum over all of them."""
 
     name: ClassVar[str] = "worst"
     events: tuple[Event, ...]
-    __post_init__ = checked(events=_events)
+    __post_init__ = make_post_init(events=_check_events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +249,15 @@ class RepeatAndSelect(Event):
 
     name: ClassVar[str] = "repeat-and-select"
     event: Event
-    law: Law
-    __post_init__ = checked(event=_event, law=_instance(Law, "a Law of the number of runs"))
+    law: RunCountDistribution
+    __post_init__ = make_post_init(
+        event=_check_event,
+        law=_make_instance_check(RunCountDistribution, "a Law of the number of runs"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered(Event):
+class FilteredReleases(Event):
     """Releases chosen adaptively, whose RDP adds up to at most that of `event` (RDP only).
 
     At every order of the accountant's grid up to the highest kept one, whatever was chosen:
@@ -250,134 +266,141 @@ class Filtered(Event):
 
     name: ClassVar[str] = "filtered"
     event: Event
-    highest_order: float = MOST_ORDER
-    __post_init__ = checked(event=_event, highest_order=positive)
+    highest_order: float = MAX_ORDER
+    __post_init__ = make_post_init(event=_check_event, highest_order=check_positive)
 
 
-TYPES: dict[str, type[Event]] = {
+EVENT_TYPES: dict[str, type[Event]] = {
     kind.name: kind
     for kind in (
-        NoRelease, Gaussian, PoissonGaussian, TruncatedPoissonGaussian, NoisyRecords, Additive,
-        Geometric, Pure, Approximate, DiscreteGaussian, Composed, SelfComposed, Worst,
-        RepeatAndSelect, Filtered,
+        NoRelease, Gaussian, PoissonGaussian, TruncatedPoissonGaussian, NoisyRecords, AdditiveNoise,
+        Geometric, PureDP, ApproximateDP, DiscreteGaussian, Composition, SelfComposition, WorstCase,
+        RepeatAndSelect, FilteredReleases,
     )
 }  # fmt: skip
-READERS: dict[str, Callable[[Any], object]] = {
-    "law": Law.from_json,
+FIELD_READERS: dict[str, Callable[[Any], object]] = {
+    "law": RunCountDistribution.from_json,
     "density": density_from_json,
     "shifts": Shifts.from_json,
 }
 
 
-def parts(event: Event) -> dict[Event, int]:
+def count_atomic_releases(event: Event) -> dict[Event, int]:
     """The atomic releases of an event and how often each is made.
 
-    Guarantee: `SelfComposed(e, k)` and k copies of e have the same parts, so no accountant can
-    price them differently. Public releases are dropped; a `Worst` of one event is that event. A
-    `Filtered` is atomic: what was chosen is not known, only that it is no more than its limit.
+    Guarantee: `SelfComposition(e, k)` and k copies of e have the same parts, so no accountant can
+    price them differently. Public releases are dropped; a `WorstCase` of one event is that event.
+    `FilteredReleases` is atomic: what was chosen is not known, only that its limit holds.
     """
     counts: dict[Event, int] = {}
-    for atom, count in _atoms(event, 1):
+    for atom, count in _iterate_atoms(event, 1):
         counts[atom] = counts.get(atom, 0) + count
     return counts
 
 
-def _atoms(event: Event, count: int) -> Iterable[tuple[Event, int]]:
+def _iterate_atoms(event: Event, count: int) -> Iterable[tuple[Event, int]]:
     match event:
         case NoRelease():
             return
-        case SelfComposed():
-            yield from _atoms(event.event, count * event.count)
-        case Composed():
+        case SelfComposition():
+            yield from _iterate_atoms(event.event, count * event.count)
+        case Composition():
             for part in event.events:
-                yield from _atoms(part, count)
-        case Worst() if len(set(event.events)) == 1:
-            yield from _atoms(event.events[0], count)
-        case Filtered() if not parts(event.event):
+                yield from _iterate_atoms(part, count)
+        case WorstCase() if len(set(event.events)) == 1:
+            yield from _iterate_atoms(event.events[0], count)
+        case FilteredReleases() if not count_atomic_releases(event.event):
             return
         case _:
             yield event, count
 
 
-def to_json(event: Event) -> dict[str, Any]:
+def event_to_json(event: Event) -> dict[str, Any]:
     """The event as plain JSON values, under its short type name."""
-    values = {name: _plain(value) for name, value in _values(_event("event", event)).items()}
+    values = {
+        name: _to_plain(value)
+        for name, value in _field_values(_check_event("event", event)).items()
+    }
     return {"type": event.name, **values}
 
 
-def from_json(document: object) -> Event:
+def event_from_json(document: object) -> Event:
     """The event that `to_json` wrote.
 
     Raises:
         UsageError: unknown type, a missing or unknown field, or a number that `checks` refuses.
     """
-    return _read(document, MAX_DEPTH)
+    return _read_event(document, MAX_DEPTH)
 
 
-def _read(document: object, depth: int) -> Event:
+def _read_event(document: object, depth: int) -> Event:
     if not depth > 0:
         raise UsageError(f"an event is nested deeper than {MAX_DEPTH}; write it flatter.")
     if not isinstance(document, Mapping):
         raise UsageError(f"an event is {document!r}; expected a JSON object with a type.")
     name = document.get("type")
-    if not isinstance(name, str) or name not in TYPES:
-        raise UsageError(f"event type {name!r} is unknown; expected one of {', '.join(TYPES)}.")
-    kind = TYPES[name]
+    if not isinstance(name, str) or name not in EVENT_TYPES:
+        raise UsageError(
+            f"event type {name!r} is unknown; expected one of {', '.join(EVENT_TYPES)}."
+        )
+    kind = EVENT_TYPES[name]
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if set(document) != names | {"type"}:
         raise UsageError(
             f"event {name!r} has the fields {sorted(map(str, document))}; expected exactly "
             f"{sorted(names | {'type'})}."
         )
-    return kind(**{key: _value(key, document[key], depth) for key in names})
+    return kind(**{key: _read_field(key, document[key], depth) for key in names})
 
 
-def _value(key: str, value: object, depth: int) -> object:
+def _read_field(key: str, value: object, depth: int) -> object:
     if key == "event":
-        return _read(value, depth - 1)
+        return _read_event(value, depth - 1)
     if key == "events":
         if not isinstance(value, list):
             raise UsageError(f"events is {value!r}; expected a list of events.")
-        return tuple(_read(each, depth - 1) for each in value)
-    if key in READERS:
-        return READERS[key](value)
+        return tuple(_read_event(each, depth - 1) for each in value)
+    if key in FIELD_READERS:
+        return FIELD_READERS[key](value)
     return value
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     if isinstance(value, Event):
-        return to_json(value)
+        return event_to_json(value)
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, Law | Density | Shifts):
+        return [_to_plain(each) for each in value]
+    if isinstance(value, RunCountDistribution | Density | Shifts):
         return value.to_json()
     return value
 
 
-def describe(event: Event) -> str:
+def describe_event(event: Event) -> str:
     """The event in one readable line."""
     match event:
-        case Approximate(epsilon=0.0):
+        case ApproximateDP(epsilon=0.0):
             return f"a leak (delta {event.delta:g})"
-        case SelfComposed():
-            return f"{event.count:,} x [{describe(event.event)}]"
-        case Composed():
-            shown = [describe(part) for part in event.events]
-            if len(shown) > MOST_SHOWN:
+        case SelfComposition():
+            return f"{event.count:,} x [{describe_event(event.event)}]"
+        case Composition():
+            shown = [describe_event(part) for part in event.events]
+            if len(shown) > MAX_SHOWN_PARTS:
                 shown[2:-1] = [f"({len(shown) - 3} more, in between)"]
             return " + ".join(shown)
-        case Worst():
-            return "the worst of [" + "; ".join(describe(part) for part in event.events) + "]"
+        case WorstCase():
+            return "the worst of [" + "; ".join(describe_event(part) for part in event.events) + "]"
         case RepeatAndSelect():
-            return f"the best of K runs, K {event.law.describe()}, of [{describe(event.event)}]"
-        case Filtered():
-            limited = event.highest_order < MOST_ORDER
+            return (
+                f"the best of K runs, K {event.law.describe()}, of [{describe_event(event.event)}]"
+            )
+        case FilteredReleases():
+            limited = event.highest_order < MAX_ORDER
             kept = f", at orders up to {event.highest_order:g}" if limited else ""
-            return f"adaptive releases within the RDP of [{describe(event.event)}]{kept}"
-    if not isinstance(event, tuple(TYPES.values())):
+            return f"adaptive releases within the RDP of [{describe_event(event.event)}]{kept}"
+    if not isinstance(event, tuple(EVENT_TYPES.values())):
         raise UsageError(f"{event!r} is no event of this table.")
-    return event.description_template.format_map(_values(event))
+    return event.description_template.format_map(_field_values(event))
 
 
-def _values(event: Event) -> dict[str, Any]:
+def _field_values(event: Event) -> dict[str, Any]:
     return {field.name: getattr(event, field.name) for field in fields(event)}  # type: ignore[arg-type]

@@ -23,11 +23,11 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-FLOAT_ERROR = 1e-14  # the FFTs and sums that a sampled delta went through
+DELTA_FLOAT_ERROR = 1e-14  # the FFTs and sums that a sampled delta went through
 LINEAR_STEPS = 64  # grid points one interval apart, before their spacing grows
 
 
-def grid(top: float, interval: float, growth: float = 1.01) -> Array:
+def epsilon_grid(top: float, interval: float, growth: float = 1.01) -> Array:
     """Multiples of `interval` from 0 to at least `top`: dense near 0, then growing by `growth`."""
     last = max(int(np.ceil(top / interval)), 1)
     steps = np.log(max(last / LINEAR_STEPS, 1.0)) / np.log(growth)
@@ -37,7 +37,7 @@ def grid(top: float, interval: float, growth: float = 1.01) -> Array:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Profile:
+class PrivacyProfile:
     """An upper bound on delta(e) at every real e, for both directions of the adjacency.
 
     Args:
@@ -49,22 +49,22 @@ class Profile:
     deltas: Array
 
     @classmethod
-    def sampled(cls, delta: Callable[[Array], Array], epsilons: Array) -> Profile:
+    def sampled(cls, delta: Callable[[Array], Array], epsilons: Array) -> PrivacyProfile:
         """The profile through delta at these epsilons, float error added."""
-        deltas = np.asarray(delta(epsilons)) * (1 + 1e-9) + FLOAT_ERROR
+        deltas = np.asarray(delta(epsilons)) * (1 + 1e-9) + DELTA_FLOAT_ERROR
         if not np.isfinite(deltas).all():
             raise FloatingPointError("a privacy profile is not finite")
         return cls(epsilons, np.minimum.accumulate(np.clip(deltas, 0.0, 1.0)))
 
     @property
-    def top(self) -> float:
+    def max_epsilon(self) -> float:
         """The largest epsilon at which the bound still falls."""
         return float(self.epsilons[-1])
 
     def at(self, epsilon: float | Array) -> Array:
         """The bound at any epsilon, negative ones included."""
         epsilon = np.asarray(epsilon, dtype=float)
-        alpha = np.exp(np.minimum(np.abs(epsilon), self.top))
+        alpha = np.exp(np.minimum(np.abs(epsilon), self.max_epsilon))
         above = np.interp(alpha, np.exp(self.epsilons), self.deltas)
         below = -np.expm1(np.minimum(epsilon, 0)) + np.exp(np.minimum(epsilon, 0)) * above
         return np.where(epsilon >= 0, above, np.minimum(below, 1.0))
@@ -82,7 +82,7 @@ class Profile:
         return np.minimum(alphas[best] * u + deltas[best], 1.0)
 
 
-def leaky_response(epsilon: float, delta: float) -> Callable[[Array], Array]:
+def approximate_dp_profile(epsilon: float, delta: float) -> Callable[[Array], Array]:
     """The profile, for e >= 0, that bounds every (epsilon, delta)-DP release.
 
     It is that of randomised response which tells all with probability delta:
@@ -94,7 +94,7 @@ def leaky_response(epsilon: float, delta: float) -> Callable[[Array], Array]:
     return lambda e: delta - scale * np.expm1(np.minimum(e - epsilon, 0.0))
 
 
-def hull(x: Array, y: Array) -> Array:
+def lower_hull_indices(x: Array, y: Array) -> Array:
     """Indices of the lower convex hull of the points (x, y), x ascending (monotone chain)."""
     kept: list[int] = []
     for c in range(len(x)):
@@ -107,7 +107,7 @@ def hull(x: Array, y: Array) -> Array:
     return np.array(kept)
 
 
-def bounding_pld(delta: Callable[[Array], Array], top: float, interval: float) -> Any:
+def dominating_pld(delta: Callable[[Array], Array], top: float, interval: float) -> Any:
     """A privacy loss distribution that dominates every mechanism whose profile is below `delta`.
 
     Args:
@@ -122,13 +122,15 @@ def bounding_pld(delta: Callable[[Array], Array], top: float, interval: float) -
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    half = grid(top, interval)
+    half = epsilon_grid(top, interval)
     above = np.clip(delta(half), 0.0, 1.0)
     mirrored = -np.expm1(-half) + np.exp(-half) * above
     epsilons = np.concatenate([-half[:0:-1], half])
     deltas = np.minimum.accumulate(np.concatenate([mirrored[:0:-1], above]))
     alphas = np.concatenate([[0.0], np.exp(epsilons)])
-    vertices: Any = hull(alphas, np.concatenate([[1.0], deltas]))[1:] - 1  # (0, 1) is always on it
+    vertices: Any = (
+        lower_hull_indices(alphas, np.concatenate([[1.0], deltas]))[1:] - 1
+    )  # (0, 1) is always on it
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
         interval, np.round(epsilons[vertices] / interval).astype(int), deltas[vertices]
     )

@@ -17,7 +17,7 @@
 
     epsilon(delta) = min over a of eps(a) + log(1 - 1/a) - log(a delta)/(a-1)
 
-A `Filter` admits releases that are chosen as the run goes, under a limit B that is fixed before it:
+A `PrivacyFilter` admits adaptively chosen releases, under a limit B that is fixed before the run:
 
     spend(e)  only if  for every kept order a:  eps_1(a) + ... + eps_k(a) + eps_e(a)  <=  B(a)
 
@@ -47,23 +47,29 @@ import numpy as np
 
 from pasearch.accounting import events
 from pasearch.accounting.additive import additive_rdp
-from pasearch.accounting.events import MOST_ORDER, Event, Filtered, describe, parts
+from pasearch.accounting.events import (
+    MAX_ORDER,
+    Event,
+    FilteredReleases,
+    count_atomic_releases,
+    describe_event,
+)
 from pasearch.accounting.profiles import Array
-from pasearch.accounting.selection import POISSON, Law
+from pasearch.accounting.selection import POISSON, RunCountDistribution
 from pasearch.errors import BudgetError, UsageError
 
 ORDERS: Array = np.array(
-    [1 + x / 10 for x in range(1, 100)] + [*range(11, 64), 128, 256, 512, MOST_ORDER], dtype=float
+    [1 + x / 10 for x in range(1, 100)] + [*range(11, 64), 128, 256, 512, MAX_ORDER], dtype=float
 )
-FLOAT_ERROR = 1e-12  # on log A(a) of a sampled Gaussian: log-binomials up to order 1024
+LOG_MOMENT_ERROR = 1e-12  # on log A(a) of a sampled Gaussian: log-binomials up to order 1024
 FILTER_SLACK = 1e-8  # a filter's limit is grown by it: for the rounding of ten million additions
 
 
-class Unsupported(UsageError):
+class UnsupportedEvent(UsageError):
     """An event that an accountant has no bound for."""
 
 
-def rdp(event: Event, orders: Array = ORDERS) -> Array:
+def rdp_curve(event: Event, orders: Array = ORDERS) -> Array:
     """An upper bound on the Renyi divergence at each order, both directions.
 
     Args:
@@ -76,34 +82,36 @@ def rdp(event: Event, orders: Array = ORDERS) -> Array:
     Raises:
         Unsupported: part of the event has no RDP bound here; the message names it.
     """
-    if leaked_delta(event) > 0:
-        raise Unsupported(
-            f"RDP has no bound for the whole of [{describe(event)}]: with some probability it may "
-            "tell all; use `rdp_epsilon`, which takes that from delta, or PLD."
+    if additive_delta(event) > 0:
+        raise UnsupportedEvent(
+            f"RDP has no bound for the whole of [{describe_event(event)}]: with some probability "
+            "it may tell all; use `rdp_epsilon`, which takes that from delta, or PLD."
         )
-    return _curve(event, orders)
+    return _sum_curves(event, orders)
 
 
 def rdp_epsilon(event: Event, delta: float) -> float:
     """The least epsilon for delta by RDP; `inf` if no delta is left after what leaks."""
-    left = delta - leaked_delta(event)
-    curve = _on_the_grid(event)
+    left = delta - additive_delta(event)
+    curve = _grid_curve(event)
     return epsilon_from_rdp(curve, left) if left > 0 else math.inf
 
 
 def rdp_delta(event: Event, epsilon: float) -> float:
     """The least delta for epsilon >= 0 by RDP, with what leaks."""
-    return min(1.0, leaked_delta(event) + delta_from_rdp(_on_the_grid(event), epsilon))
+    return min(1.0, additive_delta(event) + delta_from_rdp(_grid_curve(event), epsilon))
 
 
 @lru_cache(maxsize=256)
-def leaked_delta(event: Event) -> float:
+def additive_delta(event: Event) -> float:
     """The most probability with which an event tells all; what no epsilon can pay for."""
-    leaks = (count * _leak(atom) for atom, count in parts(event).items())
+    leaks = (
+        count * _atom_additive_delta(atom) for atom, count in count_atomic_releases(event).items()
+    )
     return min(1.0, math.fsum(leaks))
 
 
-def filter_limit(event: Event, highest_order: float = MOST_ORDER) -> Array:
+def filter_rdp_limit(event: Event, highest_order: float = MAX_ORDER) -> Array:
     """What a filter of this limit may spend, and is priced at: a bound at each of `ORDERS`.
 
     Args:
@@ -113,44 +121,44 @@ def filter_limit(event: Event, highest_order: float = MOST_ORDER) -> Array:
     Raises:
         Unsupported: part of the event has no RDP bound, or it leaks.
     """
-    kept = np.where(ORDERS <= highest_order, rdp(event), np.inf)
-    return monotone(kept) * (1 + FILTER_SLACK)
+    kept = np.where(ORDERS <= highest_order, rdp_curve(event), np.inf)
+    return make_monotone(kept) * (1 + FILTER_SLACK)
 
 
-def best_order(event: Event, delta: float) -> float:
+def find_best_order(event: Event, delta: float) -> float:
     """The order of the grid at which an event's curve converts to the least epsilon for delta."""
-    return float(ORDERS[np.argmin(_epsilons(rdp(event), delta, ORDERS))])
+    return float(ORDERS[np.argmin(_epsilons_by_order(rdp_curve(event), delta, ORDERS))])
 
 
-def monotone(values: Array) -> Array:
+def make_monotone(values: Array) -> Array:
     """The least bound at this order or above: a divergence grows with its order."""
     return np.minimum.accumulate(values[::-1])[::-1]
 
 
-def _leak(atom: Event) -> float:
+def _atom_additive_delta(atom: Event) -> float:
     match atom:
-        case events.Approximate():
+        case events.ApproximateDP():
             return atom.delta
-        case events.Worst(several):
-            return max(map(leaked_delta, several))
+        case events.WorstCase(several):
+            return max(map(additive_delta, several))
         case events.RepeatAndSelect(inner, law):
-            return law.mean * leaked_delta(inner)
+            return law.mean * additive_delta(inner)
     return 0.0
 
 
-def _curve(event: Event, orders: Array) -> Array:
+def _sum_curves(event: Event, orders: Array) -> Array:
     """The curve of what is left of an event when nothing leaks."""
     total = np.zeros(len(orders))
-    for atom, count in parts(event).items():
-        values = _atom(atom, orders)
+    for atom, count in count_atomic_releases(event).items():
+        values = _atom_curve(atom, orders)
         # A NaN or negative bound is a numerical failure at that order: no bound there.
         total = total + count * np.where(values >= 0, values, np.inf)
     return total
 
 
 @lru_cache(maxsize=256)  # a profile asks for one event's at a hundred epsilons
-def _on_the_grid(event: Event) -> Array:
-    curve = _curve(event, ORDERS)
+def _grid_curve(event: Event) -> Array:
+    curve = _sum_curves(event, ORDERS)
     curve.flags.writeable = False  # whoever asks again is given the same
     return curve
 
@@ -159,10 +167,10 @@ def epsilon_from_rdp(values: Array, delta: float, orders: Array = ORDERS) -> flo
     """The least epsilon for delta; where KL <= -log(1 - delta^2), total variation <= delta: 0."""
     if np.any(-np.expm1(-values) < delta**2):
         return 0.0
-    return max(0.0, float(np.min(_epsilons(values, delta, orders))))
+    return max(0.0, float(np.min(_epsilons_by_order(values, delta, orders))))
 
 
-def _epsilons(values: Array, delta: float, orders: Array) -> Array:
+def _epsilons_by_order(values: Array, delta: float, orders: Array) -> Array:
     sound = np.where(np.isnan(values), np.inf, values)  # no bound: never the least
     return sound + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
 
@@ -174,40 +182,40 @@ def delta_from_rdp(values: Array, epsilon: float, orders: Array = ORDERS) -> flo
     return min(1.0, variation, math.exp(min(0.0, float(np.min(logs)))))
 
 
-def _atom(event: Event, orders: Array) -> Array:
+def _atom_curve(event: Event, orders: Array) -> Array:
     match event:
         case events.Gaussian():
-            return _quadratic(1.0, event.noise_multiplier, orders)
+            return _gaussian_curve(1.0, event.noise_multiplier, orders)
         case events.DiscreteGaussian():
-            return _quadratic(event.sensitivity, event.sigma, orders)
+            return _gaussian_curve(event.sensitivity, event.sigma, orders)
         case events.PoissonGaussian():
-            return _sampled(event, tuple(orders.tolist()))
+            return _poisson_gaussian_curve(event, tuple(orders.tolist()))
         case events.NoisyRecords():
-            return _revealed(event.sampling_probability, event.noise_multiplier, orders)
-        case events.Additive():
-            return _additive(event, tuple(orders.tolist()))
-        case events.Geometric() | events.Pure() | events.Approximate():
-            return _two_valued(event.epsilon, orders)
-        case events.Worst():
-            return np.max([_curve(each, orders) for each in event.events], axis=0)
+            return _noisy_records_curve(event.sampling_probability, event.noise_multiplier, orders)
+        case events.AdditiveNoise():
+            return _additive_curve(event, tuple(orders.tolist()))
+        case events.Geometric() | events.PureDP() | events.ApproximateDP():
+            return _two_valued_curve(event.epsilon, orders)
+        case events.WorstCase():
+            return np.max([_sum_curves(each, orders) for each in event.events], axis=0)
         case events.RepeatAndSelect():
-            return _selected(rdp(event.event, orders), event.law, orders)
-        case events.Filtered():
-            limit = filter_limit(event.event, event.highest_order)
+            return _selection_curve(rdp_curve(event.event, orders), event.law, orders)
+        case events.FilteredReleases():
+            limit = filter_rdp_limit(event.event, event.highest_order)
             known = np.append(limit, np.inf)  # of no order above the grid
             return known[np.searchsorted(ORDERS, orders)]
-    raise Unsupported(
-        f"RDP has no bound for [{describe(event)}]; use an event that PLD or RDP has."
+    raise UnsupportedEvent(
+        f"RDP has no bound for [{describe_event(event)}]; use an event that PLD or RDP has."
     )
 
 
-def _quadratic(sensitivity: float, sigma: float, orders: Array) -> Array:
+def _gaussian_curve(sensitivity: float, sigma: float, orders: Array) -> Array:
     with np.errstate(all="ignore"):
         return orders * (np.float64(sensitivity) / sigma) ** 2 / 2
 
 
 @lru_cache(maxsize=4096)
-def _sampled(event: events.PoissonGaussian, orders: tuple[float, ...]) -> Array:
+def _poisson_gaussian_curve(event: events.PoissonGaussian, orders: tuple[float, ...]) -> Array:
     from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant
 
@@ -220,24 +228,24 @@ def _sampled(event: events.PoissonGaussian, orders: tuple[float, ...]) -> Array:
         accountant.compose(PoissonSampledDpEvent(event.sampling_probability, step))
     finally:
         logger.setLevel(before)
-    return accountant.rdp + FLOAT_ERROR / (np.array(orders) - 1)
+    return accountant.rdp + LOG_MOMENT_ERROR / (np.array(orders) - 1)
 
 
 @lru_cache(maxsize=256)
-def _additive(event: events.Additive, orders: tuple[float, ...]) -> Array:
+def _additive_curve(event: events.AdditiveNoise, orders: tuple[float, ...]) -> Array:
     q = event.sampling_probability
     return additive_rdp(event.density, event.shifts, q, np.array(orders))
 
 
-def _revealed(q: float, noise_multiplier: float, orders: Array) -> Array:
+def _noisy_records_curve(q: float, noise_multiplier: float, orders: Array) -> Array:
     with np.errstate(all="ignore"):
-        x = (orders - 1) * _quadratic(1.0, noise_multiplier, orders)
+        x = (orders - 1) * _gaussian_curve(1.0, noise_multiplier, orders)
         near = np.log1p(q * np.expm1(np.minimum(x, 1.0)))
         far = np.logaddexp(np.log1p(-q), math.log(q) + x)
         return np.where(x <= 1, near, far) / (orders - 1)
 
 
-def _two_valued(epsilon: float, orders: Array) -> Array:
+def _two_valued_curve(epsilon: float, orders: Array) -> Array:
     x = (orders - 1) * epsilon
     small, large = np.minimum(x, 1.0), np.maximum(x, 1.0)
     # Two forms of one sum: the first does not cancel, the second does not overflow.
@@ -246,9 +254,9 @@ def _two_valued(epsilon: float, orders: Array) -> Array:
     return np.where(x <= 1, near, far) / (orders - 1)
 
 
-def _selected(values: Array, law: Law, orders: Array) -> Array:
+def _selection_curve(values: Array, law: RunCountDistribution, orders: Array) -> Array:
     if law.cap is not None:
-        raise Unsupported("RDP has no bound for a capped law; the privacy profile has one.")
+        raise UnsupportedEvent("RDP has no bound for a capped law; the privacy profile has one.")
     if law.shape == POISSON:
         hats = [delta_from_rdp(values, math.log(a / (a - 1)), orders) for a in orders]
         constant = law.base_mean * np.array(hats)
@@ -256,10 +264,10 @@ def _selected(values: Array, law: Law, orders: Array) -> Array:
         each = (1 - 1 / orders) * values + law.log_inverse_gamma / orders
         constant = (1 + float(law.shape)) * np.min(each)
     bound = values + constant + math.log(law.mean) / (orders - 1)
-    return monotone(bound)
+    return make_monotone(bound)
 
 
-class Filter:
+class PrivacyFilter:
     """What releases may still be made, on one partition.
 
     Guarantee: whatever is spent, and however it was chosen from earlier releases, all of it costs
@@ -278,19 +286,19 @@ class Filter:
 
     __slots__ = ("_limit", "_lock", "_most", "_spent")
 
-    def __init__(self, limit: Event, highest_order: float = MOST_ORDER):
-        self._limit = Filtered(limit, highest_order)
-        self._most = filter_limit(limit, self._limit.highest_order)
+    def __init__(self, limit: Event, highest_order: float = MAX_ORDER):
+        self._limit = FilteredReleases(limit, highest_order)
+        self._most = filter_rdp_limit(limit, self._limit.highest_order)
         if not np.isfinite(self._most).any():
-            raise Unsupported(
-                f"RDP bounds [{describe(limit)}] at no order, so it limits nothing: take one that "
-                "has a price by RDP."
+            raise UnsupportedEvent(
+                f"RDP bounds [{describe_event(limit)}] at no order, so it limits nothing: take one "
+                "that has a price by RDP."
             )
         self._spent = np.zeros_like(self._most)
         self._lock = Lock()
 
     @property
-    def claim(self) -> Filtered:
+    def claim(self) -> FilteredReleases:
         """What the whole costs, whatever was spent."""
         return self._limit
 
@@ -316,15 +324,15 @@ class Filter:
             total = self._with(event)
             if not self._fits(total):
                 raise BudgetError(
-                    f"[{describe(event)}] does not fit into what is left of "
-                    f"[{describe(self._limit.event)}]: stop here, or take a cheaper release. "
+                    f"[{describe_event(event)}] does not fit into what is left of "
+                    f"[{describe_event(self._limit.event)}]: stop here, or take a cheaper release. "
                     "Nothing was spent."
                 )
             self._spent = total
 
     def _with(self, event: Event) -> Array:
         """Return the sum with one event more, rounded up."""
-        added = monotone(rdp(event))
+        added = make_monotone(rdp_curve(event))
         return np.where(added == 0, self._spent, np.nextafter(self._spent + added, np.inf))
 
     def _fits(self, total: Array) -> bool:

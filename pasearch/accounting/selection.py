@@ -32,17 +32,22 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from pasearch.accounting.checks import fraction, nonnegative, positive, whole
-from pasearch.accounting.profiles import Array, Profile
+from pasearch.accounting.checks import (
+    check_fraction,
+    check_nonnegative,
+    check_positive,
+    check_positive_integer,
+)
+from pasearch.accounting.profiles import Array, PrivacyProfile
 from pasearch.errors import UsageError
 
-MOST_RUNS = 10_000
+MAX_RUNS = 10_000
 POISSON = "poisson"
 BINOMIAL = "binomial"
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class Law:
+class RunCountDistribution:
     """The law of the number of runs K >= 1; a frozen, hashable value.
 
     Args:
@@ -71,26 +76,26 @@ class Law:
     cap: int | None
 
     def __init__(self, mean: float, shape: float | str, cap: int | None = None) -> None:
-        base_mean = positive("mean", mean)
+        base_mean = check_positive("mean", mean)
         if isinstance(shape, str):
             if shape not in (POISSON, BINOMIAL):
                 raise UsageError(
                     f"shape is {shape!r}; expected a number >= 0, {POISSON!r} or {BINOMIAL!r}."
                 )
         else:
-            shape = nonnegative("shape", shape)
-            if not shape <= MOST_RUNS:
-                raise UsageError(f"shape is {shape:g}; expected at most {MOST_RUNS}.")
-        if not base_mean <= MOST_RUNS or not (shape == POISSON or base_mean > 1):
+            shape = check_nonnegative("shape", shape)
+            if not shape <= MAX_RUNS:
+                raise UsageError(f"shape is {shape:g}; expected at most {MAX_RUNS}.")
+        if not base_mean <= MAX_RUNS or not (shape == POISSON or base_mean > 1):
             raise UsageError(
                 f"mean is {base_mean:g}; expected a mean number of runs above 1 (a single run "
-                f"needs no selection) and at most {MOST_RUNS:,}."
+                f"needs no selection) and at most {MAX_RUNS:,}."
             )
         object.__setattr__(self, "base_mean", base_mean)
         object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "cap", None if cap is None else whole("cap", cap))
-        if self.cap is not None and not self.cap <= 100 * MOST_RUNS:
-            raise UsageError(f"cap is {cap}; expected at most {100 * MOST_RUNS}, or none.")
+        object.__setattr__(self, "cap", None if cap is None else check_positive_integer("cap", cap))
+        if self.cap is not None and not self.cap <= 100 * MAX_RUNS:
+            raise UsageError(f"cap is {cap}; expected at most {100 * MAX_RUNS}, or none.")
         if shape == BINOMIAL and not (self.cap is not None and self.cap > base_mean):
             raise UsageError(
                 f"cap is {cap}; expected how many trainings a binomial law may have at most, above "
@@ -98,7 +103,7 @@ class Law:
             )
 
     @classmethod
-    def named(cls, name: str, *, mean: float, cap: int | None = None) -> Law:
+    def from_name(cls, name: str, *, mean: float, cap: int | None = None) -> RunCountDistribution:
         """The law called "logarithmic", "geometric", "poisson" or "binomial".
 
         A binomial law without a cap has twice its mean, so each training is made with probability
@@ -107,7 +112,7 @@ class Law:
         if name not in cls.NAMES:
             raise UsageError(f"law {name!r} is unknown; expected one of {', '.join(cls.NAMES)}.")
         if name == BINOMIAL and cap is None:
-            cap = math.ceil(2 * positive("mean", mean))
+            cap = math.ceil(2 * check_positive("mean", mean))
         return cls(mean, cls.NAMES[name], cap)
 
     @property
@@ -136,7 +141,7 @@ class Law:
     def quantile(self, p: float) -> int:
         """The smallest k with P(K <= k) >= p, p in (0, 1)."""
         cumulative = _cdf(self)
-        return 1 + int(np.searchsorted(cumulative[:-1], fraction("p", p)))
+        return 1 + int(np.searchsorted(cumulative[:-1], check_fraction("p", p)))
 
     def sample(self, uniform: float) -> int:
         """K from one uniform number in (0, 1), by inversion: drawn once, then kept secret."""
@@ -159,7 +164,7 @@ class Law:
         return {"mean": self.base_mean, "shape": self.shape, "cap": self.cap}
 
     @classmethod
-    def from_json(cls, document: object) -> Law:
+    def from_json(cls, document: object) -> RunCountDistribution:
         """The law that `to_json` wrote; anything else is a UsageError."""
         if not isinstance(document, Mapping) or set(document) != {"mean", "shape", "cap"}:
             raise UsageError(f"a law is {document!r}; expected exactly mean, shape and cap.")
@@ -173,14 +178,14 @@ class Law:
             f"{self.name} with mean {self.mean:.4g}{cap} (99.9%: {self.quantile(0.999)} or fewer)"
         )
 
-    def __reduce__(self) -> tuple[type[Law], tuple[object, ...]]:
-        return (Law, (self.base_mean, self.shape, self.cap))
+    def __reduce__(self) -> tuple[type[RunCountDistribution], tuple[object, ...]]:
+        return (RunCountDistribution, (self.base_mean, self.shape, self.cap))
 
     def __repr__(self) -> str:
         return f"Law(mean={self.base_mean!r}, shape={self.shape!r}, cap={self.cap!r})"
 
 
-def log_constant(law: Law, profile: Profile) -> float:
+def selection_log_constant(law: RunCountDistribution, profile: PrivacyProfile) -> float:
     """Log c of the profile line: how much a selection from Q adds to epsilon, at delta / E[K].
 
     Guarantee: at least the supremum over u in [0, 1]. Every interval of u is bounded by its worse
@@ -205,11 +210,11 @@ def log_constant(law: Law, profile: Profile) -> float:
         if not open_.any():
             return attained + 1e-5
         worst = max(attained + 1e-5, float(bound.max()))
-        low, high = _split(low[open_], high[open_])
+        low, high = _split_intervals(low[open_], high[open_])
     return worst
 
 
-def _split(low: Array, high: Array, pieces: int = 6) -> tuple[Array, Array]:
+def _split_intervals(low: Array, high: Array, pieces: int = 6) -> tuple[Array, Array]:
     edges = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, pieces + 1)
     edges[:, -1] = high
     return edges[:, :-1].ravel(), edges[:, 1:].ravel()
@@ -230,7 +235,7 @@ def _tnb_mean(x: float, shape: float) -> float:
 
 
 @lru_cache(maxsize=8)
-def _pmf(law: Law) -> Array:
+def _pmf(law: RunCountDistribution) -> Array:
     """P(K = 1), P(K = 2), ... up to the cap, or to where less than 2^-54 remains."""
     if law.shape == POISSON:
         length = law.cap or math.ceil(law.base_mean + 12 * math.sqrt(law.base_mean) + 60)
@@ -250,5 +255,5 @@ def _pmf(law: Law) -> Array:
 
 
 @lru_cache(maxsize=8)
-def _cdf(law: Law) -> Array:
+def _cdf(law: RunCountDistribution) -> Array:
     return np.cumsum(_pmf(law))

@@ -90,14 +90,14 @@ def surroundings(device: str) -> dict[str, Any]:
     """Return what a run is bound to beside data, plan, request and code: nothing of a record."""
     import torch
 
-    from pasearch.gpu.dense_steps import gpu_libraries
+    from pasearch.gpu.dense_steps import gpu_library_versions
 
     return {
         "versions": versions(),
         "machine": [platform.machine(), *processor()],
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
-        "libraries": linear_algebra() + gpu_libraries(device),
+        "libraries": linear_algebra() + gpu_library_versions(device),
         "compiler": compiler(),
     }
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.api.crossover import MAX_TRAININGS, setting_of
 from pasearch.api.request import DATA_OPTIONS, SearchRequest, executor_of
 from pasearch.api.resolve import assume_public, dataset_of, device_of
@@ -321,9 +321,11 @@ def compare_workflows(
             f"`{unknown[0]}=`: a comparison of workflows does not take it. It takes "
             f"{', '.join(TAKES)}, and arguments of its own."
         )
-    if not whole("candidates", candidates) >= 2:
+    if not check_positive_integer("candidates", candidates) >= 2:
         raise UsageError("candidates is 1: expected 2 or more, to choose among.")
-    if (trainings := 2 * candidates + 4 * whole("repeats", repeats)) > MAX_TRAININGS:
+    if (
+        trainings := 2 * candidates + 4 * check_positive_integer("repeats", repeats)
+    ) > MAX_TRAININGS:
         raise UsageError(
             f"That is {trainings:,} trainings: expected at most {MAX_TRAININGS:,}. Take fewer "
             "candidates or repeats."

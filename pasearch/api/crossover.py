@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.api.request import SearchRequest, check_trainers
 from pasearch.api.resolve import assume_public, dataset_of, device_of, public_data
 from pasearch.api.resolve_search import prepared_search
@@ -99,7 +99,7 @@ def measure_crossover(
 
     Cost: none: only records that were declared public are read.
     """
-    grid, number = grid_of(epsilons), whole("repeats", repeats)
+    grid, number = grid_of(epsilons), check_positive_integer("repeats", repeats)
     request = SearchRequest(data, **options)
     dataset, planned, assumes = _public(proxy, request)
     if (trainings := len(grid) * number * len(models)) > MAX_TRAININGS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.api.lifecycle import Prepared, RunOutput, Session, release, run
 from pasearch.api.request import FeatureRequest, check_trainers, takes
 from pasearch.api.resolve import (
@@ -80,7 +80,7 @@ def prepared(request: FeatureRequest, dataset: Dataset | None = None) -> Prepare
         if value not in ("auto", *known):
             raise UsageError(f"{name} is {value!r}: expected auto, or one of {', '.join(known)}.")
     if request.k is not None:
-        whole("k", request.k)
+        check_positive_integer("k", request.k)
     dataset = dataset or dataset_of(request.data, request)
     public, assumed = None, ()
     if request.search_on is not None:

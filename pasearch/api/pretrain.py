@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.api.request import TrainRequest
 from pasearch.api.resolve import assume_public, device_of
 from pasearch.data.backbones import (
@@ -94,7 +94,7 @@ def pretrain(
         raise UsageError(f"{path} exists: name a new file for the weights.")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"The folder of {path} is not there: name one that is.")
-    if not whole("epochs", epochs) <= MAX_EPOCHS:
+    if not check_positive_integer("epochs", epochs) <= MAX_EPOCHS:
         raise UsageError(f"epochs is {epochs:,}: expected 1 to {MAX_EPOCHS:,}.")
     where = device_of(TrainRequest(data=data, device=device))  # pyright: ignore[reportArgumentType]
     dataset = load_dataset(data, data_root=data_root, public=True)

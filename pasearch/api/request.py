@@ -25,7 +25,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.checks import check_positive, check_positive_integer
 from pasearch.errors import UsageError
 from pasearch.progress import check as check_progress
 from pasearch.runs.cluster import Cluster
@@ -131,9 +131,9 @@ def executor_of(
     if name not in EXECUTORS:
         raise UsageError(f"executor is {name!r}: expected one of {', '.join(EXECUTORS)}.")
     if workers is not None:
-        workers = whole("workers", workers, most=MOST_WORKERS)
+        workers = check_positive_integer("workers", workers, most=MOST_WORKERS)
     if gpus_per_worker is not None:
-        gpus_per_worker = positive("gpus_per_worker", gpus_per_worker)
+        gpus_per_worker = check_positive("gpus_per_worker", gpus_per_worker)
     if name == "ray":
         return Cluster(workers, ray_address, gpus_per_worker or 0.0)
     for option, value in (("ray_address", ray_address), ("gpus_per_worker", gpus_per_worker)):
@@ -345,7 +345,10 @@ class Request:
             raise UsageError(
                 "`ledger_budget=` is the total of a ledger: name its file too, `ledger=`."
             )
-        if not whole("max_categories", self.max_categories, most=MOST_CATEGORIES) >= 2:
+        if (
+            not check_positive_integer("max_categories", self.max_categories, most=MOST_CATEGORIES)
+            >= 2
+        ):
             raise UsageError(f"max_categories is {self.max_categories}: expected 2 or more.")
         self.trainers()
         for each in fields(self):
@@ -434,9 +437,9 @@ class TrainRequest(Request):
             object.__setattr__(self, "storage", address_of(self.storage))
         for name in ("batch", "steps"):
             if getattr(self, name) is not None:
-                whole(name, getattr(self, name))
+                check_positive_integer(name, getattr(self, name))
         if self.learning_rate is not None:
-            positive("learning_rate", self.learning_rate)
+            check_positive("learning_rate", self.learning_rate)
             if not self.learning_rate <= MOST_RATE:
                 raise UsageError(
                     f"learning_rate is {self.learning_rate!r}: expected at most {MOST_RATE:g}."
@@ -531,10 +534,10 @@ class SearchRequest(TrainRequest, ChoiceRequest):
         super().__post_init__()
         for name in ("generations", "max_candidates"):
             if getattr(self, name) is not None:
-                whole(name, getattr(self, name))
+                check_positive_integer(name, getattr(self, name))
         for name in ("candidates", "score_epsilon"):
             if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
+                check_positive(name, getattr(self, name))
         if self.score_epsilon is not None and not self.score_epsilon <= MOST_SCORE_EPSILON:
             raise UsageError(
                 f"score_epsilon is {self.score_epsilon!r}: expected at most "

@@ -260,7 +260,9 @@ def _shares_to_estimate(
         return None
     total = request.total.resolve(dataset.n)
     part = Budget(ESTIMATE_SHARE * total.epsilon, total.delta)
-    once = calibration.smallest(lambda sigma: Gaussian(noise_multiplier=sigma), part, 0.02, 1e7)
+    once = calibration.calibrate_min(
+        lambda sigma: Gaussian(noise_multiplier=sigma), part, 0.02, 1e7
+    )
     wanted = SLOTS_TO_ESTIMATE * once * math.sqrt(items) / dataset.n
     train, validation, test = SHARES
     if not (validation if scored else test) < wanted <= MOST_SHARE:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.accounting.densities import Density, GaussianNoise
 from pasearch.api.lifecycle import (
     Prepared,
@@ -292,11 +292,11 @@ def _noised(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Sea
     """Return the request with its recipes' noise of the law asked for, and why, in words."""
     if request.noise is None:
         return request, ""
-    from pasearch.training.encoded.noise_search import SEARCH, law_of, name_of
+    from pasearch.training.encoded.noise_search import SEARCH_OPTION, density_name, parse_density
 
     if not isinstance(request.noise, str):
         raise UsageError(f"noise is {request.noise!r}: expected a name, such as 'student-t:9'.")
-    law = None if request.noise == SEARCH else law_of(request.noise)
+    law = None if request.noise == SEARCH_OPTION else parse_density(request.noise)
     bounds = [settings_of(each).get("bounding") for each in request.recipes]
     if not all(bound is not None and bound.limits_coordinates for bound in bounds):
         raise UsageError(
@@ -306,14 +306,14 @@ def _noised(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Sea
     why = f"; noise {request.noise}"
     if law is None:
         law, why = _least_noise(request, dataset, space)
-    chosen = None if name_of(law) == GaussianNoise.name else law.unit.to_json()
+    chosen = None if density_name(law) == GaussianNoise.name else law.unit.to_json()
     return replace(request, recipe=[{**each, "noise": chosen} for each in request.recipes]), why
 
 
 def _least_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Density, str]:
     """Return the law of least error at the request's price, and why, in words."""
-    from pasearch.training.encoded.gradients import Encoded
-    from pasearch.training.encoded.noise_search import name_of, ranking
+    from pasearch.training.encoded.gradients import EncodedClipping
+    from pasearch.training.encoded.noise_search import density_name, rank_densities
 
     if dataset.schema.undeclared:
         raise UsageError(
@@ -324,18 +324,18 @@ def _least_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tupl
     slots = _split(once, dataset, make_strategy("fixed")).train
     recipe = _made(request, request.recipes[0], slots)
     form = planned_form(dataset.schema, request.max_categories)
-    assert isinstance(recipe.bounding, Encoded)
-    found = ranking(
+    assert isinstance(recipe.bounding, EncodedClipping)
+    found = rank_densities(
         dimension=space.candidate(space.fixed()).parameters(*form)[1],
         sampling_probability=recipe.sampling_probability(slots),
         steps=recipe.steps,
         budget=request.total.resolve(dataset.n),
         bounding=recipe.bounding,
     )
-    best, name = found[0], name_of(found[0].density)
-    second = next(each for each in found if name_of(each.density) != name)
+    best, name = found[0], density_name(found[0].density)
+    second = next(each for each in found if density_name(each.density) != name)
     return best.density, (
-        f"; noise {name}, of the least error at equal price (next: {name_of(second.density)}, "
+        f"; noise {name}, of the least error at equal price (next: {density_name(second.density)}, "
         f"{second.l1 / best.l1:.3f} times)"
     )
 
@@ -353,7 +353,9 @@ def assemble(
     name, total = request.strategy, request.total.resolve(dataset.n)
     settings: dict[str, Any] = {each: getattr(request, each) for each in STRATEGY_SETTINGS}
     if name == Grid.name:
-        repeats = whole("repeats", REPEATS if request.repeats is None else request.repeats)
+        repeats = check_positive_integer(
+            "repeats", REPEATS if request.repeats is None else request.repeats
+        )
         points = space.count() * repeats  # of each level
         settings["eps_grid"] = (
             usual_shares(points)

@@ -124,15 +124,15 @@ def account_noise(
 ) -> None:
     """Rank laws of the noise on encoded gradients by their error, at equal price."""
     from pasearch.accounting.budget import Budget
-    from pasearch.training.encoded.gradients import Encoded
-    from pasearch.training.encoded.noise_search import ranking
+    from pasearch.training.encoded.gradients import EncodedClipping
+    from pasearch.training.encoded.noise_search import rank_densities
     from pasearch.training.recipe import Recipe
 
     recipe = Recipe(expected_batch_size=batch, steps=steps)
-    found = ranking(
+    found = rank_densities(
         dimension=dimension, sampling_probability=recipe.sampling_probability(n),
         steps=recipe.steps, budget=Budget(eps, delta).resolve(n),
-        bounding=Encoded(vectors=vectors),
+        bounding=EncodedClipping(vectors=vectors),
     )  # fmt: skip
     if as_json:
         typer.echo(json.dumps([each.to_json() for each in found], indent=2))

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from pasearch.accounting.sketch import gaussian_mu
+from pasearch.accounting.gdp_approximation import gaussian_mu
 from pasearch.crossover.curves import LEVEL, crossover, roles_of
 from pasearch.data.front_ends import Raw
 from pasearch.spaces.candidate import Candidate

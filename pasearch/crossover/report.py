@@ -26,7 +26,7 @@ from scipy import stats
 
 from pasearch import notebooks
 from pasearch.accounting.accountants import price_partitions
-from pasearch.accounting.events import Composed, Event
+from pasearch.accounting.events import Composition, Event
 from pasearch.crossover.curves import (
     LEVEL,
     Crossover,
@@ -374,7 +374,7 @@ def _epsilons(plan: Plan) -> tuple[float, ...]:
     """
 
     def epsilon(*events: Event) -> float:
-        return price_partitions({"train": Composed(events)}, plan.delta)[0].epsilon
+        return price_partitions({"train": Composition(events)}, plan.delta)[0].epsilon
 
     fits = [each.event for each in plan.lines if each.name.startswith("front end ")]
     dearest = [max(fits, key=epsilon)] if fits else []

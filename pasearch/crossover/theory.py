@@ -23,7 +23,7 @@ import math
 
 import numpy as np
 
-from pasearch.accounting.checks import nonnegative, positive, whole
+from pasearch.accounting.checks import check_nonnegative, check_positive, check_positive_integer
 from pasearch.errors import UsageError
 
 
@@ -32,7 +32,9 @@ def noise_scale(sensitivity: float, epsilon: float, delta: float) -> float:
 
     An illustration: it is no price (the formula holds for epsilon up to 1).
     """
-    return sensitivity * math.sqrt(2.0 * math.log(1.25 / delta)) / positive("epsilon", epsilon)
+    return (
+        sensitivity * math.sqrt(2.0 * math.log(1.25 / delta)) / check_positive("epsilon", epsilon)
+    )
 
 
 def find_coefficients_to_drop(
@@ -63,8 +65,8 @@ def find_coefficients_to_drop(
     finite = math.isfinite(residual) and np.isfinite(x).all()
     if not (finite and x.ndim == 1 and len(x) and x[-1] != 0):
         raise UsageError("Lemma 1 needs one record whose last feature is not 0, and its residual.")
-    without = nonnegative("sigma_without", sigma if sigma_without is None else sigma_without)
-    more = (nonnegative("sigma", sigma) * np.linalg.norm(x)) ** 2
+    without = check_nonnegative("sigma_without", sigma if sigma_without is None else sigma_without)
+    more = (check_nonnegative("sigma", sigma) * np.linalg.norm(x)) ** 2
     square = residual**2 + float(more - (without * np.linalg.norm(x[:-1])) ** 2)
     if square < 0.0:
         return None
@@ -91,7 +93,7 @@ def largest_coefficient_to_drop(
         UsageError: The record has no such feature, or the model without it has more noise.
     """
     found = find_coefficients_to_drop(
-        x, math.sqrt(nonnegative("error", error)), sigma, sigma_without
+        x, math.sqrt(check_nonnegative("error", error)), sigma, sigma_without
     )
     if found is None or not found[0] <= 0.0 <= found[1]:
         raise UsageError(
@@ -136,13 +138,13 @@ def sample_size_curve(n: np.ndarray, epsilon: np.ndarray) -> tuple[float, float]
 
 def epsilon_needed(n: int, alpha: float, beta: float) -> float:
     """Return the epsilon that n records need; 0 where the fit says that they need none."""
-    inside = alpha + beta / whole("n", n)
+    inside = alpha + beta / check_positive_integer("n", n)
     return max(0.0, math.log(inside)) if inside > 0.0 else 0.0
 
 
 def records_needed(epsilon: float, alpha: float, beta: float) -> float:
     """Return the smallest number of records for a target at epsilon; infinite if none will do."""
-    room = math.exp(positive("epsilon", epsilon)) - alpha
+    room = math.exp(check_positive("epsilon", epsilon)) - alpha
     if room <= 0.0:
         return math.inf
     return max(1.0, math.ceil(beta / room))

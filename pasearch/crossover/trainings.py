@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.data.front_ends import Raw, prepare_front_end
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.tables import AnySchema, TableSchema
@@ -92,7 +92,7 @@ class Features:
         if choice in ("cfs", "random"):
             if not rest.isdecimal():
                 raise UsageError(f"`+{text}`: expected how many features, such as +{choice}:6.")
-            return cls(choice=choice, size=whole("features", int(rest)))
+            return cls(choice=choice, size=check_positive_integer("features", int(rest)))
         if choice not in ("columns", "numbers"):
             return None
         names = tuple(filter(None, rest.split(",")))

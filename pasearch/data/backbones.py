@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.data.front_ends import CentredFrontEnd, FrontEnd, Shape
 from pasearch.data.whitening import Whitening, count_directions, count_synthetic_images
 from pasearch.errors import UsageError
@@ -267,7 +267,7 @@ def parse_backbone_table(table: Mapping[str, Any], folder: Path | None = None) -
     weights, side, centred = table["weights"], table.get("side", 0), table.get("centred", True)
     if not isinstance(weights, (str, Path)) or not isinstance(centred, bool):
         raise UsageError("A backbone's weights are a path, and centred is true or false.")
-    if side != 0 and not MIN_IMAGE_SIDE <= whole("side", side) <= MAX_IMAGE_SIDE:
+    if side != 0 and not MIN_IMAGE_SIDE <= check_positive_integer("side", side) <= MAX_IMAGE_SIDE:
         raise UsageError(f"side is {side}: expected {MIN_IMAGE_SIDE} to {MAX_IMAGE_SIDE} pixels.")
     path = ((folder or Path()) / weights).absolute()
     sha256 = hashlib.sha256(_read_weights_file(path)).hexdigest()

@@ -24,7 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.accounting.checks import checked, fraction, positive, whole
+from pasearch.accounting.checks import (
+    check_fraction,
+    check_positive,
+    check_positive_integer,
+    make_post_init,
+)
 from pasearch.accounting.events import Event
 from pasearch.data.cells import ColumnCells, convert_to_numbers
 from pasearch.data.column import BINS, Column
@@ -63,8 +68,10 @@ class SchemaEstimate:
     noise_multiplier: float
     delta: float
     most: int
-    __post_init__ = checked(
-        noise_multiplier=positive, delta=fraction, most=lambda _, m: whole("max_categories", m)
+    __post_init__ = make_post_init(
+        noise_multiplier=check_positive,
+        delta=check_fraction,
+        most=lambda _, m: check_positive_integer("max_categories", m),
     )
 
     @property

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.source import SOURCES, Declared, Source
@@ -273,7 +273,9 @@ def check_image_side(side: int) -> int:
     Raises:
         UsageError: No whole number from 1 to `MAX_IMAGE_SIDE`.
     """
-    return whole("image_side", side, most=MAX_IMAGE_SIDE, why="a network takes no more pixels")
+    return check_positive_integer(
+        "image_side", side, most=MAX_IMAGE_SIDE, why="a network takes no more pixels"
+    )
 
 
 def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pasearch.accounting.checks import checked, positive
+from pasearch.accounting.checks import check_positive, make_post_init
 from pasearch.data.rows import iterate_records
 from pasearch.data.schema import RowForm
 from pasearch.runs.keys import Stream
@@ -94,7 +94,7 @@ class FeatureMeans(GaussianRelease):
     """
 
     row_bound: float
-    __post_init__ = checked(noise_multiplier=positive, row_bound=positive)
+    __post_init__ = make_post_init(noise_multiplier=check_positive, row_bound=check_positive)
 
     def release(self, records: InParts, stream: Stream) -> Array:
         """Return the means of features in [0, 1], float64 (d,), in [0, 1]; as `release_signed`."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.errors import UsageError
 
 PARTITIONS = ("search", "train", "validation", "test")
@@ -58,7 +58,7 @@ class Split:
                 f"A split's fixed tail is {self.fixed_tail}: expected 0, test, or validation and "
                 f"test, {self.validation + self.test} records."
             )
-        if not whole("portions", self.portions) <= (self.search or self.train):
+        if not check_positive_integer("portions", self.portions) <= (self.search or self.train):
             raise UsageError(
                 f"{self.search or self.train:,} records cannot be cut into {self.portions} "
                 "portions: take fewer candidates, or more records."

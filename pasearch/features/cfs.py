@@ -34,10 +34,15 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pasearch.accounting.checks import checked, fraction, positive, whole
-from pasearch.accounting.claims import Claim, eq8
-from pasearch.accounting.events import Event, SelfComposed
+from pasearch.accounting.checks import (
+    check_fraction,
+    check_positive,
+    check_positive_integer,
+    make_post_init,
+)
+from pasearch.accounting.events import Event, SelfComposition
 from pasearch.accounting.profiles import Array
+from pasearch.accounting.published_bounds import PublishedBound, bao_equation_8
 from pasearch.errors import UsageError
 from pasearch.features.contingency import Attributes, ContingencyTables, Joint, attributes_of
 from pasearch.features.evolution import ALPHA, P_CO, P_MU, Evolution, Evolving
@@ -127,7 +132,7 @@ def entropy_sensitivity(n: int, *, moved: bool = False) -> float:
         n: Slots, 2 or more: public, null ones included.
         moved: A record takes another value, where it else becomes null (our neighbours).
     """
-    if not whole("n", n) > 1:
+    if not check_positive_integer("n", n) > 1:
         raise UsageError("n is 1: expected 2 records or more, one alone has no entropy.")
     return (math.log2(n) + (1 / math.log(2) if moved else 0.0)) / n
 
@@ -155,7 +160,7 @@ class NoisyEntropies:
 
     epsilon: float
     attributes: Attributes
-    __post_init__ = checked(epsilon=positive)
+    __post_init__ = make_post_init(epsilon=check_positive)
 
     @property
     def count(self) -> int:
@@ -164,9 +169,9 @@ class NoisyEntropies:
         return k * (k + 1) // 2
 
     @property
-    def event(self) -> SelfComposed:
+    def event(self) -> SelfComposition:
         """What the release of all of them costs."""
-        return SelfComposed(event=self._noise.event, count=self.count)
+        return SelfComposition(event=self._noise.event, count=self.count)
 
     @property
     def _noise(self) -> NoisySum:
@@ -219,7 +224,7 @@ class NoisyEntropies:
         found = np.divide(noise, both, out=np.zeros_like(noise), where=varies)
         return np.clip(found, 0.0, 1.0)
 
-    def claim(self, *, n: int, delta: float) -> Claim:
+    def claim(self, *, n: int, delta: float) -> PublishedBound:
         """Return what the paper's formulas charge for the same noise.
 
         Args:
@@ -228,8 +233,10 @@ class NoisyEntropies:
         """
         one = claimed_sensitivity(n) / self.scale(n)
         times = claimed_sensitivity(n) / entropy_sensitivity(n, moved=True)
-        return Claim(
-            value=eq8(epsilon=one, runs=self.count, delta_prime=fraction("delta", delta)).value,
+        return PublishedBound(
+            value=bao_equation_8(
+                epsilon=one, runs=self.count, delta_prime=check_fraction("delta", delta)
+            ).value,
             source="Bindschaedler et al. 2017, as Bao et al. use it",
             verdict=f"a valid bound, from a sensitivity {times:.2f} times what is needed",
             formula="Eq. 8 of e = (2 + 1/ln 2 + 2 log2 n) / (n b) over all entropies, b the scale",
@@ -351,7 +358,9 @@ def greedy(
     Cost: none; both arguments are released or public already.
     """
     to_class, between = _checked(to_class, between)
-    if size is not None and (until_no_gain or not whole("size", size) <= len(to_class)):
+    if size is not None and (
+        until_no_gain or not check_positive_integer("size", size) <= len(to_class)
+    ):
         raise UsageError(
             f"size is {size}: expected 1 to {len(to_class)}, the number of features, and no "
             "`until_no_gain` beside it. Leave one out."
@@ -422,7 +431,7 @@ def genetic(
     generation = evolution.begin(len(to_class), generator)
     fitness = merits(generation.masks, to_class, between)
     best = [float(fitness.max())]
-    for _ in range(whole("generations", generations)):
+    for _ in range(check_positive_integer("generations", generations)):
         generation = evolution.tell(generation, fitness, generator)
         fitness = merits(generation.masks, to_class, between)
         best.append(float(fitness.max()))
@@ -441,7 +450,7 @@ def _checked(to_class: npt.ArrayLike, between: npt.ArrayLike) -> tuple[Values, V
     return first, second
 
 
-PRINTED = Claim(
+PRINTED = PublishedBound(
     value=2.31,
     source="Bao et al., CFS-Greedy and CFS-GA",
     verdict="not a bound for this run: printed for the paper's settings, not reproduced from its "
@@ -485,13 +494,13 @@ class ByMerit(Selector):
         count = NoisyEntropies(epsilon=1.0, attributes=attributes_of(form.schema)).count
 
         def composed(event: Event) -> Event:
-            return SelfComposed(event=event, count=count)
+            return SelfComposition(event=event, count=count)
 
         return (DialledLine(name=ENTROPIES, knob=PURE, composed=composed),)
 
     def claims(
         self, form: Form, trainer: type[Trainer], noises: Mapping[str, float], delta: float
-    ) -> list[Claim]:
+    ) -> list[PublishedBound]:
         """Return the paper's printed figure, and what noisy entropies cost by its formulas."""
         if self.merits == "tables":
             return [PRINTED]

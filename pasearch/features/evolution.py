@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pasearch.accounting.checks import nonnegative, probability, whole
+from pasearch.accounting.checks import check_nonnegative, check_positive_integer, check_probability
 from pasearch.errors import UsageError
 from pasearch.features.selector import Selector
 
@@ -48,7 +48,7 @@ class Generation:
     masks: Masks
 
     def __post_init__(self) -> None:
-        whole("the generation's number + 1", self.number + 1)
+        check_positive_integer("the generation's number + 1", self.number + 1)
         masks = np.array(self.masks, dtype=np.bool_)
         if masks.ndim != 2 or not len(masks) >= 2 or not masks.any(axis=1).all():
             raise UsageError(
@@ -83,11 +83,11 @@ class Evolution:
     p_mu: float = P_MU
 
     def __post_init__(self) -> None:
-        population = whole("population", self.population, most=MOST_POPULATION)
+        population = check_positive_integer("population", self.population, most=MOST_POPULATION)
         object.__setattr__(self, "population", population)
-        object.__setattr__(self, "alpha", probability("alpha", self.alpha))
+        object.__setattr__(self, "alpha", check_probability("alpha", self.alpha))
         for name in ("p_co", "p_mu"):
-            object.__setattr__(self, name, nonnegative(name, getattr(self, name)))
+            object.__setattr__(self, name, check_nonnegative(name, getattr(self, name)))
         if not self.population >= 2:
             raise UsageError("population is 1: expected 2 or above, a child has two parents.")
         if not self.p_co + self.p_mu <= 1.0:
@@ -103,7 +103,9 @@ class Evolution:
 
     def begin(self, features: int, generator: np.random.Generator) -> Generation:
         """Return the first generation of sets of so many features."""
-        return Generation(0, draw(self.population, whole("features", features), generator))
+        return Generation(
+            0, draw(self.population, check_positive_integer("features", features), generator)
+        )
 
     def tell(
         self, generation: Generation, fitness: npt.ArrayLike, generator: np.random.Generator
@@ -150,7 +152,7 @@ class Evolving(Selector):
     p_mu: float
 
     def __post_init__(self) -> None:
-        count = whole("generations", self.generations, most=MOST_GENERATIONS)
+        count = check_positive_integer("generations", self.generations, most=MOST_GENERATIONS)
         for name, value in {"generations": count, **asdict(self.evolution)}.items():
             object.__setattr__(self, name, value)
 
@@ -196,7 +198,7 @@ def masks_of(names: list[str], features: int) -> Masks:
     Raises:
         UsageError: One of them is no set of so many features.
     """
-    width = -(-whole("features", features) // 8)
+    width = -(-check_positive_integer("features", features) // 8)
     try:
         packed = np.frombuffer(b"".join(map(bytes.fromhex, names)), dtype=np.uint8)
         bits = np.unpackbits(packed.reshape(len(names), width), axis=1).astype(np.bool_)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.data.front_ends import MaxPool
 from pasearch.errors import UsageError
 from pasearch.features.selector import SELECTORS, Chosen, Form, Reads, Selector, Sized
@@ -74,7 +74,7 @@ class MaxPooling(AllFeatures):
     pool: int = 2
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pool", whole("pool", self.pool, most=MOST_POOL))
+        object.__setattr__(self, "pool", check_positive_integer("pool", self.pool, most=MOST_POOL))
 
     @property
     def pooling(self) -> MaxPool:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.accounting.checks import checked, nonnegative, positive
+from pasearch.accounting.checks import check_nonnegative, check_positive, make_post_init
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.features.logistic import SLACK, plain, usable_rows
@@ -49,7 +49,7 @@ class NoisyMoments(GaussianRelease):
     """
 
     data_norm: float
-    __post_init__ = checked(noise_multiplier=positive, data_norm=positive)
+    __post_init__ = make_post_init(noise_multiplier=check_positive, data_norm=check_positive)
 
     def release_parts(self, parts: Iterable[tuple[Any, Any, Any]], stream: Stream) -> Moments:
         """Return the noisy moments of all parts together: one release.
@@ -102,8 +102,8 @@ class Moments:
         if matrix.shape[0] != matrix.shape[1] or len(matrix) < 3:
             raise UsageError(f"moments are {matrix.shape}: expected a square of 3 or more a side.")
         object.__setattr__(self, "matrix", matrix)
-        object.__setattr__(self, "data_norm", positive("data_norm", self.data_norm))
-        object.__setattr__(self, "noise", nonnegative("noise", self.noise))
+        object.__setattr__(self, "data_norm", check_positive("data_norm", self.data_norm))
+        object.__setattr__(self, "noise", check_nonnegative("noise", self.noise))
 
     def fit_many(self, masks: Any, *, ridge: float | None = None) -> Array:
         """Fit one model for each subset of the features, in closed form.
@@ -125,7 +125,7 @@ class Moments:
         features = len(self.matrix) - 2
         if used.ndim != 2 or used.shape[1] != features:
             raise UsageError(f"masks are {used.shape}: expected (p, {features}).")
-        given = None if ridge is None else positive("ridge", ridge)
+        given = None if ridge is None else check_positive("ridge", ridge)
         found = np.zeros((len(used), features + 1))
         # Subsets of one size are one stack of equal matrices.
         sizes = used.sum(axis=1)
@@ -150,7 +150,7 @@ def public_moments(x: Any, y: Any, valid: Any, *, data_norm: float) -> Moments:
 
     Cost: none is charged, so the records must be public.
     """
-    norm = positive("data_norm", data_norm)
+    norm = check_positive("data_norm", data_norm)
     return Moments(matrix=_second_moments(x, y, valid, norm), data_norm=norm, noise=0.0)
 
 

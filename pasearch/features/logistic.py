@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pasearch.accounting.checks import positive, whole
-from pasearch.accounting.events import Pure
+from pasearch.accounting.checks import check_positive, check_positive_integer
+from pasearch.accounting.events import PureDP
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
@@ -314,11 +314,11 @@ class ObjectivePerturbation:
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "data_norm"):
-            object.__setattr__(self, name, positive(name, getattr(self, name)))
+            object.__setattr__(self, name, check_positive(name, getattr(self, name)))
         object.__setattr__(self, "classes", _classes(self.classes))
         least = self.outputs / self.epsilon
         given = STRENGTH * least if self.regularisation is None else self.regularisation
-        strength = positive("regularisation", given)
+        strength = check_positive("regularisation", given)
         if not strength >= least:
             raise UsageError(
                 f"regularisation is {strength:g}: expected {least:g} or above, which is outputs / "
@@ -333,9 +333,9 @@ class ObjectivePerturbation:
         return 1 if self.classes == 2 else self.classes
 
     @property
-    def event(self) -> Pure:
+    def event(self) -> PureDP:
         """What one fit costs."""
-        return Pure(epsilon=self.epsilon)
+        return PureDP(epsilon=self.epsilon)
 
     @property
     def scale(self) -> float:
@@ -434,12 +434,14 @@ def fit_public(
     """
     rows, hot = _prepared(x, y, valid, _classes(classes))
     used = _masks(masks, rows)
-    norms = np.array([positive("data_norms", float(norm)) for norm in np.asarray(data_norms)])
+    norms = np.array([check_positive("data_norms", float(norm)) for norm in np.asarray(data_norms)])
     if norms.shape != (len(used),):
         raise UsageError(
             f"data_norms are {norms.shape}: expected one of each of {len(used)} masks."
         )
-    ridges = positive("regularisation", regularisation) * np.array([_scale(r) for r in norms]) ** 2
+    ridges = (
+        check_positive("regularisation", regularisation) * np.array([_scale(r) for r in norms]) ** 2
+    )
     noise = np.zeros((len(used), hot.shape[1], rows.shape[1]))
     return solved(rows, hot, used, norms, ridges, noise, device)
 
@@ -507,7 +509,7 @@ def usable_rows(x: Any, valid: Any) -> Array:
 
 
 def _classes(value: object) -> int:
-    number = whole("classes", value)
+    number = check_positive_integer("classes", value)
     if not number >= 2:
         raise UsageError(f"classes is {number}: expected 2 or more, declared by the schema.")
     return number

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pasearch.accounting import calibration
-from pasearch.accounting.calibration import Dials
-from pasearch.accounting.checks import fraction
-from pasearch.accounting.claims import Claim
+from pasearch.accounting.calibration import NoiseParameters
+from pasearch.accounting.checks import check_fraction
 from pasearch.accounting.events import Gaussian
+from pasearch.accounting.published_bounds import PublishedBound
 from pasearch.cautions import drowned
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features.logistic import check_objective
@@ -100,7 +100,7 @@ class FeaturePlan(Charged):
         if self.trainer.noise_name == "mu" and self.model_noise is not None:
             return self.model_noise * self.split.train
         # Other trainers have no mu of their own: at most that of the whole budget.
-        once = calibration.smallest(
+        once = calibration.calibrate_min(
             lambda sigma: Gaussian(noise_multiplier=sigma), self.budget, *SIGMA_RANGE
         )
         return self.split.train / once
@@ -192,7 +192,7 @@ class FeaturePlan(Charged):
             why = "one solver finds the models of all sets at once (`trainer='dpsgd'` does not)"
         return dict.fromkeys(("process", "ray"), why) if why else {}
 
-    def claims(self) -> list[Claim]:
+    def claims(self) -> list[PublishedBound]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
         if self.searched_on is not None:
             return []
@@ -219,7 +219,7 @@ def make_feature_plan(
     selection_share: float | None = None,
     final: bool = True,
     searched_on: str | None = None,
-    dials: Dials | None = None,
+    dials: NoiseParameters | None = None,
 ) -> FeaturePlan:
     """Solve the noise of everything a feature selection will release.
 
@@ -246,7 +246,7 @@ def make_feature_plan(
     check_words(choice)
     _check_choice(choice, form)
     share = _share_of_choice(choice, form, selection_share)
-    solver, noises = Solver(terms=terms, dials=dials or Dials()), dict[str, float]()
+    solver, noises = Solver(terms=terms, dials=dials or NoiseParameters()), dict[str, float]()
     estimate, classes = solver.solve_estimates()
 
     def solve(line: DialledLine, share: float) -> None:
@@ -311,7 +311,7 @@ def _share_of_choice(choice: Choice, form: Form, given: float | None) -> float:
             f"selection_share is {given:g}, and with method {selector.name!r} {why}: leave it out."
         )
     default = SELECTION_SHARE if selector.share is None else selector.share
-    share = default if given is None else fraction("selection_share", given)
+    share = default if given is None else check_fraction("selection_share", given)
     if not share <= MOST_SHARE:
         raise UsageError(
             f"selection_share is {share:g}: expected at most {MOST_SHARE}, because the "

@@ -33,8 +33,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.checks import kind_of, whole
-from pasearch.accounting.claims import Claim, eq8
+from pasearch.accounting.checks import check_positive_integer, resolve_named_type
+from pasearch.accounting.published_bounds import PublishedBound, bao_equation_8
 from pasearch.data.front_ends import MaxPool
 from pasearch.data.partitions import Records
 from pasearch.data.split import Split
@@ -279,7 +279,7 @@ class Selector(Named, ABC):
 
     def claims(
         self, form: Form, trainer: type[Trainer], noises: Mapping[str, float], delta: float
-    ) -> list[Claim]:
+    ) -> list[PublishedBound]:
         """Return what the papers would charge for the choice on private records; never charged.
 
         Form and trainer are as of `lines`; noises are of each line, by its name; delta the run's.
@@ -310,7 +310,7 @@ class Sized(Selector):
 
     def __post_init__(self) -> None:
         if self.size is not None:
-            object.__setattr__(self, "size", whole("k", self.size))
+            object.__setattr__(self, "size", check_positive_integer("k", self.size))
 
     def count(self, features: int) -> int:
         """Return how many are chosen of so many: d^(2/3) of d, if no size was given."""
@@ -345,7 +345,7 @@ class Comparing(Selector):
 
     def claims(
         self, form: Form, trainer: type[Trainer], noises: Mapping[str, float], delta: float
-    ) -> list[Claim]:
+    ) -> list[PublishedBound]:
         """Return the paper's own price of the trainings (Eq. 8), which is for pure epsilon-DP.
 
         Trainings of (epsilon, delta)-DP enter with their epsilon at the run's delta. There is no
@@ -356,8 +356,8 @@ class Comparing(Selector):
         noise = noises[self.training_line]
         event = trainer.knob(form.split.trial_slots, form.schema.regression).event(noise)
         one = noise if trainer.noise_name == "epsilon" else price(event, delta).epsilon
-        claim = eq8(epsilon=one, runs=self.trainings, delta_prime=delta)
-        return [claim.beside_printed(self.printed)]
+        claim = bao_equation_8(epsilon=one, runs=self.trainings, delta_prime=delta)
+        return [claim.with_printed_figure(self.printed)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,7 +430,7 @@ def choice_from_json(values: object) -> Choice:
     trainer = own.pop("trainer", None)
     if own.get("size") is None:
         own.pop("size", None)
-    kind, given = kind_of("method", SELECTORS.kinds(), own)
+    kind, given = resolve_named_type("method", SELECTORS.kinds(), own)
     return Choice(selector=kind(**given), trainer=trainer)  # pyright: ignore[reportArgumentType]
 
 

@@ -34,8 +34,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pasearch.accounting.checks import checked, positive, whole
-from pasearch.accounting.events import Pure, SelfComposed
+from pasearch.accounting.checks import check_positive, check_positive_integer, make_post_init
+from pasearch.accounting.events import PureDP, SelfComposition
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.features.contingency import Attributes, attributes_of
@@ -191,12 +191,14 @@ class TopFeatures:
     epsilon: float
     k: int
     most: int
-    __post_init__ = checked(epsilon=positive, k=whole, most=whole)
+    __post_init__ = make_post_init(
+        epsilon=check_positive, k=check_positive_integer, most=check_positive_integer
+    )
 
     @property
-    def event(self) -> SelfComposed:
+    def event(self) -> SelfComposition:
         """What all k picks cost together, over any number of features."""
-        return SelfComposed(event=Pure(epsilon=self.epsilon), count=self.k)
+        return SelfComposition(event=PureDP(epsilon=self.epsilon), count=self.k)
 
     def release(self, points: Sequence[int], stream: Stream) -> tuple[int, ...]:
         """Return the k picked features, in the order of picking.
@@ -303,7 +305,7 @@ class Top(Sized):
             DialledLine(name=SHARES, knob=GAUSSIAN, share=CLASS_SHARE),
             DialledLine(
                 name=PICKED, knob=PURE, share=1.0 - CLASS_SHARE,
-                composed=lambda pick: SelfComposed(event=pick, count=count),
+                composed=lambda pick: SelfComposition(event=pick, count=count),
             ),
         )  # fmt: skip
 

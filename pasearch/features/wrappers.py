@@ -22,9 +22,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from pasearch.accounting.checks import positive
+from pasearch.accounting.checks import check_positive
 from pasearch.accounting.events import Event, RepeatAndSelect
-from pasearch.accounting.selection import Law
+from pasearch.accounting.selection import RunCountDistribution
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.features.evolution import (
@@ -188,7 +188,7 @@ class Subsets(Selector):
     """Compares random sets.
 
     Args:
-        law: Of the number of trainings: one of `Law.NAMES`.
+        law: Of the number of trainings: one of `RunCountDistribution.NAMES`.
         candidates: Its mean.
     """
 
@@ -204,12 +204,12 @@ class Subsets(Selector):
     candidates: float = 8.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "candidates", positive("candidates", self.candidates))
+        object.__setattr__(self, "candidates", check_positive("candidates", self.candidates))
         self.count_law()
 
-    def count_law(self) -> Law:
+    def count_law(self) -> RunCountDistribution:
         """Return the law of the number of trainings."""
-        return Law.named(self.law, mean=self.candidates)
+        return RunCountDistribution.from_name(self.law, mean=self.candidates)
 
     @property
     def expected_trainings(self) -> float:

@@ -31,32 +31,32 @@ from pasearch.runs.normals import grid, of_words, pairs
 if TYPE_CHECKING:
     import torch
 
-BLOCK = 1024
+STEPS_PER_BLOCK = 1024
 """Steps that have one key."""
 
-OFF = "PASEARCH_NO_TRITON"
+NO_TRITON_VARIABLE = "PASEARCH_NO_TRITON"
 """What switches kernels of our own off, if the environment has it."""
 
-GIVEN = 10
+STEP_NUMBERS = 10
 """Numbers that are given of a step's noise: see `gpu.kernels.WIDE` and what follows."""
 
-NEVER = 2**30
+NO_STEP = 2**30
 """No step that may be wrong."""
 
-KNOWN = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+PHILOX_TEST_WORDS = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
 """Philox's words of key 0 and counter 0, of 32 bits each: the test of its authors."""
 
-TRIED = 2**20
+TEST_NUMBERS = 2**20
 """Numbers whose noise is compared."""
 
 
-def kernels(device: torch.device | str) -> ModuleType | None:
+def load_kernels(device: torch.device | str) -> ModuleType | None:
     """Return the kernels of a GPU; None on a processor, and where none can be used."""
     kind = device if isinstance(device, str) else device.type
-    return _loaded(kind, number_of(kind)) if kind == "cuda" else None
+    return _load_noise_kernels(kind, cuda_device_index(kind)) if kind == "cuda" else None
 
 
-def number_of(device: str) -> int:
+def cuda_device_index(device: str) -> int:
     """Return which GPU torch means by "cuda" here; -1 on a processor."""
     import torch
 
@@ -65,14 +65,14 @@ def number_of(device: str) -> int:
 
 
 @cache
-def _loaded(kind: str, number: int) -> ModuleType | None:
-    off = os.environ.get(OFF, "0") != "0"
+def _load_noise_kernels(kind: str, number: int) -> ModuleType | None:
+    off = os.environ.get(NO_TRITON_VARIABLE, "0") != "0"
     if off or importlib.util.find_spec("triton") is None:
         return None
-    return usable("pasearch.gpu.kernels", lambda code: _agrees(code, kind))
+    return load_if_usable("pasearch.gpu.kernels", lambda code: _check_noise_kernels(code, kind))
 
 
-def usable(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
+def load_if_usable(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
     """Load kernels and try them; None, with a warning, if they cannot be compiled or used."""
     try:
         with busy.at(busy.COMPILING):
@@ -86,40 +86,43 @@ def usable(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | No
         return code
     warnings.warn(
         f"pasearch's own programs for this GPU cannot be used: {told}. Training goes on by "
-        f"torch's, more slowly. {OFF}=1 does without this attempt.",
+        f"torch's, more slowly. {NO_TRITON_VARIABLE}=1 does without this attempt.",
         RuntimeWarning,
         stacklevel=2,
     )
     return None
 
 
-def _agrees(code: Any, device: str) -> bool:
+def _check_noise_kernels(code: Any, device: str) -> bool:
     """Whether bits are Philox's, noise is exact to the bit, and weights are moved as by numpy."""
     import torch
 
-    drawn = [int(each) % 2**64 for each in code.words(1, 0, 0, 0, device).tolist()]
-    if drawn != [KNOWN[1] << 32 | KNOWN[0], KNOWN[3] << 32 | KNOWN[2]]:
+    drawn = [int(each) % 2**64 for each in code.philox_words(1, 0, 0, 0, device).tolist()]
+    if drawn != [
+        PHILOX_TEST_WORDS[1] << 32 | PHILOX_TEST_WORDS[0],
+        PHILOX_TEST_WORDS[3] << 32 | PHILOX_TEST_WORDS[2],
+    ]:
         return False
     stream, scale, rate, share = Stream(bytes(32)), 0.3, np.float32(0.7), np.float32(1 / 3)
-    sums = torch.linspace(-40.0, 40.0, TRIED, device=device)
+    sums = torch.linspace(-40.0, 40.0, TEST_NUMBERS, device=device)
     exact, weights = sums.clone(), sums.flip(0).sin()
     before = weights.clone().cpu().numpy()
     key, begin, _ = noise_key(stream, 0)
-    told = given_of_noise([scale], key, begin)
+    told = pack_noise_inputs([scale], key, begin)
     told.view(np.float64)[:, [2, 4]] = rate, share
-    given, noted = torch.from_numpy(told).to(device), torch.full((), NEVER, dtype=torch.int32)
-    noted, doubts = noted.to(device), code.room_for_doubts(TRIED, device)
-    row = [*places_of(given, sums, noted, doubts, weights), TRIED, given.shape[1]]
+    given, noted = torch.from_numpy(told).to(device), torch.full((), NO_STEP, dtype=torch.int32)
+    noted, doubts = noted.to(device), code.allocate_doubts(TEST_NUMBERS, device)
+    row = [*row_addresses(given, sums, noted, doubts, weights), TEST_NUMBERS, given.shape[1]]
     step = torch.zeros((), dtype=torch.int64, device=device)
-    code.release(code.work_of(TRIED, device), torch.tensor([row], device=device), step)
-    words = code.words(pairs(TRIED), key, begin, 0, device)
-    of_words(words, TRIED, stream, 0).add_to(exact, scale)
+    code.release(code.list_work(TEST_NUMBERS, device), torch.tensor([row], device=device), step)
+    words = code.philox_words(pairs(TEST_NUMBERS), key, begin, 0, device)
+    of_words(words, TEST_NUMBERS, stream, 0).add_to(exact, scale)
     moved = before - sums.cpu().numpy() * share * rate
     alike = bool(torch.equal(sums, exact)) and np.array_equal(weights.cpu().numpy(), moved)
-    return int(noted) == NEVER and alike
+    return int(noted) == NO_STEP and alike
 
 
-def places_of(
+def row_addresses(
     given: torch.Tensor,
     sums: torch.Tensor,
     noted: torch.Tensor,
@@ -131,7 +134,7 @@ def places_of(
     return [given.data_ptr(), sums.data_ptr(), moves, *4 * [0], noted.data_ptr(), doubts.data_ptr()]
 
 
-def given_of_noise(
+def pack_noise_inputs(
     scales: list[float], key: int, begin: int, more: int = 0
 ) -> np.ndarray[Any, Any]:
     """Return what is given of the noise of a block's steps, int64, (steps, GIVEN + more).
@@ -146,7 +149,7 @@ def given_of_noise(
         raise ValueError("There is no scale of the noise.")
     from pasearch.runs.compiled import BY_COMPILED  # with numba, which a processor may do without
 
-    given = np.zeros((BLOCK, GIVEN + more), dtype=np.int64)
+    given = np.zeros((STEPS_PER_BLOCK, STEP_NUMBERS + more), dtype=np.int64)
     for row, scale in enumerate(scales):
         wide, grain = scale / grid(scale), grid(scale)
         sure = np.nextafter(np.float32(0.5 - BY_COMPILED * wide), np.float32(0.0))
@@ -158,11 +161,11 @@ def given_of_noise(
 
 def noise_key(stream: Stream, step: int) -> tuple[int, int, int]:
     """Return the key of a step's noise, where its counter begins, and the step of the block."""
-    block, within = divmod(step, BLOCK)
+    block, within = divmod(step, STEPS_PER_BLOCK)
     return *stream.child("blocks").seed_and_offset(block), within
 
 
 def mask_key(stream: Stream, step: int) -> tuple[int, int]:
     """Return the key of a step's dropout masks, and the step of the block."""
-    block, within = divmod(step, BLOCK)
+    block, within = divmod(step, STEPS_PER_BLOCK)
     return stream.child("blocks").seed64(block), within

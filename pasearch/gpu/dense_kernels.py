@@ -33,35 +33,62 @@ import triton
 import triton.language as tl
 
 from pasearch.gpu.kernels import (
-    DOUBTS,
-    EACH,
-    FIELDS,
-    GIVEN,
-    SUMS,
-    double,
-    flat,
-    floats,
-    halves_of,
-    ints,
-    longs,
-    uniforms,
+    DOUBTS_ADDRESS,
+    INPUTS_ADDRESS,
+    INPUTS_PER_STEP,
+    RELEASE_FIELDS,
+    SUMS_ADDRESS,
+    as_float_address,
+    as_int_address,
+    as_long_address,
+    draw_uniforms,
+    load_double,
+    load_float_address,
+    split_halves,
 )
 
-(X, Y, VALID, PLACES, SIZES, SQUARES, ROWS, LAYERS, SHARES, NUMBERS, TOP, PLUS, SLACK, MOST) = (
-    tl.constexpr(FIELDS + k) for k in range(14)
-)
+(
+    RECORDS_ADDRESS,
+    TARGETS_ADDRESS,
+    VALID_ADDRESS,
+    INDICES_ADDRESS,
+    BATCH_SIZES_ADDRESS,
+    SQUARED_NORMS_ADDRESS,
+    ROWS_PER_STEP,
+    LAYER_COUNT,
+    CLASS_WEIGHTS_ADDRESS,
+    IS_REGRESSION,
+    CLIP_NUMERATOR,
+    CLIP_OFFSET,
+    NORM_SLACK,
+    MAX_FACTOR,
+) = (tl.constexpr(RELEASE_FIELDS + k) for k in range(14))
 """What stands in a training's row behind the fields of `release`: where records (halves), what is
 predicted, and whether they are there lie; the slots of each step, and how many; records' squared
 norms, float64; rows of a step's slots; how many layers; classes' shares, or 0; whether numbers are
 predicted; and the bound, float64."""
 
-WIDTH = FIELDS + 14
+TRAINING_FIELDS = RELEASE_FIELDS + 14
 """Int64 of a training's row."""
 
-(FIRST, SECOND, BIAS, INPUTS, OUTPUTS, OUT, GOES, D, HALVED, BENT, TRAINED, PLACE, BIASES) = (
-    tl.constexpr(k) for k in range(13)
+(
+    HIGH_WEIGHTS_ADDRESS,
+    LOW_WEIGHTS_ADDRESS,
+    BIAS_ADDRESS,
+    INPUT_COUNT,
+    OUTPUT_COUNT,
+    OUTPUT_ADDRESS,
+    DROPPED_OUTPUT_ADDRESS,
+    GRADIENT_ADDRESS,
+    GRADIENT_HALVES_ADDRESS,
+    ACTIVATION_CODE,
+    IS_TRAINED,
+    WEIGHT_SUM_INDEX,
+    BIAS_SUM_INDEX,
+) = (tl.constexpr(k) for k in range(13))
+DROP_THRESHOLD, KEEP_SCALE, MASK_KEY_INDEX, ROW_STRIDE, IS_ALIGNED = (
+    tl.constexpr(k) for k in range(13, 18)
 )
-DROPS, TIMES, SEED, STRIDE, ALIGNED = (tl.constexpr(k) for k in range(13, 18))
 """In a layer's row, int64: where the halves of its weights and its bias (or 0) lie; widths; where
 what comes out lies (infinite where it is dropped), the halves of that with dropout, its gradient,
 and the halves of that; phi's code; whether it is trained, and where its sums go in the flat one
@@ -70,69 +97,78 @@ and the halves of that; phi's code; whether it is trained, and where its sums go
 to the next, of halves from the first ones to the second: behind the last output are zeros; and
 whether all rows of the halves of its weights begin at multiples of `EVEN` numbers."""
 
-OF_LAYER = 18
+LAYER_FIELDS = 18
 """Before a training's layers stands a row about its batch's records, put side by side: where they
 go, and how many numbers lie from one to the next."""
 
-EVEN = 8
+ALIGNMENT = 8
 """Where rows begin at multiples of so many numbers, so many halves are read at once."""
 
-RECORDS, COLUMNS = 1, 1024
+FACTOR_RECORDS = 1
+FACTOR_COLUMNS = 1024
 """Records of a program of `factors`, and how many of their numbers it reads at once."""
 
-BLOCK = 32
+SUM_BLOCK_RECORDS = 32
 """Records whose gradients are added in float32; the sums of blocks are added in float64. Half of a
 processor's block (`record_sums`): three products of halves add three terms a record, and units that
 multiply matrices may cut off where a processor rounds."""
 
-LARGEST = float(np.finfo(np.float32).max)
+MAX_SQUARED_NORM = float(np.finfo(np.float32).max)
 """Of a squared norm, as in machine code on a processor."""
 
-_LARGEST, _LAYER, _UNIT = tl.constexpr(LARGEST), tl.constexpr(OF_LAYER), tl.constexpr(2.0**-24)
-_TANH, _RELU, _SIGMOID = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+_MAX_SQUARED_NORM = tl.constexpr(MAX_SQUARED_NORM)
+_LAYER_FIELDS = tl.constexpr(LAYER_FIELDS)
+_MASK_UNIT = tl.constexpr(2.0**-24)
+_TANH_CODE = tl.constexpr(1)
+_RELU_CODE = tl.constexpr(2)
+_SIGMOID_CODE = tl.constexpr(3)
 
 
 @triton.jit
-def _bent(z, code):
+def _activate(z, code):
     """Return phi(z): tanh, ReLU, sigmoid, or z."""
-    if code == _TANH:
+    if code == _TANH_CODE:
         small = tl.exp(-2.0 * tl.abs(z))
         size = (1.0 - small) / (1.0 + small)
         z = tl.where(z < 0.0, -size, size)
-    elif code == _RELU:
+    elif code == _RELU_CODE:
         z = tl.where(z < 0.0, 0.0, z)  # what is no number stays none
-    elif code == _SIGMOID:
+    elif code == _SIGMOID_CODE:
         z = 1.0 / (1.0 + tl.exp(-z))
     return z
 
 
 @triton.jit
-def _unbent(d, h, code):
+def _activation_gradient(d, h, code):
     """Return d phi'(z), of h = phi(z)."""
-    if code == _TANH:
+    if code == _TANH_CODE:
         d = d * (1.0 - h * h)
-    elif code == _RELU:
+    elif code == _RELU_CODE:
         d = tl.where(h > 0.0, d, 0.0)
-    elif code == _SIGMOID:
+    elif code == _SIGMOID_CODE:
         d = d * h * (1.0 - h)
     return d
 
 
 @triton.jit
-def _kept(own, layer, rows, cols, step):
+def _draw_keep_mask(own, layer, rows, cols, step):
     """Return which outputs of a layer are kept."""
     kept = (rows[:, None] >= 0) & (cols[None, :] >= 0)
-    least = tl.load(layer + DROPS)
+    least = tl.load(layer + DROP_THRESHOLD)
     if least > 0:
-        given = longs(tl.load(own + GIVEN)) + step * tl.load(own + EACH)
-        places = rows[:, None] * _count(layer + OUTPUTS, False) + cols[None, :]
-        drawn = uniforms(tl.load(given + tl.load(layer + SEED)), places, step, step * 0)
-        kept = drawn >= least.to(tl.float32) * _UNIT
+        given = as_long_address(tl.load(own + INPUTS_ADDRESS)) + step * tl.load(
+            own + INPUTS_PER_STEP
+        )
+        places = rows[:, None] * _load_count(layer + OUTPUT_COUNT, False) + cols[None, :]
+        drawn = draw_uniforms(
+            tl.load(given + tl.load(layer + MASK_KEY_INDEX)), places, step, step * 0
+        )
+        kept = drawn >= least.to(tl.float32) * _MASK_UNIT
     return kept
 
 
 @triton.jit
-def _count(at, IS_EVEN: tl.constexpr):
+def _load_count(at, IS_EVEN: tl.constexpr):
     """Load a whole number; a multiple of 8, if it is said to be even."""
     found = tl.load(at).to(tl.int32)
     if IS_EVEN:
@@ -141,7 +177,7 @@ def _count(at, IS_EVEN: tl.constexpr):
 
 
 @triton.jit
-def _place(at, IS_EVEN: tl.constexpr):
+def _load_halves_address(at, IS_EVEN: tl.constexpr):
     """Load where halves lie."""
     found = tl.load(at).to(tl.pointer_type(tl.bfloat16))
     if IS_EVEN:
@@ -150,49 +186,57 @@ def _place(at, IS_EVEN: tl.constexpr):
 
 
 @triton.jit
-def _asked(work, trainings, layers, WIDE: tl.constexpr, MANY: tl.constexpr):
+def _load_work_item(work, trainings, layers, WIDE: tl.constexpr, MANY: tl.constexpr):
     """Return what a program is asked for: training, layer, which that is, and a tile's places."""
     item = work + 4 * tl.program_id(0)
     training, place = tl.load(item), tl.load(item + 1)
-    own, layer = trainings + training * WIDE, layers + (training * MANY + place + 1) * _LAYER
+    own, layer = trainings + training * WIDE, layers + (training * MANY + place + 1) * _LAYER_FIELDS
     return own, layer, place, tl.load(item + 2), tl.load(item + 3)
 
 
 @triton.jit
-def _batch(own, at):
+def _load_step(own, at):
     """Return which step of its block it is, and how many rows its batch has."""
     step = tl.load(at)
-    return step, tl.load(ints(tl.load(own + SIZES)) + step)
+    return step, tl.load(as_int_address(tl.load(own + BATCH_SIZES_ADDRESS)) + step)
 
 
 @triton.jit
-def _slots(own, step, rows, there):
+def _load_record_indices(own, step, rows, there):
     """Return the slots of some rows of a step."""
-    chosen = ints(tl.load(own + PLACES)) + step * tl.load(own + ROWS)
+    chosen = as_int_address(tl.load(own + INDICES_ADDRESS)) + step * tl.load(own + ROWS_PER_STEP)
     return tl.load(chosen + rows, mask=there, other=0).to(tl.int64)
 
 
 @triton.jit
-def _records(own, layer, step, rows, there, IS_EVEN: tl.constexpr):
+def _locate_records(own, layer, step, rows, there, IS_EVEN: tl.constexpr):
     """Return where records lie and each of a step's begins, and how far off second halves are."""
-    apart = _count(layer + INPUTS, IS_EVEN)
-    return _place(own + X, IS_EVEN), _slots(own, step, rows, there) * 2 * apart, apart
+    apart = _load_count(layer + INPUT_COUNT, IS_EVEN)
+    return (
+        _load_halves_address(own + RECORDS_ADDRESS, IS_EVEN),
+        _load_record_indices(own, step, rows, there) * 2 * apart,
+        apart,
+    )
 
 
 @triton.jit
-def _given(layer, rows):
+def _locate_layer_inputs(layer, rows):
     """Return the same of what a layer is given: what the one before gives."""
-    apart = _count(layer - _LAYER + STRIDE, True)
-    return _place(layer - _LAYER + GOES, True), rows * 2 * apart, apart
+    apart = _load_count(layer - _LAYER_FIELDS + ROW_STRIDE, True)
+    return (
+        _load_halves_address(layer - _LAYER_FIELDS + DROPPED_OUTPUT_ADDRESS, True),
+        rows * 2 * apart,
+        apart,
+    )
 
 
-_COMPILED = tl.constexpr(isinstance(_slots, triton.runtime.JITFunction))
+_IS_COMPILED = tl.constexpr(isinstance(_load_record_indices, triton.runtime.JITFunction))
 """Whether kernels are not interpreted, by what multiplies float32 numbers alone."""
 
 
 @triton.jit
 def _dot(a, b, found):
-    if _COMPILED:
+    if _IS_COMPILED:
         found = tl.dot(a, b, found)
     else:
         found = tl.dot(a.to(tl.float32), b.to(tl.float32), found)
@@ -200,27 +244,33 @@ def _dot(a, b, found):
 
 
 @triton.jit
-def _product(a1, a2, b1, b2, found):
+def _dot_halves(a1, a2, b1, b2, found):
     """Return found + a b, of halves."""
     return _dot(a1, b1, _dot(a2, b1, _dot(a1, b2, found)))
 
 
 @triton.jit
 def _store_halves(at, rows, cols, stride, values, mask):
-    first, second = halves_of(values)
+    first, second = split_halves(values)
     where = rows[:, None] * 2 * stride + cols[None, :]
     tl.store(at + where, first, mask=mask)
     tl.store(at + where + stride, second, mask=mask)
 
 
 @triton.jit
-def _through(
+def _linear_forward(
     x, starts, apart, there, layer, cols, IS_EVEN: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     K: tl.constexpr,
 ):  # fmt: skip
     """Return x W^T, of some rows and outputs."""
-    inputs, wide = _count(layer + INPUTS, IS_EVEN), cols < _count(layer + OUTPUTS, False)
-    first, second = _place(layer + FIRST, IS_EVEN), _place(layer + SECOND, IS_EVEN)
+    inputs, wide = (
+        _load_count(layer + INPUT_COUNT, IS_EVEN),
+        cols < _load_count(layer + OUTPUT_COUNT, False),
+    )
+    first, second = (
+        _load_halves_address(layer + HIGH_WEIGHTS_ADDRESS, IS_EVEN),
+        _load_halves_address(layer + LOW_WEIGHTS_ADDRESS, IS_EVEN),
+    )
     z = tl.zeros((M, N), tl.float32)
     for k in range(0, inputs, K):
         ks = k + tl.arange(0, K)
@@ -230,36 +280,54 @@ def _through(
         where, mask = cols[:, None] * inputs + ks[None, :], wide[:, None] & (ks < inputs)[None, :]
         w1 = tl.load(first + where, mask=mask, other=0.0)
         w2 = tl.load(second + where, mask=mask, other=0.0)
-        z = _product(a1, a2, tl.trans(w1), tl.trans(w2), z)
+        z = _dot_halves(a1, a2, tl.trans(w1), tl.trans(w2), z)
     return z
 
 
 @triton.jit
-def _finish(own, layer, place, step, rows, cols, there, z):
+def _store_outputs(own, layer, place, step, rows, cols, there, z):
     """Store what a layer gives, or the gradient of the loss."""
-    wide, stride = cols < _count(layer + OUTPUTS, False), _count(layer + STRIDE, True)
-    bias = tl.load(layer + BIAS)
+    wide, stride = (
+        cols < _load_count(layer + OUTPUT_COUNT, False),
+        _load_count(layer + ROW_STRIDE, True),
+    )
+    bias = tl.load(layer + BIAS_ADDRESS)
     if bias != 0:
-        z += tl.load(floats(bias) + cols, mask=wide, other=0.0)[None, :]
+        z += tl.load(as_float_address(bias) + cols, mask=wide, other=0.0)[None, :]
     where = rows[:, None] * stride + cols[None, :]
     mask = there[:, None] & wide[None, :]
-    if place == tl.load(own + LAYERS) - 1:
-        slots = _slots(own, step, rows, there)
-        if tl.load(own + NUMBERS) != 0:
-            number = tl.load(floats(tl.load(own + Y)) + slots, mask=there, other=0.0)
+    if place == tl.load(own + LAYER_COUNT) - 1:
+        slots = _load_record_indices(own, step, rows, there)
+        if tl.load(own + IS_REGRESSION) != 0:
+            number = tl.load(
+                as_float_address(tl.load(own + TARGETS_ADDRESS)) + slots, mask=there, other=0.0
+            )
             d = z - number[:, None]
         else:
-            true = tl.load(longs(tl.load(own + Y)) + slots, mask=there, other=0)
+            true = tl.load(
+                as_long_address(tl.load(own + TARGETS_ADDRESS)) + slots, mask=there, other=0
+            )
             z = tl.where(wide[None, :], z, -float("inf"))
             e = tl.exp(z - tl.max(z, 1)[:, None])
             d = e / tl.sum(e, 1)[:, None] - (cols[None, :] == true[:, None]).to(tl.float32)
-        tl.store(floats(tl.load(layer + D)) + where, d, mask=mask)
-        _store_halves(_place(layer + HALVED, True), rows, cols, stride, d, mask)
+        tl.store(as_float_address(tl.load(layer + GRADIENT_ADDRESS)) + where, d, mask=mask)
+        _store_halves(
+            _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True), rows, cols, stride, d, mask
+        )
     else:
-        h, kept = _bent(z, tl.load(layer + BENT)), _kept(own, layer, rows, cols, step)
-        tl.store(floats(tl.load(layer + OUT)) + where, tl.where(kept, h, float("inf")), mask=mask)
-        h = tl.where(kept, h * double(layer + TIMES).to(tl.float32), 0.0)
-        _store_halves(_place(layer + GOES, True), rows, cols, stride, h, mask)
+        h, kept = (
+            _activate(z, tl.load(layer + ACTIVATION_CODE)),
+            _draw_keep_mask(own, layer, rows, cols, step),
+        )
+        tl.store(
+            as_float_address(tl.load(layer + OUTPUT_ADDRESS)) + where,
+            tl.where(kept, h, float("inf")),
+            mask=mask,
+        )
+        h = tl.where(kept, h * load_double(layer + KEEP_SCALE).to(tl.float32), 0.0)
+        _store_halves(
+            _load_halves_address(layer + DROPPED_OUTPUT_ADDRESS, True), rows, cols, stride, h, mask
+        )
 
 
 @triton.jit
@@ -267,32 +335,41 @@ def _forward(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
     OF_RECORDS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    own, layer, place, row, column = _asked(work, trainings, layers, WIDE, MANY)
-    step, size = _batch(own, at)
+    own, layer, place, row, column = _load_work_item(work, trainings, layers, WIDE, MANY)
+    step, size = _load_step(own, at)
     if row * M < size:
         rows, cols = row * M + tl.arange(0, M), column * N + tl.arange(0, N)
         there = rows < size
         if OF_RECORDS:
-            x, starts, apart = _records(own, layer, step, rows, there, IS_EVEN)
-            z = _through(x, starts, apart, there, layer, cols, IS_EVEN, M, N, K)
+            x, starts, apart = _locate_records(own, layer, step, rows, there, IS_EVEN)
+            z = _linear_forward(x, starts, apart, there, layer, cols, IS_EVEN, M, N, K)
         else:
-            x, starts, apart = _given(layer, rows)
-            if tl.load(layer + ALIGNED) != 0:
-                z = _through(x, starts, apart, there, layer, cols, True, M, N, K)
+            x, starts, apart = _locate_layer_inputs(layer, rows)
+            if tl.load(layer + IS_ALIGNED) != 0:
+                z = _linear_forward(x, starts, apart, there, layer, cols, True, M, N, K)
             else:
-                z = _through(x, starts, apart, there, layer, cols, False, M, N, K)
-        _finish(own, layer, place, step, rows, cols, there, z)
+                z = _linear_forward(x, starts, apart, there, layer, cols, False, M, N, K)
+        _store_outputs(own, layer, place, step, rows, cols, there, z)
 
 
 @triton.jit
-def _back(
+def _linear_backward(
     layer, rows, there, cols, IS_EVEN: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     K: tl.constexpr,
 ):  # fmt: skip
     """Return d W, of some rows and inputs."""
-    inputs, outputs = _count(layer + INPUTS, IS_EVEN), _count(layer + OUTPUTS, False)
-    first, second = _place(layer + FIRST, IS_EVEN), _place(layer + SECOND, IS_EVEN)
-    after, apart = _place(layer + HALVED, True), _count(layer + STRIDE, True)
+    inputs, outputs = (
+        _load_count(layer + INPUT_COUNT, IS_EVEN),
+        _load_count(layer + OUTPUT_COUNT, False),
+    )
+    first, second = (
+        _load_halves_address(layer + HIGH_WEIGHTS_ADDRESS, IS_EVEN),
+        _load_halves_address(layer + LOW_WEIGHTS_ADDRESS, IS_EVEN),
+    )
+    after, apart = (
+        _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True),
+        _load_count(layer + ROW_STRIDE, True),
+    )
     starts, wide = rows * 2 * apart, cols < inputs
     d = tl.zeros((M, N), tl.float32)
     for k in range(0, outputs, K):
@@ -303,7 +380,7 @@ def _back(
         where, mask = ks[:, None] * inputs + cols[None, :], (ks < outputs)[:, None]
         w1 = tl.load(first + where, mask=mask & wide[None, :], other=0.0)
         w2 = tl.load(second + where, mask=mask & wide[None, :], other=0.0)
-        d = _product(a1, a2, w1, w2, d)
+        d = _dot_halves(a1, a2, w1, w2, d)
     return d
 
 
@@ -312,28 +389,41 @@ def _backward(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    own, layer, _, row, column = _asked(work, trainings, layers, WIDE, MANY)
-    _, size = _batch(own, at)
+    own, layer, _, row, column = _load_work_item(work, trainings, layers, WIDE, MANY)
+    _, size = _load_step(own, at)
     if row * M < size:
         rows, cols = row * M + tl.arange(0, M), column * N + tl.arange(0, N)
         there = rows < size
-        if tl.load(layer + ALIGNED) != 0:
-            d = _back(layer, rows, there, cols, True, M, N, K)
+        if tl.load(layer + IS_ALIGNED) != 0:
+            d = _linear_backward(layer, rows, there, cols, True, M, N, K)
         else:
-            d = _back(layer, rows, there, cols, False, M, N, K)
-        before = layer - _LAYER
-        stride = _count(before + STRIDE, True)
+            d = _linear_backward(layer, rows, there, cols, False, M, N, K)
+        before = layer - _LAYER_FIELDS
+        stride = _load_count(before + ROW_STRIDE, True)
         where = rows[:, None] * stride + cols[None, :]
-        mask = there[:, None] & (cols < _count(layer + INPUTS, False))[None, :]
-        h = tl.load(floats(tl.load(before + OUT)) + where, mask=mask, other=0.0)
-        d = _unbent(d * double(before + TIMES).to(tl.float32), h, tl.load(before + BENT))
+        mask = there[:, None] & (cols < _load_count(layer + INPUT_COUNT, False))[None, :]
+        h = tl.load(
+            as_float_address(tl.load(before + OUTPUT_ADDRESS)) + where, mask=mask, other=0.0
+        )
+        d = _activation_gradient(
+            d * load_double(before + KEEP_SCALE).to(tl.float32),
+            h,
+            tl.load(before + ACTIVATION_CODE),
+        )
         d = tl.where(h < float("inf"), d, 0.0)
-        tl.store(floats(tl.load(before + D)) + where, d, mask=mask)
-        _store_halves(_place(before + HALVED, True), rows, cols, stride, d, mask)
+        tl.store(as_float_address(tl.load(before + GRADIENT_ADDRESS)) + where, d, mask=mask)
+        _store_halves(
+            _load_halves_address(before + GRADIENT_HALVES_ADDRESS, True),
+            rows,
+            cols,
+            stride,
+            d,
+            mask,
+        )
 
 
 @triton.jit
-def _squares_of_halves(values, starts, apart, there, M: tl.constexpr, K: tl.constexpr):
+def _squared_norms_of_halves(values, starts, apart, there, M: tl.constexpr, K: tl.constexpr):
     """Return the squared norms of rows, float64."""
     found = tl.zeros((M, K), tl.float64)
     for k in range(0, apart, K):
@@ -347,7 +437,7 @@ def _squares_of_halves(values, starts, apart, there, M: tl.constexpr, K: tl.cons
 
 
 @triton.jit
-def _squares(values, starts, there, count, M: tl.constexpr, K: tl.constexpr):
+def _squared_norms(values, starts, there, count, M: tl.constexpr, K: tl.constexpr):
     """Return the squared norms of rows of float32, float64."""
     found = tl.zeros((M, K), tl.float64)
     for k in range(0, count, K):
@@ -359,37 +449,40 @@ def _squares(values, starts, there, count, M: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
-def _factor(own, first, depth, slots, there, rows, M: tl.constexpr, K: tl.constexpr):
+def _clip_factors(own, first, depth, slots, there, rows, M: tl.constexpr, K: tl.constexpr):
     """Return by what some records' gradients are multiplied."""
-    of_records = tl.load(own + SQUARES).to(tl.pointer_type(tl.float64))
+    of_records = tl.load(own + SQUARED_NORMS_ADDRESS).to(tl.pointer_type(tl.float64))
     of_records = tl.load(of_records + slots, mask=there, other=0.0)
     total, largest = tl.zeros((M,), tl.float64), tl.zeros((M,), tl.float64)
     for place in range(0, depth):
-        layer = first + place * _LAYER
-        if tl.load(layer + TRAINED) != 0:
+        layer = first + place * _LAYER_FIELDS
+        if tl.load(layer + IS_TRAINED) != 0:
             of_inputs = of_records
             if place > 0:
-                x, starts, apart = _given(layer, rows)
-                of_inputs = _squares_of_halves(x, starts, apart, there, M, K)
-            d, stride = floats(tl.load(layer + D)), _count(layer + STRIDE, True)
+                x, starts, apart = _locate_layer_inputs(layer, rows)
+                of_inputs = _squared_norms_of_halves(x, starts, apart, there, M, K)
+            d, stride = (
+                as_float_address(tl.load(layer + GRADIENT_ADDRESS)),
+                _load_count(layer + ROW_STRIDE, True),
+            )
             starts = rows * stride
-            of_outputs = _squares(d, starts, there, stride, M, K)
-            plus = (tl.load(layer + BIASES) >= 0).to(tl.float64)
+            of_outputs = _squared_norms(d, starts, there, stride, M, K)
+            plus = (tl.load(layer + BIAS_SUM_INDEX) >= 0).to(tl.float64)
             total += (of_inputs + plus) * of_outputs
             largest = tl.maximum(largest, tl.maximum(of_inputs, of_outputs))
-    size_of = tl.sqrt(total) * double(own + SLACK) + double(own + PLUS)
-    factors = tl.minimum(double(own + TOP) / size_of, double(own + MOST))
-    valid = tl.load(own + VALID).to(tl.pointer_type(tl.int8))
-    use = (tl.load(valid + slots, mask=there, other=0) != 0) & (total <= _LARGEST)
-    use = use & (largest <= _LARGEST)
+    size_of = tl.sqrt(total) * load_double(own + NORM_SLACK) + load_double(own + CLIP_OFFSET)
+    factors = tl.minimum(load_double(own + CLIP_NUMERATOR) / size_of, load_double(own + MAX_FACTOR))
+    valid = tl.load(own + VALID_ADDRESS).to(tl.pointer_type(tl.int8))
+    use = (tl.load(valid + slots, mask=there, other=0) != 0) & (total <= _MAX_SQUARED_NORM)
+    use = use & (largest <= _MAX_SQUARED_NORM)
     use = use & (of_records < float("inf"))  # whether its first layer is trained or not
-    if tl.load(own + NUMBERS) == 0:
-        outputs = tl.load(first + (depth - 1) * _LAYER + OUTPUTS)
-        y = tl.load(longs(tl.load(own + Y)) + slots, mask=there, other=-1)
+    if tl.load(own + IS_REGRESSION) == 0:
+        outputs = tl.load(first + (depth - 1) * _LAYER_FIELDS + OUTPUT_COUNT)
+        y = tl.load(as_long_address(tl.load(own + TARGETS_ADDRESS)) + slots, mask=there, other=-1)
         use = use & (y >= 0) & (y < outputs)  # a class that is none has no share, either
-        shares = tl.load(own + SHARES)
+        shares = tl.load(own + CLASS_WEIGHTS_ADDRESS)
         if shares != 0:
-            factors *= tl.load(floats(shares) + y, mask=use, other=0.0).to(tl.float64)
+            factors *= tl.load(as_float_address(shares) + y, mask=use, other=0.0).to(tl.float64)
     return tl.where(use, factors, 0.0).to(tl.float32)
 
 
@@ -398,21 +491,21 @@ def _factors(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
     M: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    own, first, _, row, _ = _asked(work, trainings, layers, WIDE, MANY)
-    step, size = _batch(own, at)
+    own, first, _, row, _ = _load_work_item(work, trainings, layers, WIDE, MANY)
+    step, size = _load_step(own, at)
     if row == 0:  # the last step's doubts are settled
-        tl.store(longs(tl.load(own + DOUBTS)), (row * 0).to(tl.int64))
+        tl.store(as_long_address(tl.load(own + DOUBTS_ADDRESS)), (row * 0).to(tl.int64))
     if row * M < size:
         rows = row * M + tl.arange(0, M)
-        there, depth = rows < size, tl.load(own + LAYERS).to(tl.int32)
-        slots = _slots(own, step, rows, there)
-        factors = _factor(own, first, depth, slots, there, rows, M, K)
+        there, depth = rows < size, tl.load(own + LAYER_COUNT).to(tl.int32)
+        slots = _load_record_indices(own, step, rows, there)
+        factors = _clip_factors(own, first, depth, slots, there, rows, M, K)
         use = factors != 0.0
-        if tl.load(first + TRAINED) != 0:
-            x, starts, apart = _records(own, first, step, rows, there, IS_EVEN)
+        if tl.load(first + IS_TRAINED) != 0:
+            x, starts, apart = _locate_records(own, first, step, rows, there, IS_EVEN)
             beside, stride = (
-                _place(first - _LAYER + GOES, True),
-                _count(first - _LAYER + STRIDE, True),
+                _load_halves_address(first - _LAYER_FIELDS + DROPPED_OUTPUT_ADDRESS, True),
+                _load_count(first - _LAYER_FIELDS + ROW_STRIDE, True),
             )
             for k in range(0, apart, K):
                 ks = k + tl.arange(0, K)
@@ -424,10 +517,16 @@ def _factors(
                 tl.store(to + stride, tl.load(where + apart, mask=used, other=0.0), mask=mask)
         clears = tl.sum((there & (use == 0)).to(tl.int32)) > 0
         for place in range(0, depth):
-            layer = first + place * _LAYER
-            stride = _count(layer + STRIDE, True)
-            d, halved = floats(tl.load(layer + D)), _place(layer + HALVED, True)
-            goes, trained = _place(layer + GOES, True), tl.load(layer + TRAINED) != 0
+            layer = first + place * _LAYER_FIELDS
+            stride = _load_count(layer + ROW_STRIDE, True)
+            d, halved = (
+                as_float_address(tl.load(layer + GRADIENT_ADDRESS)),
+                _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True),
+            )
+            goes, trained = (
+                _load_halves_address(layer + DROPPED_OUTPUT_ADDRESS, True),
+                tl.load(layer + IS_TRAINED) != 0,
+            )
             for k in range(0, stride, K):
                 ks = k + tl.arange(0, K)
                 mask = there[:, None] & (ks < stride)[None, :]
@@ -441,14 +540,17 @@ def _factors(
 
 
 @triton.jit
-def _sum_of(layer, size, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+def _sum_products(layer, size, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     """Return (c * d)^T x, float64, of some outputs and inputs: blocks of K records in float32."""
-    halved, stride = _place(layer + HALVED, True), _count(layer + STRIDE, True)
+    halved, stride = (
+        _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True),
+        _load_count(layer + ROW_STRIDE, True),
+    )
     total = tl.zeros((M, N), tl.float64)
     for row in range(0, size, K):
         rows = row + tl.arange(0, K)
         there = rows < size
-        x, starts, apart = _given(layer, rows)
+        x, starts, apart = _locate_layer_inputs(layer, rows)
         where = halved + rows[:, None] * 2 * stride + outs[None, :]
         mask = there[:, None] & (outs < stride)[None, :]
         a1 = tl.load(where, mask=mask, other=0.0)
@@ -456,17 +558,20 @@ def _sum_of(layer, size, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl.cons
         where, mask = x + starts[:, None] + ins[None, :], there[:, None] & (ins < apart)[None, :]
         b1 = tl.load(where, mask=mask, other=0.0)
         b2 = tl.load(where + apart, mask=mask, other=0.0)
-        found = _product(tl.trans(a1), tl.trans(a2), b1, b2, tl.zeros((M, N), tl.float32))
+        found = _dot_halves(tl.trans(a1), tl.trans(a2), b1, b2, tl.zeros((M, N), tl.float32))
         total += found.to(tl.float64)
     return total
 
 
 @triton.jit
 def _store_sum(own, layer, outs, ins, found, IS_EVEN: tl.constexpr):
-    inputs, place = _count(layer + INPUTS, IS_EVEN), _count(layer + PLACE, IS_EVEN)
+    inputs, place = (
+        _load_count(layer + INPUT_COUNT, IS_EVEN),
+        _load_count(layer + WEIGHT_SUM_INDEX, IS_EVEN),
+    )
     where = outs[:, None] * inputs + ins[None, :]
-    mask = (outs < _count(layer + OUTPUTS, False))[:, None] & (ins < inputs)[None, :]
-    tl.store(flat(own + SUMS) + place + where, found, mask=mask)
+    mask = (outs < _load_count(layer + OUTPUT_COUNT, False))[:, None] & (ins < inputs)[None, :]
+    tl.store(load_float_address(own + SUMS_ADDRESS) + place + where, found, mask=mask)
 
 
 @triton.jit
@@ -474,11 +579,14 @@ def _sums(
     work, trainings, layers, at, WIDE: tl.constexpr, MANY: tl.constexpr, IS_EVEN: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    own, layer, _, row, column = _asked(work, trainings, layers, WIDE, MANY)
-    _, size = _batch(own, at)
+    own, layer, _, row, column = _load_work_item(work, trainings, layers, WIDE, MANY)
+    _, size = _load_step(own, at)
     outs, ins = row * M + tl.arange(0, M), column * N + tl.arange(0, N)
     if column < 0:
-        halved, stride = _place(layer + HALVED, True), _count(layer + STRIDE, True)
+        halved, stride = (
+            _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True),
+            _load_count(layer + ROW_STRIDE, True),
+        )
         total = tl.zeros((K, M), tl.float64)
         for low in range(0, size, K):
             rows = low + tl.arange(0, K)
@@ -486,17 +594,21 @@ def _sums(
             mask = (rows < size)[:, None] & (outs < stride)[None, :]
             total += tl.load(halved + where, mask=mask, other=0.0).to(tl.float64)
             total += tl.load(halved + where + stride, mask=mask, other=0.0).to(tl.float64)
-        where = flat(own + SUMS) + tl.load(layer + BIASES) + outs
-        tl.store(where, tl.sum(total, 0).to(tl.float32), mask=outs < _count(layer + OUTPUTS, False))
+        where = load_float_address(own + SUMS_ADDRESS) + tl.load(layer + BIAS_SUM_INDEX) + outs
+        tl.store(
+            where,
+            tl.sum(total, 0).to(tl.float32),
+            mask=outs < _load_count(layer + OUTPUT_COUNT, False),
+        )
     else:
-        found = _sum_of(layer, size, outs, ins, M, N, K).to(tl.float32)
-        if tl.load(layer + ALIGNED) != 0:
+        found = _sum_products(layer, size, outs, ins, M, N, K).to(tl.float32)
+        if tl.load(layer + IS_ALIGNED) != 0:
             _store_sum(own, layer, outs, ins, found, True)
         else:
             _store_sum(own, layer, outs, ins, found, False)
 
 
-def run(name: str, work: Any, *tables: Any, **sizes: Any) -> None:
+def run_kernel(name: str, work: Any, *tables: Any, **sizes: Any) -> None:
     """Call a kernel for a list of work, (programs, 4): training, layer, a tile's two places.
 
     The first layer's is that of the others, compiled for records instead of what a layer gave.

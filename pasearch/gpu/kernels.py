@@ -31,43 +31,69 @@ from pasearch.runs import compiled as code
 from pasearch.runs.keys import signed
 from pasearch.runs.normals import ALONE, pairs
 
-PAIRS, WARPS, AT_ONCE, SETTLERS = 128, 2, 64, 16
+PAIRS_PER_PROGRAM = 128
+WARPS_PER_PROGRAM = 2
+SETTLE_BATCH = 64
+SETTLE_PROGRAMS = 16
 """Pairs of numbers that a program of `release` adds, and its warps; what one of `settle` decides at
 once, and how many of those each row has."""
 
-SPARE, SHARE_OF = 4096, 64
+MIN_DOUBT_CAPACITY = 4096
+NUMBERS_PER_DOUBT = 64
 """There is room for so many doubts, and for one of so many numbers: where there are more, the step
 is noted, as it is where a sum is not finite."""
 
-(GIVEN, SUMS, WEIGHTS, MOMENTUM, AVERAGE, FIRST, SECOND, WRONG, DOUBTS, COUNT, EACH) = (
-    tl.constexpr(k) for k in range(11)
-)
+(
+    INPUTS_ADDRESS,
+    SUMS_ADDRESS,
+    WEIGHTS_ADDRESS,
+    MOMENTUM_ADDRESS,
+    AVERAGE_ADDRESS,
+    HIGH_HALVES_ADDRESS,
+    LOW_HALVES_ADDRESS,
+    FIRST_WRONG_ADDRESS,
+    DOUBTS_ADDRESS,
+    SUM_LENGTH,
+    INPUTS_PER_STEP,
+) = (tl.constexpr(k) for k in range(11))
 """What stands in a row of `release`, int64: where what is given of each step lies, the sum, and, or
 0, what is moved by it, what is remembered of earlier sums, the average, and the two halves of what
 is moved; where the first step that may be wrong is noted, and where doubts go (how many, room, and
 their places); how many numbers; and how many int64 are given of each step."""
 
-FIELDS = 11
+RELEASE_FIELDS = 11
 
-(WIDE, GRAIN, RATE, KEEP, SHARE, MEAN, KEY, BEGIN, SURE, FINE) = (
-    tl.constexpr(k) for k in range(10)
-)
+(
+    NOISE_SCALE,
+    GRID_SPACING,
+    LEARNING_RATE,
+    MOMENTUM_FACTOR,
+    SUM_SCALE,
+    AVERAGE_WEIGHT,
+    NOISE_KEY,
+    COUNTER_START,
+    MAX_SURE_DISTANCE,
+    INVERSE_SPACING,
+) = (tl.constexpr(k) for k in range(10))
 """What is given of a step, float64 but for the key and where its counter begins: a and g (0: no
 noise); by what a sum is multiplied before it is taken off; m; 1 / batch; how much of the weights
 goes into the average; how far a sure number lies from its grid point at most, in float32; 1 / g."""
 
-_ROOT = tl.constexpr(2.0**-63)
-_TURN = tl.constexpr(math.pi * 2.0**-63)
-_UNIT = tl.constexpr(2.0**-53)
-_ALONE = tl.constexpr(ALONE)
-_MASK = tl.constexpr(2**63 - 1)
-_SHARE = tl.constexpr(2.0**-24)
-_NEAREST = tl.constexpr(1.5 * 2.0**23)
-_MODERATE = tl.constexpr(2.0**22)
-_LEAST, _MOST = tl.constexpr(code.LOW), tl.constexpr(code.HIGH)
-_U, _V = tl.constexpr(float(code.UNIT)), tl.constexpr(float(code.TURN))
-_HALF_ROOT = tl.constexpr(int(code.ROOT_HALF))
-_LOG_2, _LOG_2_REST = tl.constexpr(float(code.LOG_2)), tl.constexpr(float(code.LOG_2_REST))
+_WORD_UNIT = tl.constexpr(2.0**-63)
+_WORD_ANGLE = tl.constexpr(math.pi * 2.0**-63)
+_FLOAT64_UNIT = tl.constexpr(2.0**-53)
+_FLOAT64_ERROR = tl.constexpr(ALONE)
+_WORD_MASK = tl.constexpr(2**63 - 1)
+_UNIFORM_UNIT = tl.constexpr(2.0**-24)
+_ROUNDING_SHIFT = tl.constexpr(1.5 * 2.0**23)
+_MAX_ROUNDED = tl.constexpr(2.0**22)
+_MIN_LENGTH = tl.constexpr(code.LOW)
+_MAX_LENGTH = tl.constexpr(code.HIGH)
+_LENGTH_UNIT = tl.constexpr(float(code.UNIT))
+_TURN_UNIT = tl.constexpr(float(code.TURN))
+_ROOT_HALF_BITS = tl.constexpr(int(code.ROOT_HALF))
+_LOG_2 = tl.constexpr(float(code.LOG_2))
+_LOG_2_REST = tl.constexpr(float(code.LOG_2_REST))
 (_L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7, _L8) = (
     tl.constexpr(float(each))
     for each in (code.L0, code.L1, code.L2, code.L3, code.L4, code.L5, code.L6, code.L7, code.L8)
@@ -77,37 +103,37 @@ _C0, _C1, _C2 = (tl.constexpr(float(each)) for each in (code.C0, code.C1, code.C
 
 
 @triton.jit
-def floats(place):
+def as_float_address(place):
     """Return a place as that of float32 numbers."""
     return place.to(tl.pointer_type(tl.float32))
 
 
 @triton.jit
-def flat(at):
+def load_float_address(at):
     """Load the place of a flat tensor, which begins where torch lets tensors begin."""
     return tl.multiple_of(tl.load(at).to(tl.pointer_type(tl.float32)), 16)
 
 
 @triton.jit
-def ints(place):
+def as_int_address(place):
     """Return a place as that of int32 numbers."""
     return place.to(tl.pointer_type(tl.int32))
 
 
 @triton.jit
-def longs(place):
+def as_long_address(place):
     """Return a place as that of int64 numbers."""
     return place.to(tl.pointer_type(tl.int64))
 
 
 @triton.jit
-def flat_halves(at):
+def load_halves_address(at):
     """Load the place of a flat tensor of bfloat16 numbers."""
     return tl.multiple_of(tl.load(at).to(tl.pointer_type(tl.bfloat16)), 16)
 
 
 @triton.jit
-def halves_of(a):
+def split_halves(a):
     """Return the bfloat16 number next to each float32 one, and the one next to what is left.
 
     By whole numbers, as a GPU takes four times as long to round a number that it goes on with; of
@@ -120,29 +146,29 @@ def halves_of(a):
 
 
 @triton.jit
-def double(at):
+def load_double(at):
     """Load a float64 number that stands among int64 ones."""
     return tl.load(at).to(tl.float64, bitcast=True)
 
 
 @triton.jit
-def uniforms(key, places, step, draw):
+def draw_uniforms(key, places, step, draw):
     """Return float32 in [0, 1), one a place."""
     at = places.to(tl.uint32)
     zero = at * 0
     first, _, _, _ = tl.philox(key, at, zero + step.to(tl.uint32), zero + draw.to(tl.uint32), zero)
-    return (first >> 8).to(tl.float32) * _SHARE
+    return (first >> 8).to(tl.float32) * _UNIFORM_UNIT
 
 
 @triton.jit
-def words_of(given, pair, step):
+def draw_words(given, pair, step):
     """Return the words of pairs, int64: of U and of V."""
-    begin = tl.load(given + BEGIN)
+    begin = tl.load(given + COUNTER_START)
     at = pair.to(tl.uint32)
     low, high = (begin & 0xFFFFFFFF).to(tl.uint32), (begin >> 32).to(tl.uint32)
     zero = at * 0
     a, b, c, d = tl.philox(
-        tl.load(given + KEY), at, zero + step.to(tl.uint32), zero + low, zero + high
+        tl.load(given + NOISE_KEY), at, zero + step.to(tl.uint32), zero + low, zero + high
     )
     u = a.to(tl.int64) | (b.to(tl.int64) << 32)
     v = c.to(tl.int64) | (d.to(tl.int64) << 32)
@@ -152,10 +178,10 @@ def words_of(given, pair, step):
 @triton.jit
 def _radius(length):
     """Return sqrt(-2 log U), of 31 bits of U: see `compiled._radius`."""
-    u = (length.to(tl.float32) + 0.5) * _U
+    u = (length.to(tl.float32) + 0.5) * _LENGTH_UNIT
     bits = u.to(tl.int32, bitcast=True)
-    e = (bits - _HALF_ROOT) >> 23
-    below = ((length + (-2147483647 - 1)).to(tl.float32) + 0.5) * _U
+    e = (bits - _ROOT_HALF_BITS) >> 23
+    below = ((length + (-2147483647 - 1)).to(tl.float32) + 0.5) * _LENGTH_UNIT
     m = tl.where(e == 0, below, (bits - (e << 23)).to(tl.float32, bitcast=True) - 1.0)
     square = m * m
     p = _L0 * m + _L1
@@ -175,7 +201,7 @@ def _radius(length):
 def _cosine_and_sine(turn):
     """Return cos and sin of pi V, of 32 bits of V: see `compiled._cosine_and_sine`."""
     quarter = (turn + 0x20000000) >> 30
-    angle = (turn - (quarter << 30)).to(tl.float32) * _V
+    angle = (turn - (quarter << 30)).to(tl.float32) * _TURN_UNIT
     z = angle * angle
     sine = ((_S0 * z + _S1) * z + _S2) * z * angle + angle
     cosine = ((_C0 * z + _C1) * z + _C2) * z * z - 0.5 * z + 1.0
@@ -186,29 +212,29 @@ def _cosine_and_sine(turn):
 
 
 @triton.jit
-def _rounded(total, value, wide, grain, fine, sure):
+def _round_to_grid(total, value, wide, grain, fine, sure):
     """Return the grid point, and whether it may be another: see `compiled._rounded`.
 
     To add and take off again a number that is large rounds to the nearest whole one.
     """
     rest = total * fine
-    doubt = (tl.abs(rest) < _MODERATE) == 0
-    point = (rest + _NEAREST) - _NEAREST
+    doubt = (tl.abs(rest) < _MAX_ROUNDED) == 0
+    point = (rest + _ROUNDING_SHIFT) - _ROUNDING_SHIFT
     rest = (rest - point) + value * wide
-    moved = (rest + _NEAREST) - _NEAREST
+    moved = (rest + _ROUNDING_SHIFT) - _ROUNDING_SHIFT
     doubt = doubt | ((tl.abs(rest - moved) <= sure) == 0)
     point = point + moved
     return tl.where(point == 0.0, 0.0, point) * grain, doubt  # no zero is negative
 
 
 @triton.jit
-def _read(at, there, ALL: tl.constexpr):
+def _load_values(at, there, ALL: tl.constexpr):
     """Load numbers. All: every place is there."""
     return tl.load(at) if ALL else tl.load(at, mask=there, other=0.0)
 
 
 @triton.jit
-def _write(at, values, there, ALL: tl.constexpr):
+def _store_values(at, values, there, ALL: tl.constexpr):
     if ALL:
         tl.store(at, values)
     else:
@@ -216,24 +242,24 @@ def _write(at, values, there, ALL: tl.constexpr):
 
 
 @triton.jit
-def _moved_by(own, given):
+def _list_changes(own, given):
     """Return which of the weights, what is remembered and the average a step changes."""
-    weights, averaged = tl.load(own + WEIGHTS) != 0, tl.load(own + AVERAGE) != 0
-    averaged = weights & averaged & (double(given + MEAN) > 0.0)
-    return weights, weights & (tl.load(own + MOMENTUM) != 0), averaged
+    weights, averaged = tl.load(own + WEIGHTS_ADDRESS) != 0, tl.load(own + AVERAGE_ADDRESS) != 0
+    averaged = weights & averaged & (load_double(given + AVERAGE_WEIGHT) > 0.0)
+    return weights, weights & (tl.load(own + MOMENTUM_ADDRESS) != 0), averaged
 
 
 @triton.jit
-def _before(at, places, there, asked, ALL: tl.constexpr):
+def _load_before(at, places, there, asked, ALL: tl.constexpr):
     """Load what a step changes, if it does: early, as it takes long until it is there."""
     found = (places * 0).to(tl.float32)
     if asked:
-        found = _read(flat(at) + places, there, ALL)
+        found = _load_values(load_float_address(at) + places, there, ALL)
     return found
 
 
 @triton.jit
-def _move(
+def _update_weights(
     own, given, places, there, released, left, weights, moment, mean, asked, ALL: tl.constexpr
 ):
     """Move the weights by what was released: see `updates.Descent`, and their average.
@@ -241,37 +267,52 @@ def _move(
     What is left to `settle` stays as it is.
     """
     if asked[0]:
-        rate, share = double(given + RATE).to(tl.float32), double(given + SHARE).to(tl.float32)
+        rate, share = (
+            load_double(given + LEARNING_RATE).to(tl.float32),
+            load_double(given + SUM_SCALE).to(tl.float32),
+        )
         taken = released * share
         if asked[1]:
-            taken = moment * double(given + KEEP).to(tl.float32) + taken
-            _write(flat(own + MOMENTUM) + places, tl.where(left, moment, taken), there, ALL)
+            taken = moment * load_double(given + MOMENTUM_FACTOR).to(tl.float32) + taken
+            _store_values(
+                load_float_address(own + MOMENTUM_ADDRESS) + places,
+                tl.where(left, moment, taken),
+                there,
+                ALL,
+            )
         now = tl.where(left, weights, weights - taken * rate)
-        _write(flat(own + WEIGHTS) + places, now, there, ALL)
-        if tl.load(own + FIRST) != 0:
-            first, second = halves_of(now)
-            _write(flat_halves(own + FIRST) + places, first, there, ALL)
-            _write(flat_halves(own + SECOND) + places, second, there, ALL)
+        _store_values(load_float_address(own + WEIGHTS_ADDRESS) + places, now, there, ALL)
+        if tl.load(own + HIGH_HALVES_ADDRESS) != 0:
+            first, second = split_halves(now)
+            _store_values(
+                load_halves_address(own + HIGH_HALVES_ADDRESS) + places, first, there, ALL
+            )
+            _store_values(
+                load_halves_address(own + LOW_HALVES_ADDRESS) + places, second, there, ALL
+            )
         if asked[2]:
-            part = double(given + MEAN).to(tl.float32)
+            part = load_double(given + AVERAGE_WEIGHT).to(tl.float32)
             moved = tl.where(left, mean, mean + (now - mean) * part)
-            _write(flat(own + AVERAGE) + places, moved, there, ALL)
+            _store_values(load_float_address(own + AVERAGE_ADDRESS) + places, moved, there, ALL)
 
 
 @triton.jit
-def _note(own, step):
-    tl.atomic_min(ints(tl.load(own + WRONG)), step.to(tl.int32))
+def _note_step(own, step):
+    tl.atomic_min(as_int_address(tl.load(own + FIRST_WRONG_ADDRESS)), step.to(tl.int32))
 
 
 @triton.jit
-def _leave(own, places, doubt, step):
+def _defer_to_settle(own, places, doubt, step):
     """Leave what is in doubt to `settle`: the next kernel, before which all of this is written."""
-    doubts = longs(tl.load(own + DOUBTS))
+    doubts = as_long_address(tl.load(own + DOUBTS_ADDRESS))
     one = (places * 0 + 1).to(tl.int64)
     at = tl.atomic_add(doubts + places * 0, one, mask=doubt, sem="relaxed")
     fits = at < tl.load(doubts + 1)
     tl.store(doubts + 2 + at, places, mask=doubt & fits)
-    noted, steps = ints(tl.load(own + WRONG)) + places * 0, (places * 0 + step).to(tl.int32)
+    noted, steps = (
+        as_int_address(tl.load(own + FIRST_WRONG_ADDRESS)) + places * 0,
+        (places * 0 + step).to(tl.int32),
+    )
     tl.atomic_min(noted, steps, mask=doubt & (fits == 0), sem="relaxed")
 
 
@@ -280,7 +321,7 @@ def _release(work, rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, KEPT: tl.c
     """Work, int32: (row, block) of each program. Tiles are of groups of pairs: see `normals`."""
     item = work + 2 * tl.program_id(0)
     row, block = tl.load(item).to(tl.int64), tl.load(item + 1).to(tl.int64)
-    if (block + 1) * 2 * MANY <= tl.load(rows + row * WIDTH + COUNT):
+    if (block + 1) * 2 * MANY <= tl.load(rows + row * WIDTH + SUM_LENGTH):
         _release_block(row, block, rows, at, WIDTH, MANY, KEPT, True)
     else:
         _release_block(row, block, rows, at, WIDTH, MANY, KEPT, False)
@@ -292,69 +333,81 @@ def _release_block(
     ALL: tl.constexpr,
 ):  # fmt: skip
     own, step = rows + row * WIDTH, tl.load(at)
-    given = longs(tl.load(own + GIVEN)) + step * tl.load(own + EACH)
-    count, sums = tl.load(own + COUNT), flat(own + SUMS)
+    given = as_long_address(tl.load(own + INPUTS_ADDRESS)) + step * tl.load(own + INPUTS_PER_STEP)
+    count, sums = tl.load(own + SUM_LENGTH), load_float_address(own + SUMS_ADDRESS)
     group, within = block * (MANY // 32) + tl.arange(0, MANY // 32), tl.arange(0, 32)
     pair = group[:, None] * 32 + within[None, :]
     first = group[:, None] * 64 + within[None, :]
     second = first + 32
-    here, too, asked = first < count, second < count, _moved_by(own, given)
-    one, two = _read(sums + first, here, ALL), _read(sums + second, too, ALL)
-    weights = _before(own + WEIGHTS, first, here, asked[0], ALL)
-    others = _before(own + WEIGHTS, second, too, asked[0], ALL)
-    moment = _before(own + MOMENTUM, first, here, asked[1], ALL)
-    other_moment = _before(own + MOMENTUM, second, too, asked[1], ALL)
-    mean = _before(own + AVERAGE, first, here, asked[2], ALL)
-    other_mean = _before(own + AVERAGE, second, too, asked[2], ALL)
-    grain, wide = double(given + GRAIN).to(tl.float32), double(given + WIDE).to(tl.float32)
+    here, too, asked = first < count, second < count, _list_changes(own, given)
+    one, two = _load_values(sums + first, here, ALL), _load_values(sums + second, too, ALL)
+    weights = _load_before(own + WEIGHTS_ADDRESS, first, here, asked[0], ALL)
+    others = _load_before(own + WEIGHTS_ADDRESS, second, too, asked[0], ALL)
+    moment = _load_before(own + MOMENTUM_ADDRESS, first, here, asked[1], ALL)
+    other_moment = _load_before(own + MOMENTUM_ADDRESS, second, too, asked[1], ALL)
+    mean = _load_before(own + AVERAGE_ADDRESS, first, here, asked[2], ALL)
+    other_mean = _load_before(own + AVERAGE_ADDRESS, second, too, asked[2], ALL)
+    grain, wide = (
+        load_double(given + GRID_SPACING).to(tl.float32),
+        load_double(given + NOISE_SCALE).to(tl.float32),
+    )
     doubt, other = first < 0, first < 0
     if grain > 0.0:
-        u, v = words_of(given, pair, step)
+        u, v = draw_words(given, pair, step)
         length, turn = ((u >> 32) & 0x7FFFFFFF).to(tl.int32), (v >> 32).to(tl.int32)
-        few = (length < _LEAST) | (length > _MOST)
+        few = (length < _MIN_LENGTH) | (length > _MAX_LENGTH)
         radius = _radius(length)
         cosine, sine = _cosine_and_sine(turn)
-        sure, fine = double(given + SURE).to(tl.float32), double(given + FINE).to(tl.float32)
-        rounded, doubt = _rounded(one, radius * cosine, wide, grain, fine, sure)
+        sure, fine = (
+            load_double(given + MAX_SURE_DISTANCE).to(tl.float32),
+            load_double(given + INVERSE_SPACING).to(tl.float32),
+        )
+        rounded, doubt = _round_to_grid(one, radius * cosine, wide, grain, fine, sure)
         doubt = (doubt | few) if ALL else (doubt | few) & here
         one = tl.where(doubt, one, rounded)
-        rounded, other = _rounded(two, radius * sine, wide, grain, fine, sure)
+        rounded, other = _round_to_grid(two, radius * sine, wide, grain, fine, sure)
         other = (other | few) if ALL else (other | few) & too
         two = tl.where(other, two, rounded)
         if tl.max((doubt | other).to(tl.int32)) > 0:
-            _leave(own, first, doubt, step)
-            _leave(own, second, other, step)
+            _defer_to_settle(own, first, doubt, step)
+            _defer_to_settle(own, second, other, step)
         if KEPT:
-            _write(sums + first, one, here, ALL)
-            _write(sums + second, two, too, ALL)
+            _store_values(sums + first, one, here, ALL)
+            _store_values(sums + second, two, too, ALL)
     else:
         finite = (tl.abs(one) < float("inf")) & (tl.abs(two) < float("inf"))
         if tl.sum((finite == 0).to(tl.int32)) > 0:
-            _note(own, step)
-    _move(own, given, first, here, one, doubt, weights, moment, mean, asked, ALL)
-    _move(own, given, second, too, two, other, others, other_moment, other_mean, asked, ALL)
+            _note_step(own, step)
+    _update_weights(own, given, first, here, one, doubt, weights, moment, mean, asked, ALL)
+    _update_weights(
+        own, given, second, too, two, other, others, other_moment, other_mean, asked, ALL
+    )
 
 
 @triton.jit
 def _settle(rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS: tl.constexpr):
     """Decide a row's doubts in float64: see `normals.Alone`."""
     own, step = rows + (tl.program_id(0) // PROGRAMS).to(tl.int64) * WIDTH, tl.load(at)
-    doubts = longs(tl.load(own + DOUBTS))
+    doubts = as_long_address(tl.load(own + DOUBTS_ADDRESS))
     found = tl.minimum(tl.load(doubts), tl.load(doubts + 1)).to(tl.int32)
-    given = longs(tl.load(own + GIVEN)) + step * tl.load(own + EACH)
-    grain, wide, fine = double(given + GRAIN), double(given + WIDE), double(given + FINE)
+    given = as_long_address(tl.load(own + INPUTS_ADDRESS)) + step * tl.load(own + INPUTS_PER_STEP)
+    grain, wide, fine = (
+        load_double(given + GRID_SPACING),
+        load_double(given + NOISE_SCALE),
+        load_double(given + INVERSE_SPACING),
+    )
     for low in range(tl.program_id(0) % PROGRAMS * MANY, found, PROGRAMS * MANY):
         each = low + tl.arange(0, MANY)
         there = each < found
         place = tl.load(doubts + 2 + each, mask=there, other=0)
         pair, twin = place // 64 * 32 + place % 32, (place & 32) != 0
-        u, v = words_of(given, pair, step)
-        length = (u & _MASK).to(tl.float64)
-        radius = tl.sqrt(tl.log((length + 0.5) * _ROOT) * -2.0)
-        turn = v.to(tl.float64) * _TURN
+        u, v = draw_words(given, pair, step)
+        length = (u & _WORD_MASK).to(tl.float64)
+        radius = tl.sqrt(tl.log((length + 0.5) * _WORD_UNIT) * -2.0)
+        turn = v.to(tl.float64) * _WORD_ANGLE
         value = radius * tl.where(twin, tl.sin(turn), tl.cos(turn))
-        error = (1.0 / length + _UNIT) / radius + _ALONE
-        sums = flat(own + SUMS) + place
+        error = (1.0 / length + _FLOAT64_UNIT) / radius + _FLOAT64_ERROR
+        sums = load_float_address(own + SUMS_ADDRESS) + place
         rest = tl.load(sums, mask=there, other=0.0).to(tl.float64) * fine
         point = tl.floor(rest + 0.5)
         rest = rest - point + value * wide
@@ -364,26 +417,28 @@ def _settle(rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS: tl.cons
         released = (tl.where(point == 0.0, 0.0, point) * grain).to(tl.float32)
         tl.store(sums, released, mask=there)
         wrong = there & (sure == 0)
-        noted = ints(tl.load(own + WRONG))
+        noted = as_int_address(tl.load(own + FIRST_WRONG_ADDRESS))
         tl.atomic_min(noted + each * 0, step.to(tl.int32) + each * 0, mask=wrong)
-        asked = _moved_by(own, given)
-        weights = _before(own + WEIGHTS, place, there, asked[0], False)
-        moment = _before(own + MOMENTUM, place, there, asked[1], False)
-        mean = _before(own + AVERAGE, place, there, asked[2], False)
-        _move(own, given, place, there, released, each < 0, weights, moment, mean, asked, False)
+        asked = _list_changes(own, given)
+        weights = _load_before(own + WEIGHTS_ADDRESS, place, there, asked[0], False)
+        moment = _load_before(own + MOMENTUM_ADDRESS, place, there, asked[1], False)
+        mean = _load_before(own + AVERAGE_ADDRESS, place, there, asked[2], False)
+        _update_weights(
+            own, given, place, there, released, each < 0, weights, moment, mean, asked, False
+        )
 
 
 @triton.jit(do_not_specialize=["key", "count", "step", "draw"])
 def _uniform(out, key, count, step, draw, MANY: tl.constexpr):
     places = tl.program_id(0) * MANY + tl.arange(0, MANY)
-    drawn = uniforms(key, places, step, draw)
+    drawn = draw_uniforms(key, places, step, draw)
     tl.store(out + places, drawn, mask=places < count)
 
 
 @triton.jit(do_not_specialize=["step", "half"])
 def _words(out, given, step, half, MANY: tl.constexpr):
     pair = tl.program_id(0) * MANY + tl.arange(0, MANY)
-    u, v = words_of(given, pair, step)
+    u, v = draw_words(given, pair, step)
     tl.store(out + pair, u, mask=pair < half)
     tl.store(out + half + pair, v, mask=pair < half)
 
@@ -401,23 +456,26 @@ def release(work: Any, rows: Any, at: Any, *, kept: bool = True) -> None:
         kept: Whether what is released goes where the sums are; else only weights are moved by it.
     """
     _release[(len(work),)](
-        work, rows, at, WIDTH=rows.shape[1], MANY=PAIRS, KEPT=kept, enable_fp_fusion=False,
-        num_warps=WARPS,
+        work, rows, at, WIDTH=rows.shape[1], MANY=PAIRS_PER_PROGRAM, KEPT=kept,
+        enable_fp_fusion=False, num_warps=WARPS_PER_PROGRAM,
     )  # fmt: skip
-    _settle[(SETTLERS * len(rows),)](
-        rows, at, WIDTH=rows.shape[1], MANY=AT_ONCE, PROGRAMS=SETTLERS, enable_fp_fusion=False
-    )
+    _settle[(SETTLE_PROGRAMS * len(rows),)](
+        rows, at, WIDTH=rows.shape[1], MANY=SETTLE_BATCH, PROGRAMS=SETTLE_PROGRAMS,
+        enable_fp_fusion=False,
+    )  # fmt: skip
 
 
-def work_of(count: int, device: Any) -> Any:
+def list_work(count: int, device: Any) -> Any:
     """Return the work of a single row of so many numbers."""
-    blocks = torch.arange(triton.cdiv(pairs(count), PAIRS), dtype=torch.int32, device=device)
+    blocks = torch.arange(
+        triton.cdiv(pairs(count), PAIRS_PER_PROGRAM), dtype=torch.int32, device=device
+    )
     return torch.stack([torch.zeros_like(blocks), blocks], 1).contiguous()
 
 
-def room_for_doubts(count: int, device: Any) -> Any:
+def allocate_doubts(count: int, device: Any) -> Any:
     """Return a place for the doubts of so many numbers, int64."""
-    room = SPARE + count // SHARE_OF
+    room = MIN_DOUBT_CAPACITY + count // NUMBERS_PER_DOUBT
     doubts = torch.zeros(2 + room, dtype=torch.int64, device=device)
     doubts[1] = room
     return doubts
@@ -432,9 +490,9 @@ def uniform(shape: Any, key: int, step: int, draw: int, device: Any) -> Any:
     return out
 
 
-def words(half: int, key: int, begin: int, step: int, device: Any) -> Any:
+def philox_words(half: int, key: int, begin: int, step: int, device: Any) -> Any:
     """Return the words that `release` takes, int64, (2 half,): first those of U."""
     out = torch.empty(2 * half, dtype=torch.int64, device=device)
-    given = torch.tensor([0] * int(KEY.value) + [signed(key), signed(begin)], device=device)
+    given = torch.tensor([0] * int(NOISE_KEY.value) + [signed(key), signed(begin)], device=device)
     _words[(triton.cdiv(half, 256),)](out, given, step, half, MANY=256)
     return out

@@ -18,7 +18,7 @@ Batches of many steps are drawn at once and padded to one size:
 
 The sampling is the same: the gaps between chosen indices are Geometric(q), each by inversion,
 G = 1 + floor(log U / log(1 - q)), with 63 secret bits of U. A batch of more than `width` records
-(one of 20,000 or fewer) is completed by `whole`: that index, and the ones behind it.
+(one of 20,000 or fewer) is completed by `full_batch`: that index, and the ones behind it.
 
 Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/floating-point.md ("On a GPU") and
 batching.md.
@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from pasearch.gpu import bits as gpu
-from pasearch.gpu.bits import BLOCK, GIVEN, NEVER
+from pasearch.gpu.bits import NO_STEP, STEP_NUMBERS, STEPS_PER_BLOCK
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import MASK, MODERATE, Alone, grid, of_words, pairs
 from pasearch.training.batching import Batching, Poisson
@@ -60,18 +60,18 @@ if TYPE_CHECKING:
     from pasearch.runs.normals import Normals
 
 
-STEPS = 64
+DEFAULT_DRAWN_STEPS = 64
 """Default number of steps whose batches are drawn at once."""
 
-DEVIATIONS = 4.0
+PADDING_DEVIATIONS = 4.0
 """Padded rows beyond the mean, in standard deviations of a Poisson batch size."""
 
-EQUAL = 8
+WIDTH_MULTIPLE = 8
 """Widths are multiples of this: matrix products on a GPU are faster for them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Padded:
+class PaddedBatch:
     """Record positions of one step, padded.
 
     Args:
@@ -87,7 +87,7 @@ class Padded:
     more: Tensor
 
 
-class Blocks:
+class BatchBlocks:
     """The batches of a training, on its device.
 
     Guarantee: a step's batch has the law of `batching`, and steps are independent wherever those of
@@ -113,27 +113,31 @@ class Blocks:
         deviations: float | None = None,
     ):
         self._batching, self._n, self._stream, self._device = batching, n, stream, device
-        self._steps = STEPS if steps is None else steps
-        self.width = padded(batching, n, DEVIATIONS if deviations is None else deviations)
+        self._steps = DEFAULT_DRAWN_STEPS if steps is None else steps
+        self.width = padded_width(
+            batching, n, PADDING_DEVIATIONS if deviations is None else deviations
+        )
         self._block = -1
         self._drawn: tuple[Tensor, Tensor, Tensor] | None = None
         self._all_chosen = isinstance(batching, Poisson) and batching.sampling_probability == 1.0
 
-    def at(self, step: int) -> Padded:
+    def at(self, step: int) -> PaddedBatch:
         """Select the padded record positions of a step, without waiting for the device."""
         block, row = divmod(step, self._steps)
         places, real, beyond = self.block(block)
-        return Padded(places[row], real[row], beyond[row], beyond[row] < self._n)
+        return PaddedBatch(places[row], real[row], beyond[row], beyond[row] < self._n)
 
     def block(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw the record positions of a block's steps; the module docstring gives the formula."""
         if block != self._block or self._drawn is None:
             inverted = isinstance(self._batching, Poisson) and not self._all_chosen
-            self._drawn = self._by_inversion(block) if inverted else self._moved(block)
+            self._drawn = (
+                self._draw_by_inversion(block) if inverted else self._draw_on_processor(block)
+            )
             self._block = block
         return self._drawn
 
-    def whole(self, step: int) -> tuple[Tensor, Tensor]:
+    def full_batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Compute all record positions of a step, and which rows are real. Waits for the device."""
         padded = self.at(step)
         if not bool(padded.more):
@@ -146,17 +150,17 @@ class Blocks:
         places = torch.cat([padded.places, rest.to(padded.places)])
         return filled_up(places, self.width)
 
-    def _by_inversion(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _draw_by_inversion(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw Poisson batches on the device."""
         assert isinstance(self._batching, Poisson)
         shape = self._steps, self.width + 1
         words = words_on(self._device, math.prod(shape), self._stream.child("gaps"), block)
-        places = gaps(words, self._batching.sampling_probability, self._n).view(shape)
+        places = geometric_gaps(words, self._batching.sampling_probability, self._n).view(shape)
         places = places.cumsum(1).sub_(1)
         real = places[:, :-1] < self._n
         return places[:, :-1].where(real, 0), real, places[:, -1].contiguous()
 
-    def _moved(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _draw_on_processor(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw batches as on a processor, and move them all at once."""
         beyond = torch.full((self._steps,), self._n, device=self._device)
         if self._all_chosen:
@@ -172,13 +176,13 @@ class Blocks:
         return slots, rows, beyond
 
 
-def padded(batching: Batching, n: int, deviations: float) -> int:
+def padded_width(batching: Batching, n: int, deviations: float) -> int:
     """Compute the padded number of rows of a step over n record positions."""
     most = batching.most(n, deviations)
-    return min(EQUAL * -(-most // EQUAL), max(n, 1))
+    return min(WIDTH_MULTIPLE * -(-most // WIDTH_MULTIPLE), max(n, 1))
 
 
-def gaps(words: Tensor, q: float, n: int) -> Tensor:
+def geometric_gaps(words: Tensor, q: float, n: int) -> Tensor:
     """Map 64-bit words to Geometric(q) numbers, at most n + 1: P(G > k) = (1 - q)^k."""
     found = (words & MASK).double().add_(0.5).mul_(2.0**-63).log_().div_(math.log1p(-q))
     return found.floor_().add_(1.0).clamp_(max=n + 1.0).long()
@@ -189,7 +193,7 @@ MAX_FLOAT32_ROWS = 4096
 by 2 B 2^-24 of the sensitivity more. Proof: docs/guarantees/floating-point.md ("The sum")."""
 
 
-def moderate(recipe: Recipe, n: int) -> bool:
+def has_moderate_grids(recipe: Recipe, n: int) -> bool:
     """Check that float32 divides by the grid of every step's noise exactly."""
     if recipe.noise_multiplier is None or recipe.bounding is None:
         return True
@@ -199,7 +203,7 @@ def moderate(recipe: Recipe, n: int) -> bool:
     return all(1 / MODERATE < grid(each) < MODERATE for each in scales)
 
 
-def given_of(
+def pack_step_inputs(
     recipe: Recipe, n: int, stream: Stream, first: int, more: int = 0
 ) -> np.ndarray[Any, Any]:
     """Prepare the inputs of the noise of a block's steps: see `gpu.bits.given_of_noise`.
@@ -212,27 +216,27 @@ def given_of(
         more: As there.
     """
     if recipe.noise_multiplier is None or recipe.bounding is None:
-        return np.zeros((BLOCK, GIVEN + more), dtype=np.int64)
+        return np.zeros((STEPS_PER_BLOCK, STEP_NUMBERS + more), dtype=np.int64)
     last = recipe.steps - 1
-    steps = range(first, first + BLOCK) if recipe.schedule.varies else [0]
+    steps = range(first, first + STEPS_PER_BLOCK) if recipe.schedule.varies else [0]
     sigmas = [recipe.noise_at(min(step, last), n) or 0.0 for step in steps]
     key, begin, _ = gpu.noise_key(stream, first)
     scales = [sigma * recipe.bounding.computed_sensitivity for sigma in sigmas]
-    return gpu.given_of_noise(scales, key, begin, more)
+    return gpu.pack_noise_inputs(scales, key, begin, more)
 
 
-def moved(given: np.ndarray[Any, Any], onto: Tensor) -> None:
+def copy_to_device(given: np.ndarray[Any, Any], onto: Tensor) -> None:
     """Copy numbers to a device without waiting for it."""
     values = torch.from_numpy(given)
     values = values.pin_memory() if onto.device.type == "cuda" else values
     onto.copy_(values, non_blocking=True)
 
 
-class Release:
+class NoiseRelease:
     """Adds noise to a training's sum, step by step, and moves no weights.
 
     Args:
-        recipe: One that `fits_rounds`.
+        recipe: One that `can_use_rounds`.
         n: Slots of the partition.
         stream: The trial's own, for noise.
         buffers: Where sums are: one flat place of float32.
@@ -244,25 +248,31 @@ class Release:
         self._recipe, self._n, self._stream, self._kernels = recipe, n, stream, gpu_kernels
         (flat,) = buffers.flats
         self._count, self._device = len(flat), flat.device
-        self._steps = torch.arange(BLOCK, device=flat.device)
-        self._given = torch.zeros((BLOCK, GIVEN), dtype=torch.int64, device=flat.device)
-        self._noted = torch.full((), NEVER, dtype=torch.int32, device=flat.device)
-        self._doubts = gpu_kernels.room_for_doubts(len(flat), flat.device)
-        row = [*gpu.places_of(self._given, flat, self._noted, self._doubts), len(flat), GIVEN]
+        self._steps = torch.arange(STEPS_PER_BLOCK, device=flat.device)
+        self._given = torch.zeros(
+            (STEPS_PER_BLOCK, STEP_NUMBERS), dtype=torch.int64, device=flat.device
+        )
+        self._noted = torch.full((), NO_STEP, dtype=torch.int32, device=flat.device)
+        self._doubts = gpu_kernels.allocate_doubts(len(flat), flat.device)
+        row = [
+            *gpu.row_addresses(self._given, flat, self._noted, self._doubts),
+            len(flat),
+            STEP_NUMBERS,
+        ]
         self._row = torch.tensor([row], device=flat.device)
-        self._work, self._block = gpu_kernels.work_of(len(flat), flat.device), -1
+        self._work, self._block = gpu_kernels.list_work(len(flat), flat.device), -1
 
     @classmethod
     def of(
         cls, recipe: Recipe, n: int, stream: Stream, buffers: SumBuffers, rows: int
-    ) -> Release | None:
+    ) -> NoiseRelease | None:
         """Return the kernel's noise for a training, or None if torch adds its noise.
 
         The kernel adds to float32 sums, so it is for batches of few rows: rounding a float64 total
         to float32 is within `SUM_ROUNDING` up to `MAX_FLOAT32_ROWS`.
 
         Args:
-            recipe: One that `fits_rounds`.
+            recipe: One that `can_use_rounds`.
             n: Number of records of the partition, null ones included.
             stream: Random stream of the noise.
             buffers: Buffers of the sum.
@@ -271,16 +281,21 @@ class Release:
         flats = buffers.flats
         if rows > MAX_FLOAT32_ROWS:
             return None
-        if gpu.kernels(flats[0].device) is None or stream.secure:
+        if gpu.load_kernels(flats[0].device) is None or stream.secure:
             return None
-        known = len(flats) == 1 and flats[0].dtype is torch.float32 and moderate(recipe, n)
+        known = (
+            len(flats) == 1 and flats[0].dtype is torch.float32 and has_moderate_grids(recipe, n)
+        )
         return cls(recipe, n, stream, buffers) if known else None
 
     def at(self, step: int) -> Tensor:
         """Prepare a block's noise, and return the index of a step in it, for `add`."""
-        block, within = divmod(step, BLOCK)
+        block, within = divmod(step, STEPS_PER_BLOCK)
         if block != self._block:
-            moved(given_of(self._recipe, self._n, self._stream, block * BLOCK), self._given)
+            copy_to_device(
+                pack_step_inputs(self._recipe, self._n, self._stream, block * STEPS_PER_BLOCK),
+                self._given,
+            )
             self._block = block
         return self._steps[within]
 
@@ -289,25 +304,25 @@ class Release:
         self._kernels.release(self._work, self._row, at)
         self._doubts[:1].zero_()
 
-    def noted(self) -> Tensor:
+    def pop_noted(self) -> Tensor:
         """Read and reset the note of uncertain steps, bool, ()."""
-        found = self._noted < NEVER
-        self._noted.fill_(NEVER)
+        found = self._noted < NO_STEP
+        self._noted.fill_(NO_STEP)
         return found
 
     def normals(self, step: int) -> Normals:
         """Return the noise of a step, of the same words, for which any rounding can be decided."""
         key, begin, within = gpu.noise_key(self._stream, step)
-        words = self._kernels.words(pairs(self._count), key, begin, within, self._device)
+        words = self._kernels.philox_words(pairs(self._count), key, begin, within, self._device)
         return of_words(words, self._count, self._stream, step)
 
 
-ROUND = 64
+MAX_STEPS_PER_ROUND = 64
 """Most steps of a round. A note comes once in 20,000 steps or less, from padding: such a round is
 twice."""
 
 
-def fits_rounds(recipe: Recipe) -> bool:
+def can_use_rounds(recipe: Recipe) -> bool:
     """Check whether a recipe's steps may be made in rounds.
 
     Bounds that follow released counts, encoded gradients, noise of other laws and noise on each
@@ -325,7 +340,7 @@ class Rounds:
     Args:
         prepared: The network.
         slots: The records, on the device.
-        recipe: One that `fits_rounds`.
+        recipe: One that `can_use_rounds`.
         streams: As for `trainer.train`.
         buffers: Where sums go.
         blocks: The batches, if they are drawn otherwise than usual.
@@ -338,7 +353,7 @@ class Rounds:
         recipe: Recipe,
         streams: Mapping[str, Stream],
         buffers: SumBuffers,
-        blocks: Blocks | None = None,
+        blocks: BatchBlocks | None = None,
     ):
         self._prepared, self._recipe, self._streams, self._buffers = (
             prepared,
@@ -348,10 +363,12 @@ class Rounds:
         )
         self.slots = slots
         n = len(slots.y)
-        self._blocks = blocks or Blocks(recipe.batches(n), n, streams["batch"], slots.device)
+        self._blocks = blocks or BatchBlocks(recipe.batches(n), n, streams["batch"], slots.device)
         noisy = recipe.noise_multiplier is not None
         self._release = (
-            Release.of(recipe, n, streams["noise"], buffers, self._blocks.width) if noisy else None
+            NoiseRelease.of(recipe, n, streams["noise"], buffers, self._blocks.width)
+            if noisy
+            else None
         )
         self._count = sum(flat.numel() for flat in buffers.flats)
         self._wrong = torch.zeros((), dtype=torch.bool, device=slots.device)
@@ -379,14 +396,14 @@ class Rounds:
 
     def sum_with_care(self, step: int, sigma: float | None, state: State) -> None:
         """Write the same sum to the buffers, correct in every case."""
-        chosen, words = self._blocks.whole(step), self._words(step, sigma)
+        chosen, words = self._blocks.full_batch(step), self._words(step, sigma)
         self._make(chosen, words, step, sigma, state, careful=True)
         self._finish(sigma, state)
 
-    def wrong(self) -> bool:
+    def pop_uncertain(self) -> bool:
         """Read and reset the note of uncertain steps. Waits for the device."""
         if self._release is not None:
-            self._wrong |= self._release.noted()
+            self._wrong |= self._release.pop_noted()
         found = bool(self._wrong)
         self._wrong.zero_()
         return found
@@ -458,7 +475,7 @@ class Rounds:
             denoise(self._buffers.flats, recipe.denoising, recipe.drawn_density(sigma), state)
 
 
-_Make = Callable[..., None]
+_MakeStep = Callable[..., None]
 
 
 class _Graphs:
@@ -471,7 +488,7 @@ class _Graphs:
         self._graph: torch.cuda.CUDAGraph | None = None
         self.replayed = 0
 
-    def make(self, sigma: float | None, make: _Make, given: tuple[Tensor, ...]) -> None:
+    def make(self, sigma: float | None, make: _MakeStep, given: tuple[Tensor, ...]) -> None:
         """Run a step: replayed, or captured at a new noise multiplier."""
         again, self._last = (sigma,) == self._last, (sigma,)
         if not again:
@@ -485,7 +502,7 @@ class _Graphs:
         self._graph.replay()
         self.replayed += 1
 
-    def _capture(self, sigma: float | None, make: _Make, given: tuple[Tensor, ...]) -> None:
+    def _capture(self, sigma: float | None, make: _MakeStep, given: tuple[Tensor, ...]) -> None:
         self._given = tuple(each.clone() for each in given)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=torch.cuda.Stream()):  # of the GPU that is chosen

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pasearch.accounting.events import describe, from_json
+from pasearch.accounting.events import describe_event, event_from_json
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.registry import OUTSIDE
 from pasearch.report import wording
@@ -146,7 +146,7 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
     for each in events:
         noise = "without noise, on data declared public"
         if each["event"]["type"] != "no-release":
-            noise = describe(from_json(each["event"]))
+            noise = describe_event(event_from_json(each["event"]))
         mechanisms.append(f"{each['name']}: {wording.counts_words(document, each['name'], noise)}.")
     if not is_choice:
         mechanisms += _released_model(document)

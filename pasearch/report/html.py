@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.events import describe, from_json
+from pasearch.accounting.events import describe_event, event_from_json
 from pasearch.cautions import LEAST_SIGNAL
 from pasearch.crossover.forecast import range_words
 from pasearch.data.built_in import BUILT_IN_NAMES
@@ -467,7 +467,7 @@ def _partitions(document: Values) -> list[Values]:
             times = "once" if count == 1 else f"{count:,} times"
             if selected:
                 times = "" if count == 1 else f"{times} the best of a secret number"
-            noise = describe(from_json(each["event"]))
+            noise = describe_event(event_from_json(each["event"]))
             lines.append({
                 "name": wording.release_name(each["name"], noun).strip(),
                 "times": times,

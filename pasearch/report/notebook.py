@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from pasearch.accounting.events import to_json
+from pasearch.accounting.events import event_to_json
 from pasearch.errors import UsageError
 from pasearch.report.facts import judged_by, score_name, trials_of
 from pasearch.report.plan import feature_plan_text, plan_text
@@ -104,7 +104,9 @@ def plan_html(plan: Plan | FeaturePlan) -> Markup:
         "<details><summary>The plan as text</summary><pre>{}</pre></details>"
     ).format(
         _table(rows),
-        _released((e.name, e.partition, e.count, to_json(e.event)["type"]) for e in plan.lines),
+        _released(
+            (e.name, e.partition, e.count, event_to_json(e.event)["type"]) for e in plan.lines
+        ),
         Markup("<ul>{}</ul>").format(notes) if warned else "",
         text_of(plan),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
-from pasearch.accounting.events import Event, RepeatAndSelect, Worst, describe
+from pasearch.accounting.events import Event, RepeatAndSelect, WorstCase, describe_event
 from pasearch.cautions import MOSTLY_NOISE
 from pasearch.data.estimation import CLASS_FOUND, undeclared_classes
 from pasearch.data.frames import TYPES_DESCRIPTION
@@ -384,9 +384,9 @@ def _noise(event: Event) -> list[str]:
     match event:
         case RepeatAndSelect(inner, law):
             return [f"the best of K runs, K {law.describe()}, each:", *_noise(inner)]
-        case Worst(events):
-            return ["at worst:", *(describe(each) for each in events)]
-    return [describe(event)]
+        case WorstCase(events):
+            return ["at worst:", *(describe_event(each) for each in events)]
+    return [describe_event(event)]
 
 
 def _price(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:

@@ -26,8 +26,13 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from pasearch.accounting.checks import checked, fraction, positive, whole
-from pasearch.accounting.events import Approximate, Composed, Event, Gaussian
+from pasearch.accounting.checks import (
+    check_fraction,
+    check_positive,
+    check_positive_integer,
+    make_post_init,
+)
+from pasearch.accounting.events import ApproximateDP, Composition, Event, Gaussian
 from pasearch.accounting.profiles import Array
 from pasearch.runs.keys import Stream
 from pasearch.runs.normals import grid
@@ -71,13 +76,15 @@ class CategoryCounts:
     noise_multiplier: float
     delta: float
     most: int
-    __post_init__ = checked(noise_multiplier=positive, delta=fraction, most=whole)
+    __post_init__ = make_post_init(
+        noise_multiplier=check_positive, delta=check_fraction, most=check_positive_integer
+    )
 
     @property
     def event(self) -> Event:
         """What one release costs."""
-        leak = Approximate(epsilon=0.0, delta=self.delta)
-        return Composed(events=(Gaussian(noise_multiplier=self.noise_multiplier), leak))
+        leak = ApproximateDP(epsilon=0.0, delta=self.delta)
+        return Composition(events=(Gaussian(noise_multiplier=self.noise_multiplier), leak))
 
     @property
     def threshold(self) -> int:
@@ -176,7 +183,7 @@ class ClassCount(GaussianRelease):
     """
 
     most: int
-    __post_init__ = checked(noise_multiplier=positive, most=whole)
+    __post_init__ = make_post_init(noise_multiplier=check_positive, most=check_positive_integer)
 
     def release(self, labels: np.ndarray[Any, Any], stream: Stream) -> int:
         """Return a number of classes, 2 or above.

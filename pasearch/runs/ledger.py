@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self
 
-from pasearch.accounting.checks import whole
-from pasearch.accounting.events import Event, from_json, to_json
+from pasearch.accounting.checks import check_positive_integer
+from pasearch.accounting.events import Event, event_from_json, event_to_json
 from pasearch.errors import BudgetError, PasearchError, UsageError
 from pasearch.files import MOST_JSON, parse_json
 from pasearch.runs.folder import linked_draft, sync_folder
@@ -203,7 +203,7 @@ class Line:
                 raise UsageError(f"a line's {field} is {value!r}: expected a name.")
         if not isinstance(self.event, Event):
             raise UsageError(f"line {self.name!r}: {self.event!r} is no event.")
-        object.__setattr__(self, "count", whole("count", self.count))
+        object.__setattr__(self, "count", check_positive_integer("count", self.count))
 
 
 class Ledger:
@@ -225,7 +225,7 @@ class Ledger:
             Line(
                 name=name,
                 partition=partition,
-                event=from_json(parse_json(event, str(path))),
+                event=event_from_json(parse_json(event, str(path))),
                 count=count,
             )
             for name, partition, event, count in rows
@@ -238,7 +238,7 @@ class Ledger:
         Raises:
             UsageError: The file exists, there is no line, or two have one name and partition.
         """
-        rows = [(x.name, x.partition, json.dumps(to_json(x.event)), x.count) for x in lines]
+        rows = [(x.name, x.partition, json.dumps(event_to_json(x.event)), x.count) for x in lines]
         if not rows or len({row[:2] for row in rows}) < len(rows):
             raise UsageError("a ledger needs lines, each with a name and partition of its own.")
         path = Path(path).absolute()

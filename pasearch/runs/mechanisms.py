@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
 
-from pasearch.accounting.checks import checked, positive, whole
-from pasearch.accounting.events import Geometric, Pure
+from pasearch.accounting.checks import check_positive, check_positive_integer, make_post_init
+from pasearch.accounting.events import Geometric, PureDP
 from pasearch.runs.keys import Stream
 
 Below = Callable[[int], int]
@@ -40,7 +40,7 @@ class NoisyCount:
     """
 
     epsilon: float
-    __post_init__ = checked(epsilon=positive)
+    __post_init__ = make_post_init(epsilon=check_positive)
 
     @property
     def event(self) -> Geometric:
@@ -85,7 +85,7 @@ class NoisyCounts:
     """
 
     epsilon: float
-    __post_init__ = checked(epsilon=positive)
+    __post_init__ = make_post_init(epsilon=check_positive)
 
     @property
     def event(self) -> Geometric:
@@ -128,12 +128,12 @@ class ExponentialPick:
 
     epsilon: float
     most: int = 1
-    __post_init__ = checked(epsilon=positive, most=whole)
+    __post_init__ = make_post_init(epsilon=check_positive, most=check_positive_integer)
 
     @property
-    def event(self) -> Pure:
+    def event(self) -> PureDP:
         """What one pick costs, over any number of candidates."""
-        return Pure(epsilon=self.epsilon)
+        return PureDP(epsilon=self.epsilon)
 
     def pick(self, points: Sequence[int], stream: Stream) -> int:
         """Return the index of the one that was picked.

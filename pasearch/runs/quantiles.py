@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from pasearch.accounting.checks import checked, positive, whole
+from pasearch.accounting.checks import check_positive, check_positive_integer, make_post_init
 from pasearch.accounting.profiles import Array
 from pasearch.runs.estimates import LOWER, UPPER, ZERO, NumberBounds, finite, histogram, in_use
 from pasearch.runs.keys import Stream
@@ -78,7 +78,7 @@ class NumberBins(GaussianRelease):
     """
 
     most: int
-    __post_init__ = checked(noise_multiplier=positive, most=whole)
+    __post_init__ = make_post_init(noise_multiplier=check_positive, most=check_positive_integer)
 
     def looks_again(self, slots: int) -> bool:
         """Return whether so many slots, a public number, are enough for more than one look."""

@@ -36,20 +36,20 @@ from pathlib import Path
 import numpy as np
 from scipy.special import logsumexp
 
-from pasearch.accounting.accountants import Price, delta_for, price
+from pasearch.accounting.accountants import PrivacyCost, compute_delta, price
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.checks import fraction, whole
+from pasearch.accounting.checks import check_fraction, check_positive_integer
 from pasearch.accounting.events import (
     Event,
     Gaussian,
     Geometric,
     NoRelease,
-    Worst,
-    from_json,
-    parts,
-    to_json,
+    WorstCase,
+    count_atomic_releases,
+    event_from_json,
+    event_to_json,
 )
-from pasearch.accounting.profiles import Array, Profile
+from pasearch.accounting.profiles import Array, PrivacyProfile
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import parse_json
 from pasearch.runs.folder import sync_folder
@@ -72,11 +72,11 @@ Run = tuple[Event, Array]
 
 def worst(events: Mapping[str, Event]) -> Event:
     """Return the worst partition of a run, independent of the partitions' names and order."""
-    by_text = {json.dumps(to_json(event), sort_keys=True): event for event in events.values()}
-    private = [by_text[text] for text in sorted(by_text) if parts(by_text[text])]
+    by_text = {json.dumps(event_to_json(event), sort_keys=True): event for event in events.values()}
+    private = [by_text[text] for text in sorted(by_text) if count_atomic_releases(by_text[text])]
     if len(private) < 2:
         return private[0] if private else NoRelease()
-    return Worst(events=tuple(private))
+    return WorstCase(events=tuple(private))
 
 
 def failure(number: int, delta: float) -> float:
@@ -84,7 +84,7 @@ def failure(number: int, delta: float) -> float:
     return FAILURES * delta / (number * (number + 1))
 
 
-def adaptive_price(runs: list[Run], delta: float) -> Price:
+def adaptive_price(runs: list[Run], delta: float) -> PrivacyCost:
     """Return the total privacy cost of adaptively chosen runs (fully adaptive composition).
 
     Guarantee: if runs go on only while this is at most a fixed epsilon, then everything that they
@@ -95,7 +95,7 @@ def adaptive_price(runs: list[Run], delta: float) -> Price:
         delta: The total's delta, strictly between 0 and 1.
     """
     if not runs:
-        return Price(epsilon=0.0, delta=delta, accountant="nothing released")
+        return PrivacyCost(epsilon=0.0, delta=delta, accountant="nothing released")
     first = runs[0][0]
     if len(runs) == 1:
         return price(first, delta)
@@ -104,7 +104,7 @@ def adaptive_price(runs: list[Run], delta: float) -> Price:
     epsilons = curve[:-1] + np.log1p(-1 / ORDERS) - np.log(moments * ORDERS) / (ORDERS - 1)
     # The first run was admitted by its own price, so it needs a share of delta of its own.
     epsilon = max(price(first, FIRST * delta).epsilon, min(float(np.min(epsilons)), curve[-1]))
-    return Price(
+    return PrivacyCost(
         epsilon=float(epsilon), delta=delta, accountant=f"Renyi filter over {len(runs)} runs"
     )
 
@@ -133,7 +133,7 @@ def _next_run(event: Event, before: Sequence[Run], delta: float) -> Run:
 
 @lru_cache(maxsize=256)  # a run, its resume and its check ask for the same
 def _loss_curve(event: Event, failure: float) -> Array:
-    if not parts(event):
+    if not count_atomic_releases(event):
         return np.zeros(len(ORDERS) + 1)
     # Any epsilon at which the profile is at most `failure` may end the curve. The second share is
     # for a run that was made without a ledger: its additive delta may be 80 % of the first failure.
@@ -143,8 +143,8 @@ def _loss_curve(event: Event, failure: float) -> Array:
         return np.zeros(len(ORDERS) + 1)
     if not top < MOST_LOSS:
         return np.full(len(ORDERS) + 1, np.inf)
-    profile = Profile.sampled(
-        lambda points: np.array([delta_for(event, float(e)) for e in points]),
+    profile = PrivacyProfile.sampled(
+        lambda points: np.array([compute_delta(event, float(e)) for e in points]),
         np.linspace(0.0, top, SAMPLES),
     )
     if not profile.at(top) <= failure:  # a delta below what floats resolve
@@ -286,7 +286,7 @@ class SharedLedger:
     def begin(
         cls, path: str | os.PathLike[str], budget: Budget | None, run_id: str,
         events: Mapping[str, Event], n: int, *, day: str | None = None,
-    ) -> Price:  # fmt: skip
+    ) -> PrivacyCost:  # fmt: skip
         """Reserve a run's whole plan, as `reserve`; if there is no file, make one that holds it.
 
         Guarantee: the same as of `reserve`, and a file always has a run in it: a first run that
@@ -308,11 +308,11 @@ class SharedLedger:
         """
         if not os.path.lexists(path):
             ledger, total = cls(path=Path(path)), _decided(path, budget)
-            plan, n = _plan(run_id, events), whole("n", n)
+            plan, n = _plan(run_id, events), check_positive_integer("n", n)
             _check_total(total, n, ledger.path)
             run = ledger._fitting(worst(events), [], total)
             if _create(ledger.path, total, _row(1, run_id, day, n, plan, run)):
-                return adaptive_price([run], fraction("delta", total.delta))
+                return adaptive_price([run], check_fraction("delta", total.delta))
         return cls.open(path, budget).reserve(run_id, events, n, day=day)
 
     @classmethod
@@ -338,8 +338,8 @@ class SharedLedger:
             total, _, runs = cls.open(path, budget)._read()
         else:
             total = _decided(path, budget)
-        _check_total(total, whole("n", n), Path(path))
-        delta, event = fraction("delta", total.delta), worst(events)
+        _check_total(total, check_positive_integer("n", n), Path(path))
+        delta, event = check_fraction("delta", total.delta), worst(events)
         run = _next_run(event, runs, delta)
         after = adaptive_price([*runs, run], delta).epsilon
         return Forecast(
@@ -354,7 +354,7 @@ class SharedLedger:
 
     def reserve(
         self, run_id: str, events: Mapping[str, Event], n: int, *, day: str | None = None
-    ) -> Price:
+    ) -> PrivacyCost:
         """Reserve a run's whole plan, durably, before it reads a record.
 
         Args:
@@ -374,7 +374,7 @@ class SharedLedger:
 
         Cost: the worst partition of the run, once per id: a record is in one partition of a run.
         """
-        plan, n = _plan(run_id, events), whole("n", n)
+        plan, n = _plan(run_id, events), check_positive_integer("n", n)
         with _exclusive(self.path) as connection:
             total, rows, runs = _contents(connection, self.path)
             _check_total(total, n, self.path)
@@ -395,14 +395,14 @@ class SharedLedger:
                 runs.append(self._fitting(worst(events), runs, total))
                 row = _row(len(runs), run_id, day, n, plan, runs[-1])
                 connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", row)
-            after = adaptive_price(runs, fraction("delta", total.delta))
+            after = adaptive_price(runs, check_fraction("delta", total.delta))
         # Also for a resumed run: the process that inserted it may have died just before this.
         sync_folder(self.path.parent)
         return after
 
     def _fitting(self, event: Event, before: list[Run], total: Budget) -> Run:
         """Return the run with its curve; raise a BudgetError if the total has no room for it."""
-        delta = fraction("delta", total.delta)
+        delta = check_fraction("delta", total.delta)
         run = _next_run(event, before, delta)
         after = adaptive_price([*before, run], delta)
         if after.epsilon <= total.epsilon:
@@ -424,25 +424,25 @@ class SharedLedger:
             f"{room}"
         )
 
-    def spent(self) -> Price:
+    def spent(self) -> PrivacyCost:
         """Return the cost of all reserved runs together, at the total's delta.
 
         The guarantee is the total. This figure tells what is left; as it depends on which runs were
         planned, it is not itself an (epsilon, delta) that was promised in advance.
         """
         total, _, runs = self._read()
-        return adaptive_price(runs, fraction("delta", total.delta))
+        return adaptive_price(runs, check_fraction("delta", total.delta))
 
     def remaining(self) -> float:
         """Return the approximate epsilon of one more run that still fits; 0 if none does."""
         total, _, runs = self._read()
         return _room(runs, total)
 
-    def runs(self) -> list[tuple[str, str, Price]]:
+    def runs(self) -> list[tuple[str, str, PrivacyCost]]:
         """Return (run id, UTC date, price alone at the total's delta), in the order reserved."""
         total, rows, runs = self._read()
         return [
-            (row["run"], row["day"], price(event, fraction("delta", total.delta)))
+            (row["run"], row["day"], price(event, check_fraction("delta", total.delta)))
             for row, (event, _) in zip(rows, runs, strict=True)
         ]
 
@@ -457,7 +457,7 @@ def _room(before: list[Run], total: Budget) -> float:
     The run is modelled as one Gaussian release for training and a pure one for its test score: with
     the runs before, the second costs up to twice as much as the first.
     """
-    delta = fraction("delta", total.delta)
+    delta = check_fraction("delta", total.delta)
     fits, cost = 0.0, 0.0
     low, high = 1e-2, 1e4  # noise multipliers: the smaller, the more expensive
     for _ in range(12):
@@ -480,7 +480,9 @@ def _plan(run_id: object, events: object) -> str:
     named = isinstance(events, Mapping) and all(isinstance(x, str) and x for x in events)
     if not isinstance(events, Mapping) or not events or not named:
         raise UsageError(f"the run's events are {events!r}: expected them by partition's name.")
-    return json.dumps({name: to_json(event) for name, event in events.items()}, sort_keys=True)
+    return json.dumps(
+        {name: event_to_json(event) for name, event in events.items()}, sort_keys=True
+    )
 
 
 def _contents(
@@ -492,7 +494,7 @@ def _contents(
         if [row["number"] for row in rows] != list(range(1, len(rows) + 1)):
             raise ValueError("a run is missing")
         (found,) = connection.execute("SELECT epsilon, delta FROM total").fetchmany(2)
-        total = replace(Budget(*found), delta=fraction("delta", found["delta"]))
+        total = replace(Budget(*found), delta=check_fraction("delta", found["delta"]))
         return total, rows, [_run(row) for row in rows]
     except (UsageError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _damaged(path, error) from None
@@ -503,7 +505,7 @@ def _run(row: sqlite3.Row) -> Run:
     stored = parse_json(row["events"], "a run's events")
     if not isinstance(stored, dict):
         raise ValueError("a run without events")
-    event = worst({name: from_json(each) for name, each in stored.items()})
+    event = worst({name: event_from_json(each) for name, each in stored.items()})
     curve = np.array(parse_json(row["curve"], "a run's curve"), dtype=float)
     if curve.shape != (len(ORDERS) + 1,) or not (curve >= 0).all():
         raise ValueError("a run whose divergences are no numbers, 0 or above")

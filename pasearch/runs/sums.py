@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.accounting.checks import checked, positive, whole
-from pasearch.accounting.events import Gaussian, Pure
+from pasearch.accounting.checks import check_positive, check_positive_integer, make_post_init
+from pasearch.accounting.events import Gaussian, PureDP
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
@@ -59,12 +59,12 @@ class NoisySum:
 
     epsilon: float
     most: int
-    __post_init__ = checked(epsilon=positive, most=whole)
+    __post_init__ = make_post_init(epsilon=check_positive, most=check_positive_integer)
 
     @property
-    def event(self) -> Pure:
+    def event(self) -> PureDP:
         """What one release costs; a record may add less than `most`, so it is not a count's."""
-        return Pure(epsilon=self.epsilon)
+        return PureDP(epsilon=self.epsilon)
 
     @property
     def standard_deviation(self) -> float:
@@ -101,7 +101,7 @@ class GaussianRelease:
     """
 
     noise_multiplier: float
-    __post_init__ = checked(noise_multiplier=positive)
+    __post_init__ = make_post_init(noise_multiplier=check_positive)
 
     @property
     def event(self) -> Gaussian:

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from pasearch.accounting.checks import probability, whole
+from pasearch.accounting.checks import check_positive_integer, check_probability
 from pasearch.errors import UsageError
 from pasearch.planning import planned_form
 from pasearch.runs.keys import Stream
@@ -112,12 +112,12 @@ class Ahead(Strategy):
 
     def __post_init__(self) -> None:
         check_several(self.candidates)
-        if not whole("rungs", self.rungs) <= (most := most_rungs(self.candidates)):
+        if not check_positive_integer("rungs", self.rungs) <= (most := most_rungs(self.candidates)):
             raise UsageError(
                 f"rungs is {self.rungs}: half of the candidates are left after each, so "
                 f"{self.candidates} have {most} at most."
             )
-        shares = probability("looks", self.looks), probability("scores", self.scores)
+        shares = check_probability("looks", self.looks), check_probability("scores", self.scores)
         if not (min(shares) > 0.0 and sum(shares) < 1.0):
             raise UsageError(
                 f"looks is {self.looks} and scores is {self.scores}: expected two shares above 0, "

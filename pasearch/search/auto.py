@@ -131,7 +131,9 @@ def shares_of_looks(
 
 def _signal_alone(schema: AnySchema, budget: Budget, n: int, most: int) -> float:
     """Return about the signal of one training with the whole budget and all records."""
-    sigma = calibration.smallest(lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7)
+    sigma = calibration.calibrate_min(
+        lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7
+    )
     return signal_of(1.0 / sigma, n, planned_form(schema, most)[1])
 
 

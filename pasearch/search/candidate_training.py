@@ -42,7 +42,7 @@ from pasearch.data.partitions import Records
 from pasearch.data.precision import full_precision
 from pasearch.data.shared_records import SharedRecords
 from pasearch.data.threads import use_threads
-from pasearch.gpu.dense_steps import Together, gpu_libraries
+from pasearch.gpu.dense_steps import TrainingGroup, gpu_library_versions
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Stream
 from pasearch.training.memory import is_of_memory
@@ -54,7 +54,7 @@ from pasearch.training.trainer import rounds_of
 if TYPE_CHECKING:
     from pasearch.data.partitions import Records
     from pasearch.data.tables import AnySchema
-    from pasearch.gpu.dense_steps import Together
+    from pasearch.gpu.dense_steps import TrainingGroup
     from pasearch.spaces.candidate import Candidate
     from pasearch.training.recipe import Recipe
 
@@ -126,7 +126,7 @@ def candidate_in_rounds(
     looks: Callable[[int], bool] | None = None,
     query: ValidationQuery | None = None,
     splits: bool = True,
-    together: Together | None = None,
+    together: TrainingGroup | None = None,
 ) -> tuple[nn.Module, Iterator[int]]:
     """Return the candidate's network, and what trains it: see `trainer.rounds_of`.
 
@@ -365,7 +365,7 @@ def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Cou
     places = _places(device)
     for low in range(0, len(jobs), TURNS * len(places)):
         for place in places:
-            place.together = Together()
+            place.together = TrainingGroup()
         part = jobs[low : low + TURNS * len(places)]
         dealt = _dealt([(place, group) for group in range(QUEUES) for place in places])
         turns = left = [_Turn(job, *to) for job, to in zip(part, dealt, strict=False)]
@@ -400,7 +400,7 @@ class _Place:
     device: str
     number: int | None
     moved: dict[SharedRecords, Records] = field(default_factory=dict)
-    together: Together = field(default_factory=Together)
+    together: TrainingGroup = field(default_factory=TrainingGroup)
     queues: dict[int, torch.cuda.Stream] = field(default_factory=dict)
 
     def chosen(self) -> AbstractContextManager[Any]:
@@ -424,7 +424,7 @@ class _Place:
         """Wait for all trainings, and let go of what they shared."""
         with self.chosen():
             self.wait()
-        self.together = Together()
+        self.together = TrainingGroup()
 
     def _queue(self, group: int) -> AbstractContextManager[Any]:
         if self.device != "cuda":
@@ -439,7 +439,7 @@ class _Place:
             own = [turn for turn in turns if turn.place is self and turn.group == group]
             left = [turn for turn in own if turn.goes_on()]
             try:
-                self.together.go(group)
+                self.together.run_pending(group)
             except (MemoryError, RuntimeError) as error:
                 if not is_of_memory(error):
                     raise
@@ -467,7 +467,7 @@ def _places(device: str) -> list[_Place]:
 
     def computes(number: int) -> list[str]:
         with torch.cuda.device(number):
-            return gpu_libraries(device)
+            return gpu_library_versions(device)
 
     every = sorted(range(torch.cuda.device_count()), key=lambda number: number != own)
     alike = [number for number in every if model(number) == model(own)]
@@ -490,7 +490,7 @@ class _Turn:
         self.network: nn.Module = nn.Identity()
         self.fell_short = False
 
-    def _begun(self, together: Together | None) -> tuple[nn.Module, Iterator[int]]:
+    def _begun(self, together: TrainingGroup | None) -> tuple[nn.Module, Iterator[int]]:
         job, device, self.course = self._job, self.place.device, Course()
         records = self.place.records(job.records)
         watch, looks = self.course.watch(job.recipe.steps, self._seen, device)

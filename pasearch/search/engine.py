@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from pasearch.accounting.events import Event, Geometric, Pure
+from pasearch.accounting.events import Event, Geometric, PureDP
 from pasearch.data.front_ends import FittedFrontEnd, FrontEnd, prepare_front_end
 from pasearch.data.shared_records import SharedRecords, create_records_folder
 from pasearch.data.threads import divide_threads, use_threads
@@ -361,7 +361,7 @@ class Search(Engine):
         if self.strategy.private_trials:
             wanted: list[Event] = [mark] if noun == "training" and mark is not None else []
             if noun == "score":  # a pick is priced by its epsilon alone, which bounds it
-                wanted = [e for m in marks.values() for e in (m, Pure(m.epsilon))]
+                wanted = [e for m in marks.values() for e in (m, PureDP(m.epsilon))]
             events = [each for each in events if any(_is_within(own, each) for own in wanted)]
         if not events or line.startswith(ENGINE_LINES):
             raise UsageError(

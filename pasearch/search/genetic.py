@@ -29,10 +29,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pasearch.accounting.checks import whole
-from pasearch.accounting.claims import Claim, eq8
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.accounting.events import NoRelease
-from pasearch.accounting.selection import MOST_RUNS
+from pasearch.accounting.published_bounds import PublishedBound, bao_equation_8
+from pasearch.accounting.selection import MAX_RUNS
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
@@ -150,10 +150,10 @@ class PrivacyAwareArchitectureSearch(Strategy):
     distinct: int | None = None
 
     def __post_init__(self) -> None:
-        whole("candidates a generation", self.population)
-        whole("generations", self.generations)
+        check_positive_integer("candidates a generation", self.population)
+        check_positive_integer("generations", self.generations)
         if self.distinct is not None:
-            whole("distinct", self.distinct)
+            check_positive_integer("distinct", self.distinct)
         if self.returns not in RETURNS:
             raise UsageError(
                 f"returns is {self.returns!r}: expected best (of all generations) or last (of the "
@@ -169,7 +169,9 @@ class PrivacyAwareArchitectureSearch(Strategy):
         if "candidates" in given:
             own["population"] = whole_candidates(given["candidates"])
         if "generations" in given:
-            own["generations"] = whole("generations", given["generations"], most=MOST_RUNS)
+            own["generations"] = check_positive_integer(
+                "generations", given["generations"], most=MAX_RUNS
+            )
         return cls(**own)
 
     @property
@@ -270,11 +272,13 @@ class PrivacyAwareArchitectureSearch(Strategy):
 
     def claims(
         self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
-    ) -> list[Claim]:
+    ) -> list[PublishedBound]:
         """Return the paper's own price (Eq. 8): beside, never charged."""
         if not (epsilon := cost(WHOLE)) > 0.0:
             return []
-        return [eq8(epsilon=epsilon, runs=round(self.expected_trainings), delta_prime=delta)]
+        return [
+            bao_equation_8(epsilon=epsilon, runs=round(self.expected_trainings), delta_prime=delta)
+        ]
 
 
 def _share(share: float, count: int) -> int:

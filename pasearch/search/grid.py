@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.checks import probability, whole
-from pasearch.accounting.sketch import gaussian_epsilon, gaussian_mu
+from pasearch.accounting.checks import check_positive_integer, check_probability
+from pasearch.accounting.gdp_approximation import gaussian_epsilon, gaussian_mu
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
@@ -87,11 +87,13 @@ class Grid(Strategy):
                 f"A grid compares {MOST_MODELS} models at most, and these are {self.candidates}: "
                 "name a few of them, a space of the kind portfolio (docs/search.md)."
             )
-        object.__setattr__(self, "shares", tuple(probability("shares", s) for s in self.shares))
+        object.__setattr__(
+            self, "shares", tuple(check_probability("shares", s) for s in self.shares)
+        )
         rising = all(a < b for a, b in zip(self.shares, self.shares[1:], strict=False))
         if not (rising and 2 <= len(self.shares) <= MOST_LEVELS and 0.0 < self.shares[0]):
             raise UsageError(f"A grid has 2 to {MOST_LEVELS} levels, rising, above 0.")
-        if not whole("repeats", self.repeats) >= 2:
+        if not check_positive_integer("repeats", self.repeats) >= 2:
             raise UsageError(
                 f"repeats is {self.repeats}: expected 2 or more, to tell how far trainings differ."
             )

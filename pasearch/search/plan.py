@@ -8,7 +8,7 @@ and, if the winner is retrained, the noise of that training on `train`; for a re
 validation queries (screening, a validation-driven schedule), the noise of each.
 
 Candidates may differ in their number of steps and in their recipe. The parameter mu gives each its
-noise multiplier by the CLT rule, and the price is the worst over the space (event `Worst`).
+noise multiplier by the CLT rule, and the price is the worst over the space (event `WorstCase`).
 
 Source: docs/rules.md, rules 1 and 4. Proof: docs/guarantees/composition-and-partitions.md.
 """
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from pasearch.accounting import calibration
 from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.calibration import Dials
-from pasearch.accounting.claims import Claim
-from pasearch.accounting.events import Event, Geometric, Worst
+from pasearch.accounting.calibration import NoiseParameters
+from pasearch.accounting.events import Event, Geometric, WorstCase
+from pasearch.accounting.published_bounds import PublishedBound
 from pasearch.cautions import drowned
 from pasearch.data.split import Split
 from pasearch.errors import BudgetError, UsageError
@@ -176,7 +176,7 @@ def training_event(
     made = [replace(each, steps=shape.shortened(each.steps)) for each in whole]
     sized = [(each, d) for each in made for d in (dimensions if each.noise else (None,))]
     events = tuple(each.event(slots, dimension) for each, dimension in sized)
-    return events[0] if len(events) == 1 else Worst(events=events)
+    return events[0] if len(events) == 1 else WorstCase(events=events)
 
 
 Release = ScoreNoise | ExponentialPick
@@ -425,9 +425,11 @@ class Plan(Charged):
             factor = budget.epsilon / self.budget.epsilon
             event = replace(classes, noise_multiplier=classes.noise_multiplier / factor).event
             solver.lines.append(Line(name=CLASSES, partition="train", event=event, count=1))
-        return calibration.about(composed_with(make_lines, solver.lines), budget, *MU_RANGE)
+        return calibration.approximate_max(
+            composed_with(make_lines, solver.lines), budget, *MU_RANGE
+        )
 
-    def claims(self) -> list[Claim]:
+    def claims(self) -> list[PublishedBound]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
         recipes = self.finals or self.recipes
         slots, released = self.kept_slots, self.final_mu if self.retrained else self.trial_mu
@@ -479,7 +481,7 @@ def make_plan(
     free_front_ends: bool = False,
     validated_on: str | None = None,
     picks: bool = False,
-    dials: Dials | None = None,
+    dials: NoiseParameters | None = None,
 ) -> Plan:
     """Solve the noise of everything a run will release.
 
@@ -524,7 +526,7 @@ def make_plan(
     if private_queries:
         check_queries(strategy, split, retrained=bool(finals))
 
-    solver = Solver(terms=terms, dials=dials or Dials())
+    solver = Solver(terms=terms, dials=dials or NoiseParameters())
     estimate, classes = solver.solve_estimates()
     front_noise = ()
     if not free_front_ends:

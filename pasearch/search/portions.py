@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pasearch.accounting.events import Geometric, Pure
+from pasearch.accounting.events import Geometric, PureDP
 from pasearch.data.split import portion_name
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
@@ -77,7 +77,7 @@ class DisjointPortions(Strategy):
         event = price(WHOLE)
         if noun == "score":
             assert isinstance(event, Geometric), "a pick is priced by its epsilon"
-            return [Line(name="pick", partition=partition, event=Pure(event.epsilon), count=1)]
+            return [Line(name="pick", partition=partition, event=PureDP(event.epsilon), count=1)]
         places = (self.place(partition, trial) for trial in range(self.candidates))
         return [Line(name=noun, partition=place, event=event, count=1) for place in places]
 

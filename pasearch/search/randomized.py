@@ -23,10 +23,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pasearch.accounting.checks import whole
-from pasearch.accounting.claims import Claim, eq9_corrected
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.accounting.events import RepeatAndSelect
-from pasearch.accounting.selection import MOST_RUNS, Law
+from pasearch.accounting.published_bounds import PublishedBound, bao_equation_9_corrected
+from pasearch.accounting.selection import MAX_RUNS, RunCountDistribution
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from pasearch.spaces.space import Genotype, Space
 
 
-def draw_count(law: Law, stream: Stream) -> int:
+def draw_count(law: RunCountDistribution, stream: Stream) -> int:
     """Return K, drawn from the law with 52 bits of the stream: the same at every resume."""
     return law.sample(stream.uniform())
 
 
-def law_asked(law: str, mean: float, cap: int | None) -> Law:
+def law_asked(law: str, mean: float, cap: int | None) -> RunCountDistribution:
     """Return the law that a request names, of a mean that it has checked.
 
     Raises:
@@ -61,15 +61,15 @@ def law_asked(law: str, mean: float, cap: int | None) -> Law:
             f"max_candidates is {cap}: expected 2 or more; a single training needs no selection: "
             "`strategy=fixed`."
         )
-    return Law.named(law, mean=mean, cap=cap)
+    return RunCountDistribution.from_name(law, mean=mean, cap=cap)
 
 
 def check_mean(candidates: float) -> None:
     """Refuse a mean number of trainings that needs no selection, or is more than can be priced."""
-    if not 1 < candidates <= MOST_RUNS:
+    if not 1 < candidates <= MAX_RUNS:
         raise UsageError(
             f"candidates is {candidates:g}: expected the mean number of trainings, above 1 (a "
-            f"single one needs no selection: `strategy=fixed`) and at most {MOST_RUNS:,}."
+            f"single one needs no selection: `strategy=fixed`) and at most {MAX_RUNS:,}."
         )
 
 
@@ -84,18 +84,18 @@ class Secret(Strategy):
 
     def claims(
         self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
-    ) -> list[Claim]:
+    ) -> list[PublishedBound]:
         """Return the paper's own price: Eq. 9, corrected, per generation. Never charged."""
         if not (epsilon := cost(WHOLE)) > 0.0:
             return []
         return [
-            eq9_corrected(
+            bao_equation_9_corrected(
                 acceptable_loss=0.05,
                 validation_size=validation,
                 failure_probability=0.05,
                 runs=[max(1, round(law.mean)) for law in self.counts],
                 epsilon=epsilon,
-            ).beside_printed(self.printed)
+            ).with_printed_figure(self.printed)
         ]
 
 
@@ -112,7 +112,7 @@ class RandomizedSearch(Secret):
 
     name: ClassVar[str] = "rs"
     takes: ClassVar[tuple[str, ...]] = ("candidates", "law", "max_candidates")
-    law: Law
+    law: RunCountDistribution
 
     @classmethod
     def asked(  # pyright: ignore[reportIncompatibleMethodOverride] - of `takes` alone
@@ -123,10 +123,10 @@ class RandomizedSearch(Secret):
 
     @classmethod
     def from_values(cls, **values: Any) -> Self:
-        return cls(law=Law.from_json(values["law"]))
+        return cls(law=RunCountDistribution.from_json(values["law"]))
 
     @property
-    def counts(self) -> tuple[Law, ...]:
+    def counts(self) -> tuple[RunCountDistribution, ...]:
         return (self.law,)
 
     def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
@@ -184,7 +184,7 @@ class MultiGenerationRandomizedSearch(Secret):
     printed: ClassVar[str] = (
         "the paper prints 8.53 for its settings, this formula gives 9.419: not reproduced"
     )
-    laws: tuple[Law, ...]
+    laws: tuple[RunCountDistribution, ...]
     mutation: float = 0.7
 
     def __post_init__(self) -> None:
@@ -206,7 +206,7 @@ class MultiGenerationRandomizedSearch(Secret):
         Every next one has half of the one before, each at most `max_candidates` (priced).
         """
         check_mean(candidates)
-        count = whole("generations", generations, most=MOST_HALVINGS)
+        count = check_positive_integer("generations", generations, most=MOST_HALVINGS)
         means = [candidates / 2**number for number in range(count)]
         if law != "poisson" and not means[-1] > 1:
             raise UsageError(
@@ -220,10 +220,12 @@ class MultiGenerationRandomizedSearch(Secret):
         laws = values["laws"]
         if not isinstance(laws, list):
             raise UsageError(f"Strategy {cls.name!r} has laws {laws!r}: expected a list of laws.")
-        return cls(**{**values, "laws": tuple(Law.from_json(each) for each in laws)})
+        return cls(
+            **{**values, "laws": tuple(RunCountDistribution.from_json(each) for each in laws)}
+        )
 
     @property
-    def counts(self) -> tuple[Law, ...]:
+    def counts(self) -> tuple[RunCountDistribution, ...]:
         return self.laws
 
     def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:

@@ -34,9 +34,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pasearch.accounting.checks import kind_of, positive, probability, whole
+from pasearch.accounting.checks import (
+    check_positive,
+    check_positive_integer,
+    check_probability,
+    resolve_named_type,
+)
 from pasearch.accounting.events import Event
-from pasearch.accounting.selection import MOST_RUNS, Law
+from pasearch.accounting.selection import MAX_RUNS, RunCountDistribution
 from pasearch.errors import UsageError, nearest
 from pasearch.planning import check_rule
 from pasearch.registry import Named, Registry
@@ -44,7 +49,7 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
 
 if TYPE_CHECKING:
-    from pasearch.accounting.claims import Claim
+    from pasearch.accounting.published_bounds import PublishedBound
     from pasearch.data.front_ends import FrontEnd
     from pasearch.spaces.candidate import Candidate
     from pasearch.spaces.space import Genotype, Space
@@ -74,7 +79,7 @@ class RoundShape:
 
     def __post_init__(self) -> None:
         for name in ("steps", "mu"):
-            object.__setattr__(self, name, probability(name, getattr(self, name)))
+            object.__setattr__(self, name, check_probability(name, getattr(self, name)))
 
     def shortened(self, steps: int) -> int:
         """Return how many steps of so many are made, one at least."""
@@ -212,7 +217,7 @@ class Strategy(Named, ABC):
         return None
 
     @property
-    def counts(self) -> tuple[Law, ...]:
+    def counts(self) -> tuple[RunCountDistribution, ...]:
         """The law of each round's secret number of trainings, where it has one."""
         return ()
 
@@ -282,7 +287,7 @@ class Strategy(Named, ABC):
 
     def claims(
         self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
-    ) -> list[Claim]:
+    ) -> list[PublishedBound]:
         """Return what the papers would charge for the search; never charged.
 
         Args:
@@ -327,15 +332,15 @@ class Strategy(Named, ABC):
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
-    return value.to_json() if isinstance(value, Law) else value
+    return value.to_json() if isinstance(value, RunCountDistribution) else value
 
 
 def whole_candidates(candidates: float) -> int:
     """Return a request's number of candidates, which a strategy counts."""
-    number = positive("candidates", candidates)
+    number = check_positive("candidates", candidates)
     if not number.is_integer():
         raise UsageError(f"candidates is {candidates}: expected a whole number, 1 or above.")
-    return whole("candidates", int(number), most=MOST_RUNS)
+    return check_positive_integer("candidates", int(number), most=MAX_RUNS)
 
 
 def check_several(candidates: object) -> None:
@@ -344,7 +349,7 @@ def check_several(candidates: object) -> None:
     Raises:
         UsageError: It is no whole number, or below 2.
     """
-    if not whole("candidates", candidates) >= 2:
+    if not check_positive_integer("candidates", candidates) >= 2:
         raise UsageError(
             f"candidates is {candidates}: expected 2 or more to choose among; a single one needs "
             "no choice: `strategy=fixed`."
@@ -421,5 +426,5 @@ def strategy_from_json(values: object) -> Strategy:
     Raises:
         UsageError: An unknown strategy, a field it lacks, or a value that it refuses.
     """
-    kind, given = kind_of("strategy", STRATEGIES.kinds(), values)
+    kind, given = resolve_named_type("strategy", STRATEGIES.kinds(), values)
     return kind.from_values(**given)

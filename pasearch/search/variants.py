@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pasearch.accounting.events import Event, Geometric, Pure
+from pasearch.accounting.events import Event, Geometric, PureDP
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import ExponentialPick, NoisyCounts
@@ -87,7 +87,7 @@ def lines(metric: Metric, outputs: int) -> Callable[[float], list[Line]]:
         _check_thresholds(metric, outputs)
 
     def of(epsilon: float) -> list[Line]:
-        event: Event = Pure(epsilon) if metric.summed else Geometric(epsilon)
+        event: Event = PureDP(epsilon) if metric.summed else Geometric(epsilon)
         return [Line(name=PICK, partition="validation", event=event, count=1)]
 
     return of

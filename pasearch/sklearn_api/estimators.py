@@ -37,10 +37,10 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import nn
 
-from pasearch.accounting.accountants import Price
+from pasearch.accounting.accountants import PrivacyCost
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.checks import positive
-from pasearch.accounting.events import Pure
+from pasearch.accounting.checks import check_positive
+from pasearch.accounting.events import PureDP
 from pasearch.api.search import search_architecture
 from pasearch.data.cells import convert_to_numbers
 from pasearch.data.column import Column
@@ -77,7 +77,7 @@ def charge_score(ledger: str | Path, epsilon: float, n: int) -> Stream:
 
     Cost: epsilon, on the ledger.
     """
-    SharedLedger.open(ledger).reserve(secrets.token_hex(16), {"score": Pure(epsilon=epsilon)}, n)
+    SharedLedger.open(ledger).reserve(secrets.token_hex(16), {"score": PureDP(epsilon=epsilon)}, n)
     return Keys().stream("score")
 
 
@@ -134,7 +134,7 @@ class KeptResult:
         return cls(document=result.document, card=result.card, weights=weights.read_bytes())
 
     @property
-    def price(self) -> Price:
+    def price(self) -> PrivacyCost:
         """What the whole run cost."""
         return price_of(self.document)
 
@@ -262,7 +262,7 @@ class _PrivateArchitectureSearch(PrivateFit):
                 "sample_weight: a score within a ledger counts each record once. Leave it out."
             )
         given = self.epsilon / 10 if self.score_epsilon is None else self.score_epsilon
-        epsilon = positive("score_epsilon", given)
+        epsilon = check_positive("score_epsilon", given)
         return epsilon, charge_score(self.ledger, epsilon, n)
 
     def _outputs(self, X: Any) -> Array:

@@ -40,7 +40,7 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from pasearch.accounting.accountants import Price
+from pasearch.accounting.accountants import PrivacyCost
 from pasearch.data.cells import PANDAS_MISSING_TYPES, convert_to_numbers, convert_to_strings
 from pasearch.data.column import Column
 from pasearch.data.declared import schema_of_given
@@ -492,7 +492,7 @@ class PrivateFit(BaseEstimator):
                 stacklevel=4,
             )
 
-    def _count(self, price: Price) -> None:
+    def _count(self, price: PrivacyCost) -> None:
         """Count a fit without a ledger; from the second one on, warn what they cost together."""
         if self.ledger is not None or self.random_state is not None:  # of the latter `fit` warns
             return

@@ -33,7 +33,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from pasearch.accounting.accountants import Price
+from pasearch.accounting.accountants import PrivacyCost
 from pasearch.accounting.budget import Budget
 from pasearch.api.features import choice_of, chosen_json
 from pasearch.api.lifecycle import (
@@ -77,7 +77,7 @@ class KeptChoice:
     document: dict[str, Any] = field(repr=False)
 
     @property
-    def price(self) -> Price:
+    def price(self) -> PrivacyCost:
         """What the whole fit cost."""
         return price_of(self.document)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.errors import UsageError
 from pasearch.spaces.layers import LAYERS, Conv, Dense, Layer, Norm, Pool, Shape, check_activation
 
@@ -129,7 +129,7 @@ class Architecture:
                 f"{self.describe()!r} has no hidden layer to freeze: random weights training needs "
                 "one. Give a network with hidden layers, or train all layers."
             )
-        trained = min(whole("count", count), len(hidden)) - 1
+        trained = min(check_positive_integer("count", count), len(hidden)) - 1
         end = hidden[-trained] if trained else hidden[-1] + 1
         return self.frozen(sum(not isinstance(each, Pool) for each in self.layers[:end]))
 

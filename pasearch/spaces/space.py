@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.data.front_ends import FrontEnd
 from pasearch.data.front_ends.parsing import parse_front_end, resolve_front_end_text
 from pasearch.errors import UsageError, nearest
@@ -591,7 +591,7 @@ def _check_gene(where: str, gene: str, value: object) -> None:
     elif not (isinstance(value, int) and number > 0):
         expected = "a whole number above 0"
     elif gene == "steps":
-        whole(where, value)
+        check_positive_integer(where, value)
     elif number > MOST_WIDE:
         expected = f"at most {MOST_WIDE:,}"
     elif gene == "blocks" and number > 3:

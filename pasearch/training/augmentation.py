@@ -13,7 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from pasearch.accounting.checks import boolean, count, whole
+from pasearch.accounting.checks import (
+    check_boolean,
+    check_nonnegative_integer,
+    check_positive_integer,
+)
 from pasearch.errors import UsageError
 from pasearch.registry import Checks, Registry, Stage
 
@@ -27,7 +31,7 @@ MOST_VIEWS = 1000
 
 
 def _views(name: str, value: object) -> int:
-    views = whole(name, value)
+    views = check_positive_integer(name, value)
     if not views <= MOST_VIEWS:
         raise UsageError(
             f"{name} is {views:,}: expected at most {MOST_VIEWS:,}; a step takes as many times as "
@@ -48,7 +52,11 @@ class Augmentation(Stage):
 
     name: ClassVar[str] = "shifted-views"
     named: ClassVar[bool] = False
-    checks: ClassVar[Checks] = {"views": _views, "shift": count, "flip": boolean}
+    checks: ClassVar[Checks] = {
+        "views": _views,
+        "shift": check_nonnegative_integer,
+        "flip": check_boolean,
+    }
     views: int = 4
     shift: int = 2
     flip: bool = False

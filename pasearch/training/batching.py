@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from pasearch.accounting.checks import probability, whole
+from pasearch.accounting.checks import check_positive_integer, check_probability
 from pasearch.accounting.events import Event, Gaussian, PoissonGaussian, TruncatedPoissonGaussian
 from pasearch.errors import UsageError
 from pasearch.registry import Checks, Registry, Stage
@@ -102,7 +102,7 @@ class Poisson(Batching):
     name: ClassVar[str] = "poisson"
     description_template: ClassVar[str] = "Poisson sampling"
     independent: ClassVar[bool] = True
-    checks: ClassVar[Checks] = {"sampling_probability": probability}
+    checks: ClassVar[Checks] = {"sampling_probability": check_probability}
     sampling_probability: float
 
     @classmethod
@@ -169,14 +169,14 @@ class TruncatedPoisson(Batching):
     cap: int | None = None
 
     def __post_init__(self) -> None:
-        whole("n", self.n)
-        size = whole("expected_batch_size", self.expected_batch_size)
+        check_positive_integer("n", self.n)
+        size = check_positive_integer("expected_batch_size", self.expected_batch_size)
         if size > self.n:
             raise UsageError(f"expected_batch_size is {size}: expected at most the {self.n} slots.")
         least = least_cap(size)
         if self.cap is None:
             object.__setattr__(self, "cap", min(least, self.n))
-        elif whole("cap", self.cap) < min(least, self.n):
+        elif check_positive_integer("cap", self.cap) < min(least, self.n):
             raise UsageError(
                 f"cap is {self.cap}: expected at least {least} for batches of "
                 f"{self.expected_batch_size} (their expected size and six standard deviations); "
@@ -233,7 +233,7 @@ class Reshuffled(Batching):
     description_template: ClassVar[str] = "disjoint batches, reshuffled in every epoch"
     sampled: ClassVar[bool] = False
     assumes: ClassVar[str] = "Batches of one epoch are disjoint, and an epoch is charged once"
-    checks: ClassVar[Checks] = {"n": whole, "batch_size": whole}
+    checks: ClassVar[Checks] = {"n": check_positive_integer, "batch_size": check_positive_integer}
     n: int
     batch_size: int
 

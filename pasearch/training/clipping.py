@@ -20,7 +20,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from pasearch.accounting.checks import boolean, fraction, positive
+from pasearch.accounting.checks import check_boolean, check_fraction, check_positive
 from pasearch.errors import UsageError
 from pasearch.registry import Checks, Registry, Stage
 from pasearch.runs.sums import SUM_ROUNDING
@@ -157,7 +157,7 @@ def check_clip_norm(name: str, value: object) -> float:
     Raises:
         UsageError: Another value.
     """
-    number = positive(name, value)
+    number = check_positive(name, value)
     if not number <= MAX_CLIP_NORM:
         raise UsageError(
             f"{name} is {number}: expected at most {MAX_CLIP_NORM:g}, so that float32 can hold the "
@@ -212,7 +212,7 @@ class Flat(ClippingMethod):
 
 
 def _check_gamma(name: str, value: object) -> float:
-    gamma = positive(name, value)
+    gamma = check_positive(name, value)
     if not gamma >= 1e-6:
         raise UsageError(
             f"{name} is {gamma}: expected 1e-6 or above, so that a gradient whose norm rounds to 0 "
@@ -311,7 +311,7 @@ class PerLayer(ClippingMethod):
 
 
 def _check_rate(name: str, value: object) -> float:
-    rate = positive(name, value)
+    rate = check_positive(name, value)
     if not rate <= 10.0:
         raise UsageError(f"{name} is {rate}: expected at most 10; usual is 0.2.")
     return rate
@@ -342,7 +342,7 @@ class AdaptiveQuantile(ClippingMethod):
     adapts: ClassVar[bool] = True
     checks: ClassVar[Checks] = {
         "clip_norm": check_clip_norm, "rate": _check_rate,
-        "quantile": fraction, "count_share": fraction, "per_layer": boolean,
+        "quantile": check_fraction, "count_share": check_fraction, "per_layer": check_boolean,
     }  # fmt: skip
     clip_norm: float = 1.0
     quantile: float = 0.5
@@ -383,7 +383,7 @@ class AdaptiveQuantile(ClippingMethod):
             noise_multiplier: z of the step.
             counts: Number of counts that the step releases: 1, or one per layer.
         """
-        grown = positive("noise_multiplier", noise_multiplier) * (1 + 1e-12)
+        grown = check_positive("noise_multiplier", noise_multiplier) * (1 + 1e-12)
         gradients = grown / math.sqrt(1.0 - self.count_share)
         return gradients, 0.5 * grown * math.sqrt(counts / self.count_share)
 

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pasearch.accounting import calibration
-from pasearch.accounting.accountants import Price, price
+from pasearch.accounting.accountants import PrivacyCost, price
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.accounting.events import Event
-from pasearch.accounting.sketch import estimate
+from pasearch.accounting.gdp_approximation import estimate_epsilon
 from pasearch.errors import BudgetError, UsageError
 from pasearch.training.recipe import MOST_STEPS, Recipe
 from pasearch.training.schedules import SCHEDULES, Schedule, Steepness, Uniform
@@ -50,7 +50,7 @@ class Course:
 
     def __post_init__(self) -> None:
         for name in ("n", "batch"):
-            object.__setattr__(self, name, whole(name, getattr(self, name)))
+            object.__setattr__(self, name, check_positive_integer(name, getattr(self, name)))
         object.__setattr__(self, "budget", self.budget.resolve(self.n))
         self.recipe(Uniform(), 1).sampling_probability(self.n)
         if self.recipe(Uniform(), 1).sampling.capped:
@@ -71,7 +71,7 @@ class Course:
         """Return what so many epochs cost."""
         return self.recipe(schedule, epochs).event(self.n)
 
-    def price(self, schedule: Schedule, epochs: int) -> Price:
+    def price(self, schedule: Schedule, epochs: int) -> PrivacyCost:
         """Return the price of so many epochs."""
         assert self.budget.delta is not None
         return price(self.event(schedule, epochs), self.budget.delta)
@@ -92,9 +92,9 @@ class Course:
             )
         high, roughly, delta = 1, self.budget.epsilon * 1.5, self.budget.delta
         assert delta is not None
-        while high < most and estimate(self.event(schedule, high), delta) <= roughly:
+        while high < most and estimate_epsilon(self.event(schedule, high), delta) <= roughly:
             high = min(most, 2 * high)
-        found = calibration.largest_count(
+        found = calibration.calibrate_max_count(
             lambda epochs: self.event(schedule, epochs), self.budget, high
         )
         if found == most:
@@ -116,7 +116,7 @@ class Course:
             UsageError: An unknown kind or setting; or no decay uses the budget up.
             BudgetError: So many epochs cost more even if the noise does not fall.
         """
-        epochs = whole("epochs", epochs)
+        epochs = check_positive_integer("epochs", epochs)
         steepness = _known(kind)[1]
         low, high = steepness.flattest, steepness.steepest
 
@@ -130,7 +130,7 @@ class Course:
                 f"{self.noise_multiplier:g}: take less noise, more epochs, or another decay."
             )
         try:
-            dial = calibration.largest(
+            dial = calibration.calibrate_max(
                 lambda value: self.event(made(value), epochs), self.budget, low, high
             )
         except BudgetError:
@@ -159,7 +159,7 @@ class Answer:
     epochs: int
     first: float
     last: float
-    price: Price
+    price: PrivacyCost
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""

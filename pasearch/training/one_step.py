@@ -394,7 +394,7 @@ def reseed_dropout(
 
     With the GPU's own kernels a block of steps has one key, and masks depend on the step's number.
     """
-    kernels = None if device is None else gpu.kernels(device)
+    kernels = None if device is None else gpu.load_kernels(device)
     for place, reseed in enumerate(prepared.keyed):
         own = None if stream is None else stream.child(place)
         if own is None:

@@ -25,18 +25,28 @@ import numpy as np
 
 from pasearch.accounting import calibration
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.checks import fraction, nonnegative, positive, whole
-from pasearch.accounting.claims import Claim
-from pasearch.accounting.densities import Density, GaussianNoise, density_from_json, known
-from pasearch.accounting.events import (
-    Additive,
-    Composed,
-    Event,
-    Filtered,
-    NoisyRecords,
-    SelfComposed,
+from pasearch.accounting.checks import (
+    check_fraction,
+    check_nonnegative,
+    check_positive,
+    check_positive_integer,
 )
-from pasearch.accounting.renyi import best_order
+from pasearch.accounting.densities import (
+    Density,
+    GaussianNoise,
+    check_known_density,
+    density_from_json,
+)
+from pasearch.accounting.events import (
+    AdditiveNoise,
+    Composition,
+    Event,
+    FilteredReleases,
+    NoisyRecords,
+    SelfComposition,
+)
+from pasearch.accounting.published_bounds import PublishedBound
+from pasearch.accounting.renyi import find_best_order
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage, Steps
 from pasearch.runs.sums import SUM_ROUNDING
@@ -115,17 +125,17 @@ class Recipe:
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {
-            name: whole(name, getattr(self, name))
+            name: check_positive_integer(name, getattr(self, name))
             for name in ("expected_batch_size", "steps", "chunk")
         }
         if checked["steps"] > MOST_STEPS:
             raise UsageError(f"steps is {checked['steps']:,}: expected at most {MOST_STEPS:,}.")
         for name in ("learning_rate", "noise_multiplier", "temperature"):
             if getattr(self, name) is not None:
-                checked[name] = positive(name, getattr(self, name))
-        checked["momentum"] = nonnegative("momentum", self.momentum)
+                checked[name] = check_positive(name, getattr(self, name))
+        checked["momentum"] = check_nonnegative("momentum", self.momentum)
         if self.average is not None:
-            checked["average"] = fraction("average", self.average)
+            checked["average"] = check_fraction("average", self.average)
         if self.class_weights is not None:
             checked["class_weights"] = _class_weights(self.class_weights)
         for name, value in checked.items():
@@ -140,7 +150,7 @@ class Recipe:
             if getattr(self, name) is not None or name == "schedule":
                 registry.check(name, getattr(self, name))
         if self.noise is not None:
-            known("noise", self.noise)
+            check_known_density("noise", self.noise)
         if self.cap is not None and not self.sampling.capped:
             raise UsageError("cap goes with batching 'truncated': set that, or leave the cap out.")
         if self.noise_multiplier is not None and self.bounding is None:
@@ -171,7 +181,7 @@ class Recipe:
         )  # fmt: skip
         return [each for each in given if each is not None]
 
-    def claims(self, n: int, delta: float) -> list[Claim]:
+    def claims(self, n: int, delta: float) -> list[PublishedBound]:
         """Return what a paper's own formula would charge for this training; never charged here."""
         if self.noise_multiplier is None or self.noise is not None:  # they are for Gaussian noise
             return []
@@ -219,17 +229,17 @@ class Recipe:
         if self.noise_multiplier is None:
             raise UsageError("a recipe without noise has no price: it is for public data only.")
         parts = tuple(
-            SelfComposed(self.release(n, self.noise_multiplier * factor, dimension), count)
+            SelfComposition(self.release(n, self.noise_multiplier * factor, dimension), count)
             for factor, count in self.levels(n)
         )
-        whole_plan = parts[0] if len(parts) == 1 else Composed(events=parts)
+        whole_plan = parts[0] if len(parts) == 1 else Composition(events=parts)
         if not self.schedule.steered:
             return whole_plan
         # Orders above the one that sets the price would only end the training sooner. Which one
         # that is depends on delta: of the default one, which n fixes.
         delta = Budget(1.0).resolve(n).delta
         assert delta is not None
-        return Filtered(whole_plan, best_order(whole_plan, delta))
+        return FilteredReleases(whole_plan, find_best_order(whole_plan, delta))
 
     def release(self, n: int, noise_multiplier: float, dimension: int | None = None) -> Event:
         """Return what one sum costs at this noise: of a step, or of an epoch if reshuffled."""
@@ -241,7 +251,7 @@ class Recipe:
                     f"{self.noise.name} noise is priced for one size of network: say how many "
                     "numbers are trained."
                 )
-            return Additive(
+            return AdditiveNoise(
                 sampling_probability=q,
                 density=self.density(noise_multiplier),
                 shifts=self.bounding.shifts(dimension),
@@ -310,7 +320,7 @@ class Recipe:
         q = self.sampling_probability(n)
         sampled, on_records = self.sampling.sampled, self.noise_before_clip is not None
         if len(levels) == 1 and sampled and not on_records:
-            return calibration.noise_for_mu(mu, q, levels[0][1])
+            return calibration.noise_multiplier_for_mu(mu, q, levels[0][1])
         weight = math.fsum(count / factor**2 for factor, count in levels)
         if not sampled:
             return math.sqrt(weight) / mu
@@ -375,7 +385,7 @@ def _class_weights(given: object) -> tuple[float, ...]:
         raise UsageError(
             f"class_weights is {given!r}: expected one number a class, like [1.0, 4.0]."
         )
-    weights = tuple(nonnegative("each of class_weights", value) for value in given)
+    weights = tuple(check_nonnegative("each of class_weights", value) for value in given)
     if not max(weights) > 0.0:
         raise UsageError("class_weights are all 0: at least one class must count.")
     return weights

@@ -21,8 +21,13 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import ClassVar, Protocol, Self
 
-from pasearch.accounting.checks import fraction, nonnegative, positive, whole
-from pasearch.accounting.claims import Claim, yu_theorem3_schedule
+from pasearch.accounting.checks import (
+    check_fraction,
+    check_nonnegative,
+    check_positive,
+    check_positive_integer,
+)
+from pasearch.accounting.published_bounds import PublishedBound, yu_theorem_3_schedule
 from pasearch.errors import UsageError
 from pasearch.registry import Checks, Registry, Stage, Steps
 
@@ -103,12 +108,12 @@ class Schedule(Stage):
         """Make the state before the first validation query, of a validation-driven schedule."""
         raise NotImplementedError(f"{self.name} is not steered")
 
-    def claims(self, steps: Steps) -> list[Claim]:
+    def claims(self, steps: Steps) -> list[PublishedBound]:
         """Evaluate Theorem 3 of Yu et al., which is for noise that varies on Poisson samples."""
         if not (self.varies and steps.sampled) or self.steered:
             return []
         q = steps.sampling_probability
-        return [yu_theorem3_schedule([(q, *each) for each in steps.noises], steps.delta)]
+        return [yu_theorem_3_schedule([(q, *each) for each in steps.noises], steps.delta)]
 
 
 SCHEDULES = Registry(
@@ -147,12 +152,12 @@ class Uniform(Schedule):
 class _Rate(Schedule):
     """A decay at a rate k, which is divided by a factor to stretch the schedule."""
 
-    checks: ClassVar[Checks] = {"rate": positive, "every": whole}
+    checks: ClassVar[Checks] = {"rate": check_positive, "every": check_positive_integer}
     rate: float
     every: int = 1
 
     def stretched(self, factor: float) -> Schedule:
-        return replace(self, rate=self.rate / positive("factor", factor))
+        return replace(self, rate=self.rate / check_positive("factor", factor))
 
 
 @SCHEDULES.register
@@ -206,7 +211,11 @@ class StepDecay(Schedule):
 
     name: ClassVar[str] = "step"
     description_template: ClassVar[str] = "noise times {rate:g} every {period:,} epochs"
-    checks: ClassVar[Checks] = {"rate": fraction, "period": whole, "every": whole}
+    checks: ClassVar[Checks] = {
+        "rate": check_fraction,
+        "period": check_positive_integer,
+        "every": check_positive_integer,
+    }
     steepness: ClassVar[Steepness | None] = Steepness(
         field="rate", flattest=1e-9, steepest=27.0, falling=True
     )
@@ -218,7 +227,7 @@ class StepDecay(Schedule):
         return bounded(self.rate ** (changes(epoch, self.every) // self.period))
 
     def stretched(self, factor: float) -> Schedule:
-        return replace(self, period=max(1, round(self.period * positive("factor", factor))))
+        return replace(self, period=max(1, round(self.period * check_positive("factor", factor))))
 
 
 @SCHEDULES.register
@@ -242,7 +251,8 @@ class Polynomial(Schedule):
         "is left"
     )
     checks: ClassVar[Checks] = {
-        "power": positive, "end": fraction, "period": whole, "every": whole,
+        "power": check_positive, "end": check_fraction, "period": check_positive_integer,
+        "every": check_positive_integer,
     }  # fmt: skip
     steepness: ClassVar[Steepness | None] = Steepness(field="power", flattest=1e-6, steepest=1e4)
     power: float
@@ -255,7 +265,7 @@ class Polynomial(Schedule):
         return bounded((1.0 - self.end) * left**self.power + self.end)
 
     def stretched(self, factor: float) -> Schedule:
-        return replace(self, period=max(1, round(self.period * positive("factor", factor))))
+        return replace(self, period=max(1, round(self.period * check_positive("factor", factor))))
 
 
 @SCHEDULES.register
@@ -286,12 +296,14 @@ class Validation(Schedule):
     every: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", fraction("rate", self.rate))
-        object.__setattr__(self, "threshold", nonnegative("threshold", self.threshold))
-        object.__setattr__(self, "average", whole("average", self.average))
-        period = self.average if self.period is None else whole("period", self.period)
+        object.__setattr__(self, "rate", check_fraction("rate", self.rate))
+        object.__setattr__(self, "threshold", check_nonnegative("threshold", self.threshold))
+        object.__setattr__(self, "average", check_positive_integer("average", self.average))
+        period = (
+            self.average if self.period is None else check_positive_integer("period", self.period)
+        )
         object.__setattr__(self, "period", period)
-        object.__setattr__(self, "every", whole("every", self.every))
+        object.__setattr__(self, "every", check_positive_integer("every", self.every))
         if period < self.average:
             raise UsageError(
                 f"period is {period}: expected average ({self.average}) or above, so that no "

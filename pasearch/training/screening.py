@@ -26,10 +26,14 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pasearch.accounting.checks import count, nonnegative, whole
-from pasearch.accounting.claims import Claim, fu_theorem1
-from pasearch.accounting.events import Event, Filtered
-from pasearch.accounting.renyi import Filter
+from pasearch.accounting.checks import (
+    check_nonnegative,
+    check_nonnegative_integer,
+    check_positive_integer,
+)
+from pasearch.accounting.events import Event, FilteredReleases
+from pasearch.accounting.published_bounds import PublishedBound, fu_theorem_1
+from pasearch.accounting.renyi import PrivacyFilter
 from pasearch.errors import BudgetError, UsageError
 from pasearch.registry import Checks, Registry, Stage, Steps
 
@@ -79,7 +83,7 @@ class Annealing(Stage):
 
     name: ClassVar[str] = "annealing"
     checks: ClassVar[Checks] = {
-        "q0": nonnegative, "mu0": count, "every": whole,
+        "q0": check_nonnegative, "mu0": check_nonnegative_integer, "every": check_positive_integer,
     }  # fmt: skip
     named: ClassVar[bool] = False
     q0: float
@@ -96,7 +100,7 @@ class Annealing(Stage):
 
     def validation_queries(self, steps: int) -> int:
         """Count the queries of a training: floor(steps / every) + 1, with the first J."""
-        return whole("steps", steps) // self.every + 1
+        return check_positive_integer("steps", steps) // self.every + 1
 
     def probability(self, state: AnnealingState, new_loss: float) -> float:
         """Compute P, the probability that an update is taken, without the limit on rejections."""
@@ -137,10 +141,10 @@ class Annealing(Stage):
             f"(annealing, Q0 {self.q0:g}, mu0 {self.mu0:,})"
         )
 
-    def claims(self, steps: Steps) -> list[Claim]:
+    def claims(self, steps: Steps) -> list[PublishedBound]:
         """Evaluate Theorem 1 of Fu et al., which charges accepted updates only."""
         return [
-            fu_theorem1(
+            fu_theorem_1(
                 sampling_probability=steps.sampling_probability,
                 noise_multiplier=steps.noise_multiplier,
                 accepted=max(1, steps.count // 2),
@@ -184,8 +188,8 @@ class Pace:
         self._schedule, self._query, self._batches = schedule, query, batches
         self._state = schedule.start()
         self._filter = None
-        if isinstance(limit, Filtered):
-            self._filter = Filter(limit.event, limit.highest_order)
+        if isinstance(limit, FilteredReleases):
+            self._filter = PrivacyFilter(limit.event, limit.highest_order)
         self._asked = 0
 
     def spend(self, first: float) -> float | None:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from pasearch.data.precision import full_precision
 from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
-from pasearch.gpu.bits import BLOCK
-from pasearch.gpu.dense_steps import GpuCode, Together, fits_gpu_code, gpu_code
-from pasearch.gpu.rounds import ROUND, Rounds, fits_rounds
+from pasearch.gpu.bits import STEPS_PER_BLOCK
+from pasearch.gpu.dense_steps import GpuTraining, TrainingGroup, can_use_gpu_steps, has_gpu_steps
+from pasearch.gpu.rounds import MAX_STEPS_PER_ROUND, Rounds, can_use_rounds
 from pasearch.runs.keys import Stream
 from pasearch.runs.processor import Team
 from pasearch.training.linear_backend import LinearBackend, accepts, count_threads
@@ -107,7 +107,7 @@ def rounds_of(
     looks: Callable[[int], bool] | None = None,
     query: ValidationQuery | None = None,
     splits: bool = True,
-    together: Together | None = None,
+    together: TrainingGroup | None = None,
 ) -> Iterator[int]:
     """Train as `train` does, one round per iteration; a GPU works on it between iterations.
 
@@ -161,7 +161,7 @@ class Training:
         query: ValidationQuery | None = None,
         in_rounds: bool | None = None,
         splits: bool = True,
-        together: Together | None = None,
+        together: TrainingGroup | None = None,
     ):
         _check(network, records, recipe, query)
         assert recipe.learning_rate is not None, "checked"
@@ -198,7 +198,7 @@ class Training:
             coins = streams["noise"].child("screening")
             self._screen = Screen(recipe.screening, network, self._optimizer, coins, query)
         self._rounds, self._on_gpu, self._together = None, None, together
-        if (device != "cpu" if in_rounds is None else in_rounds) and fits_rounds(recipe):
+        if (device != "cpu" if in_rounds is None else in_rounds) and can_use_rounds(recipe):
             self._on_gpu = self._gpu_code(device)
             blocks = None if self._on_gpu is None else self._on_gpu.blocks
             self._rounds = Rounds(self._prepared, self._slots, recipe, streams, self._sums, blocks)
@@ -210,14 +210,14 @@ class Training:
                 team=self._team,
             )  # fmt: skip
 
-    def _gpu_code(self, device: str) -> GpuCode | None:
+    def _gpu_code(self, device: str) -> GpuTraining | None:
         """Make the GPU code for this training, if it supports it."""
         optimizer, streams = self._optimizer, self._streams
-        if not fits_gpu_code(self._prepared, self._slots, self._recipe, streams):
+        if not can_use_gpu_steps(self._prepared, self._slots, self._recipe, streams):
             return None
-        if not gpu_code(device) or not isinstance(optimizer, Descent):
+        if not has_gpu_steps(device) or not isinstance(optimizer, Descent):
             return None
-        return GpuCode(
+        return GpuTraining(
             self._prepared, self._slots, self._recipe, streams, self._sums, self._weights[0],
             optimizer, next(iter(self._average.means), None), self._average.shares,
             self._together,
@@ -284,7 +284,11 @@ class Training:
     @property
     def round(self) -> int:
         """Maximum number of steps in the next round; on a CPU a round has one."""
-        return ROUND if self._on_gpu is None else BLOCK - self._finished % BLOCK
+        return (
+            MAX_STEPS_PER_ROUND
+            if self._on_gpu is None
+            else STEPS_PER_BLOCK - self._finished % STEPS_PER_BLOCK
+        )
 
     def steps(self, most: int) -> int:
         """Make at most `most` steps: one on a CPU, a round of them on a GPU.
@@ -300,18 +304,18 @@ class Training:
         if self._rounds is None:
             return
         self._check_place()
-        if self._on_gpu is not None and self._before is not None and self.round == BLOCK:
+        if self._on_gpu is not None and self._before is not None and self.round == STEPS_PER_BLOCK:
             self.end()  # the inputs of a block must exist until its steps are checked
         self._before = self._snapshot() if self._before is None else self._before
         if self._on_gpu is not None:
             self._begin_on_gpu(self._on_gpu, most)
             return
-        for _ in range(min(most, ROUND)):
+        for _ in range(min(most, MAX_STEPS_PER_ROUND)):
             sigma = self._recipe.noise_at(self._finished, len(self._slots.y))
             self._sum(self._rounds.sum, sigma)
             self._move()
 
-    def _begin_on_gpu(self, code: GpuCode, most: int) -> None:
+    def _begin_on_gpu(self, code: GpuTraining, most: int) -> None:
         most = min(most, self.round)
         if self._together is None:
             code.make(self._finished, most)
@@ -329,21 +333,21 @@ class Training:
         if self._on_gpu is not None:
             self._end_on_gpu(self._on_gpu, before, many)
             return many
-        if wrong := self._rounds.wrong():
+        if wrong := self._rounds.pop_uncertain():
             self._go_back(before)
         self._before = None
         for _ in range(many if wrong else 0):
             self.step()
         return many
 
-    def _end_on_gpu(self, code: GpuCode, before: _Snapshot, many: int) -> None:
+    def _end_on_gpu(self, code: GpuTraining, before: _Snapshot, many: int) -> None:
         """Correct a round: repeat the steps before the first doubtful one, and make that with care.
 
         Repeated steps are identical to the bit. A round is checked once per doubtful step.
         """
-        if self._together is not None and self._together.asked_for(code):
+        if self._together is not None and self._together.has_pending_steps(code):
             raise RuntimeError("Steps are checked that were not started on the GPU yet.")
-        if (right := code.right(before.finished, many)) == many:
+        if (right := code.count_valid_steps(before.finished, many)) == many:
             self._before = None
             return
         self._go_back(before)

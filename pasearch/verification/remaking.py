@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.calibration import StatedDials
-from pasearch.accounting.checks import positive
+from pasearch.accounting.calibration import StatedNoiseParameters
+from pasearch.accounting.checks import check_positive
 from pasearch.api.features import FeatureRunOutput
 from pasearch.api.lifecycle import RunEnvironment, result_document
 from pasearch.api.search import SearchRunOutput
@@ -79,21 +79,21 @@ def remade(document: Document) -> Remade:
         UsageError: No plan can be made of it.
         BudgetError: Its plan costs more than its budget.
     """
-    dials = StatedDials(document["plan"]["dials"])
+    dials = StatedNoiseParameters(document["plan"]["dials"])
     of_task = _features if document["task"] == FEATURES else _network
     plan, made = of_task(document, dials)
     declared = declared_of(document)
     made["warnings"] += useless(made, plan.schema)
     as_they_are = ("schema_version", "versions", "files", "effects")
     made |= {name: document[name] for name in as_they_are if name in document}
-    unknown = (f"plan.dials has {shown(x)}, and the plan does not." for x in dials.unknown())
+    unknown = (f"plan.dials has {shown(x)}, and the plan does not." for x in dials.unknown_names())
     recipes = _of_recipes(document["plan"])
     problems = (*dials.problems, *_of_schema(declared, plan), *recipes, *unknown)
     again = parse_json(json.dumps(made), "result.json")
     return Remade(plan=plan, document=again, problems=problems)
 
 
-def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
+def _network(document: Document, dials: StatedNoiseParameters) -> tuple[Plan, Document]:
     """Make plan and document of a search, or of one training, again."""
     strategy = strategy_from_json(document["plan"]["strategy"])
     plan = _plan(document, strategy, dials)
@@ -115,7 +115,7 @@ def _network(document: Document, dials: StatedDials) -> tuple[Plan, Document]:
     return plan, result_document(plan, found, _made(document)) | beside
 
 
-def _plan(document: Document, strategy: Strategy, dials: StatedDials) -> Plan:
+def _plan(document: Document, strategy: Strategy, dials: StatedNoiseParameters) -> Plan:
     """Make the plan of a search, or of one training, again."""
     basis, split = document["plan"], _split(document, strategy.portions)
     recipes = {
@@ -129,7 +129,7 @@ def _plan(document: Document, strategy: Strategy, dials: StatedDials) -> Plan:
         strategy=strategy,
         space=space_of(document["space"]),
         make_recipes=recipes.__getitem__,
-        score_epsilon=None if score is None else positive("score_epsilon", score),
+        score_epsilon=None if score is None else check_positive("score_epsilon", score),
         free_front_ends=basis["free_front_ends"],
         validated_on=document["validated_on"],
         picks=picks,
@@ -156,7 +156,7 @@ def _terms(document: Document, split: Split) -> Terms:
     )  # fmt: skip
 
 
-def _features(document: Document, dials: StatedDials) -> tuple[FeaturePlan, Document]:
+def _features(document: Document, dials: StatedNoiseParameters) -> tuple[FeaturePlan, Document]:
     """Make plan and document of a feature selection again."""
     basis = document["plan"]
     plan = make_feature_plan(

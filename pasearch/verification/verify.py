@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 
 from pasearch import documents, results
-from pasearch.accounting.accountants import Price, price_partitions
-from pasearch.accounting.calibration import ROUNDING
+from pasearch.accounting.accountants import PrivacyCost, price_partitions
+from pasearch.accounting.calibration import COST_TOLERANCE
 from pasearch.api.binding import versions
 from pasearch.api.lifecycle import rendered
 from pasearch.documents import check_form, refusal, shown, well_formed
@@ -83,7 +83,7 @@ CHANGED = ", as your options change it"
 """What stands behind that where options change some settings of its candidates."""
 
 
-def verify(path: str | Path, public: str | Path | None = None) -> tuple[Price, list[str]]:
+def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyCost, list[str]]:
     """Check everything that a finished run's `release/` folder says and that can be recomputed.
 
     Args:
@@ -160,7 +160,7 @@ def _releases(event: Any) -> int:
     return abs(event.get("count", 1)) * (sum(map(_releases, inside)) if inside else 1)
 
 
-def of_price(document: Document) -> tuple[Price, list[str]]:
+def of_price(document: Document) -> tuple[PrivacyCost, list[str]]:
     """Recompute the price from the events alone.
 
     Returns:
@@ -177,7 +177,7 @@ def of_price(document: Document) -> tuple[Price, list[str]]:
         problems.append(
             f"price.epsilon is {stated['epsilon']}, and the events cost {price.epsilon}."
         )
-    if not price.epsilon <= budget["epsilon"] * (1 + ROUNDING):
+    if not price.epsilon <= budget["epsilon"] * (1 + COST_TOLERANCE):
         problems.append(
             f"the events cost epsilon {price.epsilon}, and the budget is {budget['epsilon']}."
         )
@@ -274,7 +274,7 @@ def differences(again: Any, stated: Any, where: str = "") -> list[str]:
 
 def close(stated: float, recomputed: float) -> bool:
     """Return whether two computations of a number agree; NaN agrees with nothing."""
-    return abs(stated - recomputed) <= ROUNDING * max(abs(recomputed), 1e-12)
+    return abs(stated - recomputed) <= COST_TOLERANCE * max(abs(recomputed), 1e-12)
 
 
 def _of_basis(document: Document) -> Iterator[str]:
@@ -310,7 +310,7 @@ def _of_ledger(document: Document) -> list[str]:
         return ["ledger has other fields than epsilon and delta."]
     # A run and its ledger may have another delta each: at the ledger's, both can be compared.
     together, _ = price_partitions(results.events_of(document), ledger["delta"])
-    if together.epsilon <= ledger["epsilon"] * (1 + ROUNDING):
+    if together.epsilon <= ledger["epsilon"] * (1 + COST_TOLERANCE):
         return []
     return ["the price is more than all runs of its ledger may cost together."]
 

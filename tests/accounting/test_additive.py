@@ -16,13 +16,13 @@ from shortcuts import log_density
 
 from pasearch.accounting import additive
 from pasearch.accounting.additive import (
-    MOST_ORDER,
+    MAX_ORDER,
     ORDERS,
     Shifts,
     additive_rdp,
     check_density,
 )
-from pasearch.accounting.calibration import epsilon_of
+from pasearch.accounting.calibration import compute_epsilon
 from pasearch.accounting.densities import (
     DENSITIES,
     Cauchy,
@@ -35,11 +35,11 @@ from pasearch.accounting.densities import (
     StudentT,
     Tabulated,
     VarianceGamma,
-    kronrod,
-    tabulated,
+    kronrod_rule,
+    tabulate_density,
 )
 from pasearch.accounting.events import PoissonGaussian
-from pasearch.accounting.renyi import rdp
+from pasearch.accounting.renyi import rdp_curve
 from pasearch.errors import UsageError
 
 FEW = ORDERS[:63]
@@ -67,11 +67,11 @@ def one(shift: float) -> Shifts:
 
 def grid(density: Density, shift: float) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights over the line, fine around the kinks of the density and of its shift."""
-    far = np.geomspace(1e-6, 2e7 if not density.light else 40.0, 300)
+    far = np.geomspace(1e-6, 2e7 if not density.is_light_tailed else 40.0, 300)
     fine = np.arange(0, 40, 0.1)
     ends = density.breaks * density.scale
     around = [c + s * e for c in (0.0, shift) for s in (-1, 1) for e in (far, fine, ends)]
-    x, weights, _ = kronrod(np.unique(np.concatenate(around)))
+    x, weights, _ = kronrod_rule(np.unique(np.concatenate(around)))
     return x.ravel(), weights.ravel()
 
 
@@ -106,9 +106,9 @@ class TestOneCoordinate:
     def test_integrals_of_a_gaussian_are_its_closed_form(self):
         """What is integrated for laws without a formula, where one is known."""
         steps = np.arange(-200, 60, 13)
-        found = additive._rows(GaussianNoise(scale=1.0), steps, 64)
+        found = additive._integral_rows(GaussianNoise(scale=1.0), steps, 64)
         orders = np.arange(2.0, 65.0)
-        shifts = 2.0 ** (steps / additive.PER_OCTAVE)
+        shifts = 2.0 ** (steps / additive.SHIFTS_PER_OCTAVE)
         exact = np.multiply.outer(shifts**2, orders * (orders - 1) / 2)
         known = np.isfinite(found)
         assert known.mean() > 0.9
@@ -138,7 +138,7 @@ class TestOneCoordinate:
     def test_a_sampled_gaussian_has_dp_accountings_price(self):
         for q, sigma in [(0.01, 2.5), (1e-3, 4.0), (0.4, 9.0)]:
             found = additive_rdp(GaussianNoise(scale=sigma), ONE, q)
-            expected = rdp(PoissonGaussian(q, sigma), ORDERS)
+            expected = rdp_curve(PoissonGaussian(q, sigma), ORDERS)
             known = np.isfinite(expected)
             assert known.sum() > 100
             # There 1e-12 is added for rounding, which is much where the price is nothing.
@@ -171,7 +171,7 @@ class TestOneCoordinate:
     @pytest.mark.oracle
     def test_without_symmetry_the_other_direction_can_cost_more(self):
         """Why the condition is there: one tail is exponential, the other normal."""
-        x, weights, _ = kronrod(np.arange(-12, 400, 0.05))
+        x, weights, _ = kronrod_rule(np.arange(-12, 400, 0.05))
         x, weights = x.ravel(), weights.ravel()
 
         def logs(at: np.ndarray) -> np.ndarray:
@@ -235,7 +235,7 @@ class TestManyCoordinates:
         shifts = Shifts.of(np.where(np.abs(vector) < 1e-5, 0.0, vector))
         assert len(shifts.values) < 2000
         assert sum(shifts.counts) <= 1_000_000
-        additive._row.cache_clear()
+        additive._integral_row.cache_clear()
         start = time.process_time()
         additive_rdp(StudentT(scale=0.8), [shifts] * 1000, 0.03)
         assert time.process_time() - start < 5
@@ -286,7 +286,9 @@ class TestManyCoordinates:
 
         def exact(shift: float, order: float) -> float:
             ends = np.array([*knots, *(-k for k in knots)])
-            x, weights, _ = kronrod(np.unique([*np.linspace(-3, 3, 6001), *ends, *(ends + shift)]))
+            x, weights, _ = kronrod_rule(
+                np.unique([*np.linspace(-3, 3, 6001), *ends, *(ends + shift)])
+            )
             ratio = order * log_density(density, x - shift) - (order - 1) * log_density(density, x)
             return math.log(float((weights * np.exp(ratio)).sum()))
 
@@ -294,7 +296,7 @@ class TestManyCoordinates:
             for order in (2.0, 3.0, 8.0):
                 found = additive_rdp(density, one(shift), 1.0, np.array([order]))[0] * (order - 1)
                 assert exact(shift, order) * (1 - 1e-6) <= found
-                next_one = exact(shift * 2 ** (1 / additive.PER_OCTAVE), order)
+                next_one = exact(shift * 2 ** (1 / additive.SHIFTS_PER_OCTAVE), order)
                 assert found <= next_one * (1 + 1e-3) or np.isinf(found)
         assert np.isfinite(additive_rdp(density, one(0.004), 1.0, ORDERS[:3])).all()
 
@@ -316,11 +318,11 @@ class TestOrders:
         orders = np.array([2.0, 3.0, 9.0])
         for density in (each.unit for each in EACH):
             for shift, start in ((0.01, 2.0), (0.3, 5.0), (0.3, 30.0)):
-                y, weights, _ = kronrod(start * np.geomspace(1, 1e6, 3000))
+                y, weights, _ = kronrod_rule(start * np.geomspace(1, 1e6, 3000))
                 logs = density.unit_log_density(y - shift / 2)
                 ratio = logs - density.unit_log_density(y + shift / 2)
                 for k, bound in zip(
-                    orders, density.unit_log_rest(shift, orders, start), strict=True
+                    orders, density.unit_log_remainder(shift, orders, start), strict=True
                 ):
                     # e^-r/2 of the middle's square root goes to its two factors.
                     falls = -np.expm1(-k * ratio) * -np.expm1(-(k - 1) * ratio)
@@ -329,7 +331,7 @@ class TestOrders:
 
     def test_an_order_whose_bulk_is_beyond_the_panels_is_not_believed(self):
         """At k = 151 the integrand is level where the panels end: both rules agree, on half."""
-        row = additive._row(GaussianNoise(), 2 * additive.PER_OCTAVE, 256)
+        row = additive._integral_row(GaussianNoise(), 2 * additive.SHIFTS_PER_OCTAVE, 256)
         k = np.arange(2, 257)
         assert (row >= k * (k - 1) / 2 * 16).all()
         assert np.isfinite(row[:100]).all()
@@ -341,10 +343,10 @@ class TestOrders:
         def coarse(density: Density, shift: float, orders: np.ndarray) -> np.ndarray:
             return np.array([0.0, shift / 2, 12.0, 24.0, 60.0])
 
-        additive._row.cache_clear()
-        monkeypatch.setattr(additive, "_edges", coarse)
-        row = additive._row(GaussianNoise(), 0, 32)
-        additive._row.cache_clear()
+        additive._integral_row.cache_clear()
+        monkeypatch.setattr(additive, "_panel_edges", coarse)
+        row = additive._integral_row(GaussianNoise(), 0, 32)
+        additive._integral_row.cache_clear()
         k = np.arange(2, 33)
         assert (row >= k * (k - 1) / 2).all()
         assert np.isinf(row).any()
@@ -373,10 +375,10 @@ class TwoModes(Density):
     def unit_moments(self) -> tuple[float, float, float]:
         raise NotImplementedError
 
-    def unit_magnitude(self, generator: np.random.Generator, size: int) -> np.ndarray:
+    def draw_unit_magnitude(self, generator: np.random.Generator, size: int) -> np.ndarray:
         raise NotImplementedError
 
-    def unit_steepest(self, x: float) -> float:
+    def unit_lipschitz(self, x: float) -> float:
         return 1 / 30 + (16 * 6 if x < 6 else 0)
 
 
@@ -393,11 +395,13 @@ class TestRefusals:
 
     def test_two_modes_in_a_table_are_refused_before(self):
         with pytest.raises(UsageError, match="one mode"):
-            tabulated(lambda x: np.logaddexp(-2 * (x - 3) ** 2, -2 * (x + 3) ** 2), reach=6.0)
+            tabulate_density(
+                lambda x: np.logaddexp(-2 * (x - 3) ** 2, -2 * (x + 3) ** 2), reach=6.0
+            )
 
     def test_a_density_that_is_not_symmetric_is_refused(self):
         with pytest.raises(UsageError, match="symmetric"):
-            tabulated(lambda x: np.where(x > 0, -x, -(x**2)), reach=6.0)
+            tabulate_density(lambda x: np.where(x > 0, -x, -(x**2)), reach=6.0)
 
     def test_what_is_no_density_is_refused(self):
         for density in [None, "gaussian", lambda x: -(x**2)]:
@@ -490,9 +494,9 @@ def test_a_failure_has_no_price_instead_of_none(monkeypatch):
     """NaN must not become epsilon 0."""
     monkeypatch.setattr(additive, "_log_moments", lambda logs, q: np.full(64, np.nan))
     assert np.isinf(additive_rdp(GaussianNoise(), ONE, 0.5, FEW)).all()
-    assert math.isinf(epsilon_of(GaussianNoise(), ONE, 0.5, 1, 1e-5, FEW))
+    assert math.isinf(compute_epsilon(GaussianNoise(), ONE, 0.5, 1, 1e-5, FEW))
 
 
 def test_the_highest_order_is_in_the_grid():
     assert ORDERS[0] == 2
-    assert ORDERS[-1] == MOST_ORDER
+    assert ORDERS[-1] == MAX_ORDER

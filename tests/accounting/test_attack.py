@@ -7,13 +7,13 @@ import math
 import pytest
 from scipy.stats import norm
 
-from pasearch.accounting.attack import most_often_right, true_positive_rate
+from pasearch.accounting.attack import max_true_positive_rate, true_positive_rate
 from pasearch.accounting.events import (
     Gaussian,
     Geometric,
     NoRelease,
     PoissonGaussian,
-    SelfComposed,
+    SelfComposition,
 )
 
 
@@ -27,7 +27,7 @@ class TestRate:
                 assert exact - 1e-9 <= found <= exact + max(0.004, 0.01 * exact)
 
     def test_composed_gaussians_are_one(self):
-        found = true_positive_rate(SelfComposed(Gaussian(4.0), 16), 0.01)
+        found = true_positive_rate(SelfComposition(Gaussian(4.0), 16), 0.01)
         assert found == pytest.approx(true_positive_rate(Gaussian(1.0), 0.01), rel=0.01)
 
     def test_of_a_coin_it_is_what_pure_privacy_allows(self):
@@ -51,9 +51,9 @@ class TestRate:
 
     def test_more_noise_tells_less_and_a_run_what_its_worst_partition_does(self):
         loud, quiet = (
-            SelfComposed(PoissonGaussian(sampling_probability=0.1, noise_multiplier=sigma), 100)
+            SelfComposition(PoissonGaussian(sampling_probability=0.1, noise_multiplier=sigma), 100)
             for sigma in (4.0, 1.0)
         )
         rates = true_positive_rate(loud, 0.01), true_positive_rate(quiet, 0.01)
         assert 0.01 < rates[0] < rates[1] < 1.0
-        assert most_often_right({"train": loud, "test": quiet}, 0.01) == rates[1]
+        assert max_true_positive_rate({"train": loud, "test": quiet}, 0.01) == rates[1]

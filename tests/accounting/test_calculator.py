@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.calculator import LAWS, solve
-from pasearch.accounting.events import Gaussian, PoissonGaussian, SelfComposed
+from pasearch.accounting.calculator import RUN_COUNT_NAMES, solve
+from pasearch.accounting.events import Gaussian, PoissonGaussian, SelfComposition
 from pasearch.errors import BudgetError, UsageError
 
 NUMBERS = {"delta": 1e-5, "sigma": 1.5, "steps": 400, "batch": 256, "n": 10_000}
@@ -17,7 +17,7 @@ def epsilon() -> float:
 
 
 def test_epsilon_is_the_price_of_the_training(epsilon: float):
-    event = SelfComposed(PoissonGaussian(256 / 10_000, 1.5), 400)
+    event = SelfComposition(PoissonGaussian(256 / 10_000, 1.5), 400)
     assert epsilon == price(event, 1e-5).epsilon
 
 
@@ -34,7 +34,7 @@ def test_any_number_from_the_rest(wanted: str, epsilon: float):
 
 
 def test_the_most_candidates_that_fit():
-    for law in LAWS:
+    for law in RUN_COUNT_NAMES:
         (answer,) = solve(epsilon=3.0, law=law, **NUMBERS)
         assert answer.solved == "candidates"
         assert answer.candidates is not None
@@ -46,7 +46,7 @@ def test_the_most_candidates_that_fit():
 
 def test_without_a_law_every_one_is_priced_cheapest_first():
     answers = solve(candidates=10, **NUMBERS)
-    assert {answer.law for answer in answers} == set(LAWS)
+    assert {answer.law for answer in answers} == set(RUN_COUNT_NAMES)
     costs = [answer.epsilon for answer in answers]
     assert costs == sorted(costs)
 
@@ -59,7 +59,7 @@ def test_sigma_for_a_search(epsilon: float):
 
 def test_a_whole_batch_has_no_sampling():
     (answer,) = solve(delta=1e-5, sigma=9.0, steps=4, batch=100, n=100)
-    assert answer.epsilon == price(SelfComposed(Gaussian(9.0), 4), 1e-5).epsilon
+    assert answer.epsilon == price(SelfComposition(Gaussian(9.0), 4), 1e-5).epsilon
 
 
 def test_what_cannot_be_solved_is_refused():

@@ -18,12 +18,17 @@ NOT_NUMBERS = [
     True, False, None, "2", b"2", 1j, [2.0], np.array([2.0]), np.bool_(True), Decimal("2")
 ]  # fmt: skip
 NUMBERS = [2, 2.0, np.float32(2), np.float64(2), np.int64(2), np.uint8(2), Fraction(2)]
-GATES = [checks.positive, checks.nonnegative, checks.probability, checks.fraction]
+GATES = [
+    checks.check_positive,
+    checks.check_nonnegative,
+    checks.check_probability,
+    checks.check_fraction,
+]
 
 
 def test_any_real_number_becomes_a_python_float():
     for value in NUMBERS:
-        for gate in [checks.positive, checks.nonnegative]:
+        for gate in [checks.check_positive, checks.check_nonnegative]:
             found = gate("sigma", value)
             assert type(found) is float
             assert found == 2.0
@@ -31,7 +36,7 @@ def test_any_real_number_becomes_a_python_float():
 
 def test_what_is_no_number_is_refused():
     for value in NOT_NUMBERS:
-        for gate in [*GATES, checks.whole]:
+        for gate in [*GATES, checks.check_positive_integer]:
             with pytest.raises(UsageError, match="sigma is"):
                 gate("sigma", value)
 
@@ -45,10 +50,10 @@ def test_what_is_not_finite_is_refused():
 
 def test_the_ends_of_the_ranges():
     for gate, good, bad in [
-        (checks.positive, [5e-324, 1e308], [0, 0.0, -0.0, -1, -5e-324]),
-        (checks.nonnegative, [0, 5e-324, 1e308], [-5e-324, -1]),
-        (checks.probability, [5e-324, 0.5, 1, 1.0], [0, -0.1, 1.0000000000000002, 2]),
-        (checks.fraction, [5e-324, 0.5, 1 - 2**-53], [0, 1, 1.0, -0.1, 2]),
+        (checks.check_positive, [5e-324, 1e308], [0, 0.0, -0.0, -1, -5e-324]),
+        (checks.check_nonnegative, [0, 5e-324, 1e308], [-5e-324, -1]),
+        (checks.check_probability, [5e-324, 0.5, 1, 1.0], [0, -0.1, 1.0000000000000002, 2]),
+        (checks.check_fraction, [5e-324, 0.5, 1 - 2**-53], [0, 1, 1.0, -0.1, 2]),
     ]:
         for value in good:
             assert gate("x", value) == value
@@ -59,18 +64,18 @@ def test_the_ends_of_the_ranges():
 
 def test_whole_gives_a_python_int():
     for value in [1, np.int8(1), np.uint64(7), 10**12]:
-        assert type(checks.whole("steps", value)) is int
+        assert type(checks.check_positive_integer("steps", value)) is int
 
 
 def test_whole_refuses_floats_and_what_is_below_one():
     for value in [0, -1, 1.0, 2.5, np.float64(3)]:
         with pytest.raises(UsageError, match="a whole number, 1 or above"):
-            checks.whole("steps", value)
+            checks.check_positive_integer("steps", value)
 
 
 def test_the_message_says_what_where_and_what_to_do():
     with pytest.raises(UsageError) as refused:
-        checks.positive("noise_multiplier", "2")
+        checks.check_positive("noise_multiplier", "2")
     assert str(refused.value) == (
         "noise_multiplier is '2' (str): expected a finite number above 0."
     )
@@ -80,7 +85,7 @@ def test_the_message_says_what_where_and_what_to_do():
 @given(st.floats())
 def test_positive_is_the_same_as_its_definition(value: float):
     if math.isfinite(value) and value > 0:
-        assert checks.positive("x", value) == value
+        assert checks.check_positive("x", value) == value
     else:
         with pytest.raises(UsageError):
-            checks.positive("x", value)
+            checks.check_positive("x", value)

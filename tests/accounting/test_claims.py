@@ -8,8 +8,12 @@ import pytest
 from papers import eq9_as_printed
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.claims import eq8, eq9_corrected, fu_theorem1
-from pasearch.accounting.events import PoissonGaussian, SelfComposed
+from pasearch.accounting.events import PoissonGaussian, SelfComposition
+from pasearch.accounting.published_bounds import (
+    bao_equation_8,
+    bao_equation_9_corrected,
+    fu_theorem_1,
+)
 from pasearch.errors import UsageError
 
 TABLE_VIII = {
@@ -23,19 +27,19 @@ TABLE_VIII = {
 
 @pytest.mark.oracle
 def test_eq8():
-    value = eq8(epsilon=0.1, runs=2313, delta_prime=1e-6).value
+    value = bao_equation_8(epsilon=0.1, runs=2313, delta_prime=1e-6).value
     assert value == pytest.approx(49.607, abs=5e-4)
 
 
 @pytest.mark.oracle
 def test_eq8_is_useless_for_large_epsilon():
-    value = eq8(epsilon=2.11, runs=60, delta_prime=1e-5).value
+    value = bao_equation_8(epsilon=2.11, runs=60, delta_prime=1e-5).value
     assert value == pytest.approx(996, abs=0.5)
 
 
 @pytest.mark.oracle
 def test_eq9_corrected():
-    found = eq9_corrected(**TABLE_VIII)
+    found = bao_equation_9_corrected(**TABLE_VIII)
     assert found.value is not None
     assert (found.value - 2.11) / 8 == pytest.approx(0.17196, abs=5e-6)
     assert found.value == pytest.approx(3.486, abs=5e-4)
@@ -43,22 +47,22 @@ def test_eq9_corrected():
 
 @pytest.mark.oracle
 def test_eq9_is_summed_over_the_generations_of_mgrs():
-    found = eq9_corrected(**{**TABLE_VIII, "runs": (40, 20, 10)})
-    alone = [eq9_corrected(**{**TABLE_VIII, "runs": (k,)}).value for k in (40, 20, 10)]
+    found = bao_equation_9_corrected(**{**TABLE_VIII, "runs": (40, 20, 10)})
+    alone = [bao_equation_9_corrected(**{**TABLE_VIII, "runs": (k,)}).value for k in (40, 20, 10)]
     assert found.value == pytest.approx(sum(each or math.nan for each in alone))
     assert found.value == pytest.approx(9.419, abs=5e-4), "the paper prints 8.53"
-    once = eq9_corrected(**{**TABLE_VIII, "runs": (70,)}).value
+    once = bao_equation_9_corrected(**{**TABLE_VIII, "runs": (70,)}).value
     assert once == pytest.approx(3.283, abs=5e-4), "Eq. 9 once is not the paper's rule"
 
 
 def test_eq9_gives_no_figure_if_one_generation_has_none():
     settings = {**TABLE_VIII, "validation_size": 800}
-    assert eq9_corrected(**{**settings, "runs": (1,)}).value is not None
-    assert eq9_corrected(**{**settings, "runs": (1, 400)}).value is None
+    assert bao_equation_9_corrected(**{**settings, "runs": (1,)}).value is not None
+    assert bao_equation_9_corrected(**{**settings, "runs": (1, 400)}).value is None
 
 
 def test_eq9_as_printed_is_smaller_and_called_a_misprint():
-    printed, corrected = eq9_as_printed(**TABLE_VIII), eq9_corrected(**TABLE_VIII)
+    printed, corrected = eq9_as_printed(**TABLE_VIII), bao_equation_9_corrected(**TABLE_VIII)
     assert printed.value is not None
     assert corrected.value is not None
     assert printed.value < corrected.value
@@ -66,8 +70,10 @@ def test_eq9_as_printed_is_smaller_and_called_a_misprint():
 
 
 def test_eq9_gives_no_figure_where_none_holds():
-    assert eq9_corrected(**{**TABLE_VIII, "validation_size": 50}).value is None
-    assert "no figure" in eq9_corrected(**{**TABLE_VIII, "validation_size": 50}).describe()
+    assert bao_equation_9_corrected(**{**TABLE_VIII, "validation_size": 50}).value is None
+    assert (
+        "no figure" in bao_equation_9_corrected(**{**TABLE_VIII, "validation_size": 50}).describe()
+    )
 
 
 @pytest.mark.oracle
@@ -77,7 +83,7 @@ def test_eq9_gives_no_figure_where_none_holds():
 )
 def test_fu_theorem_1(sigma: float, q: float, most: int):
     def claimed(accepted: int) -> float:
-        value = fu_theorem1(
+        value = fu_theorem_1(
             sampling_probability=q, noise_multiplier=sigma, accepted=accepted, delta=1e-5
         ).value
         assert value is not None
@@ -86,17 +92,19 @@ def test_fu_theorem_1(sigma: float, q: float, most: int):
     assert claimed(most) <= 3 < claimed(most + 1)
     # Were all iterations accepted, the price would be within the claim; ten times as many, and
     # the accepted ones charged only, and it is not.
-    assert price(SelfComposed(PoissonGaussian(q, sigma), most), 1e-5).epsilon <= claimed(most)
-    assert price(SelfComposed(PoissonGaussian(q, sigma), 10 * most), 1e-5).epsilon > claimed(most)
+    assert price(SelfComposition(PoissonGaussian(q, sigma), most), 1e-5).epsilon <= claimed(most)
+    assert price(SelfComposition(PoissonGaussian(q, sigma), 10 * most), 1e-5).epsilon > claimed(
+        most
+    )
 
 
 @pytest.mark.contract
 def test_every_claim_is_labelled():
     for claim in [
-        eq8(epsilon=0.1, runs=10, delta_prime=1e-6),
-        eq9_corrected(**TABLE_VIII),
+        bao_equation_8(epsilon=0.1, runs=10, delta_prime=1e-6),
+        bao_equation_9_corrected(**TABLE_VIII),
         eq9_as_printed(**TABLE_VIII),
-        fu_theorem1(sampling_probability=0.01, noise_multiplier=1.0, accepted=5, delta=1e-5),
+        fu_theorem_1(sampling_probability=0.01, noise_multiplier=1.0, accepted=5, delta=1e-5),
     ]:
         assert claim.describe().startswith(f"claimed ({claim.source}): epsilon ")
         assert "not a valid bound" in claim.describe()
@@ -106,14 +114,14 @@ def test_every_claim_is_labelled():
 
 def test_bad_numbers_are_refused():
     for make, wrong in [
-        (eq8, {"epsilon": math.nan, "runs": 10, "delta_prime": 1e-6}),
-        (eq8, {"epsilon": 0.1, "runs": 0, "delta_prime": 1e-6}),
-        (eq8, {"epsilon": 0.1, "runs": 10, "delta_prime": 0}),
-        (eq9_corrected, {**TABLE_VIII, "acceptable_loss": 2.0}),
-        (eq9_corrected, {**TABLE_VIII, "validation_size": 0}),
+        (bao_equation_8, {"epsilon": math.nan, "runs": 10, "delta_prime": 1e-6}),
+        (bao_equation_8, {"epsilon": 0.1, "runs": 0, "delta_prime": 1e-6}),
+        (bao_equation_8, {"epsilon": 0.1, "runs": 10, "delta_prime": 0}),
+        (bao_equation_9_corrected, {**TABLE_VIII, "acceptable_loss": 2.0}),
+        (bao_equation_9_corrected, {**TABLE_VIII, "validation_size": 0}),
         (eq9_as_printed, {**TABLE_VIII, "epsilon": -1}),
         (
-            fu_theorem1,
+            fu_theorem_1,
             {"sampling_probability": 2, "noise_multiplier": 1.0, "accepted": 5, "delta": 1e-5},
         ),
     ]:
@@ -122,4 +130,4 @@ def test_bad_numbers_are_refused():
 
 
 def test_a_claim_too_large_for_a_float_gives_no_figure():
-    assert eq8(epsilon=800.0, runs=10, delta_prime=1e-6).value is None
+    assert bao_equation_8(epsilon=800.0, runs=10, delta_prime=1e-6).value is None

@@ -12,7 +12,12 @@ from scipy.special import airy, airye
 
 from pasearch.accounting import calibration as comparison
 from pasearch.accounting.additive import ORDERS, Shifts, additive_rdp
-from pasearch.accounting.calibration import Comparison, compare, epsilon_of, least_scale
+from pasearch.accounting.calibration import (
+    CalibratedDensity,
+    calibrate_scale,
+    compare_densities,
+    compute_epsilon,
+)
 from pasearch.accounting.densities import (
     Cauchy,
     Density,
@@ -24,10 +29,10 @@ from pasearch.accounting.densities import (
     StudentT,
     Tabulated,
     VarianceGamma,
-    tabulated,
+    tabulate_density,
 )
 from pasearch.accounting.events import PoissonGaussian
-from pasearch.accounting.renyi import epsilon_from_rdp, rdp
+from pasearch.accounting.renyi import epsilon_from_rdp, rdp_curve
 from pasearch.errors import BudgetError, UsageError
 
 FEW = ORDERS[:31]
@@ -55,12 +60,12 @@ def airy_squared() -> Tabulated:
         near = np.log(airy(np.minimum(y, 1.0))[0])
         return 2 * np.where(y < 1, near, np.log(airye(far)[0]) - 2 / 3 * far**1.5)
 
-    return tabulated(logs, reach=8.0, knots=60)
+    return tabulate_density(logs, reach=8.0, knots=60)
 
 
 def compare_divergence(
     densities: Iterable[Density], shifts: Shifts, q: float, order: int, divergence: float
-) -> list[Comparison]:
+) -> list[CalibratedDensity]:
     """Return the densities at equal Renyi divergence of one step: Nasr et al., Fig. 6 (order 2)."""
 
     def cost(density: Density) -> float:
@@ -69,21 +74,21 @@ def compare_divergence(
     rows = []
     for each in densities:
         at = each.with_scale(
-            least_scale(lambda scale, d=each: cost(d.with_scale(scale)), divergence)
+            calibrate_scale(lambda scale, d=each: cost(d.with_scale(scale)), divergence)
         )
-        rows.append(Comparison(density=at, price=cost(at)))
+        rows.append(CalibratedDensity(density=at, price=cost(at)))
     return sorted(rows, key=lambda row: row.mean_absolute)
 
 
 def best_of_family(
     family: Callable[[float], Density], low: float, high: float, *args: object
-) -> Comparison:
+) -> CalibratedDensity:
     """Return the member of a family of the least l1 error at this price, about."""
-    seen: dict[float, Comparison] = {}
+    seen: dict[float, CalibratedDensity] = {}
 
     def loss(dial: float) -> float:
         parameter = min(high, max(low, math.exp(dial)))
-        seen[parameter] = compare([family(parameter)], *args, orders=FEW)[0]
+        seen[parameter] = compare_densities([family(parameter)], *args, orders=FEW)[0]
         return seen[parameter].mean_absolute
 
     ends = math.log(low), math.log(high)
@@ -95,7 +100,9 @@ def best_of_family(
 
 @pytest.mark.unit
 def test_rows_cost_the_same_and_come_by_their_l1_error():
-    rows = compare([Cauchy(), LaplaceNoise(), GaussianNoise()], ONE, 0.1, 20, 2.0, 1e-5, orders=FEW)
+    rows = compare_densities(
+        [Cauchy(), LaplaceNoise(), GaussianNoise()], ONE, 0.1, 20, 2.0, 1e-5, orders=FEW
+    )
     assert [row.density.name for row in rows][-1] == "cauchy"
     for row in rows:
         assert 2.0 * 0.999 < row.price <= 2.0
@@ -134,7 +141,7 @@ def test_no_law_gains_much_l1_where_shifts_are_small():
 def test_the_best_power_is_found():
     """On one coordinate 1.5 is better than the Gaussian's 2 in both errors; the best is between."""
     args = ONE, 0.03, 1000, 3.0, 1e-5
-    gaussian = compare([GaussianNoise()], *args, orders=FEW)[0]
+    gaussian = compare_densities([GaussianNoise()], *args, orders=FEW)[0]
     found = best_of_family(lambda p: GeneralisedNormal(power=p), 1.2, 3.0, *args)
     assert 1.2 < found.density.power < 1.7
     assert found.mean_absolute < 0.95 * gaussian.mean_absolute
@@ -145,30 +152,34 @@ def test_the_best_power_is_found():
 def test_bad_targets_are_refused():
     for target in [0.0, float("nan"), -1.0]:
         with pytest.raises(UsageError, match="epsilon"):
-            compare([GaussianNoise()], ONE, 0.5, 1, target, 1e-5)
+            compare_densities([GaussianNoise()], ONE, 0.5, 1, target, 1e-5)
 
 
 @pytest.mark.unit
 class TestTheScale:
     @pytest.mark.parametrize("density", [GaussianNoise(), StudentT(), LaplaceNoise()], ids=repr)
     def test_the_scale_is_the_least_that_costs_no_more(self, density: Density):
-        scale = compare([density], ONE, 0.05, 100, 2.0, 1e-5, orders=MANY)[0].density.scale
+        scale = compare_densities([density], ONE, 0.05, 100, 2.0, 1e-5, orders=MANY)[
+            0
+        ].density.scale
 
         def cost(scale: float) -> float:
-            return epsilon_of(density.with_scale(scale), ONE, 0.05, 100, 1e-5, MANY)
+            return compute_epsilon(density.with_scale(scale), ONE, 0.05, 100, 1e-5, MANY)
 
         assert cost(scale) <= 2.0
         assert cost(scale / 1.001) > 2.0
 
     def test_it_agrees_with_what_else_prices_a_gaussian(self):
-        scale = compare([GaussianNoise()], ONE, 0.03, 1000, 3.0, 1e-5, orders=MANY)[0].density.scale
-        curve = 1000 * rdp(PoissonGaussian(0.03, scale), ORDERS)
+        scale = compare_densities([GaussianNoise()], ONE, 0.03, 1000, 3.0, 1e-5, orders=MANY)[
+            0
+        ].density.scale
+        curve = 1000 * rdp_curve(PoissonGaussian(0.03, scale), ORDERS)
         assert epsilon_from_rdp(curve, 1e-5, ORDERS) == pytest.approx(3.0, rel=1e-3)
 
     def test_a_budget_that_no_scale_meets_is_refused(self, monkeypatch):
-        monkeypatch.setattr(comparison, "epsilon_of", lambda *_: math.inf)
+        monkeypatch.setattr(comparison, "compute_epsilon", lambda *_: math.inf)
         with pytest.raises(BudgetError, match="No scale"):
-            compare([GaussianNoise()], ONE, 0.5, 1, 1.0, 1e-5)
+            compare_densities([GaussianNoise()], ONE, 0.5, 1, 1.0, 1e-5)
 
     def test_bad_numbers_are_refused(self):
         for changes in [
@@ -180,4 +191,4 @@ class TestTheScale:
         ]:
             good = {"sampling_probability": 0.5, "steps": 1, "epsilon": 1.0, "delta": 1e-5}
             with pytest.raises(UsageError):
-                compare([GaussianNoise()], ONE, **{**good, **changes})
+                compare_densities([GaussianNoise()], ONE, **{**good, **changes})

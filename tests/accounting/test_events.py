@@ -12,28 +12,28 @@ from pasearch.accounting import events
 from pasearch.accounting.additive import Shifts
 from pasearch.accounting.densities import StudentT
 from pasearch.accounting.events import (
-    Additive,
-    Approximate,
-    Composed,
+    AdditiveNoise,
+    ApproximateDP,
+    Composition,
     DiscreteGaussian,
     Event,
-    Filtered,
+    FilteredReleases,
     Gaussian,
     Geometric,
     NoisyRecords,
     NoRelease,
     PoissonGaussian,
-    Pure,
+    PureDP,
     RepeatAndSelect,
-    SelfComposed,
+    SelfComposition,
     TruncatedPoissonGaussian,
-    Worst,
-    describe,
-    from_json,
-    parts,
-    to_json,
+    WorstCase,
+    count_atomic_releases,
+    describe_event,
+    event_from_json,
+    event_to_json,
 )
-from pasearch.accounting.selection import Law
+from pasearch.accounting.selection import RunCountDistribution
 from pasearch.errors import UsageError
 
 EXAMPLES: list[Event] = [
@@ -42,99 +42,103 @@ EXAMPLES: list[Event] = [
     PoissonGaussian(0.01, 1.1),
     TruncatedPoissonGaussian(1000, 0.1, 150, 1.0),
     NoisyRecords(0.01, 1.1),
-    Additive(0.01, StudentT(freedom=9.0), Shifts(values=(0.5, 0.25), counts=(1, 3))),
+    AdditiveNoise(0.01, StudentT(freedom=9.0), Shifts(values=(0.5, 0.25), counts=(1, 3))),
     Geometric(0.1),
-    Pure(0.3),
-    Approximate(0.3, 1e-7),
-    Approximate(0.0, 1e-7),
+    PureDP(0.3),
+    ApproximateDP(0.3, 1e-7),
+    ApproximateDP(0.0, 1e-7),
     DiscreteGaussian(4.0, 2.0),
-    Composed((Gaussian(2.0), Geometric(0.1))),
-    SelfComposed(PoissonGaussian(0.01, 1.1), 70),
-    Worst((Gaussian(2.0), Gaussian(3.0))),
-    RepeatAndSelect(Composed((Gaussian(3.0), Geometric(0.2))), Law(10, 0)),
-    RepeatAndSelect(Gaussian(3.0), Law(10, "poisson", cap=30)),
-    Filtered(SelfComposed(PoissonGaussian(0.01, 1.1), 70)),
+    Composition((Gaussian(2.0), Geometric(0.1))),
+    SelfComposition(PoissonGaussian(0.01, 1.1), 70),
+    WorstCase((Gaussian(2.0), Gaussian(3.0))),
+    RepeatAndSelect(Composition((Gaussian(3.0), Geometric(0.2))), RunCountDistribution(10, 0)),
+    RepeatAndSelect(Gaussian(3.0), RunCountDistribution(10, "poisson", cap=30)),
+    FilteredReleases(SelfComposition(PoissonGaussian(0.01, 1.1), 70)),
 ]
 atoms = st.one_of(
     st.builds(Gaussian, st.floats(0.1, 100)),
     st.builds(PoissonGaussian, st.floats(1e-6, 1), st.floats(0.1, 100)),
     st.builds(NoisyRecords, st.floats(1e-6, 1), st.floats(0.1, 100)),
     st.builds(Geometric, st.floats(1e-3, 5)),
-    st.builds(Pure, st.floats(1e-3, 5)),
-    st.builds(Approximate, st.just(0.0) | st.floats(1e-3, 5), st.floats(1e-15, 0.5)),
+    st.builds(PureDP, st.floats(1e-3, 5)),
+    st.builds(ApproximateDP, st.just(0.0) | st.floats(1e-3, 5), st.floats(1e-15, 0.5)),
     st.builds(DiscreteGaussian, st.floats(0.1, 50), st.floats(0.1, 5)),
     st.just(NoRelease()),
 )
-laws = st.builds(Law, st.floats(1.5, 50), st.one_of(st.floats(0, 3), st.just("poisson")))
+laws = st.builds(
+    RunCountDistribution, st.floats(1.5, 50), st.one_of(st.floats(0, 3), st.just("poisson"))
+)
 trees = st.recursive(
     atoms,
     lambda inner: st.one_of(
-        st.builds(Composed, st.lists(inner, min_size=1, max_size=3).map(tuple)),
-        st.builds(Worst, st.lists(inner, min_size=1, max_size=3).map(tuple)),
-        st.builds(SelfComposed, inner, st.integers(1, 1000)),
+        st.builds(Composition, st.lists(inner, min_size=1, max_size=3).map(tuple)),
+        st.builds(WorstCase, st.lists(inner, min_size=1, max_size=3).map(tuple)),
+        st.builds(SelfComposition, inner, st.integers(1, 1000)),
         st.builds(RepeatAndSelect, inner, laws),
-        st.builds(Filtered, inner),
+        st.builds(FilteredReleases, inner),
     ),
     max_leaves=6,
 )
 
 
 def test_the_examples_are_the_whole_table():
-    assert {type(event) for event in EXAMPLES} == set(events.TYPES.values())
+    assert {type(event) for event in EXAMPLES} == set(events.EVENT_TYPES.values())
 
 
 @pytest.mark.contract
 class TestEveryEvent:
     def test_comes_back_from_json(self):
         for event in EXAMPLES:
-            assert from_json(json.loads(json.dumps(to_json(event)))) == event
+            assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
 
     def test_is_a_frozen_hashable_value(self):
         for event in EXAMPLES:
             assert hash(event) == hash(pickle.loads(pickle.dumps(event)))
-            for name in to_json(event).keys() - {"type"}:
+            for name in event_to_json(event).keys() - {"type"}:
                 with pytest.raises((AttributeError, TypeError)):
                     setattr(event, name, 1.0)
 
     def test_says_what_it_is_in_one_line(self):
         for event in EXAMPLES:
-            assert describe(event).strip()
-            assert "\n" not in describe(event)
-            assert "Gaussian(" not in describe(event)
+            assert describe_event(event).strip()
+            assert "\n" not in describe_event(event)
+            assert "Gaussian(" not in describe_event(event)
 
     def test_composed_k_times_has_the_same_parts_in_every_spelling(self):
         for event in EXAMPLES:
             spelled = [
-                SelfComposed(event, 6),
-                Composed((event,) * 6),
-                SelfComposed(SelfComposed(event, 2), 3),
-                Composed((SelfComposed(event, 4), NoRelease(), Composed((event, event)))),
+                SelfComposition(event, 6),
+                Composition((event,) * 6),
+                SelfComposition(SelfComposition(event, 2), 3),
+                Composition((SelfComposition(event, 4), NoRelease(), Composition((event, event)))),
             ]
-            assert all(parts(each) == parts(spelled[0]) for each in spelled)
+            assert all(
+                count_atomic_releases(each) == count_atomic_releases(spelled[0]) for each in spelled
+            )
 
     def test_an_unknown_field_is_refused(self):
         for event in EXAMPLES:
             with pytest.raises(UsageError, match="expected exactly"):
-                from_json({**to_json(event), "note": 1})
+                event_from_json({**event_to_json(event), "note": 1})
 
     def test_a_missing_field_is_refused(self):
         for event in EXAMPLES:
-            document = to_json(event)
+            document = event_to_json(event)
             for name in document.keys() - {"type"}:
                 with pytest.raises(UsageError, match="expected exactly"):
-                    from_json({key: value for key, value in document.items() if key != name})
+                    event_from_json({key: value for key, value in document.items() if key != name})
 
 
 @pytest.mark.property
 @given(trees)
 def test_any_tree_comes_back_from_json(event: Event):
-    assert from_json(json.loads(json.dumps(to_json(event)))) == event
+    assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
 
 
 @pytest.mark.property
 @given(trees, st.integers(1, 50))
 def test_counts_multiply(event: Event, count: int):
-    once, often = parts(event), parts(SelfComposed(event, count))
+    once, often = count_atomic_releases(event), count_atomic_releases(SelfComposition(event, count))
     assert often == {atom: count * each for atom, each in once.items()}
 
 
@@ -144,14 +148,14 @@ def test_every_number_is_a_python_float():
         (PoissonGaussian, (0.5, 2)),
         (NoisyRecords, (0.5, 2)),
         (Geometric, (2,)),
-        (Pure, (2,)),
-        (Approximate, (2, 0.5)),
+        (PureDP, (2,)),
+        (ApproximateDP, (2, 0.5)),
         (DiscreteGaussian, (2, 1)),
     ]:
         for of in [int, np.float32, np.float64]:
             given_ = [of(value) if value != 0.5 else value for value in numbers]
             event = kind(*given_)
-            values = [value for name, value in to_json(event).items() if name != "type"]
+            values = [value for name, value in event_to_json(event).items() if name != "type"]
             assert all(type(value) is float for value in values)
             assert event == kind(*map(float, numbers))
 
@@ -164,12 +168,12 @@ def test_a_bad_number_never_enters_an_event():
         lambda x: NoisyRecords(0.1, x),
         lambda x: NoisyRecords(x, 1.0),
         Geometric,
-        Pure,
-        lambda x: Approximate(1.0, x),
+        PureDP,
+        lambda x: ApproximateDP(1.0, x),
         lambda x: DiscreteGaussian(x, 1.0),
         lambda x: DiscreteGaussian(1.0, x),
         lambda x: TruncatedPoissonGaussian(1000, 0.1, 150, x),
-        lambda x: SelfComposed(Gaussian(1.0), x),
+        lambda x: SelfComposition(Gaussian(1.0), x),
     ]:
         for bad in (0, -1.0, float("nan"), float("inf"), "1", True, None, [1.0]):
             with pytest.raises(UsageError):
@@ -178,22 +182,22 @@ def test_a_bad_number_never_enters_an_event():
 
 def test_a_leak_may_be_all_there_is_and_no_less():
     for bad in [-1e-9, float("nan"), float("inf"), "0", False, None]:
-        assert Approximate(0, 1e-6) == Approximate(0.0, 1e-6)
-        assert describe(Approximate(0.0, 1e-6)) == "a leak (delta 1e-06)"
+        assert ApproximateDP(0, 1e-6) == ApproximateDP(0.0, 1e-6)
+        assert describe_event(ApproximateDP(0.0, 1e-6)) == "a leak (delta 1e-06)"
         with pytest.raises(UsageError, match="0 or above"):
-            Approximate(bad, 1e-6)
+            ApproximateDP(bad, 1e-6)
 
 
 def test_a_leak_is_below_1():
     for bad in [1, 1.0, 1.5]:
         with pytest.raises(UsageError, match="strictly between 0 and 1"):
-            Approximate(1.0, bad)
+            ApproximateDP(1.0, bad)
 
 
 def test_a_count_is_whole():
     for bad in [1.0, 2.5, np.float64(3)]:
         with pytest.raises(UsageError, match="whole number"):
-            SelfComposed(Gaussian(1.0), bad)
+            SelfComposition(Gaussian(1.0), bad)
 
 
 def test_a_file_of_bad_form_is_refused():
@@ -214,15 +218,15 @@ def test_a_file_of_bad_form_is_refused():
         {"type": "repeat-and-select", "event": {"type": "no-release"}, "law": {"mean": 10}},
     ]:
         with pytest.raises(UsageError):
-            from_json(bad)
+            event_from_json(bad)
 
 
 def test_nesting_is_bounded():
-    document = to_json(Gaussian(1.0))
+    document = event_to_json(Gaussian(1.0))
     for _ in range(events.MAX_DEPTH + 1):
         document = {"type": "self-composed", "event": document, "count": 1}
     with pytest.raises(UsageError, match="nested deeper"):
-        from_json(document)
+        event_from_json(document)
 
 
 def test_an_event_of_another_table_is_refused():
@@ -230,28 +234,33 @@ def test_an_event_of_another_table_is_refused():
         pass
 
     makers = (
-        lambda e: SelfComposed(e, 2),
-        lambda e: Composed((e,)),
-        lambda e: Worst((e,)),
-        Filtered,
+        lambda e: SelfComposition(e, 2),
+        lambda e: Composition((e,)),
+        lambda e: WorstCase((e,)),
+        FilteredReleases,
     )
     for make in makers:
         with pytest.raises(UsageError, match="own table"):
             make(Mine())
     with pytest.raises(UsageError, match="own table"):
-        to_json(Mine())
+        event_to_json(Mine())
 
 
 def test_the_worst_of_equal_events_is_that_event():
-    assert parts(Worst((Gaussian(2.0), Gaussian(2)))) == {Gaussian(2.0): 1}
+    assert count_atomic_releases(WorstCase((Gaussian(2.0), Gaussian(2)))) == {Gaussian(2.0): 1}
 
 
 def test_nothing_released_has_no_parts():
-    assert parts(SelfComposed(Composed((NoRelease(), NoRelease())), 5)) == {}
-    assert parts(SelfComposed(Filtered(Composed((NoRelease(), NoRelease()))), 5)) == {}
+    assert count_atomic_releases(SelfComposition(Composition((NoRelease(), NoRelease())), 5)) == {}
+    assert (
+        count_atomic_releases(
+            SelfComposition(FilteredReleases(Composition((NoRelease(), NoRelease()))), 5)
+        )
+        == {}
+    )
 
 
 def test_a_filter_is_atomic_and_so_many_of_them_are_so_many_filters():
-    one = Filtered(SelfComposed(Gaussian(2.0), 7))
-    assert parts(one) == {one: 1}
-    assert parts(SelfComposed(one, 5)) == {one: 5}
+    one = FilteredReleases(SelfComposition(Gaussian(2.0), 7))
+    assert count_atomic_releases(one) == {one: 1}
+    assert count_atomic_releases(SelfComposition(one, 5)) == {one: 5}

@@ -12,26 +12,26 @@ import numpy as np
 import pytest
 from shortcuts import rdp_price
 
-from pasearch.accounting.accountants import Price, price
+from pasearch.accounting.accountants import PrivacyCost, price
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.calibration import smallest
+from pasearch.accounting.calibration import calibrate_min
 from pasearch.accounting.events import (
     DiscreteGaussian,
     Gaussian,
     Geometric,
     PoissonGaussian,
     RepeatAndSelect,
-    SelfComposed,
+    SelfComposition,
     TruncatedPoissonGaussian,
 )
-from pasearch.accounting.renyi import rdp
-from pasearch.accounting.selection import Law
+from pasearch.accounting.renyi import rdp_curve
+from pasearch.accounting.selection import RunCountDistribution
 
 pytestmark = [pytest.mark.oracle, pytest.mark.quick]
 
 DELTA = 1e-5
-TRAINING = SelfComposed(PoissonGaussian(100 / 60_000, 2.0), 180_000)
-LONG_TRAINING = SelfComposed(PoissonGaussian(100 / 60_000, 2.0), 300_000)
+TRAINING = SelfComposition(PoissonGaussian(100 / 60_000, 2.0), 180_000)
+LONG_TRAINING = SelfComposition(PoissonGaussian(100 / 60_000, 2.0), 300_000)
 
 
 def digits(figure: str) -> float:
@@ -39,23 +39,23 @@ def digits(figure: str) -> float:
     return 0.500001 * 10.0 ** -len(figure.partition(".")[2])
 
 
-def assert_is(found: Price | float, figure: str) -> None:
-    value = found.epsilon if isinstance(found, Price) else found
+def assert_is(found: PrivacyCost | float, figure: str) -> None:
+    value = found.epsilon if isinstance(found, PrivacyCost) else found
     assert value == pytest.approx(float(figure), abs=digits(figure))
 
 
-def assert_bounds_as_well_as(found: Price, figure: str) -> None:
+def assert_bounds_as_well_as(found: PrivacyCost, figure: str) -> None:
     assert 0.997 * float(figure) <= found.epsilon <= float(figure) + digits(figure)
 
 
 def test_trainings_by_rdp():
     for event, figure in [
         (TRAINING, "1.590"),
-        (SelfComposed(TRAINING, 60), "17.19"),
+        (SelfComposition(TRAINING, 60), "17.19"),
         (LONG_TRAINING, "2.106"),
-        (SelfComposed(LONG_TRAINING, 54), "22.345"),
-        (SelfComposed(LONG_TRAINING, 60), "23.954"),
-        (SelfComposed(TRAINING, 10), "5.80"),
+        (SelfComposition(LONG_TRAINING, 54), "22.345"),
+        (SelfComposition(LONG_TRAINING, 60), "23.954"),
+        (SelfComposition(TRAINING, 10), "5.80"),
     ]:
         assert_is(rdp_price(event, DELTA), figure)
 
@@ -64,11 +64,11 @@ def test_by_loss_distributions():
     for event, delta, figure in [
         (TRAINING, DELTA, "1.461"),
         (LONG_TRAINING, DELTA, "1.939"),
-        (SelfComposed(PoissonGaussian(512 / 60_000, 1.23), 4698), DELTA, "2.366"),
-        (SelfComposed(PoissonGaussian(2048 / 60_000, 2.15), 1157), DELTA, "2.373"),
-        (SelfComposed(PoissonGaussian(1024 / 50_000, 1.54), 1435), DELTA, "2.361"),
-        (SelfComposed(PoissonGaussian(0.01, 6.0), 40_000), DELTA, "1.283"),
-        (SelfComposed(Geometric(0.02), 60), DELTA, "0.541"),
+        (SelfComposition(PoissonGaussian(512 / 60_000, 1.23), 4698), DELTA, "2.366"),
+        (SelfComposition(PoissonGaussian(2048 / 60_000, 2.15), 1157), DELTA, "2.373"),
+        (SelfComposition(PoissonGaussian(1024 / 50_000, 1.54), 1435), DELTA, "2.361"),
+        (SelfComposition(PoissonGaussian(0.01, 6.0), 40_000), DELTA, "1.283"),
+        (SelfComposition(Geometric(0.02), 60), DELTA, "0.541"),
     ]:
         found = price(event, delta)
         assert found.accountant == "PLD"
@@ -76,13 +76,13 @@ def test_by_loss_distributions():
 
 
 def test_shuffled_batches_are_no_poisson_sample():
-    poisson = price(SelfComposed(PoissonGaussian(1e-4, 0.5), 10_000), 1e-6)
+    poisson = price(SelfComposition(PoissonGaussian(1e-4, 0.5), 10_000), 1e-6)
     assert poisson.epsilon == pytest.approx(1.953, abs=0.001)
     assert_is(price(Gaussian(0.5), 1e-6), "10.997")
 
 
 def test_candidates_that_share_batches_cost_more_than_ten_apart():
-    shared = SelfComposed(PoissonGaussian(100 / 60_000, 2 / math.sqrt(10)), 180_000)
+    shared = SelfComposition(PoissonGaussian(100 / 60_000, 2 / math.sqrt(10)), 180_000)
     assert_is(price(shared, DELTA), "12.65")
     assert_is(rdp_price(shared, DELTA), "13.72")
 
@@ -99,7 +99,7 @@ def test_no_cap_on_the_batch():
 
 
 def test_the_rdp_of_a_noisy_count():
-    assert_is(float(rdp(Geometric(0.1), np.array([2.0]))[0]), "0.009959")
+    assert_is(float(rdp_curve(Geometric(0.1), np.array([2.0]))[0]), "0.009959")
 
 
 def test_a_discrete_gaussian_is_never_priced_as_a_gaussian():
@@ -129,18 +129,18 @@ def test_repeat_and_select_by_rdp():
         (60, 1, "3.941"),
         (400, 1, "4.532"),
     ]:
-        event = RepeatAndSelect(TRAINING, Law(mean, shape))
+        event = RepeatAndSelect(TRAINING, RunCountDistribution(mean, shape))
         assert_is(rdp_price(event, DELTA), figure)
         assert price(event, DELTA).epsilon < rdp_price(event, DELTA).epsilon
 
 
 def test_the_base_epsilon_that_fits_a_total_of_one():
     for law, pricer, figure in [
-        (Law(10, 0), rdp_price, "0.501"),
-        (Law(10, 1), rdp_price, "0.406"),
-        (Law(10, 0), price, "0.651"),
-        (Law(10, 1), price, "0.603"),
-        (Law(10, "poisson"), price, "0.433"),
+        (RunCountDistribution(10, 0), rdp_price, "0.501"),
+        (RunCountDistribution(10, 1), rdp_price, "0.406"),
+        (RunCountDistribution(10, 0), price, "0.651"),
+        (RunCountDistribution(10, 1), price, "0.603"),
+        (RunCountDistribution(10, "poisson"), price, "0.433"),
     ]:
         low, high = 0.5, 100.0
         for _ in range(40):
@@ -151,5 +151,7 @@ def test_the_base_epsilon_that_fits_a_total_of_one():
 
 
 def test_the_base_epsilon_of_ten_composed_runs():
-    sigma = smallest(lambda s: SelfComposed(Gaussian(s), 10), Budget(1.0, DELTA), 0.1, 1000.0)
+    sigma = calibrate_min(
+        lambda s: SelfComposition(Gaussian(s), 10), Budget(1.0, DELTA), 0.1, 1000.0
+    )
     assert price(Gaussian(sigma), DELTA).epsilon == pytest.approx(0.285, abs=0.001)

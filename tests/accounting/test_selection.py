@@ -9,33 +9,33 @@ from hypothesis import strategies as st
 from scipy.stats import binom, logser, nbinom, norm, poisson
 from shortcuts import pmf, rdp_price
 
-from pasearch.accounting.accountants import delta_for, price
-from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect, SelfComposed
-from pasearch.accounting.renyi import Unsupported
-from pasearch.accounting.selection import Law
+from pasearch.accounting.accountants import compute_delta, price
+from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect, SelfComposition
+from pasearch.accounting.renyi import UnsupportedEvent
+from pasearch.accounting.selection import RunCountDistribution
 from pasearch.errors import UsageError
 
 LAWS = [
-    Law(10, 0),
-    Law(10, 1),
-    Law(3.5, 2.5),
-    Law(10, 0.5),
-    Law(10, "poisson"),
-    Law(0.3, "poisson"),
-    Law(10, 0, cap=25),
-    Law(10, 1, cap=12),
-    Law(10, "poisson", cap=11),
-    Law(10, "binomial", cap=20),
-    Law(3, "binomial", cap=4),
+    RunCountDistribution(10, 0),
+    RunCountDistribution(10, 1),
+    RunCountDistribution(3.5, 2.5),
+    RunCountDistribution(10, 0.5),
+    RunCountDistribution(10, "poisson"),
+    RunCountDistribution(0.3, "poisson"),
+    RunCountDistribution(10, 0, cap=25),
+    RunCountDistribution(10, 1, cap=12),
+    RunCountDistribution(10, "poisson", cap=11),
+    RunCountDistribution(10, "binomial", cap=20),
+    RunCountDistribution(3, "binomial", cap=4),
 ]
 
 
-def weights(law: Law) -> np.ndarray:
+def weights(law: RunCountDistribution) -> np.ndarray:
     """P(K = 1), P(K = 2), ... as far as it matters."""
     return np.array([pmf(law, k) for k in range(1, law.quantile(1 - 1e-13) + 1)])
 
 
-def phi(law: Law, s: np.ndarray | float) -> np.ndarray:
+def phi(law: RunCountDistribution, s: np.ndarray | float) -> np.ndarray:
     mass = weights(law)
     return np.polynomial.polynomial.polyval(np.asarray(s), np.concatenate([[0.0], mass]))
 
@@ -79,8 +79,8 @@ class TestEveryLaw:
 
     def test_comes_back_from_json(self):
         for law in LAWS:
-            assert Law.from_json(law.to_json()) == law
-            assert hash(Law.from_json(law.to_json())) == hash(law)
+            assert RunCountDistribution.from_json(law.to_json()) == law
+            assert hash(RunCountDistribution.from_json(law.to_json())) == hash(law)
 
     def test_is_frozen_and_says_its_quantile(self):
         for law in LAWS:
@@ -93,17 +93,19 @@ class TestEveryLaw:
 class TestTextbookLaws:
     def test_logarithmic(self):
         for k in [1, 2, 3, 17, 60]:
-            law = Law(10, 0)
+            law = RunCountDistribution(10, 0)
             p = 1 - math.exp(-law.log_inverse_gamma)
             assert pmf(law, k) == pytest.approx(logser.pmf(k, p), rel=1e-8)
 
     def test_geometric(self):
         for k in [1, 2, 3, 17, 60]:
-            assert pmf(Law(10, 1), k) == pytest.approx(0.1 * 0.9 ** (k - 1), rel=1e-8)
+            assert pmf(RunCountDistribution(10, 1), k) == pytest.approx(
+                0.1 * 0.9 ** (k - 1), rel=1e-8
+            )
 
     def test_negative_binomial(self):
         for k in [1, 2, 3, 17, 60]:
-            law = Law(8, 2.5)
+            law = RunCountDistribution(8, 2.5)
             gamma = math.exp(-law.log_inverse_gamma)
             there = nbinom.pmf(k, 2.5, gamma) / (1 - nbinom.pmf(0, 2.5, gamma))
             assert pmf(law, k) == pytest.approx(there, rel=1e-8)
@@ -111,23 +113,27 @@ class TestTextbookLaws:
     def test_poisson_given_one_or_more(self):
         for k in [1, 2, 3, 17, 60]:
             there = poisson.pmf(k, 10) / (1 - math.exp(-10))
-            assert pmf(Law(10, "poisson"), k) == pytest.approx(there, rel=1e-8)
+            assert pmf(RunCountDistribution(10, "poisson"), k) == pytest.approx(there, rel=1e-8)
 
     def test_binomial_given_one_or_more(self):
         for k in [1, 2, 3, 17, 60]:
             there = binom.pmf(k, 25, 0.4) / (1 - 0.6**25)
-            assert pmf(Law(10, "binomial", cap=25), k) == pytest.approx(there, rel=1e-8)
+            assert pmf(RunCountDistribution(10, "binomial", cap=25), k) == pytest.approx(
+                there, rel=1e-8
+            )
 
     def test_a_cap_redraws(self):
         for k in [1, 2, 3, 17, 60]:
-            free, capped = Law(10, 1), Law(10, 1, cap=20)
+            free, capped = RunCountDistribution(10, 1), RunCountDistribution(10, 1, cap=20)
             below = sum(pmf(free, j) for j in range(1, 21))
             assert pmf(capped, k) == pytest.approx(
                 pmf(free, k) / below if k <= 20 else 0.0, rel=1e-8
             )
 
 
-def winner_delta(law: Law, here: np.ndarray, there: np.ndarray, epsilon: float) -> float:
+def winner_delta(
+    law: RunCountDistribution, here: np.ndarray, there: np.ndarray, epsilon: float
+) -> float:
     """Delta of releasing the best of K runs, exactly, where a run releases one integer: its score.
 
     The winner is at most y with probability phi(F(y)).
@@ -141,7 +147,9 @@ def winner_delta(law: Law, here: np.ndarray, there: np.ndarray, epsilon: float) 
     return max(float(np.maximum(p - e * q, 0).sum()), float(np.maximum(q - e * p, 0).sum()))
 
 
-def winner_epsilon(law: Law, here: np.ndarray, there: np.ndarray, delta: float) -> float:
+def winner_epsilon(
+    law: RunCountDistribution, here: np.ndarray, there: np.ndarray, delta: float
+) -> float:
     """Epsilon of releasing the best of K runs at a delta, exactly."""
     low, high = 0.0, 5.0
     for _ in range(40):
@@ -161,7 +169,7 @@ class TestTheBoundOnTheWinner:
                 event = RepeatAndSelect(Geometric(base), law)
                 for epsilon in np.array([0.2, 0.6, 1.0, 1.5, 2.5]) * base:
                     exact = winner_delta(law, here, np.roll(here, 1), float(epsilon))
-                    assert exact <= delta_for(event, float(epsilon)) + 1e-12
+                    assert exact <= compute_delta(event, float(epsilon)) + 1e-12
 
     def test_holds_for_a_gaussian_score(self):
         for law in LAWS:
@@ -171,12 +179,13 @@ class TestTheBoundOnTheWinner:
                 event = RepeatAndSelect(Gaussian(sigma), law)
                 for epsilon in (0.3 / sigma, 1 / sigma, 2 / sigma, 4 / sigma):
                     assert (
-                        winner_delta(law, here, there, epsilon) <= delta_for(event, epsilon) + 1e-12
+                        winner_delta(law, here, there, epsilon)
+                        <= compute_delta(event, epsilon) + 1e-12
                     )
 
     def test_the_solvable_toy(self):
         """Sigma 4, mean 10, logarithmic, delta 1e-5: exactly 1.060; our bounds 1.405 and 1.784."""
-        law, delta = Law(10, 0), 1e-5
+        law, delta = RunCountDistribution(10, 0), 1e-5
         edges = np.linspace(-9 * 4.0, 9 * 4.0, 40_001)
         here, there = (np.diff(norm.cdf(edges, loc=loc, scale=4.0)) for loc in (0.0, 1.0))
         high = winner_epsilon(law, here, there, delta)
@@ -193,7 +202,7 @@ class TestTheBoundOnTheWinner:
         The score is any function of the release, so what holds for a rising one alone (1.060) is
         no bound on private tuning, and none below 1.343 is valid: at most .06 is left to gain.
         """
-        law, delta = Law(10, 0), 1e-5
+        law, delta = RunCountDistribution(10, 0), 1e-5
         edges = np.linspace(-12, 12, 24_001)
         here, there = (np.diff(norm.cdf(edges, loc=loc)) for loc in (0.0, 0.25))
         low = edges[1:] <= 1.7
@@ -205,7 +214,7 @@ class TestTheBoundOnTheWinner:
 
     def test_a_profile_without_its_constant_would_be_caught(self):
         """Eps_Q(delta / m) alone, the constant forgotten, is below what the winner really costs."""
-        for law in [Law(10, 1), Law(10, "poisson")]:
+        for law in [RunCountDistribution(10, 1), RunCountDistribution(10, "poisson")]:
             sigma, delta = 0.5, 1e-2
             edges = np.linspace(-9, 9, 20_001)
             here, there = (np.diff(norm.cdf(edges, loc=loc, scale=sigma)) for loc in (0.0, 1.0))
@@ -216,17 +225,17 @@ class TestTheBoundOnTheWinner:
 
     def test_composed_selections_hold(self):
         """Two winners, one after the other: the joint law is a product."""
-        base, law = 0.5, Law(4, 0)
+        base, law = 0.5, RunCountDistribution(4, 0)
         k = np.arange(-40, 41)
         here = np.exp(-base * np.abs(k)) * math.tanh(base / 2)
         worlds = []
         for mass in (here, np.roll(here, 1)):
             one = np.diff(np.concatenate([[0.0], phi(law, np.minimum(np.cumsum(mass), 1.0))]))
             worlds.append(np.multiply.outer(one, one))
-        event = SelfComposed(RepeatAndSelect(Geometric(base), law), 2)
+        event = SelfComposition(RepeatAndSelect(Geometric(base), law), 2)
         for epsilon in (0.5, 1.0, 2.0):
             exact = float(np.maximum(worlds[0] - math.exp(epsilon) * worlds[1], 0).sum())
-            assert exact <= delta_for(event, epsilon) + 1e-9
+            assert exact <= compute_delta(event, epsilon) + 1e-9
 
 
 @pytest.mark.property
@@ -234,22 +243,24 @@ class TestTheBoundOnTheWinner:
 @given(st.floats(1.2, 200), st.floats(0, 4), st.floats(0.5, 20))
 def test_a_larger_mean_costs_more(mean: float, shape: float, sigma: float):
     costs = [
-        price(RepeatAndSelect(Gaussian(sigma), Law(m, shape)), 1e-5).epsilon
+        price(RepeatAndSelect(Gaussian(sigma), RunCountDistribution(m, shape)), 1e-5).epsilon
         for m in (mean, 1.5 * mean)
     ]
     assert price(Gaussian(sigma), 1e-5).epsilon <= costs[0] <= costs[1] * (1 + 1e-3)
 
 
 def test_a_capped_law_has_no_rdp_bound():
-    event = RepeatAndSelect(Gaussian(4.0), Law(10, 0, cap=30))
-    with pytest.raises(Unsupported, match="capped"):
+    event = RepeatAndSelect(Gaussian(4.0), RunCountDistribution(10, 0, cap=30))
+    with pytest.raises(UnsupportedEvent, match="capped"):
         rdp_price(event, 1e-5)
     assert price(event, 1e-5).accountant == "PLD, selection by privacy profile"
 
 
 def test_a_wide_cap_costs_about_what_none_costs():
-    free = price(RepeatAndSelect(Gaussian(4.0), Law(10, 0)), 1e-5).epsilon
-    capped = price(RepeatAndSelect(Gaussian(4.0), Law(10, 0, cap=2000)), 1e-5).epsilon
+    free = price(RepeatAndSelect(Gaussian(4.0), RunCountDistribution(10, 0)), 1e-5).epsilon
+    capped = price(
+        RepeatAndSelect(Gaussian(4.0), RunCountDistribution(10, 0, cap=2000)), 1e-5
+    ).epsilon
     assert capped == pytest.approx(free, rel=1e-3)
 
 
@@ -271,32 +282,33 @@ def test_a_bad_law_is_refused():
         (0, "poisson"),
     ]:
         with pytest.raises(UsageError):
-            Law(mean, shape)
+            RunCountDistribution(mean, shape)
 
 
 def test_a_binomial_law_needs_more_trials_than_its_mean():
     for cap in [None, 3, 10]:
         with pytest.raises(UsageError, match="above its mean, 10"):
-            Law(10, "binomial", cap=cap)
-        assert Law.named("binomial", mean=7.5).cap == 15
+            RunCountDistribution(10, "binomial", cap=cap)
+        assert RunCountDistribution.from_name("binomial", mean=7.5).cap == 15
 
 
 def test_a_binomial_law_costs_more_than_a_poisson_law_and_ends_sooner():
     """The fewer trials, the dearer; with many of them it is a Poisson law."""
     prices = [
         price(RepeatAndSelect(Gaussian(8.0), law), 1e-5).epsilon
-        for law in (Law(10, "poisson"), Law(10, "binomial", 1000), Law(10, "binomial", 20),
-                    Law(10, "binomial", 11))
+        for law in (RunCountDistribution(10, "poisson"), RunCountDistribution(10, "binomial", 1000),
+                    RunCountDistribution(10, "binomial", 20),
+                    RunCountDistribution(10, "binomial", 11))
     ]  # fmt: skip
     assert prices == sorted(prices)
     assert prices[1] == pytest.approx(prices[0], rel=0.02)
-    assert Law(10, "binomial", 11).quantile(0.999999) <= 11
+    assert RunCountDistribution(10, "binomial", 11).quantile(0.999999) <= 11
 
 
 def test_a_bad_cap_is_refused():
     for cap in [0, -1, 2.5, "5", True, 10**9]:
         with pytest.raises(UsageError):
-            Law(10, 0, cap=cap)
+            RunCountDistribution(10, 0, cap=cap)
 
 
 def test_a_law_of_bad_form_in_a_file_is_refused():
@@ -309,11 +321,11 @@ def test_a_law_of_bad_form_in_a_file_is_refused():
         {"mean": 10, "shape": 0, "cap": None, "seed": 1},
     ]:
         with pytest.raises(UsageError):
-            Law.from_json(bad)
+            RunCountDistribution.from_json(bad)
 
 
 def test_laws_have_names():
-    assert Law.named("logarithmic", mean=10) == Law(10, 0)
-    assert Law.named("poisson", mean=10).name == "poisson"
+    assert RunCountDistribution.from_name("logarithmic", mean=10) == RunCountDistribution(10, 0)
+    assert RunCountDistribution.from_name("poisson", mean=10).name == "poisson"
     with pytest.raises(UsageError, match="logarithmic, geometric, poisson, binomial"):
-        Law.named("uniform", mean=10)
+        RunCountDistribution.from_name("uniform", mean=10)

@@ -27,9 +27,9 @@ from zcdp import (
 )
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.claims import order_limit, sampled_estimate
-from pasearch.accounting.events import Composed, Gaussian, PoissonGaussian, SelfComposed
-from pasearch.accounting.renyi import rdp
+from pasearch.accounting.events import Composition, Gaussian, PoissonGaussian, SelfComposition
+from pasearch.accounting.published_bounds import compute_order_limit, estimate_sampled_epsilon
+from pasearch.accounting.renyi import rdp_curve
 from pasearch.errors import UsageError
 from pasearch.training.schedules import (
     SCHEDULES,
@@ -232,10 +232,10 @@ def test_an_epoch_costs_its_largest_batch_and_not_the_mean():
 def test_the_price_of_a_schedule_is_below_what_zcdp_gives():
     for schedule in DECAYS:
         epochs = min(lasts(schedule), 30)
-        event = Composed(tuple(Gaussian(FIRST * schedule.factor(t)) for t in range(epochs)))
+        event = Composition(tuple(Gaussian(FIRST * schedule.factor(t)) for t in range(epochs)))
         rho = spent(schedule, noise_multiplier=FIRST, epochs=epochs)
         orders = np.array([1.5, 4.0, 32.0])
-        assert rdp(event, orders) == pytest.approx(rho * orders, rel=1e-9)
+        assert rdp_curve(event, orders) == pytest.approx(rho * orders, rel=1e-9)
         # Composed Gaussians are one Gaussian, of sigma = 1 / sqrt(2 rho): that much at least.
         alone = price(Gaussian(1 / math.sqrt(2 * rho)), DELTA).epsilon
         assert 0.999 * alone <= price(event, DELTA).epsilon < epsilon_of_rho(rho, DELTA)
@@ -265,9 +265,9 @@ def test_rho_and_epsilon_of_one_step():
 
 @pytest.mark.oracle
 def test_the_prices_beside_the_figures():
-    sampled = price(SelfComposed(PoissonGaussian(0.01, 6.0), 40_000), DELTA)
+    sampled = price(SelfComposition(PoissonGaussian(0.01, 6.0), 40_000), DELTA)
     assert sampled.epsilon == pytest.approx(1.283, abs=0.003)
-    reshuffled = price(SelfComposed(Gaussian(6.0), 400), DELTA)
+    reshuffled = price(SelfComposition(Gaussian(6.0), 400), DELTA)
     assert reshuffled.epsilon == pytest.approx(19.133, abs=0.003)
     # Reshuffled batches accounted as Poisson samples: the mistake that the paper names.
     moments = moments_accountant(**LONG).value
@@ -297,7 +297,7 @@ def test_theorem_3s_conjecture_is_false():
         (0.03, 1.0, 4, 0.0036650),
         (0.01, 0.5, 2, 0.0053455),
     ]:
-        most = order_limit(q, sigma)
+        most = compute_order_limit(q, sigma)
         assert most is not None
         assert q <= 1 / (16 * sigma)
         assert order <= most
@@ -309,7 +309,7 @@ def test_theorem_3s_conjecture_is_false():
 @pytest.mark.oracle
 def test_theorem_3s_conjecture_holds_where_the_paper_uses_it():
     for q, sigma in [(0.01, 4.0), (0.01, 6.0), (0.01, 1.0), (0.02, 2.0)]:
-        most = order_limit(q, sigma)
+        most = compute_order_limit(q, sigma)
         assert most is not None
         assert all(
             divergence(a, q, sigma) <= a * q**2 / sigma**2
@@ -321,16 +321,18 @@ def test_theorem_3s_conjecture_holds_where_the_paper_uses_it():
 def test_the_estimate_can_be_below_what_is_told():
     """Far below the price, which is no more than .3% above the truth."""
     for q, sigma, steps in [(0.01, 0.5, 1000), (0.03, 0.7, 10_000)]:
-        estimate = sampled_estimate([(q, sigma, steps)], DELTA)
+        estimate = estimate_sampled_epsilon([(q, sigma, steps)], DELTA)
         assert estimate is not None
-        assert estimate < 0.9 * price(SelfComposed(PoissonGaussian(q, sigma), steps), DELTA).epsilon
+        assert (
+            estimate < 0.9 * price(SelfComposition(PoissonGaussian(q, sigma), steps), DELTA).epsilon
+        )
 
 
 @pytest.mark.unit
 def test_theorem_3_in_both_its_cases():
     # U = 16 log(25) + 1; many steps end at the inner order, few at the limit.
     u = 16 * math.log(25) + 1
-    assert order_limit(0.01, 4.0) == pytest.approx(u)
+    assert compute_order_limit(0.01, 4.0) == pytest.approx(u)
     # The change is at log(1/delta) = rho (u - 1)^2, here after 694.5 steps.
     for steps, inner in ((1_000_000, True), (700, True), (680, False), (100, False)):
         rho = steps * 1e-4 / 16
@@ -338,30 +340,30 @@ def test_theorem_3_in_both_its_cases():
         by_inner = rho + 2 * math.sqrt(rho * math.log(1e5))
         at_limit = rho * u + math.log(1e5) / (u - 1)
         expected = by_inner if inner else at_limit
-        found = sampled_estimate([(0.01, 4.0, steps)], DELTA)
+        found = estimate_sampled_epsilon([(0.01, 4.0, steps)], DELTA)
         assert found == pytest.approx(expected)
         assert found == pytest.approx(max(by_inner, at_limit) if not inner else by_inner)
 
 
 @pytest.mark.unit
 def test_theorem_3_composes_by_sum_and_least_limit():
-    both = sampled_estimate([(0.01, 4.0, 3000), (0.02, 3.0, 500)], DELTA)
+    both = estimate_sampled_epsilon([(0.01, 4.0, 3000), (0.02, 3.0, 500)], DELTA)
     rho = 3000 * (0.01 / 4) ** 2 + 500 * (0.02 / 3) ** 2
     most = min(16 * math.log(25), 9 * math.log(1 / 0.06))
     assert math.log(1e5) <= rho * most**2
     assert both == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1e5)))
-    few = sampled_estimate([(0.01, 4.0, 30), (0.02, 3.0, 5)], DELTA)
+    few = estimate_sampled_epsilon([(0.01, 4.0, 30), (0.02, 3.0, 5)], DELTA)
     assert few == pytest.approx(rho / 100 * (most + 1) + math.log(1e5) / most)
-    once = sampled_estimate([(0.01, 4.0, 3000)], DELTA)
-    assert sampled_estimate([(0.01, 4.0, 1000)] * 3, DELTA) == pytest.approx(once)
-    assert sampled_estimate([], DELTA) == 0.0
+    once = estimate_sampled_epsilon([(0.01, 4.0, 3000)], DELTA)
+    assert estimate_sampled_epsilon([(0.01, 4.0, 1000)] * 3, DELTA) == pytest.approx(once)
+    assert estimate_sampled_epsilon([], DELTA) == 0.0
 
 
 @pytest.mark.unit
 def test_theorem_3_gives_no_figure_outside_its_condition():
-    assert order_limit(0.0625, 1.0) is not None
-    assert order_limit(0.0626, 1.0) is None
-    assert sampled_estimate([(0.01, 1.0, 5), (0.5, 1.0, 5)], DELTA) is None
+    assert compute_order_limit(0.0625, 1.0) is not None
+    assert compute_order_limit(0.0626, 1.0) is None
+    assert estimate_sampled_epsilon([(0.01, 1.0, 5), (0.5, 1.0, 5)], DELTA) is None
     found = yu_theorem3(sampling_probability=0.5, noise_multiplier=1.0, steps=5, delta=DELTA)
     assert found.value is None
     assert "no figure" in found.describe()
@@ -428,8 +430,8 @@ def test_bad_numbers_are_refused():
         lambda: epsilon_of_rho(-1.0, DELTA),
         lambda: epsilon_of_rho(math.nan, DELTA),
         lambda: epsilon_of_rho(1.0, 0.0),
-        lambda: sampled_estimate([(0.01, 4.0, 0)], DELTA),
-        lambda: sampled_estimate([(0.01, math.nan, 1)], DELTA),
+        lambda: estimate_sampled_epsilon([(0.01, 4.0, 0)], DELTA),
+        lambda: estimate_sampled_epsilon([(0.01, math.nan, 1)], DELTA),
         lambda: spent(Uniform(), noise_multiplier=0.0, epochs=1),
         lambda: spent(Uniform(), noise_multiplier=1.0, epochs=0),
         lambda: epochs_within(Uniform(), noise_multiplier=1.0, rho=math.nan),

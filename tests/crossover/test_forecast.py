@@ -14,7 +14,7 @@ from left_out import Compared, LeftOut, left_out, pairs, shown
 
 import pasearch as api
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.sketch import gaussian_epsilon, gaussian_mu
+from pasearch.accounting.gdp_approximation import gaussian_epsilon, gaussian_mu
 from pasearch.crossover import forecast as forecasts
 from pasearch.crossover.forecast import (
     EPSILONS,

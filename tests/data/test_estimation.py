@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, norm
 
-from pasearch.accounting.events import Approximate, Composed, Gaussian
+from pasearch.accounting.events import ApproximateDP, Composition, Gaussian
 from pasearch.data import estimation as module
 from pasearch.data.column import Column
 from pasearch.data.estimation import KIND_SHARE, SchemaEstimate, read_free
@@ -193,7 +193,7 @@ class TestPrice:
     @pytest.mark.unit
     def test_is_that_of_a_gaussian_and_a_leak(self):
         estimated = estimate(7.0, 1e-8)
-        assert estimated.event == Composed((Gaussian(7.0), Approximate(0.0, 1e-8)))
+        assert estimated.event == Composition((Gaussian(7.0), ApproximateDP(0.0, 1e-8)))
         assert estimated.to_json() == {"noise_multiplier": 7.0, "delta": 1e-8, "most": 8}
 
     @pytest.mark.unit

@@ -26,7 +26,7 @@ from selections import (
 from shortcuts import not_shrunk, pmf, points_of
 
 from pasearch.accounting.events import Gaussian, Geometric, RepeatAndSelect
-from pasearch.accounting.selection import Law
+from pasearch.accounting.selection import RunCountDistribution
 from pasearch.data import means as means_of
 from pasearch.data.array_file import from_arrays
 from pasearch.data.means import ROW_NORM, FeatureMeans
@@ -452,7 +452,7 @@ class TestSubsets:
 
         wrap_trainers(monkeypatch, "fit_many", watching)
         monkeypatch.setattr(Keys, "stream", named)
-        monkeypatch.setattr(Law, "sample", lambda law, uniform: 6)
+        monkeypatch.setattr(RunCountDistribution, "sample", lambda law, uniform: 6)
         monkeypatch.setattr(wrappers, "draw", lambda count, features, source: MASKS[[1] * count])
         search_of(plan_of("subsets", number=number), tmp_path).run()
         assert len({source for source, _ in trained}) == len(trained) == 6
@@ -473,7 +473,7 @@ class TestSubsets:
             PrivateReads, "scored",
             lambda self, *rest: kept.setdefault("scores", scored(self, *rest)),
         )  # fmt: skip
-        monkeypatch.setattr(Law, "sample", lambda law, uniform: 7)
+        monkeypatch.setattr(RunCountDistribution, "sample", lambda law, uniform: 7)
         outcome = search_of(plan_of("subsets"), tmp_path).run()
         best = max(kept["scores"])
         winners = [m for m, s in zip(kept["models"], kept["scores"], strict=True) if s == best]
@@ -484,7 +484,7 @@ class TestSubsets:
     def test_ties_are_broken_by_each_run_itself(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(Law, "sample", lambda law, uniform: 3)
+        monkeypatch.setattr(RunCountDistribution, "sample", lambda law, uniform: 3)
         monkeypatch.setattr(wrappers, "draw", lambda count, features, source: MASKS)
         monkeypatch.setattr(PrivateReads, "scored", lambda self, models, *rest: [5] * 3)
         monkeypatch.setattr(PrivateReads, "trained", lambda *_: ["model"] * 3)
@@ -517,7 +517,7 @@ class TestSubsets:
             seen.append(counted.value.args[0])
 
         def pvalue(mean: float) -> float:
-            charged = Law.named(law, mean=mean)
+            charged = RunCountDistribution.from_name(law, mean=mean)
             shares = [pmf(charged, k) for k in range(1, 9)]
             observed = [seen.count(k) for k in range(1, 9)]
             observed.append(len(seen) - sum(observed))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, gamma, ks_2samp, kstest
 
-from pasearch.accounting.events import Pure
+from pasearch.accounting.events import PureDP
 from pasearch.errors import UsageError
 from pasearch.features import logistic
 from pasearch.features.logistic import (
@@ -472,12 +472,12 @@ class TestThePrice:
     @pytest.mark.unit
     def test_is_pure_and_the_law_of_the_usual_regularisation(self):
         mechanism = ObjectivePerturbation(epsilon=2, data_norm=3)
-        assert mechanism.event == Pure(epsilon=2.0)
+        assert mechanism.event == PureDP(epsilon=2.0)
         assert mechanism.strength == 4.0
         several = ObjectivePerturbation(epsilon=2.0, data_norm=3.0, classes=5)
         assert several.outputs * several.rate <= 2.0
         assert several.strength == 20.0
-        assert several.event == Pure(epsilon=2.0)
+        assert several.event == PureDP(epsilon=2.0)
 
     @pytest.mark.unit
     def test_other_numbers_are_refused(self):

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import chi2, kstest, laplace
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.events import Pure, SelfComposed
+from pasearch.accounting.events import PureDP, SelfComposition
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.features import cfs
@@ -227,7 +227,7 @@ class TestNoisyEntropies:
     def test_event_is_that_of_all_entropies(self):
         features = NoisyEntropies(epsilon=0.01, attributes=SMALL)
         assert features.count == 10 * 11 // 2
-        assert features.event == SelfComposed(event=Pure(epsilon=0.01), count=55)
+        assert features.event == SelfComposition(event=PureDP(epsilon=0.01), count=55)
 
     @pytest.mark.unit
     def test_the_claim_is_more_for_the_same_noise(self):

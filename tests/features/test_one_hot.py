@@ -14,7 +14,7 @@ from selections import BUDGET, COLUMNS, PLAIN, plan_of, planned, search_of, tabl
 from pasearch import select_features
 from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.claims import eq8
+from pasearch.accounting.published_bounds import bao_equation_8
 from pasearch.data.column import Column
 from pasearch.data.schema import Schema
 from pasearch.data.split import Split, make_split
@@ -130,7 +130,7 @@ class TestPlan:
     def test_prints_the_papers_figure_of_two_runs(self):
         plan = plan_of("one-hot")
         one = plan.noise("candidate training")
-        assert plan.claims() == [eq8(epsilon=one, runs=2, delta_prime=1e-5)]
+        assert plan.claims() == [bao_equation_8(epsilon=one, runs=2, delta_prime=1e-5)]
         (claim,) = plan_of("one-hot", "dpsgd").claims()
         assert claim.source == "Bao et al. Eq. 8"
         assert plan_of("one-hot", number=True).claims() == [], "second moments are released once"

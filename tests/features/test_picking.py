@@ -17,7 +17,7 @@ from scipy import stats
 from selections import feature_points
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.events import Pure, SelfComposed
+from pasearch.accounting.events import PureDP, SelfComposition
 from pasearch.data.column import Column
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
@@ -368,7 +368,7 @@ class TestRelease:
     def test_costs_k_picks(self):
         for way in WAYS:
             event = way(epsilon=0.3, k=7, most=1500).event
-            assert event == SelfComposed(Pure(0.3), 7)
+            assert event == SelfComposition(PureDP(0.3), 7)
             assert price(event, 1e-6).epsilon <= 7 * 0.3 * (1 + 1e-4)
 
     @pytest.mark.unit

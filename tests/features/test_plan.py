@@ -11,16 +11,16 @@ from selections import BUDGET, FEW, METHODS, SIZELESS, WAYS, dataset_for, plan_o
 
 from pasearch.accounting.accountants import price, price_partitions
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.claims import eq8
 from pasearch.accounting.events import (
-    Composed,
+    Composition,
     Gaussian,
     Geometric,
-    Pure,
+    PureDP,
     RepeatAndSelect,
-    SelfComposed,
+    SelfComposition,
 )
-from pasearch.accounting.selection import Law
+from pasearch.accounting.published_bounds import bao_equation_8
+from pasearch.accounting.selection import RunCountDistribution
 from pasearch.api.features import plan_feature_selection
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
@@ -115,11 +115,11 @@ class TestLines:
     @pytest.mark.unit
     def test_compose_to_the_events_of_the_mechanisms(self):
         plan = plan_of("pafs")
-        every = Composed(
+        every = Composition(
             events=(
                 Gaussian(plan.noise("feature means")),
-                SelfComposed(event=Pure(plan.noise("candidate training")), count=8),
-                Pure(plan.noise("final training")),
+                SelfComposition(event=PureDP(plan.noise("candidate training")), count=8),
+                PureDP(plan.noise("final training")),
             )
         )
         assert plan.prices[1]["train"] == price(every, 1e-5)
@@ -171,7 +171,7 @@ class TestPafs:
     @pytest.mark.unit
     def test_prints_the_papers_figure_beside(self):
         plan = plan_of("pafs")
-        claim = eq8(epsilon=plan.noise("candidate training"), runs=8, delta_prime=1e-5)
+        claim = bao_equation_8(epsilon=plan.noise("candidate training"), runs=8, delta_prime=1e-5)
         (found,) = plan.claims()
         assert (found.value, found.source) == (claim.value, claim.source)
         assert "the paper prints 49.63" in found.describe()
@@ -183,7 +183,7 @@ class TestPafs:
         knob = trainer_of("dpsgd", False).knob(plan.split.trial_slots, False)
         one = price(knob.event(plan.noise("candidate training")), 1e-5).epsilon
         (found,) = plan.claims()
-        assert found.value == eq8(epsilon=one, runs=8, delta_prime=1e-5).value
+        assert found.value == bao_equation_8(epsilon=one, runs=8, delta_prime=1e-5).value
         assert one < plan.price.epsilon < found.value
 
     @pytest.mark.unit
@@ -214,10 +214,10 @@ class TestSubsets:
             for number in [False, True]:
                 plan = plan_of("subsets", number=number, law=law, candidates=4.0)
                 events = {line.name: line.event for line in plan.lines}
-                for name, each in (("training", (Pure, Gaussian)), ("score", (Geometric,))):
+                for name, each in (("training", (PureDP, Gaussian)), ("score", (Geometric,))):
                     event = events[name]
                     assert isinstance(event, RepeatAndSelect)
-                    assert event.law == Law.named(law, mean=4.0)
+                    assert event.law == RunCountDistribution.from_name(law, mean=4.0)
                     assert isinstance(event.event, each)
 
     @pytest.mark.unit
@@ -231,7 +231,7 @@ class TestSubsets:
     def test_one_training_alone_would_be_too_cheap(self):
         plan = plan_of("subsets")
         assert (
-            price(Pure(plan.noise("training")), 1e-5).epsilon
+            price(PureDP(plan.noise("training")), 1e-5).epsilon
             < 0.6 * plan.prices[1]["train"].epsilon
         )
 
@@ -257,22 +257,22 @@ class TestCounts:
     def test_every_entropy_is_charged(self):
         plan = plan_of("cfs-greedy", merits="entropies")
         line = next(line for line in plan.lines if line.name == "entropies")
-        assert isinstance(line.event, SelfComposed)
+        assert isinstance(line.event, SelfComposition)
         entropies = NoisyEntropies(epsilon=1.0, attributes=attributes_of(plan.schema))
         assert line.event.count == entropies.count == 6 + 1 + 7 * 6 // 2
-        assert line.event.event == Pure(plan.noise("entropies"))
+        assert line.event.event == PureDP(plan.noise("entropies"))
 
     @pytest.mark.unit
     def test_every_pick_is_charged(self):
         plan = plan_of("top", size=4)
         line = next(line for line in plan.lines if line.name == "picks")
-        assert line.event == SelfComposed(event=Pure(plan.noise("picks")), count=4)
+        assert line.event == SelfComposition(event=PureDP(plan.noise("picks")), count=4)
 
     @pytest.mark.unit
     def test_pixels_are_counted_in_both_directions(self):
         schema = Schema(shape=(4, 4), low=0.0, high=1.0, classes=2)
         line = next(each for each in made(schema, name="top").lines if each.name == "picks")
-        assert isinstance(line.event, SelfComposed)
+        assert isinstance(line.event, SelfComposition)
         assert line.event.count == count_of("top", 16) > 4
 
     @pytest.mark.unit

@@ -22,8 +22,8 @@ from training import test_rounding_of_sums as rounding
 
 from pasearch.data.partitions import Records
 from pasearch.gpu import dense_kernels, dense_steps
-from pasearch.gpu.bits import BLOCK, NEVER
-from pasearch.gpu.dense_steps import SLACK, GpuCode, Together, fits_gpu_code
+from pasearch.gpu.bits import NO_STEP, STEPS_PER_BLOCK
+from pasearch.gpu.dense_steps import HALVES_SLACK, GpuTraining, TrainingGroup, can_use_gpu_steps
 from pasearch.gpu.rounds import MAX_FLOAT32_ROWS
 from pasearch.runs.keys import Keys
 from pasearch.runs.normals import grid
@@ -134,7 +134,11 @@ RECIPES = {
 
 
 def begun(
-    made: Recipe, model: nn.Module, data: Records, trial: int = 0, together: Together | None = None
+    made: Recipe,
+    model: nn.Module,
+    data: Records,
+    trial: int = 0,
+    together: TrainingGroup | None = None,
 ) -> Training:
     training = Training(model, data, made, streams(trial), in_rounds=True, together=together)
     assert training._on_gpu is not None, "it is by kernels"
@@ -202,12 +206,12 @@ def test_without_noise_public_records_are_trained_on():
 @pytest.mark.unit
 def test_a_step_depends_on_its_key_alone():
     """So a training in rounds of any length, and across blocks, is one training."""
-    made, data = recipe(steps=BLOCK + 3, optimizer="momentum", average=0.1), records()
+    made, data = recipe(steps=STEPS_PER_BLOCK + 3, optimizer="momentum", average=0.1), records()
     models = linear(), linear()
     first, second = (begun(made, model, data) for model in models)
     for each in (first, second):
-        assert each.round == BLOCK
-        each._finished = BLOCK - 5  # as if so many were made
+        assert each.round == STEPS_PER_BLOCK
+        each._finished = STEPS_PER_BLOCK - 5  # as if so many were made
     assert first.steps(2) == 2
     assert first.steps(1000) == 3
     assert first.steps(1) == 1
@@ -246,12 +250,12 @@ class Sums:
         slots = Slots(self.x if x is None else x, self.y, valid, shares=self.shares)
         before = self.weights.clone()
         update = Descent([self.weights], 1.0)
-        own = GpuCode(
+        own = GpuTraining(
             self.prepared, slots, self.recipe, streams(), self.buffers, self.weights, update, None,
             lambda steps: steps,
         )  # fmt: skip
         own.make(0, 1)
-        self.right = own.right(0, 1) == 1
+        self.right = own.count_valid_steps(0, 1) == 1
         self.weights.copy_(before)
         return self.buffers.flats[0].clone()
 
@@ -301,13 +305,13 @@ def test_the_worst_of_halves_is_within_the_bound():
     for k in range(4):
         found = float(sums.of(only(4, k)).double().norm())
         assert 1 - 2e-4 <= found <= 1.0
-    assert SLACK > 1 + 2.0**-14
+    assert HALVES_SLACK > 1 + 2.0**-14
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("network", [deep, linear])
 def test_sums_are_torchs(network: Callable[[], nn.Sequential]):
-    n = dense_steps.SMALL + 4
+    n = dense_steps.MAX_SMALL_BATCH + 4
     sums = of_size(n, 1.0, network())
     valid = torch.arange(n) % 7 != 0
     ours, theirs = sums.of(valid), sums.by_torch(valid)
@@ -365,7 +369,7 @@ def test_a_record_whose_numbers_are_too_large_adds_nothing_however_small_its_gra
 
 @pytest.mark.unit
 def test_records_are_halved_once_for_all_that_share_calls():
-    data, together = records(), Together()
+    data, together = records(), TrainingGroup()
     both = [begun(recipe(), plain(), data, trial, together) for trial in (0, 1)]
     assert len({id(each._on_gpu._records) for each in both}) == 1  # pyright: ignore
     data.x.add_(1.0)  # others are halved anew
@@ -381,9 +385,11 @@ def test_a_record_moves_a_sum_of_many_by_its_bound_at_most(
 ):
     """Records are made for its roundings (see test_rounding_of_sums.py)."""
     # Fewer programs. What is rounded are the sums of each block of records: those stay.
-    wide = replace(dense_steps.MANY, first=dense_steps.MANY.first | {"M": 1024})
-    monkeypatch.setattr(dense_steps, "MANY", wide)
-    monkeypatch.setattr(dense_kernels, "RECORDS", 1024)
+    wide = replace(
+        dense_steps.LARGE_BATCH_TILES, first=dense_steps.LARGE_BATCH_TILES.first | {"M": 1024}
+    )
+    monkeypatch.setattr(dense_steps, "LARGE_BATCH_TILES", wide)
+    monkeypatch.setattr(dense_kernels, "FACTOR_RECORDS", 1024)
     n, (build, one) = MAX_FLOAT32_ROWS, rounding.NETWORKS["one linear layer"]
     everybody, added = torch.ones(n, dtype=torch.bool), rounding.attacks(n)[0]
     sums = Sums(build(), one.expand(n, 1).clone(), -added, Flat(clip_norm=1.0))
@@ -394,10 +400,12 @@ def test_a_record_moves_a_sum_of_many_by_its_bound_at_most(
 @pytest.mark.unit
 def test_the_bound_follows_from_the_sizes_of_blocks():
     """Three products of halves, units that cut off, and one rounding of the sum to float32."""
-    from pasearch.gpu.dense_kernels import BLOCK
+    from pasearch.gpu.dense_kernels import SUM_BLOCK_RECORDS
 
-    assert {tiles.sums["K"] for tiles in (dense_steps.FEW, dense_steps.MANY)} == {BLOCK}
-    in_block = 2 * 3 * BLOCK * (BLOCK + 1) * 2.0**-24
+    assert {
+        tiles.sums["K"] for tiles in (dense_steps.SMALL_BATCH_TILES, dense_steps.LARGE_BATCH_TILES)
+    } == {SUM_BLOCK_RECORDS}
+    in_block = 2 * 3 * SUM_BLOCK_RECORDS * (SUM_BLOCK_RECORDS + 1) * 2.0**-24
     assert 1.0 + in_block + 2 * MAX_FLOAT32_ROWS * 2.0**-24 <= SUM_ROUNDING
 
 
@@ -415,19 +423,19 @@ def test_a_sum_of_many_is_torchs():
 @pytest.mark.unit
 def test_a_block_that_did_not_come_whole_is_not_taken_for_another(monkeypatch: pytest.MonkeyPatch):
     """Else its first step would have the key, and so the noise, of the block's before it."""
-    made = recipe(steps=2 * BLOCK)
+    made = recipe(steps=2 * STEPS_PER_BLOCK)
     training = begun(made, linear(), records())
     assert training.steps(1) == 1
     own = training._on_gpu
     assert own is not None
     before = own._given.clone()
-    training._finished = BLOCK  # as if the first one's were made
+    training._finished = STEPS_PER_BLOCK  # as if the first one's were made
 
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(dense_steps, "moved", full)
+        patched.setattr(dense_steps, "copy_to_device", full)
         with pytest.raises(torch.OutOfMemoryError):
             training.begin(1)
     training.abandon()
@@ -438,16 +446,16 @@ def test_a_block_that_did_not_come_whole_is_not_taken_for_another(monkeypatch: p
 @pytest.mark.unit
 def test_steps_are_not_looked_at_before_they_were_given():
     """Else the next block's keys would come before the last one's steps."""
-    together = Together()
-    training = begun(recipe(steps=2 * BLOCK), linear(), records(), together=together)
-    training._finished = BLOCK - 1
+    together = TrainingGroup()
+    training = begun(recipe(steps=2 * STEPS_PER_BLOCK), linear(), records(), together=together)
+    training._finished = STEPS_PER_BLOCK - 1
     training.begin(1)
     with pytest.raises(RuntimeError, match="not started on the GPU yet"):
         training.begin(1)
-    together.go()
+    together.run_pending()
     assert training.end() == 1
     training.begin(1)
-    together.go()
+    together.run_pending()
     assert training.end() == 1
 
 
@@ -478,14 +486,14 @@ def test_a_step_that_may_be_wrong_is_made_again_with_care(at: int, monkeypatch: 
 
 @pytest.mark.unit
 def test_batches_beyond_their_padding_are_made_with_care(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(dense_steps, "DEVIATIONS", -2.5)
+    monkeypatch.setattr(dense_steps, "PADDING_DEVIATIONS", -2.5)
     made, data = recipe(steps=5, expected_batch_size=9), records()
     training = begun(made, plain(), data)
     ours = trained(made, plain(), data)
     own = training._on_gpu
     assert own is not None
     own.prepare(0)
-    assert (own._over[:5] < NEVER).tolist() == [False, True, True, True, False]
+    assert (own._over[:5] < NO_STEP).tolist() == [False, True, True, True, False]
     assert own.rows == 8
     assert same_but_for_roundings(ours, trained(made, plain(), data, careful=True), made)
 
@@ -502,8 +510,8 @@ def test_an_empty_batch_is_noise_alone():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("together", [None, Together()])
-def test_a_round_that_nobody_looks_at_is_taken_back(together: Together | None):
+@pytest.mark.parametrize("together", [None, TrainingGroup()])
+def test_a_round_that_nobody_looks_at_is_taken_back(together: TrainingGroup | None):
     made, model = recipe(optimizer="momentum", average=0.5), plain()
     training = begun(made, model, records(), together=together)
     before = weights(model)
@@ -513,7 +521,7 @@ def test_a_round_that_nobody_looks_at_is_taken_back(together: Together | None):
     training.abandon()
     assert torch.equal(weights(model), before)
     if together is not None:
-        together.go()  # it takes no part any more
+        together.run_pending()  # it takes no part any more
         assert torch.equal(weights(model), before)
 
 
@@ -522,7 +530,7 @@ def test_a_careful_step_moves_weights_by_the_kernel_that_every_step_has(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """From one sum both make the same weights, memory and average, to the bit."""
-    monkeypatch.setattr(dense_steps, "KEPT", True)
+    monkeypatch.setattr(dense_steps, "KEEP_SUMS", True)
     made, data, found = recipe(optimizer="momentum", average=0.5), records(), []
     for careful in (False, True):
         model = plain()
@@ -569,24 +577,24 @@ def test_a_round_that_could_not_be_taken_back_yet_is_when_it_is_abandoned(
 
 @pytest.mark.unit
 def test_a_block_stays_until_its_steps_were_looked_at():
-    training = begun(recipe(steps=BLOCK + 3), linear(), records())
-    training._finished = BLOCK - 2
+    training = begun(recipe(steps=STEPS_PER_BLOCK + 3), linear(), records())
+    training._finished = STEPS_PER_BLOCK - 2
     training.begin(2)
-    training._on_gpu._wrong.fill_(BLOCK - 1)  # pyright: ignore
+    training._on_gpu._wrong.fill_(STEPS_PER_BLOCK - 1)  # pyright: ignore
     training.begin(1)
     assert training._before is not None
-    assert training._before.finished == BLOCK
+    assert training._before.finished == STEPS_PER_BLOCK
     assert training.end() == 1
 
 
 @pytest.mark.unit
 def test_steps_behind_the_last_have_noise():
-    made = recipe(steps=BLOCK, schedule=StepDecay(rate=0.8, period=1))
+    made = recipe(steps=STEPS_PER_BLOCK, schedule=StepDecay(rate=0.8, period=1))
     training = begun(made, linear(), records())
-    training._finished = BLOCK
+    training._finished = STEPS_PER_BLOCK
     training.begin(1)
     given = training._on_gpu._given.numpy().view("f8")  # pyright: ignore
-    last = made.noise_at(BLOCK - 1, N)
+    last = made.noise_at(STEPS_PER_BLOCK - 1, N)
     assert last is not None
     assert (given[:, 0] * given[:, 1] == pytest.approx(last * SUM_ROUNDING * CLIP)) is True
     training.end()
@@ -602,7 +610,7 @@ def test_what_a_training_gives_does_not_depend_on_the_others():
     asked = [("plain", made), ("deep", made), ("linear", short), ("plain", made)]
 
     def in_turns(which: list[int]) -> dict[int, Tensor]:
-        together, models = Together(), {k: NETWORKS[asked[k][0]]() for k in which}
+        together, models = TrainingGroup(), {k: NETWORKS[asked[k][0]]() for k in which}
         left = {
             k: begun(asked[k][1], models[k], data, trial=k, together=together) for k in which
         }  # fmt: skip
@@ -611,7 +619,7 @@ def test_what_a_training_gives_does_not_depend_on_the_others():
             for training in left.values():
                 training.begin(many)
             if left:
-                together.go()
+                together.run_pending()
             assert all(training.end() == many for training in left.values())
             done += many
             for k in [k for k in left if asked[k][1].steps == done]:
@@ -628,11 +636,11 @@ def test_what_a_training_gives_does_not_depend_on_the_others():
 @pytest.mark.parametrize("shares_calls", [False, True])
 def test_memory_of_a_training_is_given_back_when_it_is_done(shares_calls: bool):
     """At once, not when Python next looks for cycles: a GPU's memory may be needed before."""
-    together = Together() if shares_calls else None
+    together = TrainingGroup() if shares_calls else None
     training = begun(recipe(steps=1), linear(), records(), together=together)
     training.begin(1)
     if together is not None:
-        together.go()
+        together.run_pending()
     training.end()
     left = weakref.ref(training._on_gpu)
     gc.collect()
@@ -641,7 +649,7 @@ def test_memory_of_a_training_is_given_back_when_it_is_done(shares_calls: bool):
         del training
         if together is not None:
             assert left() is not None, "others of its group may go on"
-            together.go()
+            together.run_pending()
         assert left() is None
     finally:
         gc.enable()
@@ -649,13 +657,13 @@ def test_memory_of_a_training_is_given_back_when_it_is_done(shares_calls: bool):
 
 @pytest.mark.unit
 def test_each_training_has_noise_and_masks_of_its_own(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(dense_steps, "KEPT", True)
-    made, data, together = recipe(), records(), Together()
+    monkeypatch.setattr(dense_steps, "KEEP_SUMS", True)
+    made, data, together = recipe(), records(), TrainingGroup()
     models = [deep(), deep()]
     both = [begun(made, model, data, k, together) for k, model in enumerate(models)]
     for each in both:
         each.begin(1)
-    together.go()
+    together.run_pending()
     apart = [each._sums.flats[0] for each in both]
     noise = (apart[0] - apart[1]) / (math.sqrt(2) * SIGMA * CLIP)
     assert 0.8 < float(noise.std()) < 1.2
@@ -669,9 +677,11 @@ def test_each_training_has_noise_and_masks_of_its_own(monkeypatch: pytest.Monkey
 @pytest.mark.unit
 def test_a_loss_is_taken_within_one_tile():
     tiles = [
-        tile for own in (dense_steps.FEW, dense_steps.MANY) for tile in (own.first, own.forward)
+        tile
+        for own in (dense_steps.SMALL_BATCH_TILES, dense_steps.LARGE_BATCH_TILES)
+        for tile in (own.first, own.forward)
     ]
-    assert min(tile["N"] for tile in tiles) >= dense_steps.OUTPUTS
+    assert min(tile["N"] for tile in tiles) >= dense_steps.MAX_OUTPUTS
 
 
 @pytest.mark.unit
@@ -702,10 +712,10 @@ def test_other_recipes_are_torchs(changes: dict[str, Any]):
 def test_other_networks_are_torchs(network: nn.Sequential):
     data = records()
     slots = Slots(data.x, data.y, data.valid)
-    assert not fits_gpu_code(PreparedNetwork(network), slots, recipe(), streams())
-    assert fits_gpu_code(PreparedNetwork(plain()), slots, recipe(), streams())
+    assert not can_use_gpu_steps(PreparedNetwork(network), slots, recipe(), streams())
+    assert can_use_gpu_steps(PreparedNetwork(plain()), slots, recipe(), streams())
     wide = replace(slots, x=data.x.double())
-    assert not fits_gpu_code(PreparedNetwork(plain().double()), wide, recipe(), streams())
+    assert not can_use_gpu_steps(PreparedNetwork(plain().double()), wide, recipe(), streams())
 
 
 @pytest.mark.unit
@@ -717,7 +727,7 @@ def test_class_weights_that_are_not_one_float32_a_class_are_torchs():
         (torch.ones(CLASSES + 1), False), (torch.ones(CLASSES, dtype=torch.float64), False),
     ):  # fmt: skip
         given = replace(slots, shares=shares)
-        assert fits_gpu_code(PreparedNetwork(plain()), given, made, streams()) == fits
+        assert can_use_gpu_steps(PreparedNetwork(plain()), given, made, streams()) == fits
     short = replace(made, class_weights=made.class_weights[1:])  # pyright: ignore
     assert Training(plain(), data, short, streams(), in_rounds=True)._on_gpu is None
     before = torch.get_default_dtype()
@@ -740,10 +750,10 @@ def test_matrices_of_more_places_than_32_bits_count_are_torchs(
 ):
     data, made = records(), recipe(**RECIPES["everybody"])
     asked = PreparedNetwork(linear()), Slots(data.x, data.y, data.valid), made, streams()
-    monkeypatch.setattr(dense_steps, "TALLEST", tallest)
+    monkeypatch.setattr(dense_steps, "MAX_TILE_ROWS", tallest)
     for places in (longest, longest + 1):
-        monkeypatch.setattr(dense_steps, "PLACES", places)
-        assert fits_gpu_code(*asked) == (places > longest)
+        monkeypatch.setattr(dense_steps, "MAX_INDEXED_NUMBERS", places)
+        assert can_use_gpu_steps(*asked) == (places > longest)
 
 
 @pytest.mark.unit
@@ -751,29 +761,29 @@ def test_secure_noise_views_and_a_lack_of_kernels_are_torchs(monkeypatch: pytest
     data = records()
     slots, keys = Slots(data.x, data.y, data.valid), Keys.from_seed(6, secure=True)
     secure = {name: keys.stream(name) for name in streams()}
-    assert not fits_gpu_code(PreparedNetwork(plain()), slots, recipe(), secure)
+    assert not can_use_gpu_steps(PreparedNetwork(plain()), slots, recipe(), secure)
     images = replace(slots, x=data.x.view(N, 1, 4, 4))
     flat = nn.Sequential(nn.Flatten(), plain())
     views = recipe(augmentation=Augmentation(views=2, shift=1))
-    assert not fits_gpu_code(PreparedNetwork(flat), images, views, streams())
-    assert fits_gpu_code(PreparedNetwork(flat), images, recipe(), streams())
+    assert not can_use_gpu_steps(PreparedNetwork(flat), images, views, streams())
+    assert can_use_gpu_steps(PreparedNetwork(flat), images, recipe(), streams())
     from pasearch.training import trainer
 
-    monkeypatch.setattr(trainer, "gpu_code", lambda _: False)
+    monkeypatch.setattr(trainer, "has_gpu_steps", lambda _: False)
     assert Training(plain(), data, recipe(), streams(), in_rounds=True)._on_gpu is None
 
 
 @pytest.mark.slow
 @pytest.mark.unit
 def test_kernels_are_tried_on_few_and_on_many_rows(monkeypatch: pytest.MonkeyPatch):
-    few, many = dense_steps.TRIED
+    few, many = dense_steps.TEST_SHAPES
     with monkeypatch.context() as as_on_a_gpu:
-        as_on_a_gpu.setattr(dense_kernels, "RECORDS", 1)
-        as_on_a_gpu.setattr(dense_kernels, "COLUMNS", 1024)
-        assert dense_steps._agrees("cpu", *few)
-    assert dense_steps._agrees("cpu", *many)
-    monkeypatch.setattr(GpuCode, "backward", lambda *_, **__: [])
-    assert not dense_steps._agrees("cpu", *few)
+        as_on_a_gpu.setattr(dense_kernels, "FACTOR_RECORDS", 1)
+        as_on_a_gpu.setattr(dense_kernels, "FACTOR_COLUMNS", 1024)
+        assert dense_steps._matches_torch("cpu", *few)
+    assert dense_steps._matches_torch("cpu", *many)
+    monkeypatch.setattr(GpuTraining, "backward", lambda *_, **__: [])
+    assert not dense_steps._matches_torch("cpu", *few)
 
 
 COMPILED = """
@@ -794,9 +804,10 @@ def ptx(kernel, options=None, **sizes):
     source = ASTSource(kernel, kind, constexprs=places)
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
 
-of = {"WIDE": code.WIDTH, "MANY": 4, "IS_EVEN": True}
+of = {"WIDE": code.TRAINING_FIELDS, "MANY": 4, "IS_EVEN": True}
 products = "first", "forward", "backward", "sums"
-for tiles, name in (*((dense_steps.FEW, each) for each in products), (dense_steps.MANY, "sums")):
+few, many = dense_steps.SMALL_BATCH_TILES, dense_steps.LARGE_BATCH_TILES
+for tiles, name in (*((few, each) for each in products), (many, "sums")):
     tile = dict(getattr(tiles, name))
     options = {option: tile.pop(option) for option in ("num_warps", "num_stages")}
     if name in ("first", "forward"):
@@ -804,13 +815,13 @@ for tiles, name in (*((dense_steps.FEW, each) for each in products), (dense_step
     kernel = getattr(code, "_forward" if name == "first" else f"_{name}")
     found = ptx(kernel, options, **of, **tile)
     assert "mma" in found and found.count("cp.async.cg") >= 4, name
-ptx(code._factors, **of, M=code.RECORDS, K=code.COLUMNS)
-of = {"WIDTH": code.WIDTH}
+ptx(code._factors, **of, M=code.FACTOR_RECORDS, K=code.FACTOR_COLUMNS)
+of = {"WIDTH": code.TRAINING_FIELDS}
 single = {"enable_fp_fusion": False}
-exact = ptx(noise._release, single, MANY=noise.PAIRS, KEPT=True, **of)
+exact = ptx(noise._release, single, MANY=noise.PAIRS_PER_PROGRAM, KEPT=True, **of)
 assert "fma.rn.f32" not in exact and "sqrt.rn.f32" in exact and ".ftz" not in exact
 assert "div" not in exact
-settled = ptx(noise._settle, single, MANY=noise.AT_ONCE, PROGRAMS=noise.SETTLERS, **of)
+settled = ptx(noise._settle, single, MANY=noise.SETTLE_BATCH, PROGRAMS=noise.SETTLE_PROGRAMS, **of)
 assert "fma.rn.f32" not in settled
 ptx(noise._uniform, MANY=1024), ptx(noise._words, MANY=256)
 print("compiled")

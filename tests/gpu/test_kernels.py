@@ -15,7 +15,7 @@ from scipy.stats import kstest
 from shortcuts import normal_transform
 
 from pasearch.gpu import bits as gpu
-from pasearch.gpu.bits import BLOCK, GIVEN, NEVER
+from pasearch.gpu.bits import NO_STEP, STEP_NUMBERS, STEPS_PER_BLOCK
 from pasearch.runs import compiled
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import BLOCK as AT_ONCE
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 
-KERNELS = gpu.kernels
+KERNELS = gpu.load_kernels
 
 WIDE = 4096
 """Pairs of numbers that one program adds where there are many: few programs take less time."""
@@ -61,7 +61,7 @@ def philox(counter: tuple[int, ...], key: tuple[int, int]) -> tuple[int, ...]:
 @pytest.mark.oracle
 def test_the_oracle_passes_the_tests_of_philoxs_authors():
     top = 2**32 - 1
-    assert philox((0, 0, 0, 0), (0, 0)) == gpu.KNOWN
+    assert philox((0, 0, 0, 0), (0, 0)) == gpu.PHILOX_TEST_WORDS
     assert philox((top,) * 4, (top,) * 2) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
     pi = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)
     assert philox(*pi) == (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)
@@ -72,7 +72,9 @@ def test_words_are_philoxs(code: Any):
     for key in [0, 1, 2**63, 0xFEDCBA9876543210]:
         for begin, step in [(0, 0), (2**62 + 5, 255), (2**33 - 4, 3)]:
             half, low = 300, 2**32 - 1
-            found = [each % 2**64 for each in code.words(half, key, begin, step, "cpu").tolist()]
+            found = [
+                each % 2**64 for each in code.philox_words(half, key, begin, step, "cpu").tolist()
+            ]
             for pair in (0, 1, 255, 299):
                 counter = (pair, step, begin & low, begin >> 32)
                 a, b, c, d = philox(counter, (key & low, key >> 32))
@@ -96,12 +98,16 @@ def test_uniform_numbers_are_the_first_words_upper_bits(code: Any):
 @pytest.mark.unit
 def test_steps_blocks_and_purposes_have_keys_of_their_own():
     stream = Keys.from_seed(1).stream("noise")
-    noise = {gpu.noise_key(stream, step) for step in range(3 * BLOCK)}
-    assert len(noise) == 3 * BLOCK
+    noise = {gpu.noise_key(stream, step) for step in range(3 * STEPS_PER_BLOCK)}
+    assert len(noise) == 3 * STEPS_PER_BLOCK
     assert len({key for key, _, _ in noise}) == len({begin for _, begin, _ in noise}) == 3
     assert gpu.noise_key(stream, 5)[2] == 5
-    masks = {gpu.mask_key(stream.child(place), step) for place in (0, 1) for step in range(BLOCK)}
-    assert len(masks) == 2 * BLOCK
+    masks = {
+        gpu.mask_key(stream.child(place), step)
+        for place in (0, 1)
+        for step in range(STEPS_PER_BLOCK)
+    }
+    assert len(masks) == 2 * STEPS_PER_BLOCK
     assert not {key for key, *_ in noise} & {key for key, _ in masks}
 
 
@@ -113,25 +119,25 @@ class Sums:
         self.stream = Keys.from_seed(3).stream("noise")
         self.key, self.begin, _ = gpu.noise_key(self.stream, 0)
         scales = [scale] * steps if scale else [1.0]
-        self.given = torch.from_numpy(gpu.given_of_noise(scales, self.key, self.begin))
+        self.given = torch.from_numpy(gpu.pack_noise_inputs(scales, self.key, self.begin))
         if not scale:
             self.given.zero_()
-        self.noted = torch.full((), NEVER, dtype=torch.int32)
-        self.doubts = code.room_for_doubts(len(sums), "cpu")
+        self.noted = torch.full((), NO_STEP, dtype=torch.int32)
+        self.doubts = code.allocate_doubts(len(sums), "cpu")
         self.moved: dict[int, torch.Tensor] = {}
 
     def release(self, step: int = 0) -> torch.Tensor:
-        places = gpu.places_of(self.given, self.sums, self.noted, self.doubts)
-        row = [*places, len(self.sums), GIVEN]
+        places = gpu.row_addresses(self.given, self.sums, self.noted, self.doubts)
+        row = [*places, len(self.sums), STEP_NUMBERS]
         for place, each in self.moved.items():
             row[place] = each.data_ptr()
-        work = self.code.work_of(len(self.sums), "cpu")
+        work = self.code.list_work(len(self.sums), "cpu")
         self.code.release(work, torch.tensor([row]), torch.tensor(step))
         return self.sums
 
     def exact(self, sums: torch.Tensor, step: int = 0) -> torch.Tensor:
         """Return the sums with the same noise, by exact arithmetic."""
-        words = self.code.words(pairs(len(sums)), self.key, self.begin, step, "cpu")
+        words = self.code.philox_words(pairs(len(sums)), self.key, self.begin, step, "cpu")
         found = sums.clone()
         of_words(words, len(sums), self.stream, step).add_to(found, self.scale)
         return found
@@ -146,11 +152,11 @@ def test_noise_is_exact_to_the_bit(code: Any, monkeypatch: pytest.MonkeyPatch):
     for scale in [0.25, 0.2501, 0.4999, 1e-7, 3e5]:
         for size, counts in ((128, (1, 31, 32, 33, 64, 511, 512, 513)), (WIDE, (30_000,))):
             monkeypatch.setattr(code, "PAIRS", size)
-            for count, step in itertools.product(counts, (0, BLOCK - 1)):
+            for count, step in itertools.product(counts, (0, STEPS_PER_BLOCK - 1)):
                 own = Sums(code, totals(count, scale), scale)
                 before = own.sums.clone()
                 assert torch.equal(own.release(step), own.exact(before, step)), (count, step)
-                assert int(own.noted) == NEVER, (count, step)
+                assert int(own.noted) == NO_STEP, (count, step)
 
 
 @pytest.mark.statistical
@@ -223,7 +229,7 @@ def test_a_sum_that_is_not_finite_is_noted(code: Any):
             own = Sums(code, sums, scale)
             own.release(9)
             finite = math.isfinite(total)
-            assert int(own.noted) == (NEVER if finite else 9)
+            assert int(own.noted) == (NO_STEP if finite else 9)
             assert not finite or float(own.sums[700]) == pytest.approx(1e30)
 
 
@@ -258,7 +264,7 @@ def test_without_noise_a_sum_stays_as_it_is(code: Any):
     own = Sums(code, totals(1000), 0.0)
     before = own.sums.clone()
     assert torch.equal(own.release(), before)
-    assert int(own.noted) == NEVER
+    assert int(own.noted) == NO_STEP
 
 
 @pytest.mark.unit
@@ -309,23 +315,23 @@ def test_weights_are_halved_as_torch_halves_them(code: Any):
 def test_kernels_are_tried_and_torch_takes_over_where_they_fail(
     wide: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(gpu, "TRIED", 2**14)
-    assert gpu._agrees(wide, "cpu")
+    monkeypatch.setattr(gpu, "TEST_NUMBERS", 2**14)
+    assert gpu._check_noise_kernels(wide, "cpu")
     monkeypatch.setattr(wide, "_S0", wide.tl.constexpr(-1.95e-1))
-    assert not gpu._agrees(wide, "cpu")
+    assert not gpu._check_noise_kernels(wide, "cpu")
     monkeypatch.undo()
     name = "pasearch.gpu.kernels"
     with pytest.raises(ValueError, match="no scale"):
-        gpu.given_of_noise([], 1, 2)
+        gpu.pack_noise_inputs([], 1, 2)
     with pytest.warns(RuntimeWarning, match="they find other numbers than torch"):
-        assert gpu.usable(name, lambda _: False) is None
+        assert gpu.load_if_usable(name, lambda _: False) is None
     with pytest.warns(RuntimeWarning, match="Triton ended with ValueError"):
-        assert gpu.usable(name, lambda _: int("no compiler")) is None  # pyright: ignore
+        assert gpu.load_if_usable(name, lambda _: int("no compiler")) is None  # pyright: ignore
 
 
 @pytest.mark.unit
 def test_a_processor_has_none(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gpu, "kernels", KERNELS)
-    assert gpu.kernels("cpu") is gpu.kernels(torch.device("cpu")) is None
-    monkeypatch.setenv(gpu.OFF, "1")
-    assert gpu._loaded.__wrapped__("cuda", 0) is None
+    monkeypatch.setattr(gpu, "load_kernels", KERNELS)
+    assert gpu.load_kernels("cpu") is gpu.load_kernels(torch.device("cpu")) is None
+    monkeypatch.setenv(gpu.NO_TRITON_VARIABLE, "1")
+    assert gpu._load_noise_kernels.__wrapped__("cuda", 0) is None

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pasearch.data.partitions import Records
 from pasearch.gpu import rounds
-from pasearch.gpu.rounds import Blocks
+from pasearch.gpu.rounds import BatchBlocks
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import Alone, grid, of_words, pairs
 from pasearch.runs.sums import SUM_ROUNDING
@@ -133,8 +133,13 @@ def recipe_of(name: str) -> Recipe:
 
 def batch_by_hand(step: int, n: int, q: float, width: int, own: Stream) -> list[int]:
     """The slots of a step, gap by gap, in plain arithmetic."""
-    block, row = divmod(step, rounds.STEPS)
-    words = own.child("gaps").random_words(block).take(rounds.STEPS * (width + 1)).tolist()
+    block, row = divmod(step, rounds.DEFAULT_DRAWN_STEPS)
+    words = (
+        own.child("gaps")
+        .random_words(block)
+        .take(rounds.DEFAULT_DRAWN_STEPS * (width + 1))
+        .tolist()
+    )
     found, last = [], -1
     for word in words[row * (width + 1) : (row + 1) * (width + 1)]:
         u = ((word % 2**63) + 0.5) / 2.0**63
@@ -153,7 +158,7 @@ def clipped_gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def by_hand(data: Records, made: Recipe, model: nn.Module) -> Tensor:
     """Every part of every step computed apart from the trainer: one record at a time."""
-    own, width = streams(), Blocks(
+    own, width = streams(), BatchBlocks(
         made.batches(len(data.y)), len(data.y), streams()["batch"], torch.device("cpu")
     ).width  # fmt: skip
     count, scale = len(weights(model)), SIGMA * (SUM_ROUNDING * CLIP)
@@ -300,12 +305,12 @@ def test_rounds_end_where_somebody_looks(monkeypatch: pytest.MonkeyPatch, looks:
 
 @pytest.mark.unit
 def test_a_round_may_be_given_step_by_step():
-    made, model = recipe(steps=2 * rounds.ROUND + 3), dense()
+    made, model = recipe(steps=2 * rounds.MAX_STEPS_PER_ROUND + 3), dense()
     training = begun(made, model, records(bad=(4,)))
     for step in range(made.steps):
         training.begin(1)
-        if step % rounds.ROUND == rounds.ROUND - 1:
-            assert training.end() == rounds.ROUND
+        if step % rounds.MAX_STEPS_PER_ROUND == rounds.MAX_STEPS_PER_ROUND - 1:
+            assert training.end() == rounds.MAX_STEPS_PER_ROUND
     assert training.end() == 3
     assert training.end() == 0
     training.finish()
@@ -380,12 +385,12 @@ def test_what_a_captured_step_reads_stays_as_long_as_its_training():
 @pytest.mark.statistical
 def test_batches_by_inversion_are_poisson():
     n, q, many = 40, 0.15, 4000
-    drawn = Blocks(
+    drawn = BatchBlocks(
         recipe(expected_batch_size=6).batches(n), n, streams()["batch"], torch.device("cpu")
     )
     inside = np.zeros((many, n))
     for step in range(many):
-        places, real = drawn.whole(step)
+        places, real = drawn.full_batch(step)
         inside[step, places[real].numpy()] = 1.0
         assert len(set(places[real].tolist())) == int(real.sum())
     deviation = math.sqrt(q * (1 - q) / many)
@@ -401,14 +406,14 @@ def test_batches_by_inversion_are_poisson():
 
 @pytest.mark.statistical
 def test_a_batch_beyond_its_padding_is_whole(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rounds, "DEVIATIONS", -1.0)
+    monkeypatch.setattr(rounds, "PADDING_DEVIATIONS", -1.0)
     n, q, many = 400, 0.1, 2000
     batching = recipe(expected_batch_size=40).batches(n)
-    drawn = Blocks(batching, n, streams()["batch"], torch.device("cpu"))
+    drawn = BatchBlocks(batching, n, streams()["batch"], torch.device("cpu"))
     sizes, beyond, inside = [], 0, np.zeros(n)
     for step in range(many):
         beyond += bool(drawn.at(step).more)
-        places, real = drawn.whole(step)
+        places, real = drawn.full_batch(step)
         chosen = places[real].numpy()
         assert (np.diff(chosen) > 0).all()
         inside[chosen] += 1
@@ -426,13 +431,13 @@ def test_batches_by_inversion_have_the_sizes_of_poisson_to_the_last(
     """At n 16 and q 1/2, padded to 8: half of all batches go beyond."""
     from scipy.stats import binom, chisquare
 
-    monkeypatch.setattr(rounds, "DEVIATIONS", 0.0)
+    monkeypatch.setattr(rounds, "PADDING_DEVIATIONS", 0.0)
     n, many = 16, 12_800
     batching = recipe(expected_batch_size=8).batches(n)
-    drawn = Blocks(batching, n, streams()["batch"], torch.device("cpu"))
+    drawn = BatchBlocks(batching, n, streams()["batch"], torch.device("cpu"))
     sizes, last, eight = np.zeros(n + 1), 0, []
     for step in range(many):
-        padded, (places, real) = drawn.at(step), drawn.whole(step)
+        padded, (places, real) = drawn.at(step), drawn.full_batch(step)
         chosen = places[real].tolist()
         assert bool(padded.more) == (len(chosen) > drawn.width)
         sizes[len(chosen)] += 1
@@ -450,10 +455,10 @@ def test_batches_by_inversion_have_the_sizes_of_poisson_to_the_last(
 
 @pytest.mark.unit
 def test_a_step_beyond_its_padding_has_all_its_records(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rounds, "DEVIATIONS", -1.0)
+    monkeypatch.setattr(rounds, "PADDING_DEVIATIONS", -1.0)
     made, data = recipe(steps=20), records()
     assert torch.equal(trained(made, dense(), data), trained(made, dense(), data, careful=True))
-    used = Blocks(made.batches(N), N, streams()["batch"], torch.device("cpu"))
+    used = BatchBlocks(made.batches(N), N, streams()["batch"], torch.device("cpu"))
     assert any(bool(used.at(step).more) for step in range(20))
 
 
@@ -464,7 +469,7 @@ def test_gaps_are_the_inverse_of_the_geometric_law():
     rng = np.random.default_rng(1)
     words = rng.integers(-(2**63), 2**63, size=400)
     for q in (0.5, 0.01, 1e-5):
-        found = rounds.gaps(torch.from_numpy(words.copy()), q, 10**9)
+        found = rounds.geometric_gaps(torch.from_numpy(words.copy()), q, 10**9)
         for word, gap in zip(words.tolist(), found.tolist(), strict=True):
             with mpmath.workprec(200):
                 u = (mpmath.mpf(word % 2**63) + 0.5) / 2**63
@@ -477,7 +482,7 @@ def test_other_batches_are_those_of_a_processor():
     for batching in ["truncated", "reshuffled"]:
         made = recipe(batching=batching)
         ours = made.batches(N)
-        drawn = Blocks(ours, N, streams()["batch"], torch.device("cpu"))
+        drawn = BatchBlocks(ours, N, streams()["batch"], torch.device("cpu"))
         for step in (0, 4, 5, 63, 64, 130):
             padded = drawn.at(step)
             assert (
@@ -599,7 +604,7 @@ def test_no_step_of_a_round_waits_or_is_given_anything(monkeypatch: pytest.Monke
         for name in QUIET:
             training, moves = on_no_device(monkeypatch, recipe_of(name), NETWORKS[model]())
             monkeypatch.setattr(
-                rounds.Rounds, "wrong", lambda _: False
+                rounds.Rounds, "pop_uncertain", lambda _: False
             )  # which a round may ask, once
             training.steps(1)  # what is made once a training: a table of class weights, say
             with moves:
@@ -619,7 +624,7 @@ def test_a_step_with_care_or_the_note_itself_would_wait(monkeypatch: pytest.Monk
 @pytest.mark.unit
 def test_a_recipe_that_asks_in_every_step_is_made_with_care():
     made = recipe(bounding=AdaptiveQuantile())
-    assert not rounds.fits_rounds(made)
+    assert not rounds.can_use_rounds(made)
     assert begun(made, dense(), records()).steps(STEPS) == 1
     assert begun(recipe(), dense(), records(), rounds=False).steps(STEPS) == 1
 

@@ -16,7 +16,6 @@ import pytest
 from papers import yu_theorem3
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.claims import eq8, eq9_corrected
 from pasearch.accounting.densities import (
     DENSITIES,
     Density,
@@ -26,6 +25,7 @@ from pasearch.accounting.densities import (
     VarianceGamma,
     density_from_json,
 )
+from pasearch.accounting.published_bounds import bao_equation_8, bao_equation_9_corrected
 from pasearch.api.lifecycle import RunEnvironment, result_document
 from pasearch.api.search import SearchRunOutput, plan_architecture_search
 from pasearch.data.front_ends import FRONT_ENDS, FrontEnd
@@ -46,7 +46,7 @@ from pasearch.report.wording import (
 )
 from pasearch.search.plan import Plan
 from pasearch.training.clipping import AdaptiveQuantile, PerLayer
-from pasearch.training.encoded.gradients import Encoded
+from pasearch.training.encoded.gradients import EncodedClipping
 from pasearch.training.optimizers import OPTIMIZERS
 from pasearch.training.presets import PRESETS, settings_of
 from pasearch.training.recipe import NAMED, STAGES, Recipe
@@ -178,7 +178,7 @@ def with_stage(place: str, stage: Stage) -> Plan:
         return plan_of(stage.text)
     changes: dict[str, Any] = {place: stage}
     if place == "noise":
-        changes["bounding"] = Encoded()
+        changes["bounding"] = EncodedClipping()
     if place in NAMED:
         changes = {
             name: getattr(stage, name) for name in ("cap", "momentum") if hasattr(stage, name)
@@ -272,9 +272,9 @@ def test_the_law_of_the_noise_is_said_without_its_scale():
         (VarianceGamma(shape=2.0), "(variance-gamma, shape 2)"),
         (LaplaceNoise(), "(laplace)"),
     ]:
-        (said,) = others(bounding=Encoded(), noise=law)
+        (said,) = others(bounding=EncodedClipping(), noise=law)
         assert words in said
-        assert others(bounding=Encoded()) == []
+        assert others(bounding=EncodedClipping()) == []
 
 
 @pytest.mark.unit
@@ -294,9 +294,15 @@ def without_figure() -> dict[str, tuple[Any, str]]:
     few = {"acceptable_loss": 0.05, "validation_size": 50, "failure_probability": 0.05}
     step = {"sampling_probability": 0.25, "noise_multiplier": 6.0, "steps": 9}
     return {
-        "eq9": (eq9_corrected(**few, runs=(400,), epsilon=2.0), "more validation records"),
+        "eq9": (
+            bao_equation_9_corrected(**few, runs=(400,), epsilon=2.0),
+            "more validation records",
+        ),
         "theorem 3": (yu_theorem3(**step, delta=1e-5), "up to 1 / (16 sigma)"),
-        "eq8": (eq8(epsilon=700.0, runs=10**12, delta_prime=1e-5), "exceeds every number"),
+        "eq8": (
+            bao_equation_8(epsilon=700.0, runs=10**12, delta_prime=1e-5),
+            "exceeds every number",
+        ),
     }
 
 
@@ -313,6 +319,6 @@ def test_a_claim_without_a_figure_says_why():
 
 @pytest.mark.unit
 def test_a_claim_with_a_figure_is_its_text():
-    claim = eq8(epsilon=0.1, runs=60, delta_prime=1e-5)
+    claim = bao_equation_8(epsilon=0.1, runs=60, delta_prime=1e-5)
     assert claim_words(claim.to_json()) == claim.describe()
     assert claim_words({"text": "x"}) == "x", "as earlier versions had it"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta, binomtest, norm
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.events import Approximate, Composed, Gaussian
+from pasearch.accounting.events import ApproximateDP, Composition, Gaussian
 from pasearch.errors import UsageError
 from pasearch.runs import estimates
 from pasearch.runs.estimates import (
@@ -206,7 +206,7 @@ class TestCategories:
     @pytest.mark.unit
     def test_cost_their_event(self):
         mechanism = CategoryCounts(noise_multiplier=5.0, delta=1e-6, most=3)
-        assert mechanism.event == Composed((Gaussian(5.0), Approximate(0.0, 1e-6)))
+        assert mechanism.event == Composition((Gaussian(5.0), ApproximateDP(0.0, 1e-6)))
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("sigma", [0.7, 2.0])

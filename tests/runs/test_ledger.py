@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from pasearch.accounting.events import Gaussian, Geometric, PoissonGaussian, SelfComposed
+from pasearch.accounting.events import Gaussian, Geometric, PoissonGaussian, SelfComposition
 from pasearch.errors import BudgetError, PasearchError, UsageError
 from pasearch.runs import ledger as module
 from pasearch.runs.ledger import Ledger, Line, Receipt
 
 ROOT = Path(__file__).resolve().parents[2]
-STEP = SelfComposed(
+STEP = SelfComposition(
     event=PoissonGaussian(sampling_probability=0.01, noise_multiplier=1.5), count=100
 )
 SCORE = Geometric(epsilon=0.1)

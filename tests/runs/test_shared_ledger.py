@@ -26,9 +26,9 @@ from shortcuts import rdp_price
 
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.calibration import smallest
+from pasearch.accounting.calibration import calibrate_min
 from pasearch.accounting.events import (
-    Composed,
+    Composition,
     DiscreteGaussian,
     Event,
     Gaussian,
@@ -36,12 +36,12 @@ from pasearch.accounting.events import (
     NoRelease,
     PoissonGaussian,
     RepeatAndSelect,
-    SelfComposed,
+    SelfComposition,
     TruncatedPoissonGaussian,
-    Worst,
+    WorstCase,
 )
-from pasearch.accounting.renyi import rdp
-from pasearch.accounting.selection import Law
+from pasearch.accounting.renyi import rdp_curve
+from pasearch.accounting.selection import RunCountDistribution
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs import folder
 from pasearch.runs import shared_ledger as module
@@ -50,7 +50,7 @@ from pasearch.runs.shared_ledger import ORDERS, SharedLedger, adaptive_price, fa
 ROOT = Path(__file__).resolve().parents[2]
 DELTA = 1e-5
 N = 1000
-TRAIN = SelfComposed(
+TRAIN = SelfComposition(
     event=PoissonGaussian(sampling_probability=0.01, noise_multiplier=1.155), count=200
 )
 PLAN = {"train": TRAIN, "test": Geometric(epsilon=1.0)}
@@ -272,7 +272,7 @@ def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.unit
 def test_the_first_run_costs_its_own_price(path: Path):
     shared = SharedLedger.open(path, Budget(1.0, DELTA))
-    worst = price(Worst(events=tuple(PLAN.values())), DELTA).epsilon
+    worst = price(WorstCase(events=tuple(PLAN.values())), DELTA).epsilon
     assert shared.reserve("a", PLAN, N).epsilon == pytest.approx(worst)
     assert shared.spent().epsilon == pytest.approx(worst)
     assert 0.99 < worst <= 1.0
@@ -338,7 +338,7 @@ def test_arguments_are_checked(shared: SharedLedger):
 
 @pytest.mark.unit
 def test_a_run_without_a_price_is_refused(shared: SharedLedger):
-    pair = Composed(
+    pair = Composition(
         events=(
             DiscreteGaussian(sigma=9.0, sensitivity=1.0),
             TruncatedPoissonGaussian(
@@ -356,7 +356,7 @@ def test_a_run_without_a_price_is_refused(shared: SharedLedger):
 
 @pytest.mark.unit
 def test_a_run_that_releases_nothing_private_is_free(shared: SharedLedger):
-    nothing = {"train": NoRelease(), "public": SelfComposed(event=NoRelease(), count=3)}
+    nothing = {"train": NoRelease(), "public": SelfComposition(event=NoRelease(), count=3)}
     assert shared.reserve("a", nothing, N).epsilon == 0
     one = {"train": NoRelease(), "test": Geometric(epsilon=0.9)}
     assert 0.899 <= shared.reserve("b", one, N).epsilon < 0.901
@@ -594,7 +594,7 @@ def test_no_sequence_exceeds_the_total(steps: list[tuple[int, int]], total: floa
         events = [module.worst(MENU[choice]) for choice in plans.values()]
         assert priced(events) <= total
         # What is reserved is at least what a plan fixed in advance would cost.
-        assert not events or price(Composed(events=tuple(events)), DELTA).epsilon <= total * 1.03
+        assert not events or price(Composition(events=tuple(events)), DELTA).epsilon <= total * 1.03
 
 
 # --- the price ---
@@ -658,7 +658,7 @@ def test_a_curve_bounds_the_exact_moments_of_a_gaussian(sigma: float):
 def test_a_curve_of_a_noisy_count_is_its_two_valued_law():
     for epsilon in [0.01, 0.3, 1.0, 5.0]:
         curve = loss_curve(Geometric(epsilon=epsilon), 1e-9)[:-1]
-        exact = rdp(Geometric(epsilon=epsilon), ORDERS)
+        exact = rdp_curve(Geometric(epsilon=epsilon), ORDERS)
         assert np.all(curve >= exact * (1 - 1e-4))
         assert np.all(curve <= exact * 1.02 + 1e-6)
         assert np.all(curve <= epsilon * (1 + 1e-6))
@@ -719,7 +719,7 @@ def test_a_curator_who_looks_first_stays_within_delta():
 def test_the_price_of_a_fixed_plan_would_be_no_bound_for_such_a_curator():
     """Why runs are not priced as a composition by loss distributions."""
     assert (
-        adaptive_delta(lambda events: price(Composed(events=tuple(events)), DELTA).epsilon, 1.5)
+        adaptive_delta(lambda events: price(Composition(events=tuple(events)), DELTA).epsilon, 1.5)
         > 1.5 * DELTA
     )
 
@@ -741,20 +741,20 @@ def test_ten_runs_cost_little_more_than_a_fixed_plan():
         ({"train": TRAIN, "test": Geometric(epsilon=0.1)}, 1.35),
         (
             {
-                "train": RepeatAndSelect(TRAIN, Law(10, 0.0)),
-                "test": RepeatAndSelect(Geometric(epsilon=0.2), Law(10, 0.0)),
+                "train": RepeatAndSelect(TRAIN, RunCountDistribution(10, 0.0)),
+                "test": RepeatAndSelect(Geometric(epsilon=0.2), RunCountDistribution(10, 0.0)),
             },
             1.2,
         ),
-        ({"train": RepeatAndSelect(TRAIN, Law(10, 0.0, cap=40))}, 1.2),
+        ({"train": RepeatAndSelect(TRAIN, RunCountDistribution(10, 0.0, cap=40))}, 1.2),
     ]:
         worst = module.worst(plan)
         ten = priced([worst] * 10)
-        fixed = price(SelfComposed(event=worst, count=10), DELTA).epsilon
+        fixed = price(SelfComposition(event=worst, count=10), DELTA).epsilon
         assert fixed * 0.97 <= ten <= fixed * ratio
         assert ten <= 10 * price(worst, DELTA / 10).epsilon * 1.005
         if not any(isinstance(event, RepeatAndSelect) for event in plan.values()):
-            assert ten < rdp_price(SelfComposed(event=worst, count=10), DELTA).epsilon * 1.25
+            assert ten < rdp_price(SelfComposition(event=worst, count=10), DELTA).epsilon * 1.25
 
 
 @pytest.mark.property
@@ -770,7 +770,7 @@ def test_a_run_that_trains_and_scores_fits_where_that_is_said(
     total: float, before: tuple[float, ...], tmp_path: Path
 ):
     def events(epsilon: float) -> dict[str, Event]:
-        sigma = smallest(lambda value: Gaussian(value), Budget(epsilon, 1e-4), 0.1, 1e3)
+        sigma = calibrate_min(lambda value: Gaussian(value), Budget(epsilon, 1e-4), 0.1, 1e3)
         return {"training": Gaussian(sigma), "test": Geometric(epsilon=epsilon)}
 
     shared = SharedLedger.open(tmp_path / "all", Budget(total, 1e-4))
@@ -824,7 +824,9 @@ class TestALedgerOf01:
 
     @pytest.mark.contract
     def test_a_run_of_it_is_resumed_for_nothing_under_its_own_plan_alone(self, old: SharedLedger):
-        sums = {"train": Composed((Gaussian(5.0), DiscreteGaussian(sigma=40.0, sensitivity=4.0)))}
+        sums = {
+            "train": Composition((Gaussian(5.0), DiscreteGaussian(sigma=40.0, sensitivity=4.0)))
+        }
         before = old.spent()
         assert old.reserve("sums", sums, N) == before
         with pytest.raises(BudgetError, match="another plan"):

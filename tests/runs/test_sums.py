@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from scipy.stats import beta, chi2, chisquare, kstest, norm
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.events import Gaussian, Pure
+from pasearch.accounting.events import Gaussian, PureDP
 from pasearch.errors import UsageError
 from pasearch.runs import sums
 from pasearch.runs.keys import Keys, Stream
@@ -118,7 +118,7 @@ class TestWholeNumbers:
 
     @pytest.mark.unit
     def test_the_event_is_pure_and_no_count(self):
-        assert NoisySum(epsilon=0.5, most=10).event == Pure(epsilon=0.5)
+        assert NoisySum(epsilon=0.5, most=10).event == PureDP(epsilon=0.5)
 
 
 class TestBoundedRows:

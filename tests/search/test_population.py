@@ -531,7 +531,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch):
         made = Gpus(models, libraries)
         for name in ("device_count", "current_device", "get_device_properties", "device"):
             monkeypatch.setattr(torch.cuda, name, getattr(made, name))
-        monkeypatch.setattr(candidate_training, "gpu_libraries", made.computing)
+        monkeypatch.setattr(candidate_training, "gpu_library_versions", made.computing)
         return made
 
     return set_up
@@ -624,7 +624,7 @@ def test_a_group_is_given_its_steps_before_the_next_one_is_looked_at(
         return honest(turn)
 
     monkeypatch.setattr(candidate_training._Turn, "goes_on", goes_on)
-    monkeypatch.setattr(candidate_training.Together, "go", lambda *_: happened.append("go"))
+    monkeypatch.setattr(candidate_training.TrainingGroup, "go", lambda *_: happened.append("go"))
     monkeypatch.setattr(candidate_training, "QUEUES", 3)
     monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
     with use_threads(1), searching(tmp_path / "x", "rs") as search:

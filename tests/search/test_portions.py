@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.events import Pure, Worst
+from pasearch.accounting.events import PureDP, WorstCase
 from pasearch.api import search as api
 from pasearch.api.resume import resume
 from pasearch.data.partitions import Dataset
@@ -89,7 +89,7 @@ class TestPick:
         stream, mechanism = Keys.from_seed(1).stream("p"), ExponentialPick(epsilon=0.01)
         assert len({mechanism.pick([5, 5, 5], stream) for _ in range(5)}) == 1
         assert len({mechanism.pick([n, n, n], stream) for n in range(40)}) == 3
-        assert mechanism.event == Pure(0.01)
+        assert mechanism.event == PureDP(0.01)
 
     @pytest.mark.unit
     def test_it_ends_however_far_the_others_are_behind(self):
@@ -143,7 +143,7 @@ class TestPrice:
         assert places == [f"{base} {number}" for number in (1, 2, 3)]
         assert all(line.count == 1 for line in plan.lines)
         (pick,) = (line.event for line in plan.lines if line.name == "pick")
-        assert isinstance(pick, Pure)
+        assert isinstance(pick, PureDP)
         assert 1.9 < pick.epsilon <= 2.0
         assert 1.9 < plan.price.epsilon <= 2.0
         by_partition = plan.prices[1]
@@ -155,7 +155,7 @@ class TestPrice:
     def test_a_portion_is_charged_the_worst_of_the_recipes(self):
         plan = planned()
         event = events_by_partition(plan.lines)["train 1"]
-        assert isinstance(event, Worst)
+        assert isinstance(event, WorstCase)
         assert len(event.events) == len(RECIPES)
         size = plan.split.trial_slots
         candidates = [plan.space.candidate((number,)) for number in range(3)]

@@ -13,8 +13,8 @@ import pytest
 from shortcuts import pmf
 
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.events import Event, Geometric, NoRelease, RepeatAndSelect, to_json
-from pasearch.accounting.selection import Law
+from pasearch.accounting.events import Event, Geometric, NoRelease, RepeatAndSelect, event_to_json
+from pasearch.accounting.selection import RunCountDistribution
 from pasearch.api.search import plan_architecture_search
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys, Stream
@@ -286,10 +286,15 @@ class TestSecretCount:
     @pytest.mark.statistical
     @pytest.mark.parametrize(
         "law",
-        [Law(3.0, 1.0), Law(3.0, 0.0), Law(2.0, "poisson"), Law(6.0, 1.0, cap=4)],
+        [
+            RunCountDistribution(3.0, 1.0),
+            RunCountDistribution(3.0, 0.0),
+            RunCountDistribution(2.0, "poisson"),
+            RunCountDistribution(6.0, 1.0, cap=4),
+        ],
         ids=["geometric", "logarithmic", "poisson", "capped"],
     )
-    def test_follows_its_law(self, law: Law):
+    def test_follows_its_law(self, law: RunCountDistribution):
         draws = 2000
         counts = Counter(draw_count(law, keyed().child("k", n)) for n in range(draws))
         assert min(counts) >= 1
@@ -348,14 +353,17 @@ class TestMgrs:
         lines = search.lines(price, "train", "score")
         assert [line.name for line in lines] == [f"score, generation {n}" for n in (1, 2, 3)]
         assert [line.event for line in lines] == [
-            RepeatAndSelect(event=EVENT, law=Law(mean, 1.0)) for mean in (6.0, 3.0, 1.5)
+            RepeatAndSelect(event=EVENT, law=RunCountDistribution(mean, 1.0))
+            for mean in (6.0, 3.0, 1.5)
         ]
 
     @pytest.mark.unit
     @pytest.mark.parametrize("change", [{"laws": ()}, {"mutation": 1.1}, {"mutation": math.nan}])
     def test_bad_settings_are_refused(self, change: dict):
         with pytest.raises(UsageError):
-            MultiGenerationRandomizedSearch(**({"laws": (Law(4.0, 1.0),)} | change))
+            MultiGenerationRandomizedSearch(
+                **({"laws": (RunCountDistribution(4.0, 1.0),)} | change)
+            )
 
 
 class TestPrices:
@@ -369,7 +377,7 @@ class TestPrices:
         (line,) = make_strategy("rs", law="logarithmic", max_candidates=50).lines(
             price, "search", "training"
         )
-        assert line.event == RepeatAndSelect(event=EVENT, law=Law(10.0, 0.0, 50))
+        assert line.event == RepeatAndSelect(event=EVENT, law=RunCountDistribution(10.0, 0.0, 50))
         assert (line.count, line.partition) == (1, "search")
 
     @pytest.mark.unit
@@ -394,7 +402,7 @@ class TestPrices:
     def test_a_secret_counts_law_is_all_its_event_tells(self):
         for name in SECRET:
             for line in make(name).lines(price, "train", "training"):
-                assert set(to_json(line.event)) == {"type", "event", "law"}
+                assert set(event_to_json(line.event)) == {"type", "event", "law"}
 
 
 class TestTies:

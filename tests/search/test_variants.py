@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import pasearch as api
-from pasearch.accounting.events import Geometric, Pure
+from pasearch.accounting.events import Geometric, PureDP
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
@@ -160,7 +160,7 @@ class TestPick:
         plan, without = planned(), planned(variants=False)
         line = next(line for line in plan.lines if line.name == PICK)
         assert (line.partition, line.count) == ("validation", 1)
-        assert isinstance(line.event, Pure)
+        assert isinstance(line.event, PureDP)
         assert plan.split.validation > 0 == without.split.validation
         assert plan.trial_mu == pytest.approx(without.trial_mu, rel=0.02)
 

@@ -43,8 +43,8 @@ from torch import Tensor, nn
 
 from pasearch import Budget
 from pasearch.accounting.accountants import price
-from pasearch.accounting.events import Event, parts
-from pasearch.accounting.renyi import Filter
+from pasearch.accounting.events import Event, count_atomic_releases
+from pasearch.accounting.renyi import PrivacyFilter
 from pasearch.api.search import prepare
 from pasearch.data.partitions import Dataset, Records
 from pasearch.data.schema import Schema
@@ -488,13 +488,13 @@ def test_counts_with_other_noise_are_caught(
 def spent(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """What the filter was asked to spend, and did."""
     found: list[Event] = []
-    honest = Filter.spend
+    honest = PrivacyFilter.spend
 
-    def spend(self: Filter, event: Event) -> None:
+    def spend(self: PrivacyFilter, event: Event) -> None:
         honest(self, event)
         found.append(event)
 
-    monkeypatch.setattr(Filter, "spend", spend)
+    monkeypatch.setattr(PrivacyFilter, "spend", spend)
     return found
 
 
@@ -560,7 +560,7 @@ def test_noise_that_was_not_spent_is_caught(
 def test_a_filter_that_lets_everything_pass_is_caught(
     spent: list[Event], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(Filter, "_fits", lambda *_: True)
+    monkeypatch.setattr(PrivacyFilter, "_fits", lambda *_: True)
     driven(spent)
     assert len(spent) == 24
     assert exceeded(spent)
@@ -593,7 +593,7 @@ def drawn(**stages: Any) -> Recipe:
 
 def release(made: Recipe) -> Any:
     """Return the one kind of release that the recipe charges."""
-    (atom,) = parts(made.event(N))
+    (atom,) = count_atomic_releases(made.event(N))
     return atom
 
 

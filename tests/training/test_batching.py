@@ -14,7 +14,7 @@ from pasearch.accounting.accountants import price
 from pasearch.accounting.events import (
     Gaussian,
     PoissonGaussian,
-    SelfComposed,
+    SelfComposition,
     TruncatedPoissonGaussian,
 )
 from pasearch.errors import UsageError
@@ -432,11 +432,11 @@ def test_reshuffled_batches_never_have_the_poisson_price():
 def test_an_epoch_of_fixed_batches_costs_what_one_release_does():
     made = Reshuffled(n=1_000_000, batch_size=100)
     assert made.steps_per_epoch == 10_000
-    epoch = SelfComposed(made.event(0.5), made.charges(10_000))
+    epoch = SelfComposition(made.event(0.5), made.charges(10_000))
     assert price(epoch, 1e-6).epsilon == pytest.approx(10.997, abs=1e-3)
-    sampled = SelfComposed(PoissonGaussian(1e-4, 0.5), 10_000)
+    sampled = SelfComposition(PoissonGaussian(1e-4, 0.5), 10_000)
     assert price(sampled, 1e-6).epsilon == pytest.approx(1.953, abs=1e-3)
-    assert price(SelfComposed(made.event(6.0), 400), 1e-5).epsilon > 10
+    assert price(SelfComposition(made.event(6.0), 400), 1e-5).epsilon > 10
 
 
 def audited(made: Reshuffled, sigma: float, runs: int = 150, level: float = 0.01) -> float:
@@ -463,7 +463,7 @@ def audited(made: Reshuffled, sigma: float, runs: int = 150, level: float = 0.01
 @pytest.mark.statistical
 def test_an_audit_of_an_epoch_passes_at_its_price_and_catches_the_poisson_price():
     made = Reshuffled(n=100, batch_size=1)
-    sampled = SelfComposed(PoissonGaussian(0.01, 0.5), 100)
+    sampled = SelfComposition(PoissonGaussian(0.01, 0.5), 100)
     found = audited(made, 0.5)
     assert found <= price(made.event(0.5), 0.05).epsilon
     assert found > 2 * price(sampled, 0.05).epsilon

@@ -30,13 +30,13 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.training import noise as plain_noise
 from pasearch.training.encoded import noise as laws
 from pasearch.training.encoded.noise import (
-    TABLE,
-    TAILS,
+    TABLE_CELLS,
+    UNIT_TAILS,
     KolmogorovSmirnov,
     begin_noise,
-    distribution,
-    drawn_on,
-    edges,
+    cdf_at_edges,
+    draw_on,
+    evaluate_cdf,
 )
 
 KINDS: list[Density] = [
@@ -89,13 +89,13 @@ def test_the_distribution_on_tensors_is_the_densitys():
         for dtype in [torch.float32, torch.float64]:
             even = np.concatenate([np.linspace(-8, 8, 4001), [-1e6, -300.0, 1e-9, 300.0, 1e6]])
             x = torch.from_numpy(kind.scale * even).to(dtype)
-            found = distribution(kind, x)
+            found = evaluate_cdf(kind, x)
             assert found.dtype == dtype
             gap = float(
                 (found.double() - torch.from_numpy(kind.cdf(x.double().numpy()))).abs().max()
             )
             # A curve and its chord both rise within a cell's corners.
-            bound = 0.0 if type(kind) in TAILS else edges(kind, TABLE)[1]
+            bound = 0.0 if type(kind) in UNIT_TAILS else cdf_at_edges(kind, TABLE_CELLS)[1]
             assert gap <= max(bound, 1e-6)
             assert gap <= 2e-6, "the chord is far better than its bound"
             assert bound <= 1e-4
@@ -115,8 +115,8 @@ def test_noise_has_the_density_that_is_priced_and_other_scales_are_rejected():
 @pytest.mark.statistical
 def test_torchs_constructions_have_the_density():
     """Those that CUDA uses, drawn on the CPU: the same functions, and here 64 bits of key too."""
-    for kind in [kind for kind in KINDS if type(kind) in laws.MAGNITUDES]:
-        noise = drawn_on(kind, COUNT, torch.Generator().manual_seed(stream_of().seed64(0) % 2**63))
+    for kind in [kind for kind in KINDS if type(kind) in laws.MAGNITUDE_SAMPLERS]:
+        noise = draw_on(kind, COUNT, torch.Generator().manual_seed(stream_of().seed64(0) % 2**63))
         assert pvalue(noise, kind) > 1e-3
         assert pvalue(noise, kind.with_scale(kind.scale * 2 / 3)) < 1e-9
         assert pvalue(noise, kind.with_scale(kind.scale * 3 / 2)) < 1e-9
@@ -165,8 +165,8 @@ def test_torchs_global_generator_is_neither_read_nor_moved():
         torch.manual_seed(0)
         state = torch.get_rng_state()
         first = drawn(kind, count=50)
-        if type(kind) in laws.MAGNITUDES:
-            drawn_on(kind, 50, torch.Generator().manual_seed(1))
+        if type(kind) in laws.MAGNITUDE_SAMPLERS:
+            draw_on(kind, 50, torch.Generator().manual_seed(1))
         assert torch.equal(torch.get_rng_state(), state)
         torch.manual_seed(1)
         assert torch.equal(first, drawn(kind, count=50))

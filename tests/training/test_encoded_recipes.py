@@ -38,23 +38,23 @@ from pasearch.accounting.densities import (
     LaplaceNoise,
     StudentT,
     Tabulated,
-    tabulated,
+    tabulate_density,
 )
 from pasearch.accounting.events import (
-    TYPES,
-    Additive,
-    Composed,
+    EVENT_TYPES,
+    AdditiveNoise,
+    Composition,
     Event,
     Gaussian,
     PoissonGaussian,
     RepeatAndSelect,
-    SelfComposed,
-    Worst,
-    describe,
-    from_json,
-    to_json,
+    SelfComposition,
+    WorstCase,
+    describe_event,
+    event_from_json,
+    event_to_json,
 )
-from pasearch.accounting.selection import Law
+from pasearch.accounting.selection import RunCountDistribution
 from pasearch.api import search as api
 from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset, Records
@@ -67,7 +67,7 @@ from pasearch.training.clipping import AdaptiveQuantile, Flat
 from pasearch.training.encoded import gradients as encoding
 from pasearch.training.encoded import noise as laws
 from pasearch.training.encoded.codebook import Codebook
-from pasearch.training.encoded.gradients import Encoded, encode
+from pasearch.training.encoded.gradients import EncodedClipping, encode_by_sorting
 from pasearch.training.encoded.noise import KolmogorovSmirnov
 from pasearch.training.noise import Noise
 from pasearch.training.noise_before_clip import NoiseBeforeClip
@@ -80,9 +80,9 @@ from pasearch.training.schedules import Exponential, Uniform, Validation
 N, BATCH, FEATURES, UNITS, CLASSES = 24, 6, 160, 60, 3
 STEPS, SIGMA = 10, 1.3
 DELTA = 1e-4
-BOUND = Encoded(clip_norm=0.5, vectors=4)
+BOUND = EncodedClipping(clip_norm=0.5, vectors=4)
 SHIFTS = Shifts(values=(0.5, 0.25), counts=(2, 8))
-T9 = Additive(0.1, StudentT(scale=1.5, freedom=9.0), SHIFTS)
+T9 = AdditiveNoise(0.1, StudentT(scale=1.5, freedom=9.0), SHIFTS)
 BUDGET = Budget(2.0, DELTA)
 ENCODED = ("encoded-gaussian", "encoded-student-t", "encoded-laplace")
 
@@ -143,11 +143,15 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 
 NESTS: dict[str, Event] = {
     "alone": T9,
-    "times": SelfComposed(T9, 7),
-    "beside": Composed(events=(SelfComposed(T9, 3), Gaussian(2.0))),
-    "worst": Worst(events=(T9, SelfComposed(replace(T9, density=LaplaceNoise(scale=2.0)), 2))),
-    "selected": RepeatAndSelect(Composed(events=(SelfComposed(T9, 5), Gaussian(3.0))), Law(4.0, 1)),
-    "table": Additive(
+    "times": SelfComposition(T9, 7),
+    "beside": Composition(events=(SelfComposition(T9, 3), Gaussian(2.0))),
+    "worst": WorstCase(
+        events=(T9, SelfComposition(replace(T9, density=LaplaceNoise(scale=2.0)), 2))
+    ),
+    "selected": RepeatAndSelect(
+        Composition(events=(SelfComposition(T9, 5), Gaussian(3.0))), RunCountDistribution(4.0, 1)
+    ),
+    "table": AdditiveNoise(
         1.0, Tabulated(scale=2.0, knots=(0.0, 1.0, 2.0), log_values=(0.0, -1.0, -3.0)), SHIFTS
     ),
 }
@@ -157,11 +161,11 @@ NESTS: dict[str, Event] = {
 def test_an_event_is_read_from_what_it_wrote_at_any_depth():
     for name in NESTS:
         event = NESTS[name]
-        text = json.dumps(to_json(event))
-        again = from_json(json.loads(text))
+        text = json.dumps(event_to_json(event))
+        again = event_from_json(json.loads(text))
         assert again == event
         assert hash(again) == hash(event)
-        assert json.dumps(to_json(again)) == text
+        assert json.dumps(event_to_json(again)) == text
 
 
 @pytest.mark.unit
@@ -176,7 +180,7 @@ def test_nests_are_priced_by_rdp_and_like_what_they_consist_of():
 @pytest.mark.unit
 def test_a_worst_costs_at_least_each_of_its_events_and_a_selection_more_than_one_run():
     worst = NESTS["worst"]
-    assert isinstance(worst, Worst)
+    assert isinstance(worst, WorstCase)
     assert price(worst, DELTA).epsilon >= max(price(e, DELTA).epsilon for e in worst.events)
     selected = NESTS["selected"]
     assert isinstance(selected, RepeatAndSelect)
@@ -227,19 +231,19 @@ def test_a_file_that_was_changed_is_refused():
         with_scale(math.nan),
         with_scale("1"),
     ]:
-        document = to_json(T9)
+        document = event_to_json(T9)
         change(document)
         with pytest.raises(UsageError):
-            from_json({"type": "self-composed", "event": document, "count": 2})
+            event_from_json({"type": "self-composed", "event": document, "count": 2})
 
 
 @pytest.mark.unit
 def test_it_says_its_law_scale_coordinates_and_reach():
-    told = describe(SelfComposed(replace(T9, density=StudentT(scale=1.25)), 40))
+    told = describe_event(SelfComposition(replace(T9, density=StudentT(scale=1.25)), 40))
     assert told.startswith("40 x [student-t noise (scale 1.25) on each of 10 coordinates")
     assert "reach 0.5" in told
     assert "probability 0.1" in told
-    assert TYPES["additive"] is Additive
+    assert EVENT_TYPES["additive"] is AdditiveNoise
 
 
 @pytest.mark.oracle
@@ -248,8 +252,8 @@ def test_a_gaussian_on_every_coordinate_costs_what_a_gaussian_costs():
     for q, sigma, steps in [(0.05, 1.0, 100), (0.3, 2.5, 20), (1.0, 4.0, 5)]:
         shifts = BOUND.codebook(DIMENSION).envelope()
         density = GaussianNoise(scale=sigma * shifts.norm)
-        found = price(SelfComposed(Additive(q, density, shifts), steps), DELTA).epsilon
-        plain = SelfComposed(PoissonGaussian(q, sigma), steps)
+        found = price(SelfComposition(AdditiveNoise(q, density, shifts), steps), DELTA).epsilon
+        plain = SelfComposition(PoissonGaussian(q, sigma), steps)
         assert found == pytest.approx(rdp_price(plain, DELTA).epsilon, rel=0.1)
         assert found >= price(plain, DELTA).epsilon
 
@@ -310,21 +314,21 @@ def test_presets_survive_json_and_their_own_recipe_files(name: str, tmp_path: Pa
 def densities(event: Event) -> list[Density]:
     """Return the density of every release that an event charges, in order."""
     match event:
-        case Composed():
+        case Composition():
             return [each for part in event.events for each in densities(part)]
-        case SelfComposed():
+        case SelfComposition():
             return densities(event.event) * event.count
-    assert isinstance(event, Additive)
+    assert isinstance(event, AdditiveNoise)
     return [event.density]
 
 
 def atoms(event: Event) -> set[tuple[float, Shifts]]:
     match event:
-        case Composed():
+        case Composition():
             return {each for part in event.events for each in atoms(part)}
-        case SelfComposed():
+        case SelfComposition():
             return atoms(event.event)
-    assert isinstance(event, Additive)
+    assert isinstance(event, AdditiveNoise)
     return {(event.sampling_probability, event.shifts)}
 
 
@@ -339,7 +343,7 @@ def residuals(made: Recipe) -> np.ndarray:
         chosen = torch.from_numpy(made.batches(N).batch(N, own["batch"], step))
         clean = torch.zeros(DIMENSION)
         if len(chosen):
-            assert isinstance(made.bounding, Encoded)
+            assert isinstance(made.bounding, EncodedClipping)
             x, y, mask = data.x[chosen], data.y[chosen], data.valid[chosen]
             clean = flat(made.bounding.sums(twin, x, loss_of(y), mask)[0])
         noisy = flat(training._sums.views)
@@ -540,7 +544,7 @@ def test_a_record_beside_another_moves_the_sum_by_at_most_the_charged_shifts(
 
 def no_clamp(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        encoding._Public,
+        encoding._DeviceCodebook,
         "logs_at",
         lambda self, ranks, vectors: torch.full(ranks.shape, math.inf),
     )
@@ -556,7 +560,7 @@ def book_of_the_batch(patch: pytest.MonkeyPatch) -> None:
         rows = formed_gradients(model, x, loss)[mask]
         means = rows.abs().double().sort(dim=1, descending=True).values.mean(dim=0).numpy()
         own = Codebook._of_norm(means[None], np.ones(len(means), dtype=np.int64), 0.5)
-        buffers.totals[0].add_(encode(rows, own).sum(dim=0))
+        buffers.totals[0].add_(encode_by_sorting(rows, own).sum(dim=0))
 
     patch.setattr(encoding, "add_encoded_sum", other)
 
@@ -570,7 +574,7 @@ def micro_batches(patch: pytest.MonkeyPatch) -> None:
     ) -> None:  # fmt: skip
         rows = formed_gradients(model, x, loss) * mask[:, None]
         means = rows.reshape(-1, 2, rows.shape[1]).mean(dim=1)
-        buffers.totals[0].add_(encode(means, codebook).sum(dim=0))
+        buffers.totals[0].add_(encode_by_sorting(means, codebook).sum(dim=0))
 
     patch.setattr(encoding, "add_encoded_sum", other)
 
@@ -618,7 +622,7 @@ def test_shifts_of_another_network_s_size_are_caught(monkeypatch: pytest.MonkeyP
         if other > own:
             assert shifts.reach < BOUND.codebook(own).envelope().reach
             cut = Shifts(values=shifts.values[:20], counts=shifts.counts[:20])
-            event = Additive(1.0, StudentT(), cut)
+            event = AdditiveNoise(1.0, StudentT(), cut)
         else:
             event = made
         x, y = adversary("ties")
@@ -682,7 +686,7 @@ def test_a_portfolio_is_priced_at_the_worst_of_its_networks():
     assert len(sizes) > 1
     assert set(plan.dimensions) == sizes
     (line,) = [each for each in plan.lines if each.name == "training"]
-    text = json.dumps(to_json(line.event))
+    text = json.dumps(event_to_json(line.event))
     counts = {sum(each["shifts"]["counts"]) for each in found_in(json.loads(text), "additive")}
     assert counts == sizes
 
@@ -945,8 +949,8 @@ def test_what_goes_together_is_accepted():
 @pytest.mark.unit
 def test_a_density_that_is_not_symmetric_is_refused():
     with pytest.raises(UsageError, match="must be symmetric"):
-        tabulated(lambda x: -np.abs(x - 0.1), reach=5.0)
-    even = tabulated(lambda x: -np.abs(x), reach=5.0, knots=8)
+        tabulate_density(lambda x: -np.abs(x - 0.1), reach=5.0)
+    even = tabulate_density(lambda x: -np.abs(x), reach=5.0, knots=8)
     made = recipe_of(noise=even, steps=2)
     assert Recipe.from_json(json.loads(json.dumps(made.to_json()))) == made
     assert price(made.event(N, DIMENSION), DELTA).epsilon > 0
@@ -1054,13 +1058,18 @@ def test_a_law_that_could_draw_what_is_not_priced_is_refused():
     class Sly(StudentT):
         """A law of a known name that draws next to nothing."""
 
-        def unit_magnitude(self, generator: np.random.Generator, size: int) -> np.ndarray:
+        def draw_unit_magnitude(self, generator: np.random.Generator, size: int) -> np.ndarray:
             return 1e-6 * np.abs(generator.standard_normal(size))
 
     with pytest.raises(UsageError, match=r"accounting\.densities"):
-        Additive(0.1, Sly(freedom=9.0), Shifts(values=(1.0,), counts=(1,)))
+        AdditiveNoise(0.1, Sly(freedom=9.0), Shifts(values=(1.0,), counts=(1,)))
     with pytest.raises(UsageError, match=r"accounting\.densities"):
-        Recipe(expected_batch_size=1, steps=1, noise=Sly(freedom=9.0), bounding=Encoded(vectors=3))
+        Recipe(
+            expected_batch_size=1,
+            steps=1,
+            noise=Sly(freedom=9.0),
+            bounding=EncodedClipping(vectors=3),
+        )
 
 
 @pytest.mark.unit

@@ -19,7 +19,7 @@ from pasearch.accounting.densities import GaussianNoise
 from pasearch.errors import UsageError
 from pasearch.training.encoded import gradients as encoding
 from pasearch.training.encoded.codebook import Codebook, shifts_of
-from pasearch.training.encoded.gradients import Encoded, encode
+from pasearch.training.encoded.gradients import EncodedClipping, encode_by_sorting
 from pasearch.training.per_example import formed_gradients, trainable_parameters
 
 BATCH = 6
@@ -84,7 +84,11 @@ def everyone(x: Tensor) -> Tensor:
 
 
 def summed(
-    network: nn.Module, x: Tensor, own: Tensor, bounding: Encoded, mask: Tensor | None = None
+    network: nn.Module,
+    x: Tensor,
+    own: Tensor,
+    bounding: EncodedClipping,
+    mask: Tensor | None = None,
 ) -> Tensor:
     sums, _ = bounding.sums(network, x, wave(own), everyone(x) if mask is None else mask)
     assert [each.shape for each in sums] == [p.shape for p in trainable_parameters(network)]
@@ -238,7 +242,7 @@ def test_encoding_is_the_papers_algorithm():
             gradients[3:6] = gradients[3:6] ** 3
             gradients[6, ::2] = 0.0
             expected = [by_the_book(row.tolist(), codebook) for row in gradients]
-            found = encode(gradients, codebook)
+            found = encode_by_sorting(gradients, codebook)
             assert torch.allclose(
                 found, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0
             )
@@ -258,7 +262,7 @@ def test_sorted_encodings_are_below_a_vector(power: float, shape: float, zeros: 
     rows = torch.randn(4, 300, generator=generator)
     rows = rows.sign() * rows.abs() ** shape * 10.0**power
     rows[torch.rand(rows.shape, generator=generator) < zeros] = 0.0
-    found = encode(rows, codebook)
+    found = encode_by_sorting(rows, codebook)
     for row, encoded in zip(rows, found, strict=True):
         assert dominated(encoded, codebook)
         assert not torch.isfinite(row).all() or (encoded.abs() <= row.abs()).all()
@@ -268,8 +272,8 @@ def test_sorted_encodings_are_below_a_vector(power: float, shape: float, zeros: 
 def test_small_gradients_stay_as_they_are_and_gaussian_ones_reach_the_norm():
     codebook = Codebook.binned(5000, vectors=50)
     row = torch.randn(1, 5000, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(encode(row * 1e-5, codebook), row * 1e-5)
-    large = encode(row * 40, codebook)
+    assert torch.equal(encode_by_sorting(row * 1e-5, codebook), row * 1e-5)
+    large = encode_by_sorting(row * 40, codebook)
     assert 0.99 < float(large.norm()) <= 1.0
     assert float(nn.functional.cosine_similarity(large, row)) > 0.99
 
@@ -301,7 +305,7 @@ def test_no_record_adds_more_than_a_vector(
     name: str, exact: bool, scale: float, heat: float, kind: str, clip_norm: float
 ):
     network, _, _ = made(name)
-    bounding = Encoded(clip_norm=clip_norm, vectors=15, exact=exact)
+    bounding = EncodedClipping(clip_norm=clip_norm, vectors=15, exact=exact)
     term = summed(network, spiked(scale, kind), torch.tensor([heat]), bounding)
     assert dominated(term, bounding.codebook(size_of(network)))
     assert float(term.double().norm()) <= clip_norm
@@ -313,7 +317,7 @@ def test_no_record_adds_more_than_a_vector(
 def test_a_record_to_null_moves_the_sum_by_at_most_a_vector(name: str, exact: bool):
     network, x, own = made(name)
     x[0] *= 1e6
-    bounding = Encoded(clip_norm=0.25, vectors=15, exact=exact)
+    bounding = EncodedClipping(clip_norm=0.25, vectors=15, exact=exact)
     whole = summed(network, x, own, bounding)
     for i in range(BATCH):
         mask = everyone(x)
@@ -325,17 +329,17 @@ def test_a_record_to_null_moves_the_sum_by_at_most_a_vector(name: str, exact: bo
 
 def first_ranks(patch: pytest.MonkeyPatch) -> None:
     """Bound every coordinate by the largest entry."""
-    honest = encoding._Public.logs_at
+    honest = encoding._DeviceCodebook.logs_at
     patch.setattr(
-        encoding._Public,
+        encoding._DeviceCodebook,
         "logs_at",
         lambda self, ranks, vectors: honest(self, torch.zeros_like(ranks), vectors),
     )
 
 
 def one_a_key(patch: pytest.MonkeyPatch) -> None:
-    honest = encoding._histogram
-    patch.setattr(encoding, "_histogram", lambda *args: honest(*args).clamp(max=1.0))
+    honest = encoding._count_levels
+    patch.setattr(encoding, "_count_levels", lambda *args: honest(*args).clamp(max=1.0))
 
 
 def one_layer_after_another(patch: pytest.MonkeyPatch) -> None:
@@ -351,24 +355,24 @@ def one_layer_after_another(patch: pytest.MonkeyPatch) -> None:
 
 def no_fall(patch: pytest.MonkeyPatch) -> None:
     """Leave the factors as they were wanted."""
-    honest = encoding._fitting
+    honest = encoding._fit_to_bounds
 
     def zeros(buffers: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
         falls_a, falls_d = honest(buffers, a, d)
         return torch.zeros_like(falls_a), torch.zeros_like(falls_d)
 
-    patch.setattr(encoding, "_fitting", zeros)
+    patch.setattr(encoding, "_fit_to_bounds", zeros)
 
 
 def main_alone(patch: pytest.MonkeyPatch) -> None:
     """Let the products of large inputs alone fall."""
-    honest = encoding._fitting
+    honest = encoding._fit_to_bounds
 
     def half(buffers: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
         falls_a, falls_d = honest(buffers, a, d)
         return torch.zeros_like(falls_a), falls_d
 
-    patch.setattr(encoding, "_fitting", half)
+    patch.setattr(encoding, "_fit_to_bounds", half)
 
 
 @pytest.mark.contract
@@ -386,7 +390,7 @@ def test_planted_faults_are_found(plant: Callable, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("kind", ["null", "nan", "inf", "overflow", "null nan"])
 def test_a_null_record_and_one_that_is_not_finite_add_exactly_0(name: str, exact: bool, kind: str):
     network, x, own = made(name)
-    bounding = Encoded(vectors=15, exact=exact)
+    bounding = EncodedClipping(vectors=15, exact=exact)
     mask = everyone(x)
     mask[2] = not kind.startswith("null")
     if "nan" in kind or kind == "inf":
@@ -415,7 +419,7 @@ def test_a_record_twice_adds_twice_and_depends_on_no_other():
     for exact in [False, True]:
         for name in NETS:
             network, x, own = made(name)
-            bounding = Encoded(clip_norm=0.2, vectors=15, exact=exact)
+            bounding = EncodedClipping(clip_norm=0.2, vectors=15, exact=exact)
             each = torch.stack(
                 [summed(network, x[i : i + 1], own[i : i + 1], bounding) for i in range(BATCH)]
             )
@@ -428,9 +432,11 @@ def test_a_record_twice_adds_twice_and_depends_on_no_other():
 def test_sorted_sums_are_those_of_the_formed_gradients():
     for name in NETS:
         network, x, own = made(name)
-        bounding = Encoded(clip_norm=0.2, vectors=15, exact=True)
+        bounding = EncodedClipping(clip_norm=0.2, vectors=15, exact=True)
         rows = formed_gradients(network, x, wave(own))
-        expected = encode(rows, Codebook.dense(rows.shape[1], vectors=15, clip_norm=0.2)).sum(dim=0)
+        expected = encode_by_sorting(
+            rows, Codebook.dense(rows.shape[1], vectors=15, clip_norm=0.2)
+        ).sum(dim=0)
         assert torch.allclose(summed(network, x, own, bounding), expected, atol=1e-6)
 
 
@@ -439,9 +445,9 @@ def test_keys_come_near_to_sorting():
     for name in NETS:
         for clip_norm in [0.02, 1.0, 1e3]:
             network, x, own = made(name)
-            bounding = Encoded(clip_norm=clip_norm, vectors=15)
+            bounding = EncodedClipping(clip_norm=clip_norm, vectors=15)
             rows = formed_gradients(network, x, wave(own))
-            exact = encode(rows, bounding.codebook(rows.shape[1]))
+            exact = encode_by_sorting(rows, bounding.codebook(rows.shape[1]))
             for i in range(BATCH):
                 found = summed(network, x[i : i + 1], own[i : i + 1], bounding)
                 assert float(nn.functional.cosine_similarity(found, exact[i], dim=0)) > 0.98
@@ -453,7 +459,7 @@ def test_inputs_of_0_and_1_are_not_rounded_and_outputs_by_15_percent():
     """Where nothing is clamped: half a quarter of an octave is 9 %, its uneven length 6 %."""
     network = nn.Linear(12, 7)
     x = (torch.rand(1, 12, generator=torch.Generator().manual_seed(1)) > 0.5).float()
-    found = summed(network, x, torch.ones(1), Encoded(clip_norm=1e4, vectors=3))
+    found = summed(network, x, torch.ones(1), EncodedClipping(clip_norm=1e4, vectors=3))
     row = formed_gradients(network, x, wave(torch.ones(1)))[0]
     assert torch.allclose(found, row, rtol=0.16, atol=0)
     factors = (found / row)[:84].view(7, 12)
@@ -472,7 +478,7 @@ def product(inputs: float, outputs: float, zeros: float, seed: int) -> tuple[Ten
     return x[None], d.sign() * d.abs() ** outputs
 
 
-def of_product(x: Tensor, d: Tensor, bounding: Encoded) -> Tensor:
+def of_product(x: Tensor, d: Tensor, bounding: EncodedClipping) -> Tensor:
     network = nn.Linear(40, 30, bias=False)
     return bounding.sums(network, x, lambda out: out @ d, everyone(x))[0][0].flatten()
 
@@ -489,11 +495,11 @@ def of_product(x: Tensor, d: Tensor, bounding: Encoded) -> Tensor:
 def test_products_with_light_and_heavy_tails_are_below_a_vector(
     inputs: float, outputs: float, zeros: float, clip_norm: float, seed: int
 ):
-    bounding = Encoded(clip_norm=clip_norm, vectors=20)
+    bounding = EncodedClipping(clip_norm=clip_norm, vectors=20)
     x, d = product(inputs, outputs, zeros, seed)
     found, codebook = of_product(x, d, bounding), bounding.codebook(1200)
     assert dominated(found, codebook)
-    exact = encode((d[:, None] * x).flatten()[None], codebook)[0]
+    exact = encode_by_sorting((d[:, None] * x).flatten()[None], codebook)[0]
     if 0.5 <= min(inputs, outputs) and max(inputs, outputs) <= 2:  # not all of one size
         assert float(nn.functional.cosine_similarity(found, exact, dim=0)) > 0.85
 
@@ -501,7 +507,7 @@ def test_products_with_light_and_heavy_tails_are_below_a_vector(
 @pytest.mark.contract
 @pytest.mark.parametrize("plant", [first_ranks, no_fall, main_alone])
 def test_a_fall_that_is_left_out_is_found(plant: Callable, monkeypatch: pytest.MonkeyPatch):
-    bounding = Encoded(clip_norm=0.01, vectors=20)
+    bounding = EncodedClipping(clip_norm=0.01, vectors=20)
     codebook = bounding.codebook(1200)
     pairs = [product(2.0, 1.0, 0.0, seed) for seed in range(40)]
     assert all(dominated(of_product(x, d, bounding), codebook) for x, d in pairs)
@@ -512,7 +518,7 @@ def test_a_fall_that_is_left_out_is_found(plant: Callable, monkeypatch: pytest.M
 @pytest.mark.oracle
 def test_the_vector_is_nearest_up_to_the_rounding_to_keys():
     network, x, own = made("plain")
-    bounding = Encoded(clip_norm=1.0, vectors=300)
+    bounding = EncodedClipping(clip_norm=1.0, vectors=300)
     codebook = bounding.codebook(size_of(network))
     rows = formed_gradients(network, x, wave(own)).double().abs().sort(descending=True).values
     whole = np.repeat(codebook.values.astype(float), codebook.counts, axis=1)
@@ -521,14 +527,14 @@ def test_the_vector_is_nearest_up_to_the_rounding_to_keys():
         @ (rows / rows.norm(dim=1, keepdim=True)).T
     )
     chosen: list[Tensor] = []
-    honest = encoding._Public.nearest
+    honest = encoding._DeviceCodebook.nearest
 
-    def noted(self: encoding._Public, counts: Tensor) -> Tensor:
+    def noted(self: encoding._DeviceCodebook, counts: Tensor) -> Tensor:
         chosen.append(honest(self, counts))
         return chosen[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding._Public, "nearest", noted)
+        patch.setattr(encoding._DeviceCodebook, "nearest", noted)
         summed(network, x, own, bounding)
     found = similar.T.gather(1, chosen[0][:, None])[:, 0]
     spread = similar.amax(dim=0) - similar.amin(dim=0)
@@ -543,15 +549,15 @@ def test_the_vector_is_nearest_up_to_the_rounding_to_keys():
 )
 def test_in_pieces_it_is_the_same_sum(name: str, size: Any, monkeypatch: pytest.MonkeyPatch):
     network, x, own = made("convolved")
-    whole = summed(network, x, own, Encoded(vectors=15))
+    whole = summed(network, x, own, EncodedClipping(vectors=15))
     monkeypatch.setattr(encoding, name, size)
-    assert torch.allclose(summed(network, x, own, Encoded(vectors=15)), whole, atol=1e-6)
+    assert torch.allclose(summed(network, x, own, EncodedClipping(vectors=15)), whole, atol=1e-6)
 
 
 @pytest.mark.unit
 def test_float64_networks_are_encoded_too():
     network, x, own = made("dense")
-    bounding = Encoded(clip_norm=0.2, vectors=15)
+    bounding = EncodedClipping(clip_norm=0.2, vectors=15)
     single = summed(network, x, own, bounding)
     double = summed(network.double(), x.double(), own.double(), bounding)
     assert double.dtype == torch.float64
@@ -563,7 +569,7 @@ def test_float64_networks_are_encoded_too():
 def test_on_cuda_a_record_adds_at_most_a_vector_and_the_sum_is_near():
     for name in NETS:
         network, x, own = made(name)
-        bounding = Encoded(clip_norm=0.2, vectors=15)
+        bounding = EncodedClipping(clip_norm=0.2, vectors=15)
         here = summed(network, x, own, bounding)
         network, x, own = network.cuda(), x.cuda(), own.cuda()
         there = summed(network, x, own, bounding).cpu()
@@ -578,10 +584,10 @@ def test_on_cuda_a_record_adds_at_most_a_vector_and_the_sum_is_near():
 
 @pytest.mark.contract
 def test_settings_survive_json():
-    bounding = Encoded(clip_norm=0.5, vectors=7, seed=2, exact=True)
+    bounding = EncodedClipping(clip_norm=0.5, vectors=7, seed=2, exact=True)
     values = json.loads(json.dumps(bounding.to_json()))
     assert values.pop("name") == "encoded"
-    assert Encoded(**values) == bounding
+    assert EncodedClipping(**values) == bounding
     assert bounding.sensitivity == 0.5
     assert bounding.codebook(40) is bounding.codebook(40)
     assert bounding.codebook(40).counts.tolist() == [1] * 40
@@ -599,4 +605,4 @@ def test_bad_settings_are_refused():
         ({"exact": 1}, "exact"),
     ]:
         with pytest.raises(UsageError, match=message):
-            Encoded(**values)
+            EncodedClipping(**values)

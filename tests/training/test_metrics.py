@@ -17,7 +17,7 @@ from sklearn.metrics import balanced_accuracy_score, log_loss, roc_auc_score
 
 import pasearch as api
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.events import Geometric, Pure
+from pasearch.accounting.events import Geometric, PureDP
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.mechanisms import NoisyCounts
@@ -168,7 +168,7 @@ class TestSensitivity:
             metric = METRICS[name]
             noise = metric.noise(0.5)
             assert noise.epsilon == 0.5
-            assert noise.event in (Geometric(epsilon=0.5), Pure(epsilon=0.5))
+            assert noise.event in (Geometric(epsilon=0.5), PureDP(epsilon=0.5))
             spread = METRICS["accuracy"].noise(0.5 / metric.most).standard_deviation
             assert noise.standard_deviation == pytest.approx(spread)
 

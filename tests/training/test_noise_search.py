@@ -21,38 +21,44 @@ from pasearch.accounting.densities import (
     StudentT,
     density_from_json,
 )
-from pasearch.accounting.events import Additive, PoissonGaussian, SelfComposed
+from pasearch.accounting.events import AdditiveNoise, PoissonGaussian, SelfComposition
 from pasearch.api import search as api
 from pasearch.errors import BudgetError, UsageError
 from pasearch.training.encoded import noise_search
-from pasearch.training.encoded.gradients import Encoded
-from pasearch.training.encoded.noise_search import LAWS, Ranked, law_of, name_of, ranking
+from pasearch.training.encoded.gradients import EncodedClipping
+from pasearch.training.encoded.noise_search import (
+    DEFAULT_DENSITIES,
+    RankedDensity,
+    density_name,
+    parse_density,
+    rank_densities,
+)
 
 DIMENSION, Q, STEPS = 300, 0.2, 12
 BUDGET = Budget(2.0, 1e-4)
-BOUND = Encoded(clip_norm=0.5, vectors=4)
+BOUND = EncodedClipping(clip_norm=0.5, vectors=4)
 FEW = (GaussianNoise(), StudentT(freedom=9.0), LaplaceNoise(), Cauchy())
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Ranked]:
-    return ranking(
+def rows() -> list[RankedDensity]:
+    return rank_densities(
         dimension=DIMENSION, sampling_probability=Q, steps=STEPS, budget=BUDGET, bounding=BOUND,
         laws=FEW,
     )  # fmt: skip
 
 
-def recomputed(row: Ranked) -> float:
+def recomputed(row: RankedDensity) -> float:
     """Return the price of all steps, from the event alone."""
     if row.accountant == "PLD":
         sigma = row.density.scale / BOUND.sensitivity
-        return price(SelfComposed(PoissonGaussian(Q, sigma), STEPS), 1e-4).epsilon
+        return price(SelfComposition(PoissonGaussian(Q, sigma), STEPS), 1e-4).epsilon
     shifts = BOUND.codebook(DIMENSION).envelope()
-    return rdp_price(SelfComposed(Additive(Q, row.density, shifts), STEPS), 1e-4).epsilon
+    return rdp_price(SelfComposition(AdditiveNoise(Q, row.density, shifts), STEPS), 1e-4).epsilon
 
 
 @pytest.mark.unit
-def test_every_row_costs_the_budget_and_no_more(rows: list[Ranked]):
+def test_every_row_costs_the_budget_and_no_more(rows: list[RankedDensity]):
     assert len(rows) == len(FEW) + 1
     for row in rows:
         assert row.price <= BUDGET.epsilon
@@ -61,7 +67,7 @@ def test_every_row_costs_the_budget_and_no_more(rows: list[Ranked]):
 
 
 @pytest.mark.unit
-def test_two_thirds_of_a_row_s_noise_costs_more_than_the_budget(rows: list[Ranked]):
+def test_two_thirds_of_a_row_s_noise_costs_more_than_the_budget(rows: list[RankedDensity]):
     for row in rows:
         less = row.density.with_scale(row.density.scale * 2 / 3)
         louder = replace(row, row=replace(row.row, density=less))
@@ -69,7 +75,7 @@ def test_two_thirds_of_a_row_s_noise_costs_more_than_the_budget(rows: list[Ranke
 
 
 @pytest.mark.unit
-def test_the_gaussian_is_cheaper_by_loss_distributions_than_by_orders(rows: list[Ranked]):
+def test_the_gaussian_is_cheaper_by_loss_distributions_than_by_orders(rows: list[RankedDensity]):
     gaussians = {row.accountant: row for row in rows if isinstance(row.density, GaussianNoise)}
     assert set(gaussians) == {"PLD", "RDP"}
     assert gaussians["PLD"].density.scale < gaussians["RDP"].density.scale
@@ -79,7 +85,7 @@ def test_the_gaussian_is_cheaper_by_loss_distributions_than_by_orders(rows: list
 
 
 @pytest.mark.unit
-def test_the_least_mean_error_comes_first(rows: list[Ranked]):
+def test_the_least_mean_error_comes_first(rows: list[RankedDensity]):
     errors = [row.density.mean_absolute for row in rows]
     assert errors == sorted(errors)
     best = next(row for row in rows if row.accountant == "PLD").density
@@ -91,19 +97,19 @@ def test_the_least_mean_error_comes_first(rows: list[Ranked]):
 
 
 @pytest.mark.unit
-def test_rows_are_plain_values_without_an_infinity(rows: list[Ranked]):
+def test_rows_are_plain_values_without_an_infinity(rows: list[RankedDensity]):
     for row in rows:
         values = json.loads(json.dumps(row.to_json(), allow_nan=False))
         assert density_from_json(values["density"]) == row.density
         assert values["l1"] == (row.l1 if math.isfinite(row.l1) else None)
-        assert row.describe().startswith(f"{name_of(row.density)} ({row.accountant}): l1 ")
+        assert row.describe().startswith(f"{density_name(row.density)} ({row.accountant}): l1 ")
 
 
 @pytest.mark.unit
-def test_twice_the_norm_takes_twice_the_noise(rows: list[Ranked]):
-    double = ranking(
+def test_twice_the_norm_takes_twice_the_noise(rows: list[RankedDensity]):
+    double = rank_densities(
         dimension=DIMENSION, sampling_probability=Q, steps=STEPS, budget=BUDGET,
-        bounding=Encoded(clip_norm=1.0, vectors=4), laws=FEW[:2],
+        bounding=EncodedClipping(clip_norm=1.0, vectors=4), laws=FEW[:2],
     )  # fmt: skip
     for row in double:
         (one,) = [
@@ -117,7 +123,7 @@ def test_twice_the_norm_takes_twice_the_noise(rows: list[Ranked]):
 @pytest.mark.unit
 def test_a_budget_that_no_noise_meets_is_refused():
     with pytest.raises(BudgetError):
-        ranking(
+        rank_densities(
             dimension=20, sampling_probability=1.0, steps=10, budget=Budget(1e-9, 1e-9),
             bounding=BOUND, laws=(),
         )  # fmt: skip
@@ -128,16 +134,16 @@ def test_a_budget_that_no_noise_meets_is_refused():
 
 @pytest.mark.unit
 def test_a_law_is_read_from_its_name():
-    for law in LAWS:
-        assert law_of(name_of(law)) == law
-        assert law_of(name_of(law.with_scale(3.0))) == law, "a name says no scale"
+    for law in DEFAULT_DENSITIES:
+        assert parse_density(density_name(law)) == law
+        assert parse_density(density_name(law.with_scale(3.0))) == law, "a name says no scale"
 
 
 @pytest.mark.unit
 def test_the_ranked_laws_have_names_of_their_own_and_the_gaussian_is_there():
-    assert len({name_of(law) for law in LAWS}) == len(LAWS)
-    assert GaussianNoise() in LAWS
-    assert all(law.scale == 1.0 for law in LAWS)
+    assert len({density_name(law) for law in DEFAULT_DENSITIES}) == len(DEFAULT_DENSITIES)
+    assert GaussianNoise() in DEFAULT_DENSITIES
+    assert all(law.scale == 1.0 for law in DEFAULT_DENSITIES)
 
 
 @pytest.mark.unit
@@ -159,7 +165,7 @@ def test_other_names_are_refused():
         ("variance-gamma:0", "shape"),
     ]:
         with pytest.raises(UsageError, match=words):
-            law_of(name)
+            parse_density(name)
 
 
 # --- a run's search
@@ -178,12 +184,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What a ranking was asked, and its rows; of two laws, to be quick."""
     seen: list[dict[str, Any]] = []
 
-    def spy(**settings: Any) -> list[Ranked]:
-        found = ranking(**settings, laws=FEW[:2])
+    def spy(**settings: Any) -> list[RankedDensity]:
+        found = rank_densities(**settings, laws=FEW[:2])
         seen.append({**settings, "rows": found})
         return found
 
-    monkeypatch.setattr(noise_search, "ranking", spy)
+    monkeypatch.setattr(noise_search, "rank_densities", spy)
     return seen
 
 
@@ -211,11 +217,11 @@ def test_a_search_asks_with_the_plan_s_own_numbers_and_takes_the_first(
 
 @pytest.mark.unit
 def test_a_search_takes_another_law_where_that_is_first(monkeypatch: pytest.MonkeyPatch):
-    def reversed_ranking(**settings: Any) -> list[Ranked]:
-        rows = ranking(**settings, laws=(StudentT(freedom=5.0),))
+    def reversed_ranking(**settings: Any) -> list[RankedDensity]:
+        rows = rank_densities(**settings, laws=(StudentT(freedom=5.0),))
         return rows[::-1]
 
-    monkeypatch.setattr(noise_search, "ranking", reversed_ranking)
+    monkeypatch.setattr(noise_search, "rank_densities", reversed_ranking)
     plan = planned("search")
     assert plan.recipe.noise == StudentT(freedom=5.0)
     assert plan.lines == planned("student-t:5").lines
@@ -242,7 +248,7 @@ def test_the_command_line_ranks_as_text_and_json(
     assert rows == [json.loads(json.dumps(row.to_json())) for row in asked[0]["rows"]]
     assert asked[0]["budget"] == Budget(2.0).resolve(1000)
     assert asked[0]["sampling_probability"] == 0.2
-    assert asked[0]["bounding"] == Encoded(vectors=3)
+    assert asked[0]["bounding"] == EncodedClipping(vectors=3)
     code, out, _ = run(*given)
     assert code == 0
     assert all(row.describe() in out for row in asked[1]["rows"])

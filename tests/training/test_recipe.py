@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.events import Gaussian, PoissonGaussian, SelfComposed
+from pasearch.accounting.events import Gaussian, PoissonGaussian, SelfComposition
 from pasearch.errors import UsageError
 from pasearch.training.batching import Poisson
 from pasearch.training.clipping import CLIPPING_METHODS, AutoS, Flat
@@ -100,8 +100,8 @@ def test_numbers_become_plain_python_numbers():
 @pytest.mark.contract
 def test_the_event_is_steps_times_the_batchs_own_event():
     made = recipe()
-    assert made.event(80) == SelfComposed(PoissonGaussian(0.25, 1.5), 50)
-    assert made.event(20) == SelfComposed(Gaussian(1.5), 50)
+    assert made.event(80) == SelfComposition(PoissonGaussian(0.25, 1.5), 50)
+    assert made.event(20) == SelfComposition(Gaussian(1.5), 50)
     assert made.batches(80) == Poisson(sampling_probability=0.25)
     assert made.sampling_probability(80) == made.batches(80).sampling_probability
 

@@ -30,7 +30,7 @@ from pasearch.spaces.modules import KeyedDropout, Lstm, WeightStandardisedConv2d
 from pasearch.training import layer_rules, linear_backend, record_sums
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.clipping import AdaptiveQuantile, AutoS, ClippingMethod, Flat, PerLayer
-from pasearch.training.encoded.gradients import Encoded
+from pasearch.training.encoded.gradients import EncodedClipping
 from pasearch.training.per_example import clipped_sum_and_counts, validate
 from pasearch.training.recipe import Recipe
 from pasearch.training.record_sums import SumBuffers
@@ -229,8 +229,8 @@ def test_other_ways_to_clip():
         PerLayer(clip_norm=2.0),
         AutoS(bound=1.0, gamma=1e-6),
         AdaptiveQuantile(clip_norm=1.01),
-        Encoded(clip_norm=1.0, vectors=4),
-        Encoded(clip_norm=1.0, vectors=4, exact=True),
+        EncodedClipping(clip_norm=1.0, vectors=4),
+        EncodedClipping(clip_norm=1.0, vectors=4, exact=True),
     ]:
         move = largest_move(*NETWORKS["one linear layer"], 32_768, bounding)
         assert 0.4 < move <= SUM_ROUNDING
@@ -310,7 +310,7 @@ def test_noise_is_scaled_to_what_a_record_moves(way: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(linear_backend, "WORTH", 0.0 if way == "linear" else math.inf)
     network, sigma, clip = zeroed(nn.Linear(999, 4)), 1.5, 0.5
     density = StudentT(freedom=9.0) if way == "another density" else None
-    bounding = Encoded(clip_norm=clip, vectors=4) if density else Flat(clip_norm=clip)
+    bounding = EncodedClipping(clip_norm=clip, vectors=4) if density else Flat(clip_norm=clip)
     recipe = Recipe(
         expected_batch_size=8, steps=2000, learning_rate=0.1, noise_multiplier=sigma, noise=density,
         bounding=bounding, optimizer="sgd", average=None,

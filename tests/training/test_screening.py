@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from scipy.stats import beta, norm
 from torch import nn
 
-from pasearch.accounting.accountants import delta_for, price
-from pasearch.accounting.claims import fu_theorem1
-from pasearch.accounting.events import Gaussian, Pure, SelfComposed
+from pasearch.accounting.accountants import compute_delta, price
+from pasearch.accounting.events import Gaussian, PureDP, SelfComposition
+from pasearch.accounting.published_bounds import fu_theorem_1
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
@@ -172,7 +172,7 @@ class TestNumbers:
     def test_all_of_them_are_charged(self):
         queries = Annealing(q0=1.0, mu0=1, every=10).validation_queries(100)
         event = NoisySum(epsilon=0.02, most=GRID).event
-        assert SelfComposed(event, queries) == SelfComposed(Pure(0.02), 11)
+        assert SelfComposition(event, queries) == SelfComposition(PureDP(0.02), 11)
 
 
 def records(n: int = 30, *, number: bool = False, public: bool = False) -> Records:
@@ -359,11 +359,11 @@ class TestChargingOnlyAcceptedUpdates:
         for delta in [1e-2, 1e-3, 1e-5]:
             charged = price(Gaussian(SIGMA), delta).epsilon
             assert exact_delta(charged) > 10 * delta
-            sound = price(SelfComposed(Gaussian(SIGMA), STEPS), delta).epsilon
+            sound = price(SelfComposition(Gaussian(SIGMA), STEPS), delta).epsilon
             assert exact_delta(sound) <= delta
 
     def test_the_paper_s_own_theorem_is_exceeded(self):
-        claim = fu_theorem1(
+        claim = fu_theorem_1(
             sampling_probability=1.0, noise_multiplier=SIGMA, accepted=1, delta=1e-5
         ).value
         assert claim is not None
@@ -389,14 +389,14 @@ class TestChargingOnlyAcceptedUpdates:
         low = beta.ppf(5e-4, seen[0], trials - seen[0] + 1)
         high = beta.ppf(1 - 5e-4, seen[1] + 1, trials - seen[1])
         charged = price(Gaussian(SIGMA), delta).epsilon
-        sound = price(SelfComposed(Gaussian(SIGMA), STEPS), delta).epsilon
+        sound = price(SelfComposition(Gaussian(SIGMA), STEPS), delta).epsilon
         audited = math.log((low - delta) / high)
         assert charged * 1.05 < audited < sound
         exact = exact_delta(charged)
         assert (
             low - math.exp(charged) * high
             <= exact
-            <= delta_for(SelfComposed(Gaussian(SIGMA), STEPS), charged)
+            <= compute_delta(SelfComposition(Gaussian(SIGMA), STEPS), charged)
         )
 
     @pytest.mark.statistical

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pasearch.accounting.events import Gaussian, SelfComposed, Worst
+from pasearch.accounting.events import Gaussian, SelfComposition, WorstCase
 from pasearch.errors import UsageError
 from pasearch.search.plan import candidate_recipe, training_event
 from pasearch.spaces.architecture import Architecture
@@ -99,7 +99,7 @@ class TestPrice:
     def test_is_the_worst_of_several(self):
         own = [linear(batch_share=share).settings for share in (0.1, 1.0)]
         found = training_event((recipe(),), own, SLOTS, 0.2)
-        assert isinstance(found, Worst)
+        assert isinstance(found, WorstCase)
         assert found.events == tuple(noised(recipe(), e, 0.2, SLOTS).event(SLOTS) for e in own)
 
     @pytest.mark.unit
@@ -108,7 +108,7 @@ class TestPrice:
         sigma = own.noise_multiplier
         assert sigma == pytest.approx(math.sqrt(160) / 0.2, rel=1e-3)
         event = own.event(SLOTS)
-        assert isinstance(event, SelfComposed)
+        assert isinstance(event, SelfComposition)
         assert event.count == 160
         assert sigma is not None
         assert event.event == Gaussian(noise_multiplier=sigma)

@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import (
-    Composed,
-    Filtered,
+    Composition,
+    FilteredReleases,
     Gaussian,
     NoisyRecords,
     PoissonGaussian,
-    SelfComposed,
+    SelfComposition,
     TruncatedPoissonGaussian,
 )
-from pasearch.accounting.renyi import ORDERS, best_order, rdp
+from pasearch.accounting.renyi import ORDERS, find_best_order, rdp_curve
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs import normals
@@ -98,10 +98,10 @@ class TestPrice:
     def test_a_schedule_is_charged_epoch_by_epoch_at_its_own_noise(self):
         made = recipe(schedule=StepDecay(rate=0.5, period=2))
         # q = 1/4: four steps an epoch, three epochs, the third at half the noise
-        assert made.event(N) == Composed(
+        assert made.event(N) == Composition(
             events=(
-                SelfComposed(PoissonGaussian(0.25, 1.2), 8),
-                SelfComposed(PoissonGaussian(0.25, 0.6), 4),
+                SelfComposition(PoissonGaussian(0.25, 1.2), 8),
+                SelfComposition(PoissonGaussian(0.25, 0.6), 4),
             )
         )
 
@@ -125,7 +125,7 @@ class TestPrice:
     @pytest.mark.unit
     def test_reshuffled_batches_cost_a_release_for_every_epoch_that_was_started(self):
         made = recipe(batching="reshuffled", steps=9)
-        assert made.event(N) == SelfComposed(Gaussian(1.2), 3)
+        assert made.event(N) == SelfComposition(Gaussian(1.2), 3)
         falling = recipe(batching="reshuffled", steps=9, schedule=Exponential(rate=math.log(2)))
         assert [count for _, count in falling.levels(N)] == [1, 1, 1]
         assert [factor for factor, _ in falling.levels(N)] == pytest.approx([1, 0.5, 0.25])
@@ -133,9 +133,9 @@ class TestPrice:
     @pytest.mark.unit
     def test_a_capped_batch_and_noise_first_have_events_of_their_own(self):
         capped = recipe(batching="truncated", cap=30).event(N)
-        assert capped == SelfComposed(TruncatedPoissonGaussian(N, 0.25, 30, 1.2), 12)
+        assert capped == SelfComposition(TruncatedPoissonGaussian(N, 0.25, 30, 1.2), 12)
         first = recipe(noise_before_clip=NoiseBeforeClip(record_bound=0.5)).event(N)
-        assert first == SelfComposed(NoisyRecords(0.25, 1.2), 12)
+        assert first == SelfComposition(NoisyRecords(0.25, 1.2), 12)
 
     @pytest.mark.unit
     def test_noise_first_without_a_bound_has_no_price(self):
@@ -145,12 +145,12 @@ class TestPrice:
     @pytest.mark.unit
     def test_a_validation_driven_schedule_costs_its_filters_limit(self):
         made = recipe(schedule=Validation(rate=0.5, threshold=0.1, average=1, every=1))
-        limit = SelfComposed(PoissonGaussian(0.25, 1.2), 12)
+        limit = SelfComposition(PoissonGaussian(0.25, 1.2), 12)
         delta = Budget(1.0).resolve(N).delta
-        assert made.event(N) == Filtered(limit, best_order(limit, delta))
+        assert made.event(N) == FilteredReleases(limit, find_best_order(limit, delta))
         # Nothing is paid for the orders that are not kept, and they would bind first.
         assert rdp_price(made.event(N), delta).epsilon == pytest.approx(
-            rdp_price(Filtered(limit), delta).epsilon, rel=1e-12
+            rdp_price(FilteredReleases(limit), delta).epsilon, rel=1e-12
         )
 
     @pytest.mark.unit
@@ -296,26 +296,26 @@ class TestValidation:
         self, monkeypatch: pytest.MonkeyPatch
     ):
         spent: list[float] = []
-        original = screening.Filter.spend
+        original = screening.PrivacyFilter.spend
 
         def spend(self: Any, event: Any) -> None:
             original(self, event)
             spent.append(event.noise_multiplier)
 
-        monkeypatch.setattr(screening.Filter, "spend", spend)
+        monkeypatch.setattr(screening.PrivacyFilter, "spend", spend)
         made = recipe(schedule=self.SCHEDULE, steps=40)
         finished: list[int] = []
         train(network(), records(), made, streams(), query=lambda *_: 0.5, on_step=finished.append)
         assert len(spent) == len(finished) < 40
         assert spent[0] == 1.2
         assert spent[-1] < 0.7
-        total = sum(rdp(PoissonGaussian(0.25, sigma)) for sigma in spent)
-        limit = rdp(SelfComposed(PoissonGaussian(0.25, 1.2), 40))
+        total = sum(rdp_curve(PoissonGaussian(0.25, sigma)) for sigma in spent)
+        limit = rdp_curve(SelfComposition(PoissonGaussian(0.25, 1.2), 40))
         kept = ORDERS <= made.event(N).highest_order
         assert 10 < kept.sum() < len(ORDERS)
         assert np.all((total <= limit)[kept])
         delta = Budget(1.0).resolve(N).delta
-        fixed = Composed(tuple(PoissonGaussian(0.25, sigma) for sigma in spent))
+        fixed = Composition(tuple(PoissonGaussian(0.25, sigma) for sigma in spent))
         assert rdp_price(fixed, delta).epsilon <= rdp_price(made.event(N), delta).epsilon
 
     @pytest.mark.contract

@@ -25,8 +25,8 @@ from scipy.stats import beta
 from torch import Tensor, nn
 
 from pasearch.accounting.accountants import price
-from pasearch.accounting.events import SelfComposed
-from pasearch.accounting.sketch import gaussian_epsilon
+from pasearch.accounting.events import SelfComposition
+from pasearch.accounting.gdp_approximation import gaussian_epsilon
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
 from pasearch.training import one_step, per_example
@@ -161,7 +161,7 @@ def lower_bound(null: np.ndarray, present: np.ndarray) -> float:
 
 
 def paid(made: Recipe, releases: int = 1) -> float:
-    return price(SelfComposed(made.event(N), releases), DELTA).epsilon
+    return price(SelfComposition(made.event(N), releases), DELTA).epsilon
 
 
 @pytest.mark.statistical

@@ -37,7 +37,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from pasearch.accounting.checks import whole
+from pasearch.accounting.checks import check_positive_integer
 from pasearch.accounting.events import Event, Gaussian
 from pasearch.data.means import FitInput
 from pasearch.data.schema import RowForm
@@ -256,7 +256,7 @@ class MaxPool(FrontEnd):
     size: int = 2
 
     def __post_init__(self) -> None:
-        if not whole("size", self.size) >= 2:
+        if not check_positive_integer("size", self.size) >= 2:
             raise UsageError(f"max_pool has size {self.size}: expected 2 or more.")
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -380,7 +380,7 @@ class CentredPairs(FrontEnd):
     pairs: int = 256
 
     def __post_init__(self) -> None:
-        whole("pairs", self.pairs, most=MAX_PAIRS)
+        check_positive_integer("pairs", self.pairs, most=MAX_PAIRS)
 
     def output_shape(self, shape: Shape) -> Shape:
         if len(shape) != 1:
@@ -419,7 +419,7 @@ class PrincipalComponents(FrontEnd):
     components: int = 60
 
     def __post_init__(self) -> None:
-        whole("components", self.components, most=MAX_PCA_FEATURES)
+        check_positive_integer("components", self.components, most=MAX_PCA_FEATURES)
 
     def output_shape(self, shape: Shape) -> Shape:
         features = math.prod(shape)
@@ -487,7 +487,7 @@ class Whitened(FrontEnd):
     views: int = 1
 
     def __post_init__(self) -> None:
-        if not whole("views", self.views) <= 2:
+        if not check_positive_integer("views", self.views) <= 2:
             raise UsageError(
                 f"{self.name} has {self.views} views: expected 1, or 2 (an image and its mirror "
                 "image)."

@@ -18,22 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from pasearch.accounting.additive import RATIO, Shifts
-from pasearch.accounting.checks import positive, whole
+from pasearch.accounting.additive import GRID_RATIO, Shifts
+from pasearch.accounting.checks import check_positive, check_positive_integer
 from pasearch.errors import UsageError
 from pasearch.training.clipping import check_clip_norm
 
-PUBLIC_KEY = 0x6E617372_2D656E63_6F64696E_67000000
+GENERATOR_KEY = 0x6E617372_2D656E63_6F64696E_67000000
 """Of the codebook's generator, to which its seed is added: not a secret."""
-LEAST_ENTRY = 1e-5
+MIN_ENTRY = 1e-5
 """Below it an entry of N(0, 1) is set to 0, as in the paper."""
-FINENESS = 8
+RANKS_PER_BIN = 8
 """A bin of ranks is at most an 8th as wide as the ranks above it are many."""
-COARSEST = 64
+MIN_BINS = 64
 """A bin of ranks holds at most a 64th of all, where a psi has as many entries."""
-MOST_DENSE = 2**25
+MAX_DENSE_NUMBERS = 2**25
 """Most numbers in a dense codebook: 128 MiB."""
-LARGEST_DIMENSION = 2**24
+MAX_DIMENSION = 2**24
 """Below it float32 counts coordinates without rounding."""
 
 
@@ -63,10 +63,12 @@ class Codebook:
         A gradient has `dimension` coordinates, below 2^24; m is `vectors`, 1 or above, each of norm
         C; the seed is public, 0 or above.
         """
-        counts = _bins(_dimension(dimension))
-        generator = _generator(seed)
+        counts = _bin_sizes(_check_dimension(dimension))
+        generator = _seeded_generator(seed)
         # The gaps between the order statistics of uniform numbers are those of a Poisson process.
-        gaps = generator.standard_gamma(counts, size=(whole("vectors", vectors), len(counts)))
+        gaps = generator.standard_gamma(
+            counts, size=(check_positive_integer("vectors", vectors), len(counts))
+        )
         rest = generator.standard_exponential(len(gaps))
         tail = np.cumsum(gaps, axis=1)
         tail /= (tail[:, -1] + rest)[:, None]
@@ -88,13 +90,13 @@ class Codebook:
         Raises:
             UsageError: More than 2^25 numbers.
         """
-        size = _dimension(dimension) * whole("vectors", vectors)
-        if not size <= MOST_DENSE:
+        size = _check_dimension(dimension) * check_positive_integer("vectors", vectors)
+        if not size <= MAX_DENSE_NUMBERS:
             raise UsageError(
                 f"{vectors} dense vectors of {dimension} entries are {size} numbers: expected at "
-                f"most {MOST_DENSE}. Take fewer vectors, or leave `exact` out."
+                f"most {MAX_DENSE_NUMBERS}. Take fewer vectors, or leave `exact` out."
             )
-        drawn = np.abs(_generator(seed).standard_normal((vectors, dimension)))
+        drawn = np.abs(_seeded_generator(seed).standard_normal((vectors, dimension)))
         drawn[:, ::-1].sort(axis=1)
         return cls._of_norm(drawn, np.ones(dimension, dtype=np.int64), clip_norm)
 
@@ -103,7 +105,7 @@ class Codebook:
         cls, magnitudes: NDArray[np.float64], counts: NDArray[np.int64], clip_norm: float
     ) -> Codebook:
         """Set tiny entries to 0, scale to norm C, and round to float32 towards 0."""
-        kept = np.where(magnitudes < LEAST_ENTRY, 0.0, magnitudes)
+        kept = np.where(magnitudes < MIN_ENTRY, 0.0, magnitudes)
         norms = np.sqrt((kept**2 * counts).sum(axis=1, keepdims=True))
         scaled = (kept * (check_clip_norm("clip_norm", clip_norm) / norms)).astype(np.float32)
         values = np.nextafter(scaled, np.float32(0.0))
@@ -121,7 +123,7 @@ class Codebook:
         """Every vector's norm, (vectors,): at most C."""
         return np.sqrt((self.values.astype(np.float64) ** 2 * self.counts).sum(axis=1))
 
-    def envelope(self, ratio: float | None = RATIO) -> Shifts:
+    def envelope(self, ratio: float | None = GRID_RATIO) -> Shifts:
         """Return what an accountant prices: one vector that bounds them all, rank by rank.
 
         Guarantee: whatever t, a record's encoded vector has at most as many magnitudes above t.
@@ -132,11 +134,11 @@ class Codebook:
         return shifts_of(self.values.max(axis=0), self.counts, ratio)
 
 
-def _bins(dimension: int) -> NDArray[np.int64]:
+def _bin_sizes(dimension: int) -> NDArray[np.int64]:
     """Return how many ranks each bin holds, from the largest magnitude down."""
-    edges, widest = [0], max(1, dimension // COARSEST)
+    edges, widest = [0], max(1, dimension // MIN_BINS)
     while edges[-1] < dimension:
-        width = min(max(1, edges[-1] // FINENESS), widest)
+        width = min(max(1, edges[-1] // RANKS_PER_BIN), widest)
         edges.append(min(dimension, edges[-1] + width))
     return np.diff(np.array(edges, dtype=np.int64))
 
@@ -147,7 +149,7 @@ def shifts_of(
     """Return distinct values above 0, rounded up to a grid if one is given, and their counts."""
     exact = values[values > 0].astype(np.float64)
     if ratio is not None:
-        ratio = positive("ratio", ratio)
+        ratio = check_positive("ratio", ratio)
         if not ratio > 1.0:
             raise UsageError(f"ratio is {ratio}: expected above 1, such as 1.01.")
         # A grain more, so that rounding can't leave a value above its grid point.
@@ -157,22 +159,22 @@ def shifts_of(
     return Shifts(values=tuple(distinct[::-1].tolist()), counts=tuple(many[::-1].tolist()))
 
 
-def _dimension(value: object) -> int:
-    dimension = whole("dimension", value)
-    if not dimension < LARGEST_DIMENSION:
+def _check_dimension(value: object) -> int:
+    dimension = check_positive_integer("dimension", value)
+    if not dimension < MAX_DIMENSION:
         raise UsageError(
             f"the network has {dimension} trainable numbers: expected fewer than "
-            f"{LARGEST_DIMENSION}, up to which float32 counts exactly. Train a smaller one."
+            f"{MAX_DIMENSION}, up to which float32 counts exactly. Train a smaller one."
         )
     return dimension
 
 
-def public_seed(value: object) -> int:
+def check_public_seed(value: object) -> int:
     """Return a seed in [0, 2^32)."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
         raise UsageError(f"seed is {value!r}: expected a whole number in [0, 2^32).")
     return value
 
 
-def _generator(seed: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(key=PUBLIC_KEY + public_seed(seed)))
+def _seeded_generator(seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=GENERATOR_KEY + check_public_seed(seed)))

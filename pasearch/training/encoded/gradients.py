@@ -38,53 +38,53 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.accounting.additive import Shifts
-from pasearch.accounting.checks import boolean, whole
+from pasearch.accounting.checks import check_boolean, check_positive_integer
 from pasearch.registry import Checks
 from pasearch.training.clipping import CLIPPING_METHODS, ClippingMethod, check_clip_norm
-from pasearch.training.encoded.codebook import Codebook, public_seed
+from pasearch.training.encoded.codebook import Codebook, check_public_seed
 from pasearch.training.layer_rules import Captured, LinearRule, rule_of
 from pasearch.training.per_example import Loss, PreparedNetwork, capture
 from pasearch.training.record_sums import SumBuffers
 
-MANTISSA = 21
+STEP_BITS = 21
 """Bits of a float32 to a step: its bits, seen as a whole number, are almost a logarithm."""
-OCTAVE = 4
+STEPS_PER_OCTAVE = 4
 """Such steps to an octave, which need not be equally long: ratios are right within 6 %, and then
 rounded."""
-NEVER = -300.0
+LOG_OF_ZERO = -300.0
 """Logarithm of 0, for a float32."""
-LEVELS = 24
+INPUT_LEVELS = 24
 """Steps of an input: those below 2^-6 of a record's largest in that layer count as 0."""
-SCALES = 52
+OUTPUT_LEVELS = 52
 """Steps of an output's gradient: what is 13 octaves below the record's largest counts as 0."""
-KEYS = SCALES + LEVELS - 1
-FINE = 12
+PRODUCT_LEVELS = OUTPUT_LEVELS + INPUT_LEVELS - 1
+FACTOR_STEPS_PER_OCTAVE = 12
 """Steps to an octave of the encoded values themselves."""
-COARSE = 4
+FACTOR_STEPS_PER_INPUT_STEP = 4
 """Fine steps to one of an input's factor."""
-FACTORS = 9
+INPUT_FACTOR_STEPS = 9
 """Steps of an input's factor: less than 2^-3 of the largest is 0."""
-MAIN = 5
+UNCHANGED_INPUT_STEPS = 5
 """Steps of an input's factor that are left as they are where the two factors are too large."""
-DEPTHS = 72
+OUTPUT_FACTOR_STEPS = 72
 """Steps of an output's factor: less than 2^-6 of the record's largest value is 0."""
-ONE = 127 << 23
+ONE_BITS = 127 << 23
 """The bits of 1, as float32."""
-ROOM = 1 - 2.0**-13
+BOUND_MARGIN = 1 - 2.0**-13
 """By so much values stay below their bounds: far more than the rounding of logarithms."""
-FORMED = 2**21
+MAX_FORMED_NUMBERS = 2**21
 """Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
-HELD = {"cpu": 2**22, "cuda": 2**26}
+MAX_FACTOR_NUMBERS = {"cpu": 2**22, "cuda": 2**26}
 """Most numbers of factors that are rounded at once, and of similarities that are compared."""
-ROWS = {"cpu": 1024, "cuda": 2**15}
+MAX_RECORDS = {"cpu": 1024, "cuda": 2**15}
 """Most records at once: few, for caches; many, as a call has its own cost."""
-GROUP = 32
+VECTORS_PER_GROUP = 32
 """Vectors of a codebook that are looked through at once."""
-ABSENT = 2.0**12
+ABSENT_PENALTY = 2.0**12
 """More than any two logarithms differ by: what does not occur is put so far away."""
 
 
-def encode(gradients: Tensor, codebook: Codebook) -> Tensor:
+def encode_by_sorting(gradients: Tensor, codebook: Codebook) -> Tensor:
     """Return encoded gradients by sorting them: Algorithm 2 to the letter, and its oracle.
 
     They are (batch, dimension), float32 or float64, and the codebook's dimension is theirs.
@@ -92,12 +92,12 @@ def encode(gradients: Tensor, codebook: Codebook) -> Tensor:
     Guarantee: sorted, a row's magnitudes are at most those of one vector; a row that is not finite
     becomes 0.
     """
-    public = _on(codebook, gradients.device)
+    public = _move_codebook(codebook, gradients.device)
     usable = torch.isfinite(gradients).all(dim=1)
     kept = gradients.masked_fill(~usable[:, None], 0.0)
     magnitudes, order = kept.abs().sort(dim=1, descending=True)
-    masses = _from_0(magnitudes.double().cumsum(dim=1))
-    bounds = public.values[public.by_bins(masses[:, public.edges].diff(dim=1))]
+    masses = _prepend_zero(magnitudes.double().cumsum(dim=1))
+    bounds = public.values[public.find_nearest_by_bins(masses[:, public.edges].diff(dim=1))]
     ranked = torch.minimum(magnitudes, bounds[:, public.bins].to(kept.dtype))
     return torch.empty_like(kept).scatter_(1, order, ranked).copysign_(kept)
 
@@ -130,23 +130,23 @@ def add_encoded_sum(
     captured = capture(prepared, x, loss)
     totals = dict(zip(map(id, prepared.parameters), buffers.total_views, strict=True))
     add = _sorted_sums if exact else _ranked_sums
-    most = _most(captured, exact, x.device.type)
+    most = _max_records_at_once(captured, exact, x.device.type)
     for start in range(0, len(x), most):
         rows = slice(start, start + most)
-        layers = [_part(each, rows, exact) for each in captured]
+        layers = [_select_records(each, rows, exact) for each in captured]
         for parameter, value in add(layers, codebook, mask[rows]):
             totals[id(parameter)] += value
 
 
 def _sorted_sums(
-    layers: list[_Formed], codebook: Codebook, mask: Tensor
+    layers: list[_FormedGradients], codebook: Codebook, mask: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each parameter's sum of gradients that are formed and sorted."""
     gradients = torch.cat([layer.d for layer in layers], dim=1)
     usable = mask & torch.isfinite(gradients).all(dim=1)
     gradients.masked_fill_(~usable[:, None], 0.0)
     unused = codebook.dimension - gradients.shape[1]
-    encoded = encode(torch.nn.functional.pad(gradients, (0, unused)), codebook)
+    encoded = encode_by_sorting(torch.nn.functional.pad(gradients, (0, unused)), codebook)
     encoded = encoded.sum(dim=0, dtype=torch.float64)
     sizes = [layer.d.shape[1] for layer in layers]
     for layer, total in zip(layers, encoded.split([*sizes, unused]), strict=False):
@@ -154,18 +154,18 @@ def _sorted_sums(
 
 
 def _ranked_sums(
-    layers: list[_Formed | _Factored], codebook: Codebook, mask: Tensor
+    layers: list[_FormedGradients | _FactoredGradients], codebook: Codebook, mask: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each parameter's sum of gradients whose factors are rounded and ranked by that."""
-    rounded = _Rounded(layers, mask)
-    inputs, outputs = _factors(rounded, _on(codebook, mask.device))
+    rounded = _RoundedFactors(layers, mask)
+    inputs, outputs = _compute_factors(rounded, _move_codebook(codebook, mask.device))
     for place, layer in enumerate(layers):
-        a = _looked_up(inputs[place], rounded.levels[place])
-        d = _looked_up(outputs[place], rounded.keys[place])
+        a = _look_up(inputs[place], rounded.levels[place])
+        d = _look_up(outputs[place], rounded.keys[place])
         yield from layer.sums(a, d.copysign_(layer.d))
 
 
-class _Formed:
+class _FormedGradients:
     """The gradients d of one layer, formed: the only input is a 1."""
 
     def __init__(self, seen: Captured, rows: slice):
@@ -183,11 +183,11 @@ class _Formed:
             yield self._own[name], part.view_as(self._own[name])
 
     def sums(self, a: Tensor, d: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter with its sum over records, as of `_Factored`."""
+        """Yield each parameter with its sum over records, as of `_FactoredGradients`."""
         yield from self.split(d.T.double() @ a[:, 0].double())
 
 
-class _Factored:
+class _FactoredGradients:
     """The factors of a linear layer's gradients d a^T; a has a 1 more where the bias is trained."""
 
     def __init__(self, seen: Captured, rows: slice):
@@ -209,7 +209,7 @@ class _Factored:
             yield self._bias, d.T.double() @ a[:, -1].double()
 
 
-class _Rounded:
+class _RoundedFactors:
     """Records' factors, rounded.
 
     `levels` and `keys` say, layer by layer, how many steps each a and d lies below the largest: of
@@ -217,17 +217,21 @@ class _Rounded:
     places in tables, (batch, steps + 1), of which `inputs` and `outputs` say how often each occurs.
     """
 
-    def __init__(self, layers: list[_Formed | _Factored], mask: Tensor):
-        bits = [(_bits(layer.a, layer.ones), _bits(layer.d)) for layer in layers]
+    def __init__(self, layers: list[_FormedGradients | _FactoredGradients], mask: Tensor):
+        bits = [
+            (_magnitude_bits(layer.a, layer.ones), _magnitude_bits(layer.d)) for layer in layers
+        ]
         largest = [[each.amax(dim=1).view(torch.float32) for each in pair] for pair in bits]
         peaks = torch.stack([a * d for a, d in largest])
         self.usable = mask & torch.isfinite(peaks).all(dim=0)
         self.peak = peaks.amax(dim=0).where(self.usable, 1.0)
         pairs = list(zip(bits, largest, strict=True))
-        self.levels = [_places(a, own, LEVELS) for (a, _), (own, _) in pairs]
-        self.keys = [_places(d, self.peak / own, SCALES) for (_, d), (own, _) in pairs]
-        self.inputs = torch.stack([_histogram(each, LEVELS) for each in self.levels])
-        self.outputs = torch.stack([_histogram(each, SCALES) for each in self.keys])
+        self.levels = [_table_indices(a, own, INPUT_LEVELS) for (a, _), (own, _) in pairs]
+        self.keys = [
+            _table_indices(d, self.peak / own, OUTPUT_LEVELS) for (_, d), (own, _) in pairs
+        ]
+        self.inputs = torch.stack([_count_levels(each, INPUT_LEVELS) for each in self.levels])
+        self.outputs = torch.stack([_count_levels(each, OUTPUT_LEVELS) for each in self.keys])
 
 
 def _is_factored(seen: Captured, exact: bool) -> bool:
@@ -235,7 +239,7 @@ def _is_factored(seen: Captured, exact: bool) -> bool:
     return linear and seen.input.ndim == 2 and not exact
 
 
-def _most(layers: list[Captured], exact: bool, device: str) -> int:
+def _max_records_at_once(layers: list[Captured], exact: bool, device: str) -> int:
     """Return how many records are encoded at once."""
     formed, factors = 1, 1
     for seen in layers:
@@ -244,23 +248,28 @@ def _most(layers: list[Captured], exact: bool, device: str) -> int:
         else:
             own = seen.layer.parameters(recurse=False)
             formed += sum(p.numel() for p in own if p.requires_grad)
-    return max(1, min(ROWS[device], FORMED // formed, HELD[device] // factors))
+    return max(
+        1,
+        min(
+            MAX_RECORDS[device], MAX_FORMED_NUMBERS // formed, MAX_FACTOR_NUMBERS[device] // factors
+        ),
+    )
 
 
-def _part(seen: Captured, rows: slice, exact: bool) -> Any:
-    return (_Factored if _is_factored(seen, exact) else _Formed)(seen, rows)
+def _select_records(seen: Captured, rows: slice, exact: bool) -> Any:
+    return (_FactoredGradients if _is_factored(seen, exact) else _FormedGradients)(seen, rows)
 
 
-def _bits(values: Tensor, ones: int = 0) -> Tensor:
+def _magnitude_bits(values: Tensor, ones: int = 0) -> Tensor:
     """Return the bits of |values| and of so many 1s, as float32: they are in the same order."""
     width = values.shape[1]
     bits = values.new_empty(len(values), width + ones, dtype=torch.int32)
-    bits[:, width:] = ONE
+    bits[:, width:] = ONE_BITS
     torch.bitwise_and(values.float().view(torch.int32), 0x7FFFFFFF, out=bits[:, :width])
     return bits
 
 
-def _places(bits: Tensor, top: Tensor, steps: int) -> Tensor:
+def _table_indices(bits: Tensor, top: Tensor, steps: int) -> Tensor:
     """Return each number's place in a table, (batch, steps + 1), which is seen as a single row.
 
     Its column says by how many steps, rounded, the number lies below its row's top; of 0, so many.
@@ -269,25 +278,25 @@ def _places(bits: Tensor, top: Tensor, steps: int) -> Tensor:
     least each magnitude, but for rounding.
     """
     # A top below these has no room for so many steps above 0, so it counts as larger.
-    highest = top.view(torch.int32).clamp(min=steps << MANTISSA) + (1 << (MANTISSA - 1))
-    below = torch.sub(highest[:, None], bits, out=bits).bitwise_right_shift_(MANTISSA)
+    highest = top.view(torch.int32).clamp(min=steps << STEP_BITS) + (1 << (STEP_BITS - 1))
+    below = torch.sub(highest[:, None], bits, out=bits).bitwise_right_shift_(STEP_BITS)
     rows = torch.arange(len(bits), device=bits.device, dtype=torch.int32)
     return below.clamp_(0, steps).add_((steps + 1) * rows[:, None])
 
 
-def _histogram(places: Tensor, steps: int) -> Tensor:
+def _count_levels(places: Tensor, steps: int) -> Tensor:
     """Count each row's places but the last: (steps, batch), below 2^24, so exact in float32."""
     size = len(places) * (steps + 1)
     counts = torch.bincount(places.flatten(), minlength=size).view(-1, steps + 1)
     return counts[:, :steps].T.float()
 
 
-def _looked_up(table: Tensor, places: Tensor) -> Tensor:
+def _look_up(table: Tensor, places: Tensor) -> Tensor:
     """Return `table.take(places)`, three times as fast."""
     return table.flatten().index_select(0, places.flatten()).view(places.shape)
 
 
-def _joint(a: Tensor, d: Tensor, stride: int) -> Tensor:
+def _count_products(a: Tensor, d: Tensor, stride: int) -> Tensor:
     """Count the pairs of all layers by key + stride * level, (sums, batch)."""
     total = a.new_zeros(stride * (a.shape[1] - 1) + d.shape[1], a.shape[2])
     windows = _windows(total, stride, d.shape[1])
@@ -302,34 +311,45 @@ def _windows(values: Tensor, stride: int, size: int) -> tuple[Tensor, ...]:
     return values.unfold(0, size, stride).transpose(1, 2).unbind()
 
 
-def _factors(rounded: _Rounded, public: _Public) -> tuple[Tensor, Tensor]:
+def _compute_factors(rounded: _RoundedFactors, public: _DeviceCodebook) -> tuple[Tensor, Tensor]:
     """Return each layer's tables of factors, (layers, batch, levels + 1) and of keys + 1.
 
     Guarantee: sorted, the products of a record's factors are at most one vector of the codebook.
     """
     a, d = rounded.inputs, rounded.outputs
     top = rounded.peak.clamp(min=torch.finfo(torch.float32).tiny).log2_()
-    counts = _joint(a, d, 1)
-    ranks = _summed(counts.clone())
-    first = public.nearest(counts)
-    sizes = top - _column(KEYS, top) / OCTAVE
+    counts = _count_products(a, d, 1)
+    ranks = _cumulate(counts.clone())
+    first = public.find_nearest(counts)
+    sizes = top - _column(PRODUCT_LEVELS, top) / STEPS_PER_OCTAVE
     clamped = torch.minimum(sizes, public.logs_at(ranks - counts / 2, first))
-    inputs, outputs = _separated(clamped, a, d)
-    largest = outputs.amax(dim=(0, 1)).clamp_(min=NEVER)
-    i = _in_steps(inputs.mul_(FINE // COARSE), FACTORS)
-    j = _in_steps(torch.sub(largest, outputs, out=outputs).mul_(FINE), DEPTHS)
-    a, d = _moved(a, i, FACTORS), _moved(d, j, DEPTHS)
-    last = _summed(_joint(a, d, COARSE)).sub_(1.0)
-    room = public.logs_at(last, first).sub_(largest).add_(_column(len(last), top) / FINE)
-    inputs, outputs = _fitting(room, _absent(a), _absent(d))
-    inputs = inputs.sub_(_column(FACTORS + 1, top) * (COARSE / FINE)).exp2_()
-    outputs = outputs.sub_(_column(DEPTHS + 1, top) / FINE).exp2_()
-    outputs *= torch.exp2(largest).mul_(ROOM).mul_(rounded.usable)
-    inputs[:, FACTORS], outputs[:, DEPTHS] = 0.0, 0.0
-    return _table(inputs, i), _table(outputs, j)
+    inputs, outputs = _separate_factors(clamped, a, d)
+    largest = outputs.amax(dim=(0, 1)).clamp_(min=LOG_OF_ZERO)
+    i = _round_to_steps(
+        inputs.mul_(FACTOR_STEPS_PER_OCTAVE // FACTOR_STEPS_PER_INPUT_STEP), INPUT_FACTOR_STEPS
+    )
+    j = _round_to_steps(
+        torch.sub(largest, outputs, out=outputs).mul_(FACTOR_STEPS_PER_OCTAVE), OUTPUT_FACTOR_STEPS
+    )
+    a, d = _count_steps(a, i, INPUT_FACTOR_STEPS), _count_steps(d, j, OUTPUT_FACTOR_STEPS)
+    last = _cumulate(_count_products(a, d, FACTOR_STEPS_PER_INPUT_STEP)).sub_(1.0)
+    room = (
+        public.logs_at(last, first)
+        .sub_(largest)
+        .add_(_column(len(last), top) / FACTOR_STEPS_PER_OCTAVE)
+    )
+    inputs, outputs = _fit_to_bounds(room, _absence(a), _absence(d))
+    inputs = inputs.sub_(
+        _column(INPUT_FACTOR_STEPS + 1, top)
+        * (FACTOR_STEPS_PER_INPUT_STEP / FACTOR_STEPS_PER_OCTAVE)
+    ).exp2_()
+    outputs = outputs.sub_(_column(OUTPUT_FACTOR_STEPS + 1, top) / FACTOR_STEPS_PER_OCTAVE).exp2_()
+    outputs *= torch.exp2(largest).mul_(BOUND_MARGIN).mul_(rounded.usable)
+    inputs[:, INPUT_FACTOR_STEPS], outputs[:, OUTPUT_FACTOR_STEPS] = 0.0, 0.0
+    return _factor_table(inputs, i), _factor_table(outputs, j)
 
 
-def _separated(logs: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+def _separate_factors(logs: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     """Return A and D such that D - A at level and key is near to logs at level + key.
 
     They are logs along the two lines through the layer's mean level and key; A is 0 at level 0.
@@ -338,16 +358,16 @@ def _separated(logs: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     Logs, (keys, batch), are of clamped magnitudes, by level + key; a, (layers, levels, batch), and
     d, (layers, scales, batch), say how many inputs have each level, and gradients each key.
     """
-    levels, keys = _column(LEVELS, logs), _column(SCALES, logs)
-    level = _mean(a * torch.exp2(-1.5 / OCTAVE * levels), levels)
-    along = _window(logs, level, SCALES)
-    key = _mean((along - along[:, :1]).mul_(2.0).exp2_().mul_(d), keys)
-    across = _window(logs, key, LEVELS)
+    levels, keys = _column(INPUT_LEVELS, logs), _column(OUTPUT_LEVELS, logs)
+    level = _mean_index(a * torch.exp2(-1.5 / STEPS_PER_OCTAVE * levels), levels)
+    along = _window(logs, level, OUTPUT_LEVELS)
+    key = _mean_index((along - along[:, :1]).mul_(2.0).exp2_().mul_(d), keys)
+    across = _window(logs, key, INPUT_LEVELS)
     raised = across[:, :1] - across.gather(1, level[:, None])
-    return across[:, :1] - across, along.add_(raised).sub_(_absent(d), alpha=ABSENT)
+    return across[:, :1] - across, along.add_(raised).sub_(_absence(d), alpha=ABSENT_PENALTY)
 
 
-def _fitting(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+def _fit_to_bounds(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     """Return by what the logarithms of factors must fall so that no product is above its bound.
 
     Guarantee: at every pair that occurs, the two falls add up to at most the room.
@@ -356,31 +376,31 @@ def _fitting(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     for steps of inputs' factors that do not occur, and 0 for others; d, (layers, DEPTHS, batch),
     the same of outputs' factors. The falls are 0 or below, with a row more.
     """
-    falls_a = a.new_zeros(len(a), FACTORS + 1, a.shape[2])
-    falls_d = d.new_zeros(len(d), DEPTHS + 1, d.shape[2])
-    least, shifted = falls_d[:, :DEPTHS], torch.empty_like(d)
-    for step, own in enumerate(_windows(room, COARSE, DEPTHS)):
-        if step < MAIN:
-            torch.add(own, a[:, step, None], alpha=ABSENT, out=shifted)
+    falls_a = a.new_zeros(len(a), INPUT_FACTOR_STEPS + 1, a.shape[2])
+    falls_d = d.new_zeros(len(d), OUTPUT_FACTOR_STEPS + 1, d.shape[2])
+    least, shifted = falls_d[:, :OUTPUT_FACTOR_STEPS], torch.empty_like(d)
+    for step, own in enumerate(_windows(room, FACTOR_STEPS_PER_INPUT_STEP, OUTPUT_FACTOR_STEPS)):
+        if step < UNCHANGED_INPUT_STEPS:
+            torch.add(own, a[:, step, None], alpha=ABSENT_PENALTY, out=shifted)
             torch.minimum(least, shifted, out=least)
         else:
-            falls_a[:, step] = torch.add(own, d, alpha=ABSENT, out=shifted).amin(dim=1)
+            falls_a[:, step] = torch.add(own, d, alpha=ABSENT_PENALTY, out=shifted).amin(dim=1)
     return falls_a.clamp_(max=0.0), falls_d
 
 
-def _absent(many: Tensor) -> Tensor:
+def _absence(many: Tensor) -> Tensor:
     """Return 1 for what does not occur, 0 for what does: comparisons take several times longer."""
     return (1.0 - many).clamp_(min=0.0)
 
 
-def _summed(values: Tensor) -> Tensor:
+def _cumulate(values: Tensor) -> Tensor:
     """Add to each row those before it, in place: three times as fast as `cumsum`."""
     for before, row in pairwise(values.unbind()):
         row.add_(before)
     return values
 
 
-def _in_steps(values: Tensor, last: int) -> Tensor:
+def _round_to_steps(values: Tensor, last: int) -> Tensor:
     """Round to 0 .. last: places of (layers, n, batch) in (layers, last + 1, batch), seen flat."""
     layers, _, batch = values.shape
     steps = values.round_().clamp_(0, last).long()
@@ -389,7 +409,7 @@ def _in_steps(values: Tensor, last: int) -> Tensor:
     return steps.mul_(batch).add_(own).add_(first[:, None, None])
 
 
-def _moved(many: Tensor, places: Tensor, size: int) -> Tensor:
+def _count_steps(many: Tensor, places: Tensor, size: int) -> Tensor:
     """Return how many have each step, without the last: (layers, size, batch)."""
     layers, _, batch = many.shape
     found = many.new_zeros(layers * (size + 1) * batch)
@@ -397,10 +417,10 @@ def _moved(many: Tensor, places: Tensor, size: int) -> Tensor:
     return found.view(layers, size + 1, batch)[:, :size]
 
 
-def _table(values: Tensor, places: Tensor) -> Tensor:
+def _factor_table(values: Tensor, places: Tensor) -> Tensor:
     """Return what each level has, (layers, batch, levels + 1), the last 0."""
     layers, levels, batch = places.shape
-    found = torch.nn.functional.pad(_looked_up(values, places), (0, 0, 0, 1))
+    found = torch.nn.functional.pad(_look_up(values, places), (0, 0, 0, 1))
     table = values.new_empty(layers, batch, levels + 1)
     for own, layer in zip(table, found, strict=True):  # a matrix is transposed fast, a stack not
         own.copy_(layer.T)
@@ -411,10 +431,10 @@ def _window(logs: Tensor, start: Tensor, size: int) -> Tensor:
     """Return so many of each record's logs, from each layer's start on: (layers, size, batch)."""
     batch = logs.shape[1]
     places = (batch * start + torch.arange(batch, device=logs.device))[:, None]
-    return _looked_up(logs, places + batch * _column(size, logs))
+    return _look_up(logs, places + batch * _column(size, logs))
 
 
-def _mean(weights: Tensor, places: Tensor) -> Tensor:
+def _mean_index(weights: Tensor, places: Tensor) -> Tensor:
     """Return the mean place, rounded, (layers, batch)."""
     total = weights.sum(dim=1).clamp_(min=torch.finfo(weights.dtype).tiny)
     return ((weights * places).sum(dim=1) / total).round_().long()
@@ -425,7 +445,7 @@ def _column(size: int, like: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Public:
+class _DeviceCodebook:
     """A codebook on a device.
 
     Args:
@@ -446,42 +466,42 @@ class _Public:
     octaves: Tensor
     means: Tensor
 
-    def by_bins(self, masses: Tensor) -> Tensor:
+    def find_nearest_by_bins(self, masses: Tensor) -> Tensor:
         """Return which vector each record is nearest to, from its magnitudes' sums by bin."""
         return (masses.to(self.directions.dtype) @ self.directions).argmax(dim=1)
 
-    def nearest(self, counts: Tensor) -> Tensor:
+    def find_nearest(self, counts: Tensor) -> Tensor:
         """Return which vector each record is about nearest to, by octaves of ranks.
 
         Args:
             counts: (keys, batch), of coordinates by key.
         """
         before = torch.ones(len(counts), len(counts) + 1, device=counts.device).triu_(1)
-        sizes = torch.exp2(-_column(len(counts), counts) / OCTAVE)
+        sizes = torch.exp2(-_column(len(counts), counts) / STEPS_PER_OCTAVE)
         reached, grown = counts.T @ before, counts.T @ (sizes * before)
         edges = self.octaves.expand(len(reached), -1).contiguous()
         right = torch.searchsorted(reached, edges).clamp_(1, len(counts))
         low, high = reached.gather(1, right - 1), reached.gather(1, right)
         share = ((edges - low) / (high - low).clamp_(min=1.0)).clamp_(0.0, 1.0)
         masses = torch.lerp(grown.gather(1, right - 1), grown.gather(1, right), share).diff(dim=1)
-        most = max(1, HELD[masses.device.type] // len(self.means))
-        return torch.cat([self._most_similar(part) for part in masses.split(most)])
+        most = max(1, MAX_FACTOR_NUMBERS[masses.device.type] // len(self.means))
+        return torch.cat([self._find_most_similar(part) for part in masses.split(most)])
 
-    def _most_similar(self, masses: Tensor) -> Tensor:
+    def _find_most_similar(self, masses: Tensor) -> Tensor:
         """Find the largest group first: a place takes ten times longer to find than a maximum."""
-        similar = (self.means @ masses.T).unflatten(0, (-1, GROUP))
+        similar = (self.means @ masses.T).unflatten(0, (-1, VECTORS_PER_GROUP))
         group = similar.amax(dim=1).argmax(dim=0)
-        chosen = similar.gather(0, group.expand(1, GROUP, -1))
-        return (GROUP * group + chosen[0].argmax(dim=0)) % len(self.values)
+        chosen = similar.gather(0, group.expand(1, VECTORS_PER_GROUP, -1))
+        return (VECTORS_PER_GROUP * group + chosen[0].argmax(dim=0)) % len(self.values)
 
     def logs_at(self, ranks: Tensor, vectors: Tensor) -> Tensor:
         """Return the logarithm of each record's vector at ranks from 0, (n, batch)."""
-        bins = _looked_up(self.bins, ranks.int().clamp_(0, len(self.bins) - 1))
-        return _looked_up(self.logs, bins.add_(vectors.int() * self.values.shape[1]))
+        bins = _look_up(self.bins, ranks.int().clamp_(0, len(self.bins) - 1))
+        return _look_up(self.logs, bins.add_(vectors.int() * self.values.shape[1]))
 
 
 @lru_cache(maxsize=4)
-def _on(codebook: Codebook, device: torch.device) -> _Public:
+def _move_codebook(codebook: Codebook, device: torch.device) -> _DeviceCodebook:
     values = torch.from_numpy(codebook.values.copy()).to(device)
     counts = torch.from_numpy(codebook.counts.copy()).to(device)
     directions = (codebook.values / codebook.norms[:, None]).astype(np.float32)
@@ -489,12 +509,12 @@ def _on(codebook: Codebook, device: torch.device) -> _Public:
     octaves = np.unique([0, *(2 ** np.arange(24)).clip(max=codebook.dimension)])
     sums = np.pad((directions * codebook.counts).cumsum(axis=1, dtype=float), ((0, 0), (1, 0)))
     means = np.array([np.diff(np.interp(octaves, reached, row)) for row in sums]) / np.diff(octaves)
-    again = np.arange(-(-len(means) // GROUP) * GROUP) % len(means)
-    return _Public(
+    again = np.arange(-(-len(means) // VECTORS_PER_GROUP) * VECTORS_PER_GROUP) % len(means)
+    return _DeviceCodebook(
         values=values,
-        logs=values.log2().clamp_(min=NEVER).flatten(),
+        logs=values.log2().clamp_(min=LOG_OF_ZERO).flatten(),
         directions=torch.from_numpy(directions.T.copy()).to(device),
-        edges=_from_0(counts.cumsum(0)),
+        edges=_prepend_zero(counts.cumsum(0)),
         bins=torch.repeat_interleave(
             torch.arange(len(counts), device=device, dtype=torch.int32), counts
         ),
@@ -503,7 +523,7 @@ def _on(codebook: Codebook, device: torch.device) -> _Public:
     )
 
 
-def _from_0(values: Tensor) -> Tensor:
+def _prepend_zero(values: Tensor) -> Tensor:
     """Put a 0 before what lies along the last axis."""
     return torch.nn.functional.pad(values, (1, 0))
 
@@ -514,7 +534,7 @@ MAX_VECTORS = 100_000
 
 @CLIPPING_METHODS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded(ClippingMethod):
+class EncodedClipping(ClippingMethod):
     """Bound each record's gradient by the nearest vector of a public codebook.
 
     Args:
@@ -529,8 +549,8 @@ class Encoded(ClippingMethod):
     limits_coordinates: ClassVar[bool] = True
     takes_views: ClassVar[bool] = False
     checks: ClassVar[Checks] = {
-        "clip_norm": check_clip_norm, "vectors": partial(whole, most=MAX_VECTORS),
-        "seed": lambda _, value: public_seed(value), "exact": boolean,
+        "clip_norm": check_clip_norm, "vectors": partial(check_positive_integer, most=MAX_VECTORS),
+        "seed": lambda _, value: check_public_seed(value), "exact": check_boolean,
     }  # fmt: skip
     clip_norm: float = 1.0
     vectors: int = 1000
@@ -584,11 +604,11 @@ class Encoded(ClippingMethod):
 
 
 @lru_cache(maxsize=4)
-def _codebook(encoded: Encoded, dimension: int) -> Codebook:
+def _codebook(encoded: EncodedClipping, dimension: int) -> Codebook:
     make = Codebook.dense if encoded.exact else Codebook.binned
     return make(dimension, vectors=encoded.vectors, clip_norm=encoded.clip_norm, seed=encoded.seed)
 
 
 @lru_cache(maxsize=8)
-def _envelope(encoded: Encoded, dimension: int) -> Shifts:
+def _envelope(encoded: EncodedClipping, dimension: int) -> Shifts:
     return encoded.codebook(dimension).envelope()

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from pasearch.accounting import densities
-from pasearch.accounting.checks import boolean, whole
+from pasearch.accounting.checks import check_boolean, check_positive_integer
 from pasearch.accounting.densities import Density
 from pasearch.errors import UsageError
 from pasearch.registry import Checks
@@ -47,36 +47,36 @@ from pasearch.training.noise import (
     normals_on,
 )
 
-TABLE = 2**16
+TABLE_CELLS = 2**16
 """Cells of the table of a distribution that torch has no function for."""
 
 
-def distribution(density: Density, x: Tensor) -> Tensor:
+def evaluate_cdf(density: Density, x: Tensor) -> Tensor:
     """Return the probability of x or less, of the shape and kind of x.
 
     Student's t, variance-gamma and tabulated densities are read from a table of 2^16 cells, with an
     error of at most its largest growth within a cell; the others are closed forms.
     """
-    if type(density) in TAILS:
+    if type(density) in UNIT_TAILS:
         unit = x / density.scale
-        above = TAILS[type(density)](density, unit.abs())
+        above = UNIT_TAILS[type(density)](density, unit.abs())
         return torch.where(unit > 0, 1.0 - above, above)
-    knots = edges_on(density, TABLE, x.device).to(x.dtype)
+    knots = cdf_at_edges_on(density, TABLE_CELLS, x.device).to(x.dtype)
     knots = torch.cat([knots.new_zeros(1), knots, knots.new_ones(1)])
-    at = places(x, density.scale, TABLE)
-    left = at.floor().clamp_(0, TABLE - 1)
+    at = cell_positions(x, density.scale, TABLE_CELLS)
+    left = at.floor().clamp_(0, TABLE_CELLS - 1)
     whole_part = left.long()
     return torch.lerp(knots[whole_part], knots[whole_part + 1], (at - left).clamp_(0.0, 1.0))
 
 
-def places(x: Tensor, scale: float, cells: int) -> Tensor:
+def cell_positions(x: Tensor, scale: float, cells: int) -> Tensor:
     """Return where numbers lie, in cells from the left: from 0 to that many, what is not one 0."""
     at = x / (x.abs() + scale)
     return at.add_(1.0).mul_(cells / 2).nan_to_num_(0.0).clamp_(0.0, cells - 0.5)
 
 
 @lru_cache(maxsize=16)
-def edges(density: Density, cells: int) -> tuple[Tensor, float]:
+def cdf_at_edges(density: Density, cells: int) -> tuple[Tensor, float]:
     """Return the distribution at the edges between cells, float64, and its largest growth."""
     middle = np.arange(1, cells) * (2.0 / cells) - 1.0
     inside = density.cdf(density.scale * middle / (1.0 - np.abs(middle)))
@@ -85,18 +85,18 @@ def edges(density: Density, cells: int) -> tuple[Tensor, float]:
 
 
 @lru_cache(maxsize=16)
-def edges_on(density: Density, cells: int, device: torch.device) -> Tensor:
+def cdf_at_edges_on(density: Density, cells: int, device: torch.device) -> Tensor:
     """Return the distribution at the edges between cells, on a device."""
-    return edges(density, cells)[0].to(device)
+    return cdf_at_edges(density, cells)[0].to(device)
 
 
-def _of_power(density: Density, x: Tensor) -> Tensor:
+def _generalised_normal_tail(density: Density, x: Tensor) -> Tensor:
     assert isinstance(density, densities.GeneralisedNormal)
     shape = torch.full_like(x, 1 / density.power)
     return torch.special.gammaincc(shape, x**density.power) / 2
 
 
-TAILS: dict[type[Density], Callable[[Density, Tensor], Tensor]] = {
+UNIT_TAILS: dict[type[Density], Callable[[Density, Tensor], Tensor]] = {
     densities.GaussianNoise: lambda _, x: torch.special.ndtr(-x),
     densities.LaplaceNoise: lambda _, x: torch.exp(-x) / 2,
     densities.Logistic: lambda _, x: torch.sigmoid(-x),
@@ -104,7 +104,7 @@ TAILS: dict[type[Density], Callable[[Density, Tensor], Tensor]] = {
     densities.HyperbolicSecant: lambda _, x: (
         torch.atan(torch.exp(-math.pi / 2 * x)) * (2 / math.pi)
     ),
-    densities.GeneralisedNormal: _of_power,
+    densities.GeneralisedNormal: _generalised_normal_tail,
 }
 """The probability above x, 0 or more, at scale 1: where torch has it."""
 
@@ -140,13 +140,13 @@ def sample_noise(
     density: Density, count: int, device: torch.device, stream: Stream, step: int
 ) -> Tensor:
     """Return noise of a density as float64 draws it, (count,)."""
-    if device.type == "cpu" or stream.secure or type(density) not in MAGNITUDES:
+    if device.type == "cpu" or stream.secure or type(density) not in MAGNITUDE_SAMPLERS:
         drawn = torch.from_numpy(density.sample(stream.generator(step), count))
         return drawn.to(device)
-    return drawn_on(density, count, cuda_generator(device, stream, step))
+    return draw_on(density, count, cuda_generator(device, stream, step))
 
 
-def drawn_on(density: Density, count: int, generator: torch.Generator) -> Tensor:
+def draw_on(density: Density, count: int, generator: torch.Generator) -> Tensor:
     """Draw on a generator's own device, float64; of a density in `MAGNITUDES`."""
 
     def uniform() -> Tensor:
@@ -160,49 +160,49 @@ def drawn_on(density: Density, count: int, generator: torch.Generator) -> Tensor
         return torch._standard_gamma(shapes, generator=generator)  # pyright: ignore
 
     signs = torch.where(uniform() > 0.5, 1.0, -1.0)
-    return signs * MAGNITUDES[type(density)](density, uniform, gamma) * density.scale
+    return signs * MAGNITUDE_SAMPLERS[type(density)](density, uniform, gamma) * density.scale
 
 
 Uniform = Callable[[], Tensor]
 Gamma = Callable[[float], Tensor]
 
 
-def _student(density: Density, uniform: Uniform, _: Gamma) -> Tensor:
+def _draw_student_t(density: Density, uniform: Uniform, _: Gamma) -> Tensor:
     assert isinstance(density, densities.StudentT)
     nu = density.freedom
     squares = nu * torch.expm1(torch.log(uniform()) * (-2.0 / nu))
     return squares.sqrt_() * torch.cos(2 * math.pi * uniform()).abs_()
 
 
-def _powered(density: Density, _: Uniform, gamma: Gamma) -> Tensor:
+def _draw_generalised_normal(density: Density, _: Uniform, gamma: Gamma) -> Tensor:
     assert isinstance(density, densities.GeneralisedNormal)
     return gamma(1 / density.power) ** (1 / density.power)
 
 
-def _mixed(density: Density, uniform: Uniform, gamma: Gamma) -> Tensor:
+def _draw_variance_gamma(density: Density, uniform: Uniform, gamma: Gamma) -> Tensor:
     assert isinstance(density, densities.VarianceGamma)
     normal = torch.sqrt(-2.0 * torch.log(uniform())) * torch.cos(2 * math.pi * uniform())
     return torch.sqrt(2.0 * gamma(density.shape)) * normal.abs_()
 
 
-MAGNITUDES: dict[type[Density], Callable[[Density, Uniform, Gamma], Tensor]] = {
-    densities.StudentT: _student,
+MAGNITUDE_SAMPLERS: dict[type[Density], Callable[[Density, Uniform, Gamma], Tensor]] = {
+    densities.StudentT: _draw_student_t,
     densities.Cauchy: lambda _, uniform, __: torch.tan(math.pi / 2 * (1.0 - uniform())),
     densities.LaplaceNoise: lambda _, uniform, __: -torch.log(uniform()),
     densities.Logistic: lambda _, uniform, __: torch.log(2.0 / uniform() - 1.0),
     densities.HyperbolicSecant: lambda _, uniform, __: (
         -2 / math.pi * torch.log(torch.tan(math.pi / 4 * uniform()))
     ),
-    densities.GeneralisedNormal: _powered,
-    densities.VarianceGamma: _mixed,
+    densities.GeneralisedNormal: _draw_generalised_normal,
+    densities.VarianceGamma: _draw_variance_gamma,
 }
 """|noise| at scale 1, drawn by torch; a tabulated density is drawn by numpy on every device."""
 
 
-def _cells(name: str, value: object) -> int | None:
+def _check_cells(name: str, value: object) -> int | None:
     if value is None:
         return None
-    cells = whole(name, value, most=2**24)
+    cells = check_positive_integer(name, value, most=2**24)
     if not cells >= 2:
         raise UsageError(f"{name} is {cells}: expected 2 or more; usual is 4096.")
     return cells
@@ -222,7 +222,7 @@ class KolmogorovSmirnov(Denoising):
     """
 
     name: ClassVar[str] = "kolmogorov-smirnov"
-    checks: ClassVar[Checks] = {"relative": boolean, "cells": _cells}
+    checks: ClassVar[Checks] = {"relative": check_boolean, "cells": _check_cells}
     cells: int | None = 4096
     relative: bool = True
 
@@ -235,15 +235,15 @@ class KolmogorovSmirnov(Denoising):
         small, and never too large, but for rounding; and nothing waits for the device.
         """
         if self.cells is None:
-            return _by_sorting(noisy, density)
-        inside = edges_on(density, self.cells, noisy.device)
-        counts = _counts(places(noisy, density.scale, self.cells), self.cells)
+            return _distance_by_sorting(noisy, density)
+        inside = cdf_at_edges_on(density, self.cells, noisy.device)
+        counts = _count_cells(cell_positions(noisy, density.scale, self.cells), self.cells)
         below = counts.cumsum(0)[:-1] / len(noisy)
         return (below - inside).abs().amax()
 
     def error(self, density: Density) -> float:
         """Return by how much a weight may be too small."""
-        return 0.0 if self.cells is None else edges(density, self.cells)[1]
+        return 0.0 if self.cells is None else cdf_at_edges(density, self.cells)[1]
 
     def describe(self) -> str:
         cells = "by sorting" if self.cells is None else f"in {self.cells:,} cells"
@@ -254,18 +254,18 @@ class KolmogorovSmirnov(Denoising):
         )
 
 
-def _by_sorting(noisy: Tensor, density: Density) -> Tensor:
+def _distance_by_sorting(noisy: Tensor, density: Density) -> Tensor:
     if noisy.device.type == "cpu":
         ordered = torch.from_numpy(np.sort(noisy.detach().numpy()))  # torch's takes ten times more
     else:
         ordered = noisy.sort().values
-    expected = distribution(density, ordered).double()
+    expected = evaluate_cdf(density, ordered).double()
     ranks = torch.arange(len(ordered) + 1, device=noisy.device, dtype=torch.float64)
     ranks /= len(ordered)
     return torch.maximum(ranks[1:] - expected, expected - ranks[:-1]).amax().to(noisy.dtype)
 
 
-def _counts(at: Tensor, cells: int) -> Tensor:
+def _count_cells(at: Tensor, cells: int) -> Tensor:
     """Return how many lie in each cell; on CUDA without waiting for the device."""
     if at.device.type == "cpu":
         return torch.bincount(at.int(), minlength=cells)

@@ -21,15 +21,15 @@ from typing import Any
 from pasearch.accounting import calibration, densities
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
-from pasearch.accounting.calibration import Comparison, compare
+from pasearch.accounting.calibration import CalibratedDensity, compare_densities
 from pasearch.accounting.densities import Density, Tabulated
-from pasearch.accounting.events import PoissonGaussian, SelfComposed
+from pasearch.accounting.events import PoissonGaussian, SelfComposition
 from pasearch.errors import UsageError
-from pasearch.training.encoded.gradients import Encoded
+from pasearch.training.encoded.gradients import EncodedClipping
 
 logger = logging.getLogger(__name__)
 
-LAWS: tuple[Density, ...] = (
+DEFAULT_DENSITIES: tuple[Density, ...] = (
     densities.GaussianNoise(),
     *(densities.StudentT(freedom=freedom) for freedom in (5.0, 9.0, 20.0)),
     *(densities.GeneralisedNormal(power=power) for power in (1.76, 1.5)),
@@ -41,12 +41,16 @@ LAWS: tuple[Density, ...] = (
 )
 """What is ranked. The paper has Student's t with 9 degrees of freedom."""
 
-SEARCH = "search"
-PARAMETERS = {"student-t": "freedom", "generalised-normal": "power", "variance-gamma": "shape"}
+SEARCH_OPTION = "search"
+DENSITY_PARAMETERS = {
+    "student-t": "freedom",
+    "generalised-normal": "power",
+    "variance-gamma": "shape",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
+class RankedDensity:
     """A law at the budget's price.
 
     Args:
@@ -56,7 +60,7 @@ class Ranked:
         l2: sqrt(E z^2) over that of the best Gaussian; `inf` if there is none.
     """
 
-    row: Comparison
+    row: CalibratedDensity
     accountant: str
     l1: float
     l2: float
@@ -73,23 +77,25 @@ class Ranked:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; null for an error that is infinite."""
-        ratios = {"l1": _finite(self.l1), "l2": _finite(self.l2)}
+        ratios = {"l1": _finite_or_none(self.l1), "l2": _finite_or_none(self.l2)}
         return {**self.row.to_json(), "accountant": self.accountant, **ratios}
 
     def describe(self) -> str:
         """Return one line."""
-        return f"{name_of(self.density)} ({self.accountant}): l1 {self.l1:.4f}, l2 {self.l2:.4f}"
+        return (
+            f"{density_name(self.density)} ({self.accountant}): l1 {self.l1:.4f}, l2 {self.l2:.4f}"
+        )
 
 
-def ranking(
+def rank_densities(
     *,
     dimension: int,
     sampling_probability: float,
     steps: int,
     budget: Budget,
-    bounding: Encoded | None = None,
-    laws: tuple[Density, ...] = LAWS,
-) -> list[Ranked]:
+    bounding: EncodedClipping | None = None,
+    laws: tuple[Density, ...] = DEFAULT_DENSITIES,
+) -> list[RankedDensity]:
     """Return the laws at equal price, least l1 error first.
 
     Args:
@@ -106,22 +112,22 @@ def ranking(
     delta = budget.delta
     assert delta is not None, "resolve the budget first"
     logger.info("Ranking %d laws of the noise at equal price: up to half a minute.", len(laws))
-    encoded = bounding or Encoded()
+    encoded = bounding or EncodedClipping()
     shifts = encoded.codebook(dimension).envelope()
-    rows = compare(laws, shifts, sampling_probability, steps, budget.epsilon, delta)
+    rows = compare_densities(laws, shifts, sampling_probability, steps, budget.epsilon, delta)
 
-    def training(sigma: float) -> SelfComposed:
-        return SelfComposed(PoissonGaussian(sampling_probability, sigma), steps)
+    def training(sigma: float) -> SelfComposition:
+        return SelfComposition(PoissonGaussian(sampling_probability, sigma), steps)
 
-    sigma = calibration.smallest(training, budget, 0.05, 1e6)
-    exact = Comparison(
+    sigma = calibration.calibrate_min(training, budget, 0.05, 1e6)
+    exact = CalibratedDensity(
         density=densities.GaussianNoise(scale=sigma * encoded.sensitivity),
         price=price(training(sigma), delta).epsilon,
     )
     gaussians = [row for row in rows if isinstance(row.density, densities.GaussianNoise)]
     best = min([exact, *gaussians], key=lambda row: row.mean_absolute)
     ranked = [
-        Ranked(
+        RankedDensity(
             row=row,
             accountant="PLD" if row is exact else "RDP",
             l1=row.mean_absolute / best.mean_absolute,
@@ -132,7 +138,7 @@ def ranking(
     return sorted(ranked, key=lambda row: row.l1)
 
 
-def law_of(name: str) -> Density:
+def parse_density(name: str) -> Density:
     """Return a law by what the command line calls it: a name, or name:number.
 
     Args:
@@ -149,22 +155,22 @@ def law_of(name: str) -> Density:
     given: dict[str, float] = {}
     try:
         if number:
-            given = {PARAMETERS[kind]: float(number)}
+            given = {DENSITY_PARAMETERS[kind]: float(number)}
     except (KeyError, ValueError):
         kind = ""
     if kind not in known:
         raise UsageError(
-            f"noise is {name!r}: expected {SEARCH}, or one of {', '.join(known)}; "
-            f"{', '.join(PARAMETERS)} take a number, such as student-t:9."
+            f"noise is {name!r}: expected {SEARCH_OPTION}, or one of {', '.join(known)}; "
+            f"{', '.join(DENSITY_PARAMETERS)} take a number, such as student-t:9."
         )
     return densities.density_from_json({"name": kind, **given})
 
 
-def name_of(density: Density) -> str:
-    """Return what `law_of` reads, for the laws that it knows."""
-    own = PARAMETERS.get(density.name)
+def density_name(density: Density) -> str:
+    """Return what `parse_density` reads, for the laws that it knows."""
+    own = DENSITY_PARAMETERS.get(density.name)
     return density.name if own is None else f"{density.name}:{getattr(density, own):.17g}"
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None

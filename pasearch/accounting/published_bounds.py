@@ -26,14 +26,19 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.accounting.checks import fraction, positive, probability, whole
+from pasearch.accounting.checks import (
+    check_fraction,
+    check_positive,
+    check_positive_integer,
+    check_probability,
+)
 
-LARGEST_EPSILON_PRIME = 0.5
+MAX_EPSILON_PRIME = 0.5
 """Eq. 9 is stated for epsilon' in (0, 1/2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class PublishedBound:
     """A paper's own figure.
 
     Args:
@@ -53,7 +58,7 @@ class Claim:
         shown = "no figure" if self.value is None else f"epsilon {self.value:.4g}"
         return f"claimed ({self.source}): {shown}; {self.verdict}"
 
-    def beside_printed(self, printed: str) -> Claim:
+    def with_printed_figure(self, printed: str) -> PublishedBound:
         """Return the claim with the paper's printed figure for its own settings in the verdict."""
         return replace(self, verdict=f"{self.verdict}; {printed}") if printed else self
 
@@ -62,7 +67,7 @@ class Claim:
         return {**asdict(self), "text": self.describe()}
 
 
-def eq8(*, epsilon: float, runs: int, delta_prime: float) -> Claim:
+def bao_equation_8(*, epsilon: float, runs: int, delta_prime: float) -> PublishedBound:
     """Return the claim of advanced composition for `runs` trainings.
 
     Args:
@@ -75,25 +80,25 @@ def eq8(*, epsilon: float, runs: int, delta_prime: float) -> Claim:
     >>> round(eq8(epsilon=0.1, runs=2313, delta_prime=1e-6).value, 3)
     49.607
     """
-    epsilon, runs = positive("epsilon", epsilon), whole("runs", runs)
-    slack = math.log(1 / fraction("delta_prime", delta_prime))
+    epsilon, runs = check_positive("epsilon", epsilon), check_positive_integer("runs", runs)
+    slack = math.log(1 / check_fraction("delta_prime", delta_prime))
     drift = runs * epsilon * math.expm1(epsilon) if epsilon < 500 else math.inf
-    return Claim(
-        value=_finite(epsilon * math.sqrt(2 * runs * slack) + drift),
+    return PublishedBound(
+        value=_finite_or_none(epsilon * math.sqrt(2 * runs * slack) + drift),
         source="Bao et al. Eq. 8",
         verdict="not a valid bound here: it holds for pure DP, and drops c delta",
         formula="eps sqrt(2c ln(1/d')) + c eps (e^eps - 1)",
     )
 
 
-def eq9_corrected(
+def bao_equation_9_corrected(
     *,
     acceptable_loss: float,
     validation_size: int,
     failure_probability: float,
     runs: Sequence[int],
     epsilon: float,
-) -> Claim:
+) -> PublishedBound:
     """Return the claim of Eq. 9 with the theorem's own ln(k/(e' d)), summed over generations.
 
     Args:
@@ -112,26 +117,28 @@ def eq9_corrected(
     9.419
     """
     values = [
-        _eq9(epsilon, _epsilon_prime(acceptable_loss, validation_size, failure_probability, 1 / k))
+        _bao_equation_9_value(
+            epsilon, _epsilon_prime(acceptable_loss, validation_size, failure_probability, 1 / k)
+        )
         for k in runs
     ]
     several = len(values) > 1
-    return Claim(
-        value=None if None in values else _finite(math.fsum(filter(None, values))),
+    return PublishedBound(
+        value=None if None in values else _finite_or_none(math.fsum(filter(None, values))),
         source="Bao et al. Eq. 9, corrected",
         verdict="not a valid bound here: the theorem needs trainings of pure DP",
         formula=f"{'sum over generations of ' * several}eps + 8 e', x v e' = 4 ln(k/(e' d))",
     )
 
 
-def fu_theorem1(
+def fu_theorem_1(
     *,
     sampling_probability: float,
     noise_multiplier: float,
     accepted: int,
     delta: float,
     condition: str = "",
-) -> Claim:
+) -> PublishedBound:
     """Return the claim that only accepted updates cost, with the log that the print lacks.
 
     Args:
@@ -143,16 +150,16 @@ def fu_theorem1(
 
     Source: Fu et al. Theorem 1, orders 2..64.
     """
-    q = probability("sampling_probability", sampling_probability)
-    sigma = positive("noise_multiplier", noise_multiplier)
-    accepted = whole("accepted", accepted)
-    slack = math.log(1 / fraction("delta", delta))
+    q = check_probability("sampling_probability", sampling_probability)
+    sigma = check_positive("noise_multiplier", noise_multiplier)
+    accepted = check_positive_integer("accepted", accepted)
+    slack = math.log(1 / check_fraction("delta", delta))
     values = [
         (accepted * _log_moment(order, q, sigma) + slack) / (order - 1) for order in range(2, 65)
     ]
     worth = "not a valid bound: the rejected updates, and the choice between them, cost too"
-    return Claim(
-        value=_finite(min(values)),
+    return PublishedBound(
+        value=_finite_or_none(min(values)),
         source="Fu et al. Theorem 1",
         verdict="; ".join(filter(None, (condition, worth))),
         formula="min over a in 2..64 of tau rdp(a) + log(1/delta)/(a-1)",
@@ -161,13 +168,13 @@ def fu_theorem1(
 
 def _epsilon_prime(x: float, v: int, d: float, p: float) -> float | None:
     """Return the least e' in (0, 1/2) with x v e' >= 4 ln(1/(e' d p)); None if there is none."""
-    weight = fraction("acceptable_loss", x) * whole("validation_size", v)
-    share = fraction("failure_probability", d) * p
+    weight = check_fraction("acceptable_loss", x) * check_positive_integer("validation_size", v)
+    share = check_fraction("failure_probability", d) * p
 
     def holds(prime: float) -> bool:
         return weight * prime >= -4 * math.log(prime * share)
 
-    low, high = 0.0, LARGEST_EPSILON_PRIME
+    low, high = 0.0, MAX_EPSILON_PRIME
     if not holds(high):
         return None
     while (middle := (low + high) / 2) not in (low, high):
@@ -175,8 +182,10 @@ def _epsilon_prime(x: float, v: int, d: float, p: float) -> float | None:
     return high
 
 
-def _eq9(epsilon: float, prime: float | None) -> float | None:
-    return None if prime is None else _finite(positive("epsilon", epsilon) + 8 * prime)
+def _bao_equation_9_value(epsilon: float, prime: float | None) -> float | None:
+    return (
+        None if prime is None else _finite_or_none(check_positive("epsilon", epsilon) + 8 * prime)
+    )
 
 
 def _log_moment(order: int, q: float, sigma: float) -> float:
@@ -191,25 +200,27 @@ def _log_moment(order: int, q: float, sigma: float) -> float:
     )
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def order_limit(sampling_probability: float, noise_multiplier: float) -> float | None:
+def compute_order_limit(sampling_probability: float, noise_multiplier: float) -> float | None:
     """Return U, up to which order Theorem 3 is meant; None where it is not: q > 1 / (16 sigma).
 
     Args:
         sampling_probability: q, in (0, 1].
         noise_multiplier: sigma, above 0.
     """
-    q = probability("sampling_probability", sampling_probability)
-    sigma = positive("noise_multiplier", noise_multiplier)
+    q = check_probability("sampling_probability", sampling_probability)
+    sigma = check_positive("noise_multiplier", noise_multiplier)
     if not q * sigma <= 1 / 16:
         return None
     return sigma**2 * -math.log(q * sigma) + 1
 
 
-def sampled_estimate(releases: Iterable[tuple[float, float, int]], delta: float) -> float | None:
+def estimate_sampled_epsilon(
+    releases: Iterable[tuple[float, float, int]], delta: float
+) -> float | None:
     """Estimate epsilon at delta of steps on Poisson samples: no bound, never charged.
 
     Args:
@@ -221,15 +232,15 @@ def sampled_estimate(releases: Iterable[tuple[float, float, int]], delta: float)
 
     Source: Yu et al., Theorem 3 and the paragraph on composition, P = q^2 / sigma^2.
     """
-    slack = -math.log(fraction("delta", delta))
+    slack = -math.log(check_fraction("delta", delta))
     rhos, limits = [], []
     for q, sigma, steps in releases:
-        q, sigma = probability("q", q), positive("sigma", sigma)
-        limit = order_limit(q, sigma)
+        q, sigma = check_probability("q", q), check_positive("sigma", sigma)
+        limit = compute_order_limit(q, sigma)
         if limit is None:
             return None
         limits.append(limit)
-        rhos.append(whole("steps", steps) * (q / sigma) ** 2)
+        rhos.append(check_positive_integer("steps", steps) * (q / sigma) ** 2)
     if not rhos:
         return 0.0
     rho, most = math.fsum(rhos), min(limits)
@@ -238,16 +249,18 @@ def sampled_estimate(releases: Iterable[tuple[float, float, int]], delta: float)
     return rho * most + slack / (most - 1)
 
 
-def yu_theorem3_schedule(releases: Iterable[tuple[float, float, int]], delta: float) -> Claim:
+def yu_theorem_3_schedule(
+    releases: Iterable[tuple[float, float, int]], delta: float
+) -> PublishedBound:
     """Return the paper's easy estimate for sampled batches; none where some q > 1 / (16 sigma).
 
     Args:
         releases: (q, sigma, steps) each; summed.
         delta: In (0, 1).
     """
-    value = sampled_estimate(releases, delta)
-    return Claim(
-        value=None if value is None else _finite(value),
+    value = estimate_sampled_epsilon(releases, delta)
+    return PublishedBound(
+        value=None if value is None else _finite_or_none(value),
         source="Yu et al. Theorem 3",
         verdict="not a valid bound: an estimate from a conjecture, which fails at sigma 1, q .04",
         formula="rho + 2 sqrt(rho ln(1/delta)), or rho U + ln(1/delta) / (U - 1); "

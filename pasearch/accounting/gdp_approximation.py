@@ -23,14 +23,14 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from pasearch.accounting import events
-from pasearch.accounting.events import Event, parts
-from pasearch.accounting.selection import Law
+from pasearch.accounting.events import Event, count_atomic_releases
+from pasearch.accounting.selection import RunCountDistribution
 
-MOST = 1e150
+MAX_VALUE = 1e150
 
 
 @dataclass(frozen=True, slots=True)
-class Sketch:
+class EventSize:
     """The size of an event: its mu^2, its releases, and the largest loss one of them can have."""
 
     variance: float
@@ -38,20 +38,20 @@ class Sketch:
     width: float
 
 
-def estimate(event: Event, delta: float) -> float:
+def estimate_epsilon(event: Event, delta: float) -> float:
     """Roughly the epsilon of an event at delta; grows and falls as the price does."""
-    return gaussian_epsilon(math.sqrt(sketch(event, delta).variance), delta)
+    return gaussian_epsilon(math.sqrt(estimate_size(event, delta).variance), delta)
 
 
-def sketch(event: Event, delta: float) -> Sketch:
+def estimate_size(event: Event, delta: float) -> EventSize:
     """The size of an event; delta matters to selections only."""
     variance, releases, width = 0.0, 0, 0.0
-    for atom, count in parts(event).items():
-        size, loss = _atom(atom, delta)
+    for atom, count in count_atomic_releases(event).items():
+        size, loss = _atom_size(atom, delta)
         variance += count * size
         releases += 1 if isinstance(atom, events.Gaussian) else count
         width = max(width, loss)
-    return Sketch(min(variance, MOST), max(1, releases), min(width, MOST))
+    return EventSize(min(variance, MAX_VALUE), max(1, releases), min(width, MAX_VALUE))
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -61,7 +61,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     low, high = 0.0, mu * mu / 2 + mu * (1 + math.sqrt(-2 * math.log(delta)))
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if _delta(mu, middle) > delta else (low, middle)
+        low, high = (middle, high) if _gaussian_delta(mu, middle) > delta else (low, middle)
     return high
 
 
@@ -75,67 +75,71 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return low
 
 
-def _delta(mu: float, epsilon: float) -> float:
+def _gaussian_delta(mu: float, epsilon: float) -> float:
     head = log_ndtr(mu / 2 - epsilon / mu)
     tail = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     return math.exp(head) * -math.expm1(min(0.0, tail - head))
 
 
 @lru_cache(maxsize=4096)
-def _atom(atom: Event, delta: float) -> tuple[float, float]:
+def _atom_size(atom: Event, delta: float) -> tuple[float, float]:
     match atom:
         case events.Gaussian():
-            return _square(1 / atom.noise_multiplier), reach(atom.noise_multiplier)
+            return _capped_square(1 / atom.noise_multiplier), tail_loss(atom.noise_multiplier)
         case events.DiscreteGaussian():
             ratio = atom.sigma / atom.sensitivity
-            return _square(1 / ratio), reach(ratio)
+            return _capped_square(1 / ratio), tail_loss(ratio)
         case events.PoissonGaussian():
-            return _sampled(atom.sampling_probability, atom.noise_multiplier)
+            return _poisson_gaussian_size(atom.sampling_probability, atom.noise_multiplier)
         case events.TruncatedPoissonGaussian():
             # A tight cap replaces one record by another: twice the sensitivity in the tail.
-            size, _ = _sampled(atom.sampling_probability, atom.noise_multiplier)
-            return size, reach(atom.noise_multiplier / 2)
-        case events.Additive():
+            size, _ = _poisson_gaussian_size(atom.sampling_probability, atom.noise_multiplier)
+            return size, tail_loss(atom.noise_multiplier / 2)
+        case events.AdditiveNoise():
             # For small shifts the divergence is that of a Gaussian of the same information.
             sigma = 1 / (atom.shifts.norm * math.sqrt(atom.density.fisher_information))
-            return _sampled(atom.sampling_probability, sigma)
+            return _poisson_gaussian_size(atom.sampling_probability, sigma)
         case events.NoisyRecords():
-            q, size = atom.sampling_probability, _square(1 / atom.noise_multiplier)
+            q, size = atom.sampling_probability, _capped_square(1 / atom.noise_multiplier)
             grown = size + math.log(q) if size > 300 else math.log1p(q * math.expm1(size))
-            return grown, reach(atom.noise_multiplier)
-        case events.Geometric() | events.Pure() | events.Approximate():
+            return grown, tail_loss(atom.noise_multiplier)
+        case events.Geometric() | events.PureDP() | events.ApproximateDP():
             return 2 * atom.epsilon * math.tanh(atom.epsilon / 2), atom.epsilon
-        case events.Worst(several):
-            sketches = [sketch(each, delta) for each in several]
-            return max(s.variance for s in sketches), max(_total(s) for s in sketches)
-        case events.Filtered(inner):
-            size = sketch(inner, delta)
-            return size.variance, _total(size)
+        case events.WorstCase(several):
+            sketches = [estimate_size(each, delta) for each in several]
+            return max(s.variance for s in sketches), max(_total_tail_loss(s) for s in sketches)
+        case events.FilteredReleases(inner):
+            size = estimate_size(inner, delta)
+            return size.variance, _total_tail_loss(size)
         case events.RepeatAndSelect(inner, law):
-            return _selected(sketch(inner, delta), law, delta)
+            return _selection_size(estimate_size(inner, delta), law, delta)
     return 0.0, 0.0
 
 
-def _selected(inner: Sketch, law: Law, delta: float) -> tuple[float, float]:
+def _selection_size(
+    inner: EventSize, law: RunCountDistribution, delta: float
+) -> tuple[float, float]:
     mu = math.sqrt(inner.variance)
-    shift = _log_constant(mu, law)
+    shift = _approximate_log_constant(mu, law)
     epsilon = gaussian_epsilon(mu, delta / max(1.0, law.base_mean)) + shift
-    return _square(_gaussian_mu(epsilon, delta)), _total(inner) + shift
+    return _capped_square(_bracketed_gaussian_mu(epsilon, delta)), _total_tail_loss(inner) + shift
 
 
-def _log_constant(mu: float, law: Law) -> float:
+def _approximate_log_constant(mu: float, law: RunCountDistribution) -> float:
     """About log c: e0 + log(1 + delta_Q(e0) / (gamma e^e0)), eta + 1 times, at the best e0."""
     if isinstance(law.shape, str):
-        return law.base_mean * _delta(mu, 0.0)
+        return law.base_mean * _gaussian_delta(mu, 0.0)
     x = law.log_inverse_gamma
     guesses = mu * mu / 2 + mu * np.linspace(0.0, 6.0, 25)
-    logs = [e + math.log1p(_delta(mu, e) * math.exp(x - e)) for e in guesses if x - e < 700]
+    logs = [
+        e + math.log1p(_gaussian_delta(mu, e) * math.exp(x - e)) for e in guesses if x - e < 700
+    ]
     return (1 + float(law.shape)) * min(logs, default=x)
 
 
-def _gaussian_mu(epsilon: float, delta: float) -> float:
+def _bracketed_gaussian_mu(epsilon: float, delta: float) -> float:
     low, high = 0.0, math.sqrt(2 * epsilon) + 1e-12
-    while gaussian_epsilon(high, delta) < epsilon and high < MOST:
+    while gaussian_epsilon(high, delta) < epsilon and high < MAX_VALUE:
         high *= 2
     for _ in range(24):
         middle = (low + high) / 2
@@ -143,23 +147,23 @@ def _gaussian_mu(epsilon: float, delta: float) -> float:
     return high
 
 
-def _sampled(q: float, sigma: float) -> tuple[float, float]:
-    exponent = _square(1 / sigma)
-    size = q * q * math.expm1(exponent) if exponent < 300 else MOST
-    most = reach(sigma)
+def _poisson_gaussian_size(q: float, sigma: float) -> tuple[float, float]:
+    exponent = _capped_square(1 / sigma)
+    size = q * q * math.expm1(exponent) if exponent < 300 else MAX_VALUE
+    most = tail_loss(sigma)
     grown = most + math.log(q) if most > 100 else math.log1p(q * math.expm1(most))
-    return min(size, MOST), max(grown, 0.0)
+    return min(size, MAX_VALUE), max(grown, 0.0)
 
 
-def reach(sigma: float) -> float:
+def tail_loss(sigma: float) -> float:
     """The loss of a Gaussian release that is exceeded with probability e^-50."""
-    return min(MOST, (10 + 0.5 / sigma) / sigma)
+    return min(MAX_VALUE, (10 + 0.5 / sigma) / sigma)
 
 
-def _total(size: Sketch) -> float:
+def _total_tail_loss(size: EventSize) -> float:
     """The loss of all releases that is hardly ever exceeded."""
     return size.variance / 2 + 8 * math.sqrt(size.variance) + size.width
 
 
-def _square(value: float) -> float:
-    return min(value * value, MOST)
+def _capped_square(value: float) -> float:
+    return min(value * value, MAX_VALUE)
