@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 
-from pasearch.data.column import IDENTIFIER
-from pasearch.data.estimation import CLASS_FOUND, RARE_CLASS, SchemaEstimate
+from pasearch.data.column import IDENTIFIER_NAME_PATTERN
+from pasearch.data.estimation import (
+    CLASS_DETECTION_PROBABILITY,
+    RARE_CLASS_FRACTION,
+    SchemaEstimate,
+)
 from pasearch.data.schema import Schema
-from pasearch.data.split import Split, estimate_partition
+from pasearch.data.split import Split, choose_estimation_partition
 from pasearch.data.tables import AnySchema
 from pasearch.training.metrics import Metric, ScoreNoise
 
@@ -49,20 +53,23 @@ def unestimable(
     Returns:
         Sentences, each of which ends with what to change.
     """
-    found, slots, train = [], getattr(split, estimate_partition(split)), split.train
-    if estimate is not None and estimate.least > slots:
+    found, slots, train = [], getattr(split, choose_estimation_partition(split)), split.train
+    if estimate is not None and estimate.min_records > slots:
         found.append(
             f"the undeclared schema would be estimated from {slots:,} records, and a category or a "
-            f"class is found only if about {estimate.least:,} records have it: declare the schema "
-            "(`schema=`; `pasearch check` proposes one), raise `epsilon=`, or add records."
+            f"class is found only if about {estimate.min_records:,} records have it: declare the "
+            "schema (`schema=`; `pasearch check` proposes one), raise `epsilon=`, or add records."
         )
     if isinstance(schema, Schema):
         return found  # two classes are the least that are counted of arrays
-    if classes is not None and classes.counts.count_found(HOPELESS) > train / MIN_CLASSES:
+    if (
+        classes is not None
+        and classes.category_mechanism.count_found(HOPELESS) > train / MIN_CLASSES
+    ):
         found.append(
             f"the undeclared classes would be estimated from {train:,} training records, and "
-            f"{MIN_CLASSES} classes are found only if about {classes.least:,} records have each: "
-            "declare the classes (`labels=no,yes`), raise `epsilon=`, or add records."
+            f"{MIN_CLASSES} classes are found only if about {classes.min_records:,} records have "
+            "each: declare the classes (`labels=no,yes`), raise `epsilon=`, or add records."
         )
     return found
 
@@ -101,7 +108,7 @@ def identifiers(schema: AnySchema, assumed: tuple[str, ...] = ()) -> list[str]:
     """Warn of columns that nobody declared and that are identifiers by their names: public."""
     columns = getattr(schema, "columns", ())
     open_ = [each.name for each in columns if each.kind is None or each.name in assumed]
-    named = [name for name in open_ if IDENTIFIER.search(name)]
+    named = [name for name in open_ if IDENTIFIER_NAME_PATTERN.search(name)]
     if not named:
         return []
     one = len(named) == 1
@@ -128,13 +135,13 @@ def rare_categories(estimate: SchemaEstimate | None, split: Split) -> list[str]:
     """Warn when a category must be common to be estimated privately."""
     if estimate is None:
         return []
-    slots = getattr(split, estimate_partition(split))
-    if not estimate.least > WORST_LOSS * slots:
+    slots = getattr(split, choose_estimation_partition(split))
+    if not estimate.min_records > WORST_LOSS * slots:
         return []
     found = (
-        f"only what at least about {estimate.least:,} of them hold will be found: rarer categories "
-        "are lost."
-        if estimate.least <= slots
+        f"only what at least about {estimate.min_records:,} of them hold will be found: rarer "
+        "categories are lost."
+        if estimate.min_records <= slots
         else "that is too few to find any category or class at this budget."
     )
     return [
@@ -147,8 +154,8 @@ def rare_classes(estimate: SchemaEstimate | None, split: Split) -> list[str]:
     """Warn when a class must be common to be found."""
     if estimate is None:
         return []
-    count = math.ceil(estimate.counts.count_found(CLASS_FOUND))
-    if not count > 2 * RARE_CLASS * split.train:
+    count = math.ceil(estimate.category_mechanism.count_found(CLASS_DETECTION_PROBABILITY))
+    if not count > 2 * RARE_CLASS_FRACTION * split.train:
         return []
     return [
         f"the undeclared classes are estimated privately from {split.train:,} training records, "

@@ -41,7 +41,7 @@ from pasearch.data.numbers import canonicalize_number
 from pasearch.data.pairs import CentredPairs
 from pasearch.data.patches import PatchResemblances
 from pasearch.data.scattering import Scattering
-from pasearch.data.schema import Schema, needed
+from pasearch.data.schema import Schema, require_known
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
 from pasearch.files import write_new
@@ -112,7 +112,7 @@ def _whole(schema: AnySchema, model: Any) -> nn.Module:
     """Return the whole map as one module: from records to probabilities, or to the number."""
     parts: list[nn.Module] = []
     if isinstance(schema, Schema):
-        parts.append(_Records(needed(schema.low), needed(schema.high)))
+        parts.append(_Records(require_known(schema.low), require_known(schema.high)))
     if isinstance(model, nn.Module):
         parts += [_exportable(model), _Number(schema) if schema.regression else nn.Softmax(dim=1)]
         return nn.Sequential(*parts).eval()
@@ -353,7 +353,7 @@ class _Graph:
 
 def _number(graph: _Graph, column: Column, own: str) -> list[str]:
     """Write a number: scaled, its bin, and whether it is missing."""
-    low, high = needed(column.bounds)
+    low, high = require_known(column.bounds)
     given = graph.input(column.name, DOUBLE)
     bounds = [graph.constant(f"{own}/{n}", v, DOUBLE) for n, v in (("low", low), ("high", high))]
     one = graph.constant(f"{own}/axis", [1], INT64)
@@ -394,7 +394,7 @@ def _number(graph: _Graph, column: Column, own: str) -> list[str]:
 
 def _category(graph: _Graph, column: Column, own: str) -> list[str]:
     """Write a category: which of the declared ones, other, or missing."""
-    names = needed(column.categories)
+    names = require_known(column.categories)
     if column.case is False:
         raise UsageError(
             f"Column {column.name!r} takes capitals and small letters for one, which standard ONNX "
@@ -419,7 +419,7 @@ SPACES = (("", ""), (" ", ""), ("", " "), (" ", " "))
 
 def _spellings(column: Column, text: str) -> list[str]:
     """Return the usual spellings of a category: a graph compares texts, not numbers."""
-    key = column.key(text)
+    key = column.comparison_key(text)
     decimal = [f"{key}.0"] if canonicalize_number(f"{key}.0") == key else []
     spelled = [text, key, unicodedata.normalize("NFD", text), *decimal]
     return [f"{left}{each}{right}" for each in spelled for left, right in SPACES]

@@ -38,12 +38,12 @@ from pasearch.accounting.events import (
     event_to_json,
 )
 from pasearch.data.estimation import (
-    CLASS_FOUND,
-    RARE_CLASS,
+    CLASS_DETECTION_PROBABILITY,
+    RARE_CLASS_FRACTION,
     SchemaEstimate,
-    undeclared_classes,
+    find_undeclared_classes,
 )
-from pasearch.data.split import Split, estimate_partition
+from pasearch.data.split import Split, choose_estimation_partition
 from pasearch.data.tables import AnySchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.ledger import Line
@@ -313,7 +313,7 @@ class Charged(Terms):
     @property
     def estimate_partition(self) -> str:
         """The partition that an undeclared schema is estimated from: it has epsilon to spare."""
-        return estimate_partition(self.split)
+        return choose_estimation_partition(self.split)
 
     @property
     def trial_partition(self) -> str:
@@ -544,7 +544,7 @@ class Solver:
         """
         terms, budget = self.terms, self.terms.budget
         # Portions are partitions of their own: there the class list is one item of the schema.
-        apart = terms.split.portions == 1 and undeclared_classes(terms.schema) is not None
+        apart = terms.split.portions == 1 and find_undeclared_classes(terms.schema) is not None
         items = len(terms.schema.undeclared) - apart
         assert budget.delta is not None
         leak = terms.leak_share * budget.delta
@@ -556,8 +556,11 @@ class Solver:
         if apart:
             # The count that is found is 1 + sigma times a constant: less noise is not needed.
             far = 1e3
-            slope = (estimate(far, leak).counts.count_found(CLASS_FOUND) - 1.0) / far
-            enough = max(SIGMA_RANGE[0], (RARE_CLASS * terms.split.train - 1.0) / slope)
+            slope = (
+                estimate(far, leak).category_mechanism.count_found(CLASS_DETECTION_PROBABILITY)
+                - 1.0
+            ) / far
+            enough = max(SIGMA_RANGE[0], (RARE_CLASS_FRACTION * terms.split.train - 1.0) / slope)
             sigma = self.dials.calibrate_min(
                 CLASSES, lambda value: estimate(value, leak).event,
                 Budget(CLASS_SHARE * budget.epsilon, budget.delta),
@@ -574,7 +577,7 @@ class Solver:
                 *SIGMA_RANGE,
             )
             found = estimate(sigma, leak / items)
-            place = estimate_partition(terms.split)
+            place = choose_estimation_partition(terms.split)
             self.lines.append(Line(name="schema", partition=place, event=found.event, count=items))
         if classes is not None:
             self.lines.append(Line(name=CLASSES, partition="train", event=classes.event, count=1))
@@ -634,7 +637,7 @@ def planned_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], int]:
         schema: Declared, or to be estimated privately.
         most: The most categories, or classes, that are estimated privately for a column.
     """
-    return schema.widest_shape(most), schema.outputs or max(2, most)
+    return schema.max_shape(most), schema.outputs or max(2, most)
 
 
 def composed_with(make_lines: Dial, others: Sequence[Line]) -> Callable[[float], Event]:

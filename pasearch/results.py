@@ -255,10 +255,10 @@ class Result:
 
     def _cells(self, records: Any) -> Any:
         """Return new records, read if they are a file."""
-        from pasearch.data.sources import new_records
+        from pasearch.data.sources import load_new_records
 
         named = isinstance(records, (str, Path))
-        return new_records(str(records), self.schema) if named else records
+        return load_new_records(str(records), self.schema) if named else records
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

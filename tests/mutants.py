@@ -538,20 +538,20 @@ MUTANTS = (
     ),
     Mutant(
         "categories: a number is compared as it is spelled",
-        "return self._folded(text) if number is None else number",
-        "return self._folded(text)",
+        "return self._fold_case(text) if number is None else number",
+        "return self._fold_case(text)",
         "data/test_equal_values.py",
     ),
     Mutant(
         "check: a line read from the records does not say so",
-        "[first + FROM_RECORDS * ((column, key) in read), *others]",
+        "[first + FROM_RECORDS_COMMENT * ((column, key) in read), *others]",
         "[first, *others]",
         "curator/test_check.py",
     ),
     Mutant(
         "check: codes with leading zeros are numbers",
-        'return "number" if self.numeric and not self.coded else "category"',
-        'return "number" if self.numeric else "category"',
+        'return "number" if self.is_numeric and not self.is_code else "category"',
+        'return "number" if self.is_numeric else "category"',
         "curator/test_check.py",
     ),
     Mutant(
@@ -1006,8 +1006,8 @@ MUTANTS = (
     ),
     Mutant(
         "new records: a table of one feature has a target",
-        "least=min(MIN_COLUMNS, len(names))",
-        "least=MIN_COLUMNS",
+        "min_columns=min(MIN_COLUMNS, len(names))",
+        "min_columns=MIN_COLUMNS",
         "data/test_table_form.py",
     ),
     Mutant(

@@ -53,7 +53,7 @@ def pmf(law: RunCountDistribution, k: int) -> float:
 
 def not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Means as they were released, before any post-processing but the clamp."""
-    monkeypatch.setattr(means, "shrunk", lambda noisy, deviation: noisy)
+    monkeypatch.setattr(means, "shrink_means", lambda noisy, deviation: noisy)
 
 
 def points_of(model: LinearModel, records: Any) -> int:

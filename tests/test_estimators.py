@@ -25,9 +25,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pasearch.accounting.budget import Budget
 from pasearch.api.request import SearchRequest, options_of
-from pasearch.data.estimation import read_free
+from pasearch.data.estimation import read_public_schema
 from pasearch.data.frames import TYPES_DESCRIPTION
-from pasearch.data.partitions import Cells, Dataset, Partition
+from pasearch.data.partitions import Dataset, Partition, PartitionCells
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.results import load_result
 from pasearch.runs.shared_ledger import SharedLedger
@@ -260,7 +260,7 @@ class TestBounds:
         for place in (1, 3):
             bounds: list[Any] = [None] * 5
             bounds[place] = (0, 1)
-            with pytest.raises(UsageError, match="which has no low"):
+            with pytest.raises(UsageError, match="key low is not valid"):
                 classifier(bounds=bounds).fit(x, y)
 
 
@@ -294,7 +294,7 @@ class TestPeeking:
     def test_nothing_is_read_without_a_charge(self, monkeypatch: pytest.MonkeyPatch):
         # The records of a data set leave it through these doors only, each under a charge.
         doors = []
-        for kind in (Partition, Cells):
+        for kind in (Partition, PartitionCells):
             genuine = kind.open
             monkeypatch.setattr(
                 kind,
@@ -682,7 +682,7 @@ def test_an_odd_cell_stops_nothing(odd: Any, handed: Any):
     estimator = classifier(classes=["no", "yes"], assume_public_schema=False)
     dataset = handed(estimator, whole, label)
     assert len(dataset.fingerprint()) == 64
-    read = replace(dataset, public=True).completed(lambda s, x, y: read_free(s, x, y, 9))
+    read = replace(dataset, public=True).completed(lambda s, x, y: read_public_schema(s, x, y, 9))
     records_of = read.all_records(None)
     assert torch.isfinite(records_of.x).all()
     assert not records_of.valid[3]

@@ -16,7 +16,7 @@ from pasearch.accounting.checks import (
 from pasearch.api.request import Request
 from pasearch.data import column, tables
 from pasearch.data import schema as arrays
-from pasearch.data.column import BINS, Column
+from pasearch.data.column import DEFAULT_BINS, Column
 from pasearch.data.front_ends import PrincipalComponents
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.schema import Schema
@@ -113,7 +113,7 @@ class TestTables:
 
     @pytest.mark.unit
     def test_categories_and_words(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(column, "MOST_NAMES", 3)
+        monkeypatch.setattr(column, "MAX_DECLARED_VALUES", 3)
         for key in ("categories", "vocabulary"):
             Column(name="a", **{key: ("x", "y", "z")})  # type: ignore[arg-type]
             with pytest.raises(UsageError, match=f"{key}: 4: expected at most 3"):
@@ -121,9 +121,11 @@ class TestTables:
 
     @pytest.mark.unit
     def test_all_columns_together(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(tables, "MOST_NUMBERS", 100)
+        monkeypatch.setattr(tables, "MAX_TABLE_FEATURES", 100)
         columns = tuple(Column(name=f"c{i}", low=0, high=1, bins=30) for i in range(4))
-        with pytest.raises(UsageError, match="A row would become 128 numbers: expected at most"):
+        with pytest.raises(
+            UsageError, match="A row would be encoded as 128 features: expected at most"
+        ):
             TableSchema(columns=columns, target=Column(name="y"))
         TableSchema(columns=columns[:3], target=Column(name="y"))
 
@@ -136,7 +138,7 @@ class TestTables:
         for given in (*numbers, *others, {"kind": "ignore"}):
             column = Column(name="a", **given)
             assert column.width == len(column.feature_names())
-        assert BINS == 10
+        assert DEFAULT_BINS == 10
 
     @pytest.mark.unit
     def test_a_malformed_schema_is_refused(self):
@@ -154,9 +156,9 @@ class TestTables:
 
 @pytest.mark.unit
 def test_the_numbers_of_a_record_are_limited():
-    Schema(shape=(arrays.MOST_NUMBERS,))
+    Schema(shape=(arrays.MAX_ARRAY_FEATURES,))
     with pytest.raises(UsageError, match="at most 16,777,216 numbers"):
-        Schema(shape=(arrays.MOST_NUMBERS + 1,))
+        Schema(shape=(arrays.MAX_ARRAY_FEATURES + 1,))
 
 
 class TestNetworks:

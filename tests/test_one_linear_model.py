@@ -66,7 +66,7 @@ def test_one_stream_trains_the_same_model(number: bool, monkeypatch: pytest.Monk
     monkeypatch.setattr(settings, "STEPS", 6)
     data = table(200, number=number, public=True)
     schema, records = data.schema, data.all_records(None)
-    fitted = Centred().fit(records.x, records.valid, None, STREAM, schema.row_form)
+    fitted = Centred().fit(records.x, records.valid, None, STREAM, schema.row_layout)
     means = fitted.module.shift.numpy().astype(np.float64)  # type: ignore[union-attr]
     view = View.of(means)
     own = full_batches(number)

@@ -415,7 +415,7 @@ class TestUndeclared:
          (3001, "from 3,000 records, and that is too few to find any category or class")],
     )  # fmt: skip
     def test_a_warning_says_what_will_be_found_of_so_many_records(self, least: int, told: str):
-        estimate: Any = SimpleNamespace(least=least)
+        estimate: Any = SimpleNamespace(min_records=least)
         found = " ".join(rare_categories(estimate, Split(train=10, test=3000)))
         assert told in found
         assert bool(found) == bool(told)

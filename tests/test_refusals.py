@@ -22,7 +22,7 @@ from pasearch import (
     select_features,
     train,
 )
-from pasearch.data.estimation import undeclared_classes
+from pasearch.data.estimation import find_undeclared_classes
 from pasearch.errors import BudgetError, ChargedError, UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.shared_ledger import SharedLedger
@@ -256,7 +256,7 @@ class TestLabels:
 
     @pytest.mark.unit
     def test_are_of_tables_only(self):
-        with pytest.raises(UsageError, match="has no use for it"):
+        with pytest.raises(UsageError, match="does not apply to"):
             plan_training("digits", labels="0,1")
 
 
@@ -271,14 +271,14 @@ class TestClassList:
         assert line.event == found.class_estimate.event
         assert found.price.epsilon <= found.budget.epsilon
         # A class of 2 % is found; a larger table does not pay for less than 1 %.
-        count = found.class_estimate.counts.count_found(0.99)
+        count = found.class_estimate.category_mechanism.count_found(0.99)
         assert count <= 0.02 * found.split.train
         assert n < 10_000 or count >= 0.009 * found.split.train
 
     @pytest.mark.unit
     def test_a_class_of_the_stated_count_is_found_so_often(self):
         plan = plan_training(frame(["no"] * 7800, 7800).astype(str))
-        stated = plan.class_estimate.counts.count_found(0.99)
+        stated = plan.class_estimate.category_mechanism.count_found(0.99)
         keys, times = Keys.from_seed(5), 400
         schema = plan.schema
         labels = np.array(["yes"] * round(stated) + ["no"] * 2000, object)
@@ -297,7 +297,7 @@ class TestClassList:
     def test_a_declared_one_costs_nothing(self, plan: Any):
         found = plan(frame(["no", "yes"] * 1000), labels="no,yes")
         assert found.class_estimate is None
-        assert undeclared_classes(found.schema) is None
+        assert find_undeclared_classes(found.schema) is None
         assert "classes" not in [each.name for each in found.lines]
 
     @pytest.mark.contract

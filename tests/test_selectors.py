@@ -21,7 +21,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pasearch.accounting.accountants import price_partitions
-from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
+from pasearch.data.partitions import Dataset, Partition, PartitionCells, UnchargedReadError
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features import cfs as cfs_of
 from pasearch.features import contingency, engine
@@ -329,7 +329,7 @@ class TestPrice:
             return genuine(self, line, *partitions, key=key)
 
         monkeypatch.setattr(Ledger, "charged", charged)
-        for kind in (Partition, Cells):
+        for kind in (Partition, PartitionCells):
             opened = kind.open
             monkeypatch.setattr(
                 kind,
@@ -439,7 +439,7 @@ class TestLedger:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         path, reserved = tmp_path / "ledger", []
-        for kind in (Partition, Cells):
+        for kind in (Partition, PartitionCells):
 
             def opening(self: Any, receipt: Any, genuine: Any = kind.open):
                 reserved.append(len(SharedLedger.open(path).runs()))

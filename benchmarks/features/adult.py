@@ -29,7 +29,7 @@ from sklearn.metrics import roc_auc_score
 from pasearch import Budget
 from pasearch.api.features import prepare, run
 from pasearch.data.csv_file import open_csv
-from pasearch.data.table_form import TableForm
+from pasearch.data.table_format import TableFormat
 
 sys.path.append(str(Path(__file__).parents[1]))
 import cells
@@ -48,7 +48,7 @@ TEST = 16_281
 @cache
 def tests(source: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the test records and their classes."""
-    with open_csv(Path(source), TableForm.of(None)) as file:
+    with open_csv(Path(source), TableFormat.of(None)) as file:
         tail = np.array(list(file.rows())[-TEST:], object)
     return tail[:, :-1], tail[:, -1].astype(str)
 

@@ -14,7 +14,7 @@ import numpy as np
 from pasearch.accounting.checks import check_positive_integer
 from pasearch.data.column import Column
 from pasearch.data.csv_file import open_csv
-from pasearch.data.table_form import TableForm
+from pasearch.data.table_format import TableFormat
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features.contingency import Joint, _of_column, _of_target, attributes_of, count
@@ -51,7 +51,7 @@ def count_csv(
     """
     size, attributes = check_positive_integer("rows", rows), attributes_of(schema)
     mask, found = None if keep is None else np.asarray(keep, bool), None
-    with open_csv(Path(path), TableForm.of(None, quotes=schema.quotes)) as file:
+    with open_csv(Path(path), TableFormat.of(None, quotes=schema.quotes)) as file:
         schema.for_header(file.header, where=str(path))
         parts = _codes_of(file.header, file.rows(), schema, min(size, PART))
         while block := list(islice(parts, -(-size // PART))):

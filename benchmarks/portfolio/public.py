@@ -48,5 +48,5 @@ class Public:
         )
         records = self.records(slots, before)
         noise = 1.0 / (FRONT_END_SHARE * mu)
-        stream, form = Keys.from_seed(seed).stream("front end"), self.dataset.schema.row_form
+        stream, form = Keys.from_seed(seed).stream("front end"), self.dataset.schema.row_layout
         return front.fit(records.x, records.valid, noise, stream, form).compose_after(before)

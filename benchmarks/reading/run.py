@@ -29,7 +29,7 @@ import pandas as pd
 
 from pasearch.data.csv_file import open_csv, read_table
 from pasearch.data.parquet_file import read_parquet
-from pasearch.data.table_form import TableForm
+from pasearch.data.table_format import TableFormat
 from pasearch.data.text_columns import build_columns
 
 RESULTS = Path(__file__).parent / "results" / "reading.jsonl"
@@ -69,7 +69,7 @@ def messy(content: bytes) -> bytes:
 
 def reference(path: Path) -> list[Any]:
     """Return the columns, line by line and cell by cell."""
-    with open_csv(path, TableForm.of(None)) as file:
+    with open_csv(path, TableFormat.of(None)) as file:
         return build_columns(file.rows(), width=len(file.header))
 
 

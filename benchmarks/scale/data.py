@@ -200,9 +200,9 @@ def pairs(table: Path, rounds: int, batch: int | None, threads: int) -> dict[str
         data.partition(make_split(data.n, scored=False), np.random.default_rng(0))
         records = data["train"].public_records()
         fitted = parse_front_end(FRONT).fit(
-            records.x, records.valid, None, keys.stream("fit"), data.schema.row_form
+            records.x, records.valid, None, keys.stream("fit"), data.schema.row_layout
         )
-        seen = data["train"].through(fitted).public_records()
+        seen = data["train"].with_front_end(fitted).public_records()
         network = torch.nn.Linear(seen.x.shape[1], 2)
         for parameter in network.parameters():
             torch.nn.init.zeros_(parameter)

@@ -183,7 +183,7 @@ def synthetic(table: Table, mu: float, seed: int) -> dict[str, float]:
         front = each.front_end
         if front.fitted:
             fit = front.fit(fake.x, fake.valid, 1.0 / (0.1 * mu), Keys.from_seed(seed).stream("f"),
-                            table.schema.row_form)  # fmt: skip
+                            table.schema.row_layout)  # fmt: skip
             fake, held = (replace(part, x=fit.module(part.x)) for part in (fake, held))
         best.append(table.of(each, fake, held, left, seed)[0])
     chosen = int(np.argmax(best))

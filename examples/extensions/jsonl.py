@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 
 from pasearch.data.partitions import Dataset
-from pasearch.data.source import SOURCES, Declared, Source, table_dataset
+from pasearch.data.source import SOURCES, DataDeclaration, Source, make_table_dataset
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.text_columns import TextColumn, TextTable, build_columns
 from pasearch.errors import UsageError
@@ -29,7 +29,7 @@ class JsonLines(Source):
     suffixes = (".jsonl",)
     uses = ("schema", "target", "regression")
 
-    def load(self, data: str, declared: Declared) -> Dataset:
+    def load(self, data: str, declared: DataDeclaration) -> Dataset:
         """Return the data set: every line is a slot."""
         if declared.schema is None:
             raise UsageError(f"{data} has no header: declare its columns in a schema (TOML).")
@@ -38,7 +38,7 @@ class JsonLines(Source):
         schema = schema.for_header(names, where=str(declared.schema), target=declared.target)
         columns = _columns(data, names)
         labels = columns.pop(names.index(schema.target.name))
-        return table_dataset(schema, TextTable(cells=tuple(columns)), labels, declared)
+        return make_table_dataset(schema, TextTable(cells=tuple(columns)), labels, declared)
 
     def new_records(self, data: str, schema: AnySchema) -> TextTable:
         """Return the cells of records for a trained model: `predict` reads the file too."""

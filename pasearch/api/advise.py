@@ -498,7 +498,7 @@ def _facts(plan: Plan, request: SearchRequest, public: str | None) -> Facts:
         name=plan.name, form=schema.describe(), kind=kind_of(schema), epsilon=epsilon,
         delta=plan.delta, records=plan.split.n, outputs=outputs, known=bool(schema.outputs),
         signal=10**signal, enough=enough, columns=columns_of(schema),
-        pixels=len(schema.widest_shape(2)) > 1, table=schema.to_json()["kind"] == "table",
+        pixels=len(schema.max_shape(2)) > 1, table=schema.to_json()["kind"] == "table",
         undeclared=schema.undeclared, poor=bool(rare_categories(plan.schema_estimate, plan.split)),
         public=public, metric=request.metric, default=plain_name(default),
         front="" if isinstance(default.front_end, Raw) else default.front_end.describe(),

@@ -423,7 +423,7 @@ def _planned(request: SearchRequest, candidates: int) -> tuple[Study, np.ndarray
     named = (Model(name=e.describe(), candidate=e).sized(dataset.schema) for e in found)
     models = sorted(named, key=lambda model: model.parameters)
     plans = [_plan_alone(request, dataset, plan.split, model) for model in models]
-    slots = plan.split.slots(keys.stream("split").generator())
+    slots = plan.split.draw_positions(keys.stream("split").generator())
     study = Study(
         dataset=dataset, models=models, settings=[[setting_of(each)] for each in plans],
         train=plan.split.train, test=plan.split.validation, metric=plan.scored_by.name,

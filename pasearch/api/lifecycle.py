@@ -28,8 +28,8 @@ from pasearch.api.request import MEMORY, Request, TrainRequest
 from pasearch.api.resolve import device_of
 from pasearch.cautions import MIN_CLASSES
 from pasearch.data.built_in import BUILT_IN_NAMES
-from pasearch.data.declared import plain_json
 from pasearch.data.partitions import Dataset
+from pasearch.data.schema_argument import to_plain_json
 from pasearch.data.sources import is_path
 from pasearch.effects import effects_of
 from pasearch.errors import (
@@ -211,7 +211,7 @@ def new_run(prepared: Prepared, out: str | Path | None) -> Iterator[RunFolder]:
     device_of(request)
     if not prepared.plan.public:
         check_total(request)
-    kept = json.dumps(to_json(request, **prepared.request_for_resume()), default=plain_json)
+    kept = json.dumps(to_json(request, **prepared.request_for_resume()), default=to_plain_json)
     out = request.out if out is None else out
     folder = RunFolder.create(out, prepared.dataset.name, {"request.json": kept})
     with _guarded(folder, new=True):
@@ -803,7 +803,7 @@ def estimate_schema(
                 estimated = estimate.estimate(estimated, features, labels, keys.stream("schema"))
         folder.atomic_write("schema.json", json.dumps(estimated.to_json()))
     _check_classes_found(plan, estimated, keys)
-    dataset.adopt(estimated)
+    dataset.adopt_schema(estimated)
     return replace(plan, schema=estimated)
 
 

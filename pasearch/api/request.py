@@ -34,8 +34,8 @@ from pasearch.runs.executors import Automatic, Executor, Local, Processes
 if TYPE_CHECKING:
     import numpy as np
 
-    from pasearch.data.declared import DeclaredSchema
     from pasearch.data.partitions import Dataset
+    from pasearch.data.schema_argument import SchemaArgument
     from pasearch.progress import Progress
     from pasearch.runs.journal import Address
     from pasearch.spaces.space import Space
@@ -186,7 +186,7 @@ class Request:
         None, "Epsilon and delta of the whole run.", BUDGET, usual="Budget(epsilon=1.0)", flag=None
     )
     target: str | None = said(None, "The column of a table to predict.", DATA, usual="the last one")
-    schema: DeclaredSchema | None = said(
+    schema: SchemaArgument | None = said(
         None,
         "A table's declared columns: a .toml (`pasearch check` proposes one), or in Python a dict "
         "with its keys or a pasearch.Schema.",
@@ -327,15 +327,15 @@ class Request:
             check_image_side(self.image_side)
         check_progress(self.progress)
         if self.schema is not None and not isinstance(self.schema, (str, Path)):
-            from pasearch.data.declared import schema_of_given
+            from pasearch.data.schema_argument import load_schema
 
-            object.__setattr__(self, "schema", schema_of_given(self.schema))
+            object.__setattr__(self, "schema", load_schema(self.schema))
         if self.columns is not None or self.separator is not None:
             from pasearch.data.lines import parse_separator
-            from pasearch.data.table_form import column_names
+            from pasearch.data.table_format import read_column_names
 
             # As names: a resume may come from another working directory.
-            object.__setattr__(self, "columns", column_names(self.columns))
+            object.__setattr__(self, "columns", read_column_names(self.columns))
             object.__setattr__(self, "separator", parse_separator(self.separator))
         if self.device not in DEVICES:
             raise UsageError(

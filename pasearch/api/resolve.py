@@ -21,12 +21,12 @@ from pasearch.accounting.events import Gaussian
 from pasearch.api.request import Request
 from pasearch.data.array_file import from_arrays
 from pasearch.data.built_in import BUILT_IN_NAMES
-from pasearch.data.declared import schema_of_given
-from pasearch.data.estimation import undeclared_classes
+from pasearch.data.estimation import find_undeclared_classes
 from pasearch.data.partitions import Dataset
-from pasearch.data.schema_file import target_of_task
-from pasearch.data.sources import DECLARATIONS, load_dataset, useful
-from pasearch.data.split import SHARES, Split, make_split
+from pasearch.data.schema_argument import load_schema
+from pasearch.data.schema_file import declare_target
+from pasearch.data.sources import DECLARATIONS, list_declarations, load_dataset
+from pasearch.data.split import DEFAULT_FRACTIONS, Split, make_split
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
 from pasearch.planning import ESTIMATE_DELTA, ESTIMATE_SHARE, LEDGER_LEAK, Terms
@@ -105,10 +105,10 @@ def of_frame(frame: Any, request: Request) -> Dataset:
         get_column_names,
         infer_kind,
     )
-    from pasearch.data.tables import undeclared
+    from pasearch.data.tables import make_undeclared_schema
 
     names = get_column_names(frame)
-    declared = None if request.schema is None else schema_of_given(request.schema)
+    declared = None if request.schema is None else load_schema(request.schema)
     for name, times in Counter(names).items():
         if times > 1:
             raise UsageError(f"The frame's column {name!r} is there twice: rename one.")
@@ -120,10 +120,10 @@ def of_frame(frame: Any, request: Request) -> Dataset:
             )
     if len(names) < 2:
         raise UsageError("The frame has fewer than two columns: expected features and a target.")
-    schema = undeclared(names, names[-1]) if declared is None else declared
+    schema = make_undeclared_schema(names, names[-1]) if declared is None else declared
     schema = schema.for_header(names, where="The frame", target=request.target)
     task = {"regression": request.regression, "labels": request.labels}
-    schema = replace(schema, target=target_of_task(schema.target, **task))
+    schema = replace(schema, target=declare_target(schema.target, **task))
     typed = any(infer_kind(dtype) is not None for dtype in frame.dtypes)
     cells = extract_cells(frame)
     places = {name: place for place, name in enumerate(names)}
@@ -148,20 +148,20 @@ def load(source: str, request: Request, declared: tuple[str, ...]) -> Dataset:
 
 
 def _said(request: Request, declared: tuple[str, ...]) -> dict[str, Any]:
-    """Return what the user says about data, as `Declared` takes it."""
+    """Return what the user says about data, as `DataDeclaration` takes it."""
     said = {name: getattr(request, name) for name in (*declared, "data_root", "download")}
     return {**said, "public": request.data_is_public}
 
 
 def assume_public(dataset: Dataset, most: int) -> tuple[Dataset, tuple[str, ...]]:
     """Return the data set with everything undeclared read from its records, and its names."""
-    from pasearch.data.estimation import read_free
+    from pasearch.data.estimation import read_public_schema
 
     names = dataset.schema.undeclared
     proposed = (PROPOSED,) if _is_proposed(dataset) else ()
     if not names:
         return dataset, proposed
-    found = dataset.completed(lambda schema, x, y: read_free(schema, x, y, most))
+    found = dataset.completed(lambda schema, x, y: read_public_schema(schema, x, y, most))
     return found, (*proposed, *names)
 
 
@@ -179,7 +179,7 @@ def public_data(
     Raises:
         UsageError: Data of another form, or that may be the private ones themselves.
     """
-    public = load(source, replace(request, data_is_public=True), useful(source))
+    public = load(source, replace(request, data_is_public=True), list_declarations(source))
     itself = source in BUILT_IN_NAMES and source == dataset.name and not dataset.public
     if itself or (source not in BUILT_IN_NAMES and public.n == dataset.n):
         # By the number of records alone: whether the records are equal, no answer may tell.
@@ -255,7 +255,7 @@ def _shares_to_estimate(
     From public numbers: n, the budget, and how many items are undeclared. Where even `MOST_SHARE`
     is not enough, what is estimated is poor anyway, and the records are left to the training.
     """
-    items = len(dataset.schema.undeclared) - (undeclared_classes(dataset.schema) is not None)
+    items = len(dataset.schema.undeclared) - (find_undeclared_classes(dataset.schema) is not None)
     if not (isinstance(dataset.schema, TableSchema) and items):
         return None
     total = request.total.resolve(dataset.n)
@@ -264,7 +264,7 @@ def _shares_to_estimate(
         lambda sigma: Gaussian(noise_multiplier=sigma), part, 0.02, 1e7
     )
     wanted = SLOTS_TO_ESTIMATE * once * math.sqrt(items) / dataset.n
-    train, validation, test = SHARES
+    train, validation, test = DEFAULT_FRACTIONS
     if not (validation if scored else test) < wanted <= MOST_SHARE:
         return None
     if scored:

@@ -127,19 +127,19 @@ def predict(
 ) -> None:
     """Predict new records with a finished run's model. What it prints is as private as they are."""
     check_new_file(out, "out")
-    from pasearch.data.sources import new_records, record_names, rows_above
+    from pasearch.data.sources import count_header_rows, list_record_names, load_new_records
     from pasearch.data.tables import TableSchema
     from pasearch.files import write_new
     from pasearch.report.score import distrust
     from pasearch.results import FeatureResult, load_result
 
     result = load_result(path)
-    records = new_records(str(data), result.schema)
-    text = _csv(result, records, record_names(str(data)), probabilities=probabilities)
+    records = load_new_records(str(data), result.schema)
+    text = _csv(result, records, list_record_names(str(data)), probabilities=probabilities)
     if isinstance(result.schema, TableSchema):
         used = result.columns if isinstance(result, FeatureResult) else None
         for line in describe_unread_cells(
-            result.schema, records, used, rows_above(data, result.schema)
+            result.schema, records, used, count_header_rows(data, result.schema)
         ):
             typer.echo(shown(line), err=True)
     if probabilities and (told := distrust(result.document, result.schema)):
@@ -271,16 +271,16 @@ def _reasons(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
     import numpy as np
 
     from pasearch.data.cells import convert_to_numbers
-    from pasearch.data.schema import needed
+    from pasearch.data.schema import require_known
 
     if column.kind == "category":
-        codes, known = column.codes(cells), len(column.categories or ())
+        codes, known = column.encode_categories(cells), len(column.categories or ())
         yield codes == known, "no known category"
         yield codes > known, "missing"
     elif column.kind in ("number", "date"):
         dated = column.kind == "date"
-        values = column.days(cells) if dated else convert_to_numbers(cells, column.reading)
-        low, high = column.day_bounds if dated else needed(column.bounds)
+        values = column.parse_days(cells) if dated else convert_to_numbers(cells, column.reading)
+        low, high = column.day_bounds if dated else require_known(column.bounds)
         known = np.isfinite(values)
         yield ~known, f"missing, or no {column.kind}"
         ends = (column.lower, column.upper) if dated else (f"{low:g}", f"{high:g}")

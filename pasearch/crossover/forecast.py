@@ -145,7 +145,7 @@ def forecast(
     if not epsilons[0] <= own.epsilon <= epsilons[-1]:
         return None
     curves = curves_at(study, [signals[place] for place in drawn])
-    shape = schema.widest_shape(FEW_CATEGORIES)
+    shape = schema.max_shape(FEW_CATEGORIES)
     sizes = [each.parameters(shape, outputs)[0] for each in study.entries]
     shown = _shown(curves, sizes, study, winner)
     entries = [

@@ -293,7 +293,7 @@ class Study:
         own, held = every.take(own_places), every.take(held_places)
         if front.fitted:
             noise = setting.front_noise if noisy else None
-            fitted = front.fit(own.x, own.valid, noise, stream.child("front"), schema.row_form)
+            fitted = front.fit(own.x, own.valid, noise, stream.child("front"), schema.row_layout)
             behind = []
             for records in (own, held):
                 with torch.no_grad():

@@ -16,14 +16,19 @@ from pathlib import Path
 import numpy as np
 
 from pasearch.curator.column_profile import ColumnProfile
-from pasearch.curator.problems import Problem, column_problems, problem_at, table_problems
+from pasearch.curator.problems import (
+    Problem,
+    find_column_problems,
+    find_table_problems,
+    make_problem,
+)
 from pasearch.data.cells import ColumnCells
 from pasearch.data.column import Column
 from pasearch.data.csv_file import describe_widths, read_table_with_faults
 from pasearch.data.lines import Fault
 from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm
 from pasearch.data.parquet_file import ParquetFile, read_parquet
-from pasearch.data.sources import rows_above, source_of
+from pasearch.data.sources import count_header_rows, find_source
 from pasearch.data.tables import TableSchema
 from pasearch.data.text_columns import TextTable
 from pasearch.errors import UsageError
@@ -41,7 +46,7 @@ TOML_WARNING = """\
 proposed = true
 """
 # Fraction of unusable rows above which the report begins with them.
-MANY = 0.1
+UNUSABLE_WARNING_FRACTION = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +56,7 @@ class CheckReport:
     Args:
         path: The file.
         n: Number of records.
-        first: Paragraph printed before everything else; empty if there is none.
+        opening: Paragraph printed before everything else; empty if there is none.
         problems: Those of the table first, then column by column in the file's order.
         proposed: A complete schema, guessed from the records.
         declared: The part of it that was declared beforehand.
@@ -59,7 +64,7 @@ class CheckReport:
 
     path: Path
     n: int
-    first: str = ""
+    opening: str = ""
     problems: tuple[Problem, ...]
     proposed: TableSchema
     declared: TableSchema
@@ -68,7 +73,7 @@ class CheckReport:
         """Render the report for a terminal, the warning before all values."""
         found = [f"  {problem.text()}" for problem in self.problems] or ["  no problem found"]
         head = f"{shown(self.path)}: {self.n:,} records, {self.proposed.describe()}"
-        before = [self.first, ""] if self.first else []
+        before = [self.opening, ""] if self.opening else []
         return "\n".join([*before, f"WARNING. {WARNING}", "", head, *found]) + "\n"
 
     def toml(self) -> str:
@@ -104,7 +109,7 @@ def check_table(
     Cost: none is charged, because nothing is released: the report is private.
     """
     path = Path(path)
-    source = source_of(str(path))
+    source = find_source(str(path))
     if source is not None and "schema" not in source.uses:
         told = "All that a run has to know of it is declared already, so nothing is to be checked."
         if source.is_path:
@@ -138,14 +143,17 @@ def check_table(
             )
         declared = replace(declared, target=replace(declared.target, kind="number"))
     parsed = features.present()
-    in_table = table_problems(TextTable(cells=(*features.cells, labels)), faults)
+    in_table = find_table_problems(TextTable(cells=(*features.cells, labels)), faults)
     read = [
         _CheckedColumn.of(column, cells, parsed, column.name == declared.target.name)
-        for column, cells in declared.each(features, labels)
+        for column, cells in declared.iterate_columns(features, labels)
     ]
-    if any(each.needs_form and all(f.decimal == "," for f in each.fits) for each in read):
+    if any(
+        each.has_unusual_form and all(f.decimal == "," for f in each.undeclared_forms)
+        for each in read
+    ):
         # If one column certainly has decimal commas, they decide about the others.
-        read = [each.with_commas() for each in read]
+        read = [each.reparse_with_commas() for each in read]
     complete = _complete_schema(declared, read)
     usable = parsed & complete.encode_labels(labels)[1]
     null = (
@@ -157,16 +165,20 @@ def check_table(
     problems = (
         *([] if source is not None else [Problem(column=None, what=name)]),
         *in_table,
-        *problem_at(None, null, ~usable),
-        *(problem.settled(complete.missing or ()) for each in read for problem in each.problems),
+        *make_problem(None, null, ~usable),
+        *(
+            problem.reword_for_table(complete.missing or ())
+            for each in read
+            for problem in each.problems
+        ),
     )
-    above = rows_above(path, declared)
+    above = count_header_rows(path, declared)
     chosen = target is None and schema is None
     return CheckReport(
         path=path,
         n=len(labels),
-        first=_describe_unusable(parsed, usable, faults, complete.target, labels, chosen=chosen),
-        problems=tuple(problem.below(above) for problem in problems),
+        opening=_describe_unusable(parsed, usable, faults, complete.target, labels, chosen=chosen),
+        problems=tuple(problem.shift_rows(above) for problem in problems),
         proposed=complete,
         declared=declared,
     )
@@ -187,11 +199,11 @@ def _describe_unusable(
         chosen: Whether the target is the last column because none was named.
     """
     n, bad = len(usable), len(usable) - np.count_nonzero(usable)
-    if not bad > MANY * n:
+    if not bad > UNUSABLE_WARNING_FRACTION * n:
         return ""
     lost = np.count_nonzero(parsed & ~usable)
     if 2 * lost > bad:
-        values, name = len(target.count(labels)), repr(target.name)
+        values, name = len(target.count_categories(labels)), repr(target.name)
         fault = f"the target {name} has {values:,} values"
         if chosen:
             fault = f"the last column {name} was taken as the target and has {values:,} values"
@@ -202,7 +214,7 @@ def _describe_unusable(
             "proposed is made from the rows that can be read."
         ).replace("no one", "none")
     coded = sum(fault is Fault.ENCODING for fault in faults)
-    if coded > MANY * n:
+    if coded > UNUSABLE_WARNING_FRACTION * n:
         return (
             f"{coded:,} of {n:,} rows are not UTF-8 and cannot be used: save the file as CSV UTF-8 "
             'first. It may be Latin-1 or Windows-1252 (pandas: read_csv(path, encoding="cp1252"), '
@@ -227,10 +239,10 @@ class _CheckedColumn:
         parsed: Whether each row is no null record.
         proposed: The completed declaration.
         problems: Its faults.
-        read: Number of cells that are numbers.
-        fits: Number forms that fit, if the form is undeclared.
-        dotted: Whether a number has a point.
-        marks: Texts proposed to mean missing.
+        parsed_count: Number of cells that are numbers.
+        undeclared_forms: Number forms that fit, if the form is undeclared.
+        has_points: Whether a number has a point.
+        missing_words: Texts proposed to mean missing.
     """
 
     column: Column
@@ -239,10 +251,10 @@ class _CheckedColumn:
     parsed: np.ndarray = field(repr=False)
     proposed: Column
     problems: list[Problem]
-    read: int
-    fits: tuple[NumberForm, ...]
-    dotted: bool
-    marks: tuple[str, ...]
+    parsed_count: int
+    undeclared_forms: tuple[NumberForm, ...]
+    has_points: bool
+    missing_words: tuple[str, ...]
 
     @classmethod
     def of(
@@ -254,7 +266,7 @@ class _CheckedColumn:
         decimal: str | None = None,
     ) -> _CheckedColumn:
         profile = ColumnProfile.of(column, cells, is_target, decimal)
-        numeric, open_ = profile.kind == "number", not column.declared
+        numeric, open_ = profile.kind == "number", not column.is_declared
         marked = open_ and profile.kind in ("number", "date")
         return cls(
             column=column,
@@ -262,59 +274,63 @@ class _CheckedColumn:
             is_target=is_target,
             parsed=parsed,
             proposed=profile.propose() if open_ else column,
-            problems=list(column_problems(profile, parsed)),
-            read=len(profile.finite) if numeric else 0,
+            problems=list(find_column_problems(profile, parsed)),
+            parsed_count=len(profile.finite_numbers) if numeric else 0,
             # Units belong to one column.
-            fits=tuple(replace(each, units=()) for each in profile.fits)
-            if numeric and profile.open_form
+            undeclared_forms=tuple(replace(each, units=()) for each in profile.number_forms)
+            if numeric and profile.is_form_undeclared
             else (),
-            dotted=numeric and any("." in text for text in profile.values),
-            marks=tuple(sorted(profile.missing_markers)) if marked else (),
+            has_points=numeric and any("." in text for text in profile.value_counts),
+            missing_words=tuple(sorted(profile.missing_words)) if marked else (),
         )
 
     @property
-    def needs_form(self) -> bool:
+    def has_unusual_form(self) -> bool:
         """Whether its numbers are not in the default form, and none is declared."""
-        return bool(self.fits) and self.fits[0] != PLAIN_NUMBER_FORM
+        return bool(self.undeclared_forms) and self.undeclared_forms[0] != PLAIN_NUMBER_FORM
 
-    def with_commas(self) -> _CheckedColumn:
+    def reparse_with_commas(self) -> _CheckedColumn:
         """Read it as in a table with decimal commas, if that fits."""
-        open_ = self.fits and (self.dotted or self.needs_form)
-        if not open_ or all(form.decimal == "," for form in self.fits):
+        open_ = self.undeclared_forms and (self.has_points or self.has_unusual_form)
+        if not open_ or all(form.decimal == "," for form in self.undeclared_forms):
             return self
         again = _CheckedColumn.of(self.column, self.cells, self.parsed, self.is_target, ",")
-        return again if again.read >= self.read and again.needs_form else self
+        return again if again.parsed_count >= self.parsed_count and again.has_unusual_form else self
 
 
 def _complete_schema(declared: TableSchema, read: Sequence[_CheckedColumn]) -> TableSchema:
     """Complete the schema; what several columns have in common is declared once, for the table."""
     columns, common = [each.proposed for each in read], dict[str, object]()
-    needing = [each for each in read if each.needs_form]
+    needing = [each for each in read if each.has_unusual_form]
     if declared.decimal is None and declared.thousands is None and len(needing) > 1:
-        dotted = any(each.dotted and not each.needs_form for each in read)
-        for form in needing[0].fits:
-            if all(form in each.fits for each in needing) and not (form.decimal == "," and dotted):
+        dotted = any(each.has_points and not each.has_unusual_form for each in read)
+        for form in needing[0].undeclared_forms:
+            if all(form in each.undeclared_forms for each in needing) and not (
+                form.decimal == "," and dotted
+            ):
                 common["decimal"] = (
                     None if form.decimal == PLAIN_NUMBER_FORM.decimal else form.decimal
                 )
                 common["thousands"] = form.thousands
                 columns = [
-                    replace(column, decimal=None, thousands=None) if each.needs_form else column
+                    replace(column, decimal=None, thousands=None)
+                    if each.has_unusual_form
+                    else column
                     for column, each in zip(columns, read, strict=True)
                 ]
                 break
-    marks = sorted({mark for each in read for mark in each.marks})
+    marks = sorted({mark for each in read for mark in each.missing_words})
     used = {
         name
         for each in read
-        if each.column.declared or each.is_target
+        if each.column.is_declared or each.is_target
         for name in each.proposed.categories or ()
     }
-    several = sum(bool(each.marks) for each in read) > 1
+    several = sum(bool(each.missing_words) for each in read) > 1
     if several and declared.missing is None and not used.intersection(marks):
         common["missing"] = tuple(marks)
         for place, (column, each) in enumerate(zip(columns, read, strict=True)):
-            if each.column.declared or column.kind == "ignore":
+            if each.column.is_declared or column.kind == "ignore":
                 continue
             if column.categories is not None:
                 kept = tuple(name for name in column.categories if name not in marks)

@@ -17,18 +17,22 @@ from functools import cached_property
 
 import numpy as np
 
-from pasearch.curator.forms import count_read, fitting_formats, fitting_forms, units_of
+from pasearch.curator.format_inference import (
+    MIN_PARSED_FRACTION,
+    count_parsed,
+    infer_date_formats,
+    infer_number_forms,
+    infer_units,
+)
 from pasearch.data import dates
 from pasearch.data.cells import CellFormat, ColumnCells, convert_to_numbers, convert_to_strings
-from pasearch.data.column import IDENTIFIER, WORD, Column
+from pasearch.data.column import IDENTIFIER_NAME_PATTERN, WORD_PATTERN, Column
 from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm, canonicalize_number
 
 # Quantiles between which the middle of a column lies.
-TAILS = (0.01, 0.99)
-# Fraction of the values that must be numbers, or dates, for the column to hold them.
-MOSTLY = 0.9
+MIDDLE_QUANTILES = (0.01, 0.99)
 # Texts that often mean an absent cell, in lower case.
-MARKS = frozenset(
+MISSING_WORDS = frozenset(
     {"n.a.", "n.a", "na", "n/a", "none", "null", "nil", "nan", "unknown", "unk", "undefined",
      "missing", "not available", "not applicable", "not known", "not recorded", "no data",
      "no answer", "refused", "k.a.", "keine angabe", "unbekannt", "inconnu", "desconocido",
@@ -37,41 +41,44 @@ MARKS = frozenset(
 
 # A number that may mean missing ("code") occurs in at least this fraction of the records ...
 MIN_CODE_FRACTION = 0.01
-# ... and in at least this number of them; at least `MIN_OTHERS` records have other numbers.
+# ... and in at least this number of them; at least `MIN_OTHER_RECORDS` records have other numbers.
 MIN_CODE_RECORDS = 3
-MIN_OTHERS = 10
+MIN_OTHER_RECORDS = 10
 # Codes at one end of a column, such as 97, 98 and 99.
 MAX_CODES = 4
-# Smallest gap to the other numbers, in widths of these, of a code that is proposed as missing;
-# if fewer than `MIN_RIVALS` other numbers differ, they do not show how wide the column is.
-FAR, FAR_OF_FEW = 1.5, 10.0
-MIN_RIVALS = 3
-# Smallest gap of a code that is only reported: in widths of the others, and in gaps between them.
-NEAR, NEAR_GAPS = 0.1, 3
+# A code is proposed as missing if its gap to the other numbers is at least this multiple of their
+# range; fewer than `MIN_OTHER_NUMBERS` different numbers do not show how wide the column is.
+MIN_FAR_GAP = 1.5
+MIN_FAR_GAP_OF_FEW = 10.0
+MIN_OTHER_NUMBERS = 3
+# A code is only reported if its gap is at least this multiple of the range of the others ...
+MIN_REPORTED_GAP = 0.1
+# ... and at least this multiple of the gaps between them.
+MIN_REPORTED_GAP_RATIO = 3
 
 # Format of dates that look like integers, and the years in which they are read as dates.
-COMPACT = "%Y%m%d"
-CENTURIES = (1900, 2100)
+COMPACT_DATE_FORMAT = "%Y%m%d"
+COMPACT_DATE_YEARS = (1900, 2100)
 # Distinct integers: at most this number in the target are classes; more may be an identifier.
-FEW = 20
+MAX_INTEGER_CLASSES = 20
 # Mean number of words from which on values are free text.
-WORDY = 4
+MIN_MEAN_WORDS = 4
 
 # Categories proposed for a column, the most frequent first.
 MAX_CATEGORIES = 64
 # Distance from the middle of a column, in its widths, from which on a value is a typing error.
-SLIP = 2.0
+OUTLIER_WIDTHS = 2.0
 # Bounds of dates that span at least this number of years are whole years; otherwise whole months.
-YEARS = 2
+MIN_WHOLE_YEARS = 2
 # Range of integers up to which each gets a bin of its own.
 MAX_INTEGER_BINS = 20
-# Bounds are multiples of one of these times a power of ten, at least `MIN_STEPS` of them apart.
-STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-MIN_STEPS = 20
+# Bounds are multiples of one of these times a power of ten, at least `MIN_ROUND_STEPS` apart.
+ROUND_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+MIN_ROUND_STEPS = 20
 # A rating scale, such as 1 to 5, starts in this range: its ends are its bounds.
-SCALE = (-10, 1)
+RATING_SCALE_STARTS = (-10, 1)
 # Up to this magnitude, the midpoint of two consecutive integers is exact in float64.
-EXACT = 2.0**51
+MAX_EXACT_MIDPOINT = 2.0**51
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +89,7 @@ class ColumnProfile:
         column: The declaration.
         cells: (rows,).
         texts: Each cell as text, None if it is empty.
-        marked: Count of each text that means missing, as declared or by default.
+        missing_counts: Count of each text that means missing, as declared or by default.
         counts: Count of each other text.
         is_target: Whether the column is predicted.
         decimal: Decimal mark of the other columns, if it decides about this one.
@@ -91,7 +98,7 @@ class ColumnProfile:
     column: Column
     cells: ColumnCells
     texts: list[str | None]
-    marked: Mapping[str, int]
+    missing_counts: Mapping[str, int]
     counts: Counter[str]
     is_target: bool
     decimal: str | None = None
@@ -102,66 +109,74 @@ class ColumnProfile:
     ) -> ColumnProfile:
         texts = convert_to_strings(cells)
         counts: Counter[str] = Counter(text for text in texts if text is not None)
-        marks = set(map(column.key, column.reading.marks))
-        marked = {text: counts.pop(text) for text in sorted(counts) if column.key(text) in marks}
+        marks = set(map(column.comparison_key, column.reading.marks))
+        marked = {
+            text: counts.pop(text)
+            for text in sorted(counts)
+            if column.comparison_key(text) in marks
+        }
         return cls(
-            column=column, cells=cells, texts=texts, marked=marked, counts=counts,
+            column=column, cells=cells, texts=texts, missing_counts=marked, counts=counts,
             is_target=is_target, decimal=decimal,
         )  # fmt: skip
 
-    def rows(self, texts: Collection[str | None]) -> np.ndarray:
+    def find_rows(self, texts: Collection[str | None]) -> np.ndarray:
         """Find the rows that hold one of some texts, bool, (rows,)."""
         return np.fromiter((text in texts for text in self.texts), bool, len(self.texts))
 
     @cached_property
-    def missing_markers(self) -> list[str]:
+    def missing_words(self) -> list[str]:
         """Undeclared texts that often mean missing: known marks, or no letter and no digit."""
         return [
             text
             for text in self.counts
-            if text.casefold() in MARKS or not any(map(str.isalnum, text))
+            if text.casefold() in MISSING_WORDS or not any(map(str.isalnum, text))
         ]
 
     @cached_property
-    def values(self) -> Mapping[str, int]:
+    def value_counts(self) -> Mapping[str, int]:
         """Count of each text that may be a value."""
-        if not self.missing_markers:
+        if not self.missing_words:
             return self.counts
         return {
-            text: times for text, times in self.counts.items() if text not in self.missing_markers
+            text: times for text, times in self.counts.items() if text not in self.missing_words
         }
 
     @cached_property
-    def present(self) -> int:
+    def value_count(self) -> int:
         """Number of cells that may hold a value."""
-        return sum(self.values.values())
+        return sum(self.value_counts.values())
 
     @cached_property
-    def open_form(self) -> bool:
+    def is_form_undeclared(self) -> bool:
         """Whether the form of numbers is undeclared."""
         told = self.column.decimal is not None or self.column.thousands is not None
-        return not (told or self.column.declared)
+        return not (told or self.column.is_declared)
 
     @cached_property
-    def fits(self) -> list[NumberForm]:
+    def number_forms(self) -> list[NumberForm]:
         """Number forms that read the most values, the likeliest first."""
         form = self.column.reading.form
-        if not self.open_form:
+        if not self.is_form_undeclared:
             return [form]
         if self.decimal is None:
             # The default form, all values at once.
-            if np.isfinite(self.default_numbers).sum() == self.present:
+            if np.isfinite(self.default_numbers).sum() == self.value_count:
                 return [form]
-        fits = fitting_forms(self.values, decimal=self.decimal)
-        read = [f for f in fits if count_read(self.values, f) >= MOSTLY * self.present]
-        if not read and (units := units_of(self.values)):
-            fits = fitting_forms(self.values, decimal=self.decimal, units=units) or fits
+        fits = infer_number_forms(self.value_counts, decimal=self.decimal)
+        read = [
+            f
+            for f in fits
+            if count_parsed(self.value_counts, f) >= MIN_PARSED_FRACTION * self.value_count
+        ]
+        if not read and (units := infer_units(self.value_counts)):
+            fits = infer_number_forms(self.value_counts, decimal=self.decimal, units=units) or fits
         return fits
 
     @cached_property
-    def form(self) -> NumberForm:
+    def number_form(self) -> NumberForm:
         """Likeliest number form."""
-        return self.fits[0] if self.fits else PLAIN_NUMBER_FORM
+        return self.number_forms[0] if self.number_forms else PLAIN_NUMBER_FORM
 
     @cached_property
     def default_numbers(self) -> np.ndarray:
@@ -172,95 +187,107 @@ class ColumnProfile:
     def numbers(self) -> np.ndarray:
         """Each cell as a number in the likeliest form, float64, (rows,); NaN if it is none."""
         reading = self.column.reading
-        if self.form == reading.form:
+        if self.number_form == reading.form:
             return self.default_numbers
-        return convert_to_numbers(self.cells, CellFormat(reading.marks, self.form))
+        return convert_to_numbers(self.cells, CellFormat(reading.marks, self.number_form))
 
     @cached_property
-    def finite(self) -> np.ndarray:
+    def finite_numbers(self) -> np.ndarray:
         """Values that are numbers."""
         return self.numbers[np.isfinite(self.numbers)]
 
     @cached_property
-    def whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether all numbers are integers."""
-        return bool((self.finite == np.floor(self.finite)).all())
+        return bool((self.finite_numbers == np.floor(self.finite_numbers)).all())
 
     @cached_property
-    def formats(self) -> list[str | None]:
+    def date_formats(self) -> list[str | None]:
         """Date formats that read the most values, the likeliest first; None is ISO."""
         if self.column.kind is not None:
             return [self.column.format] if self.column.kind == "date" else []
-        if self.numeric:
-            first, last = (year * 10_000 for year in CENTURIES)
-            if not (self.whole and first < self.finite.min() <= self.finite.max() < last):
+        if self.is_numeric:
+            first, last = (year * 10_000 for year in COMPACT_DATE_YEARS)
+            if not (
+                self.is_integer
+                and first < self.finite_numbers.min() <= self.finite_numbers.max() < last
+            ):
                 return []
-            eight = all(len(text) == 8 and text.isdecimal() for text in self.values)
-            days = (
-                [dates.parse_days(text, COMPACT) for text in self.values] if eight else [math.nan]
-            )
-            return [] if any(map(math.isnan, days)) else [COMPACT]
-        return fitting_formats(self.values, least=MOSTLY)
+            eight = all(len(text) == 8 and text.isdecimal() for text in self.value_counts)
+            if not eight:
+                return []
+            days = [dates.parse_days(text, COMPACT_DATE_FORMAT) for text in self.value_counts]
+            return [] if any(map(math.isnan, days)) else [COMPACT_DATE_FORMAT]
+        return infer_date_formats(self.value_counts, least=MIN_PARSED_FRACTION)
 
     @cached_property
-    def days(self) -> dict[str, float]:
+    def days_by_text(self) -> dict[str, float]:
         """Texts that are dates, in days since 1970-01-01."""
-        found = {text: dates.parse_days(text, self.formats[0]) for text in self.values}
+        found = {text: dates.parse_days(text, self.date_formats[0]) for text in self.value_counts}
         return {text: day for text, day in found.items() if not math.isnan(day)}
 
     @cached_property
-    def numeric(self) -> bool:
+    def is_numeric(self) -> bool:
         """Whether nearly all values are numbers."""
-        return 0 < len(self.finite) and len(self.finite) >= MOSTLY * self.present
+        return (
+            0 < len(self.finite_numbers)
+            and len(self.finite_numbers) >= MIN_PARSED_FRACTION * self.value_count
+        )
 
     @cached_property
-    def constant(self) -> bool:
+    def is_constant(self) -> bool:
         """Whether no two values differ."""
         return len(self.counts) < 2
 
     @cached_property
     def has_identifier_name(self) -> bool:
         """Whether the column is named like an identifier."""
-        return IDENTIFIER.search(self.column.name) is not None
+        return IDENTIFIER_NAME_PATTERN.search(self.column.name) is not None
 
     @cached_property
-    def identifier(self) -> bool:
+    def is_identifier(self) -> bool:
         """Whether no value occurs twice; or most do not, and the name is an identifier's."""
-        distinct = len(self.values)
-        unique = distinct == self.present
-        unique |= self.has_identifier_name and distinct > self.present / 2
+        distinct = len(self.value_counts)
+        unique = distinct == self.value_count
+        unique |= self.has_identifier_name and distinct > self.value_count / 2
         # Nobody groups the digits of an identifier.
         return (
             unique
-            and distinct > FEW
-            and self.whole
-            and self.form == PLAIN_NUMBER_FORM
-            and not self.wordy
+            and distinct > MAX_INTEGER_CLASSES
+            and self.is_integer
+            and self.number_form == PLAIN_NUMBER_FORM
+            and not self.is_free_text
         )
 
     @cached_property
-    def named(self) -> bool:
+    def is_text_identifier(self) -> bool:
         """Whether the values are many texts under an identifier's name."""
-        return self.has_identifier_name and not self.numeric and len(self.values) > FEW
+        return (
+            self.has_identifier_name
+            and not self.is_numeric
+            and len(self.value_counts) > MAX_INTEGER_CLASSES
+        )
 
     @cached_property
-    def wordy(self) -> bool:
+    def is_free_text(self) -> bool:
         """Whether the values are texts of several words, mostly different."""
-        if not len(self.values) > max(FEW, self.present / 2):
+        if not len(self.value_counts) > max(MAX_INTEGER_CLASSES, self.value_count / 2):
             return False
-        words = sum(len(WORD.findall(text)) * times for text, times in self.values.items())
-        return words >= WORDY * self.present
+        words = sum(
+            len(WORD_PATTERN.findall(text)) * times for text, times in self.value_counts.items()
+        )
+        return words >= MIN_MEAN_WORDS * self.value_count
 
     @cached_property
-    def coded(self) -> bool:
+    def is_code(self) -> bool:
         """Whether integers are codes: with leading zeros, or too long for a float64."""
-        digits = [text for text in self.values if text.isascii() and text.isdecimal()]
-        if len(digits) < MOSTLY * len(self.values):
+        digits = [text for text in self.value_counts if text.isascii() and text.isdecimal()]
+        if len(digits) < MIN_PARSED_FRACTION * len(self.value_counts):
             return False
-        zeros = sum(self.values[text] for text in digits if text[0] == "0" and len(text) > 1)
+        zeros = sum(self.value_counts[text] for text in digits if text[0] == "0" and len(text) > 1)
         same_length = len({len(text) for text in digits}) == 1
-        return zeros >= (1 if same_length else max(1, MIN_CODE_FRACTION * self.present)) or (
-            len({self.key(text) for text in digits if text[0] != "0"})
+        return zeros >= (1 if same_length else max(1, MIN_CODE_FRACTION * self.value_count)) or (
+            len({self.comparison_key(text) for text in digits if text[0] != "0"})
             > len({float(text) for text in digits if text[0] != "0"})
         )
 
@@ -270,38 +297,42 @@ class ColumnProfile:
         if self.column.kind is not None:
             return self.column.kind
         if self.is_target:
-            classes = len(self.names) <= FEW and self.whole
-            return "number" if self.numeric and not (classes or self.coded) else "category"
-        if self.constant:
+            classes = len(self.category_counts) <= MAX_INTEGER_CLASSES and self.is_integer
+            return "number" if self.is_numeric and not (classes or self.is_code) else "category"
+        if self.is_constant:
             return "ignore"
-        if self.formats:
+        if self.date_formats:
             return "date"
-        if self.identifier or self.named or (self.wordy and not self.numeric):
+        if (
+            self.is_identifier
+            or self.is_text_identifier
+            or (self.is_free_text and not self.is_numeric)
+        ):
             return "ignore"
-        return "number" if self.numeric and not self.coded else "category"
+        return "number" if self.is_numeric and not self.is_code else "category"
 
     @cached_property
-    def codes(self) -> list[tuple[float, bool]]:
+    def missing_codes(self) -> list[tuple[float, bool]]:
         """Numbers that may mean missing, and whether each is far from all others.
 
         Such a number repeats, and is at an end of the column. It is far if the gap to the others
         is wider than their range. It is reported if the gap is wide for the column, or if it is
         the only number below 0.
         """
-        found, times = np.unique(self.finite, return_counts=True)
+        found, times = np.unique(self.finite_numbers, return_counts=True)
         if len(found) < 2:
             return []
-        often = times >= max(MIN_CODE_RECORDS, MIN_CODE_FRACTION * len(self.finite))
+        often = times >= max(MIN_CODE_RECORDS, MIN_CODE_FRACTION * len(self.finite_numbers))
         codes: list[tuple[float, bool]] = []
         for sign, down in ((-1.0, -1), (1.0, 1)):
-            above = _find_codes_above(sign * found[::down], often[::down], times[::down])
+            above = _find_codes_at_end(sign * found[::down], often[::down], times[::down])
             codes += [(sign * value, far) for value, far in above]
-        alone = found[0] == -1 and often[0] and len(found) > MIN_RIVALS
-        others = len(self.finite) - times[0]
-        return codes or ([(-1.0, False)] if alone and others >= MIN_OTHERS else [])
+        alone = found[0] == -1 and often[0] and len(found) > MIN_OTHER_NUMBERS
+        others = len(self.finite_numbers) - times[0]
+        return codes or ([(-1.0, False)] if alone and others >= MIN_OTHER_RECORDS else [])
 
     @cached_property
-    def twins(self) -> list[list[str]]:
+    def case_variants(self) -> list[list[str]]:
         """Groups of values that differ in capitals alone."""
         if self.column.case is False:
             return []
@@ -311,20 +342,20 @@ class ColumnProfile:
     @cached_property
     def case(self) -> bool | None:
         """Whether capitals matter; see `Column`."""
-        return False if self.twins else self.column.case
+        return False if self.case_variants else self.column.case
 
     @cached_property
-    def names(self) -> Counter[str]:
+    def category_counts(self) -> Counter[str]:
         """Count of each category, under the most frequent spelling of its twins."""
         spelled: dict[str, str] = {}
         names: Counter[str] = Counter()
-        for text in by_frequency(self.counts):
+        for text in sort_by_frequency(self.counts):
             own = canonicalize_number(text) or text
-            names[spelled.setdefault(self.key(text), own)] += self.counts[text]
+            names[spelled.setdefault(self.comparison_key(text), own)] += self.counts[text]
         return names
 
-    def key(self, text: str) -> str:
-        """Return the text by which a proposed category is compared; see `Column.key`."""
+    def comparison_key(self, text: str) -> str:
+        """Return the text by which a proposed category is compared; see `Column.comparison_key`."""
         fold = str.casefold if self.case is False else str
         return canonicalize_number(text) or fold(text)
 
@@ -333,8 +364,12 @@ class ColumnProfile:
         """Declared bounds of a number, or proposed ones."""
         if self.column.bounds is not None:
             return self.column.bounds
-        codes = [code for code, far in self.codes if far]
-        return outwards(self.finite[~np.isin(self.finite, codes)] if codes else self.finite)
+        codes = [code for code, far in self.missing_codes if far]
+        return round_bounds_outwards(
+            self.finite_numbers[~np.isin(self.finite_numbers, codes)]
+            if codes
+            else self.finite_numbers
+        )
 
     def propose(self) -> Column:
         """Complete the declaration by guesses from the values."""
@@ -342,23 +377,23 @@ class ColumnProfile:
         if kind == "ignore":
             return Column(name=column.name, kind="ignore")
         if kind == "category":
-            common = by_frequency(self.names)[:MAX_CATEGORIES]
+            common = sort_by_frequency(self.category_counts)[:MAX_CATEGORIES]
             if all(canonicalize_number(name) for name in common):
                 common.sort(key=float)
             else:
                 common.sort(key=lambda name: (name.casefold(), name))
             return replace(column, kind="category", categories=tuple(common), case=self.case)
-        marks = sorted(self.missing_markers)
+        marks = sorted(self.missing_words)
         if kind == "number":
-            marks += [f"{code:.15g}" for code, far in self.codes if far]
+            marks += [f"{code:.15g}" for code, far in self.missing_codes if far]
         if marks:
             declared = column.missing or ()
             added = (mark for mark in marks if mark not in declared)
             column = replace(column, missing=(*declared, *added))
         if kind == "date":
-            days = np.array(list(self.days.values()))
-            first, last = days_outwards(days)
-            pattern, parts = self.formats[0], None
+            days = np.array(list(self.days_by_text.values()))
+            first, last = round_days_outwards(days)
+            pattern, parts = self.date_formats[0], None
             if pattern is not None and "%d" not in pattern:
                 parts = ("year", "month")
             elif (days != np.floor(days)).any():  # there are times, so the hour is a feature
@@ -369,15 +404,19 @@ class ColumnProfile:
             )  # fmt: skip
         low, high = self.bounds
         bins = column.bins
-        few = bool(len(self.finite)) and self.whole and not (self.constant or self.is_target)
+        few = (
+            bool(len(self.finite_numbers))
+            and self.is_integer
+            and not (self.is_constant or self.is_target)
+        )
         few = few and low.is_integer() and high.is_integer() and high - low <= MAX_INTEGER_BINS
-        if bins is None and few and -EXACT <= low < high <= EXACT:
+        if bins is None and few and -MAX_EXACT_MIDPOINT <= low < high <= MAX_EXACT_MIDPOINT:
             # An edge between any two integers: of ten equal bins over 0 to 5, four would be empty.
             bins = tuple(low + place + 0.5 for place in range(int(high - low)))
         column = replace(column, kind="number", low=low, high=high, bins=bins)
-        if not self.open_form or self.form == PLAIN_NUMBER_FORM:
+        if not self.is_form_undeclared or self.number_form == PLAIN_NUMBER_FORM:
             return column
-        form = self.form
+        form = self.number_form
         return replace(
             column,
             decimal=None if form.decimal == PLAIN_NUMBER_FORM.decimal else form.decimal,
@@ -394,12 +433,12 @@ def group_alike(texts: Collection[str], key: Callable[[str], str]) -> list[list[
     return [group for group in groups.values() if len(group) > 1]
 
 
-def by_frequency(counts: Mapping[str, int]) -> list[str]:
+def sort_by_frequency(counts: Mapping[str, int]) -> list[str]:
     """Sort texts, the most frequent first."""
     return sorted(counts, key=lambda value: (-counts[value], value))
 
 
-def _find_codes_above(
+def _find_codes_at_end(
     values: np.ndarray, often: np.ndarray, times: np.ndarray
 ) -> list[tuple[float, bool]]:
     """Find the numbers at the upper end that may mean missing, and whether each is far above.
@@ -414,57 +453,61 @@ def _find_codes_above(
         if not often[-many]:
             break
         rest, counts = values[:-many], times[:-many]
-        if counts.sum() < MIN_OTHERS:
+        if counts.sum() < MIN_OTHER_RECORDS:
             break
         shares = np.cumsum(counts) / counts.sum()
-        low, high = (rest[np.searchsorted(shares, tail - 1e-12)] for tail in TAILS)
+        low, high = (rest[np.searchsorted(shares, tail - 1e-12)] for tail in MIDDLE_QUANTILES)
         gap, reach = values[-many] - rest[-1], high - low
-        inner = np.quantile(np.diff(rest), MOSTLY) if len(rest) > 1 else math.inf
-        widths = FAR if len(rest) >= MIN_RIVALS else FAR_OF_FEW
+        inner = np.quantile(np.diff(rest), MIN_PARSED_FRACTION) if len(rest) > 1 else math.inf
+        widths = MIN_FAR_GAP if len(rest) >= MIN_OTHER_NUMBERS else MIN_FAR_GAP_OF_FEW
         far = bool(reach > 0 and gap > widths * reach and gap > inner)
-        near = reach > 0 and gap >= NEAR * reach and gap >= NEAR_GAPS * inner
+        near = (
+            reach > 0 and gap >= MIN_REPORTED_GAP * reach and gap >= MIN_REPORTED_GAP_RATIO * inner
+        )
         if (far or near) and gap > best[0]:
             best = gap, [(float(value), far) for value in values[-many:]]
     return best[1]
 
 
-def outwards(values: np.ndarray) -> tuple[float, float]:
+def round_bounds_outwards(values: np.ndarray) -> tuple[float, float]:
     """Round the bounds of all values except typing errors outwards to round numbers.
 
     Bounds as wide as the worst error would leave the other values next to no differences.
     """
     if not len(values):
         return 0.0, 1.0
-    low, high = _range_without_errors(values)
+    low, high = _find_range_without_outliers(values)
     if low == high:
         low, high = low - abs(low) / 2 - 0.5, high + abs(high) / 2 + 0.5
     if not math.isfinite(high - low):
         return -8e307, 8e307
-    least = (high - low) / MIN_STEPS
+    least = (high - low) / MIN_ROUND_STEPS
     if not least > 0.0:
         return low, high
     if (values == np.floor(values)).all() and high - low <= MAX_INTEGER_BINS:
-        least = 1.0 if SCALE[0] <= low <= SCALE[1] else 5.0
+        least = 1.0 if RATING_SCALE_STARTS[0] <= low <= RATING_SCALE_STARTS[1] else 5.0
     power = 10.0 ** math.floor(math.log10(least))
-    step = next((each * power for each in STEPS if each * power >= least), 10 * power)
+    step = next((each * power for each in ROUND_STEPS if each * power >= least), 10 * power)
     if not step > 0.0:
         return low, high
     return _round_to_step(low, step, math.floor), _round_to_step(high, step, math.ceil)
 
 
-def days_outwards(days: np.ndarray) -> tuple[date, date]:
+def round_days_outwards(days: np.ndarray) -> tuple[date, date]:
     """Round the range of all dates except typing errors to whole years, or months."""
-    first, last = map(dates.convert_days_to_date, _range_without_errors(days))
-    if last.year - first.year >= YEARS:
+    first, last = map(dates.convert_days_to_date, _find_range_without_outliers(days))
+    if last.year - first.year >= MIN_WHOLE_YEARS:
         return date(first.year, 1, 1), date(last.year, 12, 31)
     after = date(last.year + last.month // 12, last.month % 12 + 1, 1) if last.year < 9999 else None
     ends = date(9999, 12, 31) if after is None else after - timedelta(days=1)
     return date(first.year, first.month, 1), ends
 
 
-def _range_without_errors(values: np.ndarray) -> tuple[float, float]:
-    low, high = (float(each) for each in np.quantile(values, TAILS, method="closest_observation"))
-    reach = SLIP * (high - low) if high > low else math.inf
+def _find_range_without_outliers(values: np.ndarray) -> tuple[float, float]:
+    low, high = (
+        float(each) for each in np.quantile(values, MIDDLE_QUANTILES, method="closest_observation")
+    )
+    reach = OUTLIER_WIDTHS * (high - low) if high > low else math.inf
     near = values[(values >= low - reach) & (values <= high + reach)]
     return float(near.min()), float(near.max())
 

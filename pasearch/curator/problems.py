@@ -16,11 +16,11 @@ import numpy as np
 from pasearch.curator.column_profile import (
     MAX_CATEGORIES,
     ColumnProfile,
-    by_frequency,
-    days_outwards,
     group_alike,
+    round_days_outwards,
+    sort_by_frequency,
 )
-from pasearch.curator.forms import fitting_formats, fitting_forms, units_of
+from pasearch.curator.format_inference import infer_date_formats, infer_number_forms, infer_units
 from pasearch.data import dates
 from pasearch.data.lines import Fault
 from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm
@@ -45,7 +45,7 @@ class Problem:
         column: The column; None is the whole table.
         what: A description, with values.
         rows: Numbers of the first rows concerned, as a spreadsheet numbers them: the first record
-            is 1, plus the rows that the file has above its records (`below`).
+            is 1, plus the rows that the file has above its records (`shift_rows`).
         count: Number of rows concerned; 0 is the whole column.
         mark: The text concerned, if it may mean missing.
     """
@@ -56,14 +56,14 @@ class Problem:
     count: int = 0
     mark: str | None = None
 
-    def settled(self, marks: Sequence[str]) -> Problem:
+    def reword_for_table(self, marks: Sequence[str]) -> Problem:
         """Reword it if these texts are proposed to mean missing in all columns."""
         if self.mark is None or self.mark not in marks:
             return self
-        what = f"{_quoted(self.mark)} means missing: so it is proposed, above all columns"
+        what = f"{_quote_cell(self.mark)} means missing: so it is proposed, above all columns"
         return replace(self, what=what)
 
-    def below(self, above: int) -> Problem:
+    def shift_rows(self, above: int) -> Problem:
         """Shift the row numbers by the rows that the file has above its records."""
         return replace(self, rows=tuple(row + above for row in self.rows))
 
@@ -77,7 +77,7 @@ class Problem:
         return f"{where}: {self.what} ({self.count:,} {unit}: {rows})"
 
 
-def column_problems(profile: ColumnProfile, parsed: np.ndarray) -> Iterator[Problem]:
+def find_column_problems(profile: ColumnProfile, parsed: np.ndarray) -> Iterator[Problem]:
     """Yield the problems of a column.
 
     Args:
@@ -85,49 +85,54 @@ def column_problems(profile: ColumnProfile, parsed: np.ndarray) -> Iterator[Prob
         parsed: Whether each row is no null record.
     """
     column, name = profile.column, profile.column.name
-    yield from _missing_problems(profile, parsed)
+    yield from _find_missing_problems(profile, parsed)
     if column.kind == "ignore":
         return
-    if profile.constant:
+    if profile.is_constant:
         value = (
-            f"always {_quoted(next(iter(profile.counts)))}" if profile.counts else "always missing"
+            f"always {_quote_cell(next(iter(profile.counts)))}"
+            if profile.counts
+            else "always missing"
         )
         yield Problem(column=name, what=f"{value}: nothing can be learnt from it")
-    elif profile.kind == "ignore" and profile.identifier:
+    elif profile.kind == "ignore" and profile.is_identifier:
         what = "hardly any value occurs twice, as in an identifier: proposed to be ignored"
         yield Problem(column=name, what=what)
-    elif profile.kind == "ignore" and profile.named:
+    elif profile.kind == "ignore" and profile.is_text_identifier:
         what = (
-            f"{len(profile.values):,} texts, and a name as of an identifier: proposed to be ignored"
+            f"{len(profile.value_counts):,} distinct strings and an identifier-like name; "
+            'proposed kind = "ignore"'
         )
         yield Problem(column=name, what=what)
     elif profile.kind == "ignore":
         what = 'looks like text: declare kind = "text" and a vocabulary from general knowledge'
         yield Problem(column=name, what=what)
     if profile.kind == "number":
-        yield from _form_problems(profile)
-        yield from _number_problems(profile)
+        yield from _find_form_problems(profile)
+        yield from _find_number_problems(profile)
     elif profile.kind == "date":
-        yield from _date_problems(profile)
+        yield from _find_date_problems(profile)
     elif profile.kind == "category":
-        yield from _category_problems(profile)
-        yield from _class_problems(profile) if profile.is_target else ()
+        yield from _find_category_problems(profile)
+        yield from _find_class_problems(profile) if profile.is_target else ()
 
 
-def _missing_problems(profile: ColumnProfile, parsed: np.ndarray) -> Iterator[Problem]:
-    empty = len(profile.texts) - profile.counts.total() - sum(profile.marked.values())
-    if empty + len(profile.marked) == len(parsed) - np.count_nonzero(parsed):
+def _find_missing_problems(profile: ColumnProfile, parsed: np.ndarray) -> Iterator[Problem]:
+    empty = len(profile.texts) - profile.counts.total() - sum(profile.missing_counts.values())
+    if empty + len(profile.missing_counts) == len(parsed) - np.count_nonzero(parsed):
         return
     declared = profile.column.missing or ()
-    usual = [mark for mark in profile.marked if mark not in declared]
-    written = ", ".join(map(_quoted, usual[:3]))
+    usual = [mark for mark in profile.missing_counts if mark not in declared]
+    written = ", ".join(map(_quote_cell, usual[:3]))
     what = f"missing, also written {written}" if written else "missing"
-    yield from problem_at(profile.column.name, what, parsed & profile.rows({None, *usual}))
-    if told := [mark for mark in profile.marked if mark in declared]:
-        yield from problem_at(profile.column.name, "missing, as declared", profile.rows(told))
+    yield from make_problem(profile.column.name, what, parsed & profile.find_rows({None, *usual}))
+    if told := [mark for mark in profile.missing_counts if mark in declared]:
+        yield from make_problem(
+            profile.column.name, "missing, as declared", profile.find_rows(told)
+        )
 
 
-def _quoted(text: object) -> str:
+def _quote_cell(text: object) -> str:
     """Quote a cell; a long one is cut, and its length is added."""
     said = str(text)
     if len(said) <= MAX_SHOWN_CHARACTERS:
@@ -135,35 +140,37 @@ def _quoted(text: object) -> str:
     return f"{said[:MAX_SHOWN_CHARACTERS]!r}... ({len(said):,} characters)"
 
 
-def _examples(texts: Collection[str]) -> str:
-    return f"such as {', '.join(_quoted(text) for text in list(texts)[:3])}"
+def _quote_examples(texts: Collection[str]) -> str:
+    return f"such as {', '.join(_quote_cell(text) for text in list(texts)[:3])}"
 
 
-def _form_problems(profile: ColumnProfile) -> Iterator[Problem]:
+def _find_form_problems(profile: ColumnProfile) -> Iterator[Problem]:
     """Yield the form of numbers that has to be declared, because it is not the default."""
-    name, form = profile.column.name, profile.form
-    if not profile.open_form or form == PLAIN_NUMBER_FORM:
+    name, form = profile.column.name, profile.number_form
+    if not profile.is_form_undeclared or form == PLAIN_NUMBER_FORM:
         return
     written = [
         text
-        for text in islice(profile.values, MAX_TRIED_TEXTS)
+        for text in islice(profile.value_counts, MAX_TRIED_TEXTS)
         if PLAIN_NUMBER_FORM.number(text) != form.number(text)
     ]
     yield Problem(
         column=name,
-        what=f"numbers {_examples(written)}: proposed to be read with {_form_words(form)}",
+        what=f"numbers {_quote_examples(written)}: proposed to be read with {_describe_form(form)}",
     )
     for text in written:
         value = form.number(text)
-        rivals = [*profile.fits[1:], *([PLAIN_NUMBER_FORM] if profile.decimal else [])]
+        rivals = [*profile.number_forms[1:], *([PLAIN_NUMBER_FORM] if profile.decimal else [])]
         others = [each.number(text) for each in rivals]
         if other := [each for each in others if math.isfinite(each) and each != value]:
-            what = f"{_quoted(text)} could be {value:.12g} or {other[0]:.12g}: it is read as the"
+            what = (
+                f"{_quote_cell(text)} could be {value:.12g} or {other[0]:.12g}: it is read as the"
+            )
             yield Problem(column=name, what=f"{what} first; correct the schema if that is wrong")
             return
 
 
-def _form_words(form: NumberForm) -> str:
+def _describe_form(form: NumberForm) -> str:
     """Render a form as a schema declares it."""
     told = [f'decimal = "{form.decimal}"'] if form.decimal != PLAIN_NUMBER_FORM.decimal else []
     told += [f'thousands = "{form.thousands}"'] if form.thousands is not None else []
@@ -172,151 +179,159 @@ def _form_words(form: NumberForm) -> str:
     return " and ".join(told)
 
 
-def _number_problems(profile: ColumnProfile) -> Iterator[Problem]:
+def _find_number_problems(profile: ColumnProfile) -> Iterator[Problem]:
     column, name, values = profile.column, profile.column.name, profile.numbers
-    yield from _mark_problems(profile, "numbers")
-    if len(profile.finite) != profile.present:
+    yield from _find_mark_problems(profile, "numbers")
+    if len(profile.finite_numbers) != profile.value_count:
         unread = {
-            text: n for text, n in profile.values.items() if math.isnan(_number(profile, text))
+            text: n
+            for text, n in profile.value_counts.items()
+            if math.isnan(_parse_number(profile, text))
         }
-        what = f"not a number, {_examples(unread)}"
+        what = f"not a number, {_quote_examples(unread)}"
         fits = (
             []
-            if profile.open_form
-            else fitting_forms(unread) or fitting_forms(unread, units=units_of(unread))
+            if profile.is_form_undeclared
+            else infer_number_forms(unread) or infer_number_forms(unread, units=infer_units(unread))
         )
         if fits:
-            what += f"; {_form_words(fits[0])} would read it"
-        yield from problem_at(name, what, profile.rows(unread) if unread else ())
-    for code, far in profile.codes:
+            what += f"; {_describe_form(fits[0])} would read it"
+        yield from make_problem(name, what, profile.find_rows(unread) if unread else ())
+    for code, far in profile.missing_codes:
         said = f"{code:.15g}"
         what = f"{said} lies apart from all other numbers and occurs often, as if it meant missing"
-        told = "proposed so" if far and not column.declared else f'if so: missing = ["{said}"]'
-        yield from problem_at(name, f"{what}; {told}", values == code)
+        told = "proposed so" if far and not column.is_declared else f'if so: missing = ["{said}"]'
+        yield from make_problem(name, f"{what}; {told}", values == code)
     if column.bounds is not None:
         low, high = column.bounds
-        yield from problem_at(name, f"below the declared {low:g}", values < low)
-        yield from problem_at(name, f"above the declared {high:g}", values > high)
-    elif len(profile.finite):
+        yield from make_problem(name, f"below the declared {low:g}", values < low)
+        yield from make_problem(name, f"above the declared {high:g}", values > high)
+    elif len(profile.finite_numbers):
         low, high = profile.bounds
         apart = (values < low) | (values > high)
-        apart &= ~np.isin(values, [code for code, _ in profile.codes])
+        apart &= ~np.isin(values, [code for code, _ in profile.missing_codes])
         if apart.any():
             first = profile.texts[int(np.flatnonzero(apart)[0])]
-            what = f"far from all others, such as {_quoted(first)}: outside the proposed bounds"
-            yield from problem_at(name, what, apart)
+            what = f"far from all others, such as {_quote_cell(first)}: outside the proposed bounds"
+            yield from make_problem(name, what, apart)
 
 
-def _number(profile: ColumnProfile, text: str) -> float:
-    number = profile.form.number(text)
+def _parse_number(profile: ColumnProfile, text: str) -> float:
+    number = profile.number_form.number(text)
     return math.inf if number in profile.column.reading.missing_numbers else number
 
 
-def _mark_problems(profile: ColumnProfile, among: str) -> Iterator[Problem]:
+def _find_mark_problems(profile: ColumnProfile, among: str) -> Iterator[Problem]:
     """Yield the texts among numbers or dates that often mean missing."""
-    for text in profile.missing_markers[:MAX_LISTED_ROWS]:
-        told = "" if profile.column.declared else ": proposed to mean missing"
-        what = f"{_quoted(text)} stands among {among}{told}"
-        yield from problem_at(profile.column.name, what, profile.rows({text}))
+    for text in profile.missing_words[:MAX_LISTED_ROWS]:
+        told = "" if profile.column.is_declared else ": proposed to mean missing"
+        what = f"{_quote_cell(text)} stands among {among}{told}"
+        yield from make_problem(profile.column.name, what, profile.find_rows({text}))
 
 
-def _date_problems(profile: ColumnProfile) -> Iterator[Problem]:
-    column, name, pattern = profile.column, profile.column.name, profile.formats[0]
-    yield from _mark_problems(profile, "dates")
-    read = profile.days
-    if unread := [text for text in profile.values if text not in read]:
+def _find_date_problems(profile: ColumnProfile) -> Iterator[Problem]:
+    column, name, pattern = profile.column, profile.column.name, profile.date_formats[0]
+    yield from _find_mark_problems(profile, "dates")
+    read = profile.days_by_text
+    if unread := [text for text in profile.value_counts if text not in read]:
         form = "as ISO has it, 2024-01-31" if pattern is None else f"of the format {pattern}"
-        what = f"not a date {form}, {_examples(unread)}"
-        fits = fitting_formats({text: profile.values[text] for text in unread})
-        if fits and column.declared:
+        what = f"not a date {form}, {_quote_examples(unread)}"
+        fits = infer_date_formats({text: profile.value_counts[text] for text in unread})
+        if fits and column.is_declared:
             what += "; ISO would read it" if fits[0] is None else f'; format = "{fits[0]}" would'
-        yield from problem_at(name, what, profile.rows(unread))
-    for other in profile.formats[1:2]:
+        yield from make_problem(name, what, profile.find_rows(unread))
+    for other in profile.date_formats[1:2]:
         differs = next((t for t, day in read.items() if dates.parse_days(t, other) != day), None)
         if differs is not None:
-            what = f"all values fit both {pattern} and {other}, such as {_quoted(differs)}"
+            what = f"all values fit both {pattern} and {other}, such as {_quote_cell(differs)}"
             yield Problem(column=name, what=f"{what}: the first is proposed, so check it")
-    if column.declared:
+    if column.is_declared:
         first, last = (dates.count_days_to(day or "") for day in (column.lower, column.upper))
         early = [text for text, day in read.items() if day < first]
         late = [text for text, day in read.items() if day >= last + 1]
-        yield from problem_at(
-            name, f"before the declared {column.lower}", profile.rows(early) if early else ()
+        yield from make_problem(
+            name, f"before the declared {column.lower}", profile.find_rows(early) if early else ()
         )
-        yield from problem_at(
-            name, f"after the declared {column.upper}", profile.rows(late) if late else ()
+        yield from make_problem(
+            name, f"after the declared {column.upper}", profile.find_rows(late) if late else ()
         )
         return
-    lower, upper = days_outwards(np.array(list(read.values())))
+    lower, upper = round_days_outwards(np.array(list(read.values())))
     apart = [
         text for text, day in read.items() if not lower <= dates.convert_days_to_date(day) <= upper
     ]
     if apart:
-        what = f"far from all others, {_examples(apart)}: outside the proposed days"
-        yield from problem_at(name, what, profile.rows(apart))
+        what = f"far from all others, {_quote_examples(apart)}: outside the proposed days"
+        yield from make_problem(name, what, profile.find_rows(apart))
 
 
-def _category_problems(profile: ColumnProfile) -> Iterator[Problem]:
+def _find_category_problems(profile: ColumnProfile) -> Iterator[Problem]:
     """Yield values that are alike, that may mean missing, or that are not declared."""
     column, name = profile.column, profile.column.name
-    if profile.is_target and column.kind is None and fitting_formats(profile.values):
+    if profile.is_target and column.kind is None and infer_date_formats(profile.value_counts):
         what = "looks like a date, which cannot be predicted: predict a number or a class"
         yield Problem(column=name, what=what)
-    told = "say case = false" if column.declared else "proposed as one, case = false"
-    for twins in profile.twins[:MAX_LISTED_ROWS]:
-        said = ", ".join(map(_quoted, twins))
+    told = "say case = false" if column.is_declared else "proposed as one, case = false"
+    for twins in profile.case_variants[:MAX_LISTED_ROWS]:
+        said = ", ".join(map(_quote_cell, twins))
         yield Problem(column=name, what=f"{said} differ in capitals alone: {told}")
-    spaced = group_alike(profile.names, lambda text: "".join(text.casefold().split()))
-    for twins in [each for each in spaced if each not in profile.twins][:MAX_LISTED_ROWS]:
-        said = ", ".join(map(_quoted, twins))
+    spaced = group_alike(profile.category_counts, lambda text: "".join(text.casefold().split()))
+    for twins in [each for each in spaced if each not in profile.case_variants][:MAX_LISTED_ROWS]:
+        said = ", ".join(map(_quote_cell, twins))
         what = "differ in spaces alone: they are different categories, so correct the data"
         yield Problem(column=name, what=f"{said} {what}")
-    if column.kind is None and profile.numeric and profile.coded:
-        codes = [t for t in profile.values if t[0] == "0" and len(t) > 1] or list(profile.values)
-        what = f"codes of digits, {_examples(codes)}: proposed as categories, not as numbers"
+    if column.kind is None and profile.is_numeric and profile.is_code:
+        codes = [t for t in profile.value_counts if t[0] == "0" and len(t) > 1] or list(
+            profile.value_counts
+        )
+        what = f"codes of digits, {_quote_examples(codes)}: proposed as categories, not as numbers"
         yield Problem(column=name, what=what)
     known = column.categories or ()
     for text in (
-        profile.missing_markers[:MAX_LISTED_ROWS]
-        if len(profile.missing_markers) < len(profile.counts)
+        profile.missing_words[:MAX_LISTED_ROWS]
+        if len(profile.missing_words) < len(profile.counts)
         else ()
     ):
         if text not in known:
-            what = f"{_quoted(text)} is a category here; if it means missing, write missing = "
-            told_of = problem_at(name, f'{what}["{shown(text)}"]', profile.rows({text}))
+            what = f"{_quote_cell(text)} is a category here; if it means missing, write missing = "
+            told_of = make_problem(name, f'{what}["{shown(text)}"]', profile.find_rows({text}))
             yield from (replace(each, mark=text) for each in told_of)
     if column.categories is None:
-        most, found = MAX_CATEGORIES, len(profile.names)
+        most, found = MAX_CATEGORIES, len(profile.category_counts)
         what = f"{found:,} different values: the {most} most frequent are proposed"
         yield from [Problem(column=name, what=what)] if found > most else []
         return
-    values = by_frequency(profile.counts)
-    codes = column.codes(np.array(values, object))
+    values = sort_by_frequency(profile.counts)
+    codes = column.encode_categories(np.array(values, object))
     alien = [value for value, code in zip(values, codes, strict=True) if code == len(known)]
     spelled = {each.casefold(): each for each in known}
     for value in alien[:MAX_LISTED_ROWS]:
         near = spelled.get(value.casefold())
-        hint = "" if near is None else f", but {_quoted(near)} is: say case = false"
-        yield from problem_at(
-            name, f"{_quoted(value)} is not declared{hint}", profile.rows({value})
+        hint = "" if near is None else f", but {_quote_cell(near)} is: say case = false"
+        yield from make_problem(
+            name, f"{_quote_cell(value)} is not declared{hint}", profile.find_rows({value})
         )
     if len(alien) > MAX_LISTED_ROWS:
         what = f"{len(alien) - MAX_LISTED_ROWS:,} more values are not declared"
         yield Problem(column=name, what=what)
 
 
-def _class_problems(profile: ColumnProfile) -> Iterator[Problem]:
+def _find_class_problems(profile: ColumnProfile) -> Iterator[Problem]:
     name, declared = profile.column.name, profile.column.categories
-    classes = by_frequency(profile.names)[:MAX_CATEGORIES] if declared is None else declared
+    classes = (
+        sort_by_frequency(profile.category_counts)[:MAX_CATEGORIES]
+        if declared is None
+        else declared
+    )
     found = Counter[str]()
     for text, times in profile.counts.items():
-        found[profile.key(text)] += times
-    if declared is None and profile.numeric and len(classes) > 2:
+        found[profile.comparison_key(text)] += times
+    if declared is None and profile.is_numeric and len(classes) > 2:
         what = f"{len(classes)} different whole numbers: proposed as classes"
         yield Problem(column=name, what=f"{what}; if they are quantities, say `regression=True`")
     for each in classes:
-        if (times := found[profile.key(each)]) < MIN_CLASS_RECORDS:
-            what = f"class {_quoted(each)} has {times} record{'s' * (times != 1)}"
+        if (times := found[profile.comparison_key(each)]) < MIN_CLASS_RECORDS:
+            what = f"class {_quote_cell(each)} has {times} record{'s' * (times != 1)}"
             yield Problem(column=name, what=f"{what}: too few to learn it with noise")
     if not len(classes) >= 2:
         what = f"the target has {len(classes)} class{'es' * (len(classes) != 1)}"
@@ -324,7 +339,7 @@ def _class_problems(profile: ColumnProfile) -> Iterator[Problem]:
         yield Problem(column=name, what=what)
 
 
-def table_problems(table: TextTable, faults: Sequence[Fault | None]) -> list[Problem]:
+def find_table_problems(table: TextTable, faults: Sequence[Fault | None]) -> list[Problem]:
     """Find the rows that cannot be read, and duplicate rows.
 
     Args:
@@ -337,13 +352,15 @@ def table_problems(table: TextTable, faults: Sequence[Fault | None]) -> list[Pro
     cells = pd.DataFrame({place: each.distinct()[1] for place, each in enumerate(table.cells)})
     repeated = cells.duplicated().to_numpy()
     found = [
-        p for fault in Fault for p in problem_at(None, fault.value, [f is fault for f in faults])
+        p for fault in Fault for p in make_problem(None, fault.value, [f is fault for f in faults])
     ]
     twice = "the same as an earlier row: if both are of one person, that person has less protection"
-    return found + problem_at(None, twice, repeated & parsed)
+    return found + make_problem(None, twice, repeated & parsed)
 
 
-def problem_at(column: str | None, what: str, where: Sequence[bool] | np.ndarray) -> list[Problem]:
+def make_problem(
+    column: str | None, what: str, where: Sequence[bool] | np.ndarray
+) -> list[Problem]:
     """Make a problem of the rows that have it, or none if no row has it.
 
     Args:

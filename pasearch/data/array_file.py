@@ -21,7 +21,7 @@ from pasearch.data.arrays import (
 )
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.source import SOURCES, Declared, Source
+from pasearch.data.source import SOURCES, DataDeclaration, Source
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 
@@ -46,7 +46,7 @@ class ArrayFile(Source):
         """Return whether the name ends in .npz, or the two files lie in the folder."""
         return super().takes(data) or (bool(data) and is_folder_of_arrays(Path(data)))
 
-    def load(self, data: str, declared: Declared) -> Dataset:
+    def load(self, data: str, declared: DataDeclaration) -> Dataset:
         """Return the data set; large arrays are read when a run begins."""
         path = Path(data)
         arrays = _open_npz(path)
@@ -97,13 +97,13 @@ def from_arrays(
             regression.
         name: What the plan and the card call it.
         where: What an error message calls it.
-        said: What the user says about them, fields of `Declared`: the rest is estimated privately.
-            Bytes (uint8) have the bounds 0 and 255 by their type, bool 0 and 1.
+        said: What the user says about them, fields of `DataDeclaration`: the rest is estimated
+            privately. Bytes (uint8) have the bounds 0 and 255 by their type, bool 0 and 1.
 
     Raises:
         UsageError: Arrays of another form, of different length or empty.
     """
-    declared = Declared(**said)
+    declared = DataDeclaration(**said)
     _check_arrays(x, y, where, declared.regression)
     given = _get_declared_classes(declared)
     if declared.regression and given is not None:
@@ -153,7 +153,7 @@ def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
         )
 
 
-def _get_declared_classes(declared: Declared) -> Any:
+def _get_declared_classes(declared: DataDeclaration) -> Any:
     """Return the number of classes or the labels that the user declares; None if neither.
 
     Raises:

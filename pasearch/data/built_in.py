@@ -17,7 +17,7 @@ import numpy as np
 
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.source import SOURCES, Declared, Source
+from pasearch.data.source import SOURCES, DataDeclaration, Source
 from pasearch.errors import UsageError
 
 IDX_CLASSES = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
@@ -43,7 +43,7 @@ class BuiltIn(Source):
     def takes(self, data: str) -> bool:
         return data in BUILT_IN_NAMES
 
-    def load(self, data: str, declared: Declared) -> Dataset:
+    def load(self, data: str, declared: DataDeclaration) -> Dataset:
         if data == "digits":
             return _load_digits(declared.public)
         load = _load_idx_set if data in IDX_CLASSES else _load_torchvision_set

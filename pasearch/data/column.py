@@ -1,21 +1,23 @@
-"""One column of a table: what is public about it, and how a cell becomes numbers in [0, 1].
+"""Declaration of one column of a table, and encoding of its cells as features in [0, 1].
 
-| kind | what a cell becomes | numbers |
+| kind | features of a cell | number of features |
 |---|---|---|
-| `number` | (clamp(x) - low) / (high - low); its bin; whether it is missing | bins + 2 |
-| `category` | which of the declared ones it is, or `other`; whether it is missing | them + 2 |
-| `text` | for each word of the vocabulary, whether it occurs; whether it is missing | words + 1 |
-| `date` | its days since `lower`, a number; year, month, weekday (hour), categories | 12 + them |
-| `ignore` | nothing | 0 |
+| `number` | (clamp(x) - low) / (high - low); one indicator per bin; is missing | bins + 2 |
+| `category` | one indicator per declared category; is another; is missing | categories + 2 |
+| `text` | for each word of the vocabulary, whether it occurs; is missing | words + 1 |
+| `date` | days since `lower` as a number; year, month, weekday (hour) as categories | 12 + those |
+| `ignore` | none | 0 |
 
-A number has ten bins, unless others are declared: a linear model on bins may bend. Where its bounds
-are estimated privately, so are the edges between its bins, at quantiles; with declared bounds the
-bins are of equal width, or at quantiles where `bins = "quantiles"` asks for it.
-Missing is an empty cell, `?`, what else is declared or usual (`data.cells`), and in a column of
-numbers or dates whatever is none. How numbers and dates are written is declared.
+A numeric column has ten bins unless others are declared, so that a linear model can fit a
+nonlinear effect. If the bounds are estimated privately, so are the edges of the bins, at quantiles.
+With declared bounds the bins have equal width, or lie between quantiles if `bins = "quantiles"`.
 
-A date becomes columns of its own, its `pieces`: `signed.days`, `signed.year` and so on. Whoever
-asks what an encoded record holds looks at these.
+A cell is missing if it is empty, `?`, or a declared or default mark (`data.cells`). In columns of
+numbers or dates, a cell that cannot be parsed is missing too. The notation of numbers and dates is
+declared.
+
+A date is encoded as several columns, its `pieces`: `signed.days`, `signed.year` and so on. Code
+that describes an encoded record uses these.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -50,49 +52,49 @@ from pasearch.data.cells import (
     normalize_unicode,
 )
 from pasearch.data.numbers import build_number_form, canonicalize_number
-from pasearch.data.schema import needed, rising
+from pasearch.data.schema import parse_bounds, require_known
 from pasearch.errors import UsageError
 
 KINDS = ("number", "category", "text", "date", "ignore")
 
-BINS = 10
-"""How many bins a number has unless its column says otherwise."""
+DEFAULT_BINS = 10
+"""Default number of bins of a numeric column."""
 
-QUANTILES = "quantiles"
-"""What `bins` says where the edges between them are to be estimated privately."""
+QUANTILE_BINS = "quantiles"
+"""Value of `bins` for which the edges of the bins are estimated privately."""
 
-WORD = re.compile(r"[£$€]|[^\W_]+(?:['\u2019][^\W_]+)*")
-"""What counts as a word: letters and digits, apostrophes inside; or the sign of a currency."""
+WORD_PATTERN = re.compile(r"[£$€]|[^\W_]+(?:['\u2019][^\W_]+)*")
+"""Pattern of a word: letters and digits, with apostrophes inside; or a currency sign."""
 
-IDENTIFIER = re.compile(
+IDENTIFIER_NAME_PATTERN = re.compile(
     r"(?:^|[^A-Za-z])(?:id|ID|Id|uuid|UUID|guid|GUID|ssn|SSN)$|[a-z]I[Dd]$|^Unnamed: 0$"
     r"|^(?i:index)$|^(?i:row|record)[ _]?(?i:no|nr|number)$"
     r"|(?:^|[ _])(?i:surname|(?:first|last|full)[ _]?name|address|e-?mail|phone)$"
 )
-"""What identifiers are called, more often than not."""
+"""Pattern of column names that usually denote identifiers."""
 
-MOST_BINS = 10_000
-"""The most bins of a number: each is a feature, and a bin of no record teaches nothing."""
+MAX_BINS = 10_000
+"""Maximum number of bins of a numeric column: each bin is a feature."""
 
-MOST_NAMES = 100_000
-"""The most categories of a column, or words of a vocabulary: each is a feature."""
+MAX_DECLARED_VALUES = 100_000
+"""Maximum number of categories of a column, or of words in a vocabulary: each is a feature."""
 
-TRUTH = (("False", "false", "FALSE", "0"), ("True", "true", "TRUE", "1"))
-"""The spellings of the two truth values, of which a column of two categories may declare any."""
+TRUTH_SPELLINGS = (("False", "false", "FALSE", "0"), ("True", "true", "TRUE", "1"))
+"""Spellings of false and true; a column of two categories may declare any of them."""
 
-MOST_YEARS = 30
-"""So many years of a date are categories; of more, the year is a number."""
+MAX_YEAR_CATEGORIES = 30
+"""Maximum number of years that are encoded as categories; more are encoded as a number."""
 
 READING_KEYS = ("missing", "decimal", "thousands")
-"""How the cells of a column are read."""
+"""Keys that declare the notation of cells."""
 
-KEYS_OF = {
+KEYS_BY_KIND = {
     "number": ("low", "high", "bins", "units"),
     "category": ("categories", "case"),
     "text": ("vocabulary",),
     "date": ("lower", "upper", "format", "parts"),
 }
-"""What is declared of columns of one kind alone."""
+"""Keys that are valid for one kind of column only."""
 
 COLUMN_KEYS = (
     "kind", "low", "high", "bins", "units", "categories", "case", "vocabulary", "lower", "upper",
@@ -102,34 +104,38 @@ COLUMN_KEYS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """What is declared about one column.
+    """Declaration of one column.
 
     Args:
-        name: As in the header.
-        kind: One of `KINDS`; None is not declared, unless what is declared tells the kind.
-        low: Lower bound of a number; values below are clamped. None: to be estimated privately.
-        high: Upper bound of a number.
-        bins: Of a number: how many of equal width, or the edges between them, rising, or
-            "quantiles", to be estimated privately; 0 for none. None is `BINS`, of equal width where
-            the bounds are declared, and at quantiles where they are estimated.
-        units: Of a number: texts that may stand before or behind it, such as "$" or "kg", and by
-            how much each multiplies it: `{"$": 1, "K": 1000}`.
-        categories: Of a category; None: to be estimated privately.
-        vocabulary: Of a text: single words in lower case.
-        case: Of a category: whether capitals matter; False takes YES, Yes and yes for one, and
-            what means missing too.
-        lower: The first day of a date, "2015-01-01" or a `datetime.date`; those before are clamped.
-        upper: The last day of a date.
-        format: How dates are written, such as "%d.%m.%Y"; ISO (2015-01-31) is read in any case.
-        parts: What is told of a date beside its days since `lower`: some of "year", "month",
-            "weekday", "hour"; None: all but the hour.
-        missing: What an absent cell is written as, beside an empty one, `?` and what is usual
-            (`data.cells.USUAL_MARKS`); a number means every cell of that value.
-        decimal: What stands before the decimals of a number, "." or ","; None: a point.
-        thousands: What stands between groups of its digits; None: nothing.
+        name: Name in the header.
+        kind: One of `KINDS`; None: inferred from the other arguments, or not declared.
+        low: Lower bound of a numeric column; smaller values are clamped. None: estimated privately.
+        high: Upper bound of a numeric column.
+        bins: Number of bins of equal width of a numeric column; a rising list of the edges between
+            bins; "quantiles" for privately estimated edges; or 0 for no bins. None: `DEFAULT_BINS`,
+            of equal width if the bounds are declared, otherwise at quantiles.
+        units: Strings that may precede or follow a number, such as "$" or "kg", each with the
+            factor that it multiplies the number by: `{"$": 1, "K": 1000}`.
+        categories: Categories of a categorical column; None: estimated privately.
+        vocabulary: Single words in lower case, for a text column.
+        case: Whether categories and missing marks are case-sensitive. If False, YES, Yes and yes
+            are one category.
+        lower: First day of a date column, "2015-01-01" or a `datetime.date`; earlier dates are
+            clamped.
+        upper: Last day of a date column; later dates are clamped.
+        format: Notation of dates, such as "%d.%m.%Y"; ISO dates (2015-01-31) are always read.
+        parts: Features of a date in addition to its days since `lower`: some of "year", "month",
+            "weekday", "hour". None: all except the hour.
+        missing: Marks of absent cells, in addition to empty cells, `?` and
+            `data.cells.USUAL_MARKS`. A number matches every cell of that value.
+        decimal: Decimal mark of numbers, "." or ","; None: a point.
+        thousands: Separator between groups of digits; None: none.
 
     Raises:
-        UsageError: Something declared that is no bound, category or word, or not of this kind.
+        UsageError: An invalid bound, category or word, or a key that does not fit the kind.
+
+        >>> Column(name="age", low=0, high=100, bins=0).feature_names()
+        ['age', 'age missing']
     """
 
     name: str
@@ -151,7 +157,7 @@ class Column:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and self.name):
-            raise UsageError(f"A column's name is {self.name!r}: expected a name.")
+            raise UsageError(f"A column's name is {self.name!r}: expected a non-empty string.")
         self._set("name", normalize_unicode(self.name))
         self._set("kind", self._checked_kind())
         self._check_reading()
@@ -171,53 +177,52 @@ class Column:
     def _checked_kind(self) -> str | None:
         by_kind = {
             kind: [key for key in keys if getattr(self, key) is not None]
-            for kind, keys in KEYS_OF.items()
+            for kind, keys in KEYS_BY_KIND.items()
         }
         told = [kind for kind, keys in by_kind.items() if keys]
         kind = told[0] if self.kind is None and told else self.kind
         if kind is not None and kind not in KINDS:
-            raise self._refusal(f"its kind is {kind!r}: expected one of {', '.join(KINDS)}.")
+            raise self._make_error(f"its kind is {kind!r}: expected one of {', '.join(KINDS)}.")
         alien = [key for other, keys in by_kind.items() if other != kind for key in keys]
         if alien:
-            raise self._refusal(
-                f"it is of kind {kind!r}, which has no {alien[0]}: leave that out, or change the "
-                "kind."
+            raise self._make_error(
+                f"key {alien[0]} is not valid for kind {kind!r}: remove the key or change the kind."
             )
         return kind
 
     def _check_reading(self) -> None:
-        """Check how cells are read: a mark that is declared is no category."""
+        """Check the notation of cells; a missing mark cannot also be a category."""
         if self.units is not None:
             given = self.units.items() if isinstance(self.units, Mapping) else self.units
             try:
                 units = tuple((normalize_unicode(unit), float(factor)) for unit, factor in given)
             except (TypeError, ValueError, OverflowError):
-                raise self._refusal(
-                    f"units is {self.units!r}: expected the factor of each, such as "
+                raise self._make_error(
+                    f"units is {self.units!r}: expected a factor for each unit, such as "
                     '{ "$" = 1, "K" = 1000 }.'
                 ) from None
             self._set("units", units)
         try:
             build_number_form(self.decimal, self.thousands, self.units)
         except UsageError as error:
-            raise self._refusal(str(error)) from None
+            raise self._make_error(str(error)) from None
         if self.missing is not None:
             try:
                 self._set("missing", check_missing_marks(self.missing))
             except UsageError as error:
-                raise self._refusal(str(error)) from None
+                raise self._make_error(str(error)) from None
 
     def _check_categories(self) -> None:
         if self.case is not None and type(self.case) is not bool:
-            raise self._refusal(f"case is {self.case!r}: expected true or false.")
+            raise self._make_error(f"case is {self.case!r}: expected true or false.")
         if self.categories is None:
             return
         names = self._checked_names("categories", self.categories)
-        marks = set(map(self.key, self.missing or ()))
-        if both := [name for name in names if self.key(name) in marks]:
-            raise self._refusal(
-                f"{both[0]!r} is a category and means missing too: leave it out of one of them. "
-                "If it means missing in other columns alone, write missing = [] for this one."
+        marks = set(map(self.comparison_key, self.missing or ()))
+        if both := [name for name in names if self.comparison_key(name) in marks]:
+            raise self._make_error(
+                f"{both[0]!r} is both a category and a missing mark: remove it from one list. If "
+                "it means missing in other columns only, write missing = [] for this column."
             )
         self._set("categories", names)
 
@@ -225,19 +230,19 @@ class Column:
         days = [dates.normalize_day(each) for each in (self.lower, self.upper)]
         first, last = days
         if first is None or last is None or not first < last:
-            raise self._refusal(
+            raise self._make_error(
                 f"lower is {self.lower!r} and upper is {self.upper!r}: expected two days, lower "
-                'before upper, such as "2015-01-01" and "2024-12-31". They cannot be estimated '
-                "privately: take what a form, a law or a study's plan allows."
+                'before upper, such as "2015-01-01" and "2024-12-31". Date bounds cannot be '
+                "estimated privately: use the range that a form, a law or a study plan allows."
             )
         self._set("lower", first)
         self._set("upper", last)
         if self.format is not None and (problem := dates.find_format_problem(self.format)):
-            raise self._refusal(f"format is {self.format!r}: {problem}.")
+            raise self._make_error(f"format is {self.format!r}: {problem}.")
         if self.parts is not None:
             told = tuple(self.parts) if isinstance(self.parts, list | tuple) else ("",)
             if not all(each in dates.DATE_PARTS and told.count(each) == 1 for each in told):
-                raise self._refusal(
+                raise self._make_error(
                     f"parts is {self.parts!r}: expected some of {', '.join(dates.DATE_PARTS)}."
                 )
             self._set("parts", told)
@@ -245,8 +250,8 @@ class Column:
     def _check_bounds(self) -> None:
         if self.low is None and self.high is None:
             return
-        if (bounds := rising(self.low, self.high)) is None:
-            raise self._refusal(
+        if (bounds := parse_bounds(self.low, self.high)) is None:
+            raise self._make_error(
                 f"low is {self.low!r} and high is {self.high!r}: expected two finite numbers, "
                 "low < high."
             )
@@ -255,13 +260,13 @@ class Column:
 
     def _checked_bins(self) -> int | tuple[float, ...] | str | None:
         bins = self.bins
-        if bins is None or bins == QUANTILES:
+        if bins is None or bins == QUANTILE_BINS:
             return bins
         if isinstance(bins, Integral) and not isinstance(bins, bool) and int(bins) >= 0:
-            self._check_most("bins", int(bins), MOST_BINS)
+            self._check_count("bins", int(bins), MAX_BINS)
             return int(bins)
         if isinstance(bins, Sequence) and not isinstance(bins, str):
-            self._check_most("bins", len(bins), MOST_BINS)
+            self._check_count("bins", len(bins), MAX_BINS)
             numbers = all(isinstance(each, Real) and not isinstance(each, bool) for each in bins)
             try:
                 edges = tuple(float(each) for each in bins) if numbers else (math.nan,)
@@ -269,81 +274,86 @@ class Column:
                 edges = (math.nan,)
             if all(map(math.isfinite, edges)) and all(a < b for a, b in pairwise(edges)):
                 return edges
-        raise self._refusal(
-            f"bins is {bins!r}: expected how many bins of equal width, a rising list of the edges "
-            "between them, or 'quantiles'."
+        raise self._make_error(
+            f"bins is {bins!r}: expected the number of bins of equal width, a rising list of the "
+            "edges between bins, or 'quantiles'."
         )
 
     def _checked_names(self, what: str, names: object) -> tuple[str, ...]:
-        """Return names without space around them, no two the same, none that means missing."""
+        """Return distinct names without surrounding spaces, none of which means missing."""
         if not isinstance(names, Sequence) or isinstance(names, str):
-            raise self._refusal(f"{what} is {names!r}: expected a list of texts.")
-        self._check_most(what, len(names), MOST_NAMES)
+            raise self._make_error(f"{what} is {names!r}: expected a list of strings.")
+        self._check_count(what, len(names), MAX_DECLARED_VALUES)
         checked: dict[str, str] = {}
         for place, each in enumerate(names, 1):
             text = convert_to_string(each) if isinstance(each, str | Real) else None
             if text is None:
-                raise self._refusal(
-                    f"{what} holds {each!r}: expected texts or numbers. An empty cell and '?' are "
-                    "missing by themselves."
+                raise self._make_error(
+                    f"{what} contains {each!r}: expected strings or numbers. An empty cell and '?' "
+                    "always mean missing."
                 )
-            if (first := checked.setdefault(self.key(text), text)) != text or len(checked) < place:
+            if (first := checked.setdefault(self.comparison_key(text), text)) != text or len(
+                checked
+            ) < place:
                 how = "" if first == text else f", also as {first!r}"
-                raise self._refusal(f"{what} holds {text!r} twice{how}: leave one out.")
+                raise self._make_error(f"{what} contains {text!r} twice{how}: remove one.")
         return tuple(checked.values())
 
-    def _folded(self, text: str) -> str:
+    def _fold_case(self, text: str) -> str:
         return text.casefold() if self.case is False else text
 
-    def key(self, text: str) -> str:
-        """Return what a category is compared by: a number is its value, capitals as declared."""
+    def comparison_key(self, text: str) -> str:
+        """Return the string by which categories are compared.
+
+        Numbers are compared by value; other strings ignore case if `case` is False.
+        """
         number = canonicalize_number(text)
-        return self._folded(text) if number is None else number
+        return self._fold_case(text) if number is None else number
 
     def _checked_vocabulary(self) -> tuple[str, ...]:
         words = self._checked_names("vocabulary", self.vocabulary or ())
         if not words:
-            raise self._refusal(
-                "it is text without a vocabulary, which cannot be estimated privately: declare a "
-                "list of words that you know without looking at the records."
+            raise self._make_error(
+                "kind 'text' requires a vocabulary, because it cannot be estimated privately: "
+                "declare a list of words chosen without looking at the records."
             )
         for word in words:
-            if WORD.fullmatch(word) is None or word != word.lower():
-                raise self._refusal(
-                    f"its vocabulary holds {word!r}: expected one word in lower case."
+            if WORD_PATTERN.fullmatch(word) is None or word != word.lower():
+                raise self._make_error(
+                    f"its vocabulary contains {word!r}: expected one word in lower case."
                 )
         return words
 
-    def _check_most(self, what: str, count: int, most: int) -> None:
+    def _check_count(self, what: str, count: int, most: int) -> None:
         if count > most:
             many = f"{count:,}" if count < 2**64 else "a number of more than 64 bits"
-            raise self._refusal(
-                f"{what}: {many}: expected at most {most:,}, because each is a feature of its own."
+            raise self._make_error(
+                f"{what}: {many}: expected at most {most:,}, because each is one feature."
             )
 
-    def _refusal(self, what: str) -> UsageError:
+    def _make_error(self, what: str) -> UsageError:
         return UsageError(f"Column {self.name!r}: {what}")
 
     @property
-    def declared(self) -> bool:
-        """Whether its cells can be encoded."""
+    def is_declared(self) -> bool:
+        """Whether the declaration is complete enough to encode cells."""
         if self.kind == "number":
-            return self.low is not None and self.bins != QUANTILES
+            return self.low is not None and self.bins != QUANTILE_BINS
         return self.categories is not None if self.kind == "category" else self.kind is not None
 
     @property
     def reading(self) -> CellFormat:
-        """How its cells are read."""
+        """Rules by which cells are parsed."""
         usual = DEFAULT_MISSING_MARKS
         if self.categories:
-            named = set(map(self._folded, self.categories))
-            usual = frozenset(mark for mark in usual if self._folded(mark) not in named)
+            named = set(map(self._fold_case, self.categories))
+            usual = frozenset(mark for mark in usual if self._fold_case(mark) not in named)
         marks = MISSING_MARKS | usual | frozenset(self.missing or ())
         form = build_number_form(self.decimal, self.thousands, self.units)
         return CellFormat(marks, form, truth=self.kind == "number")
 
     def read_as(self, usual: Mapping[str, Any]) -> Column:
-        """Return the column, read as its table is where nothing else is declared of it.
+        """Return the column with the table's notation of cells where it declares none.
 
         Args:
             usual: The table's values of `READING_KEYS`.
@@ -358,71 +368,72 @@ class Column:
 
     @property
     def pieces(self) -> tuple[Column, ...]:
-        """What an encoded record holds of it, as columns of no dates: itself, or a date's."""
-        return _pieces(self) if self.kind == "date" else (self,)
+        """Columns of an encoded record: the column itself, or several for a date."""
+        return _split_date_column(self) if self.kind == "date" else (self,)
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """A number's (low, high); None where they are not known yet."""
+        """Bounds (low, high) of a numeric column; None if unknown."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def day_bounds(self) -> tuple[float, float]:
-        """The first moment of a date's bounds and the last one, in days since 1970-01-01."""
+        """First and last moment of a date column, in days since 1970-01-01."""
         first, last = (
-            dates.count_days_to(needed(self.lower)),
-            dates.count_days_to(needed(self.upper)),
+            dates.count_days_to(require_known(self.lower)),
+            dates.count_days_to(require_known(self.upper)),
         )
         return first, last + 1 - 1 / dates.SECONDS_PER_DAY
 
     @property
-    def open_bins(self) -> bool:
-        """Whether the edges between a number's bins are estimated where the rest of it is."""
-        return self.bins in (None, QUANTILES)
+    def has_undeclared_edges(self) -> bool:
+        """Whether the edges of the bins are estimated together with the bounds."""
+        return self.bins in (None, QUANTILE_BINS)
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """The edges between the bins of a number; an edge belongs to the bin above it."""
-        bins = BINS if self.bins is None or isinstance(self.bins, str) else self.bins
+        """Edges between the bins of a number; an edge belongs to the bin above it."""
+        bins = DEFAULT_BINS if self.bins is None or isinstance(self.bins, str) else self.bins
         if isinstance(bins, tuple):
             return bins
-        low, high = needed(self.low), needed(self.high)
+        low, high = require_known(self.low), require_known(self.high)
         return tuple(np.linspace(low, high, bins + 1)[1:-1].tolist()) if bins > 1 else ()
 
     @property
     def scaled_edges(self) -> tuple[float, ...]:
-        """The edges as the number itself is scaled, in [0, 1]; those beyond a bound lie on it."""
-        return tuple(np.clip(self._scale_rows(np.array(self.edges)), 0.0, 1.0).tolist())
+        """Edges scaled to [0, 1] as the number is; edges outside the bounds are clamped."""
+        return tuple(np.clip(self._scale_values(np.array(self.edges)), 0.0, 1.0).tolist())
 
     @property
     def width(self) -> int:
-        """How many numbers a cell becomes."""
+        """Number of features of a cell."""
         if self.kind == "number":
             bins = len(self.bins) + 1 if isinstance(self.bins, tuple) else self.bins
-            many = bins if isinstance(bins, int) else BINS
+            many = bins if isinstance(bins, int) else DEFAULT_BINS
             return 2 + (many if many > 1 else 0)
         if self.kind == "ignore":
             return 0
         if self.kind == "date":
             return sum(piece.width for piece in self.pieces)
         if self.kind == "category":
-            return len(needed(self.categories)) + 2
-        return len(needed(self.vocabulary)) + 1
+            return len(require_known(self.categories)) + 2
+        return len(require_known(self.vocabulary)) + 1
 
     def describe(self) -> str:
-        """Return the column in one readable line."""
+        """Describe the column in one line."""
         if self.kind == "number":
             cut = isinstance(self.bins, tuple) and len(self.bins)
             own = f", {cut + 1} bins" if cut else ""
             return f"{self.name}: a number in [{self.low:g}, {self.high:g}]{own}"
         if self.kind == "category":
-            return f"{self.name}: one of {', '.join(needed(self.categories)) or 'no known value'}"
+            known = ", ".join(require_known(self.categories))
+            return f"{self.name}: one of {known or 'no known value'}"
         if self.kind == "date":
             return f"{self.name}: a date from {self.lower} to {self.upper}"
         return f"{self.name}: {self.kind}"
 
     def feature_names(self) -> list[str]:
-        """Return a readable name for each number that a cell becomes."""
+        """Return a readable name for each feature of a cell."""
         if self.kind == "ignore":
             return []
         if self.kind == "date":
@@ -430,10 +441,10 @@ class Column:
         if self.kind == "number":
             own = [self.name, *self._bin_names()]
         elif self.kind == "category":
-            own = [f"{self.name} = {each}" for each in needed(self.categories)]
+            own = [f"{self.name} = {each}" for each in require_known(self.categories)]
             own.append(f"{self.name} = other")
         else:
-            own = [f"{self.name} has {word!r}" for word in needed(self.vocabulary)]
+            own = [f"{self.name} has {word!r}" for word in require_known(self.vocabulary)]
         return [*own, f"{self.name} missing"]
 
     def _bin_names(self) -> list[str]:
@@ -444,116 +455,126 @@ class Column:
         return [f"{self.name} < {edges[0]:.6g}", *inner, f"{self.name} >= {edges[-1]:.6g}"]
 
     def encode(self, cells: ColumnCells, *, out: np.ndarray) -> None:
-        """Write what the cells become.
+        """Write the features of cells into `out`.
 
         Args:
-            cells: (rows,).
-            out: (rows, width), all 0; written to.
+            cells: Cells of the column, (rows,).
+            out: Output array, (rows, width), filled with 0.
         """
         if self.kind != "date":
             self._encode(cells, out)
             return
-        days, (first, end) = self.days(cells), self.day_bounds
+        days, (first, end) = self.parse_days(cells), self.day_bounds
         clamped, start = np.clip(days, first, end), 0
-        for part, piece in zip(("days", *self.told_parts), self.pieces, strict=True):
+        for part, piece in zip(("days", *self.date_parts), self.pieces, strict=True):
             own = out[:, start : start + piece.width]
             start += piece.width
             if part == "days":
                 piece._encode(clamped - first, own)
                 continue
-            # A year beyond the bounds is the last one; a month is that of the day itself.
+            # The year of a date outside the bounds is clamped; its month is not.
             values = dates.extract_date_part(clamped if part == "year" else days, part)
             if piece.kind == "number":
                 piece._encode(values, own)
             else:
-                values = values - (dates.parse_year(needed(self.lower)) if part == "year" else 0)
+                values = values - (
+                    dates.parse_year(require_known(self.lower)) if part == "year" else 0
+                )
                 known = np.isfinite(values)
                 codes = np.where(known, values, piece.width - 1).astype(np.int64)
                 own[np.arange(len(own)), codes] = 1.0
 
     @property
-    def told_parts(self) -> tuple[str, ...]:
-        """What is told of a date beside its days."""
+    def date_parts(self) -> tuple[str, ...]:
+        """Features of a date in addition to its days."""
         return dates.DEFAULT_DATE_PARTS if self.parts is None else self.parts
 
-    def days(self, cells: ColumnCells) -> np.ndarray:
-        """Return the cells of a date as days since 1970-01-01, float64, NaN where missing."""
+    def parse_days(self, cells: ColumnCells) -> np.ndarray:
+        """Parse dates as days since 1970-01-01, float64, (rows,); NaN if missing."""
         marks = self.reading.marks
         days = map_cells(
             lambda cell: dates.parse_days(convert_to_string(cell, marks), self.format), cells
         )
         return np.array(days, np.float64)
 
-    def codes(self, cells: ColumnCells) -> np.ndarray:
-        """Return which category each cell is, int64, (rows,): k of k is another, k + 1 missing."""
-        places = {self.key(name): i for i, name in enumerate(needed(self.categories))}
+    def encode_categories(self, cells: ColumnCells) -> np.ndarray:
+        """Return the category index of each cell, int64, (rows,).
+
+        With k categories, index k is any other value and k + 1 is missing.
+        """
+        places = {
+            self.comparison_key(name): i for i, name in enumerate(require_known(self.categories))
+        }
         other, missing = len(places), len(places) + 1
-        if all(len({self.key(each) for each in same} & places.keys()) == 1 for same in TRUTH):
-            # Two truth values: True and 1 are one, as for Python.
-            for same in TRUTH:
-                own = next(places[key] for key in map(self.key, same) if key in places)
-                places |= {self.key(each): own for each in same}
+        if all(
+            len({self.comparison_key(each) for each in same} & places.keys()) == 1
+            for same in TRUTH_SPELLINGS
+        ):
+            # In a column of two truth values, True and 1 are the same category, as in Python.
+            for same in TRUTH_SPELLINGS:
+                own = next(places[key] for key in map(self.comparison_key, same) if key in places)
+                places |= {self.comparison_key(each): own for each in same}
         places |= dict.fromkeys(self._mark_keys, missing)
 
         def place(cell: object) -> int:
             text = convert_to_string(cell)
-            return missing if text is None else places.get(self.key(text), other)
+            return missing if text is None else places.get(self.comparison_key(text), other)
 
         return map_cells_to_integers(place, cells)
 
-    def count(self, cells: ColumnCells) -> Counter[str]:
-        """Return how often each category occurs, by its `key`; what is missing is not counted."""
+    def count_categories(self, cells: ColumnCells) -> Counter[str]:
+        """Count the cells of each category, by `comparison_key`; missing cells do not count."""
         marks, counts = self._mark_keys, Counter[str]()
         for text, times in count_strings(cells, self.reading).items():
-            if (key := self.key(text)) not in marks:
+            if (key := self.comparison_key(text)) not in marks:
                 counts[key] += times
         return counts
 
     @property
     def _mark_keys(self) -> frozenset[str]:
-        return frozenset(map(self.key, self.reading.marks))
+        return frozenset(map(self.comparison_key, self.reading.marks))
 
     def _encode(self, cells: ColumnCells, out: np.ndarray) -> None:
-        """Write the features of any column but a date, (rows, width)."""
+        """Write the features, (rows, width), of any column except a date."""
         rows = np.arange(len(out))
         if self.kind == "number":
-            values, known = self._clamped(cells)
+            values, known = self._clamp_numbers(cells)
             edges, missing = self.edges, self.width - 1
-            # Without bins, a known number sets no other feature: it overwrites the 1.
+            # Without bins, index 0 is set to 1 and then overwritten by the number itself.
             bins = 1 + np.searchsorted(edges, values, side="right") if edges else 0
             out[rows, np.where(known, bins, missing)] = 1.0
-            out[:, 0] = np.where(known, self._scale_rows(values), 0.0)
+            out[:, 0] = np.where(known, self._scale_values(values), 0.0)
         elif self.kind == "category":
-            out[rows, self.codes(cells)] = 1.0
+            out[rows, self.encode_categories(cells)] = 1.0
         elif self.kind == "text":
-            places = {word: i for i, word in enumerate(needed(self.vocabulary))}
+            places = {word: i for i, word in enumerate(require_known(self.vocabulary))}
             for row, text in zip(out, convert_to_strings(cells, self.reading), strict=True):
                 row[-1] = text is None
-                for word in WORD.findall((text or "").lower()):
+                for word in WORD_PATTERN.findall((text or "").lower()):
                     if word in places:
                         row[places[word]] = 1.0
 
-    def scale(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
-        """Return numbers clamped and scaled to [0, 1], float64, 0 if missing; and which are not."""
-        values, known = self._clamped(cells)
-        return self._scale_rows(values), known
+    def scale_numbers(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
+        """Scale numbers to [0, 1], float64, 0 if missing; return them and whether each is known."""
+        values, known = self._clamp_numbers(cells)
+        return self._scale_values(values), known
 
-    def _clamped(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
-        """Return numbers within the bounds, the lower one if missing; and which are not."""
+    def _clamp_numbers(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
+        """Clamp numbers to the bounds, low if missing; return them and whether each is known."""
         low, high, values = (
-            needed(self.low),
-            needed(self.high),
+            require_known(self.low),
+            require_known(self.high),
             convert_to_numbers(cells, self.reading),
         )
         known = np.isfinite(values)
         return np.clip(np.where(known, values, low), low, high), known
 
-    def _scale_rows(self, values: np.ndarray) -> np.ndarray:
-        low, high = needed(self.low), needed(self.high)
+    def _scale_values(self, values: np.ndarray) -> np.ndarray:
+        low, high = require_known(self.low), require_known(self.high)
         return (values - low) / (high - low)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values: the name, and what is declared."""
+        """Return the name and the declared values as JSON-compatible values."""
         declared = {key: getattr(self, key) for key in COLUMN_KEYS}
         declared["units"] = None if self.units is None else dict(self.units)
         return {"name": self.name} | {
@@ -564,7 +585,7 @@ class Column:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Column:
-        """Read what `to_json` wrote."""
+        """Create a column from the output of `to_json`."""
         plain: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
         }
@@ -572,9 +593,9 @@ class Column:
 
 
 @lru_cache(maxsize=4096)
-def _pieces(column: Column) -> tuple[Column, ...]:
-    """Return the columns that a date becomes."""
-    first, last = needed(column.lower), needed(column.upper)
+def _split_date_column(column: Column) -> tuple[Column, ...]:
+    """Return the columns that encode a date."""
+    first, last = require_known(column.lower), require_known(column.upper)
     days = dates.count_days_to(last) - dates.count_days_to(first) + 1
     found = [Column(name=f"{column.name}.days", low=0, high=days)]
     years = range(dates.parse_year(first), dates.parse_year(last) + 1)
@@ -584,9 +605,9 @@ def _pieces(column: Column) -> tuple[Column, ...]:
         "weekday": list(dates.WEEKDAYS),
         "hour": [str(hour) for hour in range(24)],
     }
-    for part in column.told_parts:
+    for part in column.date_parts:
         name = f"{column.name}.{part}"
-        if part == "year" and len(years) > MOST_YEARS:
+        if part == "year" and len(years) > MAX_YEAR_CATEGORIES:
             found.append(Column(name=name, low=years[0], high=years[-1]))
         else:
             found.append(Column(name=name, categories=tuple(names[part])))

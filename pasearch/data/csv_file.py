@@ -28,7 +28,6 @@ from pasearch.data.compressed import (
     open_unpacked,
     strip_suffixes,
 )
-from pasearch.data.declared import schema_of_given
 from pasearch.data.lines import (
     FAULTS,
     MAX_HEADER_BYTES,
@@ -46,14 +45,15 @@ from pasearch.data.lines import (
     start_without_header,
 )
 from pasearch.data.partitions import Dataset
-from pasearch.data.source import SOURCES, Declared, Source, table_dataset
-from pasearch.data.table_form import (
+from pasearch.data.schema_argument import load_schema
+from pasearch.data.source import SOURCES, DataDeclaration, Source, make_table_dataset
+from pasearch.data.table_format import (
     MIN_COLUMNS,
-    TableForm,
-    check_names,
-    fitted_schema,
-    new_table,
-    taken_apart,
+    TableFormat,
+    check_column_names,
+    fit_schema_to_file,
+    select_columns,
+    split_target,
 )
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.text_columns import TextColumn, TextTable
@@ -99,14 +99,14 @@ class CsvFile(Source):
         """Return whether the name ends as one of its files."""
         return Path(data).name.lower().endswith(self.suffixes)
 
-    def load(self, data: str, declared: Declared) -> Dataset:
+    def load(self, data: str, declared: DataDeclaration) -> Dataset:
         """Return the data set: every row but the header is a slot."""
-        schema = None if declared.schema is None else schema_of_given(declared.schema)
+        schema = None if declared.schema is None else load_schema(declared.schema)
         table = read_table(
             data, declared.target, schema, quotes=declared.quotes, columns=declared.columns,
             separator=declared.separator,
         )  # fmt: skip
-        return table_dataset(*table, declared)
+        return make_table_dataset(*table, declared)
 
     def new_records(self, data: str, schema: AnySchema) -> TextTable:
         """Return the cells, (rows, columns); the columns may come in any order, with others.
@@ -117,7 +117,7 @@ class CsvFile(Source):
         if not isinstance(schema, TableSchema):
             raise UsageError(f"{data} is a table, and the model was trained on arrays.")
         path = Path(data)
-        form = _resolve_new_form(path, TableForm.of(schema), schema)
+        form = _resolve_new_form(path, TableFormat.of(schema), schema)
         try:
             with open_csv(path, form) as file:
                 columns, _ = file.read()
@@ -125,13 +125,13 @@ class CsvFile(Source):
             # A model's new records are told apart as its own were.
             told = str(error).removesuffix(NO_HEADER_ADVICE).replace(SEPARATOR_ADVICE, "")
             raise UsageError(told) from None
-        return new_table(schema, dict(zip(file.header, columns, strict=True)), path)
+        return select_columns(schema, dict(zip(file.header, columns, strict=True)), path)
 
 
-def _resolve_new_form(path: Path, form: TableForm, schema: TableSchema) -> TableForm:
+def _resolve_new_form(path: Path, form: TableFormat, schema: TableSchema) -> TableFormat:
     """Return the form of new records: no price is paid for these, so their first line may tell."""
     names = frozenset(column.name for column in schema.columns if column.kind != "ignore")
-    form = replace(form, names=names, least=min(MIN_COLUMNS, len(names)))
+    form = replace(form, names=names, min_columns=min(MIN_COLUMNS, len(names)))
     if form.columns is None:
         return form
     if form.names <= set(_read_first_cells(path, form, None)):
@@ -141,7 +141,7 @@ def _resolve_new_form(path: Path, form: TableForm, schema: TableSchema) -> Table
     return form
 
 
-def _read_first_cells(path: Path, form: TableForm, separator: str | None) -> list[str]:
+def _read_first_cells(path: Path, form: TableFormat, separator: str | None) -> list[str]:
     try:
         with _open_table_file(path) as file:
             _, first = read_header(
@@ -168,7 +168,7 @@ def read_table(
         path: The file.
         target: The column to predict; the schema's, or the last one, if None.
         schema: What is declared; nothing if None.
-        form: `quotes`, `columns` and `separator`, as of `TableForm.of`.
+        form: `quotes`, `columns` and `separator`, as of `TableFormat.of`.
 
     Returns:
         The schema in the file's order, the cells, (rows, columns), and the target's cells, (rows,).
@@ -192,11 +192,11 @@ def read_table_with_faults(
     The faults are for the curator's check alone.
     """
     path = Path(path)
-    told = TableForm.of(schema, target=target, **form)
+    told = TableFormat.of(schema, target=target, **form)
     with open_csv(path, told) as file:
         header = file.header
         try:
-            fitted = fitted_schema(
+            fitted = fit_schema_to_file(
                 header, schema, path=path, name=strip_suffixes(path, TABLE_SUFFIXES), target=target
             )
         except UsageError as error:
@@ -214,7 +214,7 @@ def read_table_with_faults(
             separator=used if told.columns and used != "," else told.separator,
         )
         found, faults = file.read()
-    return *taken_apart(fitted, header, found, path), [FAULTS[fault] for fault in faults.tolist()]
+    return *split_target(fitted, header, found, path), [FAULTS[fault] for fault in faults.tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -261,7 +261,7 @@ def describe_widths(path: Path, schema: TableSchema) -> str:
 
     Only for the curator's check: what it says depends on the rows.
     """
-    form = TableForm.of(schema)
+    form = TableFormat.of(schema)
     with open_csv(path, form) as file:
         found = [*file.form.rows(file.file, file.start)]
     widths = sorted({len(row) for row in found if isinstance(row, list)})
@@ -275,7 +275,7 @@ def describe_widths(path: Path, schema: TableSchema) -> str:
     return f"{path}: {every} has {many} {cells}, and {named}. {advice}"
 
 
-def _suggest_separator(path: Path, form: TableForm) -> str:
+def _suggest_separator(path: Path, form: TableFormat) -> str:
     """Describe what to do about a file of which no row fits, by its first rows."""
     with open_csv(path, form) as file:
         used, width = file.form, len(file.header)
@@ -305,7 +305,7 @@ def _suggest_separator(path: Path, form: TableForm) -> str:
 
 
 @contextmanager
-def open_csv(path: Path, form: TableForm) -> Iterator[CsvReader]:
+def open_csv(path: Path, form: TableFormat) -> Iterator[CsvReader]:
     """Open a file and read its header, if it has one.
 
     Raises:
@@ -346,7 +346,7 @@ def _open_table_file(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _read_header(path: Path, file: BinaryIO, form: TableForm) -> tuple[LineForm, list[str]]:
+def _read_header(path: Path, file: BinaryIO, form: TableFormat) -> tuple[LineForm, list[str]]:
     """Return the form of a file's lines, and the names of its columns.
 
     Raises:
@@ -383,7 +383,7 @@ def _read_header(path: Path, file: BinaryIO, form: TableForm) -> tuple[LineForm,
     return lines, header
 
 
-def _check_header(path: Path, row: Sequence[str], form: TableForm) -> list[str]:
+def _check_header(path: Path, row: Sequence[str], form: TableFormat) -> list[str]:
     """Return the names of the columns; an error gives places, for the row may be a record.
 
     Args:
@@ -392,7 +392,7 @@ def _check_header(path: Path, row: Sequence[str], form: TableForm) -> list[str]:
         form: Of the file: if the line holds all of its `names`, it is a header for certain.
     """
     header, declared = [normalize_unicode(name.strip()) for name in row], form.names
-    if len(header) < form.least:
+    if len(header) < form.min_columns:
         raise UsageError(
             f"{path}: its first line is not a header of two or more columns, separated by commas, "
             f"semicolons, tabs or | : write the names of the columns there{SEPARATOR_ADVICE}."
@@ -410,7 +410,7 @@ def _check_header(path: Path, row: Sequence[str], form: TableForm) -> list[str]:
             "If the numbers are the names of columns, say which column is predicted, `target=`. "
             f"Otherwise write the names of the columns into the first line.{NO_HEADER_ADVICE}"
         )
-    check_names(header, str(path), NO_HEADER_ADVICE, least=form.least)
+    check_column_names(header, str(path), NO_HEADER_ADVICE, min_columns=form.min_columns)
     return header
 
 

@@ -84,7 +84,7 @@ def compute_record_bytes(
         max_categories: Most categories estimated for a column, 2 or more.
     """
     every = {each for front in fronts for each in (front, front.first_stage) if each is not None}
-    shape = schema.shape if not schema.undeclared else schema.widest_shape(max_categories)
+    shape = schema.shape if not schema.undeclared else schema.max_shape(max_categories)
     behind = sum(
         4 * count_stored_numbers(each, shape) for each in every if not isinstance(each, Raw)
     )
@@ -94,7 +94,7 @@ def compute_record_bytes(
     numbers = sum(
         piece.kind in (None, "number")
         for column in schema.columns
-        for piece in (column.pieces if column.declared else (column,))
+        for piece in (column.pieces if column.is_declared else (column,))
     )
     return packed_type(math.prod(shape), numbers).itemsize + behind
 

@@ -1,17 +1,17 @@
-"""What a schema leaves undeclared, estimated privately (bounds, categories, classes) or read free.
+"""Private estimation of undeclared bounds, categories and classes of a schema.
 
-Every undeclared item (the bounds of all features, a column, the target) is one release of the same
-price, noise multiplier sigma and a leak delta, whatever it turns out to be:
+Every undeclared item (the bounds of all features, a column, the target) is one release with the
+same privacy cost: noise multiplier sigma and additive delta. It does not depend on the result.
 
-    arrays   bounds:  of the records' minima and of their maxima, sigma sqrt(2) each
-             target:  how many classes its labels are, or the bounds of its numbers, sigma
-    tables   a column whose kind is not declared: is it numbers? (a noisy count, sigma / sqrt(.1));
-             then its bounds and bins or its categories (sigma / sqrt(.9)). Otherwise those alone
+    arrays   bounds:  of the minima and of the maxima of the records, sigma sqrt(2) each
+             target:  the number of classes, or the bounds of a regression target, sigma
+    tables   a column of undeclared kind: is it numeric? (noisy count, sigma / sqrt(.1)); then its
+             bounds and bins, or its categories (sigma / sqrt(.9)). Other columns: only the latter
 
-An estimate is a release: every later step, on any partition, may use it. It is made from the slots
-of scores or of the test, which have epsilon to spare. A class list is made from the training slots,
-because without it no model can be trained: they are most of the records, so that a rare class is
-found at a small part of their epsilon (`planning.Solver`).
+An estimate is a release, so every later step may use it on any partition. It is computed from the
+partition for scores or for the test, which has epsilon to spare. A class list is estimated from the
+training records, because no model can be trained without it. They are most of the records, so a
+rare class is found with a small part of their epsilon (`planning.Solver`).
 
 Source: docs/rules.md, rule 13. Proof: docs/guarantees/estimated-schema.md.
 """
@@ -32,7 +32,7 @@ from pasearch.accounting.checks import (
 )
 from pasearch.accounting.events import Event
 from pasearch.data.cells import ColumnCells, convert_to_numbers
-from pasearch.data.column import BINS, Column
+from pasearch.data.column import DEFAULT_BINS, Column
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema
 from pasearch.runs.estimates import CategoryCounts, ClassCount, NumberBounds, finite
@@ -40,29 +40,30 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.quantiles import NumberBins, bins_of
 from pasearch.runs.sums import GaussianSum
 
-RARE_CLASS = 0.01
-"""The share of the training records that a class shall need to be found: the noise of the class
-list is no smaller than that takes."""
+RARE_CLASS_FRACTION = 0.01
+"""Fraction of the training records for which a class should be found. The noise of the class list
+is not reduced below the level that this requires.
+"""
 
-CLASS_FOUND = 0.99
-"""The probability with which a class of that share is found, if the budget allows it."""
+CLASS_DETECTION_PROBABILITY = 0.99
+"""Probability of finding a class of `RARE_CLASS_FRACTION`, if the budget allows it."""
 
-KIND_SHARE = 0.1
-"""The share of a column's price, 1 / sigma^2, that asks whether it holds numbers."""
+KIND_TEST_FRACTION = 0.1
+"""Fraction of a column's 1 / sigma^2 that tests whether the column is numeric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaEstimate:
-    """How an undeclared item is estimated privately.
+    """Mechanism that privately estimates one undeclared item of a schema.
 
     Args:
-        noise_multiplier: Of one item, in records, above 0.
-        delta: Of one item, in (0, 1): the most probability with which a category of one record is
-            released.
-        most: The most categories that a column may have, 2 or more.
+        noise_multiplier: Noise multiplier of one item, in records, above 0.
+        delta: Additive delta of one item, in (0, 1): the maximum probability with which a category
+            of one record is released.
+        most: Maximum number of categories of a column, 2 or more.
 
-    Guarantee: `estimate` costs `event`, once for each undeclared item, on the partition whose cells
-    it is given, as far as float64 noise is Gaussian.
+    Guarantee: `estimate` costs `event` once for each undeclared item, on the partition whose cells
+    it receives, provided that float64 noise is treated as Gaussian.
     """
 
     noise_multiplier: float
@@ -76,50 +77,50 @@ class SchemaEstimate:
 
     @property
     def event(self) -> Event:
-        """What one item costs: as much as categories do, and no other kind costs more."""
-        return self._categories(1.0).event
+        """Privacy event of one item: that of categories, which no other kind of item exceeds."""
+        return self._make_category_mechanism(1.0).event
 
     @property
-    def least(self) -> int:
-        """How many slots must hold a category, about, for it to be estimated privately."""
-        return self._categories(1.0).threshold
+    def min_records(self) -> int:
+        """Approximate number of records that a category needs in order to be found."""
+        return self._make_category_mechanism(1.0).threshold
 
     @property
-    def counts(self) -> CategoryCounts:
-        """The mechanism that finds the categories, or classes, of one item."""
-        return self._categories(1.0)
+    def category_mechanism(self) -> CategoryCounts:
+        """Mechanism that finds the categories, or classes, of one item."""
+        return self._make_category_mechanism(1.0)
 
     def estimate_classes(self, schema: AnySchema, labels: Any, stream: Stream) -> AnySchema:
-        """Return the schema with its undeclared classes estimated privately from these slots.
+        """Estimate the undeclared classes of a schema privately.
 
         Args:
-            schema: With undeclared classes: see `undeclared_classes`.
-            labels: Of the slots, (slots,).
-            stream: The release's own randomness.
+            schema: Schema with undeclared classes (`find_undeclared_classes`).
+            labels: Labels of the records, (records,).
+            stream: Random stream of the release.
 
         Returns:
-            The schema with its classes, which are a release; other columns stay as they are.
+            The schema with its classes, which are a release; other columns are unchanged.
 
         Cost: `event`, once.
         """
         if isinstance(schema, Schema):
             return replace(schema, classes=self._count_classes(labels, stream))
-        target = self._of_column(schema.target, labels, True, True, stream)
+        target = self._estimate_column(schema.target, labels, True, True, stream)
         return schema.completed({target.name: target})
 
     def _count_classes(self, labels: Any, stream: Stream) -> int:
-        """Return the number of classes of arrays: their labels are whole numbers from 0."""
+        """Estimate the number of classes of arrays, whose labels are integers from 0."""
         counted = ClassCount(noise_multiplier=self.noise_multiplier, most=self.most)
         return counted.release(labels, stream.child("target"))
 
     def estimate(self, schema: AnySchema, features: Any, labels: Any, stream: Stream) -> AnySchema:
-        """Return the schema with everything undeclared estimated privately from these slots.
+        """Estimate all undeclared items of a schema privately.
 
         Args:
-            schema: With something undeclared.
-            features: Of the slots, in the data's own units, (slots, ...).
-            labels: Of the slots, (slots,).
-            stream: The releases' own randomness.
+            schema: Schema with at least one undeclared item.
+            features: Features of the records, (records, ...), in the original units.
+            labels: Labels of the records, (records,).
+            stream: Random stream of the releases.
 
         Returns:
             The complete schema: a release.
@@ -127,18 +128,20 @@ class SchemaEstimate:
         Cost: `event`, once for every item of `schema.undeclared`.
         """
         if isinstance(schema, Schema):
-            return self._of_arrays(schema, features, labels, stream)
+            return self._estimate_arrays(schema, features, labels, stream)
         estimated = {}
-        for column, cells in schema.each(features, labels):
-            if column.declared:
+        for column, cells in schema.iterate_columns(features, labels):
+            if column.is_declared:
                 continue
             name = column.name
             own = stream.child("column", name)
             target = name == schema.target.name
-            estimated[name] = self._of_column(column, cells, schema.is_class(name), target, own)
+            estimated[name] = self._estimate_column(
+                column, cells, schema.is_class(name), target, own
+            )
         return schema.completed(estimated)
 
-    def _of_arrays(
+    def _estimate_arrays(
         self, schema: Schema, features: np.ndarray, labels: np.ndarray, stream: Stream
     ) -> Schema:
         values: dict[str, Any] = {}
@@ -146,91 +149,95 @@ class SchemaEstimate:
             low, high = self._common_bounds(features, stream.child("bounds"))
             values |= {"low": low, "high": high}
         if "target" in schema.undeclared and schema.regression:
-            values["target"] = self._bounds(1.0).release(labels, stream.child("target"))
+            values["target"] = self._bounds_mechanism(1.0).release(labels, stream.child("target"))
         elif "target" in schema.undeclared:
             values["classes"] = self._count_classes(labels, stream)
         return replace(schema, **values)
 
     def _common_bounds(self, features: np.ndarray, stream: Stream) -> tuple[float, float]:
-        """Return bounds of all features: a record has one minimum and one maximum."""
+        """Estimate bounds of all features; each record contributes one minimum and one maximum."""
         flat = features.reshape(len(features), -1)
         ends = (flat.min(axis=1), flat.max(axis=1))
         usable = np.isfinite(ends[0]) & np.isfinite(ends[1])
-        half = self._bounds(0.5)
+        half = self._bounds_mechanism(0.5)
         minima, maxima = (
             half.release(each[usable], stream.child(side)) for side, each in enumerate(ends)
         )
         low, high = minima[0], maxima[1]
-        # Noise may put the largest minimum above the largest maximum; all four edges are public.
+        # Noise may make low >= high; all four edges are released, so any of them may be used.
         return (low, high) if low < high else (min(*minima, *maxima), max(*minima, *maxima))
 
-    def _of_column(
+    def _estimate_column(
         self, column: Column, cells: ColumnCells, is_class: bool, target: bool, stream: Stream
     ) -> Column:
         kind, share, numbers = column.kind, 1.0, convert_to_numbers(cells, column.reading)
         if kind is None and is_class:
             kind = "category"
         elif kind is None:
-            many = self._mostly(np.isfinite(numbers), stream.child("kind"))
-            kind, share = "number" if many else "category", 1.0 - KIND_SHARE
+            many = self._is_majority(np.isfinite(numbers), stream.child("kind"))
+            kind, share = "number" if many else "category", 1.0 - KIND_TEST_FRACTION
         if kind == "number":
             own = stream.child("bounds")
-            if target or not column.open_bins:
-                low, high = self._bounds(share).release(numbers, own)
+            if target or not column.has_undeclared_edges:
+                low, high = self._bounds_mechanism(share).release(numbers, own)
                 return replace(column, kind=kind, low=low, high=high)
-            binned = NumberBins(noise_multiplier=self._sigma(share), most=BINS)
+            binned = NumberBins(noise_multiplier=self._item_noise(share), most=DEFAULT_BINS)
             low, high, edges = binned.release(numbers, own, column.bounds)
             return replace(column, kind=kind, low=low, high=high, bins=edges)
-        counts = column.count(cells)
-        found = self._categories(share).release(counts, stream.child("categories"))
+        counts = column.count_categories(cells)
+        found = self._make_category_mechanism(share).release(counts, stream.child("categories"))
         return replace(column, kind="category", categories=tuple(found))
 
-    def _mostly(self, true: np.ndarray, stream: Stream) -> bool:
-        """Return whether more than half of the slots are, by a noisy count."""
+    def _is_majority(self, true: np.ndarray, stream: Stream) -> bool:
+        """Test by a noisy count whether more than half of the values are true."""
         count = np.array([np.count_nonzero(true)], np.float64)
-        noisy = GaussianSum(noise_multiplier=self._sigma(KIND_SHARE)).release(count, stream)
+        noisy = GaussianSum(noise_multiplier=self._item_noise(KIND_TEST_FRACTION)).release(
+            count, stream
+        )
         return bool(noisy[0] > len(true) / 2)
 
-    def _sigma(self, share: float) -> float:
-        """Return the noise of a share of one item's 1 / sigma^2; the shares add up to 1."""
+    def _item_noise(self, share: float) -> float:
+        """Return the noise multiplier for a fraction of one item's 1 / sigma^2."""
         return self.noise_multiplier / math.sqrt(share)
 
-    def _bounds(self, share: float) -> NumberBounds:
-        return NumberBounds(noise_multiplier=self._sigma(share))
+    def _bounds_mechanism(self, share: float) -> NumberBounds:
+        return NumberBounds(noise_multiplier=self._item_noise(share))
 
-    def _categories(self, share: float) -> CategoryCounts:
-        return CategoryCounts(noise_multiplier=self._sigma(share), delta=self.delta, most=self.most)
+    def _make_category_mechanism(self, share: float) -> CategoryCounts:
+        return CategoryCounts(
+            noise_multiplier=self._item_noise(share), delta=self.delta, most=self.most
+        )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return JSON-compatible values."""
         return asdict(self)
 
 
-def undeclared_classes(schema: AnySchema) -> str | None:
-    """Return the item of a schema's `undeclared` that is its class list; None without one."""
+def find_undeclared_classes(schema: AnySchema) -> str | None:
+    """Return the name of the undeclared class list in `schema.undeclared`, or None."""
     name = "target" if isinstance(schema, Schema) else schema.target.name
     return name if not schema.regression and name in schema.undeclared else None
 
 
-def read_free(schema: AnySchema, features: Any, labels: Any, most: int) -> AnySchema:
-    """Return the schema with everything undeclared read from the records, as if it were public.
+def read_public_schema(schema: AnySchema, features: Any, labels: Any, most: int) -> AnySchema:
+    """Complete a schema exactly from the records, as if they were public.
 
-    Only for `assume_public_schema=`: no theorem covers it, and the card lists it.
+    Only for `assume_public_schema=`: no theorem covers it, and the privacy card lists it.
     """
     if isinstance(schema, Schema):
         values: dict[str, Any] = {}
         if "bounds" in schema.undeclared:
-            low, high = _range(features)
+            low, high = _find_range(features)
             values |= {"low": low, "high": high}
         if "target" in schema.undeclared:
             if schema.regression:
-                values["target"] = _range(labels)
+                values["target"] = _find_range(labels)
             else:
                 values["classes"] = max(2, int(labels.max()) + 1)
         return replace(schema, **values)
     read = {}
-    for column, cells in schema.each(features, labels):
-        if not column.declared:
+    for column, cells in schema.iterate_columns(features, labels):
+        if not column.is_declared:
             name = column.name
             target = name == schema.target.name
             read[name] = _read_column(column, cells, most, schema.is_class(name), target)
@@ -245,18 +252,18 @@ def _read_column(
         many = np.isfinite(numbers).sum() > len(cells) / 2
         kind = "number" if many and not is_class else "category"
     if kind == "number":
-        low, high = column.bounds or _range(numbers)
+        low, high = column.bounds or _find_range(numbers)
         bins = column.bins
-        if not target and column.open_bins:
-            bins = bins_of(numbers, low, high, BINS)
+        if not target and column.has_undeclared_edges:
+            bins = bins_of(numbers, low, high, DEFAULT_BINS)
         return replace(column, kind=kind, low=low, high=high, bins=bins)
-    counts = column.count(cells)
+    counts = column.count_categories(cells)
     common = sorted(counts, key=lambda name: (-counts[name], name))[:most]
     return replace(column, kind="category", categories=tuple(sorted(common)))
 
 
-def _range(values: np.ndarray) -> tuple[float, float]:
-    """Return the finite minimum and maximum, apart."""
+def _find_range(values: np.ndarray) -> tuple[float, float]:
+    """Return the finite minimum and maximum, widened if they are equal."""
     known = finite(values)
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     return (low, high) if low < high else (low - 0.5, low + 0.5)

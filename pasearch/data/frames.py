@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from pasearch.data.cells import convert_to_numbers, convert_to_string, normalize_unicode
-from pasearch.data.column import KEYS_OF, Column
+from pasearch.data.column import KEYS_BY_KIND, Column
 from pasearch.data.numbers import convert_to_shortest_decimals
-from pasearch.data.schema_file import column_of, nearest_of
+from pasearch.data.schema_file import parse_column, suggest_name
 from pasearch.errors import UsageError
 
 TYPES_DESCRIPTION = "the types of the frame's columns"
@@ -27,7 +27,7 @@ TYPES_DESCRIPTION = "the types of the frame's columns"
 BOOLEAN_CATEGORIES = ("False", "True")
 """The categories of a column of truth values, which its type declares."""
 
-KIND_KEYS = {"kind", *(key for keys in KEYS_OF.values() for key in keys)}
+KIND_KEYS = {"kind", *(key for keys in KEYS_BY_KIND.values() for key in keys)}
 """What tells the kind of a column by being declared."""
 
 REQUIRED_DECLARATIONS = {
@@ -57,7 +57,7 @@ def build_frame_columns(
     declared = {normalize_unicode(str(name)): values for name, values in declared.items()}
     for name, values in declared.items():
         if name not in types:
-            raise UsageError(f"The frame has no column {name!r}{nearest_of(name, list(types))}.")
+            raise UsageError(f"The frame has no column {name!r}{suggest_name(name, list(types))}.")
         if not isinstance(values, Mapping):
             raise UsageError(
                 f"declared[{name!r}] is {values!r}: expected what is known of the column, such as "
@@ -75,8 +75,8 @@ def build_frame_columns(
                 told["categories"] = [convert_to_string(each) or "" for each in dtype.categories]
             if kind == "number":
                 told["kind"] = "number"
-        column = column_of(name, told) if told else Column(name=name)
-        if not (column.declared or estimate or name in declared):
+        column = parse_column(name, told) if told else Column(name=name)
+        if not (column.is_declared or estimate or name in declared):
             open_.append(f"{name!r} ({dtype}): {REQUIRED_DECLARATIONS[kind]}")
         found[name] = column
     if open_:
@@ -132,7 +132,7 @@ def find_target_failures(target: Column, dtype: Any) -> tuple[str, ...]:
     )
     cells = numbers if kind == "float" else [int(x) for x in numbers if x == x // 1]
     cells = np.array([*(known or cells), None], object)[:-1]
-    found = set(target.codes(cells).tolist()) & set(range(len(target.categories)))
+    found = set(target.encode_categories(cells).tolist()) & set(range(len(target.categories)))
     if len(found) >= 2:
         return ()
     listed = ", ".join(map(repr, target.categories[:MAX_LISTED_CLASSES]))

@@ -25,7 +25,7 @@ import numpy as np
 from pasearch.accounting.checks import check_positive_integer
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.source import SOURCES, Declared, Source
+from pasearch.data.source import SOURCES, DataDeclaration, Source
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.files import check_memory
@@ -78,7 +78,7 @@ class ImageFolder(Source):
         others = any(suffix in kind.suffixes for kind in kinds)
         return suffix in IMAGE_SUFFIXES or (bool(data) and Path(data).is_dir() and not others)
 
-    def load(self, data: str, declared: Declared) -> Dataset:
+    def load(self, data: str, declared: DataDeclaration) -> Dataset:
         """Return the data set: every image file is a slot."""
         side, grey = declared.image_side, declared.grey
         return load_image_folder(Path(data), side=side, grey=grey, public=declared.public)

@@ -1,17 +1,18 @@
-"""Features' means, released, and what centring and scaling by them makes of a record.
+"""Private feature means, and standardisation of records by them.
 
-    means       m = (sum of x_i + N(0, (sigma B)^2)) / n,    each ||x_i|| <= B, public; shrunk
-    centred     z_j = K / sqrt(sum of v) * (x_j - m_j) / v_j^(1/4),   v_j = max(m_j (1 - m_j), v_0)
+    means         m = (sum of x_i + N(0, (sigma B)^2)) / n,    each ||x_i|| <= B, public; shrunk
+    standardised  z_j = K / sqrt(sum of v) * (x_j - m_j) / v_j^(1/4),  v_j = max(m_j (1 - m_j), v_0)
 
-B is known from the schema: a row has one indicator a column. Centred rows are about half as long as
-rows are; dividing by the root of the deviation lets rare categories move sooner. K = ROW_NORM is
-then the rows' root mean square norm, so a clip and a learning rate fit every data set. Measured on
-Adult (benchmarks/features/choices.py, three seeds): accuracy .856 instead of .848 at epsilon .1,
-.865 instead of .862 at 1, where without either all of epsilon goes to the training, at the best of
-five learning rates. Scaling does most of it: centred alone has .850 and .861. Everything after the
-means is post-processing.
+B follows from the schema: a table's record has one indicator per column. Centred records are about
+half as long. Division by the root of the deviation speeds up training of rare categories. K =
+ROW_NORM is then the root mean square norm, so one clip norm and learning rate fit every data set.
+Measured on Adult (benchmarks/features/choices.py, three seeds): accuracy .856 instead of .848 at
+epsilon .1, .865 instead of .862 at 1. The baseline has neither step, all epsilon for training, and
+the best of five learning rates. Scaling does most of it: centring alone has .850 and .861.
+Everything after the means is post-processing.
 
-Source: ours; docs/rules.md, "Sensitivities". Proof: docs/guarantees/feature-selection.md.
+Source: original to this project; docs/rules.md, "Sensitivities". Proof:
+docs/guarantees/feature-selection.md.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 
 from pasearch.accounting.checks import check_positive, make_post_init
 from pasearch.data.rows import iterate_records
-from pasearch.data.schema import RowForm
+from pasearch.data.schema import RowLayout
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianRelease, GaussianSum, bounded_rows
 
@@ -35,20 +36,20 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 ROW_NORM = 5.0
-"""The root mean square norm that records are scaled to, by the released means."""
+"""Root mean square norm of standardised records."""
 
-LEAST_VARIANCE = 0.05**2
-"""v_0: a category of fewer records than a four-hundredth is not blown up further."""
+MIN_VARIANCE = 0.05**2
+"""v_0: categories in fewer than 1 of 400 records are not scaled up further."""
 
-ROWS = 8_192
-"""Records at a time: only memory depends on it."""
+BLOCK_RECORDS = 8_192
+"""Number of records processed at a time; it affects only memory."""
 
 
-class InParts(Protocol):
-    """Records that memory may not hold at once; their length is the number of slots."""
+class RecordBlocks(Protocol):
+    """Records that may exceed memory; `len` counts null records too."""
 
     def parts(self) -> Iterable[Any]:
-        """Go through all: each with x, (n, *shape), and valid, (n,) False for a null record."""
+        """Iterate over blocks with x, (n, *shape), and valid, (n,), False for a null record."""
         ...
 
     def __len__(self) -> int: ...
@@ -56,14 +57,14 @@ class InParts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitInput:
-    """What a front end is fitted to privately: the records of an open partition, in one part.
+    """Records of an open partition to which a feature extractor is fitted privately.
 
     Args:
-        x: float32, (slots, *shape), in [0, 1]: a tensor, or `Rows`.
-        valid: bool, (slots,); a null record adds nothing.
-        noise_multiplier: Noise of the released sum, above 0; None on declared-public data.
-        stream: The release's own randomness.
-        form: Public form of an encoded record; None: a record's norm may be as large as the root
+        x: Features, float32, (records, *shape), in [0, 1]: a tensor, or `Rows`.
+        valid: Mask, bool, (records,); a null record (False) adds nothing.
+        noise_multiplier: Noise multiplier of the released sum, above 0; None for public data.
+        stream: Random stream of the release.
+        form: Public layout of an encoded record; None: the norm of a record may be the square root
             of its number of features.
     """
 
@@ -71,10 +72,10 @@ class FitInput:
     valid: Tensor
     noise_multiplier: float | None
     stream: Stream
-    form: RowForm | None = None
+    form: RowLayout | None = None
 
     def parts(self) -> tuple[FitInput]:
-        """Return all records."""
+        """Return all records as one block."""
         return (self,)
 
     def __len__(self) -> int:
@@ -83,57 +84,61 @@ class FitInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureMeans(GaussianRelease):
-    """The mean of every feature, over all slots.
+    """Private mean of every feature over all records, null records included.
 
-    Guarantee: `release` costs `event`: a row is cut to norm B before it is added, and a null
+    Guarantee: `release` costs `event`: a record is clipped to norm B before it is added, and a null
     record adds 0.
 
     Args:
-        noise_multiplier: The noise's standard deviation on the sum of rows / B, above 0.
-        row_bound: B, public.
+        noise_multiplier: Standard deviation of the noise on the sum of records / B, above 0.
+        row_bound: Maximum norm B of a record, public, above 0.
     """
 
     row_bound: float
     __post_init__ = make_post_init(noise_multiplier=check_positive, row_bound=check_positive)
 
-    def release(self, records: InParts, stream: Stream) -> Array:
-        """Return the means of features in [0, 1], float64 (d,), in [0, 1]; as `release_signed`."""
+    def release(self, records: RecordBlocks, stream: Stream) -> Array:
+        """Release means clamped to [0, 1], float64, (d,), at the cost of `release_signed`."""
         return np.clip(self.release_signed(records, stream), 0.0, 1.0)
 
-    def release_signed(self, records: InParts, stream: Stream) -> Array:
-        """Return the means, float64 (d,); the divisor is n, public.
+    def release_signed(self, records: RecordBlocks, stream: Stream) -> Array:
+        """Release the means, float64, (d,); the divisor n is public.
 
         Args:
-            records: Of an open partition, charged by the caller.
-            stream: The release's own randomness.
+            records: Records of an open partition, charged by the caller.
+            stream: Random stream of the release.
 
         Cost: `event`, on that partition.
         """
         noise = GaussianSum(noise_multiplier=self.noise_multiplier)
-        noisy = noise.release(_total(records, self.row_bound), stream)
+        noisy = noise.release(_sum_rows(records, self.row_bound), stream)
         unit = self.row_bound / len(records)
-        return shrunk(noisy * unit, self.noise_multiplier * unit)
+        return shrink_means(noisy * unit, self.noise_multiplier * unit)
 
 
-def public_means(records: InParts, row_bound: float) -> Array:
-    """Return the means without noise; row_bound is as of `FeatureMeans`.
+def compute_public_means(records: RecordBlocks, row_bound: float) -> Array:
+    """Compute the means without noise.
+
+    Args:
+        records: Public records.
+        row_bound: Maximum norm of a record, above 0; larger records are clipped.
 
     Cost: none is charged, so the records must be public.
     """
-    return _total(records, row_bound) * row_bound / len(records)
+    return _sum_rows(records, row_bound) * row_bound / len(records)
 
 
-def shrunk(noisy: Array, deviation: float) -> Array:
-    """Return noisy means nearer to their own mean, the more of their spread is noise.
+def shrink_means(noisy: Array, deviation: float) -> Array:
+    """Shrink noisy means towards their average, the more of their spread is noise.
 
         m' = m~ + (1 - (d - 3) s^2 / sum of (m_j - m~)^2)^+ (m - m~)
 
-    Post-processing (James and Stein 1961, around the mean): where the noise hides all differences,
-    features are centred alike, and none is scaled by what noise made of it.
+    Post-processing (James and Stein 1961, around the mean). If noise hides all differences, all
+    features get the same mean and scale.
 
     Args:
-        noisy: m, (d,).
-        deviation: s, of each one's noise, public.
+        noisy: Noisy means m, (d,).
+        deviation: Standard deviation s of the noise of each mean, public.
     """
     middle = noisy.mean()
     spread = float(np.sum((noisy - middle) ** 2))
@@ -142,34 +147,34 @@ def shrunk(noisy: Array, deviation: float) -> Array:
     return middle + kept * (noisy - middle)
 
 
-def centring(means: Array) -> Array:
-    """Return what centred features are multiplied by: post-processing.
+def compute_feature_scales(means: Array) -> Array:
+    """Compute the factors of centred features (post-processing).
 
     Args:
-        means: Of the features that are seen, (c,).
+        means: Released means of the features, (c,), in [0, 1].
 
     Returns:
-        (c,): the expected squared norm of a centred and scaled record is `ROW_NORM` squared.
+        Factors, (c,): the expected squared norm of a standardised record is `ROW_NORM` squared.
     """
     variance = means * (1.0 - means)
-    scale = np.maximum(variance, LEAST_VARIANCE) ** -0.25
+    scale = np.maximum(variance, MIN_VARIANCE) ** -0.25
     length = math.sqrt(max(float(np.sum(scale**2 * variance)), 1e-12))
     return scale * (ROW_NORM / length)
 
 
-def recentring(means: Array, norm: float) -> float:
-    """Return what records of one norm, less their mean, are multiplied by: post-processing.
+def compute_common_scale(means: Array, norm: float) -> float:
+    """Compute the factor of centred records that all had one norm (post-processing).
 
-    Their squared norm is norm^2 - ||m||^2 then, on average, and becomes `ROW_NORM` squared.
+    The mean squared norm of centred records is norm^2 - ||m||^2; it becomes `ROW_NORM` squared.
     """
     left = norm**2 - float(np.sum(np.square(means)))
     return ROW_NORM / math.sqrt(max(left, (norm / 4) ** 2))
 
 
-def _total(records: InParts, row_bound: float) -> Array:
-    """Return the sum of bounded rows, over B: private."""
+def _sum_rows(records: RecordBlocks, row_bound: float) -> Array:
+    """Return the sum of clipped records divided by B: private."""
     total: Array = np.zeros(())
     for each in records.parts():
-        for x, valid in iterate_records(each.x, each.valid, ROWS):
+        for x, valid in iterate_records(each.x, each.valid, BLOCK_RECORDS):
             total = total + bounded_rows(x / row_bound, valid).sum(axis=0)
     return total

@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch.data.means import LEAST_VARIANCE, ROW_NORM, centring
-from pasearch.data.schema import RowColumn
+from pasearch.data.means import MIN_VARIANCE, ROW_NORM, compute_feature_scales
+from pasearch.data.schema import EncodedColumn
 
 PRODUCT_NORM_FRACTION = 0.3
 """s: how much of a record's squared norm the products have."""
@@ -128,7 +128,9 @@ class CentredPairs(nn.Module):
         return (found - mean) * there
 
 
-def build_pairs_map(means: np.ndarray, columns: tuple[RowColumn, ...], pairs: int) -> CentredPairs:
+def build_pairs_map(
+    means: np.ndarray, columns: tuple[EncodedColumn, ...], pairs: int
+) -> CentredPairs:
     """Return the map from the means of features: post-processing.
 
     Args:
@@ -148,11 +150,11 @@ def build_pairs_map(means: np.ndarray, columns: tuple[RowColumn, ...], pairs: in
     share = PRODUCT_NORM_FRACTION if len(kept) else 0.0
     used, place = np.unique(np.concatenate([first, second]), return_inverse=True)
     # A product that varies less than two rare categories do is not blown up further.
-    weight = np.maximum(variance, LEAST_VARIANCE**2) ** -0.25
+    weight = np.maximum(variance, MIN_VARIANCE**2) ** -0.25
     length = np.sqrt(max(float(np.sum(weight**2 * variance)), 1e-12))
     values = {
         "shift": means,
-        "scale": centring(means) * np.sqrt(1.0 - share),
+        "scale": compute_feature_scales(means) * np.sqrt(1.0 - share),
         "feature": parts.feature[used],
         "missing": parts.missing[used],
         "knots": parts.knots[used],
@@ -168,7 +170,7 @@ def build_pairs_map(means: np.ndarray, columns: tuple[RowColumn, ...], pairs: in
     return module
 
 
-def _collect_parts(means: np.ndarray, columns: tuple[RowColumn, ...]) -> _Parts:
+def _collect_parts(means: np.ndarray, columns: tuple[EncodedColumn, ...]) -> _Parts:
     """Return the parts of all columns, those of the largest variance."""
     found: list[tuple[int, int, int, np.ndarray, np.ndarray, float, float]] = []
     indicator = _resample_knots(np.array([0.0, 1.0]))

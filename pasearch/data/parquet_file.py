@@ -20,7 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from pasearch.data.column import Column
-from pasearch.data.declared import schema_of_given
 from pasearch.data.frames import find_target_failures
 from pasearch.data.parquet_files import (
     PARQUET_SUFFIXES,
@@ -31,13 +30,14 @@ from pasearch.data.parquet_files import (
     find_partition_folders,
 )
 from pasearch.data.partitions import Dataset
-from pasearch.data.source import SOURCES, Declared, Source, table_dataset
-from pasearch.data.table_form import (
-    check_names,
+from pasearch.data.schema_argument import load_schema
+from pasearch.data.source import SOURCES, DataDeclaration, Source, make_table_dataset
+from pasearch.data.table_format import (
+    check_column_names,
     check_official_test,
-    fitted_schema,
-    new_table,
-    taken_apart,
+    fit_schema_to_file,
+    select_columns,
+    split_target,
 )
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.text_columns import TextColumn, TextTable, build_constant_column
@@ -68,14 +68,14 @@ class ParquetFile(Source):
             and bool(find_partition_folders(path) or find_parquet_files(path))
         )
 
-    def load(self, data: str, declared: Declared) -> Dataset:
+    def load(self, data: str, declared: DataDeclaration) -> Dataset:
         """Return the data set: every row is a slot."""
-        schema = None if declared.schema is None else schema_of_given(declared.schema)
+        schema = None if declared.schema is None else load_schema(declared.schema)
         path = Path(data)
         files = ParquetFiles.of(path)
         many = len(files) * len(files.names) > MAX_EAGER_CELLS
         read = _leave_in_files if many else _read_into_memory
-        dataset = table_dataset(*read(files, path, declared.target, schema), declared)
+        dataset = make_table_dataset(*read(files, path, declared.target, schema), declared)
         target = dataset.schema.target
         assert isinstance(target, Column)
         return replace(
@@ -91,7 +91,7 @@ class ParquetFile(Source):
         wanted = {column.name for column in schema.columns if column.kind != "ignore"}
         found = [name for name in files.names if name in wanted]
         files.check_plain(found)
-        return new_table(schema, dict(zip(found, files.columns(found), strict=True)), path)
+        return select_columns(schema, dict(zip(found, files.columns(found), strict=True)), path)
 
 
 def read_parquet(
@@ -125,7 +125,7 @@ def _read_into_memory(
     columns = dict(zip(read, files.columns(read), strict=True))
     nothing = build_constant_column("", len(files))
     cells = [columns.get(name, nothing) for name in files.names]
-    return taken_apart(fitted, [*files.names], cells, path)
+    return split_target(fitted, [*files.names], cells, path)
 
 
 def _leave_in_files(
@@ -143,8 +143,8 @@ def _fit_schema(
     files: ParquetFiles, path: Path, target: str | None, schema: TableSchema | None
 ) -> tuple[TableSchema, list[str]]:
     """Return the schema in the order of the columns, and which of these are read."""
-    check_names([*files.names], str(path))
-    fitted = fitted_schema([*files.names], schema, path=path, name=path.stem, target=target)
+    check_column_names([*files.names], str(path))
+    fitted = fit_schema_to_file([*files.names], schema, path=path, name=path.stem, target=target)
     fitted = replace(fitted, quotes=True, order=(), separator=None)
     ignored = {column.name for column in fitted.columns if column.kind == "ignore"}
     read = [name for name in files.names if name not in ignored]

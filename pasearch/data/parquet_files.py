@@ -22,7 +22,7 @@ import numpy as np
 from pasearch.data.cells import convert_to_string, normalize_unicode
 from pasearch.data.lines import is_utf_8
 from pasearch.data.numbers import convert_to_shortest_decimals
-from pasearch.data.table_form import check_names
+from pasearch.data.table_format import check_column_names
 from pasearch.data.text_columns import (
     GrowingColumn,
     Hash,
@@ -255,7 +255,7 @@ def _find_column_indices(schema: Any, path: Path) -> dict[str, int]:
     hidden = {each for each in index if isinstance(each, str)} if isinstance(index, list) else ()
     places = [place for place, name in enumerate(schema.names) if name not in hidden]
     names = [normalize_unicode(schema.names[place].strip()) for place in places]
-    check_names(names, str(path), least=1)  # new records of a model of one feature
+    check_column_names(names, str(path), min_columns=1)  # new records of a model of one feature
     return dict(zip(names, places, strict=True))
 
 

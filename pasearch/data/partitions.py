@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-ROWS = 4096
+ENCODING_BLOCK_RECORDS = 4096
 """How many records are rescaled at a time: it bounds the memory that float64 takes."""
 
 
@@ -150,10 +150,10 @@ class Sealed:
         return f"Sealed({self.dtype}, {self.shape})"
 
 
-Opened = TypeVar("Opened")
+OpenedT = TypeVar("OpenedT")
 
 
-class _Part(ABC, Generic[Opened]):
+class _PartitionView(ABC, Generic[OpenedT]):
     """A named part of the slots; a kind of it says what is shown once it is charged.
 
     Args:
@@ -184,9 +184,9 @@ class _Part(ABC, Generic[Opened]):
         return f"{type(self).__name__}({self.name!r}, {len(self)} records)"
 
     @abstractmethod
-    def _shown(self) -> Opened: ...
+    def _read_records(self) -> OpenedT: ...
 
-    def open(self, receipt: Receipt) -> Opened:
+    def open(self, receipt: Receipt) -> OpenedT:
         """Return the records.
 
         Guarantee: only while a ledger's charge for a partition of this name is open.
@@ -200,44 +200,44 @@ class _Part(ABC, Generic[Opened]):
                 f"Partition {self.name!r} was read without an open charge for it: "
                 "wrap the read in `with ledger.charged(...)`."
             )
-        return self._shown()
+        return self._read_records()
 
-    def public_records(self) -> Opened:
+    def public_records(self) -> OpenedT:
         """Return the records without a charge; only of data that the user declared public.
 
         Raises:
             UnchargedReadError: Private data.
         """
         _check_public(self._dataset)
-        return self._shown()
+        return self._read_records()
 
 
-class Partition(_Part[Records]):
+class Partition(_PartitionView[Records]):
     """One part of the slots, ready for a network. Its size is public, its records are not."""
 
     __slots__ = ()
 
-    def _shown(self) -> Records:
+    def _read_records(self) -> Records:
         return self._dataset._records(self._name, self._slots, self._front)
 
-    def through(self, front: FittedFrontEnd | None) -> Partition:
+    def with_front_end(self, front: FittedFrontEnd | None) -> Partition:
         """Return the same partition, whose records are seen through a front end."""
         return Partition(self._name, self._dataset, self._slots, front)
 
-    def filed(self, folder: Path) -> Filed:
+    def with_files(self, folder: Path) -> PartitionFiles:
         """Return the same partition, whose records are written to a private folder, once."""
-        return Filed(self, folder)
+        return PartitionFiles(self, folder)
 
-    def cells(self) -> Cells:
+    def cells(self) -> PartitionCells:
         """Return the same partition, whose records are opened as they are: to estimate a schema."""
-        return Cells(self._name, self._dataset, self._slots)
+        return PartitionCells(self._name, self._dataset, self._slots)
 
-    def labels(self) -> Labels:
+    def labels(self) -> PartitionLabels:
         """Return the same partition, of which only the labels are opened, as they are."""
-        return Labels(self._name, self._dataset, self._slots)
+        return PartitionLabels(self._name, self._dataset, self._slots)
 
 
-class Filed(_Part[Path]):
+class PartitionFiles(_PartitionView[Path]):
     """One part of the slots as a folder of files, which other processes map into their memory.
 
     The files are as private as the records, and lie where whoever asks for them says.
@@ -249,31 +249,31 @@ class Filed(_Part[Path]):
         super().__init__(part._name, part._dataset, part._slots, part._front)
         self._folder = folder
 
-    def _shown(self) -> Path:
-        return self._dataset._filed(self._name, self._slots, self._front, self._folder)
+    def _read_records(self) -> Path:
+        return self._dataset._write_files(self._name, self._slots, self._front, self._folder)
 
 
-class Cells(_Part[tuple[TableCells, ColumnCells]]):
+class PartitionCells(_PartitionView[tuple[TableCells, ColumnCells]]):
     """One part of the slots before a schema says what its values mean: features and labels."""
 
     __slots__ = ()
 
-    def _shown(self) -> tuple[TableCells, ColumnCells]:
+    def _read_records(self) -> tuple[TableCells, ColumnCells]:
         arrays = self._dataset.features, self._dataset.labels
         features, labels = (Sealed(each)._array[self._slots] for each in arrays)
         return features, labels
 
 
-class Labels(_Part[ColumnCells]):
+class PartitionLabels(_PartitionView[ColumnCells]):
     """One part of the slots, of which only the labels are read: to estimate the class list."""
 
     __slots__ = ()
 
-    def _shown(self) -> ColumnCells:
+    def _read_records(self) -> ColumnCells:
         return Sealed(self._dataset.labels)._array[self._slots]
 
 
-def _spelled(cell: object) -> str:
+def _cell_text(cell: object) -> str:
     """Return a cell as text: a whole number too long for decimal digits as hexadecimal ones."""
     try:
         return repr(cell)
@@ -324,7 +324,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     type_failures: tuple[str, ...] = ()
     _partitions: dict[str, Partition] = field(default_factory=dict, init=False, repr=False)
-    _behind: dict[str, tuple[np.ndarray, np.ndarray]] = field(
+    _mapped_features: dict[str, tuple[np.ndarray, np.ndarray]] = field(
         default_factory=dict, init=False, repr=False
     )
     _packed: dict[str, Records] = field(default_factory=dict, init=False, repr=False)
@@ -333,7 +333,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         self.features, self.labels = Sealed(self.features), Sealed(self.labels)
-        self.schema.check_form(self.name, self.features, self.labels)
+        self.schema.check_arrays(self.name, self.features, self.labels)
         if type(self.public) is not bool:
             raise UsageError(
                 f"Data {self.name!r}: public is {self.public!r}: expected True or False."
@@ -357,17 +357,17 @@ class Dataset:
         """
         if split.n != self.n:
             raise UsageError(f"The split is of {split.n} records, the data has {self.n}.")
-        slots = split.slots(generator)
-        self._forget()
+        slots = split.draw_positions(generator)
+        self._clear_caches()
         self._partitions = {name: Partition(name, self, places) for name, places in slots.items()}
 
-    def adopt(self, schema: AnySchema) -> None:
+    def adopt_schema(self, schema: AnySchema) -> None:
         """Take a completed schema; what was made of the records under another one is forgotten."""
         self.schema = schema
-        self._behind.clear()
-        self._forget()
+        self._mapped_features.clear()
+        self._clear_caches()
 
-    def _forget(self) -> None:
+    def _clear_caches(self) -> None:
         """Forget what was made of the partitions' records."""
         for each in (self._packed, self._files, self._disk):
             each.clear()
@@ -417,7 +417,7 @@ class Dataset:
                 each.feed(digest)
             elif each.dtype.kind == "O":
                 for cell in each.ravel():
-                    digest.update(_spelled(cell).encode("utf-8", "surrogatepass") + b"\0")
+                    digest.update(_cell_text(cell).encode("utf-8", "surrogatepass") + b"\0")
             else:
                 digest.update(np.ascontiguousarray(each).data)
         return digest.hexdigest()
@@ -427,7 +427,7 @@ class Dataset:
         features = Sealed(self.features)._array
         x = np.zeros((len(slots), *self.schema.shape), np.float32)
         usable = np.ones(len(slots), bool)
-        for part in _chunks(len(slots)):
+        for part in _iterate_slices(len(slots)):
             usable[part] = self.schema.encode(features[slots[part]], out=x[part])
         x[~usable] = 0.0
         return x, usable
@@ -438,26 +438,26 @@ class Dataset:
         """Return what a network is given, and which records are usable."""
         import torch
 
-        x, usable = self._through(front, slots)
+        x, usable = self._apply_front_end(front, slots)
         return torch.from_numpy(x), usable
 
-    def _through(
+    def _apply_front_end(
         self, front: FittedFrontEnd | None, slots: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return records behind a front end, float32, and which are usable."""
         if front is None or isinstance(front.front_end, Raw):
             return self._encode_once(slots)
-        x, usable = self._mapped(front)
+        x, usable = self._map_all_records(front)
         return x[slots], usable[slots]
 
-    def _mapped(self, front: FittedFrontEnd) -> tuple[np.ndarray, np.ndarray]:
+    def _map_all_records(self, front: FittedFrontEnd) -> tuple[np.ndarray, np.ndarray]:
         """Return every record behind a front end, and which are usable: mapped once."""
         digest = front.digest
-        if digest not in self._behind:
-            self._behind[digest] = transform_records(
-                self, front, partial(self._through, front.first_stage)
+        if digest not in self._mapped_features:
+            self._mapped_features[digest] = transform_records(
+                self, front, partial(self._apply_front_end, front.first_stage)
             )
-        return self._behind[digest]
+        return self._mapped_features[digest]
 
     def _records(self, name: str, slots: np.ndarray, front: FittedFrontEnd | None) -> Records:
         import torch
@@ -472,11 +472,11 @@ class Dataset:
         is_many = len(slots) * math.prod(self.schema.shape) > rows.MAX_TENSOR_NUMBERS
         if name and is_raw and is_many and isinstance(self.schema, TableSchema):
             if name not in self._packed:
-                self._packed[name] = self._pack(self.schema, slots)
+                self._packed[name] = self._pack_records(self.schema, slots)
             return self._packed[name]
         y, labelled = self.schema.encode_labels(Sealed(self.labels)._array[slots])
         if name and front is not None and self._shares(front, len(slots)):
-            kept, usable = self._mapped(front)
+            kept, usable = self._map_all_records(front)
             valid = usable[slots] & labelled
             x: Any = select_rows(kept, slots, valid)
         else:
@@ -488,7 +488,7 @@ class Dataset:
             x=x, y=torch.from_numpy(y), valid=torch.from_numpy(valid), public=self.public
         )
 
-    def _pack(self, schema: TableSchema, slots: np.ndarray) -> Records:
+    def _pack_records(self, schema: TableSchema, slots: np.ndarray) -> Records:
         """Encode records of a table that are too many for one tensor."""
         import torch
 
@@ -507,7 +507,7 @@ class Dataset:
         kept = self.cache is not None and front.front_end.costly
         return kept and slots * math.prod(shape) > rows.MAX_TENSOR_NUMBERS
 
-    def _filed(
+    def _write_files(
         self, name: str, slots: np.ndarray, front: FittedFrontEnd | None, folder: Path
     ) -> Path:
         """Return the folder with a partition's records: written the first time it is asked for."""
@@ -549,5 +549,8 @@ class Dataset:
             )
 
 
-def _chunks(length: int) -> Iterator[slice]:
-    return (slice(start, start + ROWS) for start in range(0, length, ROWS))
+def _iterate_slices(length: int) -> Iterator[slice]:
+    return (
+        slice(start, start + ENCODING_BLOCK_RECORDS)
+        for start in range(0, length, ENCODING_BLOCK_RECORDS)
+    )

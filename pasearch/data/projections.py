@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.data.means import (
+    BLOCK_RECORDS,
     ROW_NORM,
-    ROWS,
     FeatureMeans,
     FitInput,
-    centring,
-    public_means,
-    recentring,
+    compute_common_scale,
+    compute_feature_scales,
+    compute_public_means,
 )
 from pasearch.data.rows import iterate_records
 from pasearch.data.scattering import Scattering, normalize_groups
@@ -92,7 +92,7 @@ def fit_moments(given: FitInput) -> Affine:
     shape = given.x.shape[1:]
     features = math.prod(shape)
     width, sums = math.sqrt(2 * features), np.zeros(2 * features)
-    for own, there in iterate_records(given.x, given.valid, ROWS):
+    for own, there in iterate_records(given.x, given.valid, BLOCK_RECORDS):
         rows = np.where(there[:, None], own.astype(np.float64), 0.0)
         sums = sums + np.concatenate([rows.sum(0), np.square(rows).sum(0)])
     total = _add_noise(sums / width, given) * width / len(given)
@@ -112,14 +112,14 @@ def estimate_means(given: FitInput) -> np.ndarray:
     form = given.form
     row_bound = math.sqrt(math.prod(given.x.shape[1:])) if form is None else form.bound
     if given.noise_multiplier is None:
-        return np.clip(public_means(given, row_bound), 0.0, 1.0)
+        return np.clip(compute_public_means(given, row_bound), 0.0, 1.0)
     mechanism = FeatureMeans(noise_multiplier=given.noise_multiplier, row_bound=row_bound)
     return mechanism.release(given, given.stream)
 
 
 def build_centring_map(means: np.ndarray, shape: tuple[int, ...]) -> Affine:
     """Return the map of `centred` from the means of features: post-processing."""
-    return _build_affine(means, centring(means), shape)
+    return _build_affine(means, compute_feature_scales(means), shape)
 
 
 def fit_centring(given: FitInput) -> Affine:
@@ -128,11 +128,13 @@ def fit_centring(given: FitInput) -> Affine:
     Cost: `Gaussian(noise_multiplier)`.
     """
     if given.noise_multiplier is None:
-        means = public_means(given, ROW_NORM)
+        means = compute_public_means(given, ROW_NORM)
     else:
         mechanism = FeatureMeans(noise_multiplier=given.noise_multiplier, row_bound=ROW_NORM)
         means = mechanism.release_signed(given, given.stream)
-    return _build_affine(means, np.full(len(means), recentring(means, ROW_NORM)), given.x.shape[1:])
+    return _build_affine(
+        means, np.full(len(means), compute_common_scale(means, ROW_NORM)), given.x.shape[1:]
+    )
 
 
 def _build_affine(shift: np.ndarray, scale: np.ndarray, shape: tuple[int, ...]) -> Affine:
@@ -150,7 +152,7 @@ def fit_components(given: FitInput, components: int) -> Projection:
     """
     features = math.prod(given.x.shape[1:])
     total = np.zeros((features, features))
-    for own, there in iterate_records(given.x, given.valid, ROWS):
+    for own, there in iterate_records(given.x, given.valid, BLOCK_RECORDS):
         rows = bounded_rows(own, there)
         total = total + rows.T @ rows
     _, vectors = np.linalg.eigh(_add_noise(total, given))

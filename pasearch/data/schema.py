@@ -15,18 +15,18 @@ import numpy as np
 
 from pasearch.errors import UsageError
 
-MOST_CLASSES = 100_000
+MAX_CLASSES = 100_000
 """The most classes: a network has an output for each."""
 
 MAX_LISTED_CLASSES = 10
 """The most class names in one line of a description."""
 
-MOST_NUMBERS = 2**24
+MAX_ARRAY_FEATURES = 2**24
 """The most numbers of one record: 64 MB as float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowColumn:
+class EncodedColumn:
     """Where a column stands in an encoded record: public.
 
     Args:
@@ -44,7 +44,7 @@ class RowColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowForm:
+class RowLayout:
     """What is public about an encoded record, besides its shape.
 
     Args:
@@ -53,7 +53,7 @@ class RowForm:
     """
 
     bound: float
-    columns: tuple[RowColumn, ...] = ()
+    columns: tuple[EncodedColumn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,40 +102,43 @@ class Schema:
         if (self.low is None) != (self.high is None):
             raise UsageError(f"Bounds are {self.low!r}, {self.high!r}: expected both or neither.")
         if self.low is not None:
-            low, high = _bounds("Bounds", (self.low, self.high))
+            low, high = _check_bounds("Bounds", (self.low, self.high))
             object.__setattr__(self, "low", low)
             object.__setattr__(self, "high", high)
         if self.regression:
             if self.classes is not None:
                 raise UsageError("A number is predicted, so there are no classes: leave them out.")
             if self.target is not None:
-                object.__setattr__(self, "target", _bounds("Bounds of the target", self.target))
+                object.__setattr__(
+                    self, "target", _check_bounds("Bounds of the target", self.target)
+                )
         elif self.target is not None:
             raise UsageError("The target has bounds, so a number is predicted: say regression.")
         elif self.classes is not None:
-            if not (_whole(self.classes) and self.classes >= 2):
+            if not (_is_integer(self.classes) and self.classes >= 2):
                 raise UsageError(
                     f"The number of classes is {self.classes!r}: expected a whole number, "
                     "2 or above."
                 )
-            if not self.classes <= MOST_CLASSES:
+            if not self.classes <= MAX_CLASSES:
                 raise UsageError(
-                    f"The number of classes is above {MOST_CLASSES:,}: expected at most as many, "
+                    f"The number of classes is above {MAX_CLASSES:,}: expected at most as many, "
                     "because a network has an output for each."
                 )
             object.__setattr__(self, "classes", int(self.classes))
         if self.labels is not None:
             if self.classes != len(self.labels) or sorted(set(self.labels)) != [*self.labels]:
                 raise UsageError(
-                    f"The labels are {some_labels(self.labels)}: expected one for each class, "
+                    f"The labels are {list_labels(self.labels)}: expected one for each class, "
                     "sorted."
                 )
             object.__setattr__(self, "labels", tuple(self.labels))
-        if not self.shape or not all(_whole(side) and side > 0 for side in self.shape):
+        if not self.shape or not all(_is_integer(side) and side > 0 for side in self.shape):
             raise UsageError(f"A record's shape is {self.shape}: expected at least one feature.")
-        if not math.prod(int(side) for side in self.shape) <= MOST_NUMBERS:
+        if not math.prod(int(side) for side in self.shape) <= MAX_ARRAY_FEATURES:
             raise UsageError(
-                f"A record's shape is {self.shape}: expected at most {MOST_NUMBERS:,} numbers."
+                f"A record's shape is {self.shape}: expected at most {MAX_ARRAY_FEATURES:,} "
+                "features."
             )
         object.__setattr__(self, "shape", tuple(int(side) for side in self.shape))
 
@@ -160,7 +163,7 @@ class Schema:
         aim = self.target if self.regression else self.classes
         return (("bounds",) if self.low is None else ()) + (("target",) if aim is None else ())
 
-    def widest_shape(self, most: int) -> tuple[int, ...]:
+    def max_shape(self, most: int) -> tuple[int, ...]:
         """Return the shape of an encoded record, at most, whatever is estimated privately."""
         return self.shape
 
@@ -170,11 +173,11 @@ class Schema:
         return math.sqrt(math.prod(self.shape))
 
     @property
-    def row_form(self) -> RowForm:
+    def row_layout(self) -> RowLayout:
         """What is public about an encoded record: each feature is a column, but of images."""
         features = range(self.shape[0] if len(self.shape) == 1 else 0)
-        columns = tuple(RowColumn(start=place, width=1) for place in features)
-        return RowForm(bound=self.row_bound, columns=columns)
+        columns = tuple(EncodedColumn(start=place, width=1) for place in features)
+        return RowLayout(bound=self.row_bound, columns=columns)
 
     def encode(self, features: np.ndarray, *, out: np.ndarray) -> np.ndarray:
         """Clamp to the bounds and scale to [0, 1]; return which records are finite.
@@ -189,7 +192,7 @@ class Schema:
         Returns:
             bool, (rows,).
         """
-        low, high = needed(self.low), needed(self.high)
+        low, high = require_known(self.low), require_known(self.high)
         with np.errstate(all="ignore"):
             values = features.astype(np.float64)
             finite = np.asarray(np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
@@ -212,9 +215,9 @@ class Schema:
                 valid = known[classes] == labels
             return np.where(valid, classes, 0).astype(np.int64), valid
         if not self.regression:
-            valid = (labels >= 0) & (labels < needed(self.classes))
+            valid = (labels >= 0) & (labels < require_known(self.classes))
             return np.where(valid, labels, 0).astype(np.int64), valid
-        low, high = needed(self.target)
+        low, high = require_known(self.target)
         with np.errstate(all="ignore"):
             values = labels.astype(np.float64)
             valid = np.isfinite(values)
@@ -254,10 +257,10 @@ class Schema:
 
     def decode_number(self, scaled: np.ndarray) -> np.ndarray:
         """Return predictions in the target's own units."""
-        low, high = needed(self.target)
+        low, high = require_known(self.target)
         return low + scaled * (high - low)
 
-    def check_form(self, where: str, features: Form, labels: Form) -> None:
+    def check_arrays(self, where: str, features: ArrayMetadata, labels: ArrayMetadata) -> None:
         """Refuse arrays whose form does not fit; no value is looked at.
 
         Raises:
@@ -269,7 +272,7 @@ class Schema:
                 f"the schema says {self.shape}."
             )
         kinds = features.dtype.kind, labels.dtype.kind
-        expected = "iuf" if self.regression else kinds_of_labels(self.labels)
+        expected = "iuf" if self.regression else get_label_kinds(self.labels)
         if kinds[0] not in "iufb" or kinds[1] not in expected:
             raise UsageError(
                 f"Data {where!r}: features are of type {features.dtype} and labels of "
@@ -288,7 +291,7 @@ class Schema:
             bounds = "" if self.target is None else " in [{:g}, {:g}]".format(*self.target)
             return f"a number{bounds}"
         if (known := self.class_names or self.labels) is not None:
-            return f"{self.classes} classes ({some_labels(known)})"
+            return f"{self.classes} classes ({list_labels(known)})"
         return "classes" if self.classes is None else f"{self.classes} classes"
 
     def describe_items(self) -> list[str]:
@@ -324,19 +327,19 @@ class Schema:
             raise UsageError(f"The schema of arrays is not well formed ({error!r}).") from None
 
 
-def kinds_of_labels(labels: Sequence[Any] | None) -> str:
+def get_label_kinds(labels: Sequence[Any] | None) -> str:
     """Return the kinds of number types (numpy's letters) that y may have for declared labels."""
     kind = "i" if labels is None else np.asarray(labels).dtype.kind
     return "iu" if labels is None else "iuf" if kind in "iuf" else kind
 
 
-def some_labels(labels: Sequence[Any]) -> str:
+def list_labels(labels: Sequence[Any]) -> str:
     """Return labels as text, the first few of many."""
     more = ", ..." if len(labels) > MAX_LISTED_CLASSES else ""
     return ", ".join(map(str, labels[:MAX_LISTED_CLASSES])) + more
 
 
-class Form(Protocol):
+class ArrayMetadata(Protocol):
     """What may be known of a sealed array: its shape and number type."""
 
     @property
@@ -350,15 +353,15 @@ class Form(Protocol):
         ...
 
 
-def _bounds(name: str, bounds: object) -> tuple[float, float]:
+def _check_bounds(name: str, bounds: object) -> tuple[float, float]:
     """Return (low, high) as floats."""
     low, high = bounds if isinstance(bounds, Sequence) and len(bounds) == 2 else (None, None)
-    if (found := rising(low, high)) is None:
+    if (found := parse_bounds(low, high)) is None:
         raise UsageError(f"{name} are {low!r}, {high!r}: expected two finite numbers, low < high.")
     return found
 
 
-def rising(low: Any, high: Any) -> tuple[float, float] | None:
+def parse_bounds(low: Any, high: Any) -> tuple[float, float] | None:
     """Return two finite numbers, low < high, as floats; None of anything else."""
     try:
         plain = all(isinstance(b, Real) and not isinstance(b, bool) for b in (low, high))
@@ -369,12 +372,12 @@ def rising(low: Any, high: Any) -> tuple[float, float] | None:
     return (low, high) if math.isfinite(high - low) and low < high else None
 
 
-def needed(value: Any) -> Any:
+def require_known(value: Any) -> Any:
     """Return what is declared or estimated by now; a read before that is a bug in the program."""
     if value is None:
         raise RuntimeError("A record was to be encoded before its schema was complete.")
     return value
 
 
-def _whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)

@@ -14,11 +14,11 @@ from typing import Any
 
 from pasearch.data.cells import convert_to_string
 from pasearch.data.column import COLUMN_KEYS, READING_KEYS, Column
-from pasearch.data.schema import needed
+from pasearch.data.schema import require_known
 from pasearch.errors import UsageError, closest
 from pasearch.shown import shown
 
-BARE = re.compile(r"[A-Za-z0-9_-]+")
+BARE_KEY_PATTERN = re.compile(r"[A-Za-z0-9_-]+")
 """A key that TOML takes without quotes."""
 
 TOP_KEYS = (
@@ -27,7 +27,7 @@ TOP_KEYS = (
 )  # fmt: skip
 
 
-def parts_of(values: Mapping[str, Any]) -> dict[str, Any]:
+def parse_schema(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a schema is made of, by the names of its arguments.
 
     Args:
@@ -49,10 +49,10 @@ def parts_of(values: Mapping[str, Any]) -> dict[str, Any]:
     name = values.get("name", "table")
     if not (isinstance(name, str) and name):
         raise UsageError(f"name is {name!r}: expected a name.")
-    columns = {each: column_of(each, declared[each]) for each in declared}
-    order = _order(values.get("header", True), columns, target)
+    columns = {each: parse_column(each, declared[each]) for each in declared}
+    order = _parse_order(values.get("header", True), columns, target)
     aim = columns.pop(target, Column(name=target))
-    check_classes(aim)
+    check_class_count(aim)
     # A file may declare the target alone; the others join in `for_header`.
     return {
         "columns": tuple(columns.values()), "target": aim, "name": name,
@@ -63,7 +63,7 @@ def parts_of(values: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def check_classes(target: Column) -> None:
+def check_class_count(target: Column) -> None:
     """Refuse a target that is declared with fewer than two classes.
 
     Raises:
@@ -76,7 +76,7 @@ def check_classes(target: Column) -> None:
         )
 
 
-def target_of_task(
+def declare_target(
     target: Column, *, regression: bool = False, labels: str | Sequence[Any] | None = None
 ) -> Column:
     """Return a table's target with the task that the user declares besides the schema.
@@ -114,11 +114,11 @@ def target_of_task(
             f"of column {target.name!r}, such as 'no,yes'."
         )
     target = replace(target, kind="category", categories=tuple(map(str, names)))
-    check_classes(target)
+    check_class_count(target)
     return target
 
 
-def _order(header: object, columns: Mapping[str, Column], target: str) -> tuple[str, ...]:
+def _parse_order(header: object, columns: Mapping[str, Column], target: str) -> tuple[str, ...]:
     """Return the columns of a file without a header, in order."""
     if type(header) is not bool:
         raise UsageError(f"header is {header!r}: expected true or false.")
@@ -130,7 +130,7 @@ def _order(header: object, columns: Mapping[str, Column], target: str) -> tuple[
     return () if header else tuple(columns)
 
 
-def column_of(name: str, values: Mapping[str, Any]) -> Column:
+def parse_column(name: str, values: Mapping[str, Any]) -> Column:
     """Return a column from plain values.
 
     Args:
@@ -147,7 +147,7 @@ def column_of(name: str, values: Mapping[str, Any]) -> Column:
         )
     column = Column(name=name, **values)
     if column.kind == "number" and isinstance(column.bins, tuple) and column.low is not None:
-        outside = [e for e in column.bins if not column.low < e < needed(column.high)]
+        outside = [e for e in column.bins if not column.low < e < require_known(column.high)]
         if outside:
             raise UsageError(
                 f"Column {name!r}: the edge {outside[0]:g} of its bins is not between low and "
@@ -170,20 +170,20 @@ def check_keys(where: str, values: Mapping[str, Any], known: Sequence[str]) -> N
     for key in values:
         if key not in known:
             raise UsageError(
-                f"{where} has an unknown key {key!r}{nearest_of(str(key), known)}: "
+                f"{where} has an unknown key {key!r}{suggest_name(str(key), known)}: "
                 f"expected {', '.join(known)}."
             )
 
 
-def nearest_of(name: str, names: Sequence[str]) -> str:
+def suggest_name(name: str, names: Sequence[str]) -> str:
     """Return a hint to end a sentence with: which name is near, or the first that there are."""
     if near := closest(name, names):
         return f"; did you mean {near!r}?"
-    more = ", ..." if len(names) > FIRST_NAMES else ""
-    return f"; there are {', '.join(map(repr, names[:FIRST_NAMES]))}{more}"
+    more = ", ..." if len(names) > MAX_SUGGESTED_NAMES else ""
+    return f"; there are {', '.join(map(repr, names[:MAX_SUGGESTED_NAMES]))}{more}"
 
 
-def absent(where: str, gone: Sequence[str], others: Sequence[str]) -> str:
+def describe_missing_columns(where: str, gone: Sequence[str], others: Sequence[str]) -> str:
     """Return that columns are not there, and whether another one may be meant.
 
     Args:
@@ -196,15 +196,15 @@ def absent(where: str, gone: Sequence[str], others: Sequence[str]) -> str:
     return f"{where} has no column {', '.join(map(repr, gone))}: add it{hint}"
 
 
-FIRST_NAMES = 10
+MAX_SUGGESTED_NAMES = 10
 """So many names are listed where none is near."""
 
 
-FROM_RECORDS = "  # from the records"
+FROM_RECORDS_COMMENT = "  # from the records"
 """The comment of a line whose value was read from the records."""
 
 
-def toml_text(
+def format_schema_toml(
     top: Mapping[str, Any],
     columns: Mapping[str, Mapping[str, Any]],
     read: Collection[tuple[str, str]] = (),
@@ -219,30 +219,32 @@ def toml_text(
     """
 
     def line(column: str, key: str, value: object) -> str:
-        first, *others = f"{key} = {_toml(value)}".split("\n")
-        return "\n".join([first + FROM_RECORDS * ((column, key) in read), *others])
+        first, *others = f"{key} = {_format_toml(value)}".split("\n")
+        return "\n".join([first + FROM_RECORDS_COMMENT * ((column, key) in read), *others])
 
     lines = [line("", key, value) for key, value in top.items()]
     for name, values in columns.items():
-        lines += ["", f"[columns.{name if BARE.fullmatch(name) else _quoted(name)}]"]
+        lines += [
+            "",
+            f"[columns.{name if BARE_KEY_PATTERN.fullmatch(name) else _quote_toml(name)}]",
+        ]
         lines += [line(name, key, values[key]) for key in COLUMN_KEYS if key in values]
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: object) -> str:
+def _format_toml(value: object) -> str:
     """Return a value as TOML, a long list over several lines."""
     if isinstance(value, str):
-        return _quoted(value)
+        return _quote_toml(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        return (
-            f"{{ {', '.join(f'{_quoted(key)} = {_toml(each)}' for key, each in value.items())} }}"
-        )
+        items = (f"{_quote_toml(key)} = {_format_toml(each)}" for key, each in value.items())
+        return f"{{ {', '.join(items)} }}"
     if not isinstance(value, list | tuple):
         whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
         return repr(int(value) if whole else value)  # type: ignore[arg-type]
-    lines, items = [""], [_toml(each) for each in value]
+    lines, items = [""], [_format_toml(each) for each in value]
     for item in items:
         if lines[-1] and len(lines[-1]) + len(item) > 90:
             lines.append("")
@@ -252,7 +254,7 @@ def _toml(value: object) -> str:
     return "[\n" + "".join(f"    {line}\n" for line in lines) + "]"
 
 
-def _quoted(text: str) -> str:
+def _quote_toml(text: str) -> str:
     """Return a TOML string: JSON's escapes are TOML's; nothing in it is obeyed by a terminal."""
     plain = json.dumps(text, ensure_ascii=False)
     return "".join(c if shown(c) == c else f"\\U{ord(c):08x}" for c in plain)

@@ -24,14 +24,14 @@ from typing import Any, ClassVar
 from pasearch.data.cells import ColumnCells, TableCells
 from pasearch.data.parquet_files import LargeColumn, LargeTable
 from pasearch.data.partitions import Dataset
-from pasearch.data.schema_file import target_of_task
+from pasearch.data.schema_file import declare_target
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
+class DataDeclaration:
     """What the user says about data beside where it is; a source says of which it has a use.
 
     Args:
@@ -40,12 +40,12 @@ class Declared:
         classes: Number of classes of arrays, whose labels are 0, 1 ...; or the labels: a list, or
             a text with commas between.
         regression: A number is to be predicted, not a class.
-        labels: Classes of a table's target, as of `target_of_task`, or all labels of arrays: a
+        labels: Classes of a table's target, as of `declare_target`, or all labels of arrays: a
             list, or a text with commas between.
         target: Name of a table's column to predict; None takes the last one.
-        schema: Of a table, as of `schema_of_given`.
+        schema: Of a table, as of `load_schema`.
         quotes: False takes the quotation marks of a table as ordinary characters.
-        columns: The names of the columns of a table without a header, as of `column_names`.
+        columns: The names of the columns of a table without a header, as of `read_column_names`.
         separator: What stands between two cells of a table; None: its header tells.
         image_side: Pixels that the images of a folder are scaled to.
         grey: Images of a folder get one channel.
@@ -77,7 +77,7 @@ class Source(Stage):
     expected: ClassVar[str]
     """What its names or paths are: help and errors list it."""
     uses: ClassVar[tuple[str, ...]] = ()
-    """The fields of `Declared` that it has a use for, beside `public`."""
+    """The fields of `DataDeclaration` that it has a use for, beside `public`."""
     suffixes: ClassVar[tuple[str, ...]] = ()
     """How the names of its files end, in lower case."""
     is_path: ClassVar[bool] = True
@@ -91,7 +91,7 @@ class Source(Stage):
         return Path(data).suffix.lower() in self.suffixes
 
     @abstractmethod
-    def load(self, data: str, declared: Declared) -> Dataset:
+    def load(self, data: str, declared: DataDeclaration) -> Dataset:
         """Return the data set, not yet partitioned.
 
         Guarantee: each record is read from its own part of the source alone, in an order that does
@@ -129,11 +129,11 @@ SOURCES = Registry(
 )  # fmt: skip
 
 
-def table_dataset(
+def make_table_dataset(
     schema: TableSchema,
     features: TableCells | LargeTable,
     labels: ColumnCells | LargeColumn,
-    declared: Declared,
+    declared: DataDeclaration,
 ) -> Dataset:
     """Return the data set of a table.
 
@@ -144,9 +144,9 @@ def table_dataset(
         declared: What the user says.
 
     Raises:
-        UsageError: As of `target_of_task`.
+        UsageError: As of `declare_target`.
     """
-    target = target_of_task(schema.target, regression=declared.regression, labels=declared.labels)
+    target = declare_target(schema.target, regression=declared.regression, labels=declared.labels)
     schema = replace(schema, target=target)
     return Dataset(
         name=schema.name,

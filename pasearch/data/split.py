@@ -16,7 +16,7 @@ from pasearch.errors import UsageError
 PARTITIONS = ("search", "train", "validation", "test")
 
 
-def portion_name(partition: str, number: int) -> str:
+def name_subset(partition: str, number: int) -> str:
     """Return what a portion of a partition is called; portions are counted from 0."""
     return f"{partition} {number + 1}"
 
@@ -75,7 +75,7 @@ class Split:
         return "search" if self.search else "train"
 
     @property
-    def trial_slots(self) -> int:
+    def trial_size(self) -> int:
         """How many slots a candidate is trained on: that partition's, or a portion's."""
         return (self.search or self.train) // self.portions
 
@@ -85,11 +85,11 @@ class Split:
         if self.portions == 1:
             return found
         cut, own = self.trial_partition, range(self.portions)
-        portions = {portion_name(cut, number): self.trial_slots for number in own}
+        portions = {name_subset(cut, number): self.trial_size for number in own}
         del found[cut]
         return {**portions, **found}
 
-    def slots(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
+    def draw_positions(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the slots of each partition, from a permutation that sees no value."""
         head = self.n - self.fixed_tail
         order = generator.permutation(head)
@@ -100,10 +100,10 @@ class Split:
         found: dict[str, np.ndarray] = dict(zip(PARTITIONS, parts, strict=True))
         if self.portions > 1:
             # No slot is in two partitions: what is cut is none any more.
-            whole, size = found.pop(self.trial_partition), self.trial_slots
+            whole, size = found.pop(self.trial_partition), self.trial_size
             for number in range(self.portions):
                 part = whole[number * size : (number + 1) * size]
-                found[portion_name(self.trial_partition, number)] = part
+                found[name_subset(self.trial_partition, number)] = part
         return found
 
 
@@ -151,10 +151,10 @@ def find_paper_split(n: int) -> PaperSplit | None:
     return next((each for each in PAPER_SPLITS if n in each.records), None)
 
 
-SHARES = (0.8, 0.1, 0.1)
+DEFAULT_FRACTIONS = (0.8, 0.1, 0.1)
 """Train, validation and test, where nothing else is said."""
 
-VALIDATION_SHARE = 0.1
+VALIDATION_FRACTION = 0.1
 """The share of the training slots that scores take, where the test set is official."""
 
 
@@ -173,12 +173,12 @@ def make_split(
     Args:
         n: Number of slots.
         shares: Shares of train, validation and test; they sum to 1. None keeps the official test
-            set, if there is one, and takes `VALIDATION_SHARE` of the others; otherwise `SHARES`.
+            set, if there is one, and takes `VALIDATION_FRACTION` of the others; otherwise `SHARES`.
         search_share: Share of the training slots that is set aside for the search, in [0, 1).
         scored: False gives the validation slots to train: nothing is compared.
         official_test: How many of the last slots are the data set's own test set.
         paper: Take the sizes of Bao et al., IV-A. Records beyond these sizes are unused. If scores
-            are needed and the paper prints no validation set, `VALIDATION_SHARE` of its training
+            are needed and the paper prints no validation set, `VALIDATION_FRACTION` of its training
             slots form one. An official test set of other data is halved into validation and test,
             as the paper does for images (60,000 / 5,000 / 5,000).
         portions: Into how many parts the candidates' slots are cut.
@@ -193,10 +193,10 @@ def make_split(
         train, validation, tail = printed.train, printed.validation, 0
         unused = n - train - validation - printed.test
         if scored and not validation:
-            validation = round(train * VALIDATION_SHARE)
+            validation = round(train * VALIDATION_FRACTION)
             train -= validation
     else:
-        train, validation, tail = _divided(n, shares, official_test, paper)
+        train, validation, tail = _divide_records(n, shares, official_test, paper)
     test = n - train - validation - unused
     if not (scored or paper):
         train, validation = train + validation, 0
@@ -214,7 +214,7 @@ def make_split(
     )  # fmt: skip
 
 
-def _divided(
+def _divide_records(
     n: int, shares: tuple[float, float, float] | None, official_test: int, paper: bool
 ) -> tuple[int, int, int]:
     """Return the sizes of train, search included, and of validation, and the fixed tail's."""
@@ -231,9 +231,9 @@ def _divided(
             )
         return n - official_test, official_test // 2, official_test
     if shares is None and official_test:
-        validation = round((n - official_test) * VALIDATION_SHARE)
+        validation = round((n - official_test) * VALIDATION_FRACTION)
         return n - official_test - validation, validation, official_test
-    shares = SHARES if shares is None else shares
+    shares = DEFAULT_FRACTIONS if shares is None else shares
     if not all(0.0 < share < 1.0 for share in shares) or not abs(sum(shares) - 1.0) < 1e-9:
         raise UsageError(
             f"`split={','.join(map(str, shares))}`: expected three shares above 0 "
@@ -242,6 +242,6 @@ def _divided(
     return round(n * shares[0]), round(n * shares[1]), 0
 
 
-def estimate_partition(split: Split) -> str:
+def choose_estimation_partition(split: Split) -> str:
     """Return where an undeclared schema is estimated privately: where epsilon is to spare."""
     return "validation" if split.validation else "test"

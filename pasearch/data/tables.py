@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,13 +29,19 @@ from pasearch.data.column import READING_KEYS, Column
 from pasearch.data.frames import build_frame_columns, extract_cells, get_column_names
 from pasearch.data.lines import parse_separator
 from pasearch.data.numbers import build_number_form
-from pasearch.data.schema import Form, RowColumn, RowForm, Schema, needed
-from pasearch.data.schema_file import absent, check_classes, nearest_of, parts_of, toml_text
+from pasearch.data.schema import ArrayMetadata, EncodedColumn, RowLayout, Schema, require_known
+from pasearch.data.schema_file import (
+    check_class_count,
+    describe_missing_columns,
+    format_schema_toml,
+    parse_schema,
+    suggest_name,
+)
 from pasearch.data.text_columns import TextTable
 from pasearch.errors import UsageError
 from pasearch.files import read_toml
 
-MOST_NUMBERS = 2_000_000
+MAX_TABLE_FEATURES = 2_000_000
 """The most numbers that a row may become: a network's first layer has as many weights a neuron."""
 
 
@@ -65,6 +71,9 @@ class TableSchema:
         UsageError: Two columns of one name, or a target that is text or ignored, or has bins.
     """
 
+    low: ClassVar[float] = 0.0  # smallest encoded value
+    high: ClassVar[float] = 1.0  # largest encoded value
+
     columns: tuple[Column, ...]
     target: Column
     official_test: int = 0
@@ -90,11 +99,12 @@ class TableSchema:
                 f"Column {self.target.name!r} is the target and is declared as {has}: expected a "
                 "category, or a number without bins. Change that, or name another target."
             )
-        width = sum(column.width for column in self.columns if column.declared)
-        if width > MOST_NUMBERS:
+        width = sum(column.width for column in self.columns if column.is_declared)
+        if width > MAX_TABLE_FEATURES:
             raise UsageError(
-                f"A row would become {width:,} numbers: expected at most {MOST_NUMBERS:,}. Declare "
-                "fewer bins, categories or words, or ignore columns."
+                f"A row would be encoded as {width:,} features: expected at most "
+                f"{MAX_TABLE_FEATURES:,}. Declare fewer bins, categories or words, or ignore "
+                "columns."
             )
         tail = self.official_test
         if isinstance(tail, bool) or not isinstance(tail, Integral) or not tail >= 0:
@@ -113,19 +123,19 @@ class TableSchema:
         if self.missing is not None:
             object.__setattr__(self, "missing", check_missing_marks(self.missing))
         build_number_form(self.decimal, self.thousands)
-        if usual := self._reading:
+        if usual := self._reading_options:
             columns = tuple(column.read_as(usual) for column in self.columns)
             object.__setattr__(self, "columns", columns)
             object.__setattr__(self, "target", self.target.read_as(usual))
 
     @property
-    def _reading(self) -> dict[str, Any]:
+    def _reading_options(self) -> dict[str, Any]:
         """How the table's cells are read, as far as it is declared."""
         return {key: getattr(self, key) for key in READING_KEYS if getattr(self, key) is not None}
 
-    def _columns_json(self) -> dict[str, dict[str, Any]]:
+    def _columns_to_json(self) -> dict[str, dict[str, Any]]:
         """Return what is declared of each column, the target too, by name, and not of the table."""
-        usual, found = self._reading, {}
+        usual, found = self._reading_options, {}
         alike = {key: list(v) if isinstance(v, tuple) else v for key, v in usual.items()}
         for column in (*self.columns, self.target):
             values = column.to_json()
@@ -143,16 +153,6 @@ class TableSchema:
     def shape(self) -> tuple[int]:
         """The shape of an encoded record."""
         return (sum(column.width for column in self.columns),)
-
-    @property
-    def low(self) -> float:
-        """The least encoded value."""
-        return 0.0
-
-    @property
-    def high(self) -> float:
-        """The largest encoded value."""
-        return 1.0
 
     @property
     def regression(self) -> bool:
@@ -194,20 +194,20 @@ class TableSchema:
     @property
     def undeclared(self) -> tuple[str, ...]:
         """The columns, and the target, that must be estimated before a record can be encoded."""
-        return tuple(each.name for each in (*self.columns, self.target) if not each.declared)
+        return tuple(each.name for each in (*self.columns, self.target) if not each.is_declared)
 
     @property
     def complete(self) -> bool:
         """Whether everything is declared."""
         return not self.undeclared
 
-    def widest_shape(self, most: int) -> tuple[int]:
+    def max_shape(self, most: int) -> tuple[int]:
         """Return the shape of an encoded record, at most, whatever is estimated privately.
 
         Args:
             most: The most categories that are estimated privately for a column.
         """
-        return (sum(_widest(column, most) for column in self.columns),)
+        return (sum(_max_width(column, most) for column in self.columns),)
 
     @property
     def row_bound(self) -> float:
@@ -229,15 +229,17 @@ class TableSchema:
         return tuple(piece for column in self.columns for piece in column.pieces)
 
     @property
-    def row_form(self) -> RowForm:
+    def row_layout(self) -> RowLayout:
         """What is public about an encoded record; texts are no columns that are paired."""
         found, start = [], 0
         for column in self.pieces:
             if column.kind in ("number", "category"):
                 edges = column.scaled_edges if column.kind == "number" else None
-                found.append(RowColumn(start=start, width=column.width, edges=edges, may_miss=True))
+                found.append(
+                    EncodedColumn(start=start, width=column.width, edges=edges, may_miss=True)
+                )
             start += column.width
-        return RowForm(bound=self.row_bound, columns=tuple(found))
+        return RowLayout(bound=self.row_bound, columns=tuple(found))
 
     def find(
         self, name: str, features: TableCells, labels: ColumnCells
@@ -254,7 +256,7 @@ class TableSchema:
         place = [column.name for column in self.columns].index(name)
         return self.columns[place], features[:, place]
 
-    def each(
+    def iterate_columns(
         self, features: TableCells, labels: ColumnCells
     ) -> Iterator[tuple[Column, ColumnCells]]:
         """Go through the columns, the target last, with their cells.
@@ -307,10 +309,10 @@ class TableSchema:
             labels: Cells, (rows,). One that is missing or of no declared class is not valid.
         """
         if self.regression:
-            scaled, known = self.target.scale(labels)
+            scaled, known = self.target.scale_numbers(labels)
             return scaled.astype(np.float32), known
-        classes = self.target.codes(labels)
-        known = classes < len(needed(self.target.categories))
+        classes = self.target.encode_categories(labels)
+        known = classes < len(require_known(self.target.categories))
         return np.where(known, classes, 0), known
 
     def completed_by(self, other: object) -> TableSchema:
@@ -338,7 +340,11 @@ class TableSchema:
         if hasattr(records, "columns"):
             places = {name: place for place, name in enumerate(get_column_names(records))}
             if gone := [name for name in names if name not in places]:
-                raise UsageError(absent("The table", gone, [n for n in places if n not in names]))
+                raise UsageError(
+                    describe_missing_columns(
+                        "The table", gone, [n for n in places if n not in names]
+                    )
+                )
             own = [place for place, each in enumerate(self.columns) if each.name in places]
             given = records.iloc[:, [places[self.columns[place].name] for place in own]]
             records = np.full((len(given), len(self.columns)), None, object)
@@ -359,15 +365,15 @@ class TableSchema:
 
     def decode_number(self, scaled: np.ndarray) -> np.ndarray:
         """Return predictions in the target's own units."""
-        low, high = needed(self.target.low), needed(self.target.high)
+        low, high = require_known(self.target.low), require_known(self.target.high)
         return low + scaled * (high - low)
 
     def describe_items(self) -> list[str]:
         """Return what every column turned out to be, one line each."""
         return [column.describe() for column in (*self.columns, self.target)]
 
-    def check_form(
-        self, where: str, features: np.ndarray | Form, labels: np.ndarray | Form
+    def check_arrays(
+        self, where: str, features: np.ndarray | ArrayMetadata, labels: np.ndarray | ArrayMetadata
     ) -> None:
         """Refuse arrays whose form does not fit; no value is looked at.
 
@@ -408,7 +414,7 @@ class TableSchema:
         for name in (aim, *declared):
             if name not in known:
                 whose = ", which the schema declares" if name in declared and name != target else ""
-                hint = nearest_of(name, header).removesuffix("?")
+                hint = suggest_name(name, header).removesuffix("?")
                 raise UsageError(f"{where} has no column {name!r}{whose}{hint}.")
         columns = {name: declared.get(name, Column(name=name)) for name in header}
         return replace(self, target=columns.pop(aim), columns=tuple(columns.values()))
@@ -431,7 +437,7 @@ class TableSchema:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        columns, usual = self._columns_json(), self._reading
+        columns, usual = self._columns_to_json(), self._reading_options
         return {
             "kind": "table",
             "name": self.name,
@@ -478,17 +484,19 @@ class TableSchema:
         top |= {"official_test": self.official_test} if self.official_test else {}
         top |= {} if self.quotes else {"quotes": False}
         top |= {"separator": self.separator} if self.separator else {}
-        top |= self._reading
-        columns = self._columns_json()
+        top |= self._reading_options
+        columns = self._columns_to_json()
         order = self.order or [column.name for column in (*self.columns, self.target)]
         top |= {"header": False} if self.order else {}
         known = self if declared is None else declared
-        theirs, read = known._columns_json(), set[tuple[str, str]]()
+        theirs, read = known._columns_to_json(), set[tuple[str, str]]()
         for name, values in columns.items():
             own = theirs.get(name, {})
             read |= {(name, key) for key, value in values.items() if own.get(key) != value}
-        read |= {("", key) for key in self._reading if getattr(known, key) != getattr(self, key)}
-        return toml_text(top, {name: columns[name] for name in order}, read)
+        read |= {
+            ("", key) for key in self._reading_options if getattr(known, key) != getattr(self, key)
+        }
+        return format_schema_toml(top, {name: columns[name] for name in order}, read)
 
     @classmethod
     def from_toml(cls, path: str | Path) -> TableSchema:
@@ -545,7 +553,7 @@ class TableSchema:
         Raises:
             UsageError: An unknown key, or a declaration that makes no sense.
         """
-        parts = parts_of(values)
+        parts = parse_schema(values)
         return cls(**parts)
 
     @classmethod
@@ -597,23 +605,23 @@ class TableSchema:
         names = list(columns)
         aim = names[-1] if target is None else normalize_unicode(str(target))
         if aim not in columns:
-            raise UsageError(f"The frame has no column {aim!r}{nearest_of(aim, names)}.")
+            raise UsageError(f"The frame has no column {aim!r}{suggest_name(aim, names)}.")
         found = columns.pop(aim)
-        check_classes(found)
+        check_class_count(found)
         return cls(columns=tuple(columns.values()), target=found, name="frame")
 
 
 AnySchema = Schema | TableSchema
 
 
-def undeclared(header: Sequence[str], target: str, name: str = "table") -> TableSchema:
+def make_undeclared_schema(header: Sequence[str], target: str, name: str = "table") -> TableSchema:
     """Return the schema of a file about which nothing is declared."""
     columns = tuple(Column(name=each) for each in header if each != target)
     return TableSchema(columns=columns, target=Column(name=target), name=name)
 
 
-def _widest(column: Column, most: int) -> int:
-    if column.declared:
+def _max_width(column: Column, most: int) -> int:
+    if column.is_declared:
         return column.width
     # Any bounds will do: they do not change how many bins there are.
     number = Column(name=column.name, low=0.0, high=1.0, bins=column.bins).width

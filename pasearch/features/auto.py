@@ -41,7 +41,7 @@ def choose(
     if "auto" not in (method, trainer):
         return method, trainer, None
     columns = columns_of(schema)
-    pixels = len(schema.widest_shape(2)) > 1
+    pixels = len(schema.max_shape(2)) > 1
     many = columns >= MANY and not pixels
     chosen = method if method != "auto" else "top" if many or k is not None else "all"
     how = "dpsgd" if trainer == "auto" else trainer
@@ -66,4 +66,4 @@ def columns_of(schema: AnySchema) -> int:
     """Return how many columns there are to choose from; of arrays, numbers."""
     if isinstance(schema, TableSchema):
         return sum(column.kind != "ignore" for column in schema.columns)
-    return math.prod(schema.widest_shape(2))
+    return math.prod(schema.max_shape(2))

@@ -506,7 +506,7 @@ class ByMerit(Selector):
             return [PRINTED]
         attributes = attributes_of(form.schema)
         entropies = NoisyEntropies(epsilon=noises[ENTROPIES], attributes=attributes)
-        return [entropies.claim(n=form.split.trial_slots, delta=delta), PRINTED]
+        return [entropies.claim(n=form.split.trial_size, delta=delta), PRINTED]
 
     def uncertainties(self, reads: Reads, stream: Stream) -> tuple[Values, Values, float]:
         """Return symmetrical uncertainties: with the target, with each other; what noise shows."""

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from pasearch.accounting.profiles import Array
-from pasearch.data.column import BINS, Column
+from pasearch.data.column import DEFAULT_BINS, Column
 from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
@@ -73,9 +73,9 @@ class Attribute:
         if self.reads == "class":
             return np.clip(block[:, 0], 0, self.size - 1).astype(np.int64)
         scaled = np.clip(np.nan_to_num(block[:, 0]), 0.0, 1.0)
-        tenths = np.minimum(scaled * BINS, BINS - 1).astype(np.int64)
+        tenths = np.minimum(scaled * DEFAULT_BINS, DEFAULT_BINS - 1).astype(np.int64)
         missing = block.shape[1] == 2
-        return np.where(block[:, 1] > 0.5, BINS, tenths) if missing else tenths
+        return np.where(block[:, 1] > 0.5, DEFAULT_BINS, tenths) if missing else tenths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,13 +181,15 @@ def attributes_of(schema: AnySchema) -> Attributes:
     """
     if isinstance(schema, Schema):
         names = schema.names or tuple(f"feature {i + 1}" for i in range(math.prod(schema.shape)))
-        items = [Attribute(name=n, size=BINS, reads="cut", features=(_SAME,)) for n in names]
+        items = [
+            Attribute(name=n, size=DEFAULT_BINS, reads="cut", features=(_SAME,)) for n in names
+        ]
     else:
         items = [each for column in schema.pieces for each in _of_column(column)]
     return Attributes(items=(*items, _of_target(schema)))
 
 
-_SAME = tuple(range(BINS))
+_SAME = tuple(range(DEFAULT_BINS))
 
 
 def _of_column(column: Column) -> list[Attribute]:
@@ -200,7 +202,7 @@ def _of_column(column: Column) -> list[Attribute]:
         size = column.width
         return [Attribute(name=column.name, size=size, reads="one-hot", features=_indicators(size))]
     edges = column.edges
-    size = len(edges) + 2 if edges else BINS + 1
+    size = len(edges) + 2 if edges else DEFAULT_BINS + 1
     # A missing number is encoded as the lower bound is.
     low = int(np.searchsorted(edges, column.low or 0.0, side="right")) if edges else 0
     number = (*range(size - 1), low)
@@ -218,7 +220,7 @@ def _of_column(column: Column) -> list[Attribute]:
 def _of_target(schema: Schema | TableSchema) -> Attribute:
     name = "target" if isinstance(schema, Schema) else schema.target.name
     if schema.regression:
-        return Attribute(name=name, size=BINS, reads="target")
+        return Attribute(name=name, size=DEFAULT_BINS, reads="target")
     return Attribute(name=name, size=schema.outputs, reads="class")
 
 

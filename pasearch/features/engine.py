@@ -203,7 +203,7 @@ class FeatureSearch(Engine):
         if self.public is None:
             return PrivateReads(
                 search=self, schema=schema, means=means, columns=self.columns,
-                slots=split.trial_slots, retrained=bool(split.search),
+                slots=split.trial_size, retrained=bool(split.search),
             )  # fmt: skip
         self.progress.stage("choice on public data")
         return PublicReads(
@@ -233,7 +233,7 @@ class FeatureSearch(Engine):
 
     def _place(self, partition: str) -> Partition:
         """Return a partition as this method sees it."""
-        return self.dataset[partition].through(self._front)
+        return self.dataset[partition].with_front_end(self._front)
 
     @property
     def _front(self) -> FittedFrontEnd | None:

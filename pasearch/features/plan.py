@@ -166,7 +166,7 @@ class FeaturePlan(Charged):
         alone = seconds(self.split.train, selector.must_choose(features) or features)
         found = alone if self.has(FINAL) else 0.0
         if self.has(selector.training_line):
-            found += selector.expected_trainings * seconds(self.split.trial_slots, features)
+            found += selector.expected_trainings * seconds(self.split.trial_size, features)
         return found
 
     @property
@@ -353,7 +353,7 @@ def _check_choice(choice: Choice, form: Form) -> None:
     if trainer.at_once:
         check_objective(split.train, selector.must_choose(features) or features)
         if selector.trains_candidates:
-            check_objective(split.trial_slots, features)
+            check_objective(split.trial_size, features)
     if split.search and not (selector.trains_candidates or selector.searches):
         raise UsageError(
             f"`search_share=` sets slots aside for a search, and method {selector.name!r} makes "

@@ -127,7 +127,7 @@ class Form:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a record, at most."""
-        return self.schema.widest_shape(self.most)
+        return self.schema.max_shape(self.most)
 
     @property
     def features(self) -> int:
@@ -337,7 +337,7 @@ class Comparing(Selector):
 
     def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
         """Return every planned training and score."""
-        knob = trainer.knob(form.split.trial_slots, form.schema.regression)
+        knob = trainer.knob(form.split.trial_size, form.schema.regression)
         return (
             DialledLine(name=self.training_line, knob=knob, times=self.charged(trainer)),
             DialledLine(name="score", knob=SCORE, times=self.trainings, partition="validation"),
@@ -354,7 +354,7 @@ class Comparing(Selector):
         if trainer.shared:
             return []
         noise = noises[self.training_line]
-        event = trainer.knob(form.split.trial_slots, form.schema.regression).event(noise)
+        event = trainer.knob(form.split.trial_size, form.schema.regression).event(noise)
         one = noise if trainer.noise_name == "epsilon" else price(event, delta).epsilon
         claim = bao_equation_8(epsilon=one, runs=self.trainings, delta_prime=delta)
         return [claim.with_printed_figure(self.printed)]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pasearch.data.means import ROW_NORM, Array, centring
+from pasearch.data.means import ROW_NORM, Array, compute_feature_scales
 from pasearch.data.partitions import Records
 from pasearch.data.rows import CompactRows
 from pasearch.runs.sums import ROWS, bounded_rows
@@ -47,7 +47,9 @@ class View:
         """Return the view of some features, from the means of all of them; None: of all."""
         columns = np.arange(len(means)) if mask is None else np.flatnonzero(mask)
         shift = means[columns]
-        return cls(features=len(means), columns=columns, shift=shift, scale=centring(shift))
+        return cls(
+            features=len(means), columns=columns, shift=shift, scale=compute_feature_scales(shift)
+        )
 
     def rotated(self, rotation: Array) -> View:
         """Return the view of directions in these features, (c, k)."""

@@ -230,7 +230,7 @@ class Subsets(Selector):
         def selected(event: Event) -> Event:
             return RepeatAndSelect(event, law)
 
-        knob = trainer.knob(form.split.trial_slots, form.schema.regression)
+        knob = trainer.knob(form.split.trial_size, form.schema.regression)
         return (
             DialledLine(name=self.training_line, knob=knob, composed=selected),
             DialledLine(name="score", knob=SCORE, composed=selected, partition="validation"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pasearch.accounting.events import Event, RepeatAndSelect, WorstCase, describe_event
 from pasearch.cautions import MOSTLY_NOISE
-from pasearch.data.estimation import CLASS_FOUND, undeclared_classes
+from pasearch.data.estimation import CLASS_DETECTION_PROBABILITY, find_undeclared_classes
 from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.planning import TEST
 from pasearch.report import wording
@@ -320,12 +320,13 @@ def _priced(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
     if plan.estimates_schema:
         others, estimated = list(plan.schema.undeclared), []
         if (classes := plan.class_estimate) is not None:
-            aim = undeclared_classes(plan.schema)
+            aim = find_undeclared_classes(plan.schema)
             others.remove(str(aim))
+            count = classes.category_mechanism.count_found(CLASS_DETECTION_PROBABILITY)
             estimated.append(
                 f"the classes of {aim!r} from the training records (a class of "
-                f"{math.ceil(classes.counts.count_found(CLASS_FOUND)):,} records is found with "
-                f"probability {CLASS_FOUND:g})"
+                f"{math.ceil(count):,} records is found with "
+                f"probability {CLASS_DETECTION_PROBABILITY:g})"
             )
         if others:
             estimated.append(f"{names(others)} from the {plan.estimate_partition} records")

@@ -201,7 +201,7 @@ def _compared(study: Study, fixed: Plan, plan: Plan, option: Option) -> Choice:
 
 def _signal(plan: Plan, mu: float | None) -> float:
     assert mu is not None
-    slots = plan.split.trial_slots
+    slots = plan.split.trial_size
     return signal_of(mu, slots, planned_form(plan.schema, plan.most)[1])
 
 

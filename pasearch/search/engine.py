@@ -151,7 +151,7 @@ class Search(Engine):
         """Give the network the weights of the variant that is picked, and return its name."""
         metric, noise, stream = self.plan.scored_by, self.plan.pick, self.keys.stream(PICK)
         names = variants.names(metric, self.plan.schema.outputs)
-        opened = self.dataset["validation"].through(self._front(candidate.front_end))
+        opened = self.dataset["validation"].with_front_end(self._front(candidate.front_end))
         every = read_weights(self._variants)
         with self.ledger.charged(PICK, opened, key="pick") as records:
             if isinstance(noise, NoisyCounts):
@@ -295,11 +295,11 @@ class Search(Engine):
     ) -> Job:  # fmt: skip
         """Charge a training, and return it with the records that it is charged for."""
         front = self._front(candidate.front_end)
-        opened = self.dataset[partition].through(front).filed(folder)
+        opened = self.dataset[partition].with_front_end(front).with_files(folder)
         records = charges.enter_context(self.ledger.charged(line, opened, key=key))
         seen = None
         if self.plan.public:
-            shown = self.dataset["test"].through(front).filed(folder)
+            shown = self.dataset["test"].with_front_end(front).with_files(folder)
             seen = SharedRecords(shown.public_records(), public=True)
         return Job(
             candidate=candidate, schema=self.plan.schema, recipe=recipe,
@@ -415,9 +415,13 @@ class Search(Engine):
                 (found,) = side_by_side([job], torch.get_num_threads(), 1, self.executor)
             return found
         front = self._front(candidate.front_end)
-        opened = self.dataset[partition].through(front)
+        opened = self.dataset[partition].with_front_end(front)
         course, kept = Course(), Trajectory(recipe.steps, recipe.temperature)
-        seen = self.dataset["test"].through(front).public_records() if self.plan.public else None
+        seen = (
+            self.dataset["test"].with_front_end(front).public_records()
+            if self.plan.public
+            else None
+        )
         watch, looks = course.watch(recipe.steps, seen, self.device)
 
         def told(finished: int, network: nn.Module) -> None:
@@ -463,7 +467,7 @@ class Search(Engine):
 
             return of_public
         noise = self.plan.validation_noise
-        opened = self.dataset["validation"].through(front)
+        opened = self.dataset["validation"].with_front_end(front)
         assert noise is not None, "the plan solved no noise for validation queries"
         measure = loss_points if screening else points
 
@@ -498,9 +502,9 @@ class Search(Engine):
         before = None if front_end.first_stage is None else self._front(front_end.first_stage)
         line, noise = f"front end {front_end.text}", dict(self.plan.front_noise)[front_end.text]
         stream = self.keys.stream("front end", front_end.text)
-        opened = self.dataset[self.plan.trial_partition].through(before)
+        opened = self.dataset[self.plan.trial_partition].with_front_end(before)
         with self.ledger.charged(line, opened, key="fit") as records:
-            form = self.plan.schema.row_form
+            form = self.plan.schema.row_layout
             fitted = front_end.fit(records.x, records.valid, noise, stream, form).compose_after(
                 before
             )
@@ -519,7 +523,7 @@ class Search(Engine):
         if noise is None:
             return 0
         place = self.strategy.scored_on
-        opened = self.dataset[place].through(self._front(candidate.front_end))
+        opened = self.dataset[place].with_front_end(self._front(candidate.front_end))
         with self.ledger.charged(line, opened, key=key) as records:
             if failed(network):
                 return None
@@ -551,7 +555,7 @@ class Search(Engine):
         return self._load(candidate, weights), course
 
     def _test(self, candidate: Candidate, network: nn.Module) -> tuple[Score, int | None]:
-        opened = self.dataset["test"].through(self._front(candidate.front_end))
+        opened = self.dataset["test"].with_front_end(self._front(candidate.front_end))
 
         def counts_of(records: Any, metric: Metric) -> list[int]:
             if failed(network):

@@ -295,7 +295,7 @@ class Plan(Charged):
     @property
     def kept_slots(self) -> int:
         """How many slots the released network is trained on."""
-        return self.split.train if self.retrained else self.split.trial_slots
+        return self.split.train if self.retrained else self.split.trial_size
 
     @property
     def signal(self) -> float | None:
@@ -324,7 +324,7 @@ class Plan(Charged):
 
     def trial_recipe(self, candidate: Candidate, shape: RoundShape = WHOLE) -> Recipe:
         """Return how a candidate is trained in a round of the search."""
-        slots, (_, outputs) = self.split.trial_slots, planned_form(self.schema, self.most)
+        slots, (_, outputs) = self.split.trial_size, planned_form(self.schema, self.most)
         return candidate_recipe(
             self.recipes, candidate, self.trial_mu, slots, shape, outputs=outputs
         )
@@ -417,7 +417,7 @@ class Plan(Charged):
         if self.retrained:  # after looks, of about all of it: they take a few hundredths
             make_lines = _final_line(self._of_mu(self.finals, self.split.train)).make_lines
         else:
-            of_mu = self._of_mu(self.recipes, self.split.trial_slots)
+            of_mu = self._of_mu(self.recipes, self.split.trial_size)
             make_lines = _trial_lines(self.strategy, self.split, of_mu)
         if self.front_noise:
             solver.solve_front_ends(self.front_ends, self.trial_partition)
@@ -442,7 +442,7 @@ class Plan(Charged):
         recipe = list(dict.fromkeys(of_training))
         if (mu := self.trial_mu) is None:
             return recipe
-        price = self._of_mu(self.recipes, self.split.trial_slots)(mu)
+        price = self._of_mu(self.recipes, self.split.trial_size)(mu)
 
         def cost(shape: RoundShape) -> float:
             return price_partitions({"train": price(shape)}, self.delta)[0].epsilon
@@ -509,7 +509,7 @@ def make_plan(
     assumed = dict.fromkeys((*terms.assumed_public, *filter(None, taken)))
     terms, split = replace(terms, assumed_public=tuple(assumed)).resolved(), terms.split
     check_space(strategy, space, terms)
-    recipes = make_recipes(split.trial_slots)
+    recipes = make_recipes(split.trial_size)
     if not strategy.private_trials:
         recipes[0].with_noise(None)  # what needs noise is refused here
     finals = make_recipes(split.train) if split.search or strategy.trains_anew else ()
@@ -517,7 +517,7 @@ def make_plan(
     check_portions(strategy)
     dimensions = dimensions_of(recipes, strategy, space, terms)
     check_words((strategy, recipes, finals, space.front_ends()))
-    slots = split.trial_slots
+    slots = split.trial_size
     queries = max(
         changed(recipes[recipe_of(each)], each, slots).validation_queries(slots)
         for each in strategy.settings(space)

@@ -20,7 +20,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pasearch.accounting.events import Geometric, PureDP
-from pasearch.data.split import portion_name
+from pasearch.data.split import name_subset
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
 from pasearch.search.randomized import draw
@@ -86,7 +86,7 @@ class DisjointPortions(Strategy):
         return ("pick", "pick") if noun == "score" else (noun, f"portion {trial + 1}")
 
     def place(self, partition: str, trial: int) -> str:
-        return portion_name(partition, trial)
+        return name_subset(partition, trial)
 
     def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
         """Return all candidates in one round."""

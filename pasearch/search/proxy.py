@@ -86,7 +86,7 @@ class Proxy:
         before = None if front_end.first_stage is None else self.fit(front_end.first_stage, device)
         records = self.dataset.all_records(before)
         stream = Keys.from_seed(0).stream("proxy", front_end.text)
-        form = self.dataset.schema.row_form
+        form = self.dataset.schema.row_layout
         fitted = front_end.fit(records.x, records.valid, None, stream, form).compose_after(before)
         return FittedFrontEnd(front_end, fitted.module, device)
 

@@ -233,7 +233,7 @@ class _PrivateArchitectureSearch(PrivateFit):
     ) -> Dataset:
         """Return the records under the schema that is declared; see the table in `fits`."""
         pairs, alike = pairs_of(self.bounds, len(kinds))
-        known = target.kind == "number" or target.declared
+        known = target.kind == "number" or target.is_declared
         schema: AnySchema
         if self.schema is None and alike and cells.dtype.kind in "iufb" and known:
             low, high = pairs[0] or (None, None)

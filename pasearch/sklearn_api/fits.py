@@ -43,9 +43,9 @@ from sklearn.utils.validation import validate_data
 from pasearch.accounting.accountants import PrivacyCost
 from pasearch.data.cells import PANDAS_MISSING_TYPES, convert_to_numbers, convert_to_strings
 from pasearch.data.column import Column
-from pasearch.data.declared import schema_of_given
 from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.data.schema import Schema
+from pasearch.data.schema_argument import load_schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError, nearest
 from pasearch.runs.session import record_fit
@@ -542,7 +542,7 @@ class PrivateFit(BaseEstimator):
         """
         if self.schema is None:
             return None
-        schema = schema_of_given(self.schema)
+        schema = load_schema(self.schema)
         if schema.proposed and not self.assume_public_schema:
             raise UsageError(
                 "The schema says `proposed = true`: its bounds and categories were read from the "
@@ -566,7 +566,7 @@ class PrivateFit(BaseEstimator):
                 f"X has the column {schema.target.name!r}, which the schema says is predicted: "
                 "leave it out of X, and give it as y."
             )
-        return schema.target if schema.target.declared else None
+        return schema.target if schema.target.is_declared else None
 
     def _target_name(self, y: Any, features: int) -> str:
         """Return the name of y if it has one, and no feature has it."""

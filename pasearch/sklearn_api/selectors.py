@@ -51,7 +51,7 @@ from pasearch.api.resolve import assume_public, device_of, terms_of
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.split import VALIDATION_SHARE, Split
+from pasearch.data.split import VALIDATION_FRACTION, Split
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
 from pasearch.features.model import feature_names
@@ -130,7 +130,7 @@ def run(
     trainer = "objective" if request.trainer == "auto" else request.trainer
     choice = choice_of(request, request.method, trainer)
     scored = choice.selector.trains_candidates or bool(dataset.schema.undeclared)
-    kept = max(1, round(dataset.n * VALIDATION_SHARE)) if scored else 0
+    kept = max(1, round(dataset.n * VALIDATION_FRACTION)) if scored else 0
     split = Split(train=dataset.n - kept, validation=kept, test=0)
     terms = terms_of(request, dataset, split, assumed)
     plan = make_feature_plan(terms, choice=choice, final=False)
@@ -248,7 +248,7 @@ def scaled(table: TableSchema, cells: Array) -> Array:
     """Return numbers within their bounds, scaled to [0, 1], float64 (rows, columns)."""
     scaled = np.empty(cells.shape)
     for place, column in enumerate(table.columns):
-        values, known = column.scale(cells[:, place])
+        values, known = column.scale_numbers(cells[:, place])
         scaled[:, place] = np.where(known, values, MIDDLE)
     return scaled
 

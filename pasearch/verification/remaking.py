@@ -24,8 +24,8 @@ from pasearch.accounting.checks import check_positive
 from pasearch.api.features import FeatureRunOutput
 from pasearch.api.lifecycle import RunEnvironment, result_document
 from pasearch.api.search import SearchRunOutput
-from pasearch.data.column import BINS, Column
-from pasearch.data.split import Split, portion_name
+from pasearch.data.column import DEFAULT_BINS, Column
+from pasearch.data.split import Split, name_subset
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.documents import refusal, shown
 from pasearch.features.plan import MOST_FEATURES, FeaturePlan, make_feature_plan
@@ -119,7 +119,7 @@ def _plan(document: Document, strategy: Strategy, dials: StatedNoiseParameters) 
     """Make the plan of a search, or of one training, again."""
     basis, split = document["plan"], _split(document, strategy.portions)
     recipes = {
-        split.train: _recipes(basis["finals"]), split.trial_slots: _recipes(basis["recipes"])
+        split.train: _recipes(basis["finals"]), split.trial_size: _recipes(basis["recipes"])
     }  # fmt: skip
     score, picks = basis["score_epsilon"], basis.get("variants", False)
     if not isinstance(picks, bool):
@@ -191,8 +191,8 @@ def _split(document: Document, portions: int) -> Split:
     if portions > len(sizes):
         raise refusal(f"the plan has {portions} portions, and dataset.slots fewer")
     if portions > 1:
-        cut = "search" if portion_name("search", 0) in sizes else "train"
-        cuts = [portion_name(cut, number) for number in range(portions)]
+        cut = "search" if name_subset("search", 0) in sizes else "train"
+        cuts = [name_subset(cut, number) for number in range(portions)]
         others = sum(size for name, size in sizes.items() if name not in cuts)
         sizes = {name: size for name, size in sizes.items() if name not in cuts}
         sizes[cut] = document["dataset"]["n"] - others - unused  # a remainder is in no portion
@@ -245,10 +245,12 @@ def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
     found = {each.name: each for each in _columns(complete)}
     for each in _columns(declared):
         now = found.get(each.name)
-        if now is None or each.declared:
+        if now is None or each.is_declared:
             continue  # said above
         name = shown(each.name)
-        if each.kind not in (None, now.kind) or not (each.open_bins or each.bins == now.bins):
+        if each.kind not in (None, now.kind) or not (
+            each.has_undeclared_edges or each.bins == now.bins
+        ):
             yield f"column {name} is of another kind than was declared."
         if each.low not in (None, now.low) or each.high not in (None, now.high):
             yield f"column {name} has other bounds than were declared."
@@ -260,13 +262,13 @@ def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
             and not ESTIMABLE.issuperset((now.low, now.high))
         ):
             yield f"column {name} has bounds that no estimate gives."
-        if now.kind == "number" and each.open_bins and each.name != target:
+        if now.kind == "number" and each.has_undeclared_edges and each.name != target:
             # Estimated bins are edges between the bounds.
             bins, bounds = now.bins, now.bounds
             if not (
                 isinstance(bins, tuple)
                 and bounds is not None
-                and len(bins) < BINS
+                and len(bins) < DEFAULT_BINS
                 and all(bounds[0] < edge < bounds[1] for edge in bins)
             ):
                 yield f"column {name} has bins that no estimate gives."

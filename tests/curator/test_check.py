@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.curator.check import CheckReport, check_table
-from pasearch.curator.column_profile import MAX_CATEGORIES, outwards
+from pasearch.curator.column_profile import MAX_CATEGORIES, round_bounds_outwards
 from pasearch.curator.problems import MAX_LISTED_ROWS, Problem
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
-from pasearch.data.schema_file import FROM_RECORDS
+from pasearch.data.schema_file import FROM_RECORDS_COMMENT
 from pasearch.data.sources import load_dataset
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
@@ -97,7 +97,7 @@ class TestProposal:
             report = check_table(path)
             assert report.proposed.columns[0].kind == (kind or "category")
             said = [each.what for each in report.problems if each.column == name]
-            told = "30 texts, and a name as of an identifier: proposed to be ignored"
+            told = '30 distinct strings and an identifier-like name; proposed kind = "ignore"'
             assert (told in said) == (kind is not None)
 
     @pytest.mark.unit
@@ -179,7 +179,9 @@ class TestProposal:
             ([0, 0], (-1, 1)),
             ([], (0, 1)),
         ]:
-            assert outwards(np.array(values, float)) == pytest.approx(bounds, rel=1e-12)
+            assert round_bounds_outwards(np.array(values, float)) == pytest.approx(
+                bounds, rel=1e-12
+            )
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -216,7 +218,9 @@ class TestProposal:
             assert x.bounds == bounds
         if bins is not None:
             low, high = (int(each) for each in bounds or ())
-            toml = " ".join(report.toml().replace(FROM_RECORDS, "").split()).replace("[ ", "[")
+            toml = " ".join(report.toml().replace(FROM_RECORDS_COMMENT, "").split()).replace(
+                "[ ", "["
+            )
             assert f"low = {low} high = {high} bins = [{bins[0]}" in toml
             numbers = range(low, high + 1)
             out = np.zeros((len(numbers), x.width), np.float32)
@@ -240,7 +244,7 @@ class TestProposal:
     @pytest.mark.property
     @given(st.lists(st.floats(-1e307, 1e307), min_size=1, max_size=5))
     def test_bounds_hold_every_value(self, values: list[float]):
-        low, high = outwards(np.array(values))
+        low, high = round_bounds_outwards(np.array(values))
         assert low <= min(values) <= max(values) <= high
         assert low < high
         assert math.isfinite(high - low)
@@ -496,12 +500,12 @@ class TestReport:
     def test_the_choice_of_the_target_is_blamed_where_it_is_the_fault(self, tmp_path: Path):
         names = [f"car {i % 305}" for i in range(398)]
         cells = {"mpg": [str(i % 40) for i in range(398)], "name": names}
-        first = table(tmp_path, cells).first
+        first = table(tmp_path, cells).opening
         told = "the last column 'name' was taken as the target and has 305 values; use `target=`"
         assert told in first
         assert "mend the file" not in first
-        assert table(tmp_path, cells, target="mpg").first == ""
-        named = table(tmp_path, cells, target="name").first
+        assert table(tmp_path, cells, target="mpg").opening == ""
+        named = table(tmp_path, cells, target="name").opening
         assert "the target 'name' has 305 values; use `target=`" in named
 
     @pytest.mark.unit
@@ -509,7 +513,7 @@ class TestReport:
         path = tmp_path / "latin.csv"
         rows = [f"{i},{('Zürich', 'Bern')[i % 2]},{('yes', 'no')[i % 3 > 0]}" for i in range(60)]
         path.write_bytes("\n".join(["age,town,label", *rows, ""]).encode("cp1252"))
-        first = check_table(path).first
+        first = check_table(path).opening
         assert first.startswith("30 of 60 rows are not UTF-8 and cannot be used: save the file")
 
     @pytest.mark.unit

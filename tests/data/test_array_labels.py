@@ -51,7 +51,7 @@ def test_declared_labels_are_mapped_and_come_back():
         assert (schema.decode_class(classes) == y).all()
         again = Schema.from_json(schema.to_json())
         assert again == schema
-        schema.check_form("x", X, y)
+        schema.check_arrays("x", X, y)
 
 
 @pytest.mark.unit

@@ -88,7 +88,7 @@ def dataset(folder: Path | None, x: np.ndarray | None = None, schema: Schema = S
 
 
 def opened(made: Dataset, front: FittedFrontEnd, name: str = "train") -> Records:
-    return made[name].through(front).open(Receipt(name))
+    return made[name].with_front_end(front).open(Receipt(name))
 
 
 def asked(made: Dataset, front: FrontEnd = Costly()) -> int:
@@ -207,7 +207,7 @@ class TestPrivate:
     @pytest.mark.contract
     def test_nothing_is_computed_or_written_without_a_charge(self, folder: Path):
         fitted, made = prepare_front_end(Costly(), (4, 5)), dataset(folder)
-        behind = made["train"].through(fitted)
+        behind = made["train"].with_front_end(fitted)
         with pytest.raises(RuntimeError, match="without an open charge"):
             behind.open(None)  # type: ignore[arg-type]
         assert fitted.module.asked == 0
@@ -291,9 +291,9 @@ class TestShared:
         there = dataset(folder, x)
         shared = opened(there, front)
         assert isinstance(shared.x, ComputedRows)
-        ((kept, _),) = there._behind.values()
+        ((kept, _),) = there._mapped_features.values()
         opened(there, front, "test")
-        assert next(iter(there._behind.values()))[0] is kept
+        assert next(iter(there._mapped_features.values()))[0] is kept
         assert isinstance(kept, np.memmap)
         assert torch.equal(shared.x[:], copied.x)
         places = torch.tensor([0, 3, 19])

@@ -236,7 +236,9 @@ class TestMemory:
     def test_is_a_tensors_for_arrays_and_behind_front_ends(self):
         images = np.random.default_rng(0).integers(0, 256, (40, 8, 8), np.uint8)
         dataset = parted(from_arrays(images, np.arange(40) % 2, classes=2))
-        pooled = dataset["train"].through(prepare_front_end(parse_front_end("max_pool"), (8, 8)))
+        pooled = dataset["train"].with_front_end(
+            prepare_front_end(parse_front_end("max_pool"), (8, 8))
+        )
         for each in (dataset["train"], pooled):
             assert isinstance(each.open(Receipt("train")).x, torch.Tensor)
 
@@ -278,7 +280,7 @@ class TestDoor:
         second = opened(dataset)
         assert not torch.equal(second.x[:], first.x[:])
         wider = Column(name="age", low=0, high=100, bins=(30.0, 40.0))
-        dataset.adopt(SCHEMA.completed({"age": wider}))
+        dataset.adopt_schema(SCHEMA.completed({"age": wider}))
         assert not torch.equal(opened(dataset).x[:], second.x[:])
 
     @pytest.mark.contract

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasearch.curator.forms import DATE_FORMATS, TIMES, fitting_formats
+from pasearch.curator.format_inference import DATE_FORMATS, TIME_FORMATS, infer_date_formats
 from pasearch.data import dates
-from pasearch.data.column import MOST_YEARS, Column
+from pasearch.data.column import MAX_YEAR_CATEGORIES, Column
 from pasearch.data.dates import (
     SECONDS_PER_DAY,
     convert_days_to_date,
@@ -26,7 +26,7 @@ from pasearch.data.dates import (
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 
-PATTERNS = [day + clock for day in DATE_FORMATS for clock in TIMES]
+PATTERNS = [day + clock for day in DATE_FORMATS for clock in TIME_FORMATS]
 MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2068, 12, 31))
 ODD = st.one_of(
     st.none(), st.text(), st.integers(), st.floats(), st.binary(max_size=9), st.datetimes(),
@@ -157,28 +157,28 @@ class TestFitting:
         self, pattern: str, moments: list[datetime]
     ):
         texts = [moment.strftime(pattern) for moment in moments]
-        found = fitting_formats(dict.fromkeys(texts, 1))
+        found = infer_date_formats(dict.fromkeys(texts, 1))
         assert pattern in found
         for other in found:
             assert all(not math.isnan(parse_days(text, other)) for text in texts)
 
     @pytest.mark.unit
     def test_the_day_stands_first_where_nothing_decides(self):
-        assert fitting_formats({"03/04/2020": 9}) == ["%d/%m/%Y", "%m/%d/%Y"]
-        assert fitting_formats({"03/04/2020": 9, "03/14/2020": 1}) == ["%m/%d/%Y"]
-        assert fitting_formats({"2020-03-04": 9, "2020-03-04T12:00": 1}) == [None]
+        assert infer_date_formats({"03/04/2020": 9}) == ["%d/%m/%Y", "%m/%d/%Y"]
+        assert infer_date_formats({"03/04/2020": 9, "03/14/2020": 1}) == ["%m/%d/%Y"]
+        assert infer_date_formats({"2020-03-04": 9, "2020-03-04T12:00": 1}) == [None]
 
     @pytest.mark.unit
     def test_few_dates_among_texts_are_no_dates(self):
         counts = {"2020-03-04": 1, "soon": 1, "later": 1}
-        assert fitting_formats(counts, least=0.9) == []
-        assert fitting_formats({}) == fitting_formats({"cook": 1}) == []
-        assert fitting_formats({"1" * 50: 1}) == []
+        assert infer_date_formats(counts, least=0.9) == []
+        assert infer_date_formats({}) == infer_date_formats({"cook": 1}) == []
+        assert infer_date_formats({"1" * 50: 1}) == []
 
     @pytest.mark.property
     @given(st.dictionaries(st.text(max_size=12), st.integers(1, 9), max_size=6))
     def test_never_raises(self, counts: dict[str, int]):
-        assert isinstance(fitting_formats(counts), list)
+        assert isinstance(infer_date_formats(counts), list)
 
 
 class TestBounds:
@@ -220,9 +220,9 @@ class TestBounds:
             ({"parts": "year"}, "expected some of year"),
             ({"parts": [["year"]]}, "expected some of year"),
             ({"parts": ["year", "year"]}, "expected some of year"),
-            ({"low": 0}, "which has no"),
-            ({"categories": ["a"]}, "which has no"),
-            ({"kind": "number"}, "'number', which has no lower"),
+            ({"low": 0}, "is not valid for kind"),
+            ({"categories": ["a"]}, "is not valid for kind"),
+            ({"kind": "number"}, "key lower is not valid for kind 'number'"),
         ]:
             both = {"lower": "2020-01-01", "upper": "2021-01-01"}
             whole = declared if "expected two" in word else both | declared
@@ -278,7 +278,7 @@ class TestColumn:
     @pytest.mark.unit
     def test_many_years_are_a_number(self):
         long = Column(name="born", lower="1900-01-01", upper="2020-12-31")
-        assert 121 > MOST_YEARS
+        assert 121 > MAX_YEAR_CATEGORIES
         assert long.pieces[1].kind == "number"
         assert encoded(long, "1960-05-05")["born.year"][0] == pytest.approx(0.5)
 
@@ -329,7 +329,7 @@ class TestColumn:
         rows = np.array(list(encoded(SIGNED, *values).values())).T
         assert np.linalg.norm(rows, axis=1).max() <= schema.row_bound + 1e-6
         assert schema.shape == (rows.shape[1],)
-        form = schema.row_form
+        form = schema.row_layout
         assert sum(column.width for column in form.columns) == rows.shape[1]
 
     @pytest.mark.unit

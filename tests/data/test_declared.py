@@ -14,7 +14,7 @@ import pasearch
 from pasearch import Budget, Schema, UsageError
 from pasearch.api.lifecycle import request_of
 from pasearch.api.request import SearchRequest
-from pasearch.data.declared import plain_json, schema_of_given
+from pasearch.data.schema_argument import load_schema, to_plain_json
 
 DECLARED: dict[str, Any] = {
     "target": "income",
@@ -33,17 +33,17 @@ def people() -> pd.DataFrame:
 @pytest.mark.unit
 class TestForms:
     def test_a_dict_is_read_as_its_file_is(self, tmp_path: Path):
-        schema = schema_of_given(DECLARED)
+        schema = load_schema(DECLARED)
         (tmp_path / "s.toml").write_text(schema.to_toml_text())
-        assert schema_of_given(tmp_path / "s.toml") == schema
-        assert schema_of_given(str(tmp_path / "s.toml")) == schema
-        assert schema_of_given(schema) is schema
+        assert load_schema(tmp_path / "s.toml") == schema
+        assert load_schema(str(tmp_path / "s.toml")) == schema
+        assert load_schema(schema) is schema
         assert schema.columns[0].bins == (30.0, 60.0)
 
     def test_plain_values_come_back_and_stay_proposed(self):
         for proposed in (False, True):
-            schema = schema_of_given({**DECLARED, "proposed": proposed})
-            again = schema_of_given(json.loads(json.dumps(schema, default=plain_json)))
+            schema = load_schema({**DECLARED, "proposed": proposed})
+            again = load_schema(json.loads(json.dumps(schema, default=to_plain_json)))
             assert again == schema
             assert again.proposed is proposed
 
@@ -56,7 +56,7 @@ class TestForms:
             (3, "of type int"),
         ]:
             with pytest.raises(UsageError, match=told):
-                schema_of_given(given)
+                load_schema(given)
 
 
 @pytest.mark.unit
@@ -70,11 +70,11 @@ def test_a_run_and_its_resume_know_it(source: str, tmp_path: Path):
         data, schema=DECLARED, budget=Budget(8.0), steps=2, device="cpu", out=tmp_path / "run"
     )
     assert isinstance(result.schema, Schema)
-    assert result.schema.columns == schema_of_given(DECLARED).columns
+    assert result.schema.columns == load_schema(DECLARED).columns
     assert not any("age" in each for each in result.document["estimated_privately"])
     kinds: Any = {"arch": SearchRequest}
     again = request_of(tmp_path / "run" / "private", kinds, data if source == "frame" else None)
-    assert again.schema == schema_of_given(DECLARED)
+    assert again.schema == load_schema(DECLARED)
 
 
 @pytest.mark.unit

@@ -102,7 +102,7 @@ def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Dataset, Dataset]
 
 
 def read(made: Dataset, name: str = "train", front: FittedFrontEnd | None = None) -> Records:
-    return made[name].through(front).open(Receipt(name))
+    return made[name].with_front_end(front).open(Receipt(name))
 
 
 def assert_equal(here: Records, there: Records) -> None:
@@ -134,7 +134,7 @@ class TestTable:
         own, fits = parse_front_end(text), []
         for made in both:
             records = read(made)
-            stream, form = Keys.from_seed(0).stream("fit"), made.schema.row_form
+            stream, form = Keys.from_seed(0).stream("fit"), made.schema.row_layout
             fits.append(
                 own.fit(records.x, records.valid, 1.0, stream, form)
                 if own.fitted
@@ -243,7 +243,7 @@ class TestDoor:
         made.workspace = path.parent / "private" / "cache"
         fit = parse_front_end(PAIRS).fit(
             read(made).x, read(made).valid, None, Keys.from_seed(0).stream("f"),
-            made.schema.row_form,
+            made.schema.row_layout,
         )  # fmt: skip
         records = read(made, "test", fit)
         assert isinstance(records.x, ComputedRows)
@@ -403,5 +403,5 @@ def _weights(out: Path) -> list[bytes]:
 
 def test_columns_of_the_schema_are_those_of_the_frame():
     assert [*COLUMNS, "y"] == [*frame().columns]
-    assert Column(name="age", low=20, high=60).declared
+    assert Column(name="age", low=20, high=60).is_declared
     assert make_split(N).n == N

@@ -21,7 +21,7 @@ from pasearch.data.csv_file import read_table
 from pasearch.data.frames import extract_cells
 from pasearch.data.numbers import canonicalize_number, convert_to_shortest_decimals
 from pasearch.data.parquet_file import read_parquet
-from pasearch.data.sources import new_records
+from pasearch.data.sources import load_new_records
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 
@@ -36,7 +36,8 @@ def encodings(path: Path, column: Column, cells: Any, dtype: Any = None) -> list
     schema = TableSchema(columns=(column,), target=LABEL)
     found = [schema.encode_new(frame)]
     return found + [
-        schema.encode_new(new_records(str(path / name), schema)) for name in ("t.csv", "t.parquet")
+        schema.encode_new(load_new_records(str(path / name), schema))
+        for name in ("t.csv", "t.parquet")
     ]
 
 
@@ -124,7 +125,7 @@ class TestNumbers:
     @pytest.mark.unit
     def test_spellings_are_counted_as_one(self):
         cells = np.array(["2", "2.0", 2, 2.0, "2e0", "02", "b"], object)
-        counts = Column(name="k").count(cells)
+        counts = Column(name="k").count_categories(cells)
         assert counts == {"2": 5, "02": 1, "b": 1}
 
     @pytest.mark.property
@@ -204,7 +205,7 @@ class TestHeaderOfNumbers:
             read_table(path, "level")
         lone = tmp_path / "new.csv"
         lone.write_text("1981,1979,1978\n.3,.2,.1\n")
-        assert schema.encode_new(new_records(str(lone), schema)).shape == (1, schema.shape[0])
+        assert schema.encode_new(load_new_records(str(lone), schema)).shape == (1, schema.shape[0])
 
     @pytest.mark.unit
     def test_whole_numbers_name_the_columns_of_a_frame(self):

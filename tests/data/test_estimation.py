@@ -13,9 +13,9 @@ from scipy.stats import beta, norm
 from pasearch.accounting.events import ApproximateDP, Composition, Gaussian
 from pasearch.data import estimation as module
 from pasearch.data.column import Column
-from pasearch.data.estimation import KIND_SHARE, SchemaEstimate, read_free
+from pasearch.data.estimation import KIND_TEST_FRACTION, SchemaEstimate, read_public_schema
 from pasearch.data.schema import Schema
-from pasearch.data.tables import TableSchema, undeclared
+from pasearch.data.tables import TableSchema, make_undeclared_schema
 from pasearch.errors import UsageError
 from pasearch.runs import quantiles
 from pasearch.runs.keys import Keys, Stream
@@ -47,7 +47,9 @@ class TestTables:
     @pytest.mark.unit
     def test_kinds_bounds_categories_and_classes_are_found(self):
         for i in range(10):
-            found = estimate().estimate(undeclared(HEADER, "label"), *table(), stream(i))
+            found = estimate().estimate(
+                make_undeclared_schema(HEADER, "label"), *table(), stream(i)
+            )
             age, job, code = found.columns
             assert (age.kind, age.low, age.high) == ("number", 16.0, 256.0)
             assert (job.kind, job.categories) == ("category", ("cook", "nurse", "smith"))
@@ -78,7 +80,9 @@ class TestTables:
     @pytest.mark.unit
     def test_at_most_so_many_categories(self):
         cells, labels = table()
-        found = estimate(most=2).estimate(undeclared(HEADER, "label"), cells, labels, stream())
+        found = estimate(most=2).estimate(
+            make_undeclared_schema(HEADER, "label"), cells, labels, stream()
+        )
         assert found.columns[1].categories == ("cook", "nurse")
 
     @pytest.mark.unit
@@ -87,18 +91,18 @@ class TestTables:
             for sigma in [0.1, 5.0, 1e4]:
                 cells, labels = table()
                 for i in range(10):
-                    schema = undeclared(HEADER, "label")
+                    schema = make_undeclared_schema(HEADER, "label")
                     found = estimate(sigma).estimate(schema, cells[:rows], labels[:rows], stream(i))
                     out = np.zeros((rows, *found.shape), np.float32)
                     found.encode(cells[:rows], out=out)
                     assert np.isfinite(out).all()
-                    assert found.shape[0] <= schema.widest_shape(8)[0]
+                    assert found.shape[0] <= schema.max_shape(8)[0]
 
     @pytest.mark.property
     def test_the_order_of_the_slots_does_not_matter_and_the_keys_do(self):
         cells, labels = table()
         order = np.random.default_rng(1).permutation(len(cells))
-        schema, low = undeclared(HEADER, "label"), estimate(150.0)
+        schema, low = make_undeclared_schema(HEADER, "label"), estimate(150.0)
         first = low.estimate(schema, cells, labels, stream(0))
         assert low.estimate(schema, cells[order], labels[order], stream(0)) == first
         assert any(low.estimate(schema, cells, labels, stream(i)) != first for i in range(1, 20))
@@ -112,7 +116,7 @@ class TestReading:
         cells = np.array(values * times, object)
         schema = TableSchema(columns=(column,), target=Column(name="t", low=0, high=1))
         features, labels = cells[:, None], np.zeros(len(cells))
-        free = read_free(schema, features, labels, 8).columns[0]
+        free = read_public_schema(schema, features, labels, 8).columns[0]
         kept = estimate().estimate(schema, features, labels, stream()).columns[0]
         assert kept.kind == free.kind
         return free
@@ -268,7 +272,7 @@ def kind_found(count: int, source: Stream) -> bool:
 
 
 class TestAuditOfKinds:
-    MU = math.sqrt(KIND_SHARE)
+    MU = math.sqrt(KIND_TEST_FRACTION)
 
     @pytest.mark.statistical
     def test_finds_nothing_wrong(self):
@@ -288,9 +292,11 @@ class TestReadFree:
     @pytest.mark.unit
     def test_reads_what_is_there(self):
         cells, labels = table()
-        found = read_free(undeclared(HEADER, "label"), cells, labels, 8)
+        found = read_public_schema(make_undeclared_schema(HEADER, "label"), cells, labels, 8)
         assert (found.columns[0].low, found.columns[0].high) == (17.0, 90.0)
         assert found.columns[1].categories == ("cook", "nurse", "smith", "spy")
         assert found.target.categories == ("0", "1", "2")
-        arrays = read_free(Schema(shape=(2,)), np.arange(6.0).reshape(3, 2), np.array([0, 3, 1]), 8)
+        arrays = read_public_schema(
+            Schema(shape=(2,)), np.arange(6.0).reshape(3, 2), np.array([0, 3, 1]), 8
+        )
         assert (arrays.low, arrays.high, arrays.classes) == (0.0, 5.0, 4)

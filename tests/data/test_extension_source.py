@@ -22,8 +22,13 @@ from hypothesis import strategies as st
 
 import pasearch
 from pasearch.data.partitions import Dataset
-from pasearch.data.source import SOURCES, Declared
-from pasearch.data.sources import kinds_with, load_dataset, new_records, useful
+from pasearch.data.source import SOURCES, DataDeclaration
+from pasearch.data.sources import (
+    describe_kinds_with,
+    list_declarations,
+    load_dataset,
+    load_new_records,
+)
 from pasearch.errors import UsageError
 from pasearch.registry import extension_files
 
@@ -127,7 +132,7 @@ class TestRecords:
         (tmp_path / "people.toml").write_text(TOML)
         with pytest.raises(UsageError, match="cannot be read"):
             load_dataset(str(path), schema=tmp_path / "people.toml")
-        with pytest.raises(UsageError, match=r"for a \.npz: .* has no use for it"):
+        with pytest.raises(UsageError, match=r"for a \.npz and does not apply to"):
             load_dataset(str(path), bounds=(0, 1))
 
 
@@ -139,18 +144,22 @@ class TestNewRecords:
         for name in ("people.jsonl", "people.csv"):
             (tmp_path / name).touch()
             with pytest.raises(UsageError, match="is a table, and the model was trained on arrays"):
-                new_records(str(tmp_path / name), arrays)
+                load_new_records(str(tmp_path / name), arrays)
         with pytest.raises(UsageError, match=r"not known: expected .*one of digits"):
-            new_records("people.feather", dataset.schema)
+            load_new_records("people.feather", dataset.schema)
         with pytest.raises(UsageError, match="not read from built-in images"):
-            new_records("digits", dataset.schema)
+            load_new_records("digits", dataset.schema)
 
 
 class TestRegistration:
     @pytest.mark.unit
     def test_errors_and_help_know_it(self):
-        assert useful("x.jsonl") == SOURCES["jsonl"].uses == ("schema", "target", "regression")
-        assert set(kinds_with("schema").split(" or ")) == {
+        assert (
+            list_declarations("x.jsonl")
+            == SOURCES["jsonl"].uses
+            == ("schema", "target", "regression")
+        )
+        assert set(describe_kinds_with("schema").split(" or ")) == {
             "a table", "a Parquet file", "a .jsonl",
         }  # fmt: skip
         with pytest.raises(UsageError, match=r"expected .* \.jsonl file, with a schema"):
@@ -167,7 +176,7 @@ class TestRegistration:
 
     @pytest.mark.contract
     def test_every_source_says_what_it_is(self):
-        declared = set(Declared.__dataclass_fields__)
+        declared = set(DataDeclaration.__dataclass_fields__)
         for name, source in SOURCES.kinds().items():
             assert source.name == name
             assert source().describe() == source.kind

@@ -31,7 +31,7 @@ from pasearch.data.front_ends import (
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.means import ROW_NORM
 from pasearch.data.projections import TYPICAL_NORM
-from pasearch.data.schema import RowForm
+from pasearch.data.schema import RowLayout
 from pasearch.data.whitening import draw_dead_leaves
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
@@ -77,10 +77,10 @@ def images(n: int, shape: tuple[int, ...], seed: int = 0) -> Tensor:
 def whitened_means(x: Tensor, valid: Tensor, sigma: float, stream: Stream) -> np.ndarray[Any, Any]:
     """Return the noisy means before they are shrunk: a front end keeps what follows from them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(means, "shrunk", lambda noisy, _: noisy)
+        patch.setattr(means, "shrink_means", lambda noisy, _: noisy)
         return (
             parse_front_end("whitened_centred")
-            .fit(x, valid, sigma, stream, RowForm(bound=1e-3))
+            .fit(x, valid, sigma, stream, RowLayout(bound=1e-3))
             .module.shift.numpy()
         )
 

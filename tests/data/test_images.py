@@ -24,7 +24,7 @@ from pasearch.data.built_in import TORCHVISION_NAMES
 from pasearch.data.image_folder import DEFAULT_IMAGE_SIDE
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
-from pasearch.data.sources import load_dataset, new_records, record_names
+from pasearch.data.sources import list_record_names, load_dataset, load_new_records
 from pasearch.data.split import Split
 from pasearch.errors import UsageError
 from pasearch.report.plan import plan_text
@@ -503,32 +503,32 @@ class TestNewImages:
     def test_are_read_as_those_of_the_data(self, folder: Path, grey: bool):
         dataset = load_dataset(str(folder), image_side=8, grey=grey)
         schema, trained = dataset.schema, raw(dataset.features)
-        found = new_records(str(folder), schema)
+        found = load_new_records(str(folder), schema)
         assert (np.asarray(found) == trained).all()
         names = ["cat/a.png", "cat/b.jpg", "dog/a.png", "dog/b.png", "dog/c.png"]
-        assert record_names(str(folder)) == names
+        assert list_record_names(str(folder)) == names
         assert readable(found).tolist() == [name != "dog/b.png" for name in names]
         flat, one = folder / "dog", folder / "dog" / "c.png"
         write(flat / "__MACOSX" / "a.png", RED)
-        assert (np.asarray(new_records(str(flat), schema)) == trained[2:]).all()
-        assert record_names(str(flat)) == ["a.png", "b.png", "c.png"]
-        assert (np.asarray(new_records(str(one), schema)) == trained[4:]).all()
-        assert record_names(str(one)) == ["c.png"]
+        assert (np.asarray(load_new_records(str(flat), schema)) == trained[2:]).all()
+        assert list_record_names(str(flat)) == ["a.png", "b.png", "c.png"]
+        assert (np.asarray(load_new_records(str(one), schema)) == trained[4:]).all()
+        assert list_record_names(str(one)) == ["c.png"]
 
     @pytest.mark.unit
     def test_of_no_use_are_refused(self, folder: Path, tmp_path: Path):
         schema = load_dataset(str(folder)).schema
         (tmp_path / "nothing").mkdir()
         with pytest.raises(UsageError, match="holds no image"):
-            new_records(str(tmp_path / "nothing"), schema)
+            load_new_records(str(tmp_path / "nothing"), schema)
         with pytest.raises(UsageError, match=r"no\.png is not there"):
-            new_records(str(tmp_path / "no.png"), schema)
+            load_new_records(str(tmp_path / "no.png"), schema)
         for other in (
             load_dataset("digits").schema,
             Schema(shape=(3,), low=0, high=255, classes=2),
         ):
             with pytest.raises(UsageError, match="trained on other records"):
-                new_records(str(folder), other)
+                load_new_records(str(folder), other)
 
     @pytest.mark.contract
     def test_are_predicted_by_the_names_of_their_folders(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasearch.curator.forms import NUMBER_FORMS, fitting_forms
+from pasearch.curator.format_inference import NUMBER_FORMS, infer_number_forms
 from pasearch.data.cells import CellFormat, convert_to_numbers, convert_to_strings
 from pasearch.data.column import Column
 from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm, build_number_form
@@ -171,15 +171,15 @@ class TestFitting:
             (["01.02.2024", "03.04.2024"], None),
             ([], None),
         ]:
-            found = fitting_forms(dict.fromkeys(texts, 1))
+            found = infer_number_forms(dict.fromkeys(texts, 1))
             assert (found[0] if found else None) == form
 
     @pytest.mark.unit
     def test_several_fit_where_nothing_decides(self):
-        found = fitting_forms({"12,300": 5, "7": 1})
+        found = infer_number_forms({"12,300": 5, "7": 1})
         assert NumberForm(",") in found
-        assert fitting_forms({"12,300": 5, "7": 1}, decimal=",")[0] == NumberForm(",")
-        assert fitting_forms({"12.300": 5}, decimal=",") == [NumberForm(",", ".")]
+        assert infer_number_forms({"12,300": 5, "7": 1}, decimal=",")[0] == NumberForm(",")
+        assert infer_number_forms({"12.300": 5}, decimal=",") == [NumberForm(",", ".")]
 
     @pytest.mark.oracle
     @given(st.dictionaries(st.text("0123456789.,' ", min_size=1, max_size=7), st.integers(1, 9)))
@@ -187,7 +187,7 @@ class TestFitting:
         def read(form: NumberForm) -> int:
             return sum(n for text, n in counts.items() if math.isfinite(form.number(text)))
 
-        found = fitting_forms(counts)
+        found = infer_number_forms(counts)
         if found and found != [PLAIN_NUMBER_FORM]:
             assert found == [
                 form for form in NUMBER_FORMS if read(form) == max(map(read, NUMBER_FORMS))

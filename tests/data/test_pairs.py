@@ -18,7 +18,7 @@ from pasearch.data.column import Column
 from pasearch.data.front_ends import MAX_PAIRS, Centred, CentredPairs
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.means import ROW_NORM
-from pasearch.data.schema import RowForm, Schema
+from pasearch.data.schema import RowLayout, Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
@@ -54,7 +54,7 @@ def encoded(table: np.ndarray, schema: TableSchema = SCHEMA) -> torch.Tensor:
 
 def fitted(x: torch.Tensor, schema: Any = SCHEMA, many: int = 30, noise: float | None = None):
     valid = torch.ones(len(x), dtype=torch.bool)
-    return CentredPairs(many).fit(x, valid, noise, STREAM, schema.row_form).module
+    return CentredPairs(many).fit(x, valid, noise, STREAM, schema.row_layout).module
 
 
 def up_its_bins(values: np.ndarray) -> np.ndarray:
@@ -83,7 +83,7 @@ def test_products_are_those_of_numbers_up_their_bins_and_indicators():
 def test_the_rest_is_what_centred_shows_and_all_together_is_as_long():
     x = encoded(cells())
     seen = fitted(x)(x)
-    alone = Centred().fit(x, torch.ones(400, dtype=torch.bool), None, STREAM, SCHEMA.row_form)
+    alone = Centred().fit(x, torch.ones(400, dtype=torch.bool), None, STREAM, SCHEMA.row_layout)
     main = alone.module(x) * (1 - pairs.PRODUCT_NORM_FRACTION) ** 0.5
     assert torch.allclose(seen[:, : x.shape[1]], main, atol=1e-5)
     products = seen[:, x.shape[1] :].square().sum(dim=1).mean()
@@ -96,7 +96,7 @@ def test_of_one_column_there_are_no_products():
     x = encoded(cells()[:, :2], schema)
     module = fitted(x, schema)
     seen = module(x)
-    alone = Centred().fit(x, torch.ones(400, dtype=torch.bool), None, STREAM, schema.row_form)
+    alone = Centred().fit(x, torch.ones(400, dtype=torch.bool), None, STREAM, schema.row_layout)
     assert not seen[:, x.shape[1] :].any()
     assert torch.allclose(seen[:, : x.shape[1]], alone.module(x), atol=1e-5)
 
@@ -129,7 +129,7 @@ def test_every_pair_is_of_two_columns_that_may_be_paired(noise: float | None):
     x = encoded(cells())
     module = fitted(x, many=30, noise=noise)
     column = {}
-    for number, each in enumerate(SCHEMA.row_form.columns):
+    for number, each in enumerate(SCHEMA.row_layout.columns):
         column |= dict.fromkeys(range(each.start, each.start + each.width), number)
     for first, second, weight in zip(module.first, module.second, module.weight, strict=True):
         if weight > 0:
@@ -232,4 +232,4 @@ def test_two_columns_that_matter_only_together_are_found(tmp_path: Path):
         reached[front] = np.mean(result.predict(table.drop(columns="y")) == table["y"])
     assert reached["centred"] < 0.76, "a sum of functions of one column is right about 3 of 4"
     assert reached["centred_pairs"] > max(0.85, reached["centred"] + 0.2)
-    assert RowForm(bound=1.0).columns == ()
+    assert RowLayout(bound=1.0).columns == ()

@@ -22,7 +22,7 @@ from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.parquet_file import read_parquet
 from pasearch.data.parquet_files import LargeColumn, NumberColumn, ParquetFiles
-from pasearch.data.sources import load_dataset, new_records
+from pasearch.data.sources import load_dataset, load_new_records
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 
@@ -107,7 +107,7 @@ class TestCells:
         fitted.encode(want, out=y)
         assert x.tobytes() == y.tobytes()
         assert x.any(axis=0).sum() > 9
-        again = fitted.encode_new(new_records(str(path), fitted))
+        again = fitted.encode_new(load_new_records(str(path), fitted))
         assert again.tobytes() == x.tobytes()
 
     @pytest.mark.unit

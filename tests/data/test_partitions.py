@@ -18,7 +18,7 @@ from pasearch.accounting.events import Gaussian
 from pasearch.data.array_file import from_arrays
 from pasearch.data.front_ends import FittedFrontEnd, prepare_front_end
 from pasearch.data.front_ends.parsing import parse_front_end
-from pasearch.data.partitions import Cells, Dataset, Records, Sealed, UnchargedReadError
+from pasearch.data.partitions import Dataset, PartitionCells, Records, Sealed, UnchargedReadError
 from pasearch.data.schema import Schema
 from pasearch.data.split import PARTITIONS, Split, make_split
 from pasearch.errors import BudgetError, UsageError
@@ -76,7 +76,7 @@ class TestMakeSplit:
     @pytest.mark.unit
     def test_the_papers_split_never_trains_on_official_test_records(self):
         split = make_split(70, official_test=10, paper=True, search_share=0.1)
-        slots = split.slots(generator())
+        slots = split.draw_positions(generator())
         assert set(np.concatenate([slots["search"], slots["train"]])) == set(range(60))
         assert set(np.concatenate([slots["validation"], slots["test"]])) == set(range(60, 70))
         unscored = make_split(70, official_test=10, paper=True, scored=False)
@@ -111,7 +111,7 @@ class TestMakeSplit:
     @pytest.mark.unit
     def test_unused_records_are_in_no_partition(self):
         split = Split(train=50, validation=10, test=20, unused=20)
-        slots = split.slots(generator())
+        slots = split.draw_positions(generator())
         found = np.concatenate([slots[name] for name in PARTITIONS])
         assert split.sizes() == {"train": 50, "validation": 10, "test": 20}
         assert len(set(found)) == len(found) == 80
@@ -138,7 +138,7 @@ class TestMakeSplit:
         self, scored: bool, share: float
     ):
         split = make_split(70, official_test=10, scored=scored, search_share=share)
-        slots = split.slots(generator())
+        slots = split.draw_positions(generator())
         assert set(slots["test"]) == set(range(60, 70))
         others = [slots[name] for name in PARTITIONS if name != "test"]
         assert set(np.concatenate(others)) == set(range(60))
@@ -214,7 +214,7 @@ class TestSlots:
         named = dict(zip(PARTITIONS, sizes, strict=True))
         tail = sum(named[name] for name in fixed)
         split = Split(**named, fixed_tail=tail)
-        slots = split.slots(generator(seed))
+        slots = split.draw_positions(generator(seed))
         assert {name: len(part) for name, part in slots.items()} == named
         assert sorted(np.concatenate(list(slots.values()))) == list(range(split.n))
         assert all((slots[name] >= split.n - tail).all() for name in fixed)
@@ -223,7 +223,7 @@ class TestSlots:
     def test_every_slot_reaches_every_partition_in_its_share(self):
         counts = np.zeros((4, N))
         for seed in range(600):
-            slots = SPLIT.slots(generator(seed))
+            slots = SPLIT.draw_positions(generator(seed))
             for row, name in enumerate(PARTITIONS):
                 counts[row, slots[name]] += 1
         for row, name in enumerate(PARTITIONS):
@@ -416,7 +416,7 @@ class TestRecords:
         x, y = arrays()
         x[5] = np.nan
         whole = read(dataset(x, y), "train")
-        monkeypatch.setattr("pasearch.data.partitions.ROWS", 3)
+        monkeypatch.setattr("pasearch.data.partitions.ENCODING_BLOCK_RECORDS", 3)
         parts = read(dataset(x, y), "train")
         assert (parts.x == whole.x).all()
         assert (parts.valid == whole.valid).all()
@@ -494,7 +494,7 @@ class TestThrough:
             made, front = self.images(self.pixels()), self.fitted(text)
             for name in ("train", "validation", "test"):
                 raw = read(made, name)
-                seen = made[name].through(front).open(Receipt(name))
+                seen = made[name].with_front_end(front).open(Receipt(name))
                 with torch.no_grad():
                     assert torch.allclose(seen.x, front.module(raw.x), atol=1e-5)
                 assert seen.x.shape[1:] == front.front_end.output_shape((16, 16))
@@ -514,9 +514,9 @@ class TestThrough:
         for text in ["raw", "max_pool:2", "scattering", "standardise", "pca:3"]:
             x = self.pixels()
             slot = int(self.images(x)["train"]._slots[2])
-            whole = self.images(x)["train"].through(self.fitted(text)).open(Receipt("train"))
+            whole = self.images(x)["train"].with_front_end(self.fitted(text)).open(Receipt("train"))
             x[slot, 3, 3] = np.nan
-            seen = self.images(x)["train"].through(self.fitted(text)).open(Receipt("train"))
+            seen = self.images(x)["train"].with_front_end(self.fitted(text)).open(Receipt("train"))
             others = torch.arange(4) != 2
             assert seen.valid.tolist() == [True, True, False, True]
             assert not seen.x[2].any()
@@ -527,8 +527,8 @@ class TestThrough:
         made = self.images(self.pixels())
         through = (
             made["train"]
-            .through(prepare_front_end(parse_front_end("max_pool"), (16, 16)))
-            .through(None)
+            .with_front_end(prepare_front_end(parse_front_end("max_pool"), (16, 16)))
+            .with_front_end(None)
         )
         assert through.open(Receipt("train")).x.equal(read(made, "train").x)
 
@@ -541,18 +541,18 @@ class TestThrough:
         self, text: str, receipt: object, tmp_path: Path
     ):
         made = self.images(self.pixels(), cache=tmp_path / "cache")
-        behind = made["train"].through(self.fitted(text))
+        behind = made["train"].with_front_end(self.fitted(text))
         assert (behind.name, len(behind)) == ("train", 4)
         for closed in (behind, behind.cells()):
             with pytest.raises(UnchargedReadError, match="'train'"):
                 closed.open(receipt)  # type: ignore[arg-type]
         assert not (tmp_path / "cache").exists()
-        assert made._behind == {}
+        assert made._mapped_features == {}
 
     @pytest.mark.unit
     def test_a_closed_receipt_opens_nothing(self):
         made, receipt = self.images(self.pixels()), Receipt("train")
-        behind = made["train"].through(self.fitted("max_pool:2"))
+        behind = made["train"].with_front_end(self.fitted("max_pool:2"))
         behind.open(receipt)
         receipt.active = False
         for closed in (behind, made["train"].cells()):
@@ -567,15 +567,17 @@ class TestThrough:
         second = parse_front_end("pca:3").fit(
             x, torch.ones(20, dtype=torch.bool), 0.5, Keys.from_seed(2).stream("front")
         )
-        seen = [made["train"].through(each).open(Receipt("train")).x for each in (first, second)]
+        seen = [
+            made["train"].with_front_end(each).open(Receipt("train")).x for each in (first, second)
+        ]
         assert not torch.allclose(*seen, atol=1e-3)
 
     @pytest.mark.unit
     def test_what_was_read_may_be_written_to(self):
         made, front = self.images(self.pixels()), self.fitted("scattering")
-        before = made["train"].through(front).open(Receipt("train")).x.clone()
-        made["train"].through(front).open(Receipt("train")).x.fill_(7)
-        assert made["train"].through(front).open(Receipt("train")).x.equal(before)
+        before = made["train"].with_front_end(front).open(Receipt("train")).x.clone()
+        made["train"].with_front_end(front).open(Receipt("train")).x.fill_(7)
+        assert made["train"].with_front_end(front).open(Receipt("train")).x.equal(before)
 
 
 class TestCells:
@@ -587,7 +589,7 @@ class TestCells:
         for name in PARTITIONS:
             cells, slots = made[name].cells(), made[name]._slots
             features, labels = cells.open(Receipt(name))
-            assert isinstance(cells, Cells)
+            assert isinstance(cells, PartitionCells)
             assert cells.name == name
             assert np.array_equal(features, x[slots], equal_nan=True)
             assert np.array_equal(labels, y[slots])
@@ -630,7 +632,7 @@ class TestCells:
     @pytest.mark.unit
     def test_nothing_prints_a_value(self):
         made = dataset(np.full((N, 2), 1.234567), np.full(N, 2))
-        shown = [made["train"].cells(), made["train"].through(None)]
+        shown = [made["train"].cells(), made["train"].with_front_end(None)]
         assert not any("234567" in repr(each) for each in shown)
 
 

@@ -20,7 +20,7 @@ from pasearch.data.front_ends import FittedFrontEnd
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.means import ROW_NORM, FitInput
 from pasearch.data.projections import MIN_DEVIATION, TYPICAL_NORM, fit_components, fit_moments
-from pasearch.data.schema import RowForm
+from pasearch.data.schema import RowLayout
 from pasearch.features.views import View
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.sums import GaussianSum, bounded_rows
@@ -117,7 +117,7 @@ class TestWithoutNoise:
         rows = x.reshape(50, -1)
         held = bounded_rows(rows / (bound or math.sqrt(6)), np.ones(50, bool))
         view = View.of(held.sum(axis=0) * (bound or math.sqrt(6)) / 50)
-        form = None if bound is None else RowForm(bound=bound)
+        form = None if bound is None else RowLayout(bound=bound)
         front = parse_front_end("centred").fit(
             torch.from_numpy(x), everyone(50), None, STREAM, form
         )

@@ -134,7 +134,7 @@ class TestDeclared:
     @pytest.mark.unit
     def test_outputs(self):
         assert [Schema(**v).outputs for v in (GOOD, NUMBER, {"shape": (3,)})] == [10, 1, 0]
-        assert Schema(**GOOD).widest_shape(500) == (8, 8)
+        assert Schema(**GOOD).max_shape(500) == (8, 8)
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ class TestRegression:
     def test_numbers_of_every_kind_are_taken(self):
         for kind in ["i1", "u1", "i8", "f2", "f4", ">f8"]:
             schema, labels = Schema(**NUMBER), np.array([0, 10, 20], kind)
-            schema.check_form("d", np.zeros((3, 2)), labels)
+            schema.check_arrays("d", np.zeros((3, 2)), labels)
             assert schema.encode_labels(labels)[0].tolist() == [0.25, 0.5, 0.75]
 
     @pytest.mark.unit
@@ -179,7 +179,7 @@ class TestRegression:
                                         np.array([1, 2], object), np.array([1j, 2])])  # fmt: skip
     def test_other_labels_are_refused(self, labels: np.ndarray):
         with pytest.raises(UsageError, match="expected numbers"):
-            Schema(**NUMBER).check_form("d", np.zeros((2, 2)), labels)
+            Schema(**NUMBER).check_arrays("d", np.zeros((2, 2)), labels)
 
     @pytest.mark.unit
     def test_predictions_come_back_in_the_units_of_the_target(self):

@@ -17,8 +17,8 @@ import pytest
 from pasearch.data.array_file import from_arrays
 from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.partitions import Dataset
-from pasearch.data.source import Declared
-from pasearch.data.sources import DECLARATIONS, kinds_with, load_dataset
+from pasearch.data.source import DataDeclaration
+from pasearch.data.sources import DECLARATIONS, describe_kinds_with, load_dataset
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 
@@ -99,7 +99,9 @@ class TestMisplaced:
         monkeypatch.chdir(tmp_path)
         accepted = set()
         for name, value in SAID.items():
-            message = rf"`{name}=\w*` is for {kinds_with(name)}: '{source}' has no use"
+            message = (
+                rf"`{name}=\w*` is for {describe_kinds_with(name)} and does not apply to '{source}'"
+            )
             with pytest.raises(UsageError) as caught:
                 load_dataset(source, **{name: value})
             if re.search(message, str(caught.value)) is None:
@@ -109,7 +111,9 @@ class TestMisplaced:
     @pytest.mark.contract
     def test_every_declaration_of_some_data_is_tried(self):
         everywhere = {"public", "data_root", "download"}
-        assert set(DECLARATIONS) == set(SAID) == {f.name for f in fields(Declared)} - everywhere
+        assert (
+            set(DECLARATIONS) == set(SAID) == {f.name for f in fields(DataDeclaration)} - everywhere
+        )
 
     @pytest.mark.unit
     def test_an_unknown_declaration_is_an_error(self):

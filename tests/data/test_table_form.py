@@ -23,9 +23,9 @@ from pasearch.data.column import Column
 from pasearch.data.compressed import strip_suffixes
 from pasearch.data.csv_file import read_table, read_table_with_faults
 from pasearch.data.lines import BLANK_SEPARATOR, OTHER_SEPARATORS, SEPARATORS, parse_separator
-from pasearch.data.sources import load_dataset, new_records
-from pasearch.data.table_form import column_names
-from pasearch.data.tables import TableSchema, undeclared
+from pasearch.data.sources import load_dataset, load_new_records
+from pasearch.data.table_format import read_column_names
+from pasearch.data.tables import TableSchema, make_undeclared_schema
 from pasearch.errors import UsageError
 
 NAMES = ("age", "job", "pay", "label")
@@ -224,7 +224,7 @@ class TestOtherFormats:
     def test_are_named_with_what_to_do(self, tmp_path: Path, name: str, content: bytes, match: str):
         path = tmp_path / name
         path.write_bytes(content)
-        for read in (load_dataset, check_table, lambda data: new_records(data, SCHEMA)):
+        for read in (load_dataset, check_table, lambda data: load_new_records(data, SCHEMA)):
             with pytest.raises(UsageError, match=match):
                 read(str(path))
 
@@ -234,7 +234,7 @@ class TestOtherFormats:
             folder = tmp_path / "t" / f"year={year}"
             folder.mkdir(parents=True)
             pd.DataFrame({"a": [1.0], "y": ["no"]}).to_parquet(folder / "part-0.parquet")
-        for read in (load_dataset, check_table, lambda data: new_records(data, SCHEMA)):
+        for read in (load_dataset, check_table, lambda data: load_new_records(data, SCHEMA)):
             with pytest.raises(
                 UsageError, match=r"in partitions \(year=2023, ...\).*write it as one"
             ):
@@ -375,7 +375,7 @@ class TestWithoutHeader:
             ([], "two columns or more"),
         ]:
             with pytest.raises(UsageError, match=match):
-                column_names(columns)
+                read_column_names(columns)
             with pytest.raises(UsageError, match=match):
                 SearchRequest("x.csv", columns=columns)
 
@@ -386,7 +386,7 @@ class TestWithoutHeader:
         assert (request.columns, request.separator) == (("a", "b"), "\t")
         (tmp_path / "n.txt").write_bytes(b"\xff\n")
         with pytest.raises(UsageError, match="not UTF-8"):
-            column_names(tmp_path / "n.txt")
+            read_column_names(tmp_path / "n.txt")
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ class TestWithoutHeader:
     @pytest.mark.unit
     def test_a_misspelt_column_of_a_header_does_not(self, plain: Path):
         with pytest.raises(UsageError, match="did you mean 'age'") as caught:
-            read_table(plain, schema=undeclared(["agee", "job", "label"], "label"))
+            read_table(plain, schema=make_undeclared_schema(["agee", "job", "label"], "label"))
         assert "columns=" not in str(caught.value)
         with pytest.raises(UsageError, match="did you mean 'label'") as caught:
             read_table(plain, "lable")
@@ -476,10 +476,10 @@ class TestNewRecords:
         (tmp_path / "new.csv").write_bytes(content)
         if headed and content == ROWS:
             with pytest.raises(UsageError, match="looks like a record") as caught:
-                new_records(str(tmp_path / "new.csv"), schema)
+                load_new_records(str(tmp_path / "new.csv"), schema)
             assert "columns=" not in str(caught.value)
             return
-        found = schema.encode_new(new_records(str(tmp_path / "new.csv"), schema))
+        found = schema.encode_new(load_new_records(str(tmp_path / "new.csv"), schema))
         if content.startswith(b"pay"):
             x[4, schema.names.index("job = other")] = 1
             x[4, schema.names.index("job missing")] = 0
@@ -492,7 +492,7 @@ class TestNewRecords:
         path.write_bytes(b"1,no,2\n3,yes,4\n")
         schema, features, _ = read_table(path, "y", columns="a,y,b")
         (tmp_path / "new.data").write_bytes(b"1,2\n3,4\n")
-        found = new_records(str(tmp_path / "new.data"), schema)
+        found = load_new_records(str(tmp_path / "new.data"), schema)
         assert found.tolist() == features.tolist() == [["1", "2"], ["3", "4"]]
 
     @pytest.mark.unit
@@ -517,11 +517,11 @@ class TestNewRecords:
         rows = [f"lo{split}{cell}" if first else cell + (split and f"{split}hi") for cell in cells]
         for end in ("\n", "\r\n"):
             path.write_bytes((end.join([header, *rows]) + end).encode())
-            found = new_records(str(path), schema)
+            found = load_new_records(str(path), schema)
             expected = schema.encode_new(pd.DataFrame({"dose": [1.5, 7.0, None, None]}))
             assert schema.encode_new(found).tolist() == expected.tolist()
         pd.DataFrame({"dose": [1.5, 7.0, None, None]}).to_parquet(tmp_path / "new.parquet")
-        found = new_records(str(tmp_path / "new.parquet"), schema)
+        found = load_new_records(str(tmp_path / "new.parquet"), schema)
         assert schema.encode_new(found).tolist() == expected.tolist()
 
     @pytest.mark.unit
@@ -530,38 +530,41 @@ class TestNewRecords:
         schema, _, _ = read_table(tmp_path / "t.data", "y", columns="dose,y", separator=";")
         for content in ("1.5\n7\n", "1.5;lo\n7;hi\n", "dose\n1.5\n7\n"):
             (tmp_path / "new.data").write_text(content)
-            assert new_records(str(tmp_path / "new.data"), schema).tolist() == [["1.5"], ["7"]]
+            assert load_new_records(str(tmp_path / "new.data"), schema).tolist() == [["1.5"], ["7"]]
 
     @pytest.mark.unit
     def test_of_two_features_need_two_columns_and_training_too(self, tmp_path: Path):
-        two, one = undeclared(["a", "b", "y"], "y"), undeclared(["a", "y"], "y")
+        two, one = (
+            make_undeclared_schema(["a", "b", "y"], "y"),
+            make_undeclared_schema(["a", "y"], "y"),
+        )
         (tmp_path / "new.csv").write_text("a\n1\n")
         pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "new.parquet")
         with pytest.raises(UsageError, match="not a header of two or more columns"):
-            new_records(str(tmp_path / "new.csv"), two)
+            load_new_records(str(tmp_path / "new.csv"), two)
         with pytest.raises(UsageError, match="no column 'b'"):
-            new_records(str(tmp_path / "new.parquet"), two)
+            load_new_records(str(tmp_path / "new.parquet"), two)
         (tmp_path / "other.csv").write_text("b\n1\n")
         with pytest.raises(UsageError, match="no column 'a'"):
-            new_records(str(tmp_path / "other.csv"), one)
+            load_new_records(str(tmp_path / "other.csv"), one)
         for name in ("new.csv", "new.parquet"):
             with pytest.raises(UsageError, match="two"):
                 load_dataset(str(tmp_path / name), target="a")
 
     @pytest.mark.unit
     def test_that_are_not_there_are_said_to_be_missing(self, tmp_path: Path):
-        table, arrays = undeclared(["a", "y"], "y"), load_dataset("digits").schema
+        table, arrays = make_undeclared_schema(["a", "y"], "y"), load_dataset("digits").schema
         for name in ("no.csv", "no.parquet", "no.npz"):
             for schema in (table, arrays):
                 with pytest.raises(UsageError, match=f"{name} is not there"):
-                    new_records(str(tmp_path / name), schema)
+                    load_new_records(str(tmp_path / name), schema)
 
     @pytest.mark.unit
     def test_what_is_ignored_need_not_be_there(self, tmp_path: Path):
-        schema = undeclared(["id", "age", "label"], "label")
+        schema = make_undeclared_schema(["id", "age", "label"], "label")
         schema = schema.completed({"id": Column(name="id", kind="ignore")})
         (tmp_path / "new.csv").write_text("x,age\n1,33\n1,20\n")
-        assert new_records(str(tmp_path / "new.csv"), schema)[:, 1].tolist() == ["33", "20"]
+        assert load_new_records(str(tmp_path / "new.csv"), schema)[:, 1].tolist() == ["33", "20"]
         (tmp_path / "new.csv").write_text("x,id\n1,33\n")
         with pytest.raises(UsageError, match="no column 'age'"):
-            new_records(str(tmp_path / "new.csv"), schema)
+            load_new_records(str(tmp_path / "new.csv"), schema)

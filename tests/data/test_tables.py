@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.data.cells import convert_to_numbers, convert_to_strings
-from pasearch.data.column import BINS, Column
+from pasearch.data.column import DEFAULT_BINS, Column
 from pasearch.data.csv_file import read_table
-from pasearch.data.tables import TableSchema, undeclared
+from pasearch.data.tables import TableSchema, make_undeclared_schema
 from pasearch.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ class TestNumbers:
     def test_have_ten_bins_of_equal_width_by_default(self):
         column = Column(name="x", low=0, high=100)
         assert column.edges == (10, 20, 30, 40, 50, 60, 70, 80, 90)
-        assert column.width == BINS + 2
+        assert column.width == DEFAULT_BINS + 2
         found = encoded_column(column, *range(0, 101, 5))
         np.testing.assert_array_equal(
             found[:, 1:-1].argmax(1), np.minimum(np.arange(0, 101, 5) // 10, 9)
@@ -188,13 +188,13 @@ class TestColumn:
 
     @pytest.mark.unit
     def test_what_is_declared_can_be_encoded(self):
-        assert all(c.declared for c in (AGE, WORK, NOTE, ID))
-        assert Column(name="x", categories=()).declared
+        assert all(c.is_declared for c in (AGE, WORK, NOTE, ID))
+        assert Column(name="x", categories=()).is_declared
         for column in (
             Column(name="x"), Column(name="x", kind="number"), Column(name="x", kind="category"),
             Column(name="x", bins=3),
         ):  # fmt: skip
-            assert not column.declared
+            assert not column.is_declared
         with pytest.raises(RuntimeError, match="before its schema was complete"):
             encoded_column(Column(name="x", kind="number", bins=()), "3")
 
@@ -221,15 +221,15 @@ class TestColumn:
             ({"low": 0, "high": 9, "bins": (3, "4")}, "bins"),
             ({"categories": ("a", "b", "a")}, "'a' twice"),
             ({"categories": ("a", " a")}, "'a' twice"),
-            ({"categories": ("a", "?")}, "missing by themselves"),
-            ({"categories": ("a", "")}, "missing by themselves"),
-            ({"categories": ("a", None)}, "texts or numbers"),
+            ({"categories": ("a", "?")}, "always mean missing"),
+            ({"categories": ("a", "")}, "always mean missing"),
+            ({"categories": ("a", None)}, "strings or numbers"),
             ({"categories": ("2", "2.0")}, "'2.0' twice, also as '2'"),
             ({"categories": (2, 2.5, 2.50)}, "'2.5' twice"),
             ({"categories": ("Zu\u0308rich", "Zürich")}, "'Zürich' twice"),
-            ({"categories": ("1", "2"), "missing": ("2.0",)}, "means missing too"),
+            ({"categories": ("1", "2"), "missing": ("2.0",)}, "and a missing mark"),
             ({"categories": "ab"}, "a list"),
-            ({"categories": ("a", "b"), "low": 0, "high": 1}, "which has no"),
+            ({"categories": ("a", "b"), "low": 0, "high": 1}, "is not valid for kind"),
             ({"kind": "ignore", "categories": ("a",)}, "has no categories"),
             ({"kind": "category", "bins": 3}, "has no bins"),
             ({"kind": "number", "vocabulary": ("a",)}, "has no vocabulary"),
@@ -240,8 +240,11 @@ class TestColumn:
             ({"vocabulary": ("a", "a")}, "twice"),
             ({"categories": ("a", "b"), "case": 0}, "case is 0: expected true or false"),
             ({"categories": ("a", "A"), "case": False}, "'A' twice"),
-            ({"categories": ("a", "-"), "missing": ("-",)}, "is a category and means missing too"),
-            ({"categories": ("a", "No"), "missing": ("NO",), "case": False}, "means missing too"),
+            (
+                {"categories": ("a", "-"), "missing": ("-",)},
+                "is both a category and a missing mark",
+            ),
+            ({"categories": ("a", "No"), "missing": ("NO",), "case": False}, "and a missing mark"),
             ({"kind": "number", "case": False}, "has no case"),
             ({"missing": "-"}, "missing is '-': expected a list"),
             ({"missing": (True,)}, "missing holds True: expected texts or numbers"),
@@ -351,7 +354,7 @@ class TestSchema:
 
     @pytest.mark.unit
     def test_knows_what_is_not_declared(self):
-        schema = undeclared(["a", "b", "c"], "b", "raw")
+        schema = make_undeclared_schema(["a", "b", "c"], "b", "raw")
         assert [c.name for c in schema.columns] == ["a", "c"]
         assert (schema.target.name, schema.name) == ("b", "raw")
         assert schema.undeclared == ("a", "c", "b")
@@ -362,7 +365,7 @@ class TestSchema:
 
     @pytest.mark.unit
     def test_is_completed_column_by_column(self):
-        schema = undeclared(["a", "b"], "b")
+        schema = make_undeclared_schema(["a", "b"], "b")
         half = schema.completed({"a": Column(name="a", low=0, high=1)})
         assert half.undeclared == ("b",)
         whole = half.completed({"b": Column(name="b", categories=("x", "y"))})
@@ -390,7 +393,7 @@ class TestSchema:
     def test_a_target_is_a_class_unless_it_is_declared_a_number(self):
         assert SCHEMA.is_class("income")
         assert not SCHEMA.is_class("work")
-        assert undeclared(["a", "b"], "b").is_class("b")
+        assert make_undeclared_schema(["a", "b"], "b").is_class("b")
         target = Column(name="b", kind="number")
         assert not TableSchema(columns=(AGE,), target=target).is_class("b")
 
@@ -408,8 +411,8 @@ class TestSchema:
                     *([Column(name="x", categories=names)] if kind != "number" else []),
                 ]
                 widths = [schema.completed({"x": column}).shape[0] for column in estimated]
-                assert schema.widest_shape(5) == (max(widths),)
-                assert SCHEMA.widest_shape(5) == SCHEMA.shape
+                assert schema.max_shape(5) == (max(widths),)
+                assert SCHEMA.max_shape(5) == SCHEMA.shape
 
     @pytest.mark.unit
     def test_what_makes_no_sense_is_refused(self):
@@ -433,21 +436,23 @@ class TestSchema:
     @pytest.mark.unit
     def test_refuses_arrays_of_another_form(self):
         good = np.empty((3, 4), object), np.empty(3, object)
-        SCHEMA.check_form("people", *good)
+        SCHEMA.check_arrays("people", *good)
         for features, labels in (
             (np.empty((3, 5), object), good[1]),
             (np.empty(4, object), good[1]),
             (good[0], np.empty((3, 1), object)),
         ):
             with pytest.raises(UsageError, match="'people'"):
-                SCHEMA.check_form("people", features, labels)
+                SCHEMA.check_arrays("people", features, labels)
         nothing = TableSchema(columns=(ID,), target=INCOME)
         with pytest.raises(UsageError, match="no column to predict 'income' from"):
-            nothing.check_form("people", np.empty((3, 1), object), good[1])
+            nothing.check_arrays("people", np.empty((3, 1), object), good[1])
 
     @pytest.mark.unit
     def test_goes_to_json_and_back(self):
-        half = undeclared(["a", "b"], "b").completed({"a": Column(name="a", kind="number", bins=3)})
+        half = make_undeclared_schema(["a", "b"], "b").completed(
+            {"a": Column(name="a", kind="number", bins=3)}
+        )
         for schema in (SCHEMA, half, TableSchema(columns=(AGE,), target=CHARGES, official_test=2)):
             values = schema.to_json()
             assert values["kind"] == "table"
@@ -657,18 +662,26 @@ class TestReading:
     @pytest.mark.unit
     def test_capitals_do_not_matter_where_it_says_so(self):
         column = Column(name="x", categories=("Yes", "Na"), case=False, missing=("-", "unknown"))
-        found = column.codes(column_of("YES", "yes", "NA", "na", "Unknown", "n/a", "N/a", "no"))
+        found = column.encode_categories(
+            column_of("YES", "yes", "NA", "na", "Unknown", "n/a", "N/a", "no")
+        )
         assert found.tolist() == [0, 0, 1, 1, 3, 3, 3, 2]
         exact = Column(name="x", categories=("Yes", "NA"))
-        assert exact.codes(column_of("YES", "Yes", "NA", "n/a", "na")).tolist() == [2, 0, 1, 3, 2]
+        assert exact.encode_categories(column_of("YES", "Yes", "NA", "n/a", "na")).tolist() == [
+            2,
+            0,
+            1,
+            3,
+            2,
+        ]
 
     @pytest.mark.property
     @given(values=st.lists(ODD, min_size=1, max_size=12), case=st.sampled_from([None, False]))
     def test_categories_are_counted_as_they_are_encoded(self, values: list, case: bool | None):
         column = Column(name="x", kind="category", case=case, missing=("private",))
-        counts = column.count(column_of(*values))
+        counts = column.count_categories(column_of(*values))
         found = replace(column, categories=tuple(counts))
-        codes = found.codes(column_of(*values)).tolist()
+        codes = found.encode_categories(column_of(*values)).tolist()
         assert [codes.count(place) for place in range(len(counts))] == list(counts.values())
         assert codes.count(len(counts)) == 0, "nothing is another category"
 
@@ -708,7 +721,7 @@ class TestRead:
     @pytest.mark.unit
     def test_gives_cells_as_they_are_and_the_last_column_as_target(self, tmp_path: Path):
         schema, features, labels = read_table(write(tmp_path / "people.csv", SMALL))
-        assert schema == undeclared(["age", "work", "income"], "income", "people")
+        assert schema == make_undeclared_schema(["age", "work", "income"], "income", "people")
         assert features.tolist() == [["25", "Private"], ["40", "?"]]
         assert labels.tolist() == ["<=50K", ">50K"]
         assert features.dtype == labels.dtype == object

@@ -25,12 +25,12 @@ from pasearch.data import text_columns as module
 from pasearch.data.cells import convert_to_numbers, convert_to_strings, count_strings
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
-from pasearch.data.estimation import SchemaEstimate, read_free
+from pasearch.data.estimation import SchemaEstimate, read_public_schema
 from pasearch.data.lines import BLOCK_BYTES
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import load_dataset
 from pasearch.data.split import make_split
-from pasearch.data.tables import TableSchema, undeclared
+from pasearch.data.tables import TableSchema, make_undeclared_schema
 from pasearch.data.text_columns import DictionaryColumn, TextTable, build_columns
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Receipt
@@ -250,7 +250,7 @@ class TestTable:
         assert features.shape == cells.shape
         assert features.tolist() == cells.tolist() == np.asarray(features).tolist()
         assert labels.tolist() == aims.tolist()
-        assert schema == undeclared(HEADER, "label", "people")
+        assert schema == make_undeclared_schema(HEADER, "label", "people")
         order = np.random.default_rng(1).permutation(len(cells))[:90]
         assert features[order].tolist() == cells[order].tolist()
         assert features[order][:, 2].tolist() == cells[order, 2].tolist()
@@ -289,7 +289,9 @@ class TestTable:
         ]
         assert estimated[0] == estimated[1]
         assert not estimated[0].undeclared
-        assert read_free(schema, features, labels, 8) == read_free(schema, cells, aims, 8)
+        assert read_public_schema(schema, features, labels, 8) == read_public_schema(
+            schema, cells, aims, 8
+        )
 
     @pytest.mark.oracle
     def test_a_data_set_of_it_gives_the_same_records(self, path: Path):
@@ -304,7 +306,9 @@ class TestTable:
             one, other = (each._records(name, each[name]._slots, None) for each in made)
             for field in ("x", "y", "valid"):
                 np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
-        free = [each.completed(lambda s, x, y: read_free(s, x, y, 8)).schema for each in made]
+        free = [
+            each.completed(lambda s, x, y: read_public_schema(s, x, y, 8)).schema for each in made
+        ]
         assert free[0] == free[1]
 
     @pytest.mark.unit

@@ -6,7 +6,7 @@ import pytest
 from selections import METHODS
 
 from pasearch.data.schema import Schema
-from pasearch.data.tables import undeclared
+from pasearch.data.tables import make_undeclared_schema
 from pasearch.features.auto import MANY, choose
 from pasearch.features.trainers import TRAINERS
 
@@ -60,5 +60,5 @@ def test_one_may_be_left_open():
 @pytest.mark.unit
 def test_an_undeclared_table_is_judged_by_its_columns():
     for columns, method in [(3, "all"), (MANY + 1, "top")]:
-        schema = undeclared([*(f"c{number}" for number in range(columns)), "y"], "y")
+        schema = make_undeclared_schema([*(f"c{number}" for number in range(columns)), "y"], "y")
         assert choose("auto", "auto", schema)[0] == method

@@ -180,7 +180,7 @@ class TestPafs:
     @pytest.mark.unit
     def test_a_training_of_dp_sgd_enters_the_papers_figure_with_its_own_price(self):
         plan = plan_of("pafs", "dpsgd")
-        knob = trainer_of("dpsgd", False).knob(plan.split.trial_slots, False)
+        knob = trainer_of("dpsgd", False).knob(plan.split.trial_size, False)
         one = price(knob.event(plan.noise("candidate training")), 1e-5).epsilon
         (found,) = plan.claims()
         assert found.value == bao_equation_8(epsilon=one, runs=8, delta_prime=1e-5).value

@@ -70,13 +70,13 @@ class TestMeans:
         true, noise = draw.random(200), draw.standard_normal(200)
         for deviation, kept in ((0.0, 1.0), (1e-3, 1.0), (0.3, 0.5), (100.0, 0.0)):
             noisy = true + deviation * noise
-            found = means_of.shrunk(noisy, deviation)
+            found = means_of.shrink_means(noisy, deviation)
             slope = np.polyfit(noisy, found, 1)[0]
             assert slope == pytest.approx(kept, abs=0.12)
             assert found.mean() == pytest.approx(noisy.mean())
             nearer = np.sum((found - true) ** 2), np.sum((noisy - true) ** 2)
             assert nearer[0] <= nearer[1] * 1.01
-        assert np.array_equal(means_of.shrunk(noise[:2], 50.0), noise[:2]), "two say nothing"
+        assert np.array_equal(means_of.shrink_means(noise[:2], 50.0), noise[:2]), "two say nothing"
 
     @pytest.mark.unit
     def test_junk_in_a_null_slot_adds_nothing(self, monkeypatch: pytest.MonkeyPatch):
@@ -119,7 +119,7 @@ class TestMeans:
     def test_rows_of_another_part_are_added_too(self, monkeypatch: pytest.MonkeyPatch):
         given_ = records(arrays(50)[0])
         whole = summed(given_, 3.0, monkeypatch)
-        monkeypatch.setattr(means_of, "ROWS", 7)
+        monkeypatch.setattr(means_of, "BLOCK_RECORDS", 7)
         assert summed(given_, 3.0, monkeypatch) == pytest.approx(whole)
 
     @pytest.mark.unit
@@ -201,7 +201,7 @@ class TestView:
         rows = View.of(self.MEANS, mask).rows(records(x)).numpy()
         m = self.MEANS[mask]
         v = m * (1 - m)
-        scale = np.maximum(v, means_of.LEAST_VARIANCE) ** -0.25
+        scale = np.maximum(v, means_of.MIN_VARIANCE) ** -0.25
         factor = ROW_NORM / math.sqrt(sum(scale**2 * v))
         assert rows == pytest.approx(factor * scale * (x[:, mask] - m), abs=1e-4)
 

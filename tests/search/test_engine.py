@@ -24,7 +24,7 @@ from pasearch.api import search as api
 from pasearch.api.lifecycle import Prepared, estimate_schema
 from pasearch.data.estimation import SchemaEstimate
 from pasearch.data.front_ends import FittedFrontEnd, PrincipalComponents, Raw, Standardise
-from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
+from pasearch.data.partitions import Dataset, Partition, PartitionCells, UnchargedReadError
 from pasearch.errors import BudgetError, UsageError
 from pasearch.progress import Progress
 from pasearch.runs.folder import RunFolder
@@ -147,7 +147,7 @@ class TestTable:
             outcome, metric = search.run(), search.plan.tested_by
             assert len(outcome.test.cells) == metric.cells(2) > 1
             front = search._front(outcome.candidate.front_end)
-            opened = search.dataset["test"].through(front)
+            opened = search.dataset["test"].with_front_end(front)
             with search.ledger.charged("test accuracy", opened, key="test") as records:
                 exact = counts(outcome.network, records, metric, device="cpu")
             found = [
@@ -521,11 +521,11 @@ class TestEstimate:
         self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
     ):
         told: list[str] = []
-        opening, estimating = Cells.open, SchemaEstimate.estimate
+        opening, estimating = PartitionCells.open, SchemaEstimate.estimate
 
         with searching(tmp_path / "x", way, **UNDECLARED) as search:
 
-            def opened(cells: Cells, receipt: Receipt):
+            def opened(cells: PartitionCells, receipt: Receipt):
                 # The charge was on disk before the read.
                 assert estimated_of(search)["schema", search.plan.estimate_partition] == 1
                 assert cells.name == search.plan.estimate_partition
@@ -537,7 +537,7 @@ class TestEstimate:
                 told.append("estimate")
                 return estimating(estimate, schema, features, labels, stream)
 
-            monkeypatch.setattr(Cells, "open", opened)
+            monkeypatch.setattr(PartitionCells, "open", opened)
             monkeypatch.setattr(SchemaEstimate, "estimate", estimated)
             before = search.plan
             assert before.schema.undeclared == ("bounds", "target")
@@ -559,7 +559,7 @@ class TestEstimate:
 
     @pytest.mark.unit
     def test_what_is_declared_is_not_estimated(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(Cells, "open", lambda *arguments: pytest.fail("opened"))
+        monkeypatch.setattr(PartitionCells, "open", lambda *arguments: pytest.fail("opened"))
         with searching(tmp_path / "x", "fixed") as search:
             plan = search.plan
             assert estimate(search).plan is plan

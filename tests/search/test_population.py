@@ -236,7 +236,7 @@ def test_no_training_writes_to_the_records_that_it_shares(
 @pytest.mark.contract
 def test_without_a_charge_no_file_is_written(tmp_path: Path):
     with searching(tmp_path / "x", "paas") as search:
-        part = search.dataset["train"].filed(tmp_path)
+        part = search.dataset["train"].with_files(tmp_path)
         with pytest.raises(UnchargedReadError):
             part.open(None)  # type: ignore[arg-type]
         with pytest.raises(UnchargedReadError):

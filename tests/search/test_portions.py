@@ -111,11 +111,11 @@ class TestSlots:
         self, share: float, portions: int
     ):
         split = make_split(211, search_share=share, portions=portions)
-        slots = split.slots(np.random.default_rng(0))
+        slots = split.draw_positions(np.random.default_rng(0))
         cut = split.trial_partition
         assert cut not in slots
         own = [slots[f"{cut} {number + 1}"] for number in range(portions)]
-        assert {len(each) for each in own} == {split.trial_slots}
+        assert {len(each) for each in own} == {split.trial_size}
         together = np.concatenate(list(slots.values()))
         assert len(set(together.tolist())) == len(together) > 211 - portions
         assert split.n == 211
@@ -157,7 +157,7 @@ class TestPrice:
         event = events_by_partition(plan.lines)["train 1"]
         assert isinstance(event, WorstCase)
         assert len(event.events) == len(RECIPES)
-        size = plan.split.trial_slots
+        size = plan.split.trial_size
         candidates = [plan.space.candidate((number,)) for number in range(3)]
         recipes = [plan.trial_recipe(each) for each in candidates]
         assert {each.event(size) for each in recipes} == set(event.events)

@@ -19,7 +19,7 @@ from pasearch.api.lifecycle import Prepared
 from pasearch.api.resolve import check_same_form
 from pasearch.api.resume import resume
 from pasearch.data.front_ends import PrincipalComponents, Raw
-from pasearch.data.partitions import Cells, Dataset, Partition, UnchargedReadError
+from pasearch.data.partitions import Dataset, Partition, PartitionCells, UnchargedReadError
 from pasearch.data.schema import Schema
 from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.runs.ledger import Ledger, Receipt
@@ -222,7 +222,7 @@ class TestBest:
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What is charged, opened and trained, in order."""
     told: list[str] = []
-    charge, opening, cells = Ledger._charge, Partition.open, Cells.open
+    charge, opening, cells = Ledger._charge, Partition.open, PartitionCells.open
     private, elsewhere = engine.train_candidate, candidate_training.train_candidate
 
     def charged(ledger: Ledger, line: str, names: list[str], key: str) -> None:
@@ -233,7 +233,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         told.append(f"open {partition.name}")
         return opening(partition, receipt)
 
-    def opened_cells(part: Cells, receipt: Receipt):
+    def opened_cells(part: PartitionCells, receipt: Receipt):
         told.append(f"cells {part.name}")
         return cells(part, receipt)
 
@@ -248,7 +248,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "_charge", charged)
         patch.setattr(Partition, "open", opened)
-        patch.setattr(Cells, "open", opened_cells)
+        patch.setattr(PartitionCells, "open", opened_cells)
         patch.setattr(engine, "train_candidate", trained)
         patch.setattr(candidate_training, "train_candidate", tried)
         yield told

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pasearch.accounting.checks import check_positive_integer
 from pasearch.accounting.events import Event, Gaussian
 from pasearch.data.means import FitInput
-from pasearch.data.schema import RowForm
+from pasearch.data.schema import RowLayout
 from pasearch.errors import UsageError
 from pasearch.registry import Registry, Stage
 from pasearch.runs.keys import Stream
@@ -132,7 +132,7 @@ class FrontEnd(Stage):
         valid: Tensor,
         noise_multiplier: float | None,
         stream: Stream,
-        form: RowForm | None = None,
+        form: RowLayout | None = None,
     ) -> FittedFrontEnd:
         """Fit it privately to the records of an open partition; only where `fitted`.
 

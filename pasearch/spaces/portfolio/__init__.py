@@ -185,7 +185,7 @@ def kind_of(schema: AnySchema) -> str:
     """Return which kind of the study's data a schema describes."""
     if schema.regression:
         return "regression"
-    shape = schema.widest_shape(2)
+    shape = schema.max_shape(2)
     if len(shape) > 1 and min(shape[-2:]) >= IMAGE_SIDE:
         return "photo" if len(shape) == 3 and shape[0] == COLOURS else "image"
     return "table" if schema.to_json()["kind"] == "table" else "arrays"
@@ -198,13 +198,13 @@ def signal_of(mu: float, slots: int, outputs: int) -> float:
 
 def features_of(schema: AnySchema) -> int:
     """Return about how many numbers a record is: exactly, if all columns are declared."""
-    return math.prod(schema.widest_shape(FEW_CATEGORIES))
+    return math.prod(schema.max_shape(FEW_CATEGORIES))
 
 
 def study_for(schema: AnySchema, name: str) -> Study:
     """Return what was measured on data of this kind, the data set of this name left out."""
     study = _studies()[kind_of(schema)].without(SAME.get(name, name))
-    return study.fitting(schema.widest_shape(2))
+    return study.fitting(schema.max_shape(2))
 
 
 def studies() -> tuple[Study, ...]:

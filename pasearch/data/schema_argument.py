@@ -1,8 +1,8 @@
-"""A table's declared schema, in whichever form the user gives it: a file, a dict, or the object.
+"""Conversion of the `schema` argument: a file, a dict, or a `TableSchema`.
 
-    a path          ->  the file, as of `TableSchema.from_toml`
-    a dict          ->  with the keys of that file: {"target": "income", "columns": {"age": {...}}}
-    a TableSchema   ->  itself
+    a path          ->  the file, read by `TableSchema.from_toml`
+    a dict          ->  same keys as that file: {"target": "income", "columns": {"age": {...}}}
+    a TableSchema   ->  unchanged
 
 Source: docs/rules.md, rule 13.
 """
@@ -18,26 +18,26 @@ from typing import Any
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 
-KIND = "table"
-"""What a schema's plain values say of themselves, and no file does."""
+TABLE_KIND = "table"
+"""Value of the key "kind" in the JSON form of a table's schema; TOML files have no such key."""
 
-DeclaredSchema = str | Path | Mapping[str, Any] | TableSchema
-"""What `schema=` may be."""
+SchemaArgument = str | Path | Mapping[str, Any] | TableSchema
+"""Accepted types of the `schema` argument."""
 
 
-def schema_of_given(given: DeclaredSchema) -> TableSchema:
-    """Return a declared schema.
+def load_schema(given: SchemaArgument) -> TableSchema:
+    """Convert a `schema` argument to a `TableSchema`.
 
     Args:
-        given: A path, a dict with the keys of a schema's file, or a schema.
+        given: Path of a schema file, dict with the keys of such a file, or schema.
 
     Raises:
-        UsageError: None of them, or a declaration that makes no sense.
+        UsageError: Another type, or an invalid declaration.
     """
     if isinstance(given, TableSchema):
         return given
     if isinstance(given, Mapping):
-        if given.get("kind") == KIND:
+        if given.get("kind") == TABLE_KIND:
             values = dict(given)
             proposed = values.pop("proposed", False)
             return replace(TableSchema.from_json(values), proposed=proposed)
@@ -54,10 +54,10 @@ def schema_of_given(given: DeclaredSchema) -> TableSchema:
     )
 
 
-def plain_json(value: Any) -> Any:
-    """Return a schema, a number of numpy's or a path as JSON can hold it.
+def to_plain_json(value: Any) -> Any:
+    """Convert a schema, NumPy scalar or path to a JSON-compatible value.
 
-    Of a schema `schema_of_given` reads it: a resumed run needs that.
+    `load_schema` reads a converted schema, so that a run can be resumed.
     """
     if isinstance(value, TableSchema):
         return {**value.to_json(), **({"proposed": True} if value.proposed else {})}

@@ -11,24 +11,24 @@ from pathlib import Path
 
 from pasearch.data.cells import normalize_unicode
 from pasearch.data.lines import parse_separator
-from pasearch.data.schema_file import absent
-from pasearch.data.tables import TableSchema, undeclared
+from pasearch.data.schema_file import describe_missing_columns
+from pasearch.data.tables import TableSchema, make_undeclared_schema
 from pasearch.data.text_columns import TextColumn, TextTable
 from pasearch.errors import UsageError
 from pasearch.files import read_bytes
 
-MOST_COLUMNS = 20_000
+MAX_COLUMNS = 20_000
 """The most columns of a file."""
 
 MIN_COLUMNS = 2
 """The fewest columns of a table to train on: a feature and the target."""
 
-MOST_NAMES = 2**24
+MAX_NAMES_BYTES = 2**24
 """The most bytes of a file of names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableForm:
+class TableFormat:
     """What is said of a table's file.
 
     Args:
@@ -38,14 +38,14 @@ class TableForm:
             there is none.
         names: Declared columns: a first line that holds all of them is a header, whatever else is
             in it.
-        least: The fewest columns that it may have, 1 or more.
+        min_columns: The fewest columns that it may have, 1 or more.
     """
 
     quotes: bool = True
     columns: tuple[str, ...] | None = None
     separator: str | None = None
     names: frozenset[str] = frozenset()
-    least: int = MIN_COLUMNS
+    min_columns: int = MIN_COLUMNS
 
     @classmethod
     def of(
@@ -56,20 +56,20 @@ class TableForm:
         columns: str | Path | Sequence[str] | None = None,
         separator: str | None = None,
         target: str | None = None,
-    ) -> TableForm:
+    ) -> TableFormat:
         """Return what the user says of a file, or else the schema.
 
         Args:
             schema: What is declared, if anything.
             quotes: False takes quotation marks as ordinary characters.
-            columns: As of `column_names`.
+            columns: As of `read_column_names`.
             separator: As of `parse_separator`.
             target: The column to predict, if that is declared.
 
         Raises:
             UsageError: No names of columns, or no separator.
         """
-        names, separator = column_names(columns), parse_separator(separator)
+        names, separator = read_column_names(columns), parse_separator(separator)
         aim = frozenset[str]() if target is None else frozenset({normalize_unicode(target)})
         if schema is None:
             return cls(quotes=quotes, columns=names, separator=separator, names=aim)
@@ -81,7 +81,7 @@ class TableForm:
         )
 
 
-def column_names(columns: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:
+def read_column_names(columns: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the names of the columns of a file without a header.
 
     Args:
@@ -96,7 +96,9 @@ def column_names(columns: str | Path | Sequence[str] | None) -> tuple[str, ...] 
     where = "`columns=`"
     if isinstance(columns, Path) or (isinstance(columns, str) and columns.endswith(".txt")):
         where = f"`columns=` ({columns})"
-        content = read_bytes(columns, "the names of the columns, one on a line", most=MOST_NAMES)
+        content = read_bytes(
+            columns, "the names of the columns, one on a line", most=MAX_NAMES_BYTES
+        )
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError:
@@ -107,12 +109,12 @@ def column_names(columns: str | Path | Sequence[str] | None) -> tuple[str, ...] 
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"{where}: expected the names of the columns, texts, in order.")
     found = tuple(normalize_unicode(str(name).strip()) for name in names)
-    check_names(found, where)
+    check_column_names(found, where)
     return found
 
 
-def check_names(
-    names: Sequence[str], where: str, hint: str = "", *, least: int = MIN_COLUMNS
+def check_column_names(
+    names: Sequence[str], where: str, hint: str = "", *, min_columns: int = MIN_COLUMNS
 ) -> None:
     """Refuse names of columns that do not tell them apart.
 
@@ -120,16 +122,16 @@ def check_names(
         names: Of all columns.
         where: What an error begins with.
         hint: What it ends with.
-        least: The fewest names, 1 or more.
+        min_columns: The fewest names, 1 or more.
 
     Raises:
         UsageError: Fewer than that, too many, one that is empty, or two that are the same.
     """
-    if len(names) < least:
+    if len(names) < min_columns:
         raise UsageError(f"{where}: expected two columns or more, features and a target.{hint}")
-    if len(names) > MOST_COLUMNS:
+    if len(names) > MAX_COLUMNS:
         raise UsageError(
-            f"{where} has {len(names):,} columns: expected at most {MOST_COLUMNS:,}. Keep those "
+            f"{where} has {len(names):,} columns: expected at most {MAX_COLUMNS:,}. Keep those "
             "that could matter; pixels and the like belong into a .npz file."
         )
     first: dict[str, int] = {}
@@ -146,7 +148,7 @@ def check_names(
             )
 
 
-def fitted_schema(
+def fit_schema_to_file(
     names: Sequence[str], schema: TableSchema | None, *, path: Path, name: str, target: str | None
 ) -> TableSchema:
     """Return the schema of a file, in the order of its columns.
@@ -161,11 +163,11 @@ def fitted_schema(
     Raises:
         UsageError: A column that is not in the file.
     """
-    declared = undeclared(names, names[-1]) if schema is None else schema
+    declared = make_undeclared_schema(names, names[-1]) if schema is None else schema
     return replace(declared.for_header(names, where=str(path), target=target), name=name)
 
 
-def taken_apart(
+def split_target(
     schema: TableSchema, names: Sequence[str], columns: list[TextColumn], path: Path
 ) -> tuple[TableSchema, TextTable, TextColumn]:
     """Return a table as a data set takes it: the schema, the features' cells, the target's.
@@ -188,7 +190,7 @@ def check_official_test(schema: TableSchema, rows: int, path: Path) -> None:
         )
 
 
-def new_table(schema: TableSchema, columns: dict[str, TextColumn], path: Path) -> TextTable:
+def select_columns(schema: TableSchema, columns: dict[str, TextColumn], path: Path) -> TextTable:
     """Return the cells of new records, in the schema's order.
 
     Args:
@@ -202,7 +204,7 @@ def new_table(schema: TableSchema, columns: dict[str, TextColumn], path: Path) -
     needed = [column.name for column in schema.columns if column.kind != "ignore"]
     if gone := [name for name in needed if name not in columns]:
         others = [name for name in columns if name not in needed]
-        raise UsageError(absent(str(path), gone, others))
+        raise UsageError(describe_missing_columns(str(path), gone, others))
     # What is ignored need not be there, and is not looked at.
     other = columns[needed[0]]
     return TextTable(cells=tuple(columns.get(each.name, other) for each in schema.columns))

@@ -25,7 +25,7 @@ from itertools import islice
 from pasearch.data.dates import ISO_PATTERN, compile_format, parse_days
 from pasearch.data.numbers import EQUIVALENT_MARKS, PLAIN_NUMBER_FORM, NumberForm
 
-AROUND = re.compile(r"([^0-9]*)([0-9](?:[0-9.,'\u2019 \u00a0\u202f]*[0-9])?[.,]?)(.*)")
+NUMBER_PATTERN = re.compile(r"([^0-9]*)([0-9](?:[0-9.,'\u2019 \u00a0\u202f]*[0-9])?[.,]?)(.*)")
 """What stands before the first digits of a cell, these, and what stands behind them."""
 
 CURRENCIES = frozenset(
@@ -35,7 +35,7 @@ CURRENCIES = frozenset(
 )
 """Currencies beside those of a single sign."""
 
-SCALES = {
+SCALE_WORDS = {
     "K": 1e3, "k": 1e3, "Tsd": 1e3, "thousand": 1e3, "M": 1e6, "mn": 1e6, "Mn": 1e6, "mln": 1e6,
     "Mio": 1e6, "Mio.": 1e6, "million": 1e6, "millions": 1e6, "B": 1e9, "bn": 1e9, "Bn": 1e9,
     "Mrd": 1e9, "Mrd.": 1e9, "billion": 1e9, "billions": 1e9, "T": 1e12, "tn": 1e12,
@@ -43,10 +43,10 @@ SCALES = {
 }  # fmt: skip
 """By how much a number is multiplied by what stands behind it."""
 
-SMALL_SCALES = {"m": 1e6, "b": 1e9, "t": 1e12}
+MONEY_SCALE_WORDS = {"m": 1e6, "b": 1e9, "t": 1e12}
 """The same of amounts of money alone: elsewhere m is a metre."""
 
-FAMILIES: tuple[dict[str, float], ...] = (
+UNIT_FAMILIES: tuple[dict[str, float], ...] = (
     {"ng": 1e-9, "µg": 1e-6, "mcg": 1e-6, "mg": 1e-3, "g": 1.0, "kg": 1e3, "kgs": 1e3},
     {"oz": 1.0, "lb": 16.0, "lbs": 16.0},
     {"nm": 1e-9, "µm": 1e-6, "mm": 1e-3, "cm": 1e-2, "dm": 0.1, "m": 1.0, "km": 1e3},
@@ -65,7 +65,7 @@ FAMILIES: tuple[dict[str, float], ...] = (
 )  # fmt: skip
 """Units that measure the same, with their factors."""
 
-LONE = frozenset(
+OTHER_UNITS = frozenset(
     "% ‰ pct percent bps pp + ° °C °F mi mile miles mph km/h kmh kph m/s knots psi mmHg kJ J bpm "
     "rpm px dpi pts points pcs V A mA mAh acres ha m² m2 m^2 km² km2 sqm sqft ft² ft2 m³ m3 mg/dL "
     "mg/dl mmol/L g/dL t ton tons mAs sq.ft. x".split()
@@ -75,19 +75,19 @@ LONE = frozenset(
 MAX_UNITS = 12
 """Most different units of one column."""
 
-MANY = 20
+MIN_QUANTITY_NUMBERS = 20
 """Least number of different numbers that show a quantity where the unit is a letter or unknown."""
 
-MOSTLY = 0.9
+MIN_PARSED_FRACTION = 0.9
 """Least share of the cells that must be numbers with units."""
 
 
-def count_read(counts: Mapping[str, int], form: NumberForm) -> int:
+def count_parsed(counts: Mapping[str, int], form: NumberForm) -> int:
     """Count the cells that are numbers in a form."""
     return sum(times for text, times in counts.items() if math.isfinite(form.number(text)))
 
 
-def units_of(counts: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
+def infer_units(counts: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
     """Return the units of a column with their factors, the commonest first; () if it has none.
 
     Args:
@@ -96,12 +96,12 @@ def units_of(counts: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
     found, unknown, spaced = Counter[str](), Counter[str](), Counter[str]()
     numbers, cells, total = set[str](), list[tuple[set[str], int]](), sum(counts.values())
     for text, times in counts.items():
-        if (parts := _parts(text)) is None:
+        if (parts := _split_number(text)) is None:
             continue
         before, number, behind = parts
         units = set[str]()
-        for side, names in ((before, CURRENCIES), (behind, ALL)):
-            known = _known(side, names)
+        for side, names in ((before, CURRENCIES), (behind, KNOWN_UNITS)):
+            known = _split_units(side, names)
             units.update(known or ([side] if side else []))
             if side and not known:
                 unknown[side] += times
@@ -109,34 +109,34 @@ def units_of(counts: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
         numbers.add(number)
         cells.append((units, times))
         found.update(dict.fromkeys(sorted(units), times))
-    quantity = len(numbers) > MANY
+    quantity = len(numbers) > MIN_QUANTITY_NUMBERS
     fractions = any(not each.isdecimal() for each in numbers)
     accepted = found.keys() - unknown.keys()
     if quantity:
         most = unknown if fractions else spaced
-        accepted |= {unit for unit, times in most.items() if times >= MOSTLY * total}
+        accepted |= {unit for unit, times in most.items() if times >= MIN_PARSED_FRACTION * total}
     letters = {unit for unit in accepted if len(unit) == 1 and unit.isalpha()}
-    scales = SCALES.keys() | SMALL_SCALES.keys()
+    scales = SCALE_WORDS.keys() | MONEY_SCALE_WORDS.keys()
     codes = (letters and not (quantity or fractions)) or (len(letters) > 1 and letters - scales)
     read = sum(times for units, times in cells if units <= accepted)
-    if not accepted or codes or len(accepted) > MAX_UNITS or read < MOSTLY * total:
+    if not accepted or codes or len(accepted) > MAX_UNITS or read < MIN_PARSED_FRACTION * total:
         return ()
-    return _with_factors([unit for unit, _ in found.most_common() if unit in accepted])
+    return _assign_factors([unit for unit, _ in found.most_common() if unit in accepted])
 
 
-def _parts(text: str) -> tuple[str, str, str] | None:
+def _split_number(text: str) -> tuple[str, str, str] | None:
     """Return what stands before a number, the number and what stands behind it; None of others."""
     plain = text.replace("\u2212", "-")
     if plain[:1] == "(" and plain[-1:] == ")":
         plain = plain[1:-1]
-    if (split := AROUND.fullmatch(plain)) is None:
+    if (split := NUMBER_PATTERN.fullmatch(plain)) is None:
         return None
     before, number, behind = (each.strip() for each in split.groups())
     before = before.strip("+- \u00a0")
     return "" if before in (".", ",") else before, number, behind
 
 
-def _known(text: str, names: frozenset[str]) -> list[str]:
+def _split_units(text: str, names: frozenset[str]) -> list[str]:
     """Return the units that a text is made of; none if a part of it is not known."""
     units: list[str] = []
     while text:
@@ -153,19 +153,24 @@ def _is_unit(text: str, known: frozenset[str]) -> bool:
     return text in known or (len(text) == 1 and unicodedata.category(text) == "Sc")
 
 
-ALL = CURRENCIES | {*SCALES, *SMALL_SCALES, *LONE, *(unit for each in FAMILIES for unit in each)}
+KNOWN_UNITS = CURRENCIES | {
+    *SCALE_WORDS,
+    *MONEY_SCALE_WORDS,
+    *OTHER_UNITS,
+    *(unit for each in UNIT_FAMILIES for unit in each),
+}
 """All known units that stand behind a number."""
 
 
-def _with_factors(units: list[str]) -> tuple[tuple[str, float], ...]:
+def _assign_factors(units: list[str]) -> tuple[tuple[str, float], ...]:
     """Return units with their factors; the commonest of those that measure the same has 1."""
     money = any(unit in CURRENCIES or _is_unit(unit, frozenset()) for unit in units)
-    base = [next((each[u] for u in units if u in each), 1.0) for each in FAMILIES]
-    scales = SCALES | (SMALL_SCALES if money else {})
+    base = [next((each[u] for u in units if u in each), 1.0) for each in UNIT_FAMILIES]
+    scales = SCALE_WORDS | (MONEY_SCALE_WORDS if money else {})
     found = []
     for unit in units:
         family = [
-            each[unit] / one for each, one in zip(FAMILIES, base, strict=True) if unit in each
+            each[unit] / one for each, one in zip(UNIT_FAMILIES, base, strict=True) if unit in each
         ]
         found.append((unit, scales.get(unit, family[0] if family else 1.0)))
     return tuple(found)
@@ -181,7 +186,7 @@ NUMBER_FORMS = (
 NUMBER_SAMPLE = 32
 
 
-def fitting_forms(
+def infer_number_forms(
     counts: Mapping[str, int],
     *,
     decimal: str | None = None,
@@ -198,12 +203,12 @@ def fitting_forms(
     """
     forms = [replace(form, units=units) for form in NUMBER_FORMS]
     tried = [form for form in forms if decimal is None or form.decimal == decimal]
-    if decimal in (None, PLAIN_NUMBER_FORM.decimal) and count_read(counts, forms[0]) == sum(
+    if decimal in (None, PLAIN_NUMBER_FORM.decimal) and count_parsed(counts, forms[0]) == sum(
         counts.values()
     ):
         return [forms[0]] if counts else []
     sample = {text: 1 for text in islice(counts, NUMBER_SAMPLE)}
-    if not any(2 * count_read(sample, form) >= len(sample) for form in tried):
+    if not any(2 * count_parsed(sample, form) >= len(sample) for form in tried):
         return []
     read, there = dict[NumberForm, int](), set("".join(counts))
     for form in tried:
@@ -211,7 +216,7 @@ def fitting_forms(
         mark = form.thousands or ""
         groups = form.thousands is None or not there.isdisjoint(EQUIVALENT_MARKS.get(mark, mark))
         same = next((each for each in read if each.decimal == form.decimal), form)
-        read[form] = read[same] if not groups and same in read else count_read(counts, form)
+        read[form] = read[same] if not groups and same in read else count_parsed(counts, form)
     most = max(read.values())
     return [form for form, times in read.items() if times == most > 0]
 
@@ -226,46 +231,46 @@ DATE_FORMATS: tuple[str, ...] = (
 # Distinct texts by which the formats to try are chosen.
 DATE_SAMPLE = 64
 
-LONGEST = 40
+MAX_DATE_CHARACTERS = 40
 """No date has more characters."""
 
-TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+TIME_FORMATS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 """What may follow them."""
 
 
-def fitting_formats(counts: Mapping[str, int], *, least: float = 0.0) -> list[str | None]:
+def infer_date_formats(counts: Mapping[str, int], *, least: float = 0.0) -> list[str | None]:
     """Return the formats that read the most of some texts, the likeliest first; None is ISO.
 
     Args:
         counts: How often each text occurs.
         least: The share of the cells that must be dates; with fewer, no format fits.
     """
-    sample = Counter(map(_shape, islice(counts, DATE_SAMPLE)))
+    sample = Counter(map(_simplify_characters, islice(counts, DATE_SAMPLE)))
     if not sample:
         return []
     read = {
         pattern: sum(
             times for text, times in counts.items() if not math.isnan(parse_days(text, pattern))
         )
-        for pattern in _formats_of_shape(sample.most_common(1)[0][0])
+        for pattern in _select_date_formats(sample.most_common(1)[0][0])
     }
     most = max(read.values(), default=0)
     enough = most > 0 and most >= least * sum(counts.values())
     return [pattern for pattern, times in read.items() if times == most and enough]
 
 
-def _shape(text: str) -> str:
+def _simplify_characters(text: str) -> str:
     """Return a text with each digit as 1 and each letter as x, but AM and PM."""
-    if len(text) > LONGEST:
+    if len(text) > MAX_DATE_CHARACTERS:
         return ""
     plain = re.sub(r"(?<![A-Za-z])[AaPp][Mm](?![A-Za-z])", "\0", re.sub("[0-9]", "1", text))
     return re.sub("[A-Za-z]", "x", plain).replace("\0", "am")
 
 
 @lru_cache(maxsize=4096)
-def _formats_of_shape(shape: str) -> tuple[str | None, ...]:
+def _select_date_formats(shape: str) -> tuple[str | None, ...]:
     """Return the formats that texts of a shape may have."""
     if ISO_PATTERN.fullmatch(shape):
         return (None,)
-    patterns = [day + time for day in DATE_FORMATS for time in TIMES]
+    patterns = [day + time for day in DATE_FORMATS for time in TIME_FORMATS]
     return tuple(pattern for pattern in patterns if compile_format(pattern).fullmatch(shape))
