@@ -36,13 +36,13 @@ from torch.nn.functional import cross_entropy
 
 from pasearch.accounting.checks import check_positive, check_positive_integer
 from pasearch.data.partitions import Records
-from pasearch.errors import UsageError, nearest
+from pasearch.errors import UsageError, suggest_name
 from pasearch.runs.keys import Keys
-from pasearch.shown import duration
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.cost import Cost, cost, planned_seconds
 from pasearch.spaces.layers import Shape
 from pasearch.spaces.space import NAMED, Space, space
+from pasearch.terminal_escaping import format_duration
 from pasearch.training import linear_backend
 from pasearch.training.recipe import Recipe, default_recipe
 from pasearch.training.trainer import Training
@@ -181,7 +181,7 @@ class Bench:
         for place, what in enumerate(("candidates", "epochs", "records")):
             yield what, *(f"{each[place]:,}" for each in self.searches)
         for name in self._shown():
-            yield name, *(duration(3600 * each) for each in self.hours(name))
+            yield name, *(format_duration(3600 * each) for each in self.hours(name))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -347,7 +347,7 @@ def _space(name: str) -> Space:
     auto = " 'auto' is another space for every kind of data, and no data is read here."
     raise UsageError(
         f"Space {name!r} cannot be measured: expected one of {', '.join(NAMED)}, or the path of a "
-        f".toml file.{auto if name == 'auto' else nearest(name, NAMED)}"
+        f".toml file.{auto if name == 'auto' else suggest_name(name, NAMED)}"
     )
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from pasearch.data.threads import use_threads
-from pasearch.runs.executors import Processes, Work
+from pasearch.runs.executors import ProcessExecutor, Work
 
 Line = dict[str, Any]
 
@@ -130,7 +130,10 @@ def side_by_side(
         Work(key=json.dumps(cell), do=_Measurement(file, by.__name__, given, cell, until))
         for cell in cells
     ]
-    with Processes(workers) as executor, closing(executor.finished(works, 1, workers)) as finished:
+    with (
+        ProcessExecutor(workers) as executor,
+        closing(executor.finished(works, 1, workers)) as finished,
+    ):
         for place, found in finished:
             if found:
                 yield cells[place], json.loads(found)

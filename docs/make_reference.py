@@ -35,7 +35,7 @@ from pasearch.api.request import (
     options_of,
 )
 from pasearch.cli import app
-from pasearch.cli.options import DATA_HELP, DELTA, EPSILON, flag_of
+from pasearch.cli.options import DATA_HELP, DELTA, EPSILON, flag_name
 
 PAGE = Path(__file__).with_name("reference.md")
 TASKS: tuple[tuple[type[Request], str], ...] = (
@@ -90,7 +90,7 @@ def _commands() -> str:
 
 
 def _row(name: str, default: Any, option: Any) -> str:
-    flag = "-" if option.flag is None else f"`{option.flag or flag_of(name)}`"
+    flag = "-" if option.flag is None else f"`{option.flag or flag_name(name)}`"
     usual = "" if default is None or default is False else f" [default: {default}]"
     words = f"{option.help_text}{usual}".replace("|", "\\|")  # it would end the cell
     return f"| `{name}` | {flag} | {words} |\n"

@@ -39,7 +39,7 @@ from pasearch.accounting.events import Event, PoissonGaussian, SelfComposition
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger, Line, Receipt
-from pasearch.runs.normals import normals
+from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.training.batching import Poisson
 from pasearch.training.clipping import Flat
@@ -250,7 +250,7 @@ class Site:
             own = self.chosen(plan, step)
             total = bounded_sum(plan, weights, x[own], y[own])
         if plan.shares:  # to the sum itself: noise on a coarser grid would leave its low bits bare
-            share = normals(plan.dimension, self.keys.stream("share"), step)
+            share = draw_normals(plan.dimension, self.keys.stream("share"), step)
             share.add_to(total, plan.scale * plan.share)
         return encoded(total) + self._mask(plan, step)
 
@@ -279,7 +279,7 @@ class Aggregator:
         """Return a sum with this step's noise, unless the sites have added it."""
         released = total.copy()
         if not self.plan.shares:
-            noise = normals(self.plan.dimension, self.keys.stream("noise"), step)
+            noise = draw_normals(self.plan.dimension, self.keys.stream("noise"), step)
             noise.add_to(released, self.plan.scale)
         return released
 

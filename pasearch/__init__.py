@@ -13,13 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pasearch import notebooks
-from pasearch.runs.processor import round_alike
+from pasearch.runs.processor import set_consistent_rounding
 
 __version__ = "0.2.0.dev0"
 
-round_alike()
+set_consistent_rounding()
 
-notebooks.LOADERS.update(
+notebooks.MODULE_LOADERS.update(
     displays=lambda: import_module("pasearch.displays"),
     report=lambda: import_module("pasearch.report.notebook"),
 )

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from pasearch.documents import MADE_OF
-from pasearch.documents import shown as shown_error
+from pasearch.documents import PARSING_ERRORS
+from pasearch.documents import short_repr as shown_error
 from pasearch.errors import UsageError
 from pasearch.files import read_json
 from pasearch.planning import Charged
 from pasearch.results import FEATURES, Result, read_document, trained_model
-from pasearch.shown import shown
+from pasearch.terminal_escaping import escape_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,7 +105,7 @@ def well_formed(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except MADE_OF as error:
+    except PARSING_ERRORS as error:
         raise UsageError(f"{name} is not well formed: {shown_error(error)}.") from None
 
 
@@ -168,7 +168,7 @@ class Display:
 
 def text_of(name: object) -> str:
     """Return a name that matplotlib draws literally: no formula, no control characters."""
-    text = shown(name).replace("$", r"\$")
+    text = escape_text(name).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text  # else a legend would leave it out
 
 

@@ -14,102 +14,107 @@ from typing import Any
 
 from pasearch.errors import UsageError
 
-MOST_COUNT = 10**12
+MAX_COUNT = 10**12
 """The largest count of a table that is read."""
 
-MOST_SHOWN = 80
+MAX_SHOWN_CHARACTERS = 80
 """The most characters of a value that an error shows."""
 
-TEXT, NUMBER, WHOLE, TRUTH, TABLE = (
+STRING, NUMBER_KIND, INTEGER, BOOLEAN, TABLE = (
     "a text",
     "a number",
     "a whole number",
     "true or false",
     "a table",
 )
-TEXTS = [TEXT]
+STRINGS = [STRING]
 
-FORM: dict[str, Any] = {
-    "task": TEXT,
+RESULT_FIELDS: dict[str, Any] = {
+    "task": STRING,
     "dataset": {
-        "name": TEXT,
-        "n": WHOLE,
-        "slots": {"*": WHOLE},
+        "name": STRING,
+        "n": INTEGER,
+        "slots": {"*": INTEGER},
         "schema": TABLE,
-        "declared_public": TRUTH,
+        "declared_public": BOOLEAN,
     },
-    "budget": {"epsilon": NUMBER, "delta": NUMBER},
+    "budget": {"epsilon": NUMBER_KIND, "delta": NUMBER_KIND},
     "price": {
-        "epsilon": NUMBER,
-        "delta": NUMBER,
-        "accountant": TEXT,
-        "adjacency": TEXT,
-        "unit": TEXT,
+        "epsilon": NUMBER_KIND,
+        "delta": NUMBER_KIND,
+        "accountant": STRING,
+        "adjacency": STRING,
+        "unit": STRING,
     },
-    "price_by_partition": {"*": {"epsilon": NUMBER, "accountant": TEXT}},
-    "events": [{"name": TEXT, "partition": TEXT, "event": TABLE, "count": WHOLE}],
-    "winner": TEXT,
-    "selection": {"rule": TEXT, "law": TEXT, "bound": TEXT, "formula": TEXT},
-    "strategy": {"name": TEXT},
-    "space": {"name": TEXT},
+    "price_by_partition": {"*": {"epsilon": NUMBER_KIND, "accountant": STRING}},
+    "events": [{"name": STRING, "partition": STRING, "event": TABLE, "count": INTEGER}],
+    "winner": STRING,
+    "selection": {"rule": STRING, "law": STRING, "bound": STRING, "formula": STRING},
+    "strategy": {"name": STRING},
+    "space": {"name": STRING},
     "recipe": TABLE,
     "best": TABLE,
     "score": {
-        "metric": TEXT,
-        "test": NUMBER,
-        "points": WHOLE,
-        "of": WHOLE,
-        "noise": {"mechanism": TEXT, "epsilon": NUMBER, "standard_deviation": NUMBER},
+        "metric": STRING,
+        "test": NUMBER_KIND,
+        "points": INTEGER,
+        "of": INTEGER,
+        "noise": {"mechanism": STRING, "epsilon": NUMBER_KIND, "standard_deviation": NUMBER_KIND},
     },
-    "model": {"file": TEXT, "sha256": TEXT},
-    "estimated_privately": TEXTS,
-    "sum_rounding": NUMBER,
-    "assumed_public": TEXTS,
-    "claims": [{"source": TEXT, "verdict": TEXT}],
-    "device": TEXT,
-    "randomness": TEXT,
-    "reproducible": TRUTH,
-    "warnings": TEXTS,
-    "versions": {"*": TEXT},
+    "model": {"file": STRING, "sha256": STRING},
+    "estimated_privately": STRINGS,
+    "sum_rounding": NUMBER_KIND,
+    "assumed_public": STRINGS,
+    "claims": [{"source": STRING, "verdict": STRING}],
+    "device": STRING,
+    "randomness": STRING,
+    "reproducible": BOOLEAN,
+    "warnings": STRINGS,
+    "versions": {"*": STRING},
 }
 """What every result has: a kind; a table of fields, `*` for any; or a list of one kind."""
 
-OF_FEATURES: dict[str, Any] = {
-    "best": {"features": TEXTS, "places": [WHOLE], "of": WHOLE, "columns": TEXTS},
-    "model": {"link": TEXT, "pool": WHOLE},
+FEATURE_FIELDS: dict[str, Any] = {
+    "best": {"features": STRINGS, "places": [INTEGER], "of": INTEGER, "columns": STRINGS},
+    "model": {"link": STRING, "pool": INTEGER},
 }
 """What a feature selection has beside."""
 
-OF_NETWORKS: dict[str, Any] = {
-    "best": {"front_end": TEXT, "layers": [TABLE], "settings": {"*": NUMBER}, "parameters": WHOLE}
+NETWORK_FIELDS: dict[str, Any] = {
+    "best": {
+        "front_end": STRING,
+        "layers": [TABLE],
+        "settings": {"*": NUMBER_KIND},
+        "parameters": INTEGER,
+    }
 }
 """What a search, or a training, of networks has beside."""
 
-TO_VERIFY: dict[str, Any] = {
+VERIFY_FIELDS: dict[str, Any] = {
     "plan": {
         "declared": TABLE,
-        "most_categories": WHOLE,
-        "leak_share": NUMBER,
-        "fixed_tail": WHOLE,
-        "dials": {"*": NUMBER},
+        "most_categories": INTEGER,
+        "leak_share": NUMBER_KIND,
+        "fixed_tail": INTEGER,
+        "dials": {"*": NUMBER_KIND},
     },
-    "secure_noise": TRUTH,
-    "files": {"*": TEXT},
+    "secure_noise": BOOLEAN,
+    "files": {"*": STRING},
 }
 """What a result has so that everything can be made again."""
 
-TO_VERIFY_FEATURES: dict[str, Any] = {"plan": {"choice": TABLE}}
-TO_VERIFY_NETWORKS: dict[str, Any] = {
+VERIFY_FEATURE_FIELDS: dict[str, Any] = {"plan": {"choice": TABLE}}
+VERIFY_NETWORK_FIELDS: dict[str, Any] = {
     "plan": {
         "strategy": TABLE,
         "recipes": [TABLE],
         "finals": [TABLE],
-        "recipe_names": TEXTS,
-        "free_front_ends": TRUTH,
+        "recipe_names": STRINGS,
+        "free_front_ends": BOOLEAN,
     }
 }
 
-MADE_OF = (
+PARSING_ERRORS = (
     KeyError,
     IndexError,
     TypeError,
@@ -125,30 +130,30 @@ MADE_OF = (
 
 
 @contextmanager
-def well_formed() -> Iterator[None]:
+def require_well_formed() -> Iterator[None]:
     """Say in one sentence that `result.json` is not well formed, whatever reading it raised."""
     try:
         yield
-    except MADE_OF as error:
-        raise refusal(shown(error)) from None
+    except PARSING_ERRORS as error:
+        raise malformed_error(short_repr(error)) from None
 
 
-def refusal(why: str) -> UsageError:
+def malformed_error(why: str) -> UsageError:
     """Return the error that says why a `result.json` is not well formed."""
     return UsageError(f"result.json is not well formed: {why}.")
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return a value as an error may show it: one short line, without characters that act."""
     try:
         text = repr(value)
     except ValueError:  # a number of thousands of digits
         text = f"a very large {type(value).__name__}"
     text = "".join(each if each.isprintable() else " " for each in text)
-    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else text[: MAX_SHOWN_CHARACTERS - 3] + "..."
 
 
-def check_form(document: Mapping[str, Any], form: Mapping[str, Any]) -> None:
+def check_fields(document: Mapping[str, Any], form: Mapping[str, Any]) -> None:
     """Refuse a document in which a field is missing or of another kind than `form` says.
 
     Raises:
@@ -157,10 +162,10 @@ def check_form(document: Mapping[str, Any], form: Mapping[str, Any]) -> None:
     _check("", document, form)
 
 
-TABLE_FORM = {"cells": [[WHOLE]], "columns": TEXT}
+CELL_TABLE_FIELDS = {"cells": [[INTEGER]], "columns": STRING}
 
 
-def check_table(score: Mapping[str, Any]) -> None:
+def check_cell_table(score: Mapping[str, Any]) -> None:
     """Refuse a score whose table of counts is none: rows of whole numbers, equally many.
 
     Raises:
@@ -178,7 +183,7 @@ def check_table(score: Mapping[str, Any]) -> None:
         TARGET_BINS,
     )
 
-    check_form(score, TABLE_FORM)
+    check_fields(score, CELL_TABLE_FIELDS)
     rows, columns = score["cells"], score["columns"]
     bins = len(rows[0]) if rows and len(rows[0]) in EDGES_OF else max(EDGES_OF)
     widths = {
@@ -186,12 +191,14 @@ def check_table(score: Mapping[str, Any]) -> None:
         ERROR: (TARGET_BINS, len(ERROR_EDGES) - 1),
     }  # fmt: skip
     if columns not in widths:
-        raise refusal(f"score.columns is {shown(columns)}: expected one of {', '.join(widths)}")
+        raise malformed_error(
+            f"score.columns is {short_repr(columns)}: expected one of {', '.join(widths)}"
+        )
     classes, width = widths[columns]
     if not 1 <= len(rows) == classes or any(len(row) != width for row in rows):
-        raise refusal(f"score.cells is no table of {columns}")
-    if any(abs(each) > MOST_COUNT for row in rows for each in row):
-        raise refusal("score.cells has a count that no test has")
+        raise malformed_error(f"score.cells is no table of {columns}")
+    if any(abs(each) > MAX_COUNT for row in rows for each in row):
+        raise malformed_error("score.cells has a count that no test has")
 
 
 def _check(where: str, value: Any, form: Any) -> None:
@@ -200,11 +207,11 @@ def _check(where: str, value: Any, form: Any) -> None:
         for name in value if "*" in form else form:
             inside = f"{where}.{name}" if where else name
             if name not in value:
-                raise refusal(f"it has no {inside}")
+                raise malformed_error(f"it has no {inside}")
             _check(inside, value[name], form["*"] if "*" in form else form[name])
     elif isinstance(form, list):
         if not isinstance(value, list):
-            raise refusal(f"{where} is {shown(value)}, and a list was expected")
+            raise malformed_error(f"{where} is {short_repr(value)}, and a list was expected")
         for place, each in enumerate(value):
             _check(f"{where}[{place}]", each, form[0])
     else:
@@ -214,12 +221,12 @@ def _check(where: str, value: Any, form: Any) -> None:
 def _check_kind(where: str, value: Any, kind: str) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     fits = {
-        TEXT: isinstance(value, str),
-        NUMBER: number,
-        WHOLE: number and isinstance(value, int),
-        TRUTH: isinstance(value, bool),
+        STRING: isinstance(value, str),
+        NUMBER_KIND: number,
+        INTEGER: number and isinstance(value, int),
+        BOOLEAN: isinstance(value, bool),
         TABLE: isinstance(value, Mapping),
     }
     if not fits[kind]:
-        place = shown(where).strip("'\"")
-        raise refusal(f"{place} is {shown(value)}, and {kind} was expected")
+        place = short_repr(where).strip("'\"")
+        raise malformed_error(f"{place} is {short_repr(value)}, and {kind} was expected")

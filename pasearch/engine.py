@@ -18,7 +18,7 @@ import numpy as np
 
 from pasearch.data.partitions import Dataset, Records
 from pasearch.progress import Progress
-from pasearch.runs.executors import Automatic, Executor
+from pasearch.runs.executors import AutomaticExecutor, Executor
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.training.metrics import Metric, Score
@@ -50,7 +50,7 @@ class Engine:
     device: str
     public: Dataset | None = None
     progress: Progress = field(default_factory=Progress)
-    executor: Executor = field(default_factory=Automatic)
+    executor: Executor = field(default_factory=AutomaticExecutor)
 
     def release_test(
         self,

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from pasearch.shown import shown
+from pasearch.terminal_escaping import escape_text
 
-FIELD = re.compile(r"`(\w+)=([^`]*)`")
+OPTION_REFERENCE = re.compile(r"`(\w+)=([^`]*)`")
 """How a message names an option, and perhaps its value: as Python has it, `search_share=.2`."""
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
+def suggest_name(name: object, known: Iterable[str]) -> str:
     """Return what ends a message about a name that is not known: what was probably meant.
 
     Args:
@@ -24,11 +24,11 @@ def nearest(name: object, known: Iterable[str]) -> str:
     Returns:
         " Did you mean 'x'?", or nothing where no name is near.
     """
-    near = closest(name, known)
+    near = find_closest_name(name, known)
     return f" Did you mean {near!r}?" if near else ""
 
 
-def closest(name: object, known: Iterable[str]) -> str:
+def find_closest_name(name: object, known: Iterable[str]) -> str:
     """Return the name that was probably meant, or nothing where none is near.
 
     Args:
@@ -36,12 +36,12 @@ def closest(name: object, known: Iterable[str]) -> str:
         known: What there is.
     """
     small, given = {each.lower(): each for each in map(str, known)}, str(name).lower()
-    near = difflib.get_close_matches(given, list(small), n=1, cutoff=CLOSE)
-    near += [each for each in small if _swapped_or_cut(each, given)]
+    near = difflib.get_close_matches(given, list(small), n=1, cutoff=MIN_NAME_SIMILARITY)
+    near += [each for each in small if _is_swapped_or_prefix(each, given)]
     return small[near[0]] if near else ""
 
 
-def _swapped_or_cut(one: str, other: str) -> bool:
+def _is_swapped_or_prefix(one: str, other: str) -> bool:
     """Return whether two names are of the same letters, or one is how the other begins.
 
     `fnc` and `fcn`, `batch-size` and `batch`: of these too few letters are in the same places.
@@ -49,17 +49,17 @@ def _swapped_or_cut(one: str, other: str) -> bool:
     if len(one) == len(other):
         return sorted(one) == sorted(other)
     short, long = sorted((one, other), key=len)
-    return len(short) >= SHORTEST and long.startswith(short)
+    return len(short) >= MIN_PREFIX_LENGTH and long.startswith(short)
 
 
-CLOSE = 0.7
+MIN_NAME_SIMILARITY = 0.7
 """How alike two names are, of 1, if one is a slip of the hand: `bogus` and `hours` are .6."""
 
-SHORTEST = 3
+MIN_PREFIX_LENGTH = 3
 """Letters of a name that may be the beginning of another."""
 
 
-def nearest_file(path: str | Path) -> str:
+def suggest_file(path: str | Path) -> str:
     """Return what ends a message about a file that is not there: which of its folder was meant.
 
     Args:
@@ -69,13 +69,13 @@ def nearest_file(path: str | Path) -> str:
     if path.exists():
         return ""
     try:
-        near = closest(path.name, (each.name for each in path.parent.iterdir()))
+        near = find_closest_name(path.name, (each.name for each in path.parent.iterdir()))
     except (OSError, ValueError):
         near = ""
-    return f" Did you mean {shown(path.with_name(near))}?" if near else ""
+    return f" Did you mean {escape_text(path.with_name(near))}?" if near else ""
 
 
-def system_words(error: BaseException) -> str | None:
+def describe_system_error(error: BaseException) -> str | None:
     """Return what the machine refused and what to do about it, in a sentence or two.
 
     No path is named: in a run's private folder even a file's name may tell of the records.
@@ -88,26 +88,26 @@ def system_words(error: BaseException) -> str | None:
     """
     told, each = None, error
     while told is None and each is not None:  # a library's own error may stand before it
-        told, each = _own_words(each), each.__cause__
+        told, each = _describe_one_error(each), each.__cause__
     return told
 
 
-def _own_words(error: BaseException) -> str | None:
+def _describe_one_error(error: BaseException) -> str | None:
     """Return what an error of the machine's says, without what caused it."""
     text, kind = str(error).lower(), type(error).__name__
     number = error.errno if isinstance(error, OSError) else None
     if (
         isinstance(error, MemoryError)
         or number == errno.ENOMEM
-        or any(each in text for each in OUT_OF_MEMORY)
+        or any(each in text for each in OUT_OF_MEMORY_MESSAGES)
     ):
         return (
             "The memory is full. Close other programs, take a smaller `batch=` or a smaller model, "
             "or a machine with more memory."
         )
-    if number in FULL or (kind == "OperationalError" and "disk is full" in text):
+    if number in DISK_FULL_ERRNOS or (kind == "OperationalError" and "disk is full" in text):
         return "The disk is full. Make room on it."
-    if number in REFUSED or (
+    if number in NO_PERMISSION_ERRNOS or (
         kind == "OperationalError" and ("readonly" in text or "unable to open" in text)
     ):
         return (
@@ -123,15 +123,15 @@ def _own_words(error: BaseException) -> str | None:
     return None
 
 
-OUT_OF_MEMORY = (
+OUT_OF_MEMORY_MESSAGES = (
     "out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory",
 )  # fmt: skip
 """How torch and the system say that the memory is full."""
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of the system's errors of a disk that is full."""
 
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+NO_PERMISSION_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Numbers of those of a file that may not be read or written."""
 
 
@@ -146,12 +146,12 @@ class PasearchError(Exception):
     exit_code = 1
 
     def __init__(self, message: object = "", *items: object):
-        super().__init__("\n  - ".join(map(shown, (message, *items))))
+        super().__init__("\n  - ".join(map(escape_text, (message, *items))))
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The options that the message names."""
-        return tuple(name for name, _ in FIELD.findall(str(self)))
+        return tuple(name for name, _ in OPTION_REFERENCE.findall(str(self)))
 
 
 class MachineError(PasearchError):

@@ -6,10 +6,10 @@ digits, brackets a hundred thousand deep. Every text file that the program reads
 
 | limit | why |
 |---|---|
-| `MOST_TOML`, `MOST_JSON` bytes | parsed, a byte becomes up to 25 |
-| `MOST_DEPTH` levels of brackets | what reads a file calls itself for each |
-| `MOST_WHOLE` for whole numbers | more than 64 bits are no count, and take long to print |
-| `MOST_PARTS` of a dotted key (TOML) | the parser takes the square of their number |
+| `MAX_TOML_BYTES`, `MAX_JSON_BYTES` bytes | parsed, a byte becomes up to 25 |
+| `MAX_DEPTH` levels of brackets | what reads a file calls itself for each |
+| `MAX_INTEGER` for whole numbers | more than 64 bits are no count, and take long to print |
+| `MAX_KEY_PARTS` of a dotted key (TOML) | the parser takes the square of their number |
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from typing import Any
 
 from pasearch.errors import UsageError
 
-MOST_TOML = 2**24
-MOST_JSON = 2**25
-MOST_DEPTH = 100
-MOST_WHOLE = 2**64
-MOST_PARTS = 50
+MAX_TOML_BYTES = 2**24
+MAX_JSON_BYTES = 2**25
+MAX_DEPTH = 100
+MAX_INTEGER = 2**64
+MAX_KEY_PARTS = 50
 
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|' + r"'[^'\n]*+'?")
-_PART = r'(?:[\w-]++|"")'
-_LONG_KEY = re.compile(rf"(?<![\w\"-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS}}}")
+_KEY_PART = r'(?:[\w-]++|"")'
+_LONG_KEY = re.compile(
+    rf"(?<![\w\"-]){_KEY_PART}(?:[ \t]*+\.[ \t]*+{_KEY_PART}){{{MAX_KEY_PARTS}}}"
+)
 
 
 def read_bytes(path: str | os.PathLike[str], what: str, *, most: int, follow: bool = True) -> bytes:
@@ -75,14 +77,14 @@ def read_toml(path: str | os.PathLike[str], what: str = "a TOML file") -> dict[s
     Raises:
         UsageError: As of `read_bytes`; no UTF-8, no TOML, or beyond a limit.
     """
-    content = read_bytes(path, what, most=MOST_TOML)
+    content = read_bytes(path, what, most=MAX_TOML_BYTES)
     try:
-        text = _text(content)
+        text = _decode_utf8(content)
         if _LONG_KEY.search(_STRING.sub('""', text)):
-            raise ValueError(f"a key has more than {MOST_PARTS} parts")
-        return _checked(tomllib.loads(text))
+            raise ValueError(f"a key has more than {MAX_KEY_PARTS} parts")
+        return _check_limits(tomllib.loads(text))
     except (ValueError, RecursionError) as error:
-        raise _refusal(path, "TOML", error, what) from None
+        raise _parse_error(path, "TOML", error, what) from None
 
 
 def read_json(
@@ -98,7 +100,7 @@ def read_json(
     Raises:
         UsageError: As of `read_bytes`; no UTF-8, no JSON, or beyond a limit.
     """
-    return parse_json(read_bytes(path, what, most=MOST_JSON, follow=follow), str(path), what)
+    return parse_json(read_bytes(path, what, most=MAX_JSON_BYTES, follow=follow), str(path), what)
 
 
 def parse_json(content: str | bytes, where: str, what: str = "JSON") -> Any:
@@ -112,15 +114,17 @@ def parse_json(content: str | bytes, where: str, what: str = "JSON") -> Any:
     Raises:
         UsageError: No UTF-8, no JSON, or beyond a limit.
     """
-    if len(content) > MOST_JSON:
-        raise UsageError(f"{where} has more than {MOST_JSON:,} bytes: expected {what}.")
+    if len(content) > MAX_JSON_BYTES:
+        raise UsageError(f"{where} has more than {MAX_JSON_BYTES:,} bytes: expected {what}.")
     try:
-        return _checked(json.loads(_text(content) if isinstance(content, bytes) else content))
+        return _check_limits(
+            json.loads(_decode_utf8(content) if isinstance(content, bytes) else content)
+        )
     except (ValueError, RecursionError) as error:
-        raise _refusal(where, "JSON", error, what) from None
+        raise _parse_error(where, "JSON", error, what) from None
 
 
-def write_new(path: str | os.PathLike[str], content: str | bytes) -> None:
+def write_new_file(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a file that only its owner may read, where nothing is: no link is followed.
 
     Raises:
@@ -157,42 +161,44 @@ def check_memory(what: str, needed: int, advice: str) -> None:
         )
 
 
-def _text(content: bytes) -> str:
+def _decode_utf8(content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
 
 
-def _checked(value: Any) -> Any:
+def _check_limits(value: Any) -> Any:
     """Return plain values that are no deeper and no larger than the limits."""
     level, depth = [value], 0
     while level:
         depth += 1
-        if depth > MOST_DEPTH:
-            raise ValueError(f"brackets more than {MOST_DEPTH} deep")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"brackets more than {MAX_DEPTH} deep")
         below: list[Any] = []
         for each in level:
             if isinstance(each, dict):
                 below += each.values()
             elif isinstance(each, list):
                 below += each
-            elif isinstance(each, int) and not -MOST_WHOLE <= each <= MOST_WHOLE:
+            elif isinstance(each, int) and not -MAX_INTEGER <= each <= MAX_INTEGER:
                 raise ValueError("a whole number of more than 64 bits")
         level = below
     return value
 
 
-def _refusal(path: str | os.PathLike[str], kind: str, error: Exception, what: str) -> UsageError:
+def _parse_error(
+    path: str | os.PathLike[str], kind: str, error: Exception, what: str
+) -> UsageError:
     reason = str(error)
     if isinstance(error, RecursionError):
-        reason = f"brackets more than {MOST_DEPTH} deep"
+        reason = f"brackets more than {MAX_DEPTH} deep"
     elif "int_max_str_digits" in reason:
         reason = "a whole number of more than 64 bits"
     return UsageError(f"{path} cannot be read as {kind} ({reason}): expected {what}.")
 
 
-def check_stored(weights: bytes) -> None:
+def check_uncompressed(weights: bytes) -> None:
     """Refuse an archive that unpacks to more than its own size; a ValueError."""
     with zipfile.ZipFile(io.BytesIO(weights)) as archive:
         members = archive.infolist()

@@ -14,7 +14,7 @@ from typing import Any
 
 from pasearch.errors import UsageError
 
-LOADERS: dict[str, Callable[[], ModuleType]] = {}
+MODULE_LOADERS: dict[str, Callable[[], ModuleType]] = {}
 """Functions that import `pasearch.displays` ("displays") and `pasearch.report.notebook`
 ("report")."""
 
@@ -28,7 +28,7 @@ FIGURES = {
 """Each kind of figure: its display, and what makes it of a value."""
 
 
-def plotted(given: Any, kinds: Sequence[str], kind: str | None, ax: Any, **options: Any) -> Any:
+def plot_figure(given: Any, kinds: Sequence[str], kind: str | None, ax: Any, **options: Any) -> Any:
     """Draw a figure of a plan, a result or a report.
 
     Args:
@@ -44,15 +44,15 @@ def plotted(given: Any, kinds: Sequence[str], kind: str | None, ax: Any, **optio
     if kind is not None and kind not in kinds:
         raise UsageError(f"kind is {kind!r}: expected one of {', '.join(kinds)}.")
     display, maker = FIGURES[kinds[0] if kind is None else kind]
-    made = getattr(getattr(LOADERS["displays"](), display), maker)(given)
+    made = getattr(getattr(MODULE_LOADERS["displays"](), display), maker)(given)
     return made.plot(ax=ax, **options)
 
 
-def plan_html(plan: Any) -> str:
+def render_plan_html(plan: Any) -> str:
     """Render a plan as HTML, for a notebook."""
-    return LOADERS["report"]().plan_html(plan)
+    return MODULE_LOADERS["report"]().plan_html(plan)
 
 
-def plan_text(plan: Any) -> str:
+def render_plan_text(plan: Any) -> str:
     """Render a plan as text, as the command line prints it."""
-    return LOADERS["report"]().text_of(plan)
+    return MODULE_LOADERS["report"]().text_of(plan)

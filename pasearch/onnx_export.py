@@ -44,9 +44,9 @@ from pasearch.data.scattering import Scattering
 from pasearch.data.schema import Schema, require_known
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
-from pasearch.files import write_new
-from pasearch.shown import shown
+from pasearch.files import write_new_file
 from pasearch.spaces.modules import Rescale
+from pasearch.terminal_escaping import escape_text
 
 OPSET, ML_OPSET = 20, 4
 """The versions of the operators: those of early 2024."""
@@ -88,7 +88,7 @@ def write_onnx(
         graph.ir_version = before.ir_version
         graph = onnx.compose.merge_models(before, graph, io_map=joined)
     _finish(onnx, graph, schema, {"schema": json.dumps(schema.to_json()), **about})
-    write_new(path, graph.SerializeToString())
+    write_new_file(path, graph.SerializeToString())
     return path
 
 
@@ -245,7 +245,7 @@ def _exported(module: nn.Module, shape: tuple[int, ...], name: str, *, table: bo
 
 def _refusal(why: str) -> UsageError:
     return UsageError(
-        f"A part of this model has no form in ONNX ({shown(why)[:200]}): use `predict`, or "
+        f"A part of this model has no form in ONNX ({escape_text(why)[:200]}): use `predict`, or "
         "search in a space whose front ends and layers are torch's own, such as raw or pca."
     )
 

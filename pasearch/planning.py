@@ -294,7 +294,7 @@ class Charged(Terms):
         In a ledger less of delta may go to categories that are estimated privately, so the second
         run has another share of it than this one.
         """
-        from pasearch.runs.shared_ledger import total_for
+        from pasearch.runs.shared_ledger import calibrate_total
 
         leak = LEDGER_LEAK / self.leak_share
         first = events_by_partition(self.lines)
@@ -302,7 +302,7 @@ class Charged(Terms):
             name: event_from_json(_leaking(event_to_json(each), leak))
             for name, each in first.items()
         }
-        epsilon = total_for([first, second], self.delta)
+        epsilon = calibrate_total([first, second], self.delta)
         return {"epsilon": epsilon, "delta": self.delta} if 0.0 < epsilon < math.inf else None
 
     @property
@@ -349,10 +349,10 @@ class Charged(Terms):
 
     def __str__(self) -> str:
         """Return the plan as text: what will be released, and its price."""
-        return notebooks.plan_text(self)
+        return notebooks.render_plan_text(self)
 
     def _repr_html_(self) -> str:
-        return notebooks.plan_html(self)
+        return notebooks.render_plan_html(self)
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Any:
         """Draw the price of each partition and the releases that it pays for.
@@ -367,7 +367,7 @@ class Charged(Terms):
         Raises:
             UsageError: matplotlib is not installed (`pip install 'pasearch[plots]'`).
         """
-        return notebooks.plotted(self, ["budget"], None, ax, **kwargs)
+        return notebooks.plot_figure(self, ["budget"], None, ax, **kwargs)
 
     def priced_json(self) -> dict[str, Any]:
         """Return what every plan says of itself as plain values: data, budget, lines, prices."""

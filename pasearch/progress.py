@@ -15,19 +15,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TextIO
 
-from pasearch import busy
+from pasearch import status_message
 from pasearch.errors import UsageError
 
-SECRET = "Searching. How many trainings it takes is secret, so nothing is shown until it ends.\n"
+SECRET_COUNT_MESSAGE = (
+    "Searching. How many trainings it takes is secret, so nothing is shown until it ends.\n"
+)
 """Only message on a search under repeat-and-select."""
 
-EVERY = 0.2
+UPDATE_SECONDS = 0.2
 """Seconds between two updates of a line or a bar; an update takes as long as a step."""
 
-SHARE = 10
+LINE_PERCENT = 10
 """Percent between two lines in a file, where no line can be overwritten."""
 
-SELDOM = 15.0
+FILE_LINE_SECONDS = 15.0
 """Seconds between two lines that nobody asked for, in a file or a pipe."""
 
 
@@ -50,7 +52,7 @@ class Progress:
         """Called after each step of a training."""
 
 
-def heard(progress: Progress | bool | None, trainings: float | None) -> Progress:
+def resolve_progress(progress: Progress | bool | None, trainings: float | None) -> Progress:
     """Return the receiver of a run's progress: a silent one if the number of trainings is secret.
 
     Args:
@@ -61,16 +63,16 @@ def heard(progress: Progress | bool | None, trainings: float | None) -> Progress
     if isinstance(progress, Progress):
         return Progress() if trainings is None else progress
     stream = sys.stderr
-    if progress is False or stream is None or not (progress or watched(stream)):
+    if progress is False or stream is None or not (progress or is_interactive(stream)):
         return Progress()
-    shown: Any = CellOutput() if in_notebook(stream) else stream
+    shown: Any = CellOutput() if is_notebook_output(stream) else stream
     if trainings is None:
-        shown.write(SECRET)
+        shown.write(SECRET_COUNT_MESSAGE)
         return Progress()
-    return Line(trainings, shown, anew=watched(stream))
+    return ProgressLine(trainings, shown, anew=is_interactive(stream))
 
 
-def check(progress: object) -> None:
+def check_progress(progress: object) -> None:
     """Refuse a value that is no receiver of progress.
 
     Raises:
@@ -83,12 +85,12 @@ def check(progress: object) -> None:
         )
 
 
-def watched(stream: TextIO) -> bool:
+def is_interactive(stream: TextIO) -> bool:
     """Check whether a stream is shown while it is written: on a terminal or in a notebook."""
-    return in_notebook(stream) or stream.isatty()
+    return is_notebook_output(stream) or stream.isatty()
 
 
-def in_notebook(stream: TextIO) -> bool:
+def is_notebook_output(stream: TextIO) -> bool:
     """Check whether a stream is the output of a notebook's cell."""
     return type(stream).__module__.startswith("ipykernel")
 
@@ -115,7 +117,7 @@ class CellOutput:
         """Do nothing: a text is shown at once."""
 
 
-class Fraction(Progress):
+class TrainingFraction(Progress):
     """A receiver that counts the finished part of the planned trainings.
 
     Args:
@@ -141,7 +143,7 @@ class Fraction(Progress):
         self.show(self._done + finished / total)
 
 
-class Line(Fraction):
+class ProgressLine(TrainingFraction):
     """One line with the finished fraction of the planned trainings and the time left.
 
     Args:
@@ -155,7 +157,7 @@ class Line(Fraction):
         super().__init__(max(trainings, 1e-9))
         self._stream, self._anew, self._every = stream, anew, every
         self._text, self._start = "Training", time.monotonic()
-        self._told, self._width, self._last, self._ended = 0.0, 0, -SHARE, False
+        self._told, self._width, self._last, self._ended = 0.0, 0, -LINE_PERCENT, False
         self._first = self._start, 0.0
         if every:
             self._told, self._last = self._start, 0
@@ -169,9 +171,11 @@ class Line(Fraction):
             self._first = now, share
         percent, whole = int(100 * share), share >= 1.0
         if self._anew:
-            soon = now - self._told < EVERY and not whole
+            soon = now - self._told < UPDATE_SECONDS and not whole
         else:
-            soon = (percent < self._last + SHARE and not whole) or now - self._told < self._every
+            soon = (
+                percent < self._last + LINE_PERCENT and not whole
+            ) or now - self._told < self._every
         if self._ended or soon:
             return
         self._told, self._last, self._ended = now, percent, whole
@@ -190,7 +194,7 @@ class Line(Fraction):
 
 
 @contextmanager
-def told(trainings: float | None, *, show: bool) -> Iterator[Progress]:
+def show_progress(trainings: float | None, *, show: bool) -> Iterator[Progress]:
     """Show the progress of a run on the command line: a bar on a terminal, else rare lines.
 
     Args:
@@ -200,13 +204,17 @@ def told(trainings: float | None, *, show: bool) -> Iterator[Progress]:
     stream = sys.stderr
     if show and stream is not None and not stream.isatty():
         hidden = trainings is None
-        yield Progress() if hidden else Line(trainings, stream, anew=False, every=SELDOM)
+        yield (
+            Progress()
+            if hidden
+            else ProgressLine(trainings, stream, anew=False, every=FILE_LINE_SECONDS)
+        )
         return
-    with Bar(trainings, show=show) as bar:
+    with ProgressBar(trainings, show=show) as bar:
         yield bar
 
 
-class Bar(Fraction):
+class ProgressBar(TrainingFraction):
     """A bar of planned trainings, or a plain sign of life; used in a `with` block.
 
     Args:
@@ -223,7 +231,7 @@ class Bar(Fraction):
             """The reason for a pause."""
 
             def render(self, task: Any) -> Text:
-                return Text(busy.said())
+                return Text(status_message.current_status())
 
         super().__init__(trainings or 0.0)
         self._hidden, self._told = trainings is None, 0.0
@@ -251,7 +259,7 @@ class Bar(Fraction):
 
     def show(self, done: float) -> None:
         now = time.monotonic()
-        soon = now - self._told < EVERY and done % 1  # within a training
+        soon = now - self._told < UPDATE_SECONDS and done % 1  # within a training
         if not (self._hidden or soon):
             self._told = now
             self._rich.update(self._task, completed=done)

@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from pasearch.accounting.published_bounds import PublishedBound
 
 
-OUTSIDE = "from outside pasearch"
+EXTENSION_NOTE = "from outside pasearch"
 """What the card says of a part that is not ours: its proof is its author's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class TrainingSteps:
     """The steps of a training, as papers' formulas take them.
 
     Args:
@@ -68,11 +68,11 @@ class Steps:
     delta: float
 
 
-Checks = Mapping[str, Callable[[str, Any], Any]]
+FieldChecks = Mapping[str, Callable[[str, Any], Any]]
 """From a number's name to what it must pass, given that name and the value."""
 
 
-class Named:
+class NamedComponent:
     """What a registry holds: a class with a name."""
 
     __slots__ = ()
@@ -81,14 +81,14 @@ class Named:
     """What a request, a recipe, a space or `result.json` calls it."""
 
 
-class Stage(Named, ABC):
+class Stage(NamedComponent, ABC):
     """A choice at one place of a training: a frozen dataclass whose fields are public numbers."""
 
     __slots__ = ()
 
     named: ClassVar[bool] = True
     """Whether its plain values hold the name."""
-    checks: ClassVar[Checks] = {}
+    checks: ClassVar[FieldChecks] = {}
     """What each number must pass, and becomes; see `accounting.checks`."""
     description_template: ClassVar[str] = ""
     """What plan, card and report say of it, in which its numbers are put; or see `describe`."""
@@ -107,7 +107,7 @@ class Stage(Named, ABC):
             {name: getattr(self, name) for name in self.field_names()}
         )
 
-    def claims(self, steps: Steps) -> list[PublishedBound]:
+    def claims(self, steps: TrainingSteps) -> list[PublishedBound]:
         """Return what a paper's own formula would charge for a training with it."""
         return []
 
@@ -125,8 +125,8 @@ class Stage(Named, ABC):
         return values
 
 
-Kind = TypeVar("Kind", bound=Named)
-Each = TypeVar("Each", bound=Named)
+Kind = TypeVar("Kind", bound=NamedComponent)
+Each = TypeVar("Each", bound=NamedComponent)
 
 
 class Registry(Generic[Kind]):
@@ -215,7 +215,7 @@ class Registry(Generic[Kind]):
     def _loads(self) -> Iterator[bool]:
         """Import one place after the other."""
         for place in self._places:
-            _load(place)
+            _import_package(place)
             yield True
         load_extensions()
         yield True
@@ -225,7 +225,7 @@ def extension_files() -> list[Path]:
     """Return the files, outside this package, of what is registered, and what is loaded beside."""
     kinds = (kind for registry in Registry.every for kind in registry._kinds.values())
     outside = [kind for kind in kinds if kind.__module__.partition(".")[0] != "pasearch"]
-    own = {_file_of(kind) for kind in outside}
+    own = {_source_file(kind) for kind in outside}
     folders = {each.parent for each in own}
     if not folders:
         return []  # the usual case: thousands of modules are not looked through, once a run
@@ -234,22 +234,22 @@ def extension_files() -> list[Path]:
     return sorted(own | {each for each in beside if each.suffix == ".py"})
 
 
-def outside_parts(value: object) -> dict[str, str]:
+def describe_extensions(value: object) -> dict[str, str]:
     """Return the parts of a plan that are from outside this package, and the hash of their code."""
     found = {}
-    for each in _outside(value):
-        code = hashlib.sha256(_file_of(type(each)).read_bytes()).hexdigest()
-        found[_path_of(each)] = f"{OUTSIDE}, SHA-256 {code[:16]}"
+    for each in _extension_parts(value):
+        code = hashlib.sha256(_source_file(type(each)).read_bytes()).hexdigest()
+        found[_qualified_name(each)] = f"{EXTENSION_NOTE}, SHA-256 {code[:16]}"
     return found
 
 
-def check_words(value: object) -> None:
+def check_descriptions(value: object) -> None:
     """Refuse parts from outside that do not say what they do, before anything is charged.
 
     Raises:
         UsageError: No words, or none of a number that is not the usual one.
     """
-    for each in _outside(value):
+    for each in _extension_parts(value):
         try:
             text = each.describe()
             usual = {field.name: field.default for field in fields(each)}
@@ -260,16 +260,17 @@ def check_words(value: object) -> None:
                     raise UsageError(f"{name}, which is {getattr(each, name)!r}, is not in them.")
         except (NotImplementedError, LookupError, ValueError, UsageError) as error:
             raise UsageError(
-                f"{_path_of(each)} does not say in words what plan, card and report should say of "
+                f"{_qualified_name(each)} does not say in words what plan, card and report should "
+                "say of "
                 f"it ({error}): put all its numbers into its `description_template` or `describe`."
             ) from None
 
 
-def _outside(value: object) -> Iterator[Any]:
+def _extension_parts(value: object) -> Iterator[Any]:
     """Go through the parts of a plan that are from outside this package."""
     if is_dataclass(value) and not isinstance(value, type):
         kind = type(value)
-        if issubclass(kind, Named) and kind.__module__.partition(".")[0] != "pasearch":
+        if issubclass(kind, NamedComponent) and kind.__module__.partition(".")[0] != "pasearch":
             yield value
         inside: Iterable[object] = (getattr(value, each.name) for each in fields(value))
     elif isinstance(value, Mapping):
@@ -277,14 +278,14 @@ def _outside(value: object) -> Iterator[Any]:
     else:
         inside = value if isinstance(value, tuple | list) else ()
     for each in inside:
-        yield from _outside(each)
+        yield from _extension_parts(each)
 
 
-def _path_of(part: object) -> str:
+def _qualified_name(part: object) -> str:
     return f"{type(part).__module__}.{type(part).__qualname__}"
 
 
-def _file_of(kind: type) -> Path:
+def _source_file(kind: type) -> Path:
     try:
         return Path(inspect.getfile(kind))
     except (OSError, TypeError):
@@ -295,7 +296,7 @@ def _file_of(kind: type) -> Path:
 
 
 @cache
-def _load(place: str) -> None:
+def _import_package(place: str) -> None:
     module = importlib.import_module(place)
     for each in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{place}."):
         importlib.import_module(each.name)

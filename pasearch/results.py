@@ -21,9 +21,15 @@ from typing import TYPE_CHECKING, Any
 from pasearch import __version__, documents, notebooks
 from pasearch.accounting.accountants import PrivacyCost
 from pasearch.accounting.events import Composition, Event, SelfComposition, event_from_json
-from pasearch.documents import check_form, check_table, refusal, shown, well_formed
-from pasearch.errors import UsageError, nearest_file
-from pasearch.files import MOST_JSON, check_stored, parse_json, read_bytes
+from pasearch.documents import (
+    check_cell_table,
+    check_fields,
+    malformed_error,
+    require_well_formed,
+    short_repr,
+)
+from pasearch.errors import UsageError, suggest_file
+from pasearch.files import MAX_JSON_BYTES, check_uncompressed, parse_json, read_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,7 +130,7 @@ class Result:
         """
         from pasearch.training.from_cells import measures_of
 
-        with well_formed():
+        with require_well_formed():
             return measures_of(self.document["score"], self.schema)
 
     @property
@@ -212,7 +218,7 @@ class Result:
         """
         from pasearch.report.notebook import leaderboard
 
-        with well_formed():
+        with require_well_formed():
             return leaderboard(self.document, self.schema)
 
     def plot(self, kind: str | None = None, ax: Any = None, **kwargs: Any) -> Any:
@@ -234,7 +240,7 @@ class Result:
 
         Cost: none.
         """
-        return notebooks.plotted(self, self._figures(), kind, ax, **kwargs)
+        return notebooks.plot_figure(self, self._figures(), kind, ax, **kwargs)
 
     def _figures(self) -> list[str]:
         """Return which figures there are, the one first that is usually wanted."""
@@ -246,7 +252,7 @@ class Result:
     def _repr_html_(self) -> str:
         from pasearch.report.notebook import summary_html
 
-        with well_formed():
+        with require_well_formed():
             return summary_html(self.document, repr(self), self.schema)
 
     def _own_model(self) -> Any:
@@ -276,7 +282,7 @@ class SearchResult(Result):
         """The architecture that won, with its settings."""
         from pasearch.spaces.candidate import Candidate
 
-        with well_formed():
+        with require_well_formed():
             return Candidate.from_json(self.document["best"])
 
     def scores(self, records: Any) -> np.ndarray:
@@ -336,7 +342,7 @@ class FeatureResult(Result):
         import numpy as np
 
         best = self.document["best"]
-        with well_formed():
+        with require_well_formed():
             mask = np.zeros(best["of"], bool)
             mask[best["places"]] = True
         return mask
@@ -372,7 +378,7 @@ def release_of(path: str | Path) -> Path:
     if (path / "private").is_dir():
         raise UsageError(f"{path} is not finished: finish it with `pasearch resume {path}`.")
     why = "holds no result.json" if path.exists() else "is not there"
-    raise UsageError(f"{path} {why}: expected a run's folder, or its release/.{nearest_file(path)}")
+    raise UsageError(f"{path} {why}: expected a run's folder, or its release/.{suggest_file(path)}")
 
 
 def read_document(path: str | Path) -> dict[str, Any]:
@@ -382,7 +388,7 @@ def read_document(path: str | Path) -> dict[str, Any]:
         UsageError: No result, not JSON, or of another version.
     """
     file = release_of(path) / "result.json"
-    return document_of(read_bytes(file, "a JSON file", most=MOST_JSON), file)
+    return document_of(read_bytes(file, "a JSON file", most=MAX_JSON_BYTES), file)
 
 
 def document_of(content: bytes, file: Path) -> dict[str, Any]:
@@ -393,16 +399,16 @@ def document_of(content: bytes, file: Path) -> dict[str, Any]:
         versions = document.get("versions") if isinstance(document, dict) else None
         writer = versions.get("pasearch") if isinstance(versions, dict) else None
         raise UsageError(
-            f"{file} has schema_version {shown(version)} and was written by version "
-            f"{shown(writer)} of pasearch. Version {__version__} reads schema_version "
+            f"{file} has schema_version {short_repr(version)} and was written by version "
+            f"{short_repr(writer)} of pasearch. Version {__version__} reads schema_version "
             f"{SCHEMA_VERSION}: use the version that wrote the file."
         )
     if not document.get("events"):
         raise UsageError("result.json lists no events: there is nothing to price.")
-    check_form(document, documents.FORM)
+    check_fields(document, documents.RESULT_FIELDS)
     of_features = document["task"] == FEATURES
-    check_form(document, documents.OF_FEATURES if of_features else documents.OF_NETWORKS)
-    check_table(document["score"])
+    check_fields(document, documents.FEATURE_FIELDS if of_features else documents.NETWORK_FIELDS)
+    check_cell_table(document["score"])
     return document
 
 
@@ -459,7 +465,7 @@ def trained_model(path: str | Path) -> Any:
     if document["task"] == FEATURES:
         from pasearch.features.model import model_of
 
-        with well_formed():
+        with require_well_formed():
             return model_of(schema, document["model"], _model_file(path, document))
     model = behind_encoding(path)
     if isinstance(schema, Schema) and schema.low is not None and schema.high is not None:
@@ -473,10 +479,10 @@ def schema_of(document: dict[str, Any]) -> AnySchema:
     from pasearch.data.tables import TableSchema
 
     values = document["dataset"]["schema"]
-    with well_formed():
+    with require_well_formed():
         bins = [each.get("bins") for each in values.get("columns", ())]
         if any(isinstance(each, int) and each > MOST_BINS for each in bins):
-            raise refusal(f"a column has more than {MOST_BINS:,} bins")
+            raise malformed_error(f"a column has more than {MOST_BINS:,} bins")
         return (TableSchema if values.get("kind") == "table" else Schema).from_json(values)
 
 
@@ -505,7 +511,9 @@ def _model_file(path: str | Path, document: dict[str, Any]) -> bytes:
     """Return the content of the model's file, if it is the one that the document describes."""
     name = model_name(document)
     if document["model"]["file"] != name:
-        raise refusal(f"model.file is {shown(document['model']['file'])}, and not {name!r}")
+        raise malformed_error(
+            f"model.file is {short_repr(document['model']['file'])}, and not {name!r}"
+        )
     file = release_of(path) / name
     content = read_bytes(file, "a model", most=MOST_MODEL) if file.is_file() else b""
     if not content or digest(content) != document["model"]["sha256"]:
@@ -524,21 +532,21 @@ def network_of(document: dict[str, Any], weights: bytes) -> nn.Sequential:
 
     from pasearch.spaces.candidate import Candidate
 
-    with well_formed():
+    with require_well_formed():
         schema, candidate = schema_of(document), Candidate.from_json(document["best"])
         # A network that is larger than its file would be built only to be refused.
         known = BYTES * candidate.parameters(schema.shape, schema.outputs)[0] <= len(weights)
     if not known:
         raise UsageError("model.pt is too small to hold the network that result.json describes.")
-    with well_formed():
+    with require_well_formed():
         network = candidate.build(schema.shape, schema.outputs)
         model = nn.Sequential(candidate.front_end.module(schema.shape), network)
     try:
-        check_stored(weights)
+        check_uncompressed(weights)
         model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
     except NOT_WEIGHTS as error:
         raise UsageError(
-            f"model.pt does not hold the network that result.json describes: {shown(error)}."
+            f"model.pt does not hold the network that result.json describes: {short_repr(error)}."
         ) from None
     return model.eval()
 
@@ -556,7 +564,7 @@ def events_of(document: dict[str, Any]) -> dict[str, Event]:
     """
     grouped: dict[str, list[Event]] = {}
     for line in document.get("events") or ():
-        with well_formed():
+        with require_well_formed():
             event = SelfComposition(event=event_from_json(line["event"]), count=line["count"])
         grouped.setdefault(str(line["partition"]), []).append(event)
     if not grouped:

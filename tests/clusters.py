@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pasearch.runs.cluster import QUIET
+from pasearch.runs.cluster import QUIET_SETTINGS
 
 SETTINGS = {
-    **QUIET,
+    **QUIET_SETTINGS,
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
     # A node that is gone is missed after two seconds, not after thirty.

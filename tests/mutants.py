@@ -56,8 +56,8 @@ MUTANTS = (
     ),
     Mutant(
         "scores: workers count their fits by themselves",
-        "if FOLDER not in os.environ:",
-        "if os.environ.pop(FOLDER, None) is None or True:",
+        "if FOLDER_VARIABLE not in os.environ:",
+        "if os.environ.pop(FOLDER_VARIABLE, None) is None or True:",
         "sklearn_api/test_labels_and_scores.py",
     ),
     Mutant(
@@ -164,7 +164,7 @@ MUTANTS = (
     ),
     Mutant(
         "rows of a product: MKL rounds them by where they lie",
-        "os.environ.setdefault(WAY, ALIKE)",
+        "os.environ.setdefault(MKL_MODE_VARIABLE, MKL_MODE)",
         "pass",
         "runs/test_processor.py",
     ),
@@ -454,8 +454,8 @@ MUTANTS = (
     ),
     Mutant(
         "schema: a third look at bins for nothing",
-        'third = look(known, knots, sigma, stream.child("third"))',
-        'third = look(known, knots, 1e-3, stream.child("third"))',
+        'third = release_cell_counts(known, knots, sigma, stream.child("third"))',
+        'third = release_cell_counts(known, knots, 1e-3, stream.child("third"))',
         "runs/test_quantiles.py data/test_estimation.py",
     ),
     Mutant(
@@ -472,7 +472,7 @@ MUTANTS = (
     ),
     Mutant(
         "front end: centred on rows that are not cut",
-        "total = total + bounded_rows(x / row_bound, valid).sum(axis=0)",
+        "total = total + clip_rows(x / row_bound, valid).sum(axis=0)",
         "total = total + (x / row_bound * valid[:, None]).sum(axis=0)",
         "features/test_views.py",
     ),
@@ -496,20 +496,20 @@ MUTANTS = (
     ),
     Mutant(
         "noise: machine code trusts float32 where it cannot tell",
-        "sure = np.nextafter(single(0.5 - BY_COMPILED * wide), single(0.0))",
-        "sure = single(0.5)",
+        "sure = np.nextafter(float32(0.5 - COMPILED_ERROR * wide), float32(0.0))",
+        "sure = float32(0.5)",
         "runs/test_normals.py",
     ),
     Mutant(
         "noise: machine code takes what has too few bits",
-        "_radius(length) if LOW <= length <= HIGH else NAN",
-        "_radius(length)",
+        "_box_muller_radius(length) if MIN_U_BITS <= length <= MAX_U_BITS else NAN",
+        "_box_muller_radius(length)",
         "runs/test_normals.py",
     ),
     Mutant(
         "noise: machine code says of another number that it is in doubt",
-        "pair = low + (k & LAST)",
-        "pair = low + (k & (LAST >> unsigned(1)))",
+        "pair = low + (k & PAIR_MASK)",
+        "pair = low + (k & (PAIR_MASK >> uint64(1)))",
         "runs/test_normals.py",
     ),
     Mutant(
@@ -640,7 +640,7 @@ MUTANTS = (
     ),
     Mutant(
         "training: one noise for all steps",
-        "return np.random.Philox(key=key, counter=_step(step) << 192)",
+        "return np.random.Philox(key=key, counter=_check_step(step) << 192)",
         "return np.random.Philox(key=key, counter=0)",
         "runs/test_keys.py",
     ),
@@ -664,7 +664,8 @@ MUTANTS = (
     ),
     Mutant(
         "linear backend: no noise",
-        "            normals.add_few(self._total, scale, words, self._stream, step, code)\n",
+        "            normals.add_small_noise(self._total, scale, words, self._stream, step, code)"
+        "\n",
         "",
         "training/test_linear_backend.py",
     ),
@@ -754,13 +755,13 @@ MUTANTS = (
     ),
     Mutant(
         "linear backend: every step has the first one's words",
-        "        self._counters[:, 0] = _step(step)",
-        "        self._counters[:, 0] = 0 * _step(step)",
+        "        self._counters[:, 0] = _check_step(step)",
+        "        self._counters[:, 0] = 0 * _check_step(step)",
         "training/test_linear_backend.py",
     ),
     Mutant(
         "linear backend: every step has the first one's batch",
-        '            state["state"]["counter"][3] = _step(step)',
+        '            state["state"]["counter"][3] = _check_step(step)',
         '            state["state"]["counter"][3] = 0',
         "training/test_linear_backend.py",
     ),
@@ -816,7 +817,7 @@ MUTANTS = (
     ),
     Mutant(
         "rounds: no noise",
-        "        alone = None if careful else Alone.of(words[0], self._count)",
+        "        alone = None if careful else UnrefinedNormals.of(words[0], self._count)",
         "        alone = None",
         "gpu/test_rounds.py",
     ),
@@ -859,7 +860,7 @@ MUTANTS = (
     ),
     Mutant(
         "rounds: a number errs as float64 does at best",
-        "errors = (1.0 / lengths + 2.0**-53) / radii + ALONE",
+        "errors = (1.0 / lengths + 2.0**-53) / radii + UNREFINED_ERROR",
         "errors = 0.0 * radii + 2.0**-52",
         "gpu/test_rounds.py",
     ),
@@ -1060,7 +1061,7 @@ MUTANTS = (
     ),
     Mutant(
         "verify: the price is believed",
-        'if not close(stated["epsilon"], price.epsilon):',
+        'if not is_equal_rounded(stated["epsilon"], price.epsilon):',
         "if False:",
         "test_verification.py",
     ),

@@ -28,7 +28,7 @@ def normal_transform() -> Any:
 
     from pasearch.runs import compiled
 
-    pair, group = compiled._pair, compiled.GROUP
+    pair, group = compiled._normal_pair, compiled.GROUP
 
     @njit
     def transform(bits, values):

@@ -39,7 +39,7 @@ from pasearch.api.request import DATA_OPTIONS, SearchRequest
 from pasearch.api.search import plan_architecture_search, prepared
 from pasearch.cautions import LEAST_SIGNAL
 from pasearch.cli import app
-from pasearch.cli.advise import shell
+from pasearch.cli.advise import format_shell_command
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
@@ -441,21 +441,21 @@ class TestCommands:
         names = {name: getattr(pasearch, name) for name in pasearch.__all__}
         plan = found.command.call().replace("search_architecture", "plan_architecture_search")
         assert eval(plan, names).schema.outputs == 2
-        assert "--labels" not in shell(found.command)
-        parsed(shell(found.command), tmp_path)
+        assert "--labels" not in format_shell_command(found.command)
+        parsed(format_shell_command(found.command), tmp_path)
         (said,) = [each for each in found.warnings if "comma" in each]
         assert "`labels=`" in said
         assert "schema (`schema=`)" in said
         plain = advise(path, epsilon=1.0, labels=np.array([-1, 1]))
         assert "labels=[-1, 1]" in plain.command.call()
-        assert "--labels=-1,1" in shell(plain.command)
-        parsed(shell(plain.command), tmp_path)
+        assert "--labels=-1,1" in format_shell_command(plain.command)
+        parsed(format_shell_command(plain.command), tmp_path)
         assert not [each for each in plain.warnings if "comma" in each]
 
     def test_flags(self):
         options = (("epsilon", 0.25), ("bounds", (0.0, 255.0)), ("regression", True),
                    ("quotes", False), ("image_side", 64))  # fmt: skip
-        line = shell(Command(task="plan arch", data="a;b.npz", options=options))
+        line = format_shell_command(Command(task="plan arch", data="a;b.npz", options=options))
         assert line == (
             "pasearch plan arch 'a;b.npz' --eps 0.25 --bounds 0 255 --regression --no-quotes "
             "--image-side 64"
@@ -474,7 +474,10 @@ class TestShown:
             "Data", "Signal-to-noise", "Model", "Search",
         ]  # fmt: skip
         assert lines[4] == "    search_architecture('digits', budget=Budget(epsilon=2.0))"
-        assert of_digits.text(shell).splitlines()[4] == "    pasearch arch digits --eps 2"
+        assert (
+            of_digits.text(format_shell_command).splitlines()[4]
+            == "    pasearch arch digits --eps 2"
+        )
         assert lines[5] == ""
         for each in of_digits.branches:
             assert any(line.endswith(each.question) for line in lines)
@@ -482,7 +485,7 @@ class TestShown:
     def test_the_questions_are_told_where_they_are_asked_for(self, run: Any, of_digits: Advice):
         code, short, _ = run("advise", "digits", "--eps", 2)
         assert code == 0
-        assert short.splitlines()[:5] == of_digits.text(shell).splitlines()[:5]
+        assert short.splitlines()[:5] == of_digits.text(format_shell_command).splitlines()[:5]
         assert len(short.splitlines()) < 20
         assert not any(each.question in short for each in of_digits.branches)
         assert short.rstrip().endswith(
@@ -515,7 +518,7 @@ class TestShown:
     def test_json_has_the_values(self, run: Any, of_digits: Advice):
         code, out, _ = run("advise", "digits", "--eps", 2, "--json")
         assert code == 0
-        assert json.loads(out) == json.loads(json.dumps(of_digits.to_json(shell)))
+        assert json.loads(out) == json.loads(json.dumps(of_digits.to_json(format_shell_command)))
         first = json.loads(out)["branches"][0]
         assert {"question", "answer", "advice", "ours", "paper", "agree"} <= set(first)
 

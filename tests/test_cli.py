@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pasearch.cli.app import SUMMARIES
+from pasearch.cli.app import COMMAND_SUMMARIES
 
 SMALL = ["--steps", "12", "--batch", "200", "--candidates", "2"]
 RS = ["--strategy", "rs", *SMALL]
@@ -757,7 +757,7 @@ class TestMistakes:
     ):
         monkeypatch.setenv("COLUMNS", "80")
         listed = run("--help")[1].partition("Commands:")[2].strip().splitlines()
-        assert len(listed) == len(SUMMARIES)
+        assert len(listed) == len(COMMAND_SUMMARIES)
         assert all(line.endswith(".") and not line.endswith("...") for line in listed)
 
     def test_one_that_is_near_nothing_is_not_guessed(self, run: Run):
@@ -878,7 +878,7 @@ class TestMachine:
     ):
         options = [npz, "--eps", 2, *FIXED, "--batch", 20, "--out", "x"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pasearch.runs.shared_ledger._create", full_store)
+            patch.setattr("pasearch.runs.shared_ledger._create_file", full_store)
             shared = ["--ledger", "people.ledger", "--ledger-budget", 4, "1e-3"]
             code, _, err = run("arch", *options, *shared)
         assert (code, "The disk is full." in err) == (1, True)
@@ -955,7 +955,7 @@ class TestPipes:
 
 
 def test_on_a_terminal_lines_are_broken_where_it_ends(monkeypatch: pytest.MonkeyPatch):
-    from pasearch.cli.options import wrapped
+    from pasearch.cli.options import wrap_lines
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -964,12 +964,12 @@ def test_on_a_terminal_lines_are_broken_where_it_ends(monkeypatch: pytest.Monkey
     row = "Price     " + "many words " * 30
     for columns, width in (("80", 80), ("20", 60), ("200", 110)):
         monkeypatch.setenv("COLUMNS", columns)
-        lines = wrapped(f"{row.rstrip()}\n\n  a list", Terminal()).splitlines()
+        lines = wrap_lines(f"{row.rstrip()}\n\n  a list", Terminal()).splitlines()
         assert max(map(len, lines)) in range(width - 10, width + 1)
         assert lines[-2:] == ["", "  a list"]
         assert all(re.match(r" {10}\S", line) for line in lines[1:-2]), "below the row's text"
         assert " ".join(" ".join(lines[:-2]).split()) == " ".join(row.split())
-    assert wrapped(row, io.StringIO()) == row, "a script gets every line whole"
+    assert wrap_lines(row, io.StringIO()) == row, "a script gets every line whole"
 
 
 def test_waiting_threads_of_torch_burn_no_time(run: Run, monkeypatch: pytest.MonkeyPatch):

@@ -13,10 +13,10 @@ import pasearch as api
 from pasearch.errors import (
     InterruptedRunError,
     UsageError,
-    closest,
-    nearest,
-    nearest_file,
-    system_words,
+    describe_system_error,
+    find_closest_name,
+    suggest_file,
+    suggest_name,
 )
 
 
@@ -36,24 +36,24 @@ class TestNearest:
                 api.plan_architecture_search(data, **given)
 
     def test_nothing_is_guessed_where_nothing_is_near(self):
-        assert nearest("zzz", ("alpha", "beta")) == ""
-        assert nearest("bogus", ("hours", "zip")) == ""
-        assert nearest(3, ()) == ""
+        assert suggest_name("zzz", ("alpha", "beta")) == ""
+        assert suggest_name("bogus", ("hours", "zip")) == ""
+        assert suggest_name(3, ()) == ""
 
     def test_capital_letters_are_no_other_name(self):
-        assert closest("EPS", ("eps", "seed")) == "eps"
-        assert closest("age", ("AGE", "job")) == "AGE", "as it is written there"
+        assert find_closest_name("EPS", ("eps", "seed")) == "eps"
+        assert find_closest_name("age", ("AGE", "job")) == "AGE", "as it is written there"
 
     def test_letters_in_another_order_and_a_name_that_goes_on_are_near(self):
-        assert closest("fnc", ("fcn", "cnn")) == "fcn"
-        assert closest("batch-size", ("bins", "batch")) == "batch"
-        assert closest("ac", ("accuracy",)) == ""
+        assert find_closest_name("fnc", ("fcn", "cnn")) == "fcn"
+        assert find_closest_name("batch-size", ("bins", "batch")) == "batch"
+        assert find_closest_name("ac", ("accuracy",)) == ""
 
     def test_a_file_that_is_not_there_is_looked_for_in_its_folder(self, tmp_path: Path):
         (tmp_path / "people.csv").write_text("a,b\n")
-        assert nearest_file(tmp_path / "poeple.csv").endswith(f" {tmp_path / 'people.csv'}?")
+        assert suggest_file(tmp_path / "poeple.csv").endswith(f" {tmp_path / 'people.csv'}?")
         for other in ("orders.csv", "people.csv", "gone/people.csv"):
-            assert nearest_file(tmp_path / other) == ""
+            assert suggest_file(tmp_path / other) == ""
 
 
 def system(number: int) -> OSError:
@@ -79,7 +79,7 @@ class TestSystemWords:
             (system(errno.EIO), f"({os.strerror(errno.EIO)})"),
             (OSError("odd"), "(OSError)"),
         ]:
-            told = system_words(error)
+            told = describe_system_error(error)
             assert told is not None
             assert said in told
             assert told.endswith((".", ")."))
@@ -91,7 +91,7 @@ class TestSystemWords:
             sqlite3.OperationalError("no such table: charges"),
             sqlite3.DatabaseError("disk is full"),
         ):  # fmt: skip
-            assert system_words(error) is None
+            assert describe_system_error(error) is None
 
     def test_a_library_s_error_is_of_the_machine_if_its_cause_is(self):
         try:
@@ -100,7 +100,7 @@ class TestSystemWords:
             except OSError as error:
                 raise RuntimeError("the store could not commit") from error
         except RuntimeError as error:
-            told = system_words(error)
+            told = describe_system_error(error)
         assert told is not None
         assert "The disk is full." in told
 

@@ -12,15 +12,15 @@ import pytest
 from pasearch import files
 from pasearch.errors import UsageError
 from pasearch.files import (
-    MOST_DEPTH,
-    MOST_PARTS,
-    MOST_WHOLE,
+    MAX_DEPTH,
+    MAX_INTEGER,
+    MAX_KEY_PARTS,
     check_memory,
     parse_json,
     read_bytes,
     read_json,
     read_toml,
-    write_new,
+    write_new_file,
 )
 
 DEEP = 100_000
@@ -45,13 +45,13 @@ def test_toml_beyond_a_limit_is_refused(tmp_path: Path):
         (f"a = 0x{'f' * 5000}", "64 bits"),
         (f"a = {10**30}", "64 bits"),
         (f"a = [[{-(10**30)}]]", "64 bits"),
-        ("a = " + "[" * DEEP, f"{MOST_DEPTH} deep"),
-        ("a = " + "{a = " * DEEP, f"{MOST_DEPTH} deep"),
-        ("a = " + "[" * 200 + "]" * 200, f"{MOST_DEPTH} deep"),
-        (".".join("a" * DEEP) + " = 1", f"{MOST_PARTS} parts"),
-        ("[" + ".".join("a" * DEEP) + "]", f"{MOST_PARTS} parts"),
-        ("b = {" + ".".join(['"a"'] * DEEP) + " = 1}", f"{MOST_PARTS} parts"),
-        (" . ".join("a" * DEEP) + " = 1", f"{MOST_PARTS} parts"),
+        ("a = " + "[" * DEEP, f"{MAX_DEPTH} deep"),
+        ("a = " + "{a = " * DEEP, f"{MAX_DEPTH} deep"),
+        ("a = " + "[" * 200 + "]" * 200, f"{MAX_DEPTH} deep"),
+        (".".join("a" * DEEP) + " = 1", f"{MAX_KEY_PARTS} parts"),
+        ("[" + ".".join("a" * DEEP) + "]", f"{MAX_KEY_PARTS} parts"),
+        ("b = {" + ".".join(['"a"'] * DEEP) + " = 1}", f"{MAX_KEY_PARTS} parts"),
+        (" . ".join("a" * DEEP) + " = 1", f"{MAX_KEY_PARTS} parts"),
         ('"' * DEEP, "TOML"),
         ('"\\' * DEEP, "TOML"),
         ("a = 1\na = 2", "TOML"),
@@ -69,7 +69,7 @@ def test_toml_within_the_limits_is_read(tmp_path: Path):
         "a = '" + ".".join("a" * 400) + "'",
         "# " + ".".join('"don\'t"' for _ in range(4)),
         "a = [" + ", ".join(["0.25"] * 5000) + "]",
-        f"a = [{MOST_WHOLE}, {-MOST_WHOLE}]",
+        f"a = [{MAX_INTEGER}, {-MAX_INTEGER}]",
         "a = " + "[" * 90 + "]" * 90,
         "\ufeffa = 1",
         "a = nan\nb = inf",
@@ -83,9 +83,9 @@ def test_json_beyond_a_limit_is_refused(tmp_path: Path):
     for text, words in [
         (LONG, "64 bits"),
         (f'{{"a": [{10**30}]}}', "64 bits"),
-        ("[" * DEEP, f"{MOST_DEPTH} deep"),
-        ('{"a":' * DEEP, f"{MOST_DEPTH} deep"),
-        ("[" * 200 + "]" * 200, f"{MOST_DEPTH} deep"),
+        ("[" * DEEP, f"{MAX_DEPTH} deep"),
+        ('{"a":' * DEEP, f"{MAX_DEPTH} deep"),
+        ("[" * 200 + "]" * 200, f"{MAX_DEPTH} deep"),
         ("", "JSON"),
         ('{"a": 1', "JSON"),
         ('"\x01"', "JSON"),
@@ -149,7 +149,7 @@ def test_a_private_file_is_no_link(tmp_path: Path):
 class TestWriting:
     @pytest.mark.unit
     def test_a_new_file_is_the_owners_alone(self, tmp_path: Path):
-        write_new(tmp_path / "new", "naïve")
+        write_new_file(tmp_path / "new", "naïve")
         assert (tmp_path / "new").read_text(encoding="utf-8") == "naïve"
         assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
 
@@ -160,14 +160,14 @@ class TestWriting:
         (tmp_path / "dangling").symlink_to("elsewhere")
         for name in ("old", "link", "dangling"):
             with pytest.raises(UsageError, match="exists"):
-                write_new(tmp_path / name, "new")
+                write_new_file(tmp_path / name, "new")
         assert (tmp_path / "old").read_text() == "kept"
         assert not (tmp_path / "elsewhere").exists()
 
     @pytest.mark.unit
     def test_a_folder_that_is_not_there(self, tmp_path: Path):
         with pytest.raises(UsageError, match="cannot be written"):
-            write_new(tmp_path / "no" / "new", "")
+            write_new_file(tmp_path / "no" / "new", "")
 
 
 @pytest.mark.unit

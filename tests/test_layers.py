@@ -22,7 +22,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pasearch"
 LAYERS = [
-    {"shown", "notebooks", "busy"},
+    {"terminal_escaping", "notebooks", "status_message"},
     {"accounting", "files", "registry"},
     {"runs", "progress"},
     {"data"},
@@ -212,7 +212,8 @@ def test_what_a_run_is_bound_to_does_not_depend_on_what_else_was_imported():
 def test_a_run_is_bound_to_the_instructions_that_it_computes_with():
     """Sums of floats differ between them: the same keys would meet another sum."""
     code = (
-        "import json\nfrom pasearch.runs.processor import processor\nprint(json.dumps(processor()))"
+        "import json\nfrom pasearch.runs.processor import describe_processor\n"
+        "print(json.dumps(describe_processor()))"
     )
 
     def told(**other: str) -> list[str]:

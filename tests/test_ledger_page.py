@@ -19,9 +19,9 @@ from pasearch.planning import events_by_partition
 from pasearch.runs.shared_ledger import (
     SharedLedger,
     adaptive_price,
-    failure,
+    failure_probability,
     loss_curve,
-    worst,
+    worst_partition_event,
 )
 
 PAGE = Path(__file__).parent.parent / "docs" / "howto-ledger.md"
@@ -52,8 +52,11 @@ def test_so_do_its_sums():
         (0.1, 1e-5, 50, "fifty such runs of epsilon 0.1 cost {:.4g}, and not 5"),
     ]:
         plan = prepare("digits", budget=Budget(epsilon, delta)).plan
-        event = worst(events_by_partition(plan.lines))
-        runs = [(event, loss_curve(event, failure(i + 1, TOTAL_DELTA))) for i in range(count)]
+        event = worst_partition_event(events_by_partition(plan.lines))
+        runs = [
+            (event, loss_curve(event, failure_probability(i + 1, TOTAL_DELTA)))
+            for i in range(count)
+        ]
         assert words.format(adaptive_price(runs, TOTAL_DELTA).epsilon) in page
 
 

@@ -25,7 +25,7 @@ from pasearch.api.request import (
     takes,
 )
 from pasearch.cli import app, main
-from pasearch.cli.options import Grouped, flag_of, with_flags
+from pasearch.cli.options import GroupedCommand, flag_name, format_flags
 from pasearch.errors import UsageError
 from pasearch.features.selector import SELECTORS
 from pasearch.search.strategy import STRATEGIES
@@ -85,12 +85,12 @@ def test_command_signature_and_docstring_have_the_options_of_the_request():
             (COMMANDS.commands["plan"].commands[request_.task], {"out"}),
         ):
             given = {each.name: each for each in command.params}
-            assert isinstance(command, Grouped)
+            assert isinstance(command, GroupedCommand)
             assert set(said) - PYTHON_ONLY - left <= set(given)
             for name in set(said) - PYTHON_ONLY - left:
                 default, option = said[name]
                 assert given[name].help == option.help_text
-                assert flag_of(name) in given[name].opts
+                assert flag_name(name) in given[name].opts
                 assert given[name].default in (default, [default])
 
 
@@ -130,12 +130,12 @@ def test_errors_name_options_as_each_face_has_them():
     error = UsageError(told)
     assert str(error) == told
     assert error.fields == ("search_share", "quotes", "regression", "strategy")
-    assert with_flags(told) == (
+    assert format_flags(told) == (
         "leave --search-share out, or take --no-quotes, --regression or --strategy rs"
     )
-    assert with_flags("score_epsilon is -1: wrong") == "--score-eps is -1: wrong"
-    assert with_flags("p_co + p_mu is 2: wrong") == "--p-co + --p-mu is 2: wrong"
-    assert with_flags("the budget is 3") == "the budget is 3"
+    assert format_flags("score_epsilon is -1: wrong") == "--score-eps is -1: wrong"
+    assert format_flags("p_co + p_mu is 2: wrong") == "--p-co + --p-mu is 2: wrong"
+    assert format_flags("the budget is 3") == "the budget is 3"
 
 
 @pytest.mark.contract

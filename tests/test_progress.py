@@ -12,13 +12,21 @@ import pytest
 from rich.console import Console
 from selections import arrays
 
-from pasearch import Budget, busy
+from pasearch import Budget, status_message
 from pasearch.api import search as api
 from pasearch.api.features import prepare, run
 from pasearch.api.lifecycle import Prepared
 from pasearch.data import patches
 from pasearch.errors import UsageError
-from pasearch.progress import SECRET, SELDOM, Bar, Line, Progress, heard, told
+from pasearch.progress import (
+    FILE_LINE_SECONDS,
+    SECRET_COUNT_MESSAGE,
+    Progress,
+    ProgressBar,
+    ProgressLine,
+    resolve_progress,
+    show_progress,
+)
 from pasearch.runs import normals
 from pasearch.runs import processor as loops
 from pasearch.training import linear_backend, settings
@@ -44,7 +52,7 @@ class Heard(Progress):
         self.steps.append((finished, total))
 
 
-class PreparedNetwork(Bar):
+class PreparedNetwork(ProgressBar):
     """Keeps what its terminal would show."""
 
     def __init__(self, trainings: float | None):
@@ -109,16 +117,16 @@ def test_where_the_number_of_trainings_is_secret_nothing_is_shown(tmp_path: Path
 
 @pytest.mark.unit
 def test_a_bar_says_why_it_stands_still(monkeypatch: pytest.MonkeyPatch):
-    def shown(bar: Bar) -> str:
+    def shown(bar: ProgressBar) -> str:
         console = Console(file=io.StringIO(), width=120)
         console.print(bar._rich.get_renderable())
         return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
-    bar, secret = Bar(3, show=False), Bar(None, show=False)
-    with busy.at(busy.COMPILING):
+    bar, secret = ProgressBar(3, show=False), ProgressBar(None, show=False)
+    with status_message.show_status(status_message.COMPILING_STATUS):
         assert "compiling" not in shown(bar), "not at once: most often it is only loaded"
-        monkeypatch.setattr(busy, "AFTER", 0.0)
-        assert busy.COMPILING in shown(bar)
+        monkeypatch.setattr(status_message, "MIN_DELAY_SECONDS", 0.0)
+        assert status_message.COMPILING_STATUS in shown(bar)
         assert "compiling" not in shown(secret), "it would tell that a training has begun"
     assert "compiling" not in shown(bar)
 
@@ -126,16 +134,16 @@ def test_a_bar_says_why_it_stands_still(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.unit
 def test_both_kinds_of_machine_code_are_said(monkeypatch: pytest.MonkeyPatch):
     said: list[str] = []
-    monkeypatch.setattr(busy, "AFTER", 0.0)
+    monkeypatch.setattr(status_message, "MIN_DELAY_SECONDS", 0.0)
     honest = importlib.import_module
 
     def imported(name: str, *rest: Any) -> Any:
         if name.startswith("pasearch."):
-            said.append(busy.said())
+            said.append(status_message.current_status())
         return honest(name, *rest)
 
     for module, load in (
-        (normals, normals.compiled), (loops, linear_backend.load_kernel),
+        (normals, normals.load_compiled), (loops, linear_backend.load_kernel),
         (loops, patches.load_compiled_loops),
     ):  # fmt: skip
         load.cache_clear()
@@ -143,8 +151,8 @@ def test_both_kinds_of_machine_code_are_said(monkeypatch: pytest.MonkeyPatch):
             patch.setattr(module.importlib, "import_module", imported)
             assert load() is not None
     assert len(said) >= 3
-    assert set(said) == {busy.COMPILING}
-    assert busy.said() == ""
+    assert set(said) == {status_message.COMPILING_STATUS}
+    assert status_message.current_status() == ""
 
 
 @pytest.mark.contract
@@ -167,12 +175,12 @@ def test_a_search_for_networks_tells_of_trainings_where_they_are_planned(tmp_pat
 def test_what_is_said_last_is_said_first_and_may_be_told_when_asked(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(busy, "AFTER", 0.0)
+    monkeypatch.setattr(status_message, "MIN_DELAY_SECONDS", 0.0)
     done = 0
-    with busy.at("outside"), busy.at(lambda: f"{done} of 3"):
-        assert busy.said() == "0 of 3"
+    with status_message.show_status("outside"), status_message.show_status(lambda: f"{done} of 3"):
+        assert status_message.current_status() == "0 of 3"
         done = 2
-        assert busy.said() == "2 of 3"
+        assert status_message.current_status() == "2 of 3"
 
 
 class TestFromTheCommandLine:
@@ -184,7 +192,7 @@ class TestFromTheCommandLine:
         stream, now = io.StringIO(), 1000.0
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setattr("time.monotonic", lambda: now)
-        with told(1, show=show) as telling:
+        with show_progress(1, show=show) as telling:
             telling.stage("training")
             for step in range(1, 101):
                 now += seconds / 100
@@ -193,12 +201,14 @@ class TestFromTheCommandLine:
 
     @pytest.mark.unit
     def test_a_long_run_has_lines(self, monkeypatch: pytest.MonkeyPatch):
-        shown = self.lines(monkeypatch, 3 * SELDOM + 1)
+        shown = self.lines(monkeypatch, 3 * FILE_LINE_SECONDS + 1)
         assert [each.split(" %")[0] for each in shown] == [
             "Training: 33", "Training: 66", "Training: 99",
         ]  # fmt: skip
         assert shown[0].endswith("% (about 31 s left)")
-        assert len(self.lines(monkeypatch, 1000 * SELDOM)) == 10, "ten percent lie between two"
+        assert len(self.lines(monkeypatch, 1000 * FILE_LINE_SECONDS)) == 10, (
+            "ten percent lie between two"
+        )
 
     @pytest.mark.unit
     def test_what_came_before_the_first_step_is_no_pace(self, monkeypatch: pytest.MonkeyPatch):
@@ -206,7 +216,7 @@ class TestFromTheCommandLine:
         stream, now = io.StringIO(), 1000.0
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setattr("time.monotonic", lambda: now)
-        with told(1, show=True) as telling:
+        with show_progress(1, show=True) as telling:
             now += 300.0
             for step in range(1, 101):
                 now += 1.0
@@ -216,11 +226,11 @@ class TestFromTheCommandLine:
 
     @pytest.mark.unit
     def test_a_short_run_has_none(self, monkeypatch: pytest.MonkeyPatch):
-        assert self.lines(monkeypatch, 0.9 * SELDOM) == []
+        assert self.lines(monkeypatch, 0.9 * FILE_LINE_SECONDS) == []
 
     @pytest.mark.unit
     def test_nor_has_one_that_is_to_be_quiet(self, monkeypatch: pytest.MonkeyPatch):
-        assert self.lines(monkeypatch, 100 * SELDOM, show=False) == []
+        assert self.lines(monkeypatch, 100 * FILE_LINE_SECONDS, show=False) == []
 
     @pytest.mark.unit
     @pytest.mark.parametrize("stream", [io.StringIO(), None])
@@ -228,7 +238,7 @@ class TestFromTheCommandLine:
         self, monkeypatch: pytest.MonkeyPatch, stream: Any
     ):
         monkeypatch.setattr(sys, "stderr", stream)
-        with told(None, show=True) as telling:
+        with show_progress(None, show=True) as telling:
             for step in range(100):
                 telling.step(step, 100)
         assert stream is None or stream.getvalue() == ""
@@ -238,8 +248,8 @@ class TestFromTheCommandLine:
     @pytest.mark.unit
     def test_a_terminal_has_a_bar(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(sys, "stderr", Terminal())
-        with told(3, show=True) as telling:
-            assert isinstance(telling, Bar)
+        with show_progress(3, show=True) as telling:
+            assert isinstance(telling, ProgressBar)
 
 
 class Terminal(io.StringIO):
@@ -266,7 +276,7 @@ class TestFromPython:
         self, monkeypatch: pytest.MonkeyPatch, stream: Any, progress: Any, shown: bool
     ):
         monkeypatch.setattr(sys, "stderr", stream())
-        assert isinstance(heard(progress, 3), Line) is shown
+        assert isinstance(resolve_progress(progress, 3), ProgressLine) is shown
 
     @pytest.mark.unit
     @pytest.mark.parametrize("trainings", [3, None])
@@ -287,8 +297,8 @@ class TestFromPython:
 
         monkeypatch.setattr("IPython.display.display", display)
         monkeypatch.setattr(sys, "stderr", stream)
-        monkeypatch.setattr("pasearch.progress.EVERY", 0.0)
-        line = heard(None, trainings)
+        monkeypatch.setattr("pasearch.progress.UPDATE_SECONDS", 0.0)
+        line = resolve_progress(None, trainings)
         for step in range(1, 5):
             line.step(step, 4)
             line.search(0, step, 3)
@@ -304,16 +314,16 @@ class TestFromPython:
     ):
         stream = Terminal()
         monkeypatch.setattr(sys, "stderr", stream)
-        told = heard(progress, None)
+        told = resolve_progress(progress, None)
         assert type(told) is Progress
         told.search(3, 1, 2)
         told.step(4, 5)
-        assert stream.getvalue() == ("" if isinstance(progress, Progress) else SECRET)
+        assert stream.getvalue() == ("" if isinstance(progress, Progress) else SECRET_COUNT_MESSAGE)
 
     @pytest.mark.unit
     def test_a_line_is_written_anew_and_ends_with_the_last_step(self):
         stream = Terminal()
-        line = Line(2, stream, anew=True)
+        line = ProgressLine(2, stream, anew=True)
         line.stage("final training")
         line.step(2, 4)
         line.search(0, 1, 1)
@@ -329,7 +339,7 @@ class TestFromPython:
     @pytest.mark.unit
     def test_in_a_file_every_tenth_is_a_line(self):
         stream = io.StringIO()
-        line = Line(1, stream, anew=False)
+        line = ProgressLine(1, stream, anew=False)
         for step in range(1, 101):
             line.step(step, 100)
         lines = stream.getvalue().splitlines()

@@ -35,7 +35,7 @@ from pasearch.results import (
 )
 from pasearch.runs.ledger import Receipt
 from pasearch.search.candidate_training import points
-from pasearch.verification.verify import of_price, verify
+from pasearch.verification.verify import check_price, verify
 
 WAYS: dict[str, dict[str, Any]] = {
     "fixed": {"strategy": "fixed", "learning_rate": 1.0},
@@ -110,7 +110,7 @@ class TestEveryResult:
     def test_its_price_follows_from_the_file_alone(self, made: Made, tmp_path: Path):
         for way in WAYS:
             shutil.copy(made.paths[way] / "release" / "result.json", tmp_path)
-            price, problems = of_price(read_document(tmp_path))
+            price, problems = check_price(read_document(tmp_path))
             assert problems == []
             assert price.epsilon == pytest.approx(
                 read_document(tmp_path)["price"]["epsilon"], rel=1e-9

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.shown import duration, shown, shown_in, shown_lines
+from pasearch.terminal_escaping import escape_lines, escape_text, escape_values, format_duration
 
 HOSTILE = {
     "a screen is cleared": "\x1b[2J",
@@ -31,7 +31,7 @@ OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u
 @pytest.mark.unit
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_what_is_obeyed_is_spelt_out(text: str):
-    found = shown(text)
+    found = escape_text(text)
     assert not OBEYED.search(found)
     assert found.isprintable()
     found.encode("utf-8")
@@ -41,11 +41,11 @@ def test_what_is_obeyed_is_spelt_out(text: str):
 @pytest.mark.property
 @given(st.text(alphabet=st.characters(exclude_categories=())))
 def test_any_text_is_one_harmless_line(text: str):
-    found = shown(text)
+    found = escape_text(text)
     found.encode("utf-8")
     assert len(found.splitlines()) <= 1
     assert not any(unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") for each in found)
-    assert shown(found) == found
+    assert escape_text(found) == found
 
 
 @pytest.mark.unit
@@ -53,17 +53,17 @@ def test_any_text_is_one_harmless_line(text: str):
     "text", ["naïve", "年齢", "سن", "a b", "👩‍🔬", "می‌خواهم", "\\n", "a\u3000b"]
 )
 def test_other_text_stays_as_it_is(text: str):
-    assert shown(text) == text
+    assert escape_text(text) == text
 
 
 @pytest.mark.unit
 def test_line_breaks_that_are_meant_stay():
-    assert shown_lines("a\x1b\nb\r\nc") == "a\\x1b\nb\\r\nc"
+    assert escape_lines("a\x1b\nb\r\nc") == "a\\x1b\nb\\r\nc"
 
 
 @pytest.mark.unit
 def test_a_whole_document_is_spelt_out():
-    found = shown_in({"a\x07": ["\n", ("\x1b", 3, None, 2.5, True)]})
+    found = escape_values({"a\x07": ["\n", ("\x1b", 3, None, 2.5, True)]})
     assert found == {"a\\x07": ["\\n", ["\\x1b", 3, None, 2.5, True]]}
 
 
@@ -90,4 +90,4 @@ def test_an_error_with_items_has_a_line_for_each_and_none_that_is_forged():
      (720_000.0, "8 days")],
 )  # fmt: skip
 def test_times_in_words(seconds: float, words: str):
-    assert duration(seconds) == words
+    assert format_duration(seconds) == words

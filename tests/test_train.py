@@ -21,7 +21,7 @@ from pasearch.api.request import SearchRequest, TrainRequest, options_of
 from pasearch.api.resume import REQUESTS, resume
 from pasearch.api.search import prepare
 from pasearch.cli import main
-from pasearch.cli.options import flag_of
+from pasearch.cli.options import flag_name
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
@@ -498,7 +498,7 @@ class TestCommand:
     @pytest.mark.contract
     @pytest.mark.parametrize("option", SEARCHED)
     def test_an_option_of_a_search_is_refused_in_words(self, command: Any, option: str):
-        name = flag_of(option)
+        name = flag_name(option)
         for given in ((name, "rs"), (f"{name}=rs",)):
             code, out, err = command("train", "--eps", 4, *given)
             assert (code, out) == (2, "")

@@ -28,30 +28,30 @@ from pasearch import Budget, load, load_result, search_architecture, select_feat
 from pasearch.accounting.accountants import price_partitions
 from pasearch.api.lifecycle import rendered
 from pasearch.cli import app
-from pasearch.documents import FORM, check_form, shown
+from pasearch.documents import RESULT_FIELDS, check_fields, short_repr
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.model import packed
-from pasearch.files import MOST_DEPTH
+from pasearch.files import MAX_DEPTH
 from pasearch.results import digest, events_of, model_name
 from pasearch.search.plan import Plan
 from pasearch.training.metrics import AccuracyByOdds
-from pasearch.verification.remaking import remade
+from pasearch.verification.reconstruction import reconstruct
 from pasearch.verification.signing import (
     Signature,
-    new_key,
-    private_key,
-    public_key,
+    create_key_pair,
+    read_private_key,
+    read_public_key,
+    read_signature,
     sign,
-    signature_of,
 )
 from pasearch.verification.verify import (
-    UNLIKELY,
-    _of_ledger,
-    close,
-    differences,
-    of_cells,
-    of_price,
-    reach,
+    MAX_TAIL_PROBABILITY,
+    _check_ledger_total,
+    check_cells,
+    check_price,
+    is_equal_rounded,
+    list_differences,
+    noise_reach,
 )
 
 Document = dict[str, Any]
@@ -217,7 +217,7 @@ def test_a_run_that_nobody_edited_verifies(runs: Runs, name: str):
     assert problems == []
     document = json.loads((runs[name] / "release" / "result.json").read_text())
     assert price.epsilon == pytest.approx(document["price"]["epsilon"], rel=1e-9)
-    assert remade(document).document == document, "to the last digit, on the same machine"
+    assert reconstruct(document).document == document, "to the last digit, on the same machine"
 
 
 def priced(document: Document) -> None:
@@ -448,7 +448,7 @@ def unlike(document: Document) -> None:
 def quieter_dial(document: Document) -> None:
     """Ten times the noise everywhere, the plan's own dial included: a price far below."""
     document["plan"]["dials"]["training"] /= 10
-    again = json.loads(json.dumps(remade(document).document))
+    again = json.loads(json.dumps(reconstruct(document).document))
     document.clear()
     document.update(again)
 
@@ -458,7 +458,7 @@ def replanned(**changes: object) -> Edit:
 
     def edit(document: Document) -> None:
         document["plan"]["strategy"].update(changes)
-        again = json.loads(json.dumps(remade(document).document))
+        again = json.loads(json.dumps(reconstruct(document).document))
         document.clear()
         document.update(again)
 
@@ -573,7 +573,7 @@ def better(document: Document) -> None:
     score["points"] += more
     score["cells"][0][0] += more
     score["test"] = score["points"] / score["of"]
-    document["crossover"] = remade(document).document["crossover"]
+    document["crossover"] = reconstruct(document).document["crossover"]
 
 
 def of_smaller_budget(document: Document) -> None:
@@ -589,7 +589,7 @@ def of_smaller_budget(document: Document) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StatedNoiseParameters, "calibrate_max", largest)
-        again = remade(document).document
+        again = reconstruct(document).document
     document.clear()
     document.update(again)
 
@@ -611,8 +611,8 @@ def test_a_consistent_forgery_needs_a_signature(
     copied: Callable[[str], Copy], tmp_path: Path, name: str, what: str, edit: Edit
 ):
     copy = copied(name)
-    public = new_key(tmp_path / "key")
-    sign(copy.path, private_key(tmp_path / "key"))
+    public = create_key_pair(tmp_path / "key")
+    sign(copy.path, read_private_key(tmp_path / "key"))
     assert copy.problems(public=public) == []
     document = deepcopy(copy.document)
     edit(document)
@@ -722,25 +722,25 @@ class TestAll:
 
     @pytest.mark.unit
     def test_numbers_may_differ_by_rounding_alone(self):
-        assert close(1.0 + 1e-9, 1.0)
-        assert not close(1.0 + 1e-5, 1.0)
-        assert not close(float("nan"), 1.0)
-        assert not close(float("nan"), float("nan"))
-        assert differences({"a": [1.0, "x"]}, {"a": [1.0 + 1e-12, "x"]}) == []
+        assert is_equal_rounded(1.0 + 1e-9, 1.0)
+        assert not is_equal_rounded(1.0 + 1e-5, 1.0)
+        assert not is_equal_rounded(float("nan"), 1.0)
+        assert not is_equal_rounded(float("nan"), float("nan"))
+        assert list_differences({"a": [1.0, "x"]}, {"a": [1.0 + 1e-12, "x"]}) == []
         for other in ({"a": [1.0]}, {"a": [True, "x"]}, {"a": [1.1, "x"]}, {}, {"a": None}):
-            assert differences({"a": [1.0, "x"]}, other)
-        assert differences({"a": 1}, {"a": 1, "b": 2}) == ["'b' has no place in this result."]
-        assert len(differences(list(range(9)), list(range(1, 10)), "a")) == 4
+            assert list_differences({"a": [1.0, "x"]}, other)
+        assert list_differences({"a": 1}, {"a": 1, "b": 2}) == ["'b' has no place in this result."]
+        assert len(list_differences(list(range(9)), list(range(1, 10)), "a")) == 4
 
     @pytest.mark.unit
     def test_the_price_follows_from_the_events_alone(self, runs: Runs):
         document = json.loads((runs["rs"] / "release" / "result.json").read_text())
-        price, problems = of_price({name: document[name] for name in (
+        price, problems = check_price({name: document[name] for name in (
             "events", "price", "budget", "price_by_partition", "dataset")})  # fmt: skip
         assert problems == []
         assert price.epsilon == pytest.approx(document["price"]["epsilon"], rel=1e-9)
         lower = {**document, "price": {**document["price"], "epsilon": 0.99 * price.epsilon}}
-        again, problems = of_price(lower)
+        again, problems = check_price(lower)
         assert again == price
         assert [each.split()[0] for each in problems] == ["price.epsilon"]
 
@@ -822,15 +822,20 @@ def test_a_malformed_schema_is_one_message(copied: Callable[[str], Copy]):
 @pytest.mark.unit
 def test_what_is_expected_of_a_field_is_said():
     with pytest.raises(UsageError, match=r"price\.epsilon is 'x', and a number was expected"):
-        check_form({"price": {"epsilon": "x"}}, {"price": {"epsilon": FORM["price"]["epsilon"]}})
+        check_fields(
+            {"price": {"epsilon": "x"}}, {"price": {"epsilon": RESULT_FIELDS["price"]["epsilon"]}}
+        )
     with pytest.raises(UsageError, match=r"it has no price\.epsilon"):
-        check_form({"price": {}}, {"price": FORM["price"]})
+        check_fields({"price": {}}, {"price": RESULT_FIELDS["price"]})
     with pytest.raises(UsageError, match=r"estimated_privately is 3, and a list"):
-        check_form({"estimated_privately": 3}, {"estimated_privately": FORM["estimated_privately"]})
-    assert shown("a\nb\x1b") == r"'a\nb\x1b'"
-    assert len(shown("x" * 999)) < 100
-    assert shown(10**5000).startswith("a very large")
-    assert MOST_DEPTH < 900, "Python's own limit is about 1000"
+        check_fields(
+            {"estimated_privately": 3},
+            {"estimated_privately": RESULT_FIELDS["estimated_privately"]},
+        )
+    assert short_repr("a\nb\x1b") == r"'a\nb\x1b'"
+    assert len(short_repr("x" * 999)) < 100
+    assert short_repr(10**5000).startswith("a very large")
+    assert MAX_DEPTH < 900, "Python's own limit is about 1000"
 
 
 ODD = (None, "x", -1, 0, 1e308, float("nan"), [], {}, 10**15, [[]])
@@ -958,7 +963,7 @@ class TestSignature:
         ):
             subprocess.run(["openssl", *map(str, command)], check=True, capture_output=True)
         copy = copied("fixed")
-        sign(copy.path, private_key(private))
+        sign(copy.path, read_private_key(private))
         assert copy.problems(public=public) == []
 
     @pytest.mark.unit
@@ -966,7 +971,9 @@ class TestSignature:
         self, run: Callable[..., Any], runs: Runs, tmp_path: Path
     ):
         for kind, path in keys_of_others(tmp_path).items():
-            for read in (private_key,) if kind == "public" else (private_key, public_key):
+            for read in (
+                (read_private_key,) if kind == "public" else (read_private_key, read_public_key)
+            ):
                 with pytest.raises(UsageError, match="expected") as caught:
                     read(path)
                 assert str(path) in str(caught.value)
@@ -988,12 +995,14 @@ class TestSignature:
     ):
         copy = copied("fixed")
         for name in ("mine", "other"):
-            new_key(tmp_path / name)
-        file = sign(copy.path, private_key(tmp_path / "mine"))
+            create_key_pair(tmp_path / name)
+        file = sign(copy.path, read_private_key(tmp_path / "mine"))
         signed = file.read_bytes()
-        assert sign(copy.path, private_key(tmp_path / "mine")) == file, "the same key may again"
+        assert sign(copy.path, read_private_key(tmp_path / "mine")) == file, (
+            "the same key may again"
+        )
         with pytest.raises(UsageError, match="another signer's"):
-            sign(copy.path, private_key(tmp_path / "other"))
+            sign(copy.path, read_private_key(tmp_path / "other"))
         assert file.read_bytes() == signed
 
     @pytest.mark.unit
@@ -1035,9 +1044,9 @@ class TestSignature:
     @pytest.mark.unit
     def test_one_bit_decides(self, copied: Callable[[str], Copy], tmp_path: Path):
         copy = copied("fixed")
-        public = new_key(tmp_path / "k")
-        sign(copy.path, private_key(tmp_path / "k"))
-        found = signature_of(copy.path)
+        public = create_key_pair(tmp_path / "k")
+        sign(copy.path, read_private_key(tmp_path / "k"))
+        found = read_signature(copy.path)
         assert found is not None
         assert Signature.read(found.text()) == found
         for place in (0, 31, 63):
@@ -1056,15 +1065,15 @@ class TestSignature:
 
     @pytest.mark.unit
     def test_a_key_is_not_written_over(self, tmp_path: Path):
-        new_key(tmp_path / "k")
+        create_key_pair(tmp_path / "k")
         before = (tmp_path / "k").read_bytes()
         with pytest.raises(UsageError, match="exists"):
-            new_key(tmp_path / "k")
+            create_key_pair(tmp_path / "k")
         (tmp_path / "l.pub").touch()
         with pytest.raises(UsageError, match="exists"):
-            new_key(tmp_path / "l")
+            create_key_pair(tmp_path / "l")
         with pytest.raises(UsageError, match="cannot be written"):
-            new_key(tmp_path / "nowhere" / "k")
+            create_key_pair(tmp_path / "nowhere" / "k")
         assert (tmp_path / "k").read_bytes() == before
         assert not (tmp_path / "l").exists()
 
@@ -1116,7 +1125,7 @@ class TestLedger:
         assert at_it.epsilon < own["epsilon"]
         for epsilon, fits in ((at_it.epsilon, True), (at_it.epsilon * 0.99, False)):
             changed = {**document, "ledger": {"epsilon": epsilon, "delta": larger}}
-            told = _of_ledger(changed)
+            told = _check_ledger_total(changed)
             assert (told == []) == fits
 
 
@@ -1237,9 +1246,11 @@ class TestReach:
     @pytest.mark.oracle
     def test_of_one_count(self):
         for epsilon in [0.05, 0.3, 2.0, 8.0]:
-            most = reach(1, epsilon)
-            assert 2 * dlaplace.sf(most, epsilon) <= UNLIKELY
-            assert 2 * dlaplace.sf(0.8 * most - 2, epsilon) > UNLIKELY, "and it is not idle"
+            most = noise_reach(1, epsilon)
+            assert 2 * dlaplace.sf(most, epsilon) <= MAX_TAIL_PROBABILITY
+            assert 2 * dlaplace.sf(0.8 * most - 2, epsilon) > MAX_TAIL_PROBABILITY, (
+                "and it is not idle"
+            )
 
     @pytest.mark.oracle
     def test_of_a_sum(self):
@@ -1248,7 +1259,7 @@ class TestReach:
                 draw = np.random.default_rng(0)
                 sums = dlaplace.rvs(epsilon, size=(40_000, cells), random_state=draw).sum(axis=1)
                 for often in (0.5, 0.1, 0.01):
-                    most = reach(cells, epsilon, often)
+                    most = noise_reach(cells, epsilon, often)
                     assert np.mean(np.abs(sums) > most) <= often
                     assert most <= 3 * np.quantile(np.abs(sums), 1 - often) + 2
 
@@ -1263,7 +1274,7 @@ def test_a_table_of_public_data_is_held_against_its_exact_score(copied: Callable
         score["exact"] = 0.5 - math.copysign(0.4, forged)
         score["cells"] = [[0] * 20 for _ in range(2)]
         cell(document, 0, 0, score["of"] if forged > 0 else 0)
-        found = [*of_cells({**score, "points": sum(score["cells"][0])}, AccuracyByOdds())]
+        found = [*check_cells({**score, "points": sum(score["cells"][0])}, AccuracyByOdds())]
         assert found == [
             f"score.points is {sum(score['cells'][0])}: its noise never reaches so far."
         ]

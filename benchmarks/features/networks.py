@@ -19,7 +19,7 @@ import torch
 
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.normals import normals
+from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.architecture import Architecture
 from pasearch.training.clipping import SLACK, Flat
@@ -86,7 +86,7 @@ def train_all(x: Array, y: Array, cells: Sequence[Cell], batch: Stream) -> Array
         for place, cell in enumerate(cells):
             if (sigma := cell.recipe.noise_multiplier) is not None:
                 own = np.concatenate([sums[: cell.size, :, place].T.ravel(), sums[-1, :, place]])
-                noise = Noise(normals(len(own), cell.noise, step))
+                noise = Noise(draw_normals(len(own), cell.noise, step))
                 noise.add_to([torch.from_numpy(own)], sigma * clips[place] * SLACK * SUM_ROUNDING)
                 sums[: cell.size, :, place] = own[:-2].reshape(2, -1).T
                 sums[-1, :, place] = own[-2:]

@@ -16,9 +16,9 @@ from typing import Any
 from numba import njit
 
 from pasearch.runs import compiled
-from pasearch.runs.compiled import HIGH, LOW, whole
+from pasearch.runs.compiled import MAX_U_BITS, MIN_U_BITS, int32
 
-radius: Any = compiled._radius
+radius: Any = compiled._box_muller_radius
 cosine_and_sine: Any = compiled._cosine_and_sine
 
 
@@ -27,7 +27,7 @@ def of_radii(low, high):
     """Return the largest error, and that with the bits of U that are not drawn included."""
     worst, whole_worst = 0.0, 0.0
     for length in range(low, high + 1):
-        found = radius(whole(length))
+        found = radius(int32(length))
         middle = math.sqrt(-2.0 * math.log((length + 0.5) * 2.0**-31))
         worst = max(worst, abs(found - middle))
         for end in (length, length + 1):
@@ -41,7 +41,7 @@ def of_turns(low, high):
     """Return the largest error of a cosine and of a sine."""
     first, second = 0.0, 0.0
     for turn in range(low, high):
-        cosine, sine = cosine_and_sine(whole(turn))
+        cosine, sine = cosine_and_sine(int32(turn))
         angle = math.pi * 2.0**-31 * turn
         first = max(first, abs(cosine - math.cos(angle)))
         second = max(second, abs(sine - math.sin(angle)))
@@ -50,10 +50,10 @@ def of_turns(low, high):
 
 def main() -> None:
     """Try all, and print a line of JSON."""
-    worst, with_rest = of_radii(LOW, HIGH)
+    worst, with_rest = of_radii(MIN_U_BITS, MAX_U_BITS)
     cosine, sine = of_turns(-(2**31), 2**31)
     print(json.dumps({
-        "radii": HIGH - LOW + 1, "radius": worst, "radius_and_rest": with_rest,
+        "radii": MAX_U_BITS - MIN_U_BITS + 1, "radius": worst, "radius_and_rest": with_rest,
         "turns": 2**32, "cosine": cosine, "sine": sine,
         "log2": {name: round(math.log2(each), 2) for name, each in
                  (("radius_and_rest", with_rest), ("cosine", cosine), ("sine", sine))},

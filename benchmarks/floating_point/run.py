@@ -40,7 +40,7 @@ from rows import ROWS, SIGMA  # noqa: E402
 from pasearch.accounting.densities import LaplaceNoise, StudentT  # noqa: E402
 from pasearch.data.sources import load_dataset  # noqa: E402
 from pasearch.runs.keys import Keys, Stream  # noqa: E402
-from pasearch.runs.normals import normals, of_words, pairs  # noqa: E402
+from pasearch.runs.normals import count_pairs, draw_normals, normals_from_words  # noqa: E402
 from pasearch.training import noise, trainer  # noqa: E402
 from pasearch.training.clipping import Flat  # noqa: E402
 from pasearch.training.encoded.noise import begin_noise, sample_noise  # noqa: E402
@@ -67,15 +67,15 @@ def noisy(present: bool, run: int, drawn: Callable[[Stream], Any]) -> np.ndarray
 
 def ours(stream: Stream) -> Noise:
     """Return the noise of today."""
-    return Noise(normals(worlds.SEEN, stream, 0))
+    return Noise(draw_normals(worlds.SEEN, stream, 0))
 
 
 def double(stream: Stream) -> Noise:
     """The path of a GPU, on the CPU."""
-    words = torch.empty(2 * pairs(worlds.SEEN), dtype=torch.int64)
+    words = torch.empty(2 * count_pairs(worlds.SEEN), dtype=torch.int64)
     seed, _ = stream.seed_and_offset()
     words.random_(-(2**63), None, generator=torch.Generator().manual_seed(seed % 2**63))
-    return Noise(of_words(words, worlds.SEEN, stream, 0))
+    return Noise(normals_from_words(words, worlds.SEEN, stream, 0))
 
 
 def before(stream: Stream) -> Any:
@@ -185,7 +185,7 @@ def speed(file: Path, threads: int, rounds: int = 9) -> None:
 
     ways: dict[str, Callable[[int], object]] = {
         "float32": number(lambda turn: worlds.Old(worlds.float32_normals(count, stream, turn))),
-        "exact": number(lambda turn: Noise(normals(count, stream, turn))),
+        "exact": number(lambda turn: Noise(draw_normals(count, stream, turn))),
     }
     paired(file, "a million numbers", ways, "float32", threads, rounds)
     for batch in (256, 2048):

@@ -47,7 +47,7 @@ import torch
 from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
 from pasearch.data.shared_records import SharedRecords
-from pasearch.runs.executors import Processes
+from pasearch.runs.executors import ProcessExecutor
 from pasearch.runs.keys import Keys
 from pasearch.search.candidate_training import Job, in_turns, side_by_side
 from pasearch.spaces.architecture import Architecture
@@ -67,7 +67,7 @@ ONE_BY_ONE, TENTH = {"Opacus": "ghost", "FastDP": "fastdp"}, 10
 FEW = 128
 """On a GPU, where a step of ours takes less than a hundredth of theirs, they take one of these."""
 
-POOL = Processes()
+POOL = ProcessExecutor()
 """Its processes wait for work between two generations."""
 
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from postgres_server import server  # noqa: E402
 
-from pasearch.runs.journal import Journal, address_of  # noqa: E402
+from pasearch.runs.journal import Journal, parse_address  # noqa: E402
 from pasearch.runs.keys import Keys  # noqa: E402
 
 SEAL = Keys.from_seed(1).stream("journal")
@@ -78,8 +78,8 @@ def costs(folder: Path, url: str, rounds: int, count: int) -> dict[str, list[flo
     for turn in range(rounds):
         stores: dict[str, Any] = {
             "SQLite": folder / f"{turn}.sqlite",
-            "journal file": address_of(str(folder / "trials.log")),
-            "PostgreSQL": address_of(url),
+            "journal file": parse_address(str(folder / "trials.log")),
+            "PostgreSQL": parse_address(url),
         }
         for name, place in stores.items():
             found[name].append(added(Journal(place, f"cost {turn}"), count))
@@ -88,7 +88,7 @@ def costs(folder: Path, url: str, rounds: int, count: int) -> dict[str, list[flo
 
 def killed(storage: str, study: str, random_: random.Random) -> tuple[int, int, int]:
     """Return how many trials are lost and doubled, and how many were stored at the kill."""
-    Journal(address_of(storage) or "", study).close()
+    Journal(parse_address(storage) or "", study).close()
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", WORKER, str(me), str(TRIALS)], cwd=ROOT, text=True,
@@ -109,12 +109,12 @@ def killed(storage: str, study: str, random_: random.Random) -> tuple[int, int, 
         each.stdin.flush()
     time.sleep(random_.uniform(0.0, 0.4))
     workers[0].send_signal(signal.SIGKILL)
-    before = Journal(address_of(storage) or "", study, new=False)
+    before = Journal(parse_address(storage) or "", study, new=False)
     at_kill = len(before.all())
     before.close()
     told = [int(line) for each in workers for line in each.communicate()[0].split()]
     assert all(each.returncode == 0 for each in workers[1:])
-    journal = Journal(address_of(storage) or "", study, new=False)
+    journal = Journal(parse_address(storage) or "", study, new=False)
     journal.sealed_by(SEAL)
     stored = [each.user_attrs["record"]["number"] for each in journal._study.trials]
     journal.close()

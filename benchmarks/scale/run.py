@@ -44,7 +44,7 @@ from run import jobs  # type: ignore[import-not-found]  # noqa: E402
 
 from pasearch import Budget, search_architecture  # noqa: E402
 from pasearch.runs.cluster import Cluster  # noqa: E402
-from pasearch.runs.executors import Executor, Local, Work  # noqa: E402
+from pasearch.runs.executors import Executor, LocalExecutor, Work  # noqa: E402
 from pasearch.search.candidate_training import side_by_side  # noqa: E402
 
 LEAST = 2.0
@@ -74,7 +74,7 @@ def long_enough(candidates: int, folder: Path) -> tuple[list[Any], float]:
     steps = 200
     while True:
         given = jobs(candidates, steps, Path(tempfile.mkdtemp(dir=folder)))
-        least = min(trained([each], Local())[1] for each in given)
+        least = min(trained([each], LocalExecutor())[1] for each in given)
         if least >= LEAST:
             return given, least
         steps = round(steps * max(1.2, 1.2 * LEAST / least))
@@ -111,7 +111,7 @@ def overhead(options: argparse.Namespace) -> dict[str, Any]:
         with Cluster(1) as ray:
             expected, *_ = generation(given, ray)  # so that its worker is there
             for _ in range(options.rounds):
-                alone, one_by_one, own = generation(given, Local())
+                alone, one_by_one, own = generation(given, LocalExecutor())
                 beside, on_ray, theirs = generation(given, ray)
                 assert alone == beside == expected, "other bits"
                 ratios.append(on_ray / one_by_one)
@@ -196,7 +196,7 @@ def parameters(options: argparse.Namespace) -> dict[str, Any]:
         given, _ = long_enough(options.candidates, Path(name))
         with Cluster(None, cluster.address) as ray:
             works = [Work(key=str(place), do=bytes) for place in range(200)]
-            seconds = [trained([each], Local())[1] for each in given]
+            seconds = [trained([each], LocalExecutor())[1] for each in given]
             mean = statistics.fmean(seconds)
             list(ray.results(works, 1, 1))
             rounds = range(options.rounds)

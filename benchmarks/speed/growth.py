@@ -71,7 +71,7 @@ def training(
     from rows import CLIP, RATE, SIGMA
 
     from pasearch.runs.keys import Keys
-    from pasearch.runs.normals import WORTH, machine_code
+    from pasearch.runs.normals import MIN_COMPILED_NUMBERS, choose_compiled_code
     from pasearch.spaces.architecture import Architecture
     from pasearch.spaces.layers import Dense
     from pasearch.training.clipping import Flat
@@ -90,7 +90,9 @@ def training(
         network = architecture.build(shape, classes, keys.stream("weights").generator())
         return network, records, recipe, streams
 
-    machine_code(WORTH)  # as in every process that has drawn some millions of numbers
+    choose_compiled_code(
+        MIN_COMPILED_NUMBERS
+    )  # as in every process that has drawn some millions of numbers
     network, _, recipe, streams = ready(2, 10, 8)  # what is loaded once is no part of it
     train(network, made_up(100, shape[0], classes), recipe, streams)
     before, start = memory(), time.process_time()

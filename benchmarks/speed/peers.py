@@ -35,7 +35,7 @@ from torch.nn import functional
 
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
-from pasearch.runs.normals import WORTH, machine_code
+from pasearch.runs.normals import MIN_COMPILED_NUMBERS, choose_compiled_code
 from pasearch.spaces.modules import KeyedDropout, Lstm
 from pasearch.training.clipping import Flat
 from pasearch.training.recipe import Recipe
@@ -109,7 +109,7 @@ def ours(
 
     Its noise is in machine code, as in every process that has drawn some millions of numbers.
     """
-    machine_code(WORTH)
+    choose_compiled_code(MIN_COMPILED_NUMBERS)
     network = s.row.network()
     plain = {"bounding": Flat(clip_norm=CLIP), "optimizer": "sgd", "average": None}
     recipe = Recipe(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pasearch.accounting.checks import check_fraction, check_positive_integer
-from pasearch.registry import Checks
+from pasearch.registry import FieldChecks
 from pasearch.training.schedules import SCHEDULES, Schedule, bounded, changes
 
 
@@ -28,7 +28,7 @@ class Cosine(Schedule):
     description_template: ClassVar[str] = (
         "noise falls along a cosine to {end:g} of its start in {period:,} epochs"
     )
-    checks: ClassVar[Checks] = {"end": check_fraction, "period": check_positive_integer}
+    checks: ClassVar[FieldChecks] = {"end": check_fraction, "period": check_positive_integer}
     end: float
     period: int
 

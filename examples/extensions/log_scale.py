@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pasearch.accounting.checks import check_positive_integer
 from pasearch.data.front_ends import FRONT_ENDS, FrontEnd, Shape
-from pasearch.registry import Checks
+from pasearch.registry import FieldChecks
 
 
 @FRONT_ENDS.register
@@ -24,7 +24,7 @@ class LogScale(FrontEnd):
 
     name: ClassVar[str] = "log"
     description_template: ClassVar[str] = "the logarithm of every feature, steepness {steepness}"
-    checks: ClassVar[Checks] = {"steepness": check_positive_integer}
+    checks: ClassVar[FieldChecks] = {"steepness": check_positive_integer}
     steepness: int = 10
 
     def output_shape(self, shape: Shape) -> Shape:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from pasearch.registry import Checks
+from pasearch.registry import FieldChecks
 from pasearch.training.clipping import (
     CLIPPING_METHODS,
     SLACK,
@@ -31,7 +31,7 @@ class SmoothClip(ClippingMethod):
 
     name: ClassVar[str] = "smooth-clip"
     description_template: ClassVar[str] = "scaled smoothly to a norm below {bound:g}"
-    checks: ClassVar[Checks] = {"bound": check_clip_norm}
+    checks: ClassVar[FieldChecks] = {"bound": check_clip_norm}
     bound: float = 1.0
 
     @property

@@ -26,7 +26,7 @@ from pasearch.accounting.events import (
     SelfComposition,
 )
 from pasearch.accounting.selection import MAX_RUNS, RunCountDistribution
-from pasearch.errors import UsageError, nearest
+from pasearch.errors import UsageError, suggest_name
 
 COMPOSITION = "composed"
 RUN_COUNT_NAMES = (COMPOSITION, *RunCountDistribution.NAMES)
@@ -123,7 +123,7 @@ def solve(
     if law is not None and law not in RUN_COUNT_NAMES:
         raise UsageError(
             f"law {law!r} is unknown: expected one of {', '.join(RUN_COUNT_NAMES)}."
-            f"{nearest(law, RUN_COUNT_NAMES)}"
+            f"{suggest_name(law, RUN_COUNT_NAMES)}"
         )
     if law is not None and candidates is None:
         missing.append("candidates")

@@ -37,7 +37,7 @@ from scipy.interpolate import CubicHermiteSpline
 from pasearch.accounting.checks import check_nonnegative, check_positive, resolve_named_type
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
-from pasearch.registry import Checks, Stage
+from pasearch.registry import FieldChecks, Stage
 
 Generator = np.random.Generator
 CATALAN_CONSTANT = 0.915965594177219015
@@ -105,7 +105,7 @@ class Density(Stage):
     name: ClassVar[str]
     is_light_tailed: ClassVar[bool] = False
     """Whether it falls so fast that a shift's density ratio has no bound."""
-    checks: ClassVar[Checks] = {"scale": check_positive}
+    checks: ClassVar[FieldChecks] = {"scale": check_positive}
     scale: float = 1.0
 
     @abstractmethod
@@ -281,7 +281,7 @@ class StudentT(Density):
     """
 
     name: ClassVar[str] = "student-t"
-    checks: ClassVar[Checks] = {
+    checks: ClassVar[FieldChecks] = {
         **Density.checks,
         "freedom": _make_range_check(MIN_FREEDOM, MAX_FREEDOM),
     }
@@ -437,7 +437,7 @@ class GeneralisedNormal(Density):
 
     name: ClassVar[str] = "generalised-normal"
     is_light_tailed: ClassVar[bool] = True
-    checks: ClassVar[Checks] = {**Density.checks, "power": _make_range_check(1.0, MAX_POWER)}
+    checks: ClassVar[FieldChecks] = {**Density.checks, "power": _make_range_check(1.0, MAX_POWER)}
     power: float = 2.0
 
     @property
@@ -477,7 +477,7 @@ class VarianceGamma(Density):
     """
 
     name: ClassVar[str] = "variance-gamma"
-    checks: ClassVar[Checks] = {**Density.checks, "shape": _make_range_check(1.0, MAX_SHAPE)}
+    checks: ClassVar[FieldChecks] = {**Density.checks, "shape": _make_range_check(1.0, MAX_SHAPE)}
     shape: float = 2.0
 
     @property

@@ -24,7 +24,7 @@ from pasearch.files import read_json
 from pasearch.registry import extension_files
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.folder import atomic_write
-from pasearch.runs.processor import processor
+from pasearch.runs.processor import describe_processor
 from pasearch.search.plan import Plan
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def surroundings(device: str) -> dict[str, Any]:
 
     return {
         "versions": versions(),
-        "machine": [platform.machine(), *processor()],
+        "machine": [platform.machine(), *describe_processor()],
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
         "libraries": linear_algebra() + gpu_library_versions(device),

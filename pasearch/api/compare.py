@@ -37,8 +37,8 @@ from pasearch.crossover.trainings import FEW, Kept, Model, Point, Study, Told, m
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys
 from pasearch.search.ahead import distinct
-from pasearch.shown import shown
 from pasearch.spaces.space import space as named_space
+from pasearch.terminal_escaping import escape_text
 from pasearch.training.metrics import of_noun
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class Comparison:
             f"{repeats}.",
             self.sentence(),
         ]
-        return "\n".join(map(shown, lines))
+        return "\n".join(map(escape_text, lines))
 
 
 def compare_workflows(

@@ -39,12 +39,12 @@ from pasearch.errors import (
     MachineError,
     PasearchError,
     UsageError,
-    system_words,
+    describe_system_error,
 )
 from pasearch.files import parse_json, read_json
 from pasearch.planning import CLASSES, SELECTION_RULES, events_by_partition
-from pasearch.progress import Progress, heard
-from pasearch.registry import outside_parts
+from pasearch.progress import Progress, resolve_progress
+from pasearch.registry import describe_extensions
 from pasearch.report.facts import useless
 from pasearch.results import SCHEMA_VERSION, Result, digest, model_name, schema_of
 from pasearch.runs.cluster import Cluster
@@ -165,7 +165,9 @@ def carry_out(
             Session(
                 folder=folder, ledger=ledger, keys=keys, device=device, executor=executor,
                 trials=trials,
-                progress=heard(request.progress if progress is None else progress, plan.trainings),
+                progress=resolve_progress(
+                    request.progress if progress is None else progress, plan.trainings
+                ),
             )
         )  # fmt: skip
         keys.destroy()
@@ -245,7 +247,7 @@ def _guarded(folder: RunFolder, *, new: bool) -> Iterator[None]:
             folder.discard()
             then = "Nothing was read or charged: then give the same command again."
         # An error's own words name files of `private/`, or a statement with its values.
-        words = system_words(error)
+        words = describe_system_error(error)
         if words is None or isinstance(error, BrokenPipeError):
             error.add_note(then)
             raise
@@ -421,7 +423,7 @@ def tail(plan: Plan | FeaturePlan, made: RunEnvironment) -> dict[str, Any]:
         "secure_noise": made.secure_noise,
         "randomness": randomness,
         "warnings": list(plan.warnings),
-        "versions": versions(cluster=made.cluster) | outside_parts(plan.parts),
+        "versions": versions(cluster=made.cluster) | describe_extensions(plan.parts),
         **({} if made.storage is None else {"storage": made.storage}),
         **({"executor": Cluster.name} if made.cluster else {}),
         **({"data_root": True} if made.data_root else {}),

@@ -34,7 +34,7 @@ from pasearch.data.backbones import (
 )
 from pasearch.data.sources import load_dataset
 from pasearch.errors import UsageError
-from pasearch.files import write_new
+from pasearch.files import write_new_file
 from pasearch.training.augmentation import Augmentation
 
 HELD_OUT = 0.1  # fraction of the records that measures the accuracy if the data has no test set
@@ -143,7 +143,7 @@ def pretrain(
             correct += int((found == records.y[part]).sum())
     buffer = io.BytesIO()
     torch.save({name: value.cpu() for name, value in network.state_dict().items()}, buffer)
-    write_new(path, buffer.getvalue())
+    write_new_file(path, buffer.getvalue())
     return Pretrained(
         path=path, module=module, accuracy=correct / (len(records) - first_held),
         sha256=hashlib.sha256(buffer.getvalue()).hexdigest(),

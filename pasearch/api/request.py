@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import check_positive, check_positive_integer
 from pasearch.errors import UsageError
-from pasearch.progress import check as check_progress
+from pasearch.progress import check_progress as check_progress
 from pasearch.runs.cluster import Cluster
-from pasearch.runs.executors import Automatic, Executor, Local, Processes
+from pasearch.runs.executors import AutomaticExecutor, Executor, LocalExecutor, ProcessExecutor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -147,8 +147,8 @@ def executor_of(
             raise UsageError(
                 f"workers is {workers}, and `executor='local'` trains one by one: leave one out."
             )
-        return Local()
-    return Processes(workers) if name == "process" else Automatic(workers)
+        return LocalExecutor()
+    return ProcessExecutor(workers) if name == "process" else AutomaticExecutor(workers)
 
 
 def check_trainers(name: str, device: str, why_none: Mapping[str, str]) -> None:
@@ -163,7 +163,7 @@ def check_trainers(name: str, device: str, why_none: Mapping[str, str]) -> None:
         UsageError: It was asked for, and would train nothing.
     """
     why = why_none.get(name)
-    if why is None and name == Processes.name and device != "cpu":
+    if why is None and name == ProcessExecutor.name and device != "cpu":
         why = "on a GPU trainings are made one after another (`device='cpu'` makes them there)"
     if why is not None:
         raise UsageError(
@@ -431,10 +431,10 @@ class TrainRequest(Request):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.storage is not None:
-            from pasearch.runs.journal import address_of
+            from pasearch.runs.journal import parse_address
 
             # As an address: its password is not shown, and a resume may come from elsewhere.
-            object.__setattr__(self, "storage", address_of(self.storage))
+            object.__setattr__(self, "storage", parse_address(self.storage))
         for name in ("batch", "steps"):
             if getattr(self, name) is not None:
                 check_positive_integer(name, getattr(self, name))

@@ -20,7 +20,7 @@ from pasearch.api.request import Request, TrainRequest
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import read_json
 from pasearch.runs.folder import RunFolder
-from pasearch.runs.journal import Address, Journal, MissingStudyError, address_of
+from pasearch.runs.journal import Address, Journal, MissingStudyError, parse_address
 from pasearch.runs.keys import Stream
 
 KEPT = "study.json"
@@ -38,7 +38,7 @@ def trials_of(folder: RunFolder, request: Request) -> Iterator[Callable[[Stream]
     Raises:
         UsageError: The store cannot be reached, lacks rights, or does not hold this run's study.
     """
-    address = address_of(getattr(request, "storage", None))
+    address = parse_address(getattr(request, "storage", None))
     journal = None
     if address is not None and (folder.private / KEPT).exists():
         name, kept = _kept(folder)
@@ -73,7 +73,7 @@ def moved(folder: RunFolder, request: Any, storage: str | PathLike[str] | Addres
     Raises:
         UsageError: The run keeps its trials in another kind of store, or in its own folder.
     """
-    address, before = address_of(storage), getattr(request, "storage", None)
+    address, before = parse_address(storage), getattr(request, "storage", None)
     assert address is not None
     if before is None or address.kind != before.kind:
         own = "its own folder" if before is None else f"a {before.kind}"
@@ -97,7 +97,7 @@ def _keep(folder: RunFolder, name: str, address: Address) -> None:
 def _kept(folder: RunFolder) -> tuple[str, Address]:
     values = read_json(folder.private / KEPT, "where a run's trials are", follow=False)
     try:
-        name, address = values["study"], address_of(values["storage"])
+        name, address = values["study"], parse_address(values["storage"])
     except (TypeError, KeyError, UsageError):
         name = address = None
     if not isinstance(name, str) or address is None:

@@ -17,16 +17,16 @@ import typer
 from pasearch.api.request import SearchRequest, TrainRequest, options_of
 from pasearch.cli import advise, finished, ledger, tasks, tools
 from pasearch.cli.app import app
-from pasearch.cli.options import flag_of, with_flags, wrapped
-from pasearch.errors import PasearchError, UsageError, closest, system_words
-from pasearch.shown import shown, shown_lines
+from pasearch.cli.options import flag_name, format_flags, wrap_lines
+from pasearch.errors import PasearchError, UsageError, describe_system_error, find_closest_name
+from pasearch.terminal_escaping import escape_lines, escape_text
 
 __all__ = ["advise", "app", "finished", "ledger", "main", "tasks", "tools"]
 
-INTERRUPTED = 130
+INTERRUPTED_CODE = 130
 
-OF_SEARCHES = {flag_of(name) for name, _, _ in options_of(SearchRequest)} - {
-    flag_of(name) for name, _, _ in options_of(TrainRequest)
+SEARCH_ONLY_FLAGS = {flag_name(name) for name, _, _ in options_of(SearchRequest)} - {
+    flag_name(name) for name, _, _ in options_of(TrainRequest)
 }
 """Options of a search, which the training of one network lacks."""
 
@@ -37,45 +37,45 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         code = app(prog_name="pasearch", standalone_mode=False)
-        if code == INTERRUPTED:
-            _complain(NOTHING_RAN, fresh=True)
+        if code == INTERRUPTED_CODE:
+            _print_error(NOTHING_RAN_MESSAGE, fresh=True)
     except KeyboardInterrupt:
-        code = INTERRUPTED
-        _complain(NOTHING_RAN, fresh=True)
+        code = INTERRUPTED_CODE
+        _print_error(NOTHING_RAN_MESSAGE, fresh=True)
     except PasearchError as error:
         code = error.exit_code
-        if code == INTERRUPTED:
-            _complain(str(error), fresh=True)
+        if code == INTERRUPTED_CODE:
+            _print_error(str(error), fresh=True)
         else:
-            _complain(str(error), "Error: ")
+            _print_error(str(error), "Error: ")
     except SystemExit as ended:
         # Typer ends quietly when nobody reads the output any more; of a run that is too little.
         then = " ".join(getattr(ended.__context__, "__notes__", ()))
         if isinstance(ended.__context__, BrokenPipeError) and then:
-            _complain(f"The program that reads the output has ended, as `head` does. {then}")
+            _print_error(f"The program that reads the output has ended, as `head` does. {then}")
         raise
     except Exception as error:
         if _was_interrupted(error):
-            code = INTERRUPTED
-            _complain(NOTHING_RAN, fresh=True)
+            code = INTERRUPTED_CODE
+            _print_error(NOTHING_RAN_MESSAGE, fresh=True)
         elif type(error).__module__.startswith(("click", "typer")):
-            code = _click_error(error)
-        elif (told := system_words(error)) is not None:
+            code = _report_click_error(error)
+        elif (told := describe_system_error(error)) is not None:
             # Its path is not shown: in private/ even a file's name may tell of the records.
             then = " ".join(getattr(error, "__notes__", ()))
-            _complain(f"{told} {then or AGAIN}", "Error: ", fresh=True)
+            _print_error(f"{told} {then or RETRY_ADVICE}", "Error: ", fresh=True)
             code = 1
         else:
             raise
-    if code == INTERRUPTED:
+    if code == INTERRUPTED_CODE:
         # A Ctrl-C inside an exec of a text (a dataclass is made by one) is remembered by Python,
         # and `python -m` would end by that signal instead of this code. Another exec forgets it.
         exec("")
     sys.exit(code if isinstance(code, int) else 0)
 
 
-NOTHING_RAN = "Interrupted. No run was under way, so nothing was charged."
-AGAIN = "Then give the same command again."
+NOTHING_RAN_MESSAGE = "Interrupted. No run was under way, so nothing was charged."
+RETRY_ADVICE = "Then give the same command again."
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
@@ -85,7 +85,7 @@ def _was_interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _complain(text: str, prefix: str = "", *, fresh: bool = False) -> None:
+def _print_error(text: str, prefix: str = "", *, fresh: bool = False) -> None:
     """Say on the standard error what went wrong, with options as the command line has them.
 
     Args:
@@ -95,10 +95,10 @@ def _complain(text: str, prefix: str = "", *, fresh: bool = False) -> None:
     """
     if fresh and sys.stderr is not None and sys.stderr.isatty():
         typer.echo(err=True)
-    typer.echo(wrapped(f"{prefix}{with_flags(text)}", sys.stderr), err=True)
+    typer.echo(wrap_lines(f"{prefix}{format_flags(text)}", sys.stderr), err=True)
 
 
-def _click_error(error: Any) -> int:
+def _report_click_error(error: Any) -> int:
     """Report an unknown option or command, or an unreadable value; return the exit code."""
     context, said = getattr(error, "ctx", None), str(getattr(error, "message", ""))
     option, told = getattr(error, "option_name", None), None
@@ -106,34 +106,37 @@ def _click_error(error: Any) -> int:
     given = getattr(error.__cause__, "errors", list)()
     kind = "a whole number" if "integer" in said else "a number" if "number" in said else ""
     if option is not None and hasattr(error, "possibilities") and context is not None:
-        told = _unknown_option(str(option), context)
+        told = _describe_unknown_option(str(option), context)
     elif flags and given and kind:  # Typer's own sentence does not contain the value
-        told = f"{flags[0]} is {shown(repr(given[0]['input']))}: expected {kind}."
+        told = f"{flags[0]} is {escape_text(repr(given[0]['input']))}: expected {kind}."
     elif option == "--separator" and "requires an argument" in said:
         told = (
             "--separator has no value. A shell takes ; | and a tab for itself: put it into "
             "quotation marks, --separator ';', or write semicolon, pipe or tab."
         )
     if told is not None:
-        _complain(told, "Error: ")
+        _print_error(told, "Error: ")
         return UsageError.exit_code
     if callable(getattr(error, "show", None)):
         text = io.StringIO()
         error.show(file=text)
-        told, path = shown_lines(text.getvalue().rstrip("\n")), getattr(context, "command_path", "")
+        told, path = (
+            escape_lines(text.getvalue().rstrip("\n")),
+            getattr(context, "command_path", ""),
+        )
         found = re.search("No such command '(.*?)'", said)
         if found and not path.endswith("account"):  # data may have been named as a command
             from pasearch.data.sources import BUILT_IN_NAMES
 
             if found[1] in BUILT_IN_NAMES or os.path.exists(found[1]):
-                told += f" First comes what to do with these data: `{path} arch {shown(found[1])}`."
-        typer.echo(wrapped(told, sys.stderr), err=True)
+                told += f" Name a command before the data: `{path} arch {escape_text(found[1])}`."
+        typer.echo(wrap_lines(told, sys.stderr), err=True)
         return int(error.exit_code)
-    _complain(NOTHING_RAN)
-    return INTERRUPTED
+    _print_error(NOTHING_RAN_MESSAGE)
+    return INTERRUPTED_CODE
 
 
-def _unknown_option(name: str, context: Any) -> str:
+def _describe_unknown_option(name: str, context: Any) -> str:
     """Return what is said of an option that a command lacks: whose it is, or what was meant.
 
     Args:
@@ -141,26 +144,26 @@ def _unknown_option(name: str, context: Any) -> str:
         context: Of the command.
     """
     command, root = context.command_path, context.find_root().command
-    if name in OF_SEARCHES and "train" in command:
+    if name in SEARCH_ONLY_FLAGS and "train" in command:
         return (
             f"{name} belongs to a search, and `pasearch train` trains one network by one recipe "
             "(--architecture, --recipe) without any. To search, take `pasearch arch`, which has it."
         )
     others = {each: root.get_command(context, each) for each in root.list_commands(context)}
-    owners = [each for each, found in others.items() if name in _options(found, context)]
-    plain = {each.lstrip("-"): each for each in _options(context.command, context)}
+    owners = [each for each, found in others.items() if name in _option_names(found, context)]
+    plain = {each.lstrip("-"): each for each in _option_names(context.command, context)}
     if owners:
         hint = f" It is an option of `pasearch {owners[0]}`."
     elif name.lstrip("-") in others:
         hint = f" There is a command `pasearch {name.lstrip('-')}`."
-    elif near := closest(name.lstrip("-"), plain):
+    elif near := find_closest_name(name.lstrip("-"), plain):
         hint = f" Did you mean {plain[near]}?"
     else:
         hint = f" `{command} --help` lists those there are."
-    return f"No such option: {shown(name)} (of `{command}`).{hint}"
+    return f"No such option: {escape_text(name)} (of `{command}`).{hint}"
 
 
-def _options(command: Any, context: Any) -> list[str]:
+def _option_names(command: Any, context: Any) -> list[str]:
     """Return the names of a command's options."""
     return [
         name for each in command.get_params(context) for name in (*each.opts, *each.secondary_opts)

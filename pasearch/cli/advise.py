@@ -12,10 +12,17 @@ import typer
 from pasearch.accounting.budget import Budget
 from pasearch.api.request import DATA_OPTIONS, SearchRequest, options_of
 from pasearch.cli.app import Json, Quiet, app
-from pasearch.cli.options import Data, Delta, flag_of, takes_options, with_flags, wrapped
+from pasearch.cli.options import (
+    Data,
+    Delta,
+    add_search_options,
+    flag_name,
+    format_flags,
+    wrap_lines,
+)
 from pasearch.cli.paths import check_new_file, check_writable
 from pasearch.errors import InterruptedRunError, UsageError
-from pasearch.shown import shown
+from pasearch.terminal_escaping import escape_text
 
 if TYPE_CHECKING:
     from pasearch.api.advise import Command
@@ -27,7 +34,7 @@ SPACES = next(option.help for name, _, option in options_of(SearchRequest) if na
 
 
 @app.command()
-@takes_options(DATA_OPTIONS)
+@add_search_options(DATA_OPTIONS)
 def advise(
     data: Data,
     eps: Annotated[
@@ -51,19 +58,19 @@ def advise(
 
     found = advised(data, epsilon=eps, delta=delta, public=public, **given)
     if as_json:
-        typer.echo(json.dumps(found.to_json(shell), indent=2))
+        typer.echo(json.dumps(found.to_json(format_shell_command), indent=2))
         return
-    for line in found.text(shell, whole=verbose).split("\n"):
-        line = shown(line)
+    for line in found.text(format_shell_command, whole=verbose).split("\n"):
+        line = escape_text(line)
         # A command is not broken into lines, so that it can be copied.
-        typer.echo(line if line.startswith("    pasearch ") else wrapped(with_flags(line)))
+        typer.echo(line if line.startswith("    pasearch ") else wrap_lines(format_flags(line)))
     if not verbose:
         count = len(found.branches)
-        typer.echo(wrapped(f"\nThe {count} questions behind it, with the evidence: --verbose."))
+        typer.echo(wrap_lines(f"\nThe {count} questions behind it, with the evidence: --verbose."))
 
 
 @app.command()
-@takes_options((
+@add_search_options((
     *DATA_OPTIONS, "data_is_public", "steps", "batch", "device", "executor", "workers",
     "ray_address", "gpus_per_worker", "force",
 ))  # fmt: skip
@@ -136,12 +143,12 @@ def crossover(
                 + (" It is finished by `pasearch resume RUN`." if "resume" in named else "")
             )
         from pasearch.api.crossover import grid_options
-        from pasearch.cli.tasks import do_task
+        from pasearch.cli.tasks import plan_and_run
 
         grid = {"eps_grid": eps_grid, "repeats": repeats, "out": out}
         asked = {"data": data, "budget": Budget(eps, delta), **grid_options(data, models, **given)}
         asked |= {name: value for name, value in grid.items() if value is not None}
-        do_task(
+        plan_and_run(
             "pasearch.api.search", SearchRequest, asked, dry_run=dry_run, as_json=as_json,
             quiet=quiet,
         )  # fmt: skip
@@ -151,10 +158,10 @@ def crossover(
         if out is None or store is None or not store.is_file():
             raise UsageError("`resume=` goes on in a folder of such a comparison: name it, `out=`.")
         if (out / "crossover.json").exists():
-            raise UsageError(f"{shown(out)} is finished: nothing is left to do.")
+            raise UsageError(f"{escape_text(out)} is finished: nothing is left to do.")
     elif out is not None and out.exists():
         raise UsageError(
-            f"{shown(out)} is there already: give a new folder, or go on in it (`resume=`)."
+            f"{escape_text(out)} is there already: give a new folder, or go on in it (`resume=`)."
         )
     elif out is not None:
         check_writable(out, "out")
@@ -172,23 +179,23 @@ def crossover(
         raise InterruptedRunError(store.parent, "the same command and `resume=`") from None
     values = found.to_json()
     if out is not None:
-        from pasearch.files import write_new
+        from pasearch.files import write_new_file
         from pasearch.report.html import crossover_html
 
-        write_new(out / "crossover.html", crossover_html(values))
-        write_new(out / "crossover.json", json.dumps(values, indent=2) + "\n")
+        write_new_file(out / "crossover.html", crossover_html(values))
+        write_new_file(out / "crossover.json", json.dumps(values, indent=2) + "\n")
     if as_json:
         typer.echo(json.dumps(values, indent=2))
         return
-    typer.echo(wrapped(found.sentence() if quiet else found.table()))
+    typer.echo(wrap_lines(found.sentence() if quiet else found.table()))
     if found.assumes:
-        typer.echo(wrapped(f"This was {found.assumes}."))
+        typer.echo(wrap_lines(f"This was {found.assumes}."))
     if out is not None:
-        typer.echo(f"Page: {shown(out / 'crossover.html')}")
+        typer.echo(f"Page: {escape_text(out / 'crossover.html')}")
 
 
 @app.command()
-@takes_options((
+@add_search_options((
     *DATA_OPTIONS, "data_is_public", "steps", "batch", "learning_rate", "device", "workers",
     "force",
 ))  # fmt: skip
@@ -230,15 +237,15 @@ def compare(
     )  # fmt: skip
     text = json.dumps(found.to_json(), indent=2)
     if out is not None:
-        from pasearch.files import write_new
+        from pasearch.files import write_new_file
 
-        write_new(out, text + "\n")
+        write_new_file(out, text + "\n")
     if as_json:
         typer.echo(text)
         return
-    typer.echo(wrapped(with_flags(shown(found.sentence()) if quiet else found.table())))
+    typer.echo(wrap_lines(format_flags(escape_text(found.sentence()) if quiet else found.table())))
     if out is not None and not quiet:
-        typer.echo(f"Written: {shown(out)}")
+        typer.echo(f"Written: {escape_text(out)}")
 
 
 def _show_progress(done: int, every: int) -> None:
@@ -246,14 +253,14 @@ def _show_progress(done: int, every: int) -> None:
         typer.echo(f"Trained {done:,} of {every:,}", err=True)
 
 
-def shell(command: Command) -> str:
+def format_shell_command(command: Command) -> str:
     """Return a command as a line of a shell, to copy.
 
     A list of which an element contains a comma has no form there and is left out.
     """
     words = ["pasearch", *command.task.split(), str(command.data), *command.models]
     for name, value in command.options:
-        flag = flag_of(name)
+        flag = flag_name(name)
         if isinstance(value, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))
         elif isinstance(value, list):
@@ -261,9 +268,9 @@ def shell(command: Command) -> str:
             words += [] if any("," in each for each in parts) else [f"{flag}={','.join(parts)}"]
         else:
             values = value if isinstance(value, tuple) else (value,)
-            words += [flag, *(_number(each) for each in values)]
+            words += [flag, *(_format_number(each) for each in values)]
     return shlex.join(words)
 
 
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-SUMMARIES = {
+COMMAND_SUMMARIES = {
     "arch": "Search for the best architecture, and train it.",
     "features": "Choose features, and train a model on them.",
     "train": "Train one network by one recipe, without a search.",
@@ -40,22 +40,22 @@ SUMMARIES = {
 """The commands in the order in which they are listed, each with a line that 80 columns hold."""
 
 
-class Ordered(TyperGroup):
+class OrderedGroup(TyperGroup):
     """The commands as a run goes: asked for, finished, read."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands in the order of `SUMMARIES`."""
-        return sorted(super().list_commands(ctx), key=list(SUMMARIES).index)
+        return sorted(super().list_commands(ctx), key=list(COMMAND_SUMMARIES).index)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command with the line that it is listed by."""
         if (found := super().get_command(ctx, cmd_name)) is not None:
-            found.short_help = SUMMARIES[cmd_name]
+            found.short_help = COMMAND_SUMMARIES[cmd_name]
         return found
 
 
 app = typer.Typer(
-    cls=Ordered,
+    cls=OrderedGroup,
     name="pasearch",
     help="Privacy-aware AutoML: search under one (epsilon, delta) that pays for the search too.",
     no_args_is_help=True,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pasearch.cli.app import Json, Run, app
-from pasearch.cli.options import wrapped
+from pasearch.cli.options import wrap_lines
 from pasearch.cli.paths import check_new_file
 from pasearch.errors import UsageError
-from pasearch.shown import epsilon_words, shown, shown_lines
+from pasearch.terminal_escaping import escape_lines, escape_text, format_epsilon
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,7 @@ def verify(
     give the signer's public key.
     """
     from pasearch.results import release_of
-    from pasearch.verification.signing import signed_words
+    from pasearch.verification.signing import describe_signature
     from pasearch.verification.verify import verify as check_all
 
     price, problems = check_all(path, public_key)
@@ -52,11 +52,13 @@ def verify(
         )  # fmt: skip
     elif not problems:
         told = (
-            f"Verified: epsilon {epsilon_words(price.epsilon)} at delta {price.delta:g} "
+            f"Verified: epsilon {format_epsilon(price.epsilon)} at delta {price.delta:g} "
             f"({price.accountant}), recomputed from the list of everything that was released; "
             "result.json, card, report and model agree with it.\n"
         )
-        typer.echo(wrapped(told + signed_words(release_of(path), trusted=public_key is not None)))
+        typer.echo(
+            wrap_lines(told + describe_signature(release_of(path), trusted=public_key is not None))
+        )
     if problems:
         raise UsageError(f"{path} does not verify:", *problems)
 
@@ -64,11 +66,13 @@ def verify(
 @app.command()
 def key(path: Annotated[Path, typer.Argument(help="A new file, for the private key.")]) -> None:
     """Make a pair of keys to sign results with: PATH, which stays with you, and PATH.pub."""
-    from pasearch.verification.signing import new_key
+    from pasearch.verification.signing import create_key_pair
 
-    public = new_key(path)
+    public = create_key_pair(path)
     typer.echo(
-        wrapped(f"Private key: {path} (keep it). Public key: {public} (give it to your readers).")
+        wrap_lines(
+            f"Private key: {path} (keep it). Public key: {public} (give it to your readers)."
+        )
     )
 
 
@@ -77,11 +81,11 @@ def sign(
     path: Run, key: Annotated[Path, typer.Option("--key", help="Your private key (ed25519, PEM).")]
 ) -> None:
     """Sign a finished run that verifies: release/result.sig."""
-    from pasearch.verification.signing import private_key
+    from pasearch.verification.signing import read_private_key
     from pasearch.verification.signing import sign as write
     from pasearch.verification.verify import verify as check_all
 
-    signer = private_key(key)
+    signer = read_private_key(key)
     if problems := [each for each in check_all(path)[1] if not each.startswith("result.sig")]:
         raise UsageError(f"{path} does not verify, so it is not signed:", *problems)
     typer.echo(f"Signed: {write(path, signer)}")
@@ -104,7 +108,7 @@ def report(path: Run, as_json: Json = False, verbose: Card = False) -> None:
     if as_json:
         return
     if verbose:
-        typer.echo("\n" + wrapped(shown_lines(result.card)))
+        typer.echo("\n" + wrap_lines(escape_lines(result.card)))
     typer.echo(f"Report: {release_of(path) / 'report.html'}")
 
 
@@ -129,26 +133,28 @@ def predict(
     check_new_file(out, "out")
     from pasearch.data.sources import count_header_rows, list_record_names, load_new_records
     from pasearch.data.tables import TableSchema
-    from pasearch.files import write_new
+    from pasearch.files import write_new_file
     from pasearch.report.score import distrust
     from pasearch.results import FeatureResult, load_result
 
     result = load_result(path)
     records = load_new_records(str(data), result.schema)
-    text = _csv(result, records, list_record_names(str(data)), probabilities=probabilities)
+    text = _format_csv(result, records, list_record_names(str(data)), probabilities=probabilities)
     if isinstance(result.schema, TableSchema):
         used = result.columns if isinstance(result, FeatureResult) else None
         for line in describe_unread_cells(
             result.schema, records, used, count_header_rows(data, result.schema)
         ):
-            typer.echo(shown(line), err=True)
+            typer.echo(escape_text(line), err=True)
     if probabilities and (told := distrust(result.document, result.schema)):
-        typer.echo(wrapped(shown_lines(told)), err=True)
+        typer.echo(wrap_lines(escape_lines(told)), err=True)
     if out is None:
         typer.echo(text, nl=False)
         return
-    write_new(out, text)
-    typer.echo(f"Predictions: {shown(out)}. They are as private as the records they belong to.")
+    write_new_file(out, text)
+    typer.echo(
+        f"Predictions: {escape_text(out)}. They are as private as the records they belong to."
+    )
 
 
 @app.command()
@@ -173,7 +179,9 @@ def export(
     typer.echo(f"Model: {load_result(path).to_onnx(out, encoded=encoded)}")
 
 
-def _csv(result: Result, records: Any, names: list[str] | None, *, probabilities: bool) -> str:
+def _format_csv(
+    result: Result, records: Any, names: list[str] | None, *, probabilities: bool
+) -> str:
     """Return predictions as .csv, one line per record; empty for a record that cannot be read.
 
     Args:
@@ -187,7 +195,7 @@ def _csv(result: Result, records: Any, names: list[str] | None, *, probabilities
         header += [f"probability of {name}" for name in result.classes_]
         columns += list(result.predict_proba(records).T)
     rows: list[list[Any]] = [[each.item() for each in row] for row in zip(*columns, strict=True)]
-    empty, known = [""] * len(header), readable(records).tolist()
+    empty, known = [""] * len(header), find_readable(records).tolist()
     rows = [row if told else empty for row, told in zip(rows, known, strict=True)]
     if names is not None:
         header = ["file", *header]
@@ -228,12 +236,12 @@ def describe_unread_cells(
             f" and {more:,} more" if more > 0 else ""
         )
 
-    known = readable(cells)
+    known = find_readable(cells)
     concerned, told = np.zeros(len(cells), bool), list[str]()
     for place, column in enumerate(schema.columns):
         if used is not None and column.name not in used:
             continue
-        for which, why in _reasons(column, cells[:, place]):
+        for which, why in _find_unread_cells(column, cells[:, place]):
             if (which := which & known).any():
                 concerned |= which
                 told.append(f"  column {column.name!r}: {why} ({named(which)})")
@@ -252,7 +260,7 @@ def describe_unread_cells(
     ]
 
 
-def readable(cells: TableCells) -> np.ndarray:
+def find_readable(cells: TableCells) -> np.ndarray:
     """Find the records that could be read, bool, (rows,): rows of a table, or images."""
     import numpy as np
 
@@ -266,7 +274,7 @@ def readable(cells: TableCells) -> np.ndarray:
     return np.ones(len(cells), bool)
 
 
-def _reasons(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
+def _find_unread_cells(column: Column, cells: Any) -> Iterator[tuple[np.ndarray, str]]:
     """Yield the cells that are not understood, bool, (rows,), and the reason."""
     import numpy as np
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pasearch.cli.app import Json, app
-from pasearch.cli.options import wrapped
+from pasearch.cli.options import wrap_lines
 from pasearch.cli.paths import check_ledger
 from pasearch.errors import BudgetError, UsageError
-from pasearch.shown import epsilon_words, shown
+from pasearch.terminal_escaping import escape_text, format_epsilon
 
 if TYPE_CHECKING:
     from pasearch.accounting.budget import Budget
@@ -53,7 +53,7 @@ def ledger(
     added = None if add is None else add_run(path, add, total, same_data=same_data)
     if not path.exists():
         raise UsageError(
-            f"{shown(path)} is not there: a ledger is made by its first run (`ledger=` and "
+            f"{escape_text(path)} is not there: a ledger is made by its first run (`ledger=` and "
             "`ledger_budget=`), or by --add."
         )
     found = SharedLedger.open(path, total)
@@ -74,21 +74,23 @@ def ledger(
         return
     left = f"a run of about epsilon {remaining:.2g} still fits" if remaining else "no run fits"
     lines = [
-        f"Ledger     {shown(path)}",
+        f"Ledger     {escape_text(path)}",
         f"Budget     epsilon {budget.epsilon:g} at delta {budget.delta:g}, all runs together",
-        f"Spent      epsilon {epsilon_words(spent.epsilon)} ({spent.accountant})",
+        f"Spent      epsilon {format_epsilon(spent.epsilon)} ({spent.accountant})",
         f"Remaining  {left}",
         f"Runs       {len(runs)}",
         *(
-            f"  {day}  {shown(run)}  epsilon {epsilon_words(price.epsilon)} alone"
+            f"  {day}  {escape_text(run)}  epsilon {format_epsilon(price.epsilon)} alone"
             for run, day, price in runs
         ),
     ]
     if add is not None:
         lines.append(
-            f"Added: {shown(add)}." if added else f"{shown(add)} was in this ledger already."
+            f"Added: {escape_text(add)}."
+            if added
+            else f"{escape_text(add)} was in this ledger already."
         )
-    typer.echo("\n".join(map(wrapped, lines)))
+    typer.echo("\n".join(map(wrap_lines, lines)))
 
 
 def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> bool:
@@ -113,15 +115,17 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
     from pasearch.accounting.accountants import price
     from pasearch.results import digest, events_of, read_document
     from pasearch.runs.folder import RunFolder
-    from pasearch.runs.shared_ledger import SharedLedger, worst
+    from pasearch.runs.shared_ledger import SharedLedger, worst_partition_event
     from pasearch.verification.verify import verify
 
     folder = RunFolder.open(run.parent if run.name == "release" else run, finished=True)
     document = read_document(folder.path)
     if document["dataset"]["declared_public"]:
-        raise UsageError(f"{shown(run)} read data that was declared public: it has no cost to add.")
+        raise UsageError(
+            f"{escape_text(run)} read data that was declared public: it has no cost to add."
+        )
     if problems := verify(folder.path)[1]:
-        raise UsageError(f"{shown(run)} does not verify, so it is not added:", *problems)
+        raise UsageError(f"{escape_text(run)} does not verify, so it is not added:", *problems)
     # A run with --ledger has the name that it has there; of any other its result is the name.
     reserved = folder.private / "reserved"
     name = reserved.read_text(encoding="utf-8") if reserved.exists() else ""
@@ -132,18 +136,20 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
         ledger = SharedLedger.open(path, total)
         known = {each: cost for each, _, cost in ledger.runs()}
         if name in known:
-            own = price(worst(events), known[name].delta)
+            own = price(worst_partition_event(events), known[name].delta)
             # The same events may be grouped in another way, which rounds their cost differently.
             if not math.isclose(own.epsilon, known[name].epsilon, rel_tol=1e-6):
                 raise BudgetError(
-                    f"{shown(path)} holds a run of this name at epsilon {known[name].epsilon:.4g}, "
-                    f"and {shown(run)} cost {own.epsilon:.4g}: it is another run. Its file "
+                    f"{escape_text(path)} holds a run of this name at epsilon "
+                    f"{known[name].epsilon:.4g}, "
+                    f"and {escape_text(run)} cost {own.epsilon:.4g}: it is another run. Its file "
                     "private/reserved was changed or copied from elsewhere."
                 )
             return False
         if known and not same_data:
             raise UsageError(
-                f"{shown(path)} holds runs already, and nothing in it tells whose records they "
+                f"{escape_text(path)} holds runs already, and nothing in it tells whose records "
+                "they "
                 "read: a fingerprint of the records would be a function of private values that no "
                 "budget pays for. Give --same-data to confirm that this run read the same records, "
                 "and was made after the runs that are in the ledger."
@@ -151,7 +157,8 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
     found = SharedLedger.forecast(path, total, events, n)
     if not found.fits:
         raise BudgetError(
-            f"{shown(run)} does not fit into {shown(path)}, so it was not added: all runs together "
+            f"{escape_text(run)} does not fit into {escape_text(path)}, so it was not added: all "
+            "runs together "
             f"would cost epsilon {found.after:.4g}, and the total is {found.total.epsilon:g}, at "
             f"delta {found.total.delta:g}. This ledger does not cover what the run has released. "
             "Begin another ledger with a larger --ledger-budget, and add all finished runs to it, "

@@ -21,7 +21,7 @@ from typer.core import TyperCommand
 from pasearch.accounting.budget import Budget
 from pasearch.api import request as requests
 from pasearch.api.request import BUDGET, DATA, GROUPS, USUAL_EPSILON, Option, Request, options_of
-from pasearch.errors import FIELD
+from pasearch.errors import OPTION_REFERENCE
 
 DATA_HELP = (
     "digits, mnist, fashion-mnist, cifar10, svhn, a table (.csv, .tsv or .data, also with .gz, "
@@ -48,7 +48,7 @@ FLAGS = {"epsilon": "--eps", "delta": "--delta"} | {
 }
 """Fields whose flag is not their name with dashes."""
 
-KNOWN = {name for kind in REQUESTS for name, _, _ in options_of(kind)} | {
+OPTION_NAMES = {name for kind in REQUESTS for name, _, _ in options_of(kind)} | {
     "epsilon", "delta", "sigma", "n", "steps", "batch", "vectors", "dimension"
 }  # fmt: skip
 """Names at the start of a message that are options of the command line."""
@@ -57,7 +57,7 @@ METAVARS = {"tuple[float, float] | None": "<float> <float>", "list[str]": "<str>
 """Names of types of several values in a help."""
 
 
-class Grouped(TyperCommand):
+class GroupedCommand(TyperCommand):
     """A command whose `--help` shows its options under the headings of their groups."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -72,7 +72,7 @@ class Grouped(TyperCommand):
                 formatter.write_dl(shown[group])
 
 
-def flag_of(name: str) -> str:
+def flag_name(name: str) -> str:
     """Return the option of the command line for a field of a request."""
     return FLAGS.get(name, f"--{name.replace('_', '-')}")
 
@@ -81,7 +81,7 @@ MIN_WIDTH, MAX_WIDTH = 60, 110
 """Width of a line: a narrower terminal breaks lines by itself, longer lines are hard to read."""
 
 
-def wrapped(text: str, stream: TextIO | None = None) -> str:
+def wrap_lines(text: str, stream: TextIO | None = None) -> str:
     """Break long lines at the width of the terminal; elsewhere a script gets every line whole.
 
     A line continues below the text of its row, behind the row's name.
@@ -106,7 +106,7 @@ def wrapped(text: str, stream: TextIO | None = None) -> str:
     return "\n".join(found)
 
 
-def with_flags(message: str) -> str:
+def format_flags(message: str) -> str:
     """Name every option of a message as the command line does.
 
     >>> with_flags("leave `search_share=` out, or take `strategy='rs'`")
@@ -114,20 +114,22 @@ def with_flags(message: str) -> str:
     """
 
     def flag(found: re.Match[str]) -> str:
-        name, value = flag_of(found[1]), found[2].strip("'\"")
+        name, value = flag_name(found[1]), found[2].strip("'\"")
         if value == "False":
             return name.replace("--", "--no-", 1)
         return name if value in ("", "True") else f"{name} {value}"
 
-    message = FIELD.sub(flag, message)
+    message = OPTION_REFERENCE.sub(flag, message)
     name, is_, rest = message.partition(" is ")
     names = name.split(" + ")
-    if is_ and KNOWN.issuperset(names):
-        name = " + ".join(map(flag_of, names))
+    if is_ and OPTION_NAMES.issuperset(names):
+        name = " + ".join(map(flag_name, names))
     return f"{name}{is_}{rest}"
 
 
-def asks(request: type[Request], *, run: bool) -> Callable[[Any], Callable[..., None]]:
+def add_request_options(
+    request: type[Request], *, run: bool
+) -> Callable[[Any], Callable[..., None]]:
     """Replace a command's parameter `asked` by the data, the budget and the options of a request.
 
     Args:
@@ -135,10 +137,10 @@ def asks(request: type[Request], *, run: bool) -> Callable[[Any], Callable[..., 
         run: Whether the command runs what it plans, so that the folder can be named.
     """
     options = [
-        _parameter("data", "digits", Data),
-        _parameter("eps", None, _annotation(float | None, EPSILON, "--eps", "--epsilon")),
-        _parameter("delta", None, _annotation(float | None, DELTA, "--delta")),
-        *_options(request, lambda name: run or name != "out"),
+        _make_parameter("data", "digits", Data),
+        _make_parameter("eps", None, _annotate(float | None, EPSILON, "--eps", "--epsilon")),
+        _make_parameter("delta", None, _annotate(float | None, DELTA, "--delta")),
+        *_option_parameters(request, lambda name: run or name != "out"),
     ]
 
     def with_budget(asked: dict[str, Any]) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def asks(request: type[Request], *, run: bool) -> Callable[[Any], Callable[..., 
     return lambda command: _replace_parameter(command, "asked", options, with_budget)
 
 
-def takes_options(names: Collection[str]) -> Callable[[Any], Callable[..., None]]:
+def add_search_options(names: Collection[str]) -> Callable[[Any], Callable[..., None]]:
     """Replace a command's parameter `given` by options of `arch`.
 
     The command receives the options whose values differ from their defaults, by name.
@@ -158,7 +160,7 @@ def takes_options(names: Collection[str]) -> Callable[[Any], Callable[..., None]
     Args:
         names: Fields of `SearchRequest`.
     """
-    options = _options(requests.SearchRequest, names.__contains__)
+    options = _option_parameters(requests.SearchRequest, names.__contains__)
 
     def changed(given: dict[str, Any]) -> dict[str, Any]:
         return {each.name: given[each.name] for each in options if given[each.name] != each.default}
@@ -189,7 +191,9 @@ def _replace_parameter(
     return called
 
 
-def _options(request: type[Request], chosen: Callable[[str], bool]) -> list[inspect.Parameter]:
+def _option_parameters(
+    request: type[Request], chosen: Callable[[str], bool]
+) -> list[inspect.Parameter]:
     """Return the chosen fields that the command line has, as parameters that typer reads."""
     types = {each.name: str(each.type) for each in fields(request)}
     found = []
@@ -204,20 +208,20 @@ def _options(request: type[Request], chosen: Callable[[str], bool]) -> list[insp
         if kind == list[str]:
             default = [default]
         shown = str(default[0]) if isinstance(default, list) else default is not None
-        told = _annotation(
-            kind, option, option.flag or flag_of(name), metavar=METAVARS.get(str(kind)),
+        told = _annotate(
+            kind, option, option.flag or flag_name(name), metavar=METAVARS.get(str(kind)),
             show_default=shown,
         )  # fmt: skip
-        found.append(_parameter(name, default, told))
+        found.append(_make_parameter(name, default, told))
     return found
 
 
-def _annotation(kind: Any, option: Option, *flags: str, **more: Any) -> Any:
+def _annotate(kind: Any, option: Option, *flags: str, **more: Any) -> Any:
     """Annotate a type with an option that typer reads."""
     told = typer.Option(*flags, help=option.help_text, rich_help_panel=option.group, **more)
     return Annotated[kind, told]
 
 
-def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+def _make_parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Parameter(name, kind, default=default, annotation=annotation)

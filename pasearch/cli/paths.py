@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pasearch.errors import UsageError, nearest
-from pasearch.shown import shown
+from pasearch.errors import UsageError, suggest_name
+from pasearch.terminal_escaping import escape_text
 
 
 def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
@@ -33,7 +33,7 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
         begun = (out / "private").is_dir() and not any((out / "release").glob("*"))
         finish = f", or finish the run that is there with `pasearch resume {out}`" if begun else ""
         raise UsageError(
-            f"{shown(out)} exists: a run needs a folder of its own. Name a new one (`out=`)"
+            f"{escape_text(out)} exists: a run needs a folder of its own. Name a new one (`out=`)"
             f"{finish}."
         )
     if run:
@@ -44,10 +44,11 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
         path = Path(value)
         if not path.is_file():
             why = "is a folder" if path.is_dir() else "is not there"
-            raise UsageError(f"{shown(path)} {why}: expected a .toml file (`{name}=`).")
+            raise UsageError(f"{escape_text(path)} {why}: expected a .toml file (`{name}=`).")
         if not os.access(path, os.R_OK):
             raise UsageError(
-                f"{shown(path)} may not be read: change its permissions, or name another file "
+                f"{escape_text(path)} may not be read: change its permissions, or name another "
+                "file "
                 f"(`{name}=`)."
             )
     if (ledger := asked.get("ledger")) is not None:
@@ -58,12 +59,13 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
         value = asked.get(name)
         if isinstance(value, (str, Path)) and is_path(str(value)) and not Path(value).exists():
             raise UsageError(
-                f"{shown(value)} is not there: expected a file, a folder of images, or one of the "
-                f"built-in names (`{name}=`).{nearest(value, BUILT_IN_NAMES)}"
+                f"{escape_text(value)} is not there: expected a file, a folder of images, or one "
+                "of the "
+                f"built-in names (`{name}=`).{suggest_name(value, BUILT_IN_NAMES)}"
             )
     root = asked.get("data_root")
     if root is not None and Path(root).exists() and not Path(root).is_dir():
-        raise UsageError(f"{shown(root)} is a file: expected a folder (`data_root=`).")
+        raise UsageError(f"{escape_text(root)} is a file: expected a folder (`data_root=`).")
 
 
 def check_new_file(path: Path | None, option: str = "") -> None:
@@ -77,7 +79,7 @@ def check_new_file(path: Path | None, option: str = "") -> None:
         return
     named = f" (`{option}=`)" if option else ""
     if os.path.lexists(path):
-        raise UsageError(f"{shown(path)} exists: name a new file{named}.")
+        raise UsageError(f"{escape_text(path)} exists: name a new file{named}.")
     _check_folder_of(path, named)
     check_writable(path, option)
 
@@ -88,7 +90,8 @@ def _check_folder_of(path: Path, named: str) -> None:
     if not folder.is_dir():
         why = "is no folder: " if os.path.lexists(folder) else "is not there: make that folder, or "
         raise UsageError(
-            f"{shown(path)} cannot be written, because {shown(path.parent)} {why}name another file"
+            f"{escape_text(path)} cannot be written, because {escape_text(path.parent)} {why}name "
+            "another file"
             f"{named}."
         )
 
@@ -113,7 +116,8 @@ def check_writable(path: Path, option: str) -> None:
         reason = getattr(error, "strerror", None) or error
         named = f" (`{option}=`)" if option else ""
         raise UsageError(
-            f"{shown(path)} cannot be made, because {shown(above)} cannot be written to "
+            f"{escape_text(path)} cannot be made, because {escape_text(above)} cannot be written "
+            "to "
             f"({reason}): name a place of your own{named}."
         ) from None
 
@@ -130,12 +134,12 @@ def check_ledger(path: Path, total: object, *, run: bool) -> None:
         UsageError: It names the option to change.
     """
     if path.is_dir():
-        raise UsageError(f"{shown(path)} is a folder: name a file (`ledger=`).")
+        raise UsageError(f"{escape_text(path)} is a folder: name a file (`ledger=`).")
     if not path.exists():
         _check_folder_of(path, " (`ledger=`)")
         if run and total is None:
             raise UsageError(
-                f"{shown(path)} is not there yet: say what all runs on these data may cost "
+                f"{escape_text(path)} is not there yet: say what all runs on these data may cost "
                 "together, epsilon and delta, with `ledger_budget=`."
             )
         if run:
@@ -143,16 +147,19 @@ def check_ledger(path: Path, total: object, *, run: bool) -> None:
         return
     if not os.access(path, os.R_OK | os.W_OK):
         raise UsageError(
-            f"{shown(path)} may not be read and written: a ledger needs both (`ledger=`)."
+            f"{escape_text(path)} may not be read and written: a ledger needs both (`ledger=`)."
         )
     # The reader checks the rest. Closing a file that SQLite holds open would drop its lock, so this
     # is done before the ledger is used.
-    from pasearch.runs.shared_ledger import FORMAT
+    from pasearch.runs.shared_ledger import SHARED_LEDGER_FORMAT
 
     with path.open("rb") as file:
         head = file.read(72)
-    if not (head.startswith(b"SQLite format 3\0") and head[68:] == FORMAT.application.encode()):
+    if not (
+        head.startswith(b"SQLite format 3\0")
+        and head[68:] == SHARED_LEDGER_FORMAT.application.encode()
+    ):
         raise UsageError(
-            f"{shown(path)} is no ledger of runs: name the file that the first run on these "
+            f"{escape_text(path)} is no ledger of runs: name the file that the first run on these "
             "data made, or a new one (`ledger=`)."
         )

@@ -17,9 +17,9 @@ import typer
 
 from pasearch.api.request import FeatureRequest, Request, SearchRequest, TrainRequest
 from pasearch.cli.app import Json, Quiet, Run, Sign, Verbose, app, plan_app
-from pasearch.cli.options import Grouped, asks, with_flags, wrapped
+from pasearch.cli.options import GroupedCommand, add_request_options, format_flags, wrap_lines
 from pasearch.cli.paths import check_paths
-from pasearch.shown import epsilon_words, shown
+from pasearch.terminal_escaping import escape_text, format_epsilon
 
 if TYPE_CHECKING:
     from pasearch.api.lifecycle import Prepared
@@ -73,7 +73,7 @@ def interruptible() -> Iterator[None]:
 
 
 @interruptible()
-def do_task(
+def plan_and_run(
     module: str,
     request: type[Request],
     asked: dict[str, Any],
@@ -86,32 +86,34 @@ def do_task(
 ) -> None:
     """Plan a task, say its price, and carry it out."""
     check_paths(asked, run=not dry_run)
-    signed = _signing(sign)
-    prepared = _prepared(module, request, asked, show=not (as_json or quiet))
+    signed = _make_signer(sign)
+    prepared = _prepare(module, request, asked, show=not (as_json or quiet))
     if dry_run:
         _show_plan(prepared, as_json=as_json, quiet=quiet, alone=True, verbose=verbose)
         return
     from pasearch.api.lifecycle import check_not_refused
     from pasearch.api.resolve import device_of
-    from pasearch.progress import told
+    from pasearch.progress import show_progress
 
     device_of(prepared.request)
     check_not_refused(prepared)
-    with _read_by("The run was not begun."):
+    with _note_broken_pipe("The run was not begun."):
         _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False, verbose=verbose)
-    with told(prepared.plan.trainings, show=not (quiet or as_json)) as bar:
+    with show_progress(prepared.plan.trainings, show=not (quiet or as_json)) as bar:
         result = import_module(module).run(prepared, progress=bar)
     show_finished(signed(result), as_json=as_json, quiet=quiet)
 
 
 def show_finished(result: Result, *, as_json: bool, quiet: bool) -> None:
     """Say what a run has just found, as `show_result`; a run that nobody reads is found again."""
-    with _read_by(f"The run is finished: `pasearch report {result.path}` says what it found."):
+    with _note_broken_pipe(
+        f"The run is finished: `pasearch report {result.path}` says what it found."
+    ):
         show_result(result, as_json=as_json, quiet=quiet)
 
 
 @contextmanager
-def _read_by(otherwise: str) -> Iterator[None]:
+def _note_broken_pipe(otherwise: str) -> Iterator[None]:
     """Note on an error of a pipe that nobody reads what has become of the run."""
     try:
         yield
@@ -123,8 +125,8 @@ def _read_by(otherwise: str) -> Iterator[None]:
 def _add_task(request: type[Request], module: str, about: str) -> None:
     """Add a task's command, and that of its plan."""
 
-    @app.command(request.task, cls=Grouped, help=about)
-    @asks(request, run=True)
+    @app.command(request.task, cls=GroupedCommand, help=about)
+    @add_request_options(request, run=True)
     def run_task(
         asked: dict[str, Any],
         sign: Sign = None,
@@ -133,20 +135,21 @@ def _add_task(request: type[Request], module: str, about: str) -> None:
         quiet: Quiet = False,
         verbose: Verbose = False,
     ) -> None:
-        do_task(
+        plan_and_run(
             module, request, asked, sign=sign, dry_run=dry_run, as_json=as_json, quiet=quiet,
             verbose=verbose,
         )  # fmt: skip
 
     @plan_app.command(
-        request.task, cls=Grouped, short_help=f"Print the plan of `pasearch {request.task}`.",
+        request.task, cls=GroupedCommand,
+        short_help=f"Print the plan of `pasearch {request.task}`.",
         help=f"Print the plan of `pasearch {request.task}`: nothing is written, and no private "
         "record is read.",
     )  # fmt: skip
-    @asks(request, run=False)
+    @add_request_options(request, run=False)
     def plan_task(asked: dict[str, Any], as_json: Json = False, verbose: Verbose = False) -> None:
         check_paths(asked, run=False)
-        prepared = _prepared(module, request, asked, show=not as_json)
+        prepared = _prepare(module, request, asked, show=not as_json)
         _show_plan(prepared, as_json=as_json, alone=True, verbose=verbose)
 
 
@@ -178,7 +181,7 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Finish a run that was interrupted, whatever its task, under the price it began with."""
-    signed = _signing(sign)
+    signed = _make_signer(sign)
     from pasearch.api.resume import resume as finish
 
     progress = False if quiet or as_json else None
@@ -188,7 +191,7 @@ def resume(
 
 
 @contextmanager
-def _told(*, show: bool) -> Iterator[None]:
+def _show_log_messages(*, show: bool) -> Iterator[None]:
     """Show the package's messages about long work on stderr, each once and on one line."""
     handler, seen = logging.StreamHandler(sys.stderr), set[str]()
 
@@ -198,7 +201,7 @@ def _told(*, show: bool) -> Iterator[None]:
         return len(seen) > before
 
     handler.addFilter(is_new)
-    handler.format = lambda record: shown(record.getMessage())  # type: ignore[method-assign]
+    handler.format = lambda record: escape_text(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("pasearch")
     level = logger.level
     if show:
@@ -211,11 +214,11 @@ def _told(*, show: bool) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _prepared(
+def _prepare(
     module: str, request: type[Request], asked: dict[str, Any], *, show: bool
 ) -> Prepared[Any]:
     """Make the plan that a command's options ask for; say what takes long, if it is to be shown."""
-    with _told(show=show):
+    with _show_log_messages(show=show):
         return import_module(module).prepared(request(asked.pop("data"), **asked))
 
 
@@ -230,7 +233,7 @@ def _show_plan(
     """Print a plan: a summary before a run, or with each price, or as JSON, or its price alone."""
     from pasearch.api.lifecycle import ledger_forecast
     from pasearch.report.plan import feature_plan_text, ledger_words, plan_text
-    from pasearch.runs.folder import BASE
+    from pasearch.runs.folder import RUNS_FOLDER
     from pasearch.search.plan import Plan
     from pasearch.training.presets import said
 
@@ -243,7 +246,7 @@ def _show_plan(
     elif quiet and alone:
         price = plan.price
         typer.echo(
-            f"Price: epsilon {epsilon_words(price.epsilon)} at delta {price.delta:g} "
+            f"Price: epsilon {format_epsilon(price.epsilon)} at delta {price.delta:g} "
             f"({price.accountant})."
         )
     elif not (as_json or quiet):
@@ -252,12 +255,12 @@ def _show_plan(
         report = ledger = ""
         if not alone:
             out = prepared.request.out
-            folder = f"{BASE}/{prepared.dataset.name}-<number>" if out is None else str(out)
+            folder = f"{RUNS_FOLDER}/{prepared.dataset.name}-<number>" if out is None else str(out)
             report = f"{folder}/release/report.html"
         if prepared.request.ledger is not None and not plan.public:
             ledger = ledger_words(str(prepared.request.ledger), ledger_forecast(prepared))
-        told = with_flags(text(plan, usual=usual, detail=detail, report=report, ledger=ledger))
-        typer.echo(wrapped(told) + "\n")
+        told = format_flags(text(plan, usual=usual, detail=detail, report=report, ledger=ledger))
+        typer.echo(wrap_lines(told) + "\n")
         if prepared.request.seed is not None:
             typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
         if (store := getattr(prepared.request, "storage", None)) is not None:
@@ -267,23 +270,23 @@ def _show_plan(
                 f"candidate's {'exact' if exact else 'noisy'} score, how many there are, and when: "
                 "it is as private as the run's own folder, and the price does not cover it."
             )
-            typer.echo(wrapped(shown(told)) + "\n")
+            typer.echo(wrap_lines(escape_text(told)) + "\n")
         if prepared.request.executor == "ray":
             told = (
                 "Trainings: on a Ray cluster. Whoever sees it at work sees how many there are, and "
                 "when; whoever can enter its machines can read the records. It is as private as "
                 "the run's own folder, and the price does not cover it."
             )
-            typer.echo(wrapped(told) + "\n")
+            typer.echo(wrap_lines(told) + "\n")
 
 
-def _signing(path: Path | None) -> Callable[[Result], Result]:
+def _make_signer(path: Path | None) -> Callable[[Result], Result]:
     """Return what signs a result, if a key was named; it is read now, before anything runs."""
     if path is None:
         return lambda result: result
-    from pasearch.verification.signing import private_key, sign
+    from pasearch.verification.signing import read_private_key, sign
 
-    key = private_key(path)
+    key = read_private_key(path)
 
     def signed(result: Result) -> Result:
         sign(result.path, key)
@@ -292,7 +295,7 @@ def _signing(path: Path | None) -> Callable[[Result], Result]:
     return signed
 
 
-def _best_words(document: dict[str, Any]) -> str:
+def _describe_best(document: dict[str, Any]) -> str:
     """Return the released model, and how long it was trained where only the run could tell."""
     from pasearch.report.wording import features_line, network_line
     from pasearch.results import FEATURES
@@ -327,14 +330,14 @@ def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
         name, score = score_line(document, result.schema)
         lines = [
             f"Data: {data_line(data['name'], data['n'], result.schema)}",
-            f"Model: {_best_words(document)}",
+            f"Model: {_describe_best(document)}",
             f"{name}: {score}",
             f"Protection: {protection_line(document)}",
         ]
         found = document.get("measured_crossover") or document.get("crossover") or {}
         measured = [found["sentence"]] if found.get("kind") == "measured" else []
         for line in [*lines, *measured, *useless(document, result.schema)]:
-            typer.echo(wrapped(with_flags(shown(line))))
+            typer.echo(wrap_lines(format_flags(escape_text(line))))
     price = document["price"]
     note = ""
     if document["reproducible"]:
@@ -343,7 +346,7 @@ def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
         note = " (NOT PRIVATE: the data was declared public)"
     release = result.path if result.path.name == "release" else result.path / "release"
     last = (
-        f"Price: epsilon {epsilon_words(price['epsilon'])}, delta {price['delta']:g}{note}. "
-        f"Report, model and privacy card: {shown(release)}"
+        f"Price: epsilon {format_epsilon(price['epsilon'])}, delta {price['delta']:g}{note}. "
+        f"Report, model and privacy card: {escape_text(release)}"
     )
-    typer.echo(last if quiet else wrapped(last))
+    typer.echo(last if quiet else wrap_lines(last))

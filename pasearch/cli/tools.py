@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from pasearch.cli.app import Json, Quiet, account_app, app
-from pasearch.cli.options import Delta, takes_options, with_flags, wrapped
+from pasearch.cli.options import Delta, add_search_options, format_flags, wrap_lines
 from pasearch.cli.paths import check_new_file
-from pasearch.shown import shown, shown_lines
+from pasearch.terminal_escaping import escape_lines, escape_text
 
 
 @app.command()
@@ -45,7 +45,7 @@ def recipes(
 
 
 @app.command()
-@takes_options(("target", "schema", "quotes", "columns", "separator", "regression"))
+@add_search_options(("target", "schema", "quotes", "columns", "separator", "regression"))
 def check(
     data: Annotated[Path, typer.Argument(help="A table: a .csv or the like, or a .parquet.")],
     given: dict[str, Any],
@@ -60,15 +60,15 @@ def check(
     check_new_file(propose, "propose")
     from pasearch.curator.check import check_table
     from pasearch.data.tables import TableSchema
-    from pasearch.files import write_new
+    from pasearch.files import write_new_file
 
     target, schema = given.pop("target", None), given.pop("schema", None)
     declared = None if schema is None else TableSchema.from_toml(schema)
     report = check_table(data, target, declared, **given)
-    typer.echo(wrapped(with_flags(shown_lines(report.text()))))
+    typer.echo(wrap_lines(format_flags(escape_lines(report.text()))))
     if propose is not None:
-        write_new(propose, report.toml())
-        typer.echo(f"Proposed schema: {shown(propose)}. Edit it into what is publicly known.")
+        write_new_file(propose, report.toml())
+        typer.echo(f"Proposed schema: {escape_text(propose)}. Edit it into what is publicly known.")
 
 
 Eps = Annotated[float, typer.Option("--eps", help="Epsilon of the training.")]
@@ -108,7 +108,7 @@ def account_price(
         typer.echo(json.dumps([answer.to_json() for answer in answers], indent=2))
     else:
         for answer in answers:
-            typer.echo(wrapped(answer.describe()))
+            typer.echo(wrap_lines(answer.describe()))
 
 
 @account_app.command("noise")
@@ -139,7 +139,7 @@ def account_noise(
         return
     typer.echo("Error of a coordinate, over that of the best Gaussian, at equal price:\n")
     for each in found:
-        typer.echo(wrapped(f"  {each.describe()}"))
+        typer.echo(wrap_lines(f"  {each.describe()}"))
 
 
 @account_app.command("schedule")
@@ -177,7 +177,7 @@ def account_schedule(
         kind, noise_multiplier=sigma, n=n, batch=batch, epsilon=eps, delta=delta, epochs=epochs,
         rate=rate, period=period, end=end, every=every, batching=batching,
     )  # fmt: skip
-    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else wrapped(found.describe()))
+    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else wrap_lines(found.describe()))
 
 
 @app.command()
@@ -215,8 +215,10 @@ def pretrain(
         typer.echo(json.dumps({**values, "sha256": found.sha256}, indent=2))
         return
     words = (
-        f"Backbone: {shown(found.path)} (accuracy {found.accuracy:.3f} on public images that it "
-        f'was not trained on). Use it as front_end = {{ weights = "{shown(found.path)}", module = '
+        f"Backbone: {escape_text(found.path)} (accuracy {found.accuracy:.3f} on public images that "
+        "it "
+        "was not trained on). Use it as front_end = "
+        f'{{ weights = "{escape_text(found.path)}", module = '
         f'"{module}" }}.'
     )
-    typer.echo(wrapped(words))
+    typer.echo(wrap_lines(words))

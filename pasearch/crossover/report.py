@@ -152,7 +152,7 @@ class CrossoverReport:
         Raises:
             UsageError: matplotlib is not installed (`pip install 'pasearch[plots]'`).
         """
-        return notebooks.plotted(self, ["crossover"], None, ax, **kwargs)
+        return notebooks.plot_figure(self, ["crossover"], None, ax, **kwargs)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""

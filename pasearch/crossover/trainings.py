@@ -38,7 +38,7 @@ from pasearch.data.front_ends import Raw, prepare_front_end
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.threads import use_threads
-from pasearch.errors import UsageError, nearest
+from pasearch.errors import UsageError, suggest_name
 from pasearch.files import parse_json, read_bytes
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Keys
@@ -216,7 +216,7 @@ def named(text: str, regression: bool) -> Model:
     else:
         raise UsageError(
             f"Model {name!r} is not known: expected {', '.join(FAMILIES)} or a network's .toml "
-            f"file.{nearest(name, FAMILIES)}"
+            f"file.{suggest_name(name, FAMILIES)}"
         )
     features, recipe = None, None
     for part in parts:
@@ -411,7 +411,7 @@ def _trained(
     study: Study, points: list[Point], executor: Executor, few: int
 ) -> Iterator[tuple[Point, float]]:
     """Yield points and their errors, in any order."""
-    shared = study.device != "cpu" and not executor.elsewhere
+    shared = study.device != "cpu" and not executor.is_remote
     if shared or not executor.takes(len(points), long=len(points) > few):
         with use_threads(1):  # results do not depend on the number of processors
             for point in points:

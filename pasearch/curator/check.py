@@ -32,7 +32,7 @@ from pasearch.data.sources import count_header_rows, find_source
 from pasearch.data.tables import TableSchema
 from pasearch.data.text_columns import TextTable
 from pasearch.errors import UsageError
-from pasearch.shown import shown
+from pasearch.terminal_escaping import escape_text
 
 WARNING = (
     "This shows private values. It is for whoever may see the records themselves: do not let it "
@@ -72,7 +72,7 @@ class CheckReport:
     def text(self) -> str:
         """Render the report for a terminal, the warning before all values."""
         found = [f"  {problem.text()}" for problem in self.problems] or ["  no problem found"]
-        head = f"{shown(self.path)}: {self.n:,} records, {self.proposed.describe()}"
+        head = f"{escape_text(self.path)}: {self.n:,} records, {self.proposed.describe()}"
         before = [self.opening, ""] if self.opening else []
         return "\n".join([*before, f"WARNING. {WARNING}", "", head, *found]) + "\n"
 

@@ -25,7 +25,7 @@ from pasearch.data import dates
 from pasearch.data.lines import Fault
 from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm
 from pasearch.data.text_columns import TextTable
-from pasearch.shown import shown
+from pasearch.terminal_escaping import escape_text
 
 # Rows that a problem lists.
 MAX_LISTED_ROWS = 20
@@ -294,7 +294,9 @@ def _find_category_problems(profile: ColumnProfile) -> Iterator[Problem]:
     ):
         if text not in known:
             what = f"{_quote_cell(text)} is a category here; if it means missing, write missing = "
-            told_of = make_problem(name, f'{what}["{shown(text)}"]', profile.find_rows({text}))
+            told_of = make_problem(
+                name, f'{what}["{escape_text(text)}"]', profile.find_rows({text})
+            )
             yield from (replace(each, mark=text) for each in told_of)
     if column.categories is None:
         most, found = MAX_CATEGORIES, len(profile.category_counts)

@@ -3,7 +3,7 @@
 A file of some megabytes may unpack to gigabytes. So the head of each array tells its shape and its
 number type before anything is unpacked; what it announces is held against what is expected, against
 what the archive says, and against the machine's memory. A plan needs no more than that: numbers of
-more than `AT_ONCE` bytes are unpacked only when a run begins.
+more than `BLOCK_WORDS` bytes are unpacked only when a run begins.
 
 Source: docs/rules.md, rule 13 (the form of a file is free, its values are not).
 """
@@ -25,7 +25,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from pasearch.errors import UsageError, nearest_file
+from pasearch.errors import UsageError, suggest_file
 from pasearch.files import check_memory
 
 MAX_EAGER_BYTES = 2**26
@@ -186,7 +186,7 @@ def find_stored_arrays(
         if not source.is_file():
             fault = "is a folder" if source.is_dir() else "is not there"
             raise UsageError(
-                f"{source} {fault}: expected a .npz file with arrays x and y.{nearest_file(source)}"
+                f"{source} {fault}: expected a .npz file with arrays x and y.{suggest_file(source)}"
             )
         if not source.stat().st_size > 0:
             raise UsageError(f"{source} is empty: expected a .npz file with arrays x and y.")

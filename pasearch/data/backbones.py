@@ -32,7 +32,7 @@ from pasearch.accounting.checks import check_positive_integer
 from pasearch.data.front_ends import CentredFrontEnd, FrontEnd, Shape
 from pasearch.data.whitening import Whitening, count_directions, count_synthetic_images
 from pasearch.errors import UsageError
-from pasearch.files import check_stored, read_bytes
+from pasearch.files import check_uncompressed, read_bytes
 
 CHANNEL_MEANS, CHANNEL_DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of red, green and blue: what torchvision's own weights expect."""
@@ -307,7 +307,7 @@ def _load_weights(front_end: PublicBackbone) -> dict[str, Tensor]:
     if hashlib.sha256(content).hexdigest() != front_end.sha256:
         raise UsageError(f"{path} was changed since it was named: name it again.")
     try:
-        check_stored(content)
+        check_uncompressed(content)
         stored = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception:  # noqa: BLE001 - whatever a file that is no such does to a loader
         stored = None

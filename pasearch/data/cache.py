@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pasearch import busy
+from pasearch import status_message
 from pasearch.data.front_ends import FittedFrontEnd
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
@@ -131,7 +131,7 @@ def _compute_records(
     features, usable = make((dataset.n, *shape)), np.zeros(dataset.n, bool)
     make, start = copy_to_device(front.last_module, front.used_device), 0
     many = PIECES_PER_CALL * choose_piece_size(dataset.schema.shape)
-    with busy.at(lambda: f"front end: {start:,} of {dataset.n:,} records"):
+    with status_message.show_status(lambda: f"front end: {start:,} of {dataset.n:,} records"):
         for start in range(0, dataset.n, many):
             slots = np.arange(start, min(start + many, dataset.n))
             x, usable[slots] = encode(slots)

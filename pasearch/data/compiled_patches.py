@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
-from pasearch.runs.compiled import loop
+from pasearch.runs.compiled import compile_loop
 
-compiled = loop(fastmath=False)
+compiled = compile_loop(fastmath=False)
 single = np.float32
 FLOAT32_ZERO = single(0.0)
 

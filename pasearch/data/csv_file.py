@@ -57,7 +57,7 @@ from pasearch.data.table_format import (
 )
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.data.text_columns import TextColumn, TextTable
-from pasearch.errors import UsageError, closest, nearest_file
+from pasearch.errors import UsageError, find_closest_name, suggest_file
 
 MAX_FIELD_CHARACTERS = 2**31 - 1
 """The most characters of a cell: csv's own limit of 131,072 would refuse a long text."""
@@ -202,7 +202,7 @@ def read_table_with_faults(
         except UsageError as error:
             columns = () if schema is None else (*schema.columns, schema.target)
             known = [*(column.name for column in columns), target or ""]
-            if told.columns is None and not any(closest(name, header) for name in known):
+            if told.columns is None and not any(find_closest_name(name, header) for name in known):
                 raise UsageError(f"{error}{NO_HEADER_ADVICE}") from None
             raise
         used = file.form.separator
@@ -339,7 +339,7 @@ def _open_table_file(path: Path) -> Iterator[BinaryIO]:
         )
     if not path.is_file():
         raise UsageError(
-            f"{path} is not there: expected a CSV file with a header.{nearest_file(path)}"
+            f"{path} is not there: expected a CSV file with a header.{suggest_file(path)}"
         )
     refuse_spreadsheet(path)
     with open_unpacked(path) as file:

@@ -35,9 +35,9 @@ from pasearch.data.cells import ColumnCells, convert_to_numbers
 from pasearch.data.column import DEFAULT_BINS, Column
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema
-from pasearch.runs.estimates import CategoryCounts, ClassCount, NumberBounds, finite
+from pasearch.runs.estimates import CategoryCounts, ClassCount, NumberBounds, finite_values
 from pasearch.runs.keys import Stream
-from pasearch.runs.quantiles import NumberBins, bins_of
+from pasearch.runs.quantiles import NumberBins, exact_bin_edges
 from pasearch.runs.sums import GaussianSum
 
 RARE_CLASS_FRACTION = 0.01
@@ -255,7 +255,7 @@ def _read_column(
         low, high = column.bounds or _find_range(numbers)
         bins = column.bins
         if not target and column.has_undeclared_edges:
-            bins = bins_of(numbers, low, high, DEFAULT_BINS)
+            bins = exact_bin_edges(numbers, low, high, DEFAULT_BINS)
         return replace(column, kind=kind, low=low, high=high, bins=bins)
     counts = column.count_categories(cells)
     common = sorted(counts, key=lambda name: (-counts[name], name))[:most]
@@ -264,6 +264,6 @@ def _read_column(
 
 def _find_range(values: np.ndarray) -> tuple[float, float]:
     """Return the finite minimum and maximum, widened if they are equal."""
-    known = finite(values)
+    known = finite_values(values)
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     return (low, high) if low < high else (low - 0.5, low + 0.5)

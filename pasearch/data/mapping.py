@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from pasearch.data.precision import full_precision
 from pasearch.data.threads import use_threads
-from pasearch.runs.processor import Team
+from pasearch.runs.processor import ThreadTeam
 
 PIECE_SIZES, MIN_LARGE_NUMBERS = (128, 32), 2**14
 """Records of a piece: a multiple of 32, as of a training's products (`training.one_step.EVEN`); the
@@ -65,7 +65,7 @@ def map_records(make: Callable[[Tensor], Tensor], x: Tensor, device: str = "cpu"
                     piece = torch.cat([piece, piece.new_zeros(missing, *x.shape[1:])])
                 found[place] = make(piece.to(device)).cpu().numpy()
 
-    team = Team(torch.get_num_threads() if device == "cpu" else 1)
+    team = ThreadTeam(torch.get_num_threads() if device == "cpu" else 1)
     with use_threads(1), full_precision():
-        team.divided(pieces, map_pieces)
+        team.run_divided(pieces, map_pieces)
     return np.concatenate(found)[: len(x)]

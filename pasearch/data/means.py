@@ -28,7 +28,7 @@ from pasearch.accounting.checks import check_positive, make_post_init
 from pasearch.data.rows import iterate_records
 from pasearch.data.schema import RowLayout
 from pasearch.runs.keys import Stream
-from pasearch.runs.sums import GaussianRelease, GaussianSum, bounded_rows
+from pasearch.runs.sums import GaussianRelease, GaussianSum, clip_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -176,5 +176,5 @@ def _sum_rows(records: RecordBlocks, row_bound: float) -> Array:
     total: Array = np.zeros(())
     for each in records.parts():
         for x, valid in iterate_records(each.x, each.valid, BLOCK_RECORDS):
-            total = total + bounded_rows(x / row_bound, valid).sum(axis=0)
+            total = total + clip_rows(x / row_bound, valid).sum(axis=0)
     return total

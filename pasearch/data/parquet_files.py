@@ -31,7 +31,7 @@ from pasearch.data.text_columns import (
     Where,
     build_constant_column,
 )
-from pasearch.errors import UsageError, nearest_file
+from pasearch.errors import UsageError, suggest_file
 
 BLOCK_ROWS = 2**15
 """How many rows are read at a time."""
@@ -236,7 +236,7 @@ def open_parquet(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
 
     if not path.is_file():
         fault = "is a folder" if path.is_dir() else "is not there"
-        raise UsageError(f"{path} {fault}: expected a Parquet file.{nearest_file(path)}")
+        raise UsageError(f"{path} {fault}: expected a Parquet file.{suggest_file(path)}")
     try:
         with parquet.ParquetFile(path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False) as file:
             yield file, _find_column_indices(file.schema_arrow, path)

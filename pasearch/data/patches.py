@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from pasearch.data.scattering import normalize_groups
 from pasearch.data.threads import use_threads
-from pasearch.runs.processor import Team, loaded
+from pasearch.runs.processor import ThreadTeam, load_checked_loops
 
 PATCH_SIDE = 6
 """Of a patch, pixels."""
@@ -126,9 +126,9 @@ class PatchResemblances(nn.Module):
                 torch.mm(columns, filters, out=products)
                 code.average_excess(products.numpy(), *given, (height, width), found[own].numpy())
 
-        team = Team(torch.get_num_threads())
+        team = ThreadTeam(torch.get_num_threads())
         with use_threads(1):
-            team.divided(len(images), compute_images, even=step)
+            team.run_divided(len(images), compute_images, even=step)
         return normalize_groups(found, CHANNEL_GROUPS).flatten(1)
 
     @torch.no_grad()
@@ -187,7 +187,7 @@ def load_compiled_loops() -> ModuleType | None:
             module._compute_compiled(images, code), module._compute_resemblances(images), atol=1e-3
         )
 
-    return loaded("pasearch.data.compiled_patches", agrees)
+    return load_checked_loops("pasearch.data.compiled_patches", agrees)
 
 
 def _sample_patches(images: Tensor, generator: np.random.Generator) -> Tensor:

@@ -23,7 +23,7 @@ from pasearch.data.means import (
 )
 from pasearch.data.rows import iterate_records
 from pasearch.data.scattering import Scattering, normalize_groups
-from pasearch.runs.sums import GaussianSum, bounded_rows
+from pasearch.runs.sums import GaussianSum, clip_rows
 
 TYPICAL_NORM = 8.0
 """The norm that normalised records are given: that of a raw image, so learning rates agree."""
@@ -153,7 +153,7 @@ def fit_components(given: FitInput, components: int) -> Projection:
     features = math.prod(given.x.shape[1:])
     total = np.zeros((features, features))
     for own, there in iterate_records(given.x, given.valid, BLOCK_RECORDS):
-        rows = bounded_rows(own, there)
+        rows = clip_rows(own, there)
         total = total + rows.T @ rows
     _, vectors = np.linalg.eigh(_add_noise(total, given))
     projection = Projection(features, components)

@@ -15,8 +15,8 @@ from typing import Any
 from pasearch.data.cells import convert_to_string
 from pasearch.data.column import COLUMN_KEYS, READING_KEYS, Column
 from pasearch.data.schema import require_known
-from pasearch.errors import UsageError, closest
-from pasearch.shown import shown
+from pasearch.errors import UsageError, find_closest_name
+from pasearch.terminal_escaping import escape_text
 
 BARE_KEY_PATTERN = re.compile(r"[A-Za-z0-9_-]+")
 """A key that TOML takes without quotes."""
@@ -177,7 +177,7 @@ def check_keys(where: str, values: Mapping[str, Any], known: Sequence[str]) -> N
 
 def suggest_name(name: str, names: Sequence[str]) -> str:
     """Return a hint to end a sentence with: which name is near, or the first that there are."""
-    if near := closest(name, names):
+    if near := find_closest_name(name, names):
         return f"; did you mean {near!r}?"
     more = ", ..." if len(names) > MAX_SUGGESTED_NAMES else ""
     return f"; there are {', '.join(map(repr, names[:MAX_SUGGESTED_NAMES]))}{more}"
@@ -191,7 +191,7 @@ def describe_missing_columns(where: str, gone: Sequence[str], others: Sequence[s
         gone: Their names.
         others: Names there that no column has.
     """
-    near = closest(gone[0], others)
+    near = find_closest_name(gone[0], others)
     hint = f", or is {near!r} meant?" if near else "."
     return f"{where} has no column {', '.join(map(repr, gone))}: add it{hint}"
 
@@ -257,4 +257,4 @@ def _format_toml(value: object) -> str:
 def _quote_toml(text: str) -> str:
     """Return a TOML string: JSON's escapes are TOML's; nothing in it is obeyed by a terminal."""
     plain = json.dumps(text, ensure_ascii=False)
-    return "".join(c if shown(c) == c else f"\\U{ord(c):08x}" for c in plain)
+    return "".join(c if escape_text(c) == c else f"\\U{ord(c):08x}" for c in plain)

@@ -9,7 +9,7 @@ from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.partitions import Dataset
 from pasearch.data.source import SOURCES, DataDeclaration, Source
 from pasearch.data.tables import AnySchema, TableSchema
-from pasearch.errors import UsageError, nearest, nearest_file
+from pasearch.errors import UsageError, suggest_file, suggest_name
 
 DECLARATIONS = (
     "bounds", "classes", "regression", "labels", "target", "schema", "quotes", "columns",
@@ -66,7 +66,7 @@ def describe_unknown_data(data: str) -> str:
             f"{data!r} is not called like a file of data: rename it so that its name ends in .csv "
             "if it is a table, in .parquet if it is one of those, or in .npz if it holds arrays."
         )
-    near = nearest(data, BUILT_IN_NAMES) or nearest_file(data)
+    near = suggest_name(data, BUILT_IN_NAMES) or suggest_file(data)
     return f"Data {data!r} is not known: expected {describe_accepted_data()}.{near}"
 
 
@@ -80,7 +80,7 @@ def load_new_records(data: str, schema: AnySchema) -> Any:
     if source is None:
         raise UsageError(describe_unknown_data(data))
     if source.is_path and not Path(data).exists():
-        raise UsageError(f"{data} is not there: expected new records.{nearest_file(data)}")
+        raise UsageError(f"{data} is not there: expected new records.{suggest_file(data)}")
     return source.new_records(data, schema)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pasearch import busy
+from pasearch import status_message
 from pasearch.data import patches
 from pasearch.data.means import ROW_NORM
 from pasearch.data.scattering import Scattering, normalize_groups
@@ -106,7 +106,7 @@ class Whitening(nn.Module):
         *channels, height, width = self.shape
         generator = np.random.Generator(np.random.Philox(IMAGE_SEED))
         with (
-            busy.at(STATUS_MESSAGE),
+            status_message.show_status(STATUS_MESSAGE),
             use_threads(1),
         ):  # rounded alike by any threads: a cache knows its records
             made = draw_dead_leaves(images, math.prod(channels), height, width, generator)

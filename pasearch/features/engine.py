@@ -354,7 +354,7 @@ class PrivateReads(Reads):
         search = self.search
         compact = isinstance(records.x, CompactRows)
         fits = trainer.apart and not compact and search.folder is not None
-        return fits and (search.device == "cpu" or search.executor.elsewhere) and (
+        return fits and (search.device == "cpu" or search.executor.is_remote) and (
             search.executor.takes(count, long=False)
         )  # fmt: skip
 

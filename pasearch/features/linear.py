@@ -27,7 +27,7 @@ from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.features.logistic import SLACK, plain, usable_rows
 from pasearch.runs.keys import Stream
-from pasearch.runs.sums import ROWS, GaussianRelease, GaussianSum, bounded_rows
+from pasearch.runs.sums import MAX_SUM_RECORDS, GaussianRelease, GaussianSum, clip_rows
 
 STRENGTH = 2.0
 """The usual ridge, in units of noise * sqrt(features + 1): by measurement, on the proof's page."""
@@ -162,9 +162,9 @@ def _second_moments(x: Any, y: Any, valid: Any, data_norm: float) -> Array:
     usable = usable & np.isfinite(targets)
     rows = usable_rows(x, usable)
     # The features alone are shortened: the 1 and the target of a long record stay what they are.
-    rows[:, :-1] = bounded_rows(rows[:, :-1] / data_norm, usable) * data_norm
+    rows[:, :-1] = clip_rows(rows[:, :-1] / data_norm, usable) * data_norm
     aims = np.where(usable & (rows[:, -1] == 1.0), np.clip(np.nan_to_num(targets), 0.0, 1.0), 0.0)
     whole = np.column_stack([rows, aims]) / (math.sqrt(data_norm**2 + 2) * SLACK)
-    bounded = bounded_rows(whole, usable)
-    parts = np.split(bounded, range(ROWS, len(bounded), ROWS))
+    bounded = clip_rows(whole, usable)
+    parts = np.split(bounded, range(MAX_SUM_RECORDS, len(bounded), MAX_SUM_RECORDS))
     return np.sum([part.T @ part for part in parts], axis=0)

@@ -42,7 +42,7 @@ from pasearch.planning import (
     check_affordable,
     planned_form,
 )
-from pasearch.registry import check_words
+from pasearch.registry import check_descriptions
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.spaces.portfolio import FEW_CATEGORIES
@@ -243,7 +243,7 @@ def make_feature_plan(
     form = Form(
         schema=terms.schema, split=terms.split, most=terms.most, public=searched_on is not None
     )
-    check_words(choice)
+    check_descriptions(choice)
     _check_choice(choice, form)
     share = _share_of_choice(choice, form, selection_share)
     solver, noises = Solver(terms=terms, dials=dials or NoiseParameters()), dict[str, float]()

@@ -39,11 +39,11 @@ from pasearch.data.front_ends import MaxPool
 from pasearch.data.partitions import Records
 from pasearch.data.split import Split
 from pasearch.data.tables import AnySchema
-from pasearch.errors import UsageError, nearest
+from pasearch.errors import UsageError, suggest_name
 from pasearch.features.trainers import TRAINERS, Array, LinearModel, Trainer
 from pasearch.features.views import View
 from pasearch.planning import SCORE, DialledLine, check_rule
-from pasearch.registry import Named, Registry
+from pasearch.registry import NamedComponent, Registry
 from pasearch.runs.keys import Stream
 
 
@@ -177,7 +177,7 @@ class Reads(ABC):
         """Return a (noisy) score of each model, charged once a key."""
 
 
-class Selector(Named, ABC):
+class Selector(NamedComponent, ABC):
     """A method of choosing features: a frozen dataclass of its settings. See the module."""
 
     does: ClassVar[str]
@@ -387,7 +387,7 @@ def check_one_of(name: str, value: str, known: Iterable[str]) -> None:
     if value not in known:
         names = list(known)
         raise UsageError(
-            f"{name} is {value!r}: expected one of {', '.join(names)}.{nearest(value, names)}"
+            f"{name} is {value!r}: expected one of {', '.join(names)}.{suggest_name(value, names)}"
         )
 
 

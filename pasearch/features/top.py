@@ -52,7 +52,7 @@ from pasearch.features.selector import (
 from pasearch.features.trainers import Trainer
 from pasearch.planning import GAUSSIAN, PURE, DialledLine
 from pasearch.runs.keys import Stream
-from pasearch.runs.mechanisms import ExponentialPick, decays
+from pasearch.runs.mechanisms import ExponentialMechanism, bernoulli_decay
 from pasearch.runs.sums import GaussianSum
 
 WHOLE = 1000
@@ -237,7 +237,7 @@ class GumbelTop(TopFeatures):
     name: ClassVar[str] = "gumbel top"
 
     def _pick(self, points: list[int], stream: Stream) -> int:
-        return ExponentialPick(epsilon=self.epsilon, most=self.most).pick(points, stream)
+        return ExponentialMechanism(epsilon=self.epsilon, most=self.most).pick(points, stream)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +256,7 @@ class PermuteAndFlip(TopFeatures):
         waiting = list(range(len(points)))
         while True:
             index = waiting.pop(below(len(waiting)))
-            if decays(share * (best - points[index]), below):
+            if bernoulli_decay(share * (best - points[index]), below):
                 return index
 
 

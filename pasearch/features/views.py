@@ -18,7 +18,7 @@ from torch import Tensor
 from pasearch.data.means import ROW_NORM, Array, compute_feature_scales
 from pasearch.data.partitions import Records
 from pasearch.data.rows import CompactRows
-from pasearch.runs.sums import ROWS, bounded_rows
+from pasearch.runs.sums import MAX_SUM_RECORDS, clip_rows
 
 REACH = 1.25
 """Longer rows than REACH times ROW_NORM are cut, where a method bounds rows and not gradients."""
@@ -168,8 +168,8 @@ def second_moments(view: View, records: Records) -> Array:
     total = np.zeros((view.width, view.width))
     for part in records.parts():
         rows = view.rows(part).numpy() / (REACH * ROW_NORM)
-        rows = bounded_rows(rows, part.valid.numpy())
-        for low in range(0, len(rows), ROWS):
-            own = rows[low : low + ROWS]
+        rows = clip_rows(rows, part.valid.numpy())
+        for low in range(0, len(rows), MAX_SUM_RECORDS):
+            own = rows[low : low + MAX_SUM_RECORDS]
             total += own.T @ own
     return total

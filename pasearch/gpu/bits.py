@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasearch import busy
-from pasearch.errors import system_words
-from pasearch.runs.keys import Stream, signed
-from pasearch.runs.normals import grid, of_words, pairs
+from pasearch import status_message
+from pasearch.errors import describe_system_error
+from pasearch.runs.keys import Stream, to_int64
+from pasearch.runs.normals import count_pairs, grid_distance, normals_from_words
 
 if TYPE_CHECKING:
     import torch
@@ -75,13 +75,13 @@ def _load_noise_kernels(kind: str, number: int) -> ModuleType | None:
 def load_if_usable(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
     """Load kernels and try them; None, with a warning, if they cannot be compiled or used."""
     try:
-        with busy.at(busy.COMPILING):
+        with status_message.show_status(status_message.COMPILING_STATUS):
             code = importlib.import_module(module)
             agreed = agrees(code)
         told = "they find other numbers than torch"
     except Exception as error:  # noqa: BLE001 - no compiler, no room for its files, another version
         code, agreed = None, False
-        told = system_words(error) or f"Triton ended with {type(error).__name__}"
+        told = describe_system_error(error) or f"Triton ended with {type(error).__name__}"
     if agreed:
         return code
     warnings.warn(
@@ -115,8 +115,8 @@ def _check_noise_kernels(code: Any, device: str) -> bool:
     row = [*row_addresses(given, sums, noted, doubts, weights), TEST_NUMBERS, given.shape[1]]
     step = torch.zeros((), dtype=torch.int64, device=device)
     code.release(code.list_work(TEST_NUMBERS, device), torch.tensor([row], device=device), step)
-    words = code.philox_words(pairs(TEST_NUMBERS), key, begin, 0, device)
-    of_words(words, TEST_NUMBERS, stream, 0).add_to(exact, scale)
+    words = code.philox_words(count_pairs(TEST_NUMBERS), key, begin, 0, device)
+    normals_from_words(words, TEST_NUMBERS, stream, 0).add_to(exact, scale)
     moved = before - sums.cpu().numpy() * share * rate
     alike = bool(torch.equal(sums, exact)) and np.array_equal(weights.cpu().numpy(), moved)
     return int(noted) == NO_STEP and alike
@@ -147,15 +147,17 @@ def pack_noise_inputs(
     """
     if not scales:
         raise ValueError("There is no scale of the noise.")
-    from pasearch.runs.compiled import BY_COMPILED  # with numba, which a processor may do without
+    from pasearch.runs.compiled import (
+        COMPILED_ERROR,  # with numba, which a processor may do without
+    )
 
     given = np.zeros((STEPS_PER_BLOCK, STEP_NUMBERS + more), dtype=np.int64)
     for row, scale in enumerate(scales):
-        wide, grain = scale / grid(scale), grid(scale)
-        sure = np.nextafter(np.float32(0.5 - BY_COMPILED * wide), np.float32(0.0))
+        wide, grain = scale / grid_distance(scale), grid_distance(scale)
+        sure = np.nextafter(np.float32(0.5 - COMPILED_ERROR * wide), np.float32(0.0))
         given.view(np.float64)[row, [0, 1, 8, 9]] = wide, grain, sure, 1.0 / grain
     given[len(scales) :] = given[len(scales) - 1]
-    given[:, 6:8] = signed(key), signed(begin)
+    given[:, 6:8] = to_int64(key), to_int64(begin)
     return given
 
 

@@ -49,8 +49,8 @@ from pasearch.gpu.rounds import (
     pack_step_inputs,
     padded_width,
 )
-from pasearch.runs.keys import Stream, signed
-from pasearch.runs.normals import pairs
+from pasearch.runs.keys import Stream, to_int64
+from pasearch.runs.normals import count_pairs
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training.clipping import NO_CLIPPING, Flat, has_terms
 from pasearch.training.clipping import SLACK as FLOAT32_SLACK
@@ -351,7 +351,7 @@ class GpuTraining:
         if self._average is not None:
             numbers[:, 5] = self._shares(np.arange(first, first + STEPS_PER_BLOCK))
         for layer, stream in self._masks.items():
-            told[:, STEP_NUMBERS + layer] = signed(gpu.mask_key(stream, first)[0])
+            told[:, STEP_NUMBERS + layer] = to_int64(gpu.mask_key(stream, first)[0])
         return told
 
     # What kernels are told
@@ -545,8 +545,11 @@ class _CallPlan:
             (name, _work_tensor(own, device), sizes | tile)
             for own, (name, _, tile) in zip(work, calls, strict=True) if own
         ]  # fmt: skip
-        blocks = [(k, b) for k, code in enumerate(codes)
-                  for b in range(-(-pairs(code.count) // noise.PAIRS_PER_PROGRAM))]  # fmt: skip
+        blocks = [
+            (k, b)
+            for k, code in enumerate(codes)
+            for b in range(-(-count_pairs(code.count) // noise.PAIRS_PER_PROGRAM))
+        ]
         self._blocks = _work_tensor(blocks, device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 

@@ -28,8 +28,8 @@ import triton
 import triton.language as tl
 
 from pasearch.runs import compiled as code
-from pasearch.runs.keys import signed
-from pasearch.runs.normals import ALONE, pairs
+from pasearch.runs.keys import to_int64
+from pasearch.runs.normals import UNREFINED_ERROR, count_pairs
 
 PAIRS_PER_PROGRAM = 128
 WARPS_PER_PROGRAM = 2
@@ -82,16 +82,16 @@ goes into the average; how far a sure number lies from its grid point at most, i
 _WORD_UNIT = tl.constexpr(2.0**-63)
 _WORD_ANGLE = tl.constexpr(math.pi * 2.0**-63)
 _FLOAT64_UNIT = tl.constexpr(2.0**-53)
-_FLOAT64_ERROR = tl.constexpr(ALONE)
+_FLOAT64_ERROR = tl.constexpr(UNREFINED_ERROR)
 _WORD_MASK = tl.constexpr(2**63 - 1)
 _UNIFORM_UNIT = tl.constexpr(2.0**-24)
 _ROUNDING_SHIFT = tl.constexpr(1.5 * 2.0**23)
 _MAX_ROUNDED = tl.constexpr(2.0**22)
-_MIN_LENGTH = tl.constexpr(code.LOW)
-_MAX_LENGTH = tl.constexpr(code.HIGH)
-_LENGTH_UNIT = tl.constexpr(float(code.UNIT))
-_TURN_UNIT = tl.constexpr(float(code.TURN))
-_ROOT_HALF_BITS = tl.constexpr(int(code.ROOT_HALF))
+_MIN_LENGTH = tl.constexpr(code.MIN_U_BITS)
+_MAX_LENGTH = tl.constexpr(code.MAX_U_BITS)
+_LENGTH_UNIT = tl.constexpr(float(code.U_SCALE))
+_TURN_UNIT = tl.constexpr(float(code.ANGLE_SCALE))
+_ROOT_HALF_BITS = tl.constexpr(int(code.ROOT_HALF_BITS))
 _LOG_2 = tl.constexpr(float(code.LOG_2))
 _LOG_2_REST = tl.constexpr(float(code.LOG_2_REST))
 (_L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7, _L8) = (
@@ -468,7 +468,7 @@ def release(work: Any, rows: Any, at: Any, *, kept: bool = True) -> None:
 def list_work(count: int, device: Any) -> Any:
     """Return the work of a single row of so many numbers."""
     blocks = torch.arange(
-        triton.cdiv(pairs(count), PAIRS_PER_PROGRAM), dtype=torch.int32, device=device
+        triton.cdiv(count_pairs(count), PAIRS_PER_PROGRAM), dtype=torch.int32, device=device
     )
     return torch.stack([torch.zeros_like(blocks), blocks], 1).contiguous()
 
@@ -486,13 +486,15 @@ def uniform(shape: Any, key: int, step: int, draw: int, device: Any) -> Any:
     out = torch.empty(shape, dtype=torch.float32, device=device)
     grid = (triton.cdiv(out.numel(), 1024),)
     if out.numel():
-        _uniform[grid](out, signed(key), out.numel(), step, draw, MANY=1024)
+        _uniform[grid](out, to_int64(key), out.numel(), step, draw, MANY=1024)
     return out
 
 
 def philox_words(half: int, key: int, begin: int, step: int, device: Any) -> Any:
     """Return the words that `release` takes, int64, (2 half,): first those of U."""
     out = torch.empty(2 * half, dtype=torch.int64, device=device)
-    given = torch.tensor([0] * int(NOISE_KEY.value) + [signed(key), signed(begin)], device=device)
+    given = torch.tensor(
+        [0] * int(NOISE_KEY.value) + [to_int64(key), to_int64(begin)], device=device
+    )
     _words[(triton.cdiv(half, 256),)](out, given, step, half, MANY=256)
     return out

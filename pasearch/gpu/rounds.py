@@ -38,7 +38,14 @@ from torch import Tensor
 from pasearch.gpu import bits as gpu
 from pasearch.gpu.bits import NO_STEP, STEP_NUMBERS, STEPS_PER_BLOCK
 from pasearch.runs.keys import Stream
-from pasearch.runs.normals import MASK, MODERATE, Alone, grid, of_words, pairs
+from pasearch.runs.normals import (
+    LOW_63_BITS,
+    MAX_GRID_DISTANCE,
+    UnrefinedNormals,
+    count_pairs,
+    grid_distance,
+    normals_from_words,
+)
 from pasearch.training.batching import Batching, Poisson
 from pasearch.training.clipping import ClippingMethod
 from pasearch.training.noise import words_on
@@ -184,7 +191,7 @@ def padded_width(batching: Batching, n: int, deviations: float) -> int:
 
 def geometric_gaps(words: Tensor, q: float, n: int) -> Tensor:
     """Map 64-bit words to Geometric(q) numbers, at most n + 1: P(G > k) = (1 - q)^k."""
-    found = (words & MASK).double().add_(0.5).mul_(2.0**-63).log_().div_(math.log1p(-q))
+    found = (words & LOW_63_BITS).double().add_(0.5).mul_(2.0**-63).log_().div_(math.log1p(-q))
     return found.floor_().add_(1.0).clamp_(max=n + 1.0).long()
 
 
@@ -200,7 +207,7 @@ def has_moderate_grids(recipe: Recipe, n: int) -> bool:
     factors = [factor for factor, _ in recipe.levels(n)]
     largest = recipe.noise_multiplier * recipe.bounding.computed_sensitivity
     scales = [factor * largest for factor in factors]
-    return all(1 / MODERATE < grid(each) < MODERATE for each in scales)
+    return all(1 / MAX_GRID_DISTANCE < grid_distance(each) < MAX_GRID_DISTANCE for each in scales)
 
 
 def pack_step_inputs(
@@ -313,8 +320,10 @@ class NoiseRelease:
     def normals(self, step: int) -> Normals:
         """Return the noise of a step, of the same words, for which any rounding can be decided."""
         key, begin, within = gpu.noise_key(self._stream, step)
-        words = self._kernels.philox_words(pairs(self._count), key, begin, within, self._device)
-        return of_words(words, self._count, self._stream, step)
+        words = self._kernels.philox_words(
+            count_pairs(self._count), key, begin, within, self._device
+        )
+        return normals_from_words(words, self._count, self._stream, step)
 
 
 MAX_STEPS_PER_ROUND = 64
@@ -420,7 +429,9 @@ class Rounds:
             return ()
         if self._release is not None:
             return (self._release.at(step),)
-        return (words_on(self.slots.device, 2 * pairs(self._count), self._streams["noise"], step),)
+        return (
+            words_on(self.slots.device, 2 * count_pairs(self._count), self._streams["noise"], step),
+        )
 
     def _make(
         self,
@@ -456,8 +467,12 @@ class Rounds:
             else:
                 self._release.add(words[0])
             return
-        exact = of_words(words[0], self._count, self._streams["noise"], step) if careful else None
-        alone = None if careful else Alone.of(words[0], self._count)
+        exact = (
+            normals_from_words(words[0], self._count, self._streams["noise"], step)
+            if careful
+            else None
+        )
+        alone = None if careful else UnrefinedNormals.of(words[0], self._count)
         for total in self._buffers.totals:
             if exact is not None:
                 exact.add_to(total, scale, start=start)

@@ -13,13 +13,13 @@ from typing import Any
 
 from pasearch.accounting.events import describe_event, event_from_json
 from pasearch.data.front_ends.parsing import parse_front_end
-from pasearch.registry import OUTSIDE
+from pasearch.registry import EXTENSION_NOTE
 from pasearch.report import wording
 from pasearch.report.facts import TRAINING, recipe_of
 from pasearch.results import FEATURES
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.journal import STORES
-from pasearch.shown import shown
+from pasearch.terminal_escaping import escape_text
 
 NOT_COVERED = [
     "Run time, file times and memory use. Under repeat-and-select the run time tells the number of "
@@ -221,10 +221,13 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
         )
     if document.get("executor") == Cluster.name:
         not_covered += NOT_COVERED_ON_A_CLUSTER
-    outside = [name for name, each in document["versions"].items() if each.startswith(OUTSIDE)]
+    outside = [
+        name for name, each in document["versions"].items() if each.startswith(EXTENSION_NOTE)
+    ]
     if outside:
         not_covered.append(
-            f"The proof and the price of what comes {OUTSIDE}: {', '.join(outside)}. They are "
+            f"The proof and the price of what comes {EXTENSION_NOTE}: {', '.join(outside)}. They "
+            "are "
             "their authors' word, which nothing here has checked."
         )
     sections.append(("Not covered", not_covered))
@@ -297,9 +300,9 @@ def card_markdown(document: dict[str, Any]) -> str:
         lines += ["> **Declared public: not private.** The price protects nobody in it.", ""]
     for section in card["sections"]:
         lines += [f"## {section['title']}", "", *(f"- {item}" for item in section["items"]), ""]
-    return "\n".join(map(shown, lines))
+    return "\n".join(map(escape_text, lines))
 
 
 def escaped(text: str) -> str:
     """Escape a user's string as one line of Markdown that shows it literally."""
-    return re.sub(r"([\\`*_\[\]<>|~&!])", r"\\\1", shown(" ".join(text.split())))
+    return re.sub(r"([\\`*_\[\]<>|~&!])", r"\\\1", escape_text(" ".join(text.split())))

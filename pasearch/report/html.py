@@ -27,7 +27,7 @@ from pasearch.crossover.forecast import range_words
 from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.data.front_ends.parsing import parse_front_end
-from pasearch.errors import FIELD, UsageError
+from pasearch.errors import OPTION_REFERENCE, UsageError
 from pasearch.report import figures, score, wording
 from pasearch.report.card import card_json
 from pasearch.report.facts import (
@@ -41,9 +41,9 @@ from pasearch.report.facts import (
 )
 from pasearch.report.wording import capital, number, parts_of, some, spaced
 from pasearch.results import FEATURES
-from pasearch.shown import shown_in
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
+from pasearch.terminal_escaping import escape_values
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -81,7 +81,7 @@ def report_html(document: dict[str, Any]) -> str:
     known = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, UndefinedError)
     try:
         # The schema takes the names as they are: two may look alike once they are made visible.
-        page = _page(shown_in(document, breaks=" "), schema_of(document))
+        page = _page(escape_values(document, breaks=" "), schema_of(document))
         return _environment().get_template("report.html.j2").render(page)
     except known as error:
         raise UsageError(f"result.json is not well formed ({error!r}).") from None
@@ -164,7 +164,7 @@ def _environment() -> Environment:
     def plain(warning: str) -> str:
         """Name the options of a warning by their plain names, for a reader without a terminal."""
         without_options = re.sub(r" \(`\w+=[^`]*`\)", "", warning)
-        named = FIELD.sub(lambda found: found[1].replace("_", " "), without_options)
+        named = OPTION_REFERENCE.sub(lambda found: found[1].replace("_", " "), without_options)
         return re.sub(r"`([^`]*)`", r"\1", named)
 
     environment = Environment(
@@ -236,7 +236,7 @@ def _page(document: Values, schema: AnySchema) -> Values:
         "effects": _effects(document),
         "next": next_steps(document, quality["is_known"]),
         "claims": [wording.claim_words(claim) for claim in document["claims"]],
-        "items": shown_in(schema.describe_items(), breaks=" "),
+        "items": escape_values(schema.describe_items(), breaks=" "),
         "card": [each for each in card["sections"] if each["title"] not in elsewhere],
     }
 

@@ -12,7 +12,7 @@ from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.planning import TEST
 from pasearch.report import wording
 from pasearch.report.facts import CHOICE, SEARCH, TRAINING, meaning
-from pasearch.shown import duration, epsilon_words, shown
+from pasearch.terminal_escaping import escape_text, format_duration, format_epsilon
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
@@ -156,14 +156,16 @@ def time_text(plan: Plan) -> str:
     if seconds is None:
         before = "; how long its front end takes with all records before that is not known"
     elif seconds >= MIN_SECONDS:
-        before = f"; about {duration(seconds)} before that, for what its front end makes of all "
+        before = (
+            f"; about {format_duration(seconds)} before that, for what its front end makes of all "
+        )
         before += "records"
     if strategy.expected_trainings == 1:
-        return f"about {duration(usual)} of training on two CPU cores{before}{OVERHEAD}"
+        return f"about {format_duration(usual)} of training on two CPU cores{before}{OVERHEAD}"
     together = strategy.expected_work * average + plan.retrained * usual
     text = (
-        f"about {duration(together)} of training on average, on two CPU cores: about "
-        f"{duration(average)} each (the longest {duration(longest)})"
+        f"about {format_duration(together)} of training on average, on two CPU cores: about "
+        f"{format_duration(average)} each (the longest {format_duration(longest)})"
     )
     if strategy.selection_rule == "repeat-and-select":
         text += f", 99.9% of the time at most {strategy.quantile(0.999)} trainings"
@@ -184,12 +186,14 @@ def feature_time_text(plan: FeaturePlan) -> str:
     mean = " on average" if selector.selection_rule == "repeat-and-select" else ""
     together = f", {trainings:g} trainings{mean}" if trainings > 1 else ""
     public = "" if plan.searched_on is None else ", and the choice on public data"
-    return f"about {duration(seconds)} of training on two CPU cores{together}{public}{OVERHEAD}"
+    return (
+        f"about {format_duration(seconds)} of training on two CPU cores{together}{public}{OVERHEAD}"
+    )
 
 
 def _lines(lines: list[str]) -> str:
     """Join lines; a name in them can neither break a line nor begin one."""
-    return "\n".join(map(shown, lines))
+    return "\n".join(map(escape_text, lines))
 
 
 def _row(name: str, text: str) -> str:
@@ -217,7 +221,7 @@ def _head(plan: Plan | FeaturePlan, usual: bool, model: str, report: str, ledger
                     "average; yours may be harder or easier."
                 )
                 break
-    price = f"epsilon {epsilon_words(plan.price.epsilon)} at delta {plan.delta:g}. {protects}"
+    price = f"epsilon {format_epsilon(plan.price.epsilon)} at delta {plan.delta:g}. {protects}"
     data = wording.data_line(plan.name, plan.split.n, plan.schema)
     none_yet = "none yet: this is only a plan, and the run writes the report"
     return [
@@ -396,6 +400,7 @@ def _price(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
         return []
     by = f" ({plan.price.accountant})" if detail == "whole" else ""
     return [
-        f"Price: epsilon {epsilon_words(plan.price.epsilon)} at delta {plan.delta:g}{by}. A record "
+        f"Price: epsilon {format_epsilon(plan.price.epsilon)} at delta {plan.delta:g}{by}. A "
+        "record "
         "is in one part of the data alone, so the largest of these epsilons counts, not their sum."
     ]

@@ -24,7 +24,7 @@ from pasearch.data.tables import AnySchema
 from pasearch.report import figures
 from pasearch.report.facts import target_bounds
 from pasearch.report.wording import capital, number, some
-from pasearch.shown import shown
+from pasearch.terminal_escaping import escape_text
 from pasearch.training.from_cells import (
     ERROR,
     Measure,
@@ -362,7 +362,7 @@ def named(name: object) -> str:
 
 def short(name: object) -> str:
     """Shorten a class's name to one line and spell out its control characters."""
-    return shown(figures.shortened(" ".join(str(name).split()), MAX_NAME))
+    return escape_text(figures.shortened(" ".join(str(name).split()), MAX_NAME))
 
 
 def ends_of(told: Measure) -> tuple[float, float]:

@@ -43,39 +43,39 @@ from typing import Any, Self
 
 from pasearch.errors import UsageError
 from pasearch.runs.executors import Executor, Work
-from pasearch.runs.processor import processor
+from pasearch.runs.processor import describe_processor
 
-RETRIES = 3
+MAX_RETRIES = 3
 """How often Ray begins a work again whose worker was lost, before the coordinator does it."""
 
-PATIENCE = 4.0
+SLOW_FACTOR = 4.0
 """A work is slow if it takes so many times as long as the slowest that has finished."""
 
-ANSWER = 10.0
+ANSWER_SECONDS = 10.0
 """Within so many seconds a cluster must answer at its address, and works that are cancelled end."""
 
-GLANCE = 1.0
+POLL_SECONDS = 1.0
 """After so many seconds without news, slow works are looked for."""
 
-INSTALLED = ("numpy", "ray", "torch")
+REQUIRED_PACKAGES = ("numpy", "ray", "torch")
 """Of what workers must have the coordinator's version, beside Python and this package's code."""
 
-QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": ".", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+QUIET_SETTINGS = {"RAY_DEDUP_LOGS_SKIP_REGEX": ".", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Ray's settings with which it writes nothing to the terminal, which would tell how it goes."""
 
-MODE = "RAY_AUTH_MODE"
+TOKEN_MODE_VARIABLE = "RAY_AUTH_MODE"
 """Ray's setting that says whether a cluster asks for a token."""
 
-OPEN = "whoever reaches its ports can run code on it and read the records"
+NO_TOKEN_RISK = "whoever reaches its ports can run code on it and read the records"
 """What follows if it does not."""
 
-FOLDER = "pasearch-ray-"
+FOLDER_PREFIX = "pasearch-ray-"
 """How the folders begin in which a cluster of this machine keeps its files."""
 
 logger = logging.getLogger(__name__)
 
 
-ADDRESS = re.compile(r"auto|local|[^\s/]+:\d+")
+ADDRESS_PATTERN = re.compile(r"auto|local|[^\s/]+:\d+")
 """What an address looks like: host:port, or a name for one."""
 
 
@@ -92,7 +92,7 @@ class Cluster(Executor):
     """
 
     name = "ray"
-    elsewhere = True
+    is_remote = True
 
     def __init__(self, workers: int | None = None, address: str | None = None, gpus: float = 0.0):
         if importlib.util.find_spec("ray") is None:
@@ -100,7 +100,7 @@ class Cluster(Executor):
                 "executor is 'ray', and Ray is not installed: pip install 'pasearch[ray]', or take "
                 "`executor='process'`."
             )
-        if address is not None and not ADDRESS.fullmatch(address):
+        if address is not None and not ADDRESS_PATTERN.fullmatch(address):
             raise UsageError(
                 f"ray_address is {address!r}: expected host:port or auto. Run pasearch on a node "
                 "of the cluster, such as its head."
@@ -119,10 +119,14 @@ class Cluster(Executor):
         Raises:
             UsageError: No cluster answers at the address.
         """
-        how = {"address": self._address} if self._address is not None else self._own()
-        for name, value in QUIET.items():
+        how = (
+            {"address": self._address}
+            if self._address is not None
+            else self._own_cluster_settings()
+        )
+        for name, value in QUIET_SETTINGS.items():
             os.environ.setdefault(name, value)
-        ray = _ray()
+        ray = _import_ray()
         if ray.is_initialized():  # by whoever calls: it is theirs to end
             self._forget_folder()
             self._check_token(ours=False)
@@ -131,8 +135,10 @@ class Cluster(Executor):
         try:
             if self._address not in (None, "auto"):
                 host, _, port = self._address.rpartition(":")  # Ray would try for minutes
-                socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
-            with _own_signals():
+                socket.create_connection(
+                    (host.strip("[]"), int(port)), timeout=ANSWER_SECONDS
+                ).close()
+            with _keep_signal_handler():
                 ray.init(**how, configure_logging=False, logging_level="ERROR", log_to_driver=False)
             self._connected = True
         except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
@@ -158,35 +164,37 @@ class Cluster(Executor):
         Raises:
             UsageError: It was begun here.
         """
-        if os.environ.get(MODE) == "token":
+        if os.environ.get(TOKEN_MODE_VARIABLE) == "token":
             return
         if not ours:
             logger.warning(
-                f"This Ray cluster asks for no token: {OPEN}. Set {MODE}=token on every node "
+                f"This Ray cluster asks for no token: {NO_TOKEN_RISK}. Set "
+                f"{TOKEN_MODE_VARIABLE}=token on every node "
                 "(docs/howto-cluster.md)."
             )
             return
         self.close()
         raise UsageError(
-            f"The Ray cluster that was begun here asks for no token: {OPEN}. It was ended, and "
-            f"nothing was read. Set {MODE}=token, or do not import Ray before."
+            f"The Ray cluster that was begun here asks for no token: {NO_TOKEN_RISK}. It was "
+            "ended, and "
+            f"nothing was read. Set {TOKEN_MODE_VARIABLE}=token, or do not import Ray before."
         )
 
-    def _own(self) -> dict[str, Any]:
+    def _own_cluster_settings(self) -> dict[str, Any]:
         """Return the settings of a cluster of this run alone.
 
         It asks for a token: a new one, unless the user has set one up.
         """
-        if MODE not in os.environ:
+        if TOKEN_MODE_VARIABLE not in os.environ:
             if "ray" not in sys.modules:  # it reads this once; imported before, it sets it itself
-                os.environ[MODE] = "token"
+                os.environ[TOKEN_MODE_VARIABLE] = "token"
             if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
                 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")
-        _forget_left_folders()
+        _delete_leftover_folders()
         # Ray opens its own folder to everybody: the one around it is the user's alone (0700).
-        self._folder = tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")
+        self._folder = tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-")
         return {
             "address": "local",
             "num_cpus": max(self._workers or 1, os.cpu_count() or 1),
@@ -198,7 +206,7 @@ class Cluster(Executor):
     def close(self) -> None:
         """Leave the cluster, and end it if it was begun here."""
         if self._connected:
-            _ray().shutdown()
+            _import_ray().shutdown()
             self._connected = False
         self._forget_folder()
 
@@ -210,9 +218,9 @@ class Cluster(Executor):
     def finished(
         self, works: Sequence[Work], threads: int, room: int
     ) -> Generator[tuple[int, bytes], None, None]:
-        ray = _ray()
-        given = _Given(ray, works, self._resources(ray, threads))
-        slow = _Slow()
+        ray = _import_ray()
+        given = _SubmittedWorks(ray, works, self._resources(ray, threads))
+        slow = _SlowWorkDetector()
         try:
             while given.left:
                 given.hand_over(self._workers)
@@ -222,14 +230,14 @@ class Cluster(Executor):
                     except ray.exceptions.RayTaskError as error:
                         raise (error.cause or error) from None
                     except ray.exceptions.RayError:
-                        if given.again(place):
+                        if given.has_copy(place):
                             continue
                         logger.info("A work was lost with its worker: it is done here.")
                         result, seconds = works[place].done(), 0.0
                     given.take(place)
                     yield place, result
                     slow.ended(seconds)  # what is done with a result meanwhile is no delay
-                if slow.seen() and (free := self._free(ray, given)) > 0:
+                if slow.detect() and (free := self._free(ray, given)) > 0:
                     given.hand_over_again(free)
         finally:
             given.forget()
@@ -245,14 +253,14 @@ class Cluster(Executor):
         most = max(each.get("CPU", 0.0) for each in nodes)
         return {"num_cpus": max(1.0, min(float(threads), most)), "num_gpus": self.gpus}
 
-    def _free(self, ray: Any, given: _Given) -> int:
+    def _free(self, ray: Any, given: _SubmittedWorks) -> int:
         """Return for how many more works there is room, when all that are left run."""
         every = sum(each["Resources"].get("CPU", 0.0) for each in ray.nodes() if each["Alive"])
         slots = int(every // given.resources["num_cpus"])
         return min(slots, self._workers or slots) - len(given.running)
 
 
-class _Given:
+class _SubmittedWorks:
     """Works that were handed over, and what they read.
 
     Args:
@@ -263,7 +271,7 @@ class _Given:
 
     def __init__(self, ray: Any, works: Sequence[Work], resources: dict[str, float]):
         self._ray, self._works, self.resources = ray, works, resources
-        self._do = ray.remote(max_retries=RETRIES, **resources)(_done)
+        self._do = ray.remote(max_retries=MAX_RETRIES, **resources)(_run_work)
         sources = dict.fromkeys(source for work in works for source in work.reads)
         self._read = {source: ray.put(source.load()) for source in sources}
         self.waiting = deque(range(len(works)))
@@ -288,17 +296,19 @@ class _Given:
         # In a table, a reference stays one; by itself, it is what it refers to by the time it runs.
         kept = {at: self._read[each] for at, each in enumerate(work.reads) if each.kept}
         read = [self._read[each] for each in work.reads if not each.kept]
-        self.running[self._do.options(**how).remote(installed(), work.do, kept, *read)] = place
+        self.running[
+            self._do.options(**how).remote(installed_code_hash(), work.do, kept, *read)
+        ] = place
 
     def ended(self) -> Iterator[tuple[int, Any]]:
         """Wait a while, and go through works that ended for the first time."""
-        ready, _ = self._ray.wait(list(self.running), num_returns=1, timeout=GLANCE)
+        ready, _ = self._ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
         for ref in ready:
             place = self.running.pop(ref)
             if place in self.left:
                 yield place, ref
 
-    def again(self, place: int) -> bool:
+    def has_copy(self, place: int) -> bool:
         """Return whether another copy of a lost work is under way."""
         return place in self.running.values()
 
@@ -315,16 +325,16 @@ class _Given:
 
         A cancel that is at a worker before its work is lost there: it is sent until all have ended.
         """
-        left, end = [*self.cancelled, *self.running], time.monotonic() + ANSWER
+        left, end = [*self.cancelled, *self.running], time.monotonic() + ANSWER_SECONDS
         self.running.clear()
         self._read.clear()
         while left and time.monotonic() < end:
             for ref in left:
                 self._ray.cancel(ref, force=True)
-            _, left = self._ray.wait(left, num_returns=len(left), timeout=GLANCE)
+            _, left = self._ray.wait(left, num_returns=len(left), timeout=POLL_SECONDS)
 
 
-class _Slow:
+class _SlowWorkDetector:
     """When works are slow: if none has ended for long, in proportion to the slowest that has."""
 
     def __init__(self) -> None:
@@ -334,16 +344,16 @@ class _Slow:
         """Note a work that has ended, and how long it took."""
         self._slowest, self._last = max(self._slowest, seconds), time.monotonic()
 
-    def seen(self) -> bool:
+    def detect(self) -> bool:
         """Return whether what runs is slow; once, until it is so again."""
         quiet = time.monotonic() - self._last
-        if not self._slowest or quiet <= max(GLANCE, PATIENCE * self._slowest):
+        if not self._slowest or quiet <= max(POLL_SECONDS, SLOW_FACTOR * self._slowest):
             return False
         self._last = time.monotonic()
         return True
 
 
-def _done(
+def _run_work(
     expected: str, do: Callable[..., bytes], kept: dict[int, Any], *read: Any
 ) -> tuple[bytes, float]:
     """Do a work, on a worker; return what it gives, and how many seconds it took.
@@ -354,37 +364,38 @@ def _done(
         kept: References to what this worker keeps for its next work, by place.
         read: The rest of what the work reads, in order.
     """
-    if installed() != expected:
+    if installed_code_hash() != expected:
         raise UsageError(
             f"{platform.node()} of the Ray cluster has another pasearch, Python, "
-            f"{', '.join(INSTALLED)} or kind of processor than the machine that this run began on. "
+            f"{', '.join(REQUIRED_PACKAGES)} or kind of processor than the machine that this run "
+            "began on. "
             "Change that node, not this machine, whose keys would be destroyed: install the same "
             "there, or take it out. What was charged stays charged; then resume the run."
         )
     start, rest = time.monotonic(), iter(read)
     every = [
-        _kept(kept[place]) if place in kept else next(rest)
+        _fetch_cached(kept[place]) if place in kept else next(rest)
         for place in range(len(kept) + len(read))
     ]
     return do(*every), time.monotonic() - start
 
 
-def _ray() -> Any:
+def _import_ray() -> Any:
     """Return the library, which is slow to import, and not always installed."""
     return importlib.import_module("ray")
 
 
 @lru_cache(maxsize=1)
-def _kept(ref: Any) -> Any:
-    return _ray().get(ref)
+def _fetch_cached(ref: Any) -> Any:
+    return _import_ray().get(ref)
 
 
 @cache
-def installed() -> str:
+def installed_code_hash() -> str:
     """Return a hash of this package's code, and of what computes, the instructions among it."""
     found = hashlib.sha256(platform.python_version().encode())
-    found.update("\n".join(processor()).encode())
-    for name in INSTALLED:
+    found.update("\n".join(describe_processor()).encode())
+    for name in REQUIRED_PACKAGES:
         found.update(f"{name} {version(name)}".encode())
     package = Path(__file__).parent.parent
     for file in sorted(package.rglob("*.py")):
@@ -393,7 +404,7 @@ def installed() -> str:
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
+def _keep_signal_handler() -> Iterator[None]:
     """Keep this program's answer to being ended: Ray sets one of its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -405,10 +416,10 @@ def _own_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _forget_left_folders() -> None:
+def _delete_leftover_folders() -> None:
     """Delete files that clusters left here whose coordinator was killed: records may be in them."""
-    for left in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
-        owner = left.name.removeprefix(FOLDER).split("-")[0]
+    for left in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        owner = left.name.removeprefix(FOLDER_PREFIX).split("-")[0]
         ours = left.lstat().st_uid == os.getuid() and not left.is_symlink()
         if ours and owner.isdigit():
             try:

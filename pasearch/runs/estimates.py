@@ -35,28 +35,28 @@ from pasearch.accounting.checks import (
 from pasearch.accounting.events import ApproximateDP, Composition, Event, Gaussian
 from pasearch.accounting.profiles import Array
 from pasearch.runs.keys import Stream
-from pasearch.runs.normals import grid
+from pasearch.runs.normals import grid_distance
 from pasearch.runs.sums import GaussianRelease, GaussianSum
 
-SIZES: Array = np.array(
+SIZE_EDGES: Array = np.array(
     # Square roots and powers of 2 are rounded by IEEE rules: every machine has these edges.
     [math.ldexp(math.sqrt(2.0) if k % 2 else 1.0, k // 2) for k in range(-40, 121)]
 )
 """The edges between the bins of a number's size: 2^(k/2), from a millionth to 10^18."""
 
-UPPER: Array = np.concatenate([-SIZES[-2:0:-1], [0.0, 0.0], SIZES[1:]])
+UPPER_EDGES: Array = np.concatenate([-SIZE_EDGES[-2:0:-1], [0.0, 0.0], SIZE_EDGES[1:]])
 """The upper edge of every bin, rising: sizes below 0, 0 by itself, sizes above 0."""
 
-LOWER: Array = 0.0 - UPPER[::-1]
+LOWER_EDGES: Array = 0.0 - UPPER_EDGES[::-1]
 """The lower edge of every bin."""
 
-ZERO = len(UPPER) // 2
+ZERO_BIN = len(UPPER_EDGES) // 2
 """The bin of the number 0."""
 
-CERTAIN = 5.0
+MIN_DEVIATIONS = 5.0
 """How many deviations of its noise a stretch of bins holds: by chance one range in a thousand."""
 
-LONGEST = 16
+MAX_STRETCH_BINS = 16
 """The most bins of a stretch: eight doublings of a number."""
 
 
@@ -132,7 +132,7 @@ class CategoryCounts:
         names = [name for name, _ in found]
         exact = np.array([count for _, count in found], np.float64)
         source = stream.child("category counts", self.delta.hex(), *names)
-        noisy = _noised(exact, self.noise_multiplier, source).tolist()
+        noisy = _add_noise(exact, self.noise_multiplier, source).tolist()
         kept = [pair for pair in zip(noisy, names, strict=True) if pair[0] >= self.threshold]
         return [name for _, name in sorted(kept, key=lambda pair: (-pair[0], pair[1]))][: self.most]
 
@@ -161,13 +161,19 @@ class NumberBounds(GaussianRelease):
 
     def look(self, values: np.ndarray[Any, Any], stream: Stream) -> Array:
         """Return the noisy histogram of sizes, (321,): the release that bounds are made of."""
-        return _noised(histogram(values), self.noise_multiplier, stream.child("number bounds"))
+        return _add_noise(
+            count_size_bins(values), self.noise_multiplier, stream.child("number bounds")
+        )
 
     def bounds_of(self, noisy: Array) -> tuple[float, float]:
         """Return the bounds that a noisy histogram tells: post-processing."""
-        first, last = in_use(noisy, self.noise_multiplier)
+        first, last = find_used_bins(noisy, self.noise_multiplier)
         # 0 alone is hardly all there is: what is rare keeps its sign.
-        return (-1.0, 1.0) if first == last == ZERO else (float(LOWER[first]), float(UPPER[last]))
+        return (
+            (-1.0, 1.0)
+            if first == last == ZERO_BIN
+            else (float(LOWER_EDGES[first]), float(UPPER_EDGES[last]))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,18 +204,18 @@ class ClassCount(GaussianRelease):
         """
         known = labels[(labels >= 0) & (labels < self.most)].astype(np.int64)
         exact = np.bincount(known, minlength=self.most).astype(np.float64)
-        noisy = _noised(exact, self.noise_multiplier, stream.child("class count"))
-        return max(2, 1 + in_use(noisy, self.noise_multiplier)[1])
+        noisy = _add_noise(exact, self.noise_multiplier, stream.child("class count"))
+        return max(2, 1 + find_used_bins(noisy, self.noise_multiplier)[1])
 
 
-def finite(values: np.ndarray[Any, Any]) -> Array:
+def finite_values(values: np.ndarray[Any, Any]) -> Array:
     """Return those values that are finite as float64: (at most as many,)."""
     with np.errstate(all="ignore"):
         numbers = np.asarray(values).astype(np.float64)
     return numbers[np.isfinite(numbers)]
 
 
-def histogram(values: np.ndarray[Any, Any]) -> Array:
+def count_size_bins(values: np.ndarray[Any, Any]) -> Array:
     """Return how many values are in each of the 321 bins, float64.
 
     A value above 0 is in the bin (low, high] of its size, one below 0 in [-high, -low), 0 in a bin
@@ -218,13 +224,15 @@ def histogram(values: np.ndarray[Any, Any]) -> Array:
     Args:
         values: (records,) numbers of any type; what is not finite is in no bin.
     """
-    numbers = finite(values)
-    sizes = np.clip(np.searchsorted(SIZES, np.abs(numbers)), 1, ZERO)
-    bins = ZERO + np.sign(numbers).astype(np.int64) * sizes
-    return np.bincount(bins, minlength=len(UPPER)).astype(np.float64)
+    numbers = finite_values(values)
+    sizes = np.clip(np.searchsorted(SIZE_EDGES, np.abs(numbers)), 1, ZERO_BIN)
+    bins = ZERO_BIN + np.sign(numbers).astype(np.int64) * sizes
+    return np.bincount(bins, minlength=len(UPPER_EDGES)).astype(np.float64)
 
 
-def in_use(noisy: Array, noise_multiplier: float, certain: float | None = None) -> tuple[int, int]:
+def find_used_bins(
+    noisy: Array, noise_multiplier: float, certain: float | None = None
+) -> tuple[int, int]:
     """Return the first and the last bin of all stretches that hold more than noise would.
 
     A stretch of w bins does if its noisy counts add up to so many deviations, sigma sqrt(w): many
@@ -236,11 +244,11 @@ def in_use(noisy: Array, noise_multiplier: float, certain: float | None = None) 
         noise_multiplier: The noise's standard deviation.
         certain: How many deviations; None: `CERTAIN`.
     """
-    certain = CERTAIN if certain is None else certain
+    certain = MIN_DEVIATIONS if certain is None else certain
     sums = np.concatenate([[0.0], np.cumsum(noisy)])
     firsts, lasts, best = [], [], (-math.inf, 0, 0)
     told = np.zeros(len(noisy) + 1, bool)
-    for width in range(1, min(LONGEST, len(noisy)) + 1):
+    for width in range(1, min(MAX_STRETCH_BINS, len(noisy)) + 1):
         deviations = (sums[width:] - sums[:-width]) / (noise_multiplier * math.sqrt(width))
         top = int(deviations.argmax())
         best = max(best, (float(deviations[top]), top, top + width - 1))
@@ -252,7 +260,7 @@ def in_use(noisy: Array, noise_multiplier: float, certain: float | None = None) 
     return (min(firsts), max(lasts)) if firsts else best[1:]
 
 
-def _noised(exact: Array, noise_multiplier: float, stream: Stream) -> Array:
+def _add_noise(exact: Array, noise_multiplier: float, stream: Stream) -> Array:
     return GaussianSum(noise_multiplier=noise_multiplier).release(exact, stream)
 
 
@@ -264,4 +272,4 @@ def _threshold(noise_multiplier: float, delta: float) -> int:
     """
     deviations = -float(ndtri(delta))
     least = 1.0 + noise_multiplier * (deviations + 1e-9 * (1.0 + abs(deviations)))
-    return math.ceil(least + grid(noise_multiplier) / 2)
+    return math.ceil(least + grid_distance(noise_multiplier) / 2)

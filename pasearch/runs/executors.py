@@ -55,7 +55,7 @@ class Executor(ABC):
     """One way to have works done; use it in a `with` block."""
 
     name: ClassVar[str]
-    elsewhere: ClassVar[bool] = False
+    is_remote: ClassVar[bool] = False
     """Whether works leave this machine, so that even a single one is handed over."""
     gpus: float = 0.0
     """Of each work."""
@@ -63,7 +63,7 @@ class Executor(ABC):
     @property
     def device_of_works(self) -> str | None:
         """Where works that leave this machine compute: "cpu" or "cuda"; None where they stay."""
-        return ("cuda" if self.gpus else "cpu") if self.elsewhere else None
+        return ("cuda" if self.gpus else "cpu") if self.is_remote else None
 
     def takes(self, count: int, *, long: bool) -> bool:
         """Return whether so many works are handed over; `long` if starting processes pays."""
@@ -106,7 +106,7 @@ class Executor(ABC):
         self.close()
 
 
-class Local(Executor):
+class LocalExecutor(Executor):
     """Works are done one by one, in this process."""
 
     name = "local"
@@ -121,7 +121,7 @@ class Local(Executor):
             yield place, work.done()
 
 
-class Processes(Executor):
+class ProcessExecutor(Executor):
     """Works are done side by side, in processes of this machine.
 
     Args:
@@ -154,7 +154,9 @@ class Processes(Executor):
 
         with parallel_config(backend="loky", inner_max_num_threads=threads):
             pool = Parallel(n_jobs=count, return_as="generator_unordered", batch_size=1)  # pyright: ignore[reportArgumentType]
-            found: Any = pool(delayed(_placed)(place, work) for place, work in enumerate(works))
+            found: Any = pool(
+                delayed(_run_indexed)(place, work) for place, work in enumerate(works)
+            )
         self._begun, missing = True, len(works)
         try:
             for each in found:
@@ -175,7 +177,7 @@ class Processes(Executor):
             self._begun = False
 
 
-class Automatic(Processes):
+class AutomaticExecutor(ProcessExecutor):
     """Processes of this machine where that pays, and this process alone where it does not."""
 
     name = "auto"
@@ -184,14 +186,14 @@ class Automatic(Processes):
         return count > 1 and long
 
 
-def _placed(place: int, work: Work) -> tuple[int, bytes]:
+def _run_indexed(place: int, work: Work) -> tuple[int, bytes]:
     try:
         return place, work.done()
     finally:
-        give_memory_back()
+        release_memory()
 
 
-def give_memory_back() -> None:
+def release_memory() -> None:
     """Let this process have no more memory than it uses, where its C library can do that.
 
     What a training has kept for its next step would look like a leak: joblib ends such a process,

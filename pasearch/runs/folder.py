@@ -30,8 +30,8 @@ from pasearch.errors import UsageError
 from pasearch.files import read_json
 
 VERSION = 1
-BASE = Path("runs")
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+RUNS_FOLDER = Path("runs")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def sync_folder(path: Path) -> None:
@@ -143,7 +143,11 @@ class RunFolder:
         started = int(time.time())
         about = json.dumps({"version": VERSION, "name": name, "started": started})
         private = {"run.json": about, **(files or {})}
-        make = _make_next(name, private) if path is None else _make(Path(path), private)
+        make = (
+            _create_numbered_folder(name, private)
+            if path is None
+            else _create_folder(Path(path), private)
+        )
         return cls(path=make[0].resolve(), started=started, above=make[1])
 
     def discard(self) -> None:
@@ -216,7 +220,7 @@ class RunFolder:
         Raises:
             UsageError: A name that is not plain, no file at all, or a run that has published.
         """
-        bad = [name for name in files if not _PLAIN.fullmatch(name)]
+        bad = [name for name in files if not _PLAIN_NAME.fullmatch(name)]
         if bad or not files:
             raise UsageError(
                 f"release files are {sorted(files)}: expected one or more plain file names "
@@ -249,7 +253,7 @@ class RunFolder:
             os.utime(path, (self.started, self.started))
 
 
-def _make(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path, tuple[Path, ...]]:
+def _create_folder(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path, tuple[Path, ...]]:
     """Make a run's folder as a draft next to its place, then rename it.
 
     Args:
@@ -262,7 +266,7 @@ def _make(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path, tuple[P
     above = tuple(each for each in path.absolute().parents if not os.path.lexists(each))
     draft = None
     try:
-        with _naming(path):
+        with _naming_folder_in_errors(path):
             if os.path.lexists(path):
                 raise FileExistsError
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -273,7 +277,7 @@ def _make(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path, tuple[P
         for name, content in private.items():
             atomic_write(draft / "private" / name, content)
         sync_folder(draft)
-        with _naming(path):
+        with _naming_folder_in_errors(path):
             os.rename(draft, path)  # a run that another process has made meanwhile is not replaced
     except BaseException:
         if draft is not None:
@@ -285,7 +289,7 @@ def _make(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path, tuple[P
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _naming_folder_in_errors(path: Path) -> Iterator[None]:
     """Name the folder in the error if it cannot be made."""
     try:
         yield
@@ -305,18 +309,23 @@ def _remove_empty(folders: Iterable[Path]) -> None:
             each.rmdir()
 
 
-def _make_next(name: str, private: Mapping[str, bytes | str]) -> tuple[Path, tuple[Path, ...]]:
+def _create_numbered_folder(
+    name: str, private: Mapping[str, bytes | str]
+) -> tuple[Path, tuple[Path, ...]]:
     """Make the first folder after the last number; two runs at once get two numbers."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_")[:80] or "run"
     pattern = re.compile(re.escape(stem) + r"-(\d{1,9})")
-    seen = (pattern.fullmatch(entry) for entry in (os.listdir(BASE) if BASE.is_dir() else ()))
+    seen = (
+        pattern.fullmatch(entry)
+        for entry in (os.listdir(RUNS_FOLDER) if RUNS_FOLDER.is_dir() else ())
+    )
     number = max((int(match[1]) for match in seen if match), default=0)
     while True:
         number += 1
-        path = BASE / f"{stem}-{number}"
+        path = RUNS_FOLDER / f"{stem}-{number}"
         if not os.path.lexists(path):
             try:
-                return _make(path, private)
+                return _create_folder(path, private)
             except UsageError:
                 # Another run took the number in between; any other refusal is final.
                 if not os.path.lexists(path):

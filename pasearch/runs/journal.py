@@ -38,12 +38,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pasearch.errors import FULL, MachineError, UsageError, system_words
+from pasearch.errors import DISK_FULL_ERRNOS, MachineError, UsageError, describe_system_error
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
 
-STUDY = "trials"
+DEFAULT_STUDY = "trials"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,22 +86,26 @@ class Journal:
     __slots__ = ("_place", "_records", "_seal", "_store", "_study")
 
     def __init__(
-        self, place: str | os.PathLike[str] | Address, study: str = STUDY, *, new: bool = True
+        self,
+        place: str | os.PathLike[str] | Address,
+        study: str = DEFAULT_STUDY,
+        *,
+        new: bool = True,
     ):
         self._place = place
         self._seal: Stream | None = None
         self._records: dict[int, TrialRecord] = {}
-        with self._opening(), _quiet_optuna() as optuna:
+        with self._explain_open_errors(), _quiet_optuna() as optuna:
             self._store = open_store(place, optuna)
             try:
                 with self._store.exclusive(study):
-                    self._study = self._found(optuna, study, new)
-                    self._read()
+                    self._study = self._open_study(optuna, study, new)
+                    self._read_records()
             except BaseException:
                 self._store.close()
                 raise
 
-    def _found(self, optuna: Any, study: str, new: bool) -> Any:
+    def _open_study(self, optuna: Any, study: str, new: bool) -> Any:
         storage, shared = self._store.storage, isinstance(self._place, Address)
         if new:
             try:
@@ -121,7 +125,7 @@ class Journal:
             ) from None
 
     @contextmanager
-    def _opening(self) -> Iterator[None]:
+    def _explain_open_errors(self) -> Iterator[None]:
         """Tell the user in one sentence why a store cannot be opened."""
         try:
             yield
@@ -131,16 +135,18 @@ class Journal:
             own, then = None, "name another"
             if not isinstance(self._place, Address):
                 own, then = Path(self._place), "start a new run"
-            elif (told := refusal(self._place, error)) is not None:
+            elif (told := storage_error(self._place, error)) is not None:
                 raise told from None  # what caused it may hold the password
             no_file = own is not None and (own.is_dir() or own.is_symlink())
-            if system_words(error) is not None and not no_file:  # a full disk: the file is sound
+            if (
+                describe_system_error(error) is not None and not no_file
+            ):  # a full disk: the file is sound
                 raise
             raise UsageError(
                 f"{self._place} is no store of trials ({type(error).__name__}): {then}."
             ) from error
 
-    def _read(self) -> None:
+    def _read_records(self) -> None:
         found: dict[int, TrialRecord] = {}
         for trial in self._study.get_trials(deepcopy=False):
             record = TrialRecord(**trial.user_attrs["record"])
@@ -169,8 +175,8 @@ class Journal:
             UsageError: The store was altered, or is another run's.
         """
         self._seal = seal
-        with self._opening(), _quiet_optuna():
-            self._read()
+        with self._explain_open_errors(), _quiet_optuna():
+            self._read_records()
 
     def _seal_of(self, record: TrialRecord) -> str:
         assert self._seal is not None
@@ -212,14 +218,14 @@ class Journal:
         try:
             with _quiet_optuna() as optuna, self._store.exclusive(self._study.study_name):
                 if isinstance(self._place, Address):
-                    self._read()
+                    self._read_records()
                 if not (stored := number in self._records):
                     seal = None if self._seal is None else self._seal_of(record)
-                    self._study.add_trial(_as_optuna(optuna, record, seal))
+                    self._study.add_trial(_to_optuna_trial(optuna, record, seal))
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is names the trial and its score
-            refused = system_words(error) or "A finished trial could not be stored."
+            refused = describe_system_error(error) or "A finished trial could not be stored."
             raise MachineError(
                 f"{refused} Nothing paid for is lost: then finish the run with `pasearch resume`."
             ) from None
@@ -247,7 +253,7 @@ class Journal:
         self._store.close()
 
 
-def _as_optuna(optuna: Any, record: TrialRecord, seal: str | None) -> Any:
+def _to_optuna_trial(optuna: Any, record: TrialRecord, seal: str | None) -> Any:
     """Return the record as an Optuna trial.
 
     A number becomes a float parameter, because Optuna refuses a study in which one name has two
@@ -255,7 +261,7 @@ def _as_optuna(optuna: Any, record: TrialRecord, seal: str | None) -> Any:
     needs all its choices beforehand.
     """
     numbers, others = {}, {}
-    for name, value in _leaves(record.parameters, ""):
+    for name, value in _flatten_values(record.parameters, ""):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         (numbers if number and abs(value) < 2**53 else others)[name] = value
     return optuna.trial.create_trial(
@@ -270,15 +276,15 @@ def _as_optuna(optuna: Any, record: TrialRecord, seal: str | None) -> Any:
     )
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _flatten_values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield (dotted path, scalar) of nested JSON values."""
     match value:
         case dict():
             for key, each in value.items():
-                yield from _leaves(each, f"{path}.{key}" if path else key)
+                yield from _flatten_values(each, f"{path}.{key}" if path else key)
         case list():
             for index, each in enumerate(value):
-                yield from _leaves(each, f"{path}.{index}")
+                yield from _flatten_values(each, f"{path}.{index}")
         case _:
             yield path, value
 
@@ -303,20 +309,20 @@ def _quiet_optuna() -> Iterator[Any]:
 POSTGRES, JOURNAL = STORES = ("PostgreSQL database", "journal file")
 """What a store outside the run's folder is called, also on the privacy card."""
 
-EXPECTED = "expected postgresql://user@host/database, or a file whose name ends in .log"
-SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
-HOSTS = re.compile(r"[^@:\[\]\s]*(:\d+)?|\[[0-9a-fA-F:.]+\](:\d+)?")
-BEGINNING = b'{"op_code":'
+STORAGE_EXPECTATION = "expected postgresql://user@host/database, or a file whose name ends in .log"
+POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
+HOST_PATTERN = re.compile(r"[^@:\[\]\s]*(:\d+)?|\[[0-9a-fA-F:.]+\](:\d+)?")
+JOURNAL_HEADER = b'{"op_code":'
 """Of every journal file."""
-CONNECT_SECONDS = 10
+CONNECT_TIMEOUT_SECONDS = 10
 """After how long a database counts as one that cannot be reached."""
-HOLD_SECONDS = 30
+STORE_LOCK_SECONDS = 30
 """After how long the lock of a process that was killed is taken from it, or waiting is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A store that several machines reach; `address_of` reads it.
+    """A store that several machines reach; `parse_address` reads it.
 
     Args:
         text: A URL without a password, or an absolute path.
@@ -339,14 +345,14 @@ class Address:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
 
-        given = {"connect_timeout": CONNECT_SECONDS, "application_name": "pasearch"}
+        given = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": "pasearch"}
         given |= conninfo_to_dict(self.text)
         if self.password is not None:
             given["password"] = unquote(self.password)
         return psycopg.connect(**given)
 
 
-def address_of(given: str | os.PathLike[str] | Address | None) -> Address | None:
+def parse_address(given: str | os.PathLike[str] | Address | None) -> Address | None:
     """Return the store that a user names; None is the run's own.
 
     Raises:
@@ -356,30 +362,31 @@ def address_of(given: str | os.PathLike[str] | Address | None) -> Address | None
     if given is None or isinstance(given, Address):
         return given
     if not isinstance(given, (str, os.PathLike)):
-        raise UsageError(f"storage is of type {type(given).__name__}: {EXPECTED}.")
+        raise UsageError(f"storage is of type {type(given).__name__}: {STORAGE_EXPECTATION}.")
     text = os.fspath(given)
     if "://" in text:
-        return _database(text)
+        return _parse_database_url(text)
     if Path(text).suffix != ".log" or "\0" in text or "password=" in text.casefold():
         raise UsageError(
-            f"storage is no store of trials that several machines reach: {EXPECTED}. Without it "
+            f"storage is no store of trials that several machines reach: {STORAGE_EXPECTATION}. "
+            "Without it "
             "trials are kept in the run's own folder."
         )
     return Address(str(Path(text).absolute()))
 
 
-def _database(text: str) -> Address:
+def _parse_database_url(text: str) -> Address:
     """Return a database's address, its password apart."""
     try:
         parts = urlsplit(text)
     except ValueError:
-        raise UsageError(f"storage is no URL that can be read: {EXPECTED}.") from None
-    if parts.scheme not in SCHEMES:
+        raise UsageError(f"storage is no URL that can be read: {STORAGE_EXPECTATION}.") from None
+    if parts.scheme not in POSTGRES_SCHEMES:
         known = "expected postgresql://user@host/database"
         raise UsageError(f"storage is a URL of another kind of store: {known}, or a .log file.")
     who, at, hosts = parts.netloc.rpartition("@")
     user, colon, password = who.partition(":")
-    fits = all(HOSTS.fullmatch(host) for host in hosts.split(","))
+    fits = all(HOST_PATTERN.fullmatch(host) for host in hosts.split(","))
     if not fits or parts.fragment or "@" in parts.path + parts.query:
         raise UsageError(
             "storage is a URL that can be read in two ways: write the special characters of its "
@@ -415,9 +422,9 @@ class Store(NamedTuple):
 def open_store(place: str | os.PathLike[str] | Address, optuna: Any) -> Store:
     """Open a store, made if it is missing; its errors are the library's own."""
     if isinstance(place, Address):
-        return (_postgres if place.kind == POSTGRES else _journal_file)(place, optuna)
+        return (_open_postgres if place.kind == POSTGRES else _open_journal_file)(place, optuna)
     path = Path(place).absolute()
-    _make(path)
+    _create_private_file(path)
     # A connection of our own: in a URL, a "?" in the path would end it.
     storage = optuna.storages.RDBStorage(
         "sqlite:///trials",
@@ -429,18 +436,18 @@ def open_store(place: str | os.PathLike[str] | Address, optuna: Any) -> Store:
     return Store(storage, lambda _: nullcontext())  # one writer, by the ledger's lock
 
 
-def _make(path: Path) -> None:
+def _create_private_file(path: Path) -> None:
     """Make a file that its owner alone reads, if there is none; no link is followed."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
 
 
-def _postgres(address: Address, optuna: Any) -> Store:
+def _open_postgres(address: Address, optuna: Any) -> Store:
     @contextmanager
     def exclusive(name: str) -> Iterator[None]:
         """Hold a lock that ends with its transaction, and so with the process."""
         digest = hashlib.sha256(f"pasearch {name}".encode()).digest()
         with address.connect() as link:
-            link.execute(f"SET LOCAL lock_timeout = '{HOLD_SECONDS}s'")
+            link.execute(f"SET LOCAL lock_timeout = '{STORE_LOCK_SECONDS}s'")
             number = int.from_bytes(digest[:8], "big", signed=True)
             link.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
             yield
@@ -467,11 +474,11 @@ def _postgres(address: Address, optuna: Any) -> Store:
     return Store(storage, exclusive)
 
 
-class _Lock:
+class _ReentrantLock:
     """Optuna's lock of a journal file, which a process that has it may take again."""
 
     def __init__(self, path: str, optuna: Any):
-        self._lock = optuna.storages.journal.JournalFileSymlinkLock(path, HOLD_SECONDS)
+        self._lock = optuna.storages.journal.JournalFileSymlinkLock(path, STORE_LOCK_SECONDS)
         self._depth = 0
 
     def acquire(self) -> bool:
@@ -486,10 +493,10 @@ class _Lock:
             self._lock.release()
 
 
-def _journal_file(address: Address, optuna: Any) -> Store:
+def _open_journal_file(address: Address, optuna: Any) -> Store:
     path, journal = address.text, optuna.storages.journal
-    _make(Path(path))
-    lock = _Lock(path, optuna)
+    _create_private_file(Path(path))
+    lock = _ReentrantLock(path, optuna)
 
     @contextmanager
     def exclusive(_: str) -> Iterator[None]:
@@ -512,7 +519,7 @@ def _cut_torn_line(path: str) -> None:
         ValueError: It is another program's file.
     """
     with open(path, "r+b") as file:
-        if not BEGINNING.startswith(file.read(len(BEGINNING))):
+        if not JOURNAL_HEADER.startswith(file.read(len(JOURNAL_HEADER))):
             raise ValueError("not a journal of Optuna's")
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
@@ -522,14 +529,14 @@ def _cut_torn_line(path: str) -> None:
             os.fsync(file.fileno())
 
 
-def refusal(address: Address, error: BaseException) -> UsageError | None:
+def storage_error(address: Address, error: BaseException) -> UsageError | None:
     """Return what a user is told of a store that cannot be opened; None if it is not its fault."""
     if isinstance(error, ImportError):
         return UsageError(
             "A PostgreSQL database of trials needs psycopg: `pip install 'pasearch[postgres]'`."
         )
     if isinstance(error, OSError):
-        if error.errno in FULL:
+        if error.errno in DISK_FULL_ERRNOS:
             return None
         why = f"{error.strerror}: name a file in a folder that is there and yours to write"
         return UsageError(f"{address} cannot be a store of trials ({why}).")

@@ -37,19 +37,19 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.files import read_json
 from pasearch.runs.folder import atomic_write, sync_folder
 
-ANYTHING = (
+ALL_BOUND_INPUTS = (
     "data, plan, code, versions, threads, device, or what the environment tells numba and BLAS "
     "(NUMBA_..., OPENBLAS_...)"
 )
 """What keys are bound to, where it is not known which part is another."""
 
 VERSION = 1
-AT_ONCE = 256
+BLOCK_WORDS = 256
 """Words that are asked of the cipher at once."""
 
-_Word = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)
-_Half = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p)
-_Share = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p)
+_Uint64Function = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)
+_Uint32Function = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p)
+_DoubleFunction = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p)
 _capsule: Any = ctypes.pythonapi.PyCapsule_New
 _capsule.restype = ctypes.py_object
 _capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -78,10 +78,10 @@ class Stream:
         """
         secret = self._secret
         for element in context:
-            secret = _mac(secret, _encoded(element))
+            secret = _mac(secret, _encode_element(element))
         return Stream(secret, self.secure)
 
-    def random_words(self, step: int = 0, first: int = 0) -> Words:
+    def random_words(self, step: int = 0, first: int = 0) -> RandomWords:
         """Return this stream's words, independent of `generator`: from one on, an even number."""
         return self._words(b"words", step, first)
 
@@ -105,7 +105,7 @@ class Stream:
         state, made = source.state, np.random.Generator(source)
 
         def wound(step: int) -> np.random.Generator:
-            state["state"]["counter"][3] = _step(step)
+            state["state"]["counter"][3] = _check_step(step)
             source.state = state
             return made
 
@@ -134,23 +134,23 @@ class Stream:
         drawn = self._number(b"cuda", step)
         return int.from_bytes(drawn[:8], "big"), int.from_bytes(drawn[8:16], "big") >> 3 << 2
 
-    def first_words(self, count: int) -> FirstWords:
+    def first_words(self, count: int) -> FirstRandomWords:
         """Return what gives so many `random_words` of any step, for few of each of many steps."""
-        return FirstWords(_mac(self._secret, b"pwords"), count)
+        return FirstRandomWords(_mac(self._secret, b"pwords"), count)
 
     def _number(self, purpose: bytes, step: int) -> bytes:
-        return _mac(self._secret, b"p" + purpose + _step(step).to_bytes(8, "big"))
+        return _mac(self._secret, b"p" + purpose + _check_step(step).to_bytes(8, "big"))
 
-    def _words(self, purpose: bytes, step: int, first: int = 0) -> Words:
-        return Words(_mac(self._secret, b"p" + purpose), _step(step), first)
+    def _words(self, purpose: bytes, step: int, first: int = 0) -> RandomWords:
+        return RandomWords(_mac(self._secret, b"p" + purpose), _check_step(step), first)
 
     def _philox(self, purpose: bytes, step: int) -> np.random.Philox:
         key = int.from_bytes(_mac(self._secret, b"p" + purpose)[:16], "big")
         # As one integer: of a list, numpy would pass steps from 2^63 on through float64.
-        return np.random.Philox(key=key, counter=_step(step) << 192)
+        return np.random.Philox(key=key, counter=_check_step(step) << 192)
 
 
-class Words:
+class RandomWords:
     """Random 64-bit words, in order: the key stream of AES-256 in counter mode.
 
     Args:
@@ -195,7 +195,7 @@ class Words:
         return words[np.arange(len(places)), (places & 1).astype(np.intp)]
 
 
-class FirstWords:
+class FirstRandomWords:
     """The first words of a stream's steps: the cipher is made ready once, and not at every step.
 
     Args:
@@ -215,20 +215,20 @@ class FirstWords:
 
     def at(self, step: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return a step's words as signed numbers, (count,): they stand until the next call."""
-        self._counters[:, 0] = _step(step)
+        self._counters[:, 0] = _check_step(step)
         self._encryptor.update_into(self._given, self._written)
         return self._words
 
 
-class _Functions(ctypes.Structure):
+class _BitGenFunctions(ctypes.Structure):
     """What numpy calls bitgen_t."""
 
     _fields_ = (
         ("state", ctypes.c_void_p),
-        ("next_uint64", _Word),
-        ("next_uint32", _Half),
-        ("next_double", _Share),
-        ("next_raw", _Word),
+        ("next_uint64", _Uint64Function),
+        ("next_uint32", _Uint32Function),
+        ("next_double", _DoubleFunction),
+        ("next_raw", _Uint64Function),
     )
 
 
@@ -242,15 +242,15 @@ class CipherBits:
         words: Where they come from; used for nothing else.
     """
 
-    def __init__(self, words: Words):
-        taken = (words.take(AT_ONCE).view("<u8").tolist() for _ in itertools.count())
+    def __init__(self, words: RandomWords):
+        taken = (words.take(BLOCK_WORDS).view("<u8").tolist() for _ in itertools.count())
         word = itertools.chain.from_iterable(taken).__next__
-        self._functions = _Functions(
+        self._functions = _BitGenFunctions(
             None,
-            _Word(lambda _: word()),
-            _Half(lambda _: word() >> 32),
-            _Share(lambda _: (word() >> 11) * 2.0**-53),
-            _Word(lambda _: word()),
+            _Uint64Function(lambda _: word()),
+            _Uint32Function(lambda _: word() >> 32),
+            _DoubleFunction(lambda _: (word() >> 11) * 2.0**-53),
+            _Uint64Function(lambda _: word()),
         )
         self.capsule = _capsule(ctypes.addressof(self._functions), b"BitGenerator", None)
         self.lock = threading.Lock()
@@ -303,7 +303,7 @@ class Keys:
     def from_seed(cls, seed: int, *, secure: bool = False) -> Keys:
         """Return keys that a seed determines: for tests and benchmarks only."""
         keys = cls(secure=secure)
-        keys._master = _mac(b"pasearch: reproducible, not private", _encoded(seed))
+        keys._master = _mac(b"pasearch: reproducible, not private", _encode_element(seed))
         keys.reproducible = True
         return keys
 
@@ -341,8 +341,10 @@ class Keys:
             raise RuntimeError("The run's keys are destroyed: there is nothing to save.")
         content = {
             "version": VERSION,
-            "bound": _bound(self._master, fingerprint),
-            "parts": {name: _bound(self._master, each) for name, each in (parts or {}).items()},
+            "bound": _bind_fingerprint(self._master, fingerprint),
+            "parts": {
+                name: _bind_fingerprint(self._master, each) for name, each in (parts or {}).items()
+            },
             "reproducible": self.reproducible,
             "master": self._master.hex(),
         }
@@ -384,13 +386,17 @@ class Keys:
         sound = len(keys._master) == 32 and type(keys.reproducible) is bool
         if not sound or (type(bound), type(kept), content.get("version")) != (str, dict, VERSION):
             raise UsageError(f"{path} is not a file of keys of this version: start a new run.")
-        if not hmac.compare_digest(bound, _bound(keys._master, fingerprint)):
-            other = [name for name, each in (parts or {}).items()
-                     if kept and kept.get(name) != _bound(keys._master, each)]  # fmt: skip
+        if not hmac.compare_digest(bound, _bind_fingerprint(keys._master, fingerprint)):
+            other = [
+                name
+                for name, each in (parts or {}).items()
+                if kept and kept.get(name) != _bind_fingerprint(keys._master, each)
+            ]
             keys.destroy()
             # The fingerprint is a function of the records: not a digit of it may be shown.
             raise BudgetError(
-                f"Not as when the run began: {', '.join(other) or ANYTHING}. The same noise on "
+                f"Not as when the run began: {', '.join(other) or ALL_BOUND_INPUTS}. The same "
+                "noise on "
                 f"another input would cancel, so its keys are now destroyed ({path}). What the run "
                 "has spent stays spent: start a new run, with a budget of its own."
             )
@@ -439,12 +445,12 @@ def _mac(key: bytes, message: bytes) -> bytes:
     return hmac.digest(key, message, "sha256")
 
 
-def _bound(master: bytes, fingerprint: str) -> str:
+def _bind_fingerprint(master: bytes, fingerprint: str) -> str:
     """Return what ties keys to their inputs; without the master key it tells nothing of them."""
     return _mac(master, b"f" + fingerprint.encode()).hex()
 
 
-def _encoded(element: object) -> bytes:
+def _encode_element(element: object) -> bytes:
     """Encode one element of a context; the first byte is its type, and purposes start with p."""
     if isinstance(element, str):
         return b"s" + element.encode("utf-8", "surrogatepass")
@@ -456,7 +462,7 @@ def _encoded(element: object) -> bytes:
     )
 
 
-def _step(step: object) -> int:
+def _check_step(step: object) -> int:
     if type(step) is int and 0 <= step < 2**64:  # nearly always, and quickly told
         return step
     if isinstance(step, bool) or not isinstance(step, Integral) or not 0 <= int(step) < 2**64:
@@ -464,6 +470,6 @@ def _step(step: object) -> int:
     return int(step)
 
 
-def signed(number: int) -> int:
+def to_int64(number: int) -> int:
     """Convert an integer of 64 bits to the int64 with the same bits."""
     return number - 2**64 if number >= 2**63 else number

@@ -24,11 +24,11 @@ from typing import Any, NoReturn, Protocol, Self
 from pasearch.accounting.checks import check_positive_integer
 from pasearch.accounting.events import Event, event_from_json, event_to_json
 from pasearch.errors import BudgetError, PasearchError, UsageError
-from pasearch.files import MOST_JSON, parse_json
+from pasearch.files import MAX_JSON_BYTES, parse_json
 from pasearch.runs.folder import linked_draft, sync_folder
 
 
-def append_only(*tables: str) -> list[str]:
+def append_only_triggers(*tables: str) -> list[str]:
     """Return the triggers that let nobody change or delete a row of these tables."""
     return [
         f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} "
@@ -109,7 +109,7 @@ def connect(path: Path, *, timeout: float = 0.0, lock: bool = False) -> sqlite3.
     uri = f"{path.as_uri()}?mode=rw"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=timeout)
     try:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_JSON)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_JSON_BYTES)
         for pragma in ("synchronous = FULL", "fullfsync = ON", "foreign_keys = ON"):
             connection.execute(f"PRAGMA {pragma}")
         if lock:
@@ -155,7 +155,7 @@ _FORMAT = LedgerFormat(
     seal=(
         "CREATE TRIGGER fixed_plan BEFORE INSERT ON lines "
         "BEGIN SELECT RAISE(ABORT, 'the plan is fixed'); END",
-        *append_only("lines", "charges"),
+        *append_only_triggers("lines", "charges"),
     ),
 )
 
@@ -246,7 +246,7 @@ class Ledger:
             _FORMAT.create(path, {"lines": rows})
         except FileExistsError:
             raise UsageError(f"{path} exists: a ledger is never replaced. Open it.") from None
-        return cls(path, _connect_alone(path))
+        return cls(path, _connect_exclusively(path))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Ledger:
@@ -260,7 +260,7 @@ class Ledger:
             raise UsageError(
                 f"{path} is missing, empty or no plain file: give the folder of a run that began."
             )
-        connection = _connect_alone(path)
+        connection = _connect_exclusively(path)
         try:
             if not _FORMAT.matches(connection):
                 raise UsageError("it is no ledger of this version")
@@ -394,7 +394,7 @@ class Ledger:
         raise TypeError("A ledger is never copied or pickled: a copy would spend the budget twice.")
 
 
-def _connect_alone(path: Path) -> sqlite3.Connection:
+def _connect_exclusively(path: Path) -> sqlite3.Connection:
     """Open a run's ledger and keep other processes out of it."""
     try:
         return connect(path, lock=True)

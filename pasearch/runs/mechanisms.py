@@ -25,7 +25,7 @@ from pasearch.accounting.checks import check_positive, check_positive_integer, m
 from pasearch.accounting.events import Geometric, PureDP
 from pasearch.runs.keys import Stream
 
-Below = Callable[[int], int]
+DrawBelow = Callable[[int], int]
 """Exact randomness: below(n) is a uniform whole number in [0, n)."""
 
 
@@ -116,7 +116,7 @@ class NoisyCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExponentialPick:
+class ExponentialMechanism:
     """One of several candidates, the better the likelier: the exponential mechanism.
 
     Guarantee: `pick` is epsilon-DP if one record changes each candidate's points by at most `most`.
@@ -151,18 +151,18 @@ class ExponentialPick:
         best, share = max(points), Fraction(self.epsilon) / (2 * self.most)
         while True:
             index = below(len(points))
-            if decays(share * (best - points[index]), below):
+            if bernoulli_decay(share * (best - points[index]), below):
                 return index
 
 
-def decays(gamma: Fraction, below: Below) -> bool:
+def bernoulli_decay(gamma: Fraction, below: DrawBelow) -> bool:
     """Return True with probability exp(-gamma), gamma 0 or above."""
     certain = all(bernoulli_exp(1, 1, below) for _ in range(math.floor(gamma)))
     left = gamma - math.floor(gamma)
     return certain and bernoulli_exp(left.numerator, left.denominator, below)
 
 
-def discrete_laplace(epsilon: Fraction, below: Below) -> int:
+def discrete_laplace(epsilon: Fraction, below: DrawBelow) -> int:
     """Return Z with P(Z = z) proportional to exp(-epsilon |z|), exactly (Algorithm 2).
 
     With epsilon = s/t: X = U + t V, where U in [0, t) is accepted with probability e^(-U/t) and V
@@ -184,7 +184,7 @@ def discrete_laplace(epsilon: Fraction, below: Below) -> int:
         return -magnitude if negative else magnitude
 
 
-def bernoulli_exp(numerator: int, denominator: int, below: Below) -> bool:
+def bernoulli_exp(numerator: int, denominator: int, below: DrawBelow) -> bool:
     """Return True with probability exp(-gamma), gamma = numerator/denominator in [0, 1].
 
     Algorithm 1: the first k at which a coin of probability gamma/k fails is odd with probability

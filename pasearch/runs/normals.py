@@ -34,48 +34,48 @@ from typing import Any
 
 import numpy as np
 
-from pasearch import busy
-from pasearch.runs.keys import Stream, Words
-from pasearch.runs.processor import GROUP, Team
+from pasearch import status_message
+from pasearch.runs.keys import RandomWords, Stream
+from pasearch.runs.processor import GROUP, ThreadTeam
 
-BLOCK = 2**16
+COMPILED_BLOCK = 2**16
 """Numbers that compiled code processes at once: their bits stay in a processor's cache."""
 
 ARRAY_BLOCK = 2**14
 """Numbers that arrays process at once: larger temporary arrays would be fresh memory each time."""
 
-FEW = 4096
+MAX_SINGLE_PIECE_COUNT = 4096
 """Largest count whose numbers have 64-bit words in one piece; larger counts have the first 31 and
 32 bits of each pair apart from the rest."""
 
-FINE = 7
+GRID_LOG2 = 7
 """Base-2 logarithm of the least number of grid points per standard deviation."""
 
 FLOAT64_ERROR = 2.0**-33
 """Largest error of a normal number in float64, its product with a and the sum included."""
 
-LEAST, MOST = 2**33, 2**63 - 2**30
+MIN_U_BITS, MAX_U_BITS = 2**33, 2**63 - 2**30
 """Range of the 63 bits of U for which float64 keeps `FLOAT64_ERROR`."""
 
-ALONE = 2.0**-46
-"""Largest error of float64 in a number, without the bits that were not drawn; see `Alone`."""
+UNREFINED_ERROR = 2.0**-46
+"""Largest error of a number of `UnrefinedNormals` in float64, without the bits not drawn."""
 
-MASK = 2**63 - 1
-HALF = 0xFFFFFFFF
+LOW_63_BITS = 2**63 - 1
+LOW_32_BITS = 0xFFFFFFFF
 
-WORTH = 20_000_000
+MIN_COMPILED_NUMBERS = 20_000_000
 """Numbers of a process from which loading the compiled code pays."""
 
-MORE = 128
+FURTHER_BITS = 128
 """Further bits of U and of V for a number that float64 cannot round."""
 
-DIGITS = 400
+PRECISION_BITS = 400
 """Bits of precision of the last stage."""
 
-MODERATE = 2.0**60
+MAX_GRID_DISTANCE = 2.0**60
 """Grid distances between 1 / MODERATE and MODERATE are handled by the compiled code."""
 
-Places = np.ndarray[Any, np.dtype[np.int64]]
+Positions = np.ndarray[Any, np.dtype[np.int64]]
 
 _drawn = 0
 
@@ -84,7 +84,7 @@ class _Buffers(threading.local):
     """Buffers of each thread, made once: new memory at every step takes longer than its use."""
 
     def __init__(self) -> None:
-        self.bits = bytearray(4 * BLOCK + 15)
+        self.bits = bytearray(4 * COMPILED_BLOCK + 15)
         self._doubts: tuple[Any, ...] = (np.empty(0),)
 
     def of(self, count: int) -> tuple[Any, ...]:
@@ -97,10 +97,10 @@ class _Buffers(threading.local):
 _BUFFERS = _Buffers()
 
 
-def grid(scale: float) -> float:
+def grid_distance(scale: float) -> float:
     """Return the distance between grid points for noise of a standard deviation: a power of 2."""
     _, exponent = math.frexp(scale)
-    return math.ldexp(1.0, exponent - 1 - FINE)
+    return math.ldexp(1.0, exponent - 1 - GRID_LOG2)
 
 
 @dataclass(slots=True)
@@ -141,13 +141,13 @@ class Normals:
     def _block(self, low: int, size: int) -> Any:
         """Compute up to `size` values from index `low` on, a multiple of 2 GROUP."""
         size = min(size, self.count - low)
-        lengths, turns = self._bits(low // 2, pairs(size))
-        lengths = lengths & MASK
+        lengths, turns = self._bits(low // 2, count_pairs(size))
+        lengths = lengths & LOW_63_BITS
         pair = box_muller(lengths, turns)
-        coarse = (lengths < LEAST) | (lengths > MOST)
+        coarse = (lengths < MIN_U_BITS) | (lengths > MAX_U_BITS)
         for each in pair:
             each[coarse] = math.nan
-        return _in_groups(*pair)[:size]
+        return _interleave_groups(*pair)[:size]
 
     def _bits(self, first: int, count: int) -> tuple[Any, Any]:
         """Return the words of U and of V of some pairs, int64; `first` is a multiple of a group."""
@@ -161,14 +161,16 @@ class Normals:
         )
         lengths, turns = halves.swapaxes(0, 1).reshape(2, count).astype(np.int64)
         rests = self._finer(first).take(count)
-        return lengths << 32 | rests & HALF, turns << 32 | rests >> 32 & HALF
+        return lengths << 32 | rests & LOW_32_BITS, turns << 32 | rests >> 32 & LOW_32_BITS
 
-    def _finer(self, first: int = 0) -> Words:
+    def _finer(self, first: int = 0) -> RandomWords:
         """Return the words of each pair's next bits, those of V above those of U."""
         return self.stream.child("finer").random_words(self.step, first)
 
     @np.errstate(over="ignore", invalid="ignore")  # what overflows is decided by more digits
-    def add_to(self, total: Any, scale: float, *, start: int = 0, team: Team | None = None) -> None:
+    def add_to(
+        self, total: Any, scale: float, *, start: int = 0, team: ThreadTeam | None = None
+    ) -> None:
         """Add noise to a flat array in place: the result is on the grid.
 
         Guarantee: the result is the rounding of total + scale z, z independent normal numbers,
@@ -180,12 +182,12 @@ class Normals:
             start: Index of the number that is added to the first entry.
             team: Threads that may share the work; None: the caller alone.
         """
-        total, grain = np.asarray(total) if _on_cpu(total) else total, grid(scale)
-        wide, moderate = scale / grain, 1 / MODERATE < grain < MODERATE
+        total, grain = np.asarray(total) if _on_cpu(total) else total, grid_distance(scale)
+        wide, moderate = scale / grain, 1 / MAX_GRID_DISTANCE < grain < MAX_GRID_DISTANCE
         if self.code is not None and moderate and _is_flat(total, self.count):
-            code, team = self.code, Team(1) if team is None else team
-            team.divided(
-                pairs(self.count) // GROUP,
+            code, team = self.code, ThreadTeam(1) if team is None else team
+            team.run_divided(
+                count_pairs(self.count) // GROUP,
                 lambda _, low, high: self._add_by_code(code, total, wide, grain, low, high),
             )
             return
@@ -219,22 +221,31 @@ class Normals:
         self, code: ModuleType, total: Any, wide: float, grain: float, first: int, end: int
     ) -> None:
         """Add the numbers of groups `first` to `end` and settle uncertain ones in compiled code."""
-        given, room, found = code.settings(wide, grain), _BUFFERS.of(self.count), 0
+        given, room, found = code.grid_settings(wide, grain), _BUFFERS.of(self.count), 0
         source = self.stream.random_words(self.step, GROUP * first)
-        for low in range(2 * GROUP * first, 2 * GROUP * end, BLOCK):
-            size = min(BLOCK, 2 * GROUP * end - low)
+        for low in range(2 * GROUP * first, 2 * GROUP * end, COMPILED_BLOCK):
+            size = min(COMPILED_BLOCK, 2 * GROUP * end - low)
             bits = source.take(size // 2, _BUFFERS.bits).view("<i4")
-            found = code.release(bits, total[low : low + size], *given, low, found, *room)
+            found = code.add_noise(bits, total[low : low + size], *given, low, found, *room)
         if found:
             places, own, firsts, exact = room
             rests, sure = self._finer().at(own[:found]), 0.5 - FLOAT64_ERROR * wide
-            found = code.settle(
-                total, places, exact, firsts[:found], rests, wide, grain, sure, LEAST, MOST
+            found = code.round_uncertain(
+                total,
+                places,
+                exact,
+                firsts[:found],
+                rests,
+                wide,
+                grain,
+                sure,
+                MIN_U_BITS,
+                MAX_U_BITS,
             )
             self._decide(total, places[:found], exact[:found], wide, grain)
 
     def _decide(
-        self, total: Any, places: Places, exact: Any, wide: float, grain: float, start: int = 0
+        self, total: Any, places: Positions, exact: Any, wide: float, grain: float, start: int = 0
     ) -> None:
         """Round some entries by more digits, in place; `exact` holds what they were before."""
         for place, each in zip(places.tolist(), exact.tolist(), strict=True):
@@ -244,7 +255,7 @@ class Normals:
         """Return the integer next to exact + wide z, z the number at an index, by more digits."""
         import mpmath
 
-        with mpmath.workprec(DIGITS):
+        with mpmath.workprec(PRECISION_BITS):
             return float(mpmath.floor(exact + wide * self.exactly(place) + mpmath.mpf(0.5)))
 
     def exactly(self, place: int) -> Any:
@@ -253,7 +264,7 @@ class Normals:
 
         group, within = divmod(place, 2 * GROUP)
         lengths, turns = self._bits(GROUP * group, GROUP)
-        length, turn = int(lengths[within % GROUP]) & MASK, int(turns[within % GROUP])
+        length, turn = int(lengths[within % GROUP]) & LOW_63_BITS, int(turns[within % GROUP])
         further = (
             self.stream.child("further", GROUP * group + within % GROUP)
             .random_words(self.step)
@@ -261,16 +272,16 @@ class Normals:
             .view(np.uint64)
         )
         first, second, third, fourth = (int(word) for word in further)
-        with mpmath.workprec(DIGITS):
+        with mpmath.workprec(PRECISION_BITS):
             unit, half = mpmath.mpf(2) ** -63, mpmath.mpf(0.5)
-            u = (length + ((first << 64 | second) + half) / mpmath.mpf(2) ** MORE) * unit
-            v = (turn + ((third << 64 | fourth) + half) / mpmath.mpf(2) ** MORE) * unit
+            u = (length + ((first << 64 | second) + half) / mpmath.mpf(2) ** FURTHER_BITS) * unit
+            v = (turn + ((third << 64 | fourth) + half) / mpmath.mpf(2) ** FURTHER_BITS) * unit
             radius = mpmath.sqrt(-2 * mpmath.log(u))
             return radius * (mpmath.sin if within >= GROUP else mpmath.cos)(mpmath.pi * v)
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class UnrefinedNormals:
     """Normal numbers from their first 127 bits alone: for a GPU, which then never has to wait.
 
     Each has its own error bound, so that only one number in 10^11 cannot be rounded.
@@ -284,14 +295,15 @@ class Alone:
     errors: Any
 
     @classmethod
-    def of(cls, words: Any, count: int) -> Alone:
-        """Return the numbers of words as `of_words` takes them."""
+    def of(cls, words: Any, count: int) -> UnrefinedNormals:
+        """Return the numbers of words as `normals_from_words` takes them."""
         half, xp = len(words) // 2, _library(words)
-        lengths = words[:half] & MASK
+        lengths = words[:half] & LOW_63_BITS
         pair = box_muller(lengths, words[half:])
         radii = xp.hypot(*pair)
-        errors = (1.0 / lengths + 2.0**-53) / radii + ALONE  # infinite or NaN at the ends of U
-        return cls(_in_groups(*pair)[:count], _in_groups(errors, errors)[:count])
+        # Infinite or NaN at both ends of U.
+        errors = (1.0 / lengths + 2.0**-53) / radii + UNREFINED_ERROR
+        return cls(_interleave_groups(*pair)[:count], _interleave_groups(errors, errors)[:count])
 
     def add_to(self, total: Any, scale: float, *, start: int = 0) -> Any:
         """Add noise in place as `Normals.add_to` does; return whether it may be wrong, bool, ().
@@ -305,7 +317,7 @@ class Alone:
             scale: Standard deviation of the noise, above 0.
             start: Index of the number that is added to the first entry.
         """
-        grain, part = grid(scale), slice(start, start + len(total))
+        grain, part = grid_distance(scale), slice(start, start + len(total))
         xp, wide = _library(total), scale / grain
         rest = xp.asarray(total, dtype=xp.float64) * (1.0 / grain)
         points = xp.round(rest)
@@ -320,7 +332,9 @@ class Alone:
         return ~(abs(rest) <= 0.5 - self.errors[part] * wide).all()
 
 
-def normals(count: int, stream: Stream, step: int = 0, code: ModuleType | None = None) -> Normals:
+def draw_normals(
+    count: int, stream: Stream, step: int = 0, code: ModuleType | None = None
+) -> Normals:
     """Return normal numbers from a stream's words, on a CPU; they are computed when needed.
 
     Args:
@@ -329,13 +343,13 @@ def normals(count: int, stream: Stream, step: int = 0, code: ModuleType | None =
         step: Step of the stream.
         code: Compiled loops, if they are loaded already.
     """
-    if count <= FEW:
-        words = stream.random_words(step).take(2 * pairs(count)).copy()
-        return of_words(words, count, stream, step)
-    return Normals(count, stream, step, code=code or machine_code(count))
+    if count <= MAX_SINGLE_PIECE_COUNT:
+        words = stream.random_words(step).take(2 * count_pairs(count)).copy()
+        return normals_from_words(words, count, stream, step)
+    return Normals(count, stream, step, code=code or choose_compiled_code(count))
 
 
-def of_words(words: Any, count: int, stream: Stream, step: int) -> Normals:
+def normals_from_words(words: Any, count: int, stream: Stream, step: int) -> Normals:
     """Return normal numbers from words of NumPy or PyTorch, computed on their device.
 
     Args:
@@ -347,32 +361,34 @@ def of_words(words: Any, count: int, stream: Stream, step: int) -> Normals:
     return Normals(count, stream, step, given_words=words).compute()
 
 
-def add_few(
+def add_small_noise(
     total: Any, scale: float, words: Any, stream: Stream, step: int, code: ModuleType
 ) -> None:
-    """Add noise in place as `of_words(words, ...).add_to(total, scale)` does, in compiled code.
+    """Add noise in place in compiled code, as `Normals.add_to` does for numbers from words.
 
     Args:
         total: Float64 or float32, shape (size,), contiguous, of NumPy.
         scale: Standard deviation of the noise, above 0.
-        words: Words as `of_words` takes them, of NumPy.
+        words: Words as `normals_from_words` takes them, of NumPy.
         stream: Source of further bits, if any are needed.
         step: Step of the stream.
         code: Compiled loops.
     """
-    grain, count = grid(scale), len(total)
-    if not 1 / MODERATE < grain < MODERATE:
-        of_words(words, count, stream, step).add_to(total, scale)
+    grain, count = grid_distance(scale), len(total)
+    if not 1 / MAX_GRID_DISTANCE < grain < MAX_GRID_DISTANCE:
+        normals_from_words(words, count, stream, step).add_to(total, scale)
         return
     wide, (places, _, _, exact) = scale / grain, _BUFFERS.of(count)
-    finer = wide, grain, 0.5 - FLOAT64_ERROR * wide, LEAST, MOST
-    found = code.release_few(words, total, code.settings(wide, grain), finer, places, exact)
+    finer = wide, grain, 0.5 - FLOAT64_ERROR * wide, MIN_U_BITS, MAX_U_BITS
+    found = code.add_noise_to_few(
+        words, total, code.grid_settings(wide, grain), finer, places, exact
+    )
     if found:
         numbers = Normals(count, stream, step, given_words=words)
         numbers._decide(total, places[:found], exact[:found], wide, grain)
 
 
-def machine_code(more: int) -> ModuleType | None:
+def choose_compiled_code(more: int) -> ModuleType | None:
     """Return the compiled loops; None while a process has drawn too few numbers for them.
 
     Both ways release the same numbers. Loading takes half a second, and compiling, once a machine
@@ -383,18 +399,20 @@ def machine_code(more: int) -> ModuleType | None:
     """
     global _drawn
     _drawn += more
-    return compiled() if _drawn >= WORTH else None
+    return load_compiled() if _drawn >= MIN_COMPILED_NUMBERS else None
 
 
 @cache
-def compiled() -> ModuleType | None:
+def load_compiled() -> ModuleType | None:
     """Load the loops and try them on public numbers; None if they fail, or release others."""
     try:
-        with busy.at(busy.COMPILING):
+        with status_message.show_status(status_message.COMPILING_STATUS):
             code = importlib.import_module("pasearch.runs.compiled")
-            totals = [np.linspace(-9.0, 9.0, FEW + 1) for _ in range(2)]
+            totals = [np.linspace(-9.0, 9.0, MAX_SINGLE_PIECE_COUNT + 1) for _ in range(2)]
             for each, total in zip((None, code), totals, strict=True):
-                Normals(FEW + 1, Stream(bytes(32)), 0, code=each).add_to(total, 1.5)
+                Normals(MAX_SINGLE_PIECE_COUNT + 1, Stream(bytes(32)), 0, code=each).add_to(
+                    total, 1.5
+                )
     except Exception:  # noqa: BLE001 - no numba, no room for its files, or damaged ones: arrays do
         return None
     return code if np.array_equal(totals[0], totals[1]) else None
@@ -427,13 +445,13 @@ def box_muller(lengths: Any, turns: Any, bits: int = 63) -> tuple[Any, Any]:
     return cosines, sines
 
 
-def _in_groups(first: Any, second: Any) -> Any:
+def _interleave_groups(first: Any, second: Any) -> Any:
     """Interleave the first and the second numbers of pairs by groups."""
     parts = [first.reshape(-1, GROUP), second.reshape(-1, GROUP)]
     return _library(first).stack(parts, 1).reshape(-1)
 
 
-def pairs(count: int) -> int:
+def count_pairs(count: int) -> int:
     """Return the number of pairs that are drawn for `count` numbers: whole groups."""
     return GROUP * -(-count // (2 * GROUP))
 

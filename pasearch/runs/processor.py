@@ -23,27 +23,27 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
-from pasearch import busy
-from pasearch.errors import MachineError, system_words
+from pasearch import status_message
+from pasearch.errors import MachineError, describe_system_error
 
-SETTINGS = ("ATEN_", "MKL_", "ONEDNN_", "DNNL_")
+SETTING_PREFIXES = ("ATEN_", "MKL_", "ONEDNN_", "DNNL_")
 """How the variables begin that choose them."""
 
 
-WAY, ALIKE = "MKL_CBWR", "AUTO"
+MKL_MODE_VARIABLE, MKL_MODE = "MKL_CBWR", "AUTO"
 """What tells MKL its way, and which one rounds alike wherever a matrix lies."""
 
 
-def round_alike() -> None:
+def set_consistent_rounding() -> None:
     """Let MKL round a record's products alike wherever it stands in its batch.
 
     It is told once: before the first product of a process. What its user has set stays.
     """
-    if not _is_of_intel():
-        os.environ.setdefault(WAY, ALIKE)
+    if not _is_intel():
+        os.environ.setdefault(MKL_MODE_VARIABLE, MKL_MODE)
 
 
-def _is_of_intel() -> bool:
+def _is_intel() -> bool:
     told = os.environ.get("PROCESSOR_IDENTIFIER", "")  # of Windows
     try:
         told += Path("/proc/cpuinfo").read_text(errors="replace")[:4096]
@@ -52,10 +52,10 @@ def _is_of_intel() -> bool:
     return "GenuineIntel" in told
 
 
-def processor() -> list[str]:
+def describe_processor() -> list[str]:
     """Return which instructions torch computes with, how it was built, and what was set."""
     torch = importlib.import_module("torch")  # heavy: only who asks has it
-    chosen = (name for name in os.environ if name.startswith(SETTINGS))
+    chosen = (name for name in os.environ if name.startswith(SETTING_PREFIXES))
     return [
         torch.backends.cpu.get_cpu_capability(),
         torch.__config__.show(),
@@ -68,11 +68,11 @@ def processor() -> list[str]:
 GROUP = 32
 """Pairs of normal numbers whose first members are adjacent, followed by their second members."""
 
-OFF = "NUMBA_DISABLE_JIT"
+JIT_SWITCH_VARIABLE = "NUMBA_DISABLE_JIT"
 """What switches machine code off, if the environment has it."""
 
 
-def loaded(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
+def load_checked_loops(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
     """Load loops and try them on public numbers; None where numba is missing or switched off.
 
     Raises:
@@ -80,28 +80,29 @@ def loaded(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | No
             run that is resumed, or whose candidates are trained in several processes, has to have
             the same sums everywhere.
     """
-    if os.environ.get(OFF, "0") != "0" or importlib.util.find_spec("numba") is None:
+    if os.environ.get(JIT_SWITCH_VARIABLE, "0") != "0" or importlib.util.find_spec("numba") is None:
         return None
     try:
-        with busy.at(busy.COMPILING):
+        with status_message.show_status(status_message.COMPILING_STATUS):
             code = importlib.import_module(module)
             agreed = agrees(code)
         if agreed:
             return code
         told = "It finds other numbers than torch."
     except Exception as error:  # noqa: BLE001 - no room for its files, or damaged ones
-        told = system_words(error) or f"numba ended with {type(error).__name__}."
+        told = describe_system_error(error) or f"numba ended with {type(error).__name__}."
     raise MachineError(
         f"The machine code of pasearch cannot be used here. {told} If its files are "
         "the reason, name a folder that can be written to in NUMBA_CACHE_DIR; then give the same "
-        f"command again, or resume the run. A new run with {OFF}=1 does without, more slowly."
+        f"command again, or resume the run. A new run with {JIT_SWITCH_VARIABLE}=1 does without, "
+        "more slowly."
     )
 
 
 # --- threads ---
 
 
-class Team:
+class ThreadTeam:
     """So many threads, the caller's among them.
 
     Args:
@@ -112,7 +113,7 @@ class Team:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
 
-    def all(self, part: Callable[[int], None]) -> None:
+    def run_all(self, part: Callable[[int], None]) -> None:
         """Call it in every thread with its place, from 0 on.
 
         Guarantee: when this returns or raises, none of them is at it, nor will be.
@@ -139,7 +140,7 @@ class Team:
         for each in others:
             each.result()
 
-    def divided(self, count: int, part: Callable[[int, int, int], None], even: int = 1) -> None:
+    def run_divided(self, count: int, part: Callable[[int, int, int], None], even: int = 1) -> None:
         """Call it in every thread with its place, and from where to where of so many it goes.
 
         All but the last end at a multiple of `even`.
@@ -147,4 +148,4 @@ class Team:
         edges = [even * (count // even * place // self.threads) for place in range(self.threads)]
         edges.append(count)
         parts = list(pairwise(edges))
-        self.all(lambda place: part(place, *parts[place]))
+        self.run_all(lambda place: part(place, *parts[place]))

@@ -28,40 +28,52 @@ from scipy.optimize import isotonic_regression
 
 from pasearch.accounting.checks import check_positive, check_positive_integer, make_post_init
 from pasearch.accounting.profiles import Array
-from pasearch.runs.estimates import LOWER, UPPER, ZERO, NumberBounds, finite, histogram, in_use
+from pasearch.runs.estimates import (
+    LOWER_EDGES,
+    UPPER_EDGES,
+    ZERO_BIN,
+    NumberBounds,
+    count_size_bins,
+    find_used_bins,
+    finite_values,
+)
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianRelease, GaussianSum
 
-JOINED = 4
+BINS_PER_JOINED_BIN = 4
 """How many of the bins of sizes are one here: rare large numbers are then seen together, and the
 later looks tell them apart."""
 
-MIDDLE = ZERO // JOINED
+MIDDLE_BIN = ZERO_BIN // BINS_PER_JOINED_BIN
 """The joined bin of the number 0, alone."""
 
-_FROM_ZERO = np.arange(-ZERO, ZERO + 1)
-OF_BIN = MIDDLE + np.sign(_FROM_ZERO) * -(-np.abs(_FROM_ZERO) // JOINED)
+_FROM_ZERO = np.arange(-ZERO_BIN, ZERO_BIN + 1)
+JOINED_BIN_INDEX = MIDDLE_BIN + np.sign(_FROM_ZERO) * -(-np.abs(_FROM_ZERO) // BINS_PER_JOINED_BIN)
 """Which of the joined bins each bin of sizes is in."""
 
-TOPS = np.array([UPPER[OF_BIN == place].max() for place in range(2 * MIDDLE + 1)])
-BOTTOMS = np.array([LOWER[OF_BIN == place].min() for place in range(2 * MIDDLE + 1)])
+JOINED_UPPER_EDGES = np.array(
+    [UPPER_EDGES[JOINED_BIN_INDEX == place].max() for place in range(2 * MIDDLE_BIN + 1)]
+)
+JOINED_LOWER_EDGES = np.array(
+    [LOWER_EDGES[JOINED_BIN_INDEX == place].min() for place in range(2 * MIDDLE_BIN + 1)]
+)
 """The upper and the lower edge of every joined bin, rising."""
 
-CLEAR = 4.5
+MIN_JOINED_DEVIATIONS = 4.5
 """How many deviations of its noise a stretch of joined bins holds: by chance one range in some
 hundred, and bins of no record do little harm."""
 
-CELLS = 40
+CELL_COUNT = 40
 """About how many cells a look counts: more of them have more noise together."""
 
-HEAVY = 2.0
+HEAVY_FACTOR = 2.0
 """How many times its share of the records a cell holds that has a bin of its own."""
 
-ENOUGH = 32.0
+MIN_NOISE_RATIO = 32.0
 """How many deviations of the noise there must be slots for more than one look, and ten a bin. For
 fewer, one look at the bounds, with all of the price, and bins of equal width were better."""
 
-SPIKE = 3.0
+SPIKE_DEVIATIONS = 3.0
 """How many deviations of the noise the count of the number 0 shows for a cell of its own."""
 
 
@@ -80,9 +92,9 @@ class NumberBins(GaussianRelease):
     most: int
     __post_init__ = make_post_init(noise_multiplier=check_positive, most=check_positive_integer)
 
-    def looks_again(self, slots: int) -> bool:
+    def has_enough_records(self, slots: int) -> bool:
         """Return whether so many slots, a public number, are enough for more than one look."""
-        return slots >= max(ENOUGH * self.noise_multiplier, 10.0 * self.most)
+        return slots >= max(MIN_NOISE_RATIO * self.noise_multiplier, 10.0 * self.most)
 
     def release(
         self,
@@ -99,50 +111,56 @@ class NumberBins(GaussianRelease):
 
         Cost: `event`, on every partition that the values were taken from; charge it first.
         """
-        if not self.looks_again(len(values)):
+        if not self.has_enough_records(len(values)):
             alone = NumberBounds(noise_multiplier=self.noise_multiplier)
             low, high = bounds or alone.release(values, stream)
             return low, high, tuple(np.linspace(low, high, self.most + 1)[1:-1].tolist())
         wide, sigma = self.noise_multiplier * math.sqrt(2.0), self.noise_multiplier * 2.0
-        noisy = sizes(values, wide, stream)
-        low, high = bounds or bounds_of(noisy, wide)
-        known = np.clip(finite(values), low, high)
-        used = (low <= TOPS) & (high >= BOTTOMS)
-        first = _between(low, high, cells(BOTTOMS[used], TOPS[used], noisy[used], wide))
-        second = look(known, first, sigma, stream.child("second"))
-        knots = _between(low, high, cells(first[:-1], first[1:], second, sigma))
-        third = look(known, knots, sigma, stream.child("third"))
+        noisy = release_size_counts(values, wide, stream)
+        low, high = bounds or estimate_bounds(noisy, wide)
+        known = np.clip(finite_values(values), low, high)
+        used = (low <= JOINED_UPPER_EDGES) & (high >= JOINED_LOWER_EDGES)
+        first = _edges_within(
+            low,
+            high,
+            make_cell_edges(JOINED_LOWER_EDGES[used], JOINED_UPPER_EDGES[used], noisy[used], wide),
+        )
+        second = release_cell_counts(known, first, sigma, stream.child("second"))
+        knots = _edges_within(low, high, make_cell_edges(first[:-1], first[1:], second, sigma))
+        third = release_cell_counts(known, knots, sigma, stream.child("third"))
         counts = (second + third) / 2.0 if np.array_equal(knots, first) else third
-        return low, high, cut(knots, counts, self.most)
+        return low, high, cut_bins(knots, counts, self.most)
 
 
-def bins_of(values: np.ndarray[Any, Any], low: float, high: float, most: int) -> tuple[float, ...]:
+def exact_bin_edges(
+    values: np.ndarray[Any, Any], low: float, high: float, most: int
+) -> tuple[float, ...]:
     """Return the edges without noise, of values that the user declared or assumed public."""
-    known, counts = np.unique(np.clip(finite(values), low, high), return_counts=True)
+    known, counts = np.unique(np.clip(finite_values(values), low, high), return_counts=True)
     if not known.size:
         return ()
     knots = np.concatenate([[low], known, [high]])
-    return cut(knots, np.concatenate([[0.0], counts.astype(np.float64)]), most)
+    return cut_bins(knots, np.concatenate([[0.0], counts.astype(np.float64)]), most)
 
 
-def sizes(values: np.ndarray[Any, Any], sigma: float, stream: Stream) -> Array:
+def release_size_counts(values: np.ndarray[Any, Any], sigma: float, stream: Stream) -> Array:
     """Return the first look: noisy counts of the joined bins, (81,).
 
     Cost: `Gaussian(sigma)`.
     """
-    exact = np.bincount(OF_BIN, weights=histogram(values)).astype(np.float64)
+    exact = np.bincount(JOINED_BIN_INDEX, weights=count_size_bins(values)).astype(np.float64)
     return GaussianSum(noise_multiplier=sigma).release(exact, stream.child("number sizes"))
 
 
-def bounds_of(noisy: Array, sigma: float) -> tuple[float, float]:
+def estimate_bounds(noisy: Array, sigma: float) -> tuple[float, float]:
     """Return the bounds that a first look tells: post-processing."""
-    first, last = in_use(noisy, sigma, CLEAR)
-    if first == last == MIDDLE:
+    first, last = find_used_bins(noisy, sigma, MIN_JOINED_DEVIATIONS)
+    if first == last == MIDDLE_BIN:
         return -1.0, 1.0
-    return float(BOTTOMS[first]), float(TOPS[last])
+    return float(JOINED_LOWER_EDGES[first]), float(JOINED_UPPER_EDGES[last])
 
 
-def look(known: Array, knots: Array, sigma: float, stream: Stream) -> Array:
+def release_cell_counts(known: Array, knots: Array, sigma: float, stream: Stream) -> Array:
     """Return noisy counts of cells, (cells,); the noise's key holds every edge.
 
     Args:
@@ -159,7 +177,7 @@ def look(known: Array, knots: Array, sigma: float, stream: Stream) -> Array:
     return GaussianSum(noise_multiplier=sigma).release(exact, own)
 
 
-def cells(bottoms: Array, tops: Array, noisy: Array, sigma: float) -> Array:
+def make_cell_edges(bottoms: Array, tops: Array, noisy: Array, sigma: float) -> Array:
     """Return the edges of cells, rising: those of bins that are joined, or cut into equal parts.
 
     Args:
@@ -168,15 +186,15 @@ def cells(bottoms: Array, tops: Array, noisy: Array, sigma: float) -> Array:
         noisy: Counts of the last look; public by now.
         sigma: The deviation of their noise.
     """
-    zero = (bottoms >= 0.0) & (tops <= UPPER[ZERO + 1])
+    zero = (bottoms >= 0.0) & (tops <= UPPER_EDGES[ZERO_BIN + 1])
     counts = np.maximum(noisy, 0.0)
-    share = max(float(counts[~zero].sum()) / CELLS, sigma)
+    share = max(float(counts[~zero].sum()) / CELL_COUNT, sigma)
     edges: list[float] = []
     held = 0.0
     for low, high, count, alone in zip(bottoms, tops, counts, zero, strict=True):
         if alone:
-            if count >= SPIKE * sigma:
-                edges += [0.0, UPPER[ZERO + 1]]
+            if count >= SPIKE_DEVIATIONS * sigma:
+                edges += [0.0, UPPER_EDGES[ZERO_BIN + 1]]
                 held = 0.0
             continue
         held += count
@@ -189,13 +207,13 @@ def cells(bottoms: Array, tops: Array, noisy: Array, sigma: float) -> Array:
     return np.array(edges, np.float64)
 
 
-def _between(low: float, high: float, edges: Array) -> Array:
+def _edges_within(low: float, high: float, edges: Array) -> Array:
     """Return the bounds and the edges between them, rising strictly."""
     found = np.unique(edges)
     return np.array([low, *found[(found > low) & (found < high)], high])
 
 
-def cut(knots: Array, counts: Array, most: int) -> tuple[float, ...]:
+def cut_bins(knots: Array, counts: Array, most: int) -> tuple[float, ...]:
     """Return the edges between at most so many bins of about equal counts.
 
     Args:
@@ -209,7 +227,7 @@ def cut(knots: Array, counts: Array, most: int) -> tuple[float, ...]:
         return ()
     shares = np.diff(rising) / total
     heaviest = np.argsort(-shares, kind="stable")[: (most - 1) // 3]
-    heavy = heaviest[shares[heaviest] > HEAVY / most]
+    heavy = heaviest[shares[heaviest] > HEAVY_FACTOR / most]
     rest = shares.copy()
     rest[heavy] = 0.0
     before = np.concatenate([[0.0], np.cumsum(rest)])

@@ -14,11 +14,13 @@ import tempfile
 import warnings
 from pathlib import Path
 
-FOLDER = "PASEARCH_SESSION"
+FOLDER_VARIABLE = "PASEARCH_SESSION"
 """The environment variable, inherited by worker processes, that names the session's folder."""
 
-if FOLDER not in os.environ:
-    os.environ[FOLDER] = str(Path(tempfile.gettempdir()) / f"pasearch-{secrets.token_hex(16)}")
+if FOLDER_VARIABLE not in os.environ:
+    os.environ[FOLDER_VARIABLE] = str(
+        Path(tempfile.gettempdir()) / f"pasearch-{secrets.token_hex(16)}"
+    )
     _OWNER = os.getpid()
 else:
     _OWNER = 0
@@ -26,7 +28,7 @@ else:
 
 def session_folder() -> Path:
     """Return the folder of this process and its workers; nobody else can read it."""
-    folder = Path(os.environ[FOLDER])
+    folder = Path(os.environ[FOLDER_VARIABLE])
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
@@ -65,4 +67,4 @@ def warn_of_exact_score(remedy: str, stacklevel: int) -> None:
 @atexit.register
 def _remove_folder() -> None:
     if _OWNER == os.getpid():
-        shutil.rmtree(os.environ[FOLDER], ignore_errors=True)
+        shutil.rmtree(os.environ[FOLDER_VARIABLE], ignore_errors=True)

@@ -53,24 +53,24 @@ from pasearch.accounting.profiles import Array, PrivacyProfile
 from pasearch.errors import BudgetError, UsageError
 from pasearch.files import parse_json
 from pasearch.runs.folder import sync_folder
-from pasearch.runs.ledger import LedgerFormat, append_only, connect, transaction
+from pasearch.runs.ledger import LedgerFormat, append_only_triggers, connect, transaction
 
 # --- the privacy cost of adaptively chosen runs ---
 
 # Few orders, as they share delta: each further one costs log(count) / (order - 1).
-ORDERS: Array = np.array([1.5, 2, 3, 4, 6, 8, 11, 16, 23, 32, 64, 256])
-FIRST, FAILURES = 1 / 8, 1 / 4  # shares of delta; the orders have the rest
-SAMPLES, CELLS = 120, 2000  # points of a profile, and cells of its integral
-MOST_LOSS = 500.0  # largest epsilon whose exp() is still a number
+RENYI_ORDERS: Array = np.array([1.5, 2, 3, 4, 6, 8, 11, 16, 23, 32, 64, 256])
+FIRST_RUN_SHARE, FAILURE_SHARE = 1 / 8, 1 / 4  # shares of delta; the orders have the rest
+PROFILE_SAMPLES, INTEGRAL_CELLS = 120, 2000  # points of a profile, and cells of its integral
+MAX_LOSS = 500.0  # largest epsilon whose exp() is still a number
 
-ROOM = 1.02
-"""Factor of `total_for` above the cost of the runs, so that other runs of that budget fit too."""
+TOTAL_MARGIN = 1.02
+"""Factor by which `calibrate_total` exceeds the cost of the runs, for other runs of that budget."""
 
-Run = tuple[Event, Array]
+RunCost = tuple[Event, Array]
 """The event of one run, and its `loss_curve`."""
 
 
-def worst(events: Mapping[str, Event]) -> Event:
+def worst_partition_event(events: Mapping[str, Event]) -> Event:
     """Return the worst partition of a run, independent of the partitions' names and order."""
     by_text = {json.dumps(event_to_json(event), sort_keys=True): event for event in events.values()}
     private = [by_text[text] for text in sorted(by_text) if count_atomic_releases(by_text[text])]
@@ -79,12 +79,12 @@ def worst(events: Mapping[str, Event]) -> Event:
     return WorstCase(events=tuple(private))
 
 
-def failure(number: int, delta: float) -> float:
+def failure_probability(number: int, delta: float) -> float:
     """Return the failure probability d of run `number` = 1, 2, ...: delta/4 over all runs."""
-    return FAILURES * delta / (number * (number + 1))
+    return FAILURE_SHARE * delta / (number * (number + 1))
 
 
-def adaptive_price(runs: list[Run], delta: float) -> PrivacyCost:
+def adaptive_price(runs: list[RunCost], delta: float) -> PrivacyCost:
     """Return the total privacy cost of adaptively chosen runs (fully adaptive composition).
 
     Guarantee: if runs go on only while this is at most a fixed epsilon, then everything that they
@@ -99,11 +99,17 @@ def adaptive_price(runs: list[Run], delta: float) -> PrivacyCost:
     first = runs[0][0]
     if len(runs) == 1:
         return price(first, delta)
-    moments = (1 - FIRST - FAILURES) * delta / len(ORDERS)
+    moments = (1 - FIRST_RUN_SHARE - FAILURE_SHARE) * delta / len(RENYI_ORDERS)
     curve = np.sum([curve for _, curve in runs], axis=0)
-    epsilons = curve[:-1] + np.log1p(-1 / ORDERS) - np.log(moments * ORDERS) / (ORDERS - 1)
+    epsilons = (
+        curve[:-1]
+        + np.log1p(-1 / RENYI_ORDERS)
+        - np.log(moments * RENYI_ORDERS) / (RENYI_ORDERS - 1)
+    )
     # The first run was admitted by its own price, so it needs a share of delta of its own.
-    epsilon = max(price(first, FIRST * delta).epsilon, min(float(np.min(epsilons)), curve[-1]))
+    epsilon = max(
+        price(first, FIRST_RUN_SHARE * delta).epsilon, min(float(np.min(epsilons)), curve[-1])
+    )
     return PrivacyCost(
         epsilon=float(epsilon), delta=delta, accountant=f"Renyi filter over {len(runs)} runs"
     )
@@ -126,43 +132,45 @@ def loss_curve(event: Event, failure: float) -> Array:
     return _loss_curve(event, failure).copy()
 
 
-def _next_run(event: Event, before: Sequence[Run], delta: float) -> Run:
+def _next_run(event: Event, before: Sequence[RunCost], delta: float) -> RunCost:
     """Return the event with its curve as that of the run after others."""
-    return event, loss_curve(event, failure(len(before) + 1, delta))
+    return event, loss_curve(event, failure_probability(len(before) + 1, delta))
 
 
 @lru_cache(maxsize=256)  # a run, its resume and its check ask for the same
 def _loss_curve(event: Event, failure: float) -> Array:
     if not count_atomic_releases(event):
-        return np.zeros(len(ORDERS) + 1)
+        return np.zeros(len(RENYI_ORDERS) + 1)
     # Any epsilon at which the profile is at most `failure` may end the curve. The second share is
     # for a run that was made without a ledger: its additive delta may be 80 % of the first failure.
     ends = (price(event, share * failure).epsilon for share in (0.5, 0.95))
-    top = next((each for each in ends if each < MOST_LOSS), math.inf)
+    top = next((each for each in ends if each < MAX_LOSS), math.inf)
     if not top > 0:
-        return np.zeros(len(ORDERS) + 1)
-    if not top < MOST_LOSS:
-        return np.full(len(ORDERS) + 1, np.inf)
+        return np.zeros(len(RENYI_ORDERS) + 1)
+    if not top < MAX_LOSS:
+        return np.full(len(RENYI_ORDERS) + 1, np.inf)
     profile = PrivacyProfile.sampled(
         lambda points: np.array([compute_delta(event, float(e)) for e in points]),
-        np.linspace(0.0, top, SAMPLES),
+        np.linspace(0.0, top, PROFILE_SAMPLES),
     )
     if not profile.at(top) <= failure:  # a delta below what floats resolve
-        return np.full(len(ORDERS) + 1, np.inf)
-    ends = np.linspace(0.0, top, CELLS + 1)
+        return np.full(len(RENYI_ORDERS) + 1, np.inf)
+    ends = np.linspace(0.0, top, INTEGRAL_CELLS + 1)
     # The integral of r_i(a), for a profile that is at most `cut[i]` in cell i.
     cut = np.clip((profile.at(ends[:-1]) - failure) / (1 - failure), 0.0, 1.0)
-    a, width = ORDERS[:, None], np.diff(ends)
+    a, width = RENYI_ORDERS[:, None], np.diff(ends)
     with np.errstate(divide="ignore"):
         logs = np.log(cut)
     rising = (a - 1) * ends[1:] + np.log(-np.expm1(-(a - 1) * width) / (a - 1))
     falling = -a * ends[:-1] + np.log(-np.expm1(-a * width) / a)
     integral = logsumexp(np.concatenate([logs + rising, logs + falling], axis=1), axis=1)
-    divergences = np.logaddexp(0.0, np.log(ORDERS * (ORDERS - 1)) + integral) / (ORDERS - 1)
+    divergences = np.logaddexp(0.0, np.log(RENYI_ORDERS * (RENYI_ORDERS - 1)) + integral) / (
+        RENYI_ORDERS - 1
+    )
     return np.append(np.minimum(divergences, top), top)
 
 
-def total_for(runs: Sequence[Mapping[str, Event]], delta: float) -> float:
+def calibrate_total(runs: Sequence[Mapping[str, Event]], delta: float) -> float:
     """Return a total epsilon that has room for these runs, and little more.
 
     Guarantee: a shared ledger of that total admits the runs, one after another.
@@ -174,10 +182,10 @@ def total_for(runs: Sequence[Mapping[str, Event]], delta: float) -> float:
     Returns:
         The cost times `ROOM`, rounded up to two digits; infinite where there is no bound.
     """
-    curves: list[Run] = []
+    curves: list[RunCost] = []
     for each in runs:
-        curves.append(_next_run(worst(each), curves, delta))
-    epsilon = ROOM * adaptive_price(curves, delta).epsilon
+        curves.append(_next_run(worst_partition_event(each), curves, delta))
+    epsilon = TOTAL_MARGIN * adaptive_price(curves, delta).epsilon
     if not 0.0 < epsilon < math.inf:
         return epsilon
     digit = 10.0 ** (math.floor(math.log10(epsilon)) - 1)
@@ -186,9 +194,9 @@ def total_for(runs: Sequence[Mapping[str, Event]], delta: float) -> float:
 
 # --- the file ---
 
-PATIENCE = 30.0  # seconds to wait for another run's transaction
+LOCK_TIMEOUT_SECONDS = 30.0  # seconds to wait for another run's transaction
 
-FORMAT = LedgerFormat(
+SHARED_LEDGER_FORMAT = LedgerFormat(
     application="PASA",
     tables=(
         "CREATE TABLE total (epsilon REAL NOT NULL, delta REAL NOT NULL)",
@@ -202,11 +210,11 @@ FORMAT = LedgerFormat(
         "CREATE TRIGGER no_replacement BEFORE INSERT ON runs WHEN NEW.number IS NOT "
         "(SELECT count(*) + 1 FROM runs) OR EXISTS (SELECT 1 FROM runs WHERE run = NEW.run) "
         "BEGIN SELECT RAISE(ABORT, 'append only'); END",
-        *append_only("total", "runs"),
+        *append_only_triggers("total", "runs"),
     ),
 )
 
-SHARED = "The runs share that delta, so their epsilons add up only roughly. "
+SHARED_DELTA_NOTE = "The runs share that delta, so their epsilons add up only roughly. "
 """Why two runs together may cost a little more than the sum of what each costs alone."""
 
 
@@ -271,13 +279,14 @@ class SharedLedger:
         """
         ledger = cls(path=Path(path))
         if not os.path.lexists(ledger.path):
-            _create(ledger.path, _decided(path, budget))
+            _create_file(ledger.path, _require_total(path, budget))
         total = ledger.total()
         if budget is not None and (
             budget.epsilon != total.epsilon or budget.delta not in (None, total.delta)
         ):
             raise UsageError(
-                f"{ledger.path} has the total {_shown(total)}, and {_shown(budget)} was given: "
+                f"{ledger.path} has the total {_format_budget(total)}, and "
+                f"{_format_budget(budget)} was given: "
                 "a total is fixed when the file is made. Give that one, or none."
             )
         return ledger
@@ -307,11 +316,11 @@ class SharedLedger:
         Cost: as `reserve`.
         """
         if not os.path.lexists(path):
-            ledger, total = cls(path=Path(path)), _decided(path, budget)
-            plan, n = _plan(run_id, events), check_positive_integer("n", n)
+            ledger, total = cls(path=Path(path)), _require_total(path, budget)
+            plan, n = _encode_plan(run_id, events), check_positive_integer("n", n)
             _check_total(total, n, ledger.path)
-            run = ledger._fitting(worst(events), [], total)
-            if _create(ledger.path, total, _row(1, run_id, day, n, plan, run)):
+            run = ledger._check_fit(worst_partition_event(events), [], total)
+            if _create_file(ledger.path, total, _encode_row(1, run_id, day, n, plan, run)):
                 return adaptive_price([run], check_fraction("delta", total.delta))
         return cls.open(path, budget).reserve(run_id, events, n, day=day)
 
@@ -333,24 +342,24 @@ class SharedLedger:
 
         Cost: nothing.
         """
-        runs: list[Run] = []
+        runs: list[RunCost] = []
         if os.path.lexists(path):
-            total, _, runs = cls.open(path, budget)._read()
+            total, _, runs = cls.open(path, budget)._read_file()
         else:
-            total = _decided(path, budget)
+            total = _require_total(path, budget)
         _check_total(total, check_positive_integer("n", n), Path(path))
-        delta, event = check_fraction("delta", total.delta), worst(events)
+        delta, event = check_fraction("delta", total.delta), worst_partition_event(events)
         run = _next_run(event, runs, delta)
         after = adaptive_price([*runs, run], delta).epsilon
         return Forecast(
             total=total, before=adaptive_price(runs, delta).epsilon, count=len(runs),
             alone=price(event, delta).epsilon, after=after,
-            left=_room([*runs, run], total) if after <= total.epsilon else 0.0,
+            left=_remaining_epsilon([*runs, run], total) if after <= total.epsilon else 0.0,
         )  # fmt: skip
 
     def total(self) -> Budget:
         """Return the budget of all runs together."""
-        return self._read()[0]
+        return self._read_file()[0]
 
     def reserve(
         self, run_id: str, events: Mapping[str, Event], n: int, *, day: str | None = None
@@ -374,9 +383,9 @@ class SharedLedger:
 
         Cost: the worst partition of the run, once per id: a record is in one partition of a run.
         """
-        plan, n = _plan(run_id, events), check_positive_integer("n", n)
-        with _exclusive(self.path) as connection:
-            total, rows, runs = _contents(connection, self.path)
+        plan, n = _encode_plan(run_id, events), check_positive_integer("n", n)
+        with _exclusive_connection(self.path) as connection:
+            total, rows, runs = _read_contents(connection, self.path)
             _check_total(total, n, self.path)
             stored = {row["run"]: (row["events"], row["n"]) for row in rows}
             if stored.get(run_id, (plan, n)) != (plan, n):
@@ -392,15 +401,15 @@ class SharedLedger:
                         "in the order in which they were made. Begin another ledger, and add the "
                         "finished runs to it from the oldest to the newest."
                     )
-                runs.append(self._fitting(worst(events), runs, total))
-                row = _row(len(runs), run_id, day, n, plan, runs[-1])
+                runs.append(self._check_fit(worst_partition_event(events), runs, total))
+                row = _encode_row(len(runs), run_id, day, n, plan, runs[-1])
                 connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", row)
             after = adaptive_price(runs, check_fraction("delta", total.delta))
         # Also for a resumed run: the process that inserted it may have died just before this.
         sync_folder(self.path.parent)
         return after
 
-    def _fitting(self, event: Event, before: list[Run], total: Budget) -> Run:
+    def _check_fit(self, event: Event, before: list[RunCost], total: Budget) -> RunCost:
         """Return the run with its curve; raise a BudgetError if the total has no room for it."""
         delta = check_fraction("delta", total.delta)
         run = _next_run(event, before, delta)
@@ -412,7 +421,7 @@ class SharedLedger:
             runs = "run before has" if len(before) == 1 else f"{len(before)} runs before have"
             earlier = f"the {runs} spent epsilon {adaptive_price(before, delta).epsilon:.4g}, "
             together = f"together they would cost {after.epsilon:.4g}, "
-        left = _room(before, total)
+        left = _remaining_epsilon(before, total)
         room = "Hardly anything fits any more: use what earlier runs have released."
         if left:
             rest = "; or use what earlier runs have released." if before else "."
@@ -420,7 +429,8 @@ class SharedLedger:
         raise BudgetError(
             f"This run does not fit into {self.path}: {earlier}this one costs "
             f"{price(event, delta).epsilon:.4g} alone, {together}and the total is "
-            f"{total.epsilon:g} (all at delta {delta:g}). {SHARED * bool(before)}Nothing was read. "
+            f"{total.epsilon:g} (all at delta {delta:g}). "
+            f"{SHARED_DELTA_NOTE * bool(before)}Nothing was read. "
             f"{room}"
         )
 
@@ -430,28 +440,28 @@ class SharedLedger:
         The guarantee is the total. This figure tells what is left; as it depends on which runs were
         planned, it is not itself an (epsilon, delta) that was promised in advance.
         """
-        total, _, runs = self._read()
+        total, _, runs = self._read_file()
         return adaptive_price(runs, check_fraction("delta", total.delta))
 
     def remaining(self) -> float:
         """Return the approximate epsilon of one more run that still fits; 0 if none does."""
-        total, _, runs = self._read()
-        return _room(runs, total)
+        total, _, runs = self._read_file()
+        return _remaining_epsilon(runs, total)
 
     def runs(self) -> list[tuple[str, str, PrivacyCost]]:
         """Return (run id, UTC date, price alone at the total's delta), in the order reserved."""
-        total, rows, runs = self._read()
+        total, rows, runs = self._read_file()
         return [
             (row["run"], row["day"], price(event, check_fraction("delta", total.delta)))
             for row, (event, _) in zip(rows, runs, strict=True)
         ]
 
-    def _read(self) -> tuple[Budget, list[sqlite3.Row], list[Run]]:
-        with _exclusive(self.path) as connection:
-            return _contents(connection, self.path)
+    def _read_file(self) -> tuple[Budget, list[sqlite3.Row], list[RunCost]]:
+        with _exclusive_connection(self.path) as connection:
+            return _read_contents(connection, self.path)
 
 
-def _room(before: list[Run], total: Budget) -> float:
+def _remaining_epsilon(before: list[RunCost], total: Budget) -> float:
     """Return the approximate epsilon of a run that still fits; 0 if none does.
 
     The run is modelled as one Gaussian release for training and a pure one for its test score: with
@@ -464,7 +474,7 @@ def _room(before: list[Run], total: Budget) -> float:
         sigma = math.sqrt(low * high)
         training = Gaussian(noise_multiplier=sigma)
         epsilon = max(price(training, delta).epsilon, 1e-9)  # a large delta may pay for all of it
-        event = worst({"training": training, "test": Geometric(epsilon=epsilon)})
+        event = worst_partition_event({"training": training, "test": Geometric(epsilon=epsilon)})
         run = _next_run(event, before, delta)
         if adaptive_price([*before, run], delta).epsilon <= total.epsilon:
             high, fits, cost = sigma, sigma, epsilon
@@ -473,7 +483,7 @@ def _room(before: list[Run], total: Budget) -> float:
     return cost * 0.95 if fits and cost >= 0.01 else 0.0
 
 
-def _plan(run_id: object, events: object) -> str:
+def _encode_plan(run_id: object, events: object) -> str:
     """Encode the run's events as JSON, after a check of the arguments."""
     if not isinstance(run_id, str) or not run_id:
         raise UsageError(f"run_id is {run_id!r}: expected a name that no other run has.")
@@ -485,9 +495,9 @@ def _plan(run_id: object, events: object) -> str:
     )
 
 
-def _contents(
+def _read_contents(
     connection: sqlite3.Connection, path: Path
-) -> tuple[Budget, list[sqlite3.Row], list[Run]]:
+) -> tuple[Budget, list[sqlite3.Row], list[RunCost]]:
     """Return the total, the rows of the runs, and the runs; a UsageError if they make no sense."""
     try:
         rows = connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
@@ -495,25 +505,25 @@ def _contents(
             raise ValueError("a run is missing")
         (found,) = connection.execute("SELECT epsilon, delta FROM total").fetchmany(2)
         total = replace(Budget(*found), delta=check_fraction("delta", found["delta"]))
-        return total, rows, [_run(row) for row in rows]
+        return total, rows, [_decode_run(row) for row in rows]
     except (UsageError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _damaged(path, error) from None
+        raise _damaged_error(path, error) from None
 
 
-def _run(row: sqlite3.Row) -> Run:
+def _decode_run(row: sqlite3.Row) -> RunCost:
     """Decode a run; a ValueError if its curve is no curve, because NaN would cost nothing."""
     stored = parse_json(row["events"], "a run's events")
     if not isinstance(stored, dict):
         raise ValueError("a run without events")
-    event = worst({name: event_from_json(each) for name, each in stored.items()})
+    event = worst_partition_event({name: event_from_json(each) for name, each in stored.items()})
     curve = np.array(parse_json(row["curve"], "a run's curve"), dtype=float)
-    if curve.shape != (len(ORDERS) + 1,) or not (curve >= 0).all():
+    if curve.shape != (len(RENYI_ORDERS) + 1,) or not (curve >= 0).all():
         raise ValueError("a run whose divergences are no numbers, 0 or above")
     return event, curve
 
 
-def _row(
-    number: int, run_id: str, day: str | None, n: int, plan: str, run: Run
+def _encode_row(
+    number: int, run_id: str, day: str | None, n: int, plan: str, run: RunCost
 ) -> tuple[object, ...]:
     """Return a run's row; its day is the UTC date, which reveals nothing that a card does not."""
     return number, run_id, day or _today(), n, plan, json.dumps(run[1].tolist())
@@ -523,12 +533,12 @@ def _today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
-def _shown(budget: Budget) -> str:
+def _format_budget(budget: Budget) -> str:
     delta = "" if budget.delta is None else f", delta {budget.delta!r}"
     return f"epsilon {budget.epsilon!r}{delta}"
 
 
-def _damaged(path: Path, error: object) -> UsageError:
+def _damaged_error(path: Path, error: object) -> UsageError:
     return UsageError(
         f"{path} is damaged ({error}), so nothing was reserved. What the runs before have spent "
         "can no longer be told from it: do not begin a new file for these data as if there had "
@@ -547,7 +557,7 @@ def _check_total(total: Budget, n: int, path: Path) -> None:
         ) from None
 
 
-def _decided(path: str | os.PathLike[str], budget: Budget | None) -> Budget:
+def _require_total(path: str | os.PathLike[str], budget: Budget | None) -> Budget:
     """Return the total of a new file, which must be whole."""
     if isinstance(budget, Budget) and budget.delta is not None:
         return budget
@@ -557,7 +567,7 @@ def _decided(path: str | os.PathLike[str], budget: Budget | None) -> Budget:
     )
 
 
-def _create(path: Path, budget: Budget, first: tuple[object, ...] | None = None) -> bool:
+def _create_file(path: Path, budget: Budget, first: tuple[object, ...] | None = None) -> bool:
     """Make the file, complete.
 
     Args:
@@ -570,7 +580,9 @@ def _create(path: Path, budget: Budget, first: tuple[object, ...] | None = None)
     """
     total = (budget.epsilon, budget.delta)
     try:
-        FORMAT.create(path, {"total": [total], "runs": [] if first is None else [first]})
+        SHARED_LEDGER_FORMAT.create(
+            path, {"total": [total], "runs": [] if first is None else [first]}
+        )
     except FileExistsError:
         sync_folder(path.parent)
         return False
@@ -583,23 +595,26 @@ def _create(path: Path, budget: Budget, first: tuple[object, ...] | None = None)
 
 
 @contextmanager
-def _exclusive(path: Path) -> Iterator[sqlite3.Connection]:
+def _exclusive_connection(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the file, alone, for a block; commit all of the block, or nothing of it.
 
     The connection is the block's own, so no lock outlives it.
     """
     try:
-        with closing(connect(path, timeout=PATIENCE)) as connection, transaction(connection):
+        with (
+            closing(connect(path, timeout=LOCK_TIMEOUT_SECONDS)) as connection,
+            transaction(connection),
+        ):
             connection.row_factory = sqlite3.Row
-            if not FORMAT.matches(connection):
+            if not SHARED_LEDGER_FORMAT.matches(connection):
                 raise UsageError(
                     f"{path} is no shared ledger of this version: expected a ledger of runs, as "
                     "`ledger=` makes it. Give the file that was made for this data set."
                 )
             try:
-                FORMAT.check(connection)
+                SHARED_LEDGER_FORMAT.check(connection)
             except (UsageError, sqlite3.Error) as error:
-                raise _damaged(path, error) from None
+                raise _damaged_error(path, error) from None
             yield connection
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -607,7 +622,8 @@ def _exclusive(path: Path) -> Iterator[sqlite3.Connection]:
             raise
         if code == sqlite3.SQLITE_BUSY:
             raise UsageError(
-                f"{path} was in use by other runs for {PATIENCE:g} seconds, so nothing was "
+                f"{path} was in use by other runs for {LOCK_TIMEOUT_SECONDS:g} seconds, so nothing "
+                "was "
                 "reserved: try again when they have planned."
             ) from None
         raise UsageError(

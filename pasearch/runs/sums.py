@@ -11,7 +11,7 @@ The sensitivities, when a record becomes the null record, which adds 0:
     X'X             1      in L2 of the upper triangle, as sum of x_i^2 x_j^2 over i <= j is at most
                            (sum of x_i^2)^2
 
-`bounded_rows` makes norms at most 1, and is the only place that does.
+`clip_rows` makes norms at most 1, and is the only place that does.
 
 Source: docs/rules.md, rule 9; Dwork, Talwar, Thakurta and Zhang 2014 ("Analyze Gauss"). Proof:
 docs/guarantees/released-sums.md, docs/guarantees/floating-point.md (the noise).
@@ -33,16 +33,16 @@ from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.mechanisms import NoisyCount, discrete_laplace
-from pasearch.runs.normals import normals
+from pasearch.runs.normals import draw_normals
 
-SLACK = 1e-12  # of a norm, beside one rounding for each of its terms
+NORM_SLACK = 1e-12  # of a norm, beside one rounding for each of its terms
 
 SUM_ROUNDING = 1.0 + 2.0**-10
 """R: one record moves a sum, as computed in floating point, by at most R times what it adds to the
 exact one. Gaussian noise on sums is scaled by it. Proof: docs/guarantees/floating-point.md ("The
 sum")."""
 
-ROWS = 2**15
+MAX_SUM_RECORDS = 2**15
 """Records that are added up at once: fewer than a float64 sum may have in one go."""
 
 
@@ -135,7 +135,7 @@ class GaussianSum(GaussianRelease):
 
         Cost: `event`, on every partition that the sum was taken from; charge it first.
         """
-        source = stream.child("gaussian sum", *_floats(total).shape)
+        source = stream.child("gaussian sum", *_check_float64(total).shape)
         return self._noised(total.ravel(), source).reshape(total.shape)
 
     def release_symmetric(self, total: Array, stream: Stream) -> Array:
@@ -154,7 +154,7 @@ class GaussianSum(GaussianRelease):
 
         Cost: `event`, as `release`.
         """
-        if _floats(total).ndim != 2 or total.shape[0] != total.shape[1]:
+        if _check_float64(total).ndim != 2 or total.shape[0] != total.shape[1]:
             raise UsageError(
                 f"a symmetric sum has the shape {total.shape}: expected a square, X'X."
             )
@@ -171,11 +171,11 @@ class GaussianSum(GaussianRelease):
         sigma = self.noise_multiplier
         source = stream.child(sigma.hex(), hashlib.sha256(entries.tobytes()).hexdigest())
         noisy = entries.copy()
-        normals(len(noisy), source).add_to(noisy, SUM_ROUNDING * sigma)
+        draw_normals(len(noisy), source).add_to(noisy, SUM_ROUNDING * sigma)
         return noisy
 
 
-def bounded_rows(x: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> Array:
+def clip_rows(x: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> Array:
     """Return the rows with norm at most 1: longer ones are shortened, unusable ones are 0.
 
     Guarantee: the exact norm of every row that comes back, as float64, is at most 1, whatever stood
@@ -198,7 +198,7 @@ def bounded_rows(x: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> Array:
             f"rows are {rows.shape} and valid is {usable.shape}: expected (n, d) and (n,)."
         )
     rows[~(usable & np.isfinite(rows).all(axis=1))] = 0.0
-    grown = 1 + SLACK + rows.shape[1] * np.finfo(np.float64).eps
+    grown = 1 + NORM_SLACK + rows.shape[1] * np.finfo(np.float64).eps
     with np.errstate(over="ignore", under="ignore"):
         outside = ~(_norms(rows) * grown <= 1)
         longer = rows[outside]
@@ -212,7 +212,7 @@ def _norms(rows: Array) -> Array:
     return np.sqrt(np.einsum("ij,ij->i", rows, rows))
 
 
-def _floats(total: Array) -> Array:
+def _check_float64(total: Array) -> Array:
     if not isinstance(total, np.ndarray) or total.dtype != np.float64:
         raise UsageError(
             "a sum for Gaussian noise is no float64 array: add the rows up in float64."

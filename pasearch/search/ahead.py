@@ -46,7 +46,7 @@ from pasearch.errors import UsageError
 from pasearch.planning import planned_form
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
-from pasearch.runs.mechanisms import ExponentialPick
+from pasearch.runs.mechanisms import ExponentialMechanism
 from pasearch.search.strategy import (
     STRATEGIES,
     WHOLE,
@@ -394,7 +394,7 @@ class Leads:
 def difference_variance(plan: Plan) -> float:
     """Return the variance of the difference of two candidates' scores, as accuracy."""
     assert plan.score is not None
-    assert not isinstance(plan.score, ExponentialPick)
+    assert not isinstance(plan.score, ExponentialMechanism)
     slots = plan.score_slots
     noise = plan.score.standard_deviation / (plan.judged_by.most * slots)
     return 2 * noise**2 + DISAGREE / slots

@@ -30,7 +30,7 @@ from pasearch.files import read_json
 from pasearch.planning import TEST
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Stream
-from pasearch.runs.mechanisms import ExponentialPick, NoisyCounts
+from pasearch.runs.mechanisms import ExponentialMechanism, NoisyCounts
 from pasearch.search import variants
 from pasearch.search.candidate_training import (
     WORST,
@@ -161,7 +161,7 @@ class Search(Engine):
                 place = variants.best_edge(noise.release(found, stream))
                 network.load_state_dict(shifted(every[0], place))
                 return names[place]
-            assert isinstance(noise, ExponentialPick)
+            assert isinstance(noise, ExponentialMechanism)
             reached = []
             for weights in every:
                 network.load_state_dict(weights)
@@ -186,7 +186,7 @@ class Search(Engine):
             fitness = self._run_trials(asked, before)
             state = strategy.tell(state, asked, fitness)
         number, index = strategy.best(state)
-        if isinstance(self.plan.score, ExponentialPick):
+        if isinstance(self.plan.score, ExponentialMechanism):
             right = [max(0, round(score)) if score > WORST else 0 for score, _ in state.fitness[0]]
             index = self.plan.score.pick(right, self.keys.stream("pick"))
         trial = sum(len(round.genotypes) for round in state.rounds[:number]) + index
@@ -250,7 +250,7 @@ class Search(Engine):
 
     def _takes_turns(self) -> bool:
         """Check whether the trainings of a round take turns on this machine's GPU."""
-        return self.device != "cpu" and not self.executor.elsewhere
+        return self.device != "cpu" and not self.executor.is_remote
 
     def _jobs(
         self, asked: Round, trials: dict[int, Candidate], charges: ExitStack, folder: Path
@@ -529,7 +529,7 @@ class Search(Engine):
                 return None
             metric = self.plan.judged_by
             found = counts(network, records, metric, device=self.device)
-            if isinstance(noise, ExponentialPick):
+            if isinstance(noise, ExponentialMechanism):
                 return found[0]  # kept in `private/`: what is released is the pick
             return Score.of(metric, found, noise, len(records), stream.child("score")).points
 

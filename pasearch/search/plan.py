@@ -46,9 +46,9 @@ from pasearch.planning import (
     composed_with,
     planned_form,
 )
-from pasearch.registry import check_words
+from pasearch.registry import check_descriptions
 from pasearch.runs.ledger import Line
-from pasearch.runs.mechanisms import ExponentialPick
+from pasearch.runs.mechanisms import ExponentialMechanism
 from pasearch.runs.sums import NoisySum
 from pasearch.search import variants
 from pasearch.search.strategy import PORTIONS, WHOLE, RoundPrice, RoundShape, Strategy
@@ -179,7 +179,7 @@ def training_event(
     return events[0] if len(events) == 1 else WorstCase(events=events)
 
 
-Release = ScoreNoise | ExponentialPick
+Release = ScoreNoise | ExponentialMechanism
 
 VALIDATION_QUERY = "validation query"
 """The name of the line of a recipe's queries of validation records while it trains."""
@@ -516,7 +516,7 @@ def make_plan(
     check_recipes(recipes, space, terms)
     check_portions(strategy)
     dimensions = dimensions_of(recipes, strategy, space, terms)
-    check_words((strategy, recipes, finals, space.front_ends()))
+    check_descriptions((strategy, recipes, finals, space.front_ends()))
     slots = split.trial_size
     queries = max(
         changed(recipes[recipe_of(each)], each, slots).validation_queries(slots)
@@ -638,7 +638,7 @@ def _solve_score(
                 f"{metric.name!r} is made of counts: take accuracy, log-loss, brier, mae or "
                 "rmse, or another strategy."
             )
-        return ExponentialPick(epsilon=epsilon, most=metric.most)
+        return ExponentialMechanism(epsilon=epsilon, most=metric.most)
     return metric.noise(epsilon)
 
 

@@ -42,9 +42,9 @@ from pasearch.accounting.checks import (
 )
 from pasearch.accounting.events import Event
 from pasearch.accounting.selection import MAX_RUNS, RunCountDistribution
-from pasearch.errors import UsageError, nearest
+from pasearch.errors import UsageError, suggest_name
 from pasearch.planning import check_rule
-from pasearch.registry import Named, Registry
+from pasearch.registry import NamedComponent, Registry
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
 
@@ -121,7 +121,7 @@ class State:
         return max(range(len(fitness)), key=fitness.__getitem__)
 
 
-class Strategy(Named, ABC):
+class Strategy(NamedComponent, ABC):
     """A search strategy: a frozen dataclass of its settings. See the module for the protocol."""
 
     selection_rule: ClassVar[str]
@@ -411,7 +411,7 @@ def make_strategy(name: str, **settings: Any) -> Strategy:
     if (kind := STRATEGIES.find(name)) is None:
         raise UsageError(
             f"Strategy {name!r} is not known: expected one of auto, {', '.join(STRATEGIES)}, "
-            f"paas-paper.{nearest(name, ('auto', *STRATEGIES, 'paas-paper'))}"
+            f"paas-paper.{suggest_name(name, ('auto', *STRATEGIES, 'paas-paper'))}"
         )
     given = {setting: value for setting, value in settings.items() if value is not None}
     if unknown := [setting for setting in given if setting not in kind.takes]:

@@ -33,7 +33,7 @@ import numpy as np
 from pasearch.accounting.events import Event, Geometric, PureDP
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
-from pasearch.runs.mechanisms import ExponentialPick, NoisyCounts
+from pasearch.runs.mechanisms import ExponentialMechanism, NoisyCounts
 from pasearch.training.from_cells import EDGES
 from pasearch.training.metrics import Metric
 
@@ -93,10 +93,10 @@ def lines(metric: Metric, outputs: int) -> Callable[[float], list[Line]]:
     return of
 
 
-def release(metric: Metric, epsilon: float) -> ExponentialPick | NoisyCounts:
+def release(metric: Metric, epsilon: float) -> ExponentialMechanism | NoisyCounts:
     """Return what the choice is released by, at the price of its line."""
     if metric.summed:
-        return ExponentialPick(epsilon=epsilon, most=metric.most)
+        return ExponentialMechanism(epsilon=epsilon, most=metric.most)
     return NoisyCounts(epsilon=epsilon)
 
 

@@ -47,7 +47,7 @@ from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.data.schema import Schema
 from pasearch.data.schema_argument import load_schema
 from pasearch.data.tables import TableSchema
-from pasearch.errors import UsageError, nearest
+from pasearch.errors import UsageError, suggest_name
 from pasearch.runs.session import record_fit
 
 Array = np.ndarray[Any, Any]
@@ -353,7 +353,7 @@ def declared_columns(schema: TableSchema | None, names: Sequence[str]) -> dict[s
             raise UsageError(
                 f"The schema declares column {column.name!r}, which X does not have: it has "
                 f"{', '.join(map(repr, names[:20]))}{', ...' if len(names) > 20 else ''}."
-                + nearest(column.name, names)
+                + suggest_name(column.name, names)
             )
     declared = {column.name: column for column in (*schema.columns, schema.target)}
     # A mere name declares nothing: then the frame's own type tells the kind.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pasearch.accounting.checks import check_positive_integer
 from pasearch.data.front_ends import FrontEnd
 from pasearch.data.front_ends.parsing import parse_front_end, resolve_front_end_text
-from pasearch.errors import UsageError, nearest
+from pasearch.errors import UsageError, suggest_name
 from pasearch.files import read_toml
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import PRICED, SETTINGS, Candidate
@@ -626,7 +626,7 @@ def space(given: str | Path | Mapping[str, Any] | Space) -> Space:
         return _from_mapping(_texts(values, path.parent), path.stem)
     raise UsageError(
         f"Space {str(given)!r} is not known: expected one of auto, {', '.join(BUILT_IN)}, "
-        f"or the path of a .toml file.{nearest(given, ('auto', *BUILT_IN))}"
+        f"or the path of a .toml file.{suggest_name(given, ('auto', *BUILT_IN))}"
     )
 
 

@@ -19,7 +19,7 @@ from pasearch.accounting.checks import (
     check_positive_integer,
 )
 from pasearch.errors import UsageError
-from pasearch.registry import Checks, Registry, Stage
+from pasearch.registry import FieldChecks, Registry, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +52,7 @@ class Augmentation(Stage):
 
     name: ClassVar[str] = "shifted-views"
     named: ClassVar[bool] = False
-    checks: ClassVar[Checks] = {
+    checks: ClassVar[FieldChecks] = {
         "views": _views,
         "shift": check_nonnegative_integer,
         "flip": check_boolean,

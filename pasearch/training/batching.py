@@ -27,7 +27,7 @@ import numpy as np
 from pasearch.accounting.checks import check_positive_integer, check_probability
 from pasearch.accounting.events import Event, Gaussian, PoissonGaussian, TruncatedPoissonGaussian
 from pasearch.errors import UsageError
-from pasearch.registry import Checks, Registry, Stage
+from pasearch.registry import FieldChecks, Registry, Stage
 
 if TYPE_CHECKING:
     from pasearch.runs.keys import Stream
@@ -102,7 +102,7 @@ class Poisson(Batching):
     name: ClassVar[str] = "poisson"
     description_template: ClassVar[str] = "Poisson sampling"
     independent: ClassVar[bool] = True
-    checks: ClassVar[Checks] = {"sampling_probability": check_probability}
+    checks: ClassVar[FieldChecks] = {"sampling_probability": check_probability}
     sampling_probability: float
 
     @classmethod
@@ -233,7 +233,10 @@ class Reshuffled(Batching):
     description_template: ClassVar[str] = "disjoint batches, reshuffled in every epoch"
     sampled: ClassVar[bool] = False
     assumes: ClassVar[str] = "Batches of one epoch are disjoint, and an epoch is charged once"
-    checks: ClassVar[Checks] = {"n": check_positive_integer, "batch_size": check_positive_integer}
+    checks: ClassVar[FieldChecks] = {
+        "n": check_positive_integer,
+        "batch_size": check_positive_integer,
+    }
     n: int
     batch_size: int
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.accounting.checks import check_boolean, check_fraction, check_positive
 from pasearch.errors import UsageError
-from pasearch.registry import Checks, Registry, Stage
+from pasearch.registry import FieldChecks, Registry, Stage
 from pasearch.runs.sums import SUM_ROUNDING
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Flat(ClippingMethod):
 
     name: ClassVar[str] = "flat"
     description_template: ClassVar[str] = "clipped to norm {clip_norm:g}"
-    checks: ClassVar[Checks] = {"clip_norm": check_clip_norm}
+    checks: ClassVar[FieldChecks] = {"clip_norm": check_clip_norm}
     clips_noise: ClassVar[bool] = True
     clip_norm: float = 1.0
 
@@ -236,7 +236,7 @@ class AutoS(ClippingMethod):
     description_template: ClassVar[str] = (
         "scaled to about norm {bound:g}, large or small (AUTO-S, gamma {gamma:g})"
     )
-    checks: ClassVar[Checks] = {"bound": check_clip_norm, "gamma": _check_gamma}
+    checks: ClassVar[FieldChecks] = {"bound": check_clip_norm, "gamma": _check_gamma}
     bound: float = 1.0
     gamma: float = 0.01
 
@@ -340,7 +340,7 @@ class AdaptiveQuantile(ClippingMethod):
 
     name: ClassVar[str] = "adaptive"
     adapts: ClassVar[bool] = True
-    checks: ClassVar[Checks] = {
+    checks: ClassVar[FieldChecks] = {
         "clip_norm": check_clip_norm, "rate": _check_rate,
         "quantile": check_fraction, "count_share": check_fraction, "per_layer": check_boolean,
     }  # fmt: skip

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pasearch.runs import normals
 from pasearch.runs.keys import Stream
-from pasearch.runs.processor import Team, loaded
+from pasearch.runs.processor import ThreadTeam, load_checked_loops
 from pasearch.spaces.cost import WORTH
 from pasearch.training.batching import Poisson
 from pasearch.training.clipping import NO_CLIPPING, SLACK, Flat, has_terms
@@ -63,7 +63,7 @@ class LinearBackend:
         streams: Mapping[str, Stream],
         buffers: SumBuffers,
         weights: Tensor,
-        team: Team,
+        team: ThreadTeam,
         kernel: ModuleType,
     ):
         self._model, self._slots, self._recipe, self._team = model, slots, recipe, team
@@ -92,7 +92,10 @@ class LinearBackend:
         if type(slots.x) is Tensor:
             squares = model.squares_of_inputs(slots.x)
             self._records = _as_arrays(slots.x, slots.y, slots.valid, squares)
-        few, count = len(self._total) <= normals.FEW, 2 * normals.pairs(len(self._total))
+        few, count = (
+            len(self._total) <= normals.MAX_SINGLE_PIECE_COUNT,
+            2 * normals.count_pairs(len(self._total)),
+        )
         self._words = self._stream.first_words(count) if few else None
 
     @classmethod
@@ -105,7 +108,7 @@ class LinearBackend:
         buffers: SumBuffers,
         weights: list[Tensor],
         *,
-        team: Team,
+        team: ThreadTeam,
     ) -> LinearBackend | None:
         """Create the backend of a training; None if PyTorch makes its steps."""
         model = prepared.dense
@@ -125,14 +128,14 @@ class LinearBackend:
             self._buffers.write_back()
             return
         scale = state.noise_deviation = sigma * bounding.computed_sensitivity
-        code = normals.compiled()
+        code = normals.load_compiled()
         assert code is not None, "`load_kernel` has tried it"
         if self._words is None:
-            made = normals.normals(len(self._total), self._stream, step, code)
+            made = normals.draw_normals(len(self._total), self._stream, step, code)
             made.add_to(self._total, scale, team=self._team)
         else:
             words = self._words.at(step)
-            normals.add_few(self._total, scale, words, self._stream, step, code)
+            normals.add_small_noise(self._total, scale, words, self._stream, step, code)
         self._buffers.write_back()
         if recipe.denoising is not None:
             denoise(self._buffers.flats, recipe.denoising, recipe.drawn_density(sigma), state)
@@ -153,11 +156,11 @@ class LinearBackend:
                 own = _as_arrays(x, loss.y, mask, self._model.squares_of_inputs(x))
                 self._add(own, np.arange(len(part)))
         if self._others:
-            self._team.divided(len(self._total), lambda _, low, high: self._join(low, high))
+            self._team.run_divided(len(self._total), lambda _, low, high: self._join(low, high))
 
     def _add(self, records: tuple[Any, ...], indices: Any) -> None:
         totals = self._total, *self._others
-        self._team.all(
+        self._team.run_all(
             lambda thread: self._kernel.add_clipped_gradients(
                 *records, self._shares, self._is_numeric, indices, thread, self._team.threads,
                 self._weights, self._shape, self._terms, self._scratch[thread], totals[thread],
@@ -221,18 +224,18 @@ def _as_arrays(x: Tensor, *more: Tensor) -> tuple[Any, ...]:
 @cache
 def load_kernel() -> ModuleType | None:
     """Load the compiled kernel and compare it with PyTorch on public numbers (`runs.processor`)."""
-    return loaded("pasearch.training.linear_kernel", _agrees)
+    return load_checked_loops("pasearch.training.linear_kernel", _agrees)
 
 
 def _agrees(kernel: ModuleType) -> bool:
     """Compare noise with that of arrays, to the bit, and a sum with PyTorch's."""
-    if (code := normals.compiled()) is None:
+    if (code := normals.load_compiled()) is None:
         return False
     stream, first = Stream(bytes(32)), np.linspace(-9.0, 9.0, 1000)
     totals = [first.copy() for _ in range(2)]
-    words = stream.random_words().take(2 * normals.pairs(1000)).copy()
-    normals.add_few(totals[0], 1.5, words, stream, 0, code)
-    normals.of_words(words, 1000, stream, 0).add_to(totals[1], 1.5)
+    words = stream.random_words().take(2 * normals.count_pairs(1000)).copy()
+    normals.add_small_noise(totals[0], 1.5, words, stream, 0, code)
+    normals.normals_from_words(words, 1000, stream, 0).add_to(totals[1], 1.5)
     layer = nn.Linear(5, 3)
     for parameter in layer.parameters():
         parameter.detach().copy_(

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.runs.compiled import loop
+from pasearch.runs.compiled import compile_loop
 from pasearch.training.record_sums import BLOCK
 
 # Sums may be reordered, as a library's products are; NaN and infinity keep their meaning.
-reordered: Any = loop(fastmath={"reassoc", "contract", "nsz", "arcp"})
-exact: Any = loop(fastmath=False)
+reordered: Any = compile_loop(fastmath={"reassoc", "contract", "nsz", "arcp"})
+exact: Any = compile_loop(fastmath=False)
 
 # Unsigned indices spare the compiled code a test for negative ones.
 unsigned = np.uint64

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pasearch.errors import UsageError, nearest
+from pasearch.errors import UsageError, suggest_name
 from pasearch.runs.mechanisms import NoisyCount, NoisyCounts
 from pasearch.runs.sums import NoisySum
 from pasearch.training.from_cells import (
@@ -562,7 +562,7 @@ def metric_of(name: str | None, *, regression: bool, outputs: int | None) -> Met
         raise UsageError(
             f"metric is {name!r}: for {what} expected one of {', '.join(able)}."
             + ("" if regression else other)
-            + nearest(name, able)
+            + suggest_name(name, able)
         )
     if name == AreaUnderCurve.name and outputs is not None and outputs > 2:
         raise UsageError(

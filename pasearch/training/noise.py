@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from pasearch.registry import Registry, Stage
 from pasearch.runs.keys import Stream
-from pasearch.runs.normals import Normals, normals, of_words, pairs
-from pasearch.runs.processor import Team
+from pasearch.runs.normals import Normals, count_pairs, draw_normals, normals_from_words
+from pasearch.runs.processor import ThreadTeam
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,9 @@ class Noise:
     values: torch.Tensor | None = None
     scale: float = 1.0
 
-    def add_to(self, sums: Sequence[torch.Tensor], scale: float, team: Team | None = None) -> None:
+    def add_to(
+        self, sums: Sequence[torch.Tensor], scale: float, team: ThreadTeam | None = None
+    ) -> None:
         """Add the noise times a scale to tensors in place, in their order; many by a team.
 
         Guarantee: what comes back is a rounding of the exact sum; see `Normals.add_to`.
@@ -102,9 +104,9 @@ def _thread() -> ThreadPoolExecutor:
 def normals_on(device: torch.device, count: int, stream: Stream, step: int) -> Normals:
     """Return a step's normal numbers, on a device."""
     if device.type == "cpu":
-        return normals(count, stream, step)
-    words = words_on(device, 2 * pairs(count), stream, step)
-    return of_words(words, count, stream, step)
+        return draw_normals(count, stream, step)
+    words = words_on(device, 2 * count_pairs(count), stream, step)
+    return normals_from_words(words, count, stream, step)
 
 
 def words_on(device: torch.device, count: int, stream: Stream, step: int) -> torch.Tensor:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from pasearch.registry import Checks, Registry, Stage
+from pasearch.registry import FieldChecks, Registry, Stage
 from pasearch.runs.keys import Stream
 from pasearch.training.clipping import ClippingMethod, Flat, check_clip_norm
 from pasearch.training.noise import Noise, normals_on
@@ -47,7 +47,7 @@ class NoiseBeforeClip(Stage):
 
     name: ClassVar[str] = "noise-before-clip"
     named: ClassVar[bool] = False
-    checks: ClassVar[Checks] = {
+    checks: ClassVar[FieldChecks] = {
         "record_bound": lambda name, value: None if value is None else check_clip_norm(name, value)
     }
     record_bound: float | None = 1.0

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from pasearch.accounting.densities import Density
 from pasearch.gpu import bits as gpu
 from pasearch.runs.keys import Stream
-from pasearch.runs.normals import normals
-from pasearch.runs.processor import Team
+from pasearch.runs.normals import draw_normals
+from pasearch.runs.processor import ThreadTeam
 from pasearch.training.clipping import ClippingMethod
 from pasearch.training.losses import LossOf
 from pasearch.training.noise import Denoising, Drawn, draw
@@ -126,7 +126,7 @@ def batch_sum(
     noise_multiplier: float | None = None,
     state: State | None = None,
     buffers: SumBuffers | None = None,
-    team: Team | None = None,
+    team: ThreadTeam | None = None,
 ) -> list[Tensor]:
     """Compute one step's noisy sum of clipped gradients over a fresh batch; steps begin with 0.
 
@@ -170,7 +170,7 @@ def batch_sum(
 
 
 def _begin_noise(
-    buffers: SumBuffers, recipe: Recipe, stream: Stream, step: int, team: Team | None
+    buffers: SumBuffers, recipe: Recipe, stream: Stream, step: int, team: ThreadTeam | None
 ) -> Drawn:
     """Start to draw a step's noise, at scale 1, while the gradients are computed."""
     spare = team is not None and team.threads > 1
@@ -337,7 +337,7 @@ def _adapt(
     assert adaptive is not None
     gradients, deviation = adaptive.noises(sigma, len(state.bounds))
     noisy = counts.clone().numpy()
-    normals(len(noisy), stream.child("counts"), step).add_to(noisy, deviation)
+    draw_normals(len(noisy), stream.child("counts"), step).add_to(noisy, deviation)
     state.bounds = adaptive.moved(state.bounds, tuple(noisy.tolist()), recipe.expected_batch_size)
     return gradients
 

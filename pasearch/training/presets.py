@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from pasearch.errors import UsageError, nearest
+from pasearch.errors import UsageError, suggest_name
 from pasearch.files import read_toml
 from pasearch.training.recipe import READERS, STAGES, Recipe
 
@@ -207,7 +207,7 @@ def preset_of(name: str) -> Preset:
     if not isinstance(name, str) or name not in PRESETS:
         raise UsageError(
             f"Recipe {name!r} is not known: expected a .toml file or one of {', '.join(PRESETS)}."
-            + nearest(name, PRESETS)
+            + suggest_name(name, PRESETS)
         )
     return PRESETS[name]
 

@@ -30,7 +30,8 @@ def check_alike() -> None:
         raise UsageError(
             "On this machine torch rounds a record's numbers differently by its place in a batch, "
             "and the guarantee needs that it does not. Start Python again, and import pasearch "
-            f"before you compute with torch; or set {processor.WAY}={processor.ALIKE} before "
+            "before you compute with torch; or set "
+            f"{processor.MKL_MODE_VARIABLE}={processor.MKL_MODE} before "
             "Python starts. (MKL, which multiplies for torch, takes it before its first product "
             "alone.)"
         )

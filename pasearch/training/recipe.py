@@ -48,7 +48,7 @@ from pasearch.accounting.events import (
 from pasearch.accounting.published_bounds import PublishedBound
 from pasearch.accounting.renyi import find_best_order
 from pasearch.errors import UsageError
-from pasearch.registry import Registry, Stage, Steps
+from pasearch.registry import Registry, Stage, TrainingSteps
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.training.augmentation import AUGMENTATIONS, Augmentation
 from pasearch.training.batching import BATCHINGS, Batching
@@ -185,7 +185,7 @@ class Recipe:
         """Return what a paper's own formula would charge for this training; never charged here."""
         if self.noise_multiplier is None or self.noise is not None:  # they are for Gaussian noise
             return []
-        steps = Steps(
+        steps = TrainingSteps(
             sampling_probability=self.sampling_probability(n),
             noise_multiplier=self.noise_multiplier,
             count=self.steps,

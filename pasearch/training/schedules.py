@@ -29,7 +29,7 @@ from pasearch.accounting.checks import (
 )
 from pasearch.accounting.published_bounds import PublishedBound, yu_theorem_3_schedule
 from pasearch.errors import UsageError
-from pasearch.registry import Checks, Registry, Stage, Steps
+from pasearch.registry import FieldChecks, Registry, Stage, TrainingSteps
 
 MIN_FACTOR = 1e-6  # a formula that gives less is replaced by this, which is charged
 
@@ -108,7 +108,7 @@ class Schedule(Stage):
         """Make the state before the first validation query, of a validation-driven schedule."""
         raise NotImplementedError(f"{self.name} is not steered")
 
-    def claims(self, steps: Steps) -> list[PublishedBound]:
+    def claims(self, steps: TrainingSteps) -> list[PublishedBound]:
         """Evaluate Theorem 3 of Yu et al., which is for noise that varies on Poisson samples."""
         if not (self.varies and steps.sampled) or self.steered:
             return []
@@ -152,7 +152,7 @@ class Uniform(Schedule):
 class _Rate(Schedule):
     """A decay at a rate k, which is divided by a factor to stretch the schedule."""
 
-    checks: ClassVar[Checks] = {"rate": check_positive, "every": check_positive_integer}
+    checks: ClassVar[FieldChecks] = {"rate": check_positive, "every": check_positive_integer}
     rate: float
     every: int = 1
 
@@ -211,7 +211,7 @@ class StepDecay(Schedule):
 
     name: ClassVar[str] = "step"
     description_template: ClassVar[str] = "noise times {rate:g} every {period:,} epochs"
-    checks: ClassVar[Checks] = {
+    checks: ClassVar[FieldChecks] = {
         "rate": check_fraction,
         "period": check_positive_integer,
         "every": check_positive_integer,
@@ -250,7 +250,7 @@ class Polynomial(Schedule):
         "noise falls to {end:g} of its start in {period:,} epochs, by the power {power:g} of what "
         "is left"
     )
-    checks: ClassVar[Checks] = {
+    checks: ClassVar[FieldChecks] = {
         "power": check_positive, "end": check_fraction, "period": check_positive_integer,
         "every": check_positive_integer,
     }  # fmt: skip

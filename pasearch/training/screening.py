@@ -35,7 +35,7 @@ from pasearch.accounting.events import Event, FilteredReleases
 from pasearch.accounting.published_bounds import PublishedBound, fu_theorem_1
 from pasearch.accounting.renyi import PrivacyFilter
 from pasearch.errors import BudgetError, UsageError
-from pasearch.registry import Checks, Registry, Stage, Steps
+from pasearch.registry import FieldChecks, Registry, Stage, TrainingSteps
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -82,7 +82,7 @@ class Annealing(Stage):
     """
 
     name: ClassVar[str] = "annealing"
-    checks: ClassVar[Checks] = {
+    checks: ClassVar[FieldChecks] = {
         "q0": check_nonnegative, "mu0": check_nonnegative_integer, "every": check_positive_integer,
     }  # fmt: skip
     named: ClassVar[bool] = False
@@ -141,7 +141,7 @@ class Annealing(Stage):
             f"(annealing, Q0 {self.q0:g}, mu0 {self.mu0:,})"
         )
 
-    def claims(self, steps: Steps) -> list[PublishedBound]:
+    def claims(self, steps: TrainingSteps) -> list[PublishedBound]:
         """Evaluate Theorem 1 of Fu et al., which charges accepted updates only."""
         return [
             fu_theorem_1(

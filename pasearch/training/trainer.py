@@ -24,7 +24,7 @@ from pasearch.gpu.bits import STEPS_PER_BLOCK
 from pasearch.gpu.dense_steps import GpuTraining, TrainingGroup, can_use_gpu_steps, has_gpu_steps
 from pasearch.gpu.rounds import MAX_STEPS_PER_ROUND, Rounds, can_use_rounds
 from pasearch.runs.keys import Stream
-from pasearch.runs.processor import Team
+from pasearch.runs.processor import ThreadTeam
 from pasearch.training.linear_backend import LinearBackend, accepts, count_threads
 from pasearch.training.memory import is_of_memory, keep_memory, rows_at_once
 from pasearch.training.one_step import (
@@ -186,7 +186,7 @@ class Training:
         shares = class_shares(recipe.class_weights, self._slots.device)
         self._slots = replace(self._slots, rows=rows, shares=shares)
         self._splits, self._threads = splits, self._threads_of(synthetic, device)
-        self._team = Team(self._threads)
+        self._team = ThreadTeam(self._threads)
         self._average = _Average(self._weights, recipe)
         self._finished = 0
         self._pace = self._screen = None

@@ -28,10 +28,10 @@ from pasearch.errors import UsageError
 from pasearch.results import release_of
 from pasearch.runs.folder import atomic_write, sync_folder
 
-NAME = "result.sig"
-HEAD = "pasearch signature 1, ed25519"
+SIGNATURE_FILE = "result.sig"
+SIGNATURE_HEADER = "pasearch signature 1, ed25519"
 
-MAX_BYTES = 100_000
+MAX_KEY_BYTES = 100_000
 """Bytes of a key or a signature."""
 
 
@@ -50,14 +50,17 @@ class Signature:
     def text(self) -> str:
         """Return the file's content."""
         key, value = (base64.b64encode(each).decode() for each in (self.key, self.value))
-        return f"{HEAD}\npublic key: {key}\nsignature: {value}\n"
+        return f"{SIGNATURE_HEADER}\npublic key: {key}\nsignature: {value}\n"
 
     @classmethod
     def read(cls, text: str) -> Signature | None:
         """Read the output of `text`; None if it is something else."""
         lines = text.splitlines()
         fields = [line.partition(": ") for line in lines[1:]]
-        if lines[:1] != [HEAD] or [name for name, _, _ in fields] != ["public key", "signature"]:
+        if lines[:1] != [SIGNATURE_HEADER] or [name for name, _, _ in fields] != [
+            "public key",
+            "signature",
+        ]:
             return None
         try:
             key, value = (base64.b64decode(each, validate=True) for _, _, each in fields)
@@ -80,7 +83,7 @@ class Signature:
         return True
 
 
-def new_key(path: str | Path) -> Path:
+def create_key_pair(path: str | Path) -> Path:
     """Write a new private key (mode 0600), and its public key to PATH.pub; return that path.
 
     Raises:
@@ -105,7 +108,7 @@ def new_key(path: str | Path) -> Path:
     return public
 
 
-def private_key(path: str | Path) -> Ed25519PrivateKey:
+def read_private_key(path: str | Path) -> Ed25519PrivateKey:
     """Read the private key in a PEM file.
 
     Raises:
@@ -114,7 +117,7 @@ def private_key(path: str | Path) -> Ed25519PrivateKey:
     return _read_key(path, "private")
 
 
-def public_key(path: str | Path) -> Ed25519PublicKey:
+def read_public_key(path: str | Path) -> Ed25519PublicKey:
     """Read the public key in a PEM file.
 
     Raises:
@@ -136,7 +139,7 @@ def _read_key(path: str | Path, half: Literal["private", "public"]) -> Any:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise UsageError(f"{path} is no file: expected a {half} key, in PEM form.")
         with open(path, "rb") as stream:
-            content = stream.read(MAX_BYTES)
+            content = stream.read(MAX_KEY_BYTES)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "no such name"
         raise UsageError(
@@ -179,9 +182,9 @@ def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
             written to.
     """
     release = release_of(path)
-    file, target = release / "result.json", release / NAME
+    file, target = release / "result.json", release / SIGNATURE_FILE
     known = key.public_key().public_bytes_raw()
-    before = signature_of(release)
+    before = read_signature(release)
     if before is not None and before.key != known:
         raise UsageError(
             f"{target} is another signer's: expected none, or one of this key. Remove the "
@@ -199,26 +202,28 @@ def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
     return target
 
 
-def signature_of(release: Path) -> Signature | None:
+def read_signature(release: Path) -> Signature | None:
     """Read `result.sig`; None if there is none.
 
     Raises:
         UsageError: It is no signature.
     """
-    file = release / NAME
+    file = release / SIGNATURE_FILE
     if not os.path.lexists(file):
         return None
     if file.is_symlink() or not file.is_file():
-        raise UsageError(f"{NAME} is no plain file.")
+        raise UsageError(f"{SIGNATURE_FILE} is no plain file.")
     with file.open("rb") as stream:
-        content = stream.read(MAX_BYTES)
+        content = stream.read(MAX_KEY_BYTES)
     found = Signature.read(content.decode("ascii", errors="replace"))
     if found is None:
-        raise UsageError(f"{NAME} holds no signature of this form.")
+        raise UsageError(f"{SIGNATURE_FILE} holds no signature of this form.")
     return found
 
 
-def problems_of(release: Path, signer: Ed25519PublicKey | None, content: bytes) -> list[str]:
+def list_signature_problems(
+    release: Path, signer: Ed25519PublicKey | None, content: bytes
+) -> list[str]:
     """List the problems of a release's signature, one sentence each.
 
     Args:
@@ -227,27 +232,29 @@ def problems_of(release: Path, signer: Ed25519PublicKey | None, content: bytes) 
         content: Content of `result.json` as it was read for all other checks.
     """
     try:
-        found = signature_of(release)
+        found = read_signature(release)
     except UsageError as error:
         return [str(error)]
     if found is None:
-        return [] if signer is None else [f"{NAME} is missing: the result is not signed."]
+        return [] if signer is None else [f"{SIGNATURE_FILE} is missing: the result is not signed."]
     problems = []
     if signer is not None and signer.public_bytes_raw() != found.key:
-        problems.append(f"{NAME} is of another key ({found.fingerprint}) than the one given.")
+        problems.append(
+            f"{SIGNATURE_FILE} is of another key ({found.fingerprint}) than the one given."
+        )
     if not found.fits(content):
-        problems.append(f"{NAME} is not the signature of this result.json.")
+        problems.append(f"{SIGNATURE_FILE} is not the signature of this result.json.")
     return problems
 
 
-def signed_words(release: Path, *, trusted: bool) -> str:
+def describe_signature(release: Path, *, trusted: bool) -> str:
     """Describe a release's signature, one without a problem.
 
     Args:
         release: The folder with `result.json`.
         trusted: Whether the signer's public key was given.
     """
-    found = signature_of(release)
+    found = read_signature(release)
     if found is None:
         return (
             "Not signed: somebody who invents the numbers, and makes all files from them, passes "
@@ -258,5 +265,5 @@ def signed_words(release: Path, *, trusted: bool) -> str:
         return f"Signed with the key that you gave ({found.fingerprint})."
     return (
         f"Signed by key {found.fingerprint}, whoever has it: a forger signs too. Give the signer's "
-        "public key (`public_key=`)."
+        "public key (`read_public_key=`)."
     )

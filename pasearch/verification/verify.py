@@ -36,14 +36,14 @@ from pasearch.accounting.accountants import PrivacyCost, price_partitions
 from pasearch.accounting.calibration import COST_TOLERANCE
 from pasearch.api.binding import versions
 from pasearch.api.lifecycle import rendered
-from pasearch.documents import check_form, refusal, shown, well_formed
+from pasearch.documents import check_fields, malformed_error, require_well_formed, short_repr
 from pasearch.effects import effects_of
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.auto import choose
 from pasearch.features.plan import FeaturePlan
-from pasearch.files import MOST_JSON, read_bytes
+from pasearch.files import MAX_JSON_BYTES, read_bytes
 from pasearch.planning import ESTIMATE_DELTA, LEDGER_LEAK
-from pasearch.registry import OUTSIDE
+from pasearch.registry import EXTENSION_NOTE
 from pasearch.results import FEATURES
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.keys import Keys
@@ -58,28 +58,33 @@ from pasearch.training.from_cells import table_of
 from pasearch.training.metrics import Metric
 from pasearch.training.presets import PRESETS
 from pasearch.training.recipe import Recipe
-from pasearch.verification.remaking import Remade, candidate_of, declared_of, remade
-from pasearch.verification.signing import NAME as SIGNATURE
-from pasearch.verification.signing import problems_of, public_key
+from pasearch.verification.reconstruction import (
+    Reconstruction,
+    declared_schema,
+    read_candidate,
+    reconstruct,
+)
+from pasearch.verification.signing import SIGNATURE_FILE as SIGNATURE
+from pasearch.verification.signing import list_signature_problems, read_public_key
 
 Document = dict[str, Any]
 
-MOST_IN_A_LIST = 3
+MAX_LISTED_DIFFERENCES = 3
 """How many differences of one list are told."""
 
-MOST_CATEGORIES = 1_000_000
+MAX_CATEGORIES = 1_000_000
 """The most categories that may be estimated for a column, for a result to be believed."""
 
-MOST_RELEASES = 1_000_000
+MAX_RELEASES = 1_000_000
 """The most releases that are priced together: more than a run can be planned with."""
 
-UNLIKELY = 1e-12
+MAX_TAIL_PROBABILITY = 1e-12
 """Probability that the noise exceeds its accepted range."""
 
-OWN = r"portfolio of \w+ networks"
+BUILT_IN_SPACE_NAME = r"portfolio of \w+ networks"
 """What the program's own spaces are called."""
 
-CHANGED = ", as your options change it"
+CHANGED_SPACE_SUFFIX = ", as your options change it"
 """What stands behind that where options change some settings of its candidates."""
 
 
@@ -100,15 +105,16 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
 
     Cost: none: it reads `release/` alone.
     """
-    signer = None if public is None else public_key(public)
+    signer = None if public is None else read_public_key(public)
     release = results.release_of(path)
     file = release / "result.json"
-    content = read_bytes(file, "a result", most=MOST_JSON, follow=False)
+    content = read_bytes(file, "a result", most=MAX_JSON_BYTES, follow=False)
     document = results.document_of(content, file)
-    check_form(document, documents.TO_VERIFY)
+    check_fields(document, documents.VERIFY_FIELDS)
     of_features = document["task"] == FEATURES
-    check_form(
-        document, documents.TO_VERIFY_FEATURES if of_features else documents.TO_VERIFY_NETWORKS
+    check_fields(
+        document,
+        documents.VERIFY_FEATURE_FIELDS if of_features else documents.VERIFY_NETWORK_FIELDS,
     )
     results.events_of(document)  # of no known type: refused
     problems = []
@@ -118,49 +124,49 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
         )
     with np.errstate(all="ignore"):  # numbers that nobody would plan with overflow
         try:
-            with well_formed():
+            with require_well_formed():
                 _check_cost(document)
-                again = remade(document)
+                again = reconstruct(document)
         except PasearchError as error:
             again, price = None, results.price_of(document)
             problems += [f"the plan cannot be made again, so nothing was priced: {error}"]
         else:
-            if differences(again.document["events"], document["events"], "events"):
-                with well_formed():  # the plan has the price
+            if list_differences(again.document["events"], document["events"], "events"):
+                with require_well_formed():  # the plan has the price
                     charged = {each["partition"] for each in document["events"]}
-                    problems += _of_slots(document, charged)
+                    problems += _check_partitions(document, charged)
                 price = again.plan.price
             else:
-                price, found = of_price(document)
+                price, found = check_price(document)
                 problems += found
-            problems += of_document(document, again)
-        problems += of_files(release, document, None if again is None else again.plan)
-    problems += problems_of(release, signer, content)
+            problems += check_document(document, again)
+        problems += check_files(release, document, None if again is None else again.plan)
+    problems += list_signature_problems(release, signer, content)
     return price, list(dict.fromkeys(problems))
 
 
 def _check_cost(document: Document) -> None:
     """Refuse numbers that would take hours to price; a UsageError."""
     counts: list[float] = [
-        sum(each["count"] * _releases(each["event"]) for each in document["events"])
+        sum(each["count"] * _count_releases(each["event"]) for each in document["events"])
     ]
     if not document["dataset"]["declared_public"] and document["task"] != FEATURES:
         basis = document["plan"]
         steps = sum(each["steps"] for each in (*basis["recipes"], *basis["finals"]))
         counts.append(steps * max(1, strategy_from_json(basis["strategy"]).expected_trainings))
-    if not max(counts) <= MOST_RELEASES:
-        raise refusal(f"it has more than {MOST_RELEASES:,} releases, and no run has that")
+    if not max(counts) <= MAX_RELEASES:
+        raise malformed_error(f"it has more than {MAX_RELEASES:,} releases, and no run has that")
 
 
-def _releases(event: Any) -> int:
+def _count_releases(event: Any) -> int:
     """Return how many releases an event is composed of, whatever they are."""
     inside = [*event.get("events", ()), *([event["event"]] if "event" in event else [])]
     if event.get("type") == "no-release":
         return 0
-    return abs(event.get("count", 1)) * (sum(map(_releases, inside)) if inside else 1)
+    return abs(event.get("count", 1)) * (sum(map(_count_releases, inside)) if inside else 1)
 
 
-def of_price(document: Document) -> tuple[PrivacyCost, list[str]]:
+def check_price(document: Document) -> tuple[PrivacyCost, list[str]]:
     """Recompute the price from the events alone.
 
     Returns:
@@ -169,11 +175,11 @@ def of_price(document: Document) -> tuple[PrivacyCost, list[str]]:
     Raises:
         UsageError: The events are none that can be priced.
     """
-    with well_formed():
+    with require_well_formed():
         stated, budget = document["price"], document["budget"]
         price, by_partition = price_partitions(results.events_of(document), stated["delta"])
     problems, shares = [], document["price_by_partition"]
-    if not close(stated["epsilon"], price.epsilon):
+    if not is_equal_rounded(stated["epsilon"], price.epsilon):
         problems.append(
             f"price.epsilon is {stated['epsilon']}, and the events cost {price.epsilon}."
         )
@@ -187,46 +193,48 @@ def of_price(document: Document) -> tuple[PrivacyCost, list[str]]:
         problems.append(f"price.delta {stated['delta']} is not below 1/n.")
     for name, share in by_partition.items():
         told = shares.get(name, {"epsilon": None})["epsilon"]
-        if told is None or not close(told, share.epsilon):
-            problems.append(f"partition {shown(name)} states {told}, and costs {share.epsilon}.")
+        if told is None or not is_equal_rounded(told, share.epsilon):
+            problems.append(
+                f"partition {short_repr(name)} states {told}, and costs {share.epsilon}."
+            )
     for name in sorted(set(shares) - set(by_partition)):
-        problems.append(f"partition {shown(name)} has a price, and no events.")
-    problems += _of_slots(document, set(by_partition))
+        problems.append(f"partition {short_repr(name)} has a price, and no events.")
+    problems += _check_partitions(document, set(by_partition))
     return price, problems
 
 
-def _of_slots(document: Document, charged: set[str]) -> Iterator[str]:
+def _check_partitions(document: Document, charged: set[str]) -> Iterator[str]:
     """Check that events and records are on the same partitions."""
     slots, n = document["dataset"]["slots"], document["dataset"]["n"]
     for name, size in slots.items():
         if not size > 0:
-            yield f"dataset.slots.{shown(name)} is {size}: a partition has one record or more."
+            yield f"dataset.slots.{short_repr(name)} is {size}: a partition has one record or more."
     if not sum(slots.values()) <= n:
         yield f"the partitions have more than {n} records together."
     for name in sorted(charged - set(slots)):
-        yield f"partition {shown(name)} has events, and no records."
+        yield f"partition {short_repr(name)} has events, and no records."
     for name in sorted(set(slots) - charged):
-        yield f"partition {shown(name)} has records, and no events."
+        yield f"partition {short_repr(name)} has records, and no events."
     for line in document["events"]:
         free = line["event"].get("type") == "no-release"
         if free and not document["dataset"]["declared_public"]:
-            yield f"event {shown(line['name'])} releases something of private data without a price."
+            yield f"event {short_repr(line['name'])} releases private data without a privacy cost."
 
 
-def of_document(document: Document, again: Remade) -> list[str]:
+def check_document(document: Document, again: Reconstruction) -> list[str]:
     """Return what differs from the document made again."""
     try:
-        with well_formed():
-            problems = [*again.problems, *differences(again.document, document)]
-            problems += _of_basis(document)
-            if not differences(again.document["events"], document["events"]):
-                problems += _of_ledger(document)
+        with require_well_formed():
+            problems = [*again.problems, *list_differences(again.document, document)]
+            problems += _check_basis(document)
+            if not list_differences(again.document["events"], document["events"]):
+                problems += _check_ledger_total(document)
             score, plan = document["score"], again.plan
             if plan.tested_by.columns:
-                problems += of_cells(score, plan.tested_by)
+                problems += check_cells(score, plan.tested_by)
             else:
                 most = plan.points_each
-                reached = math.ceil(-math.log(UNLIKELY) * most / plan.test.epsilon)
+                reached = math.ceil(-math.log(MAX_TAIL_PROBABILITY) * most / plan.test.epsilon)
                 low, high = 0, score["of"] * most
                 if "exact" in score:
                     low = high = round(plan.scored_by.share(score["exact"]) * high)
@@ -234,17 +242,17 @@ def of_document(document: Document, again: Remade) -> list[str]:
                     problems.append(
                         f"score.points is {score['points']}: its noise never reaches so far."
                     )
-            problems += _of_auto(document)
+            problems += _check_auto(document)
             if document["task"] == FEATURES:
-                problems += _of_choice(document, again)
+                problems += _check_choice(document, again)
             else:
-                problems += _of_search(document, again)
+                problems += _check_search(document, again)
     except PasearchError as error:
         return [f"the document cannot be compared with its plan: {error}"]
     return problems
 
 
-def differences(again: Any, stated: Any, where: str = "") -> list[str]:
+def list_differences(again: Any, stated: Any, where: str = "") -> list[str]:
     """List where a document differs from the one made again; numbers may differ by rounding."""
     found: list[str] = []
     kinds = {type(again), type(stated)}
@@ -254,36 +262,38 @@ def differences(again: Any, stated: Any, where: str = "") -> list[str]:
             if name not in stated:
                 found.append(f"{inside} is missing.")
             elif name not in again:
-                found.append(f"{shown(inside)} has no place in this result.")
+                found.append(f"{short_repr(inside)} has no place in this result.")
             else:
-                found += differences(again[name], stated[name], inside)
+                found += list_differences(again[name], stated[name], inside)
     elif kinds == {list} and len(again) != len(stated):
         found.append(f"{where} has {len(stated)} entries, and {len(again)} follow from the rest.")
     elif kinds == {list}:
         for place, pair in enumerate(zip(again, stated, strict=True)):
-            found += differences(*pair, f"{where}[{place}]")
-        if more := found[MOST_IN_A_LIST:]:
-            found[MOST_IN_A_LIST:] = [f"{where} differs in {len(more)} more places."]
+            found += list_differences(*pair, f"{where}[{place}]")
+        if more := found[MAX_LISTED_DIFFERENCES:]:
+            found[MAX_LISTED_DIFFERENCES:] = [f"{where} differs in {len(more)} more places."]
     else:
         numbers = kinds in ({int, float}, {float})
-        same = close(stated, again) if numbers else len(kinds) == 1 and again == stated
+        same = is_equal_rounded(stated, again) if numbers else len(kinds) == 1 and again == stated
         if not same:
-            found.append(f"{where} is {shown(stated)}, and {shown(again)} follows from the rest.")
+            found.append(
+                f"{where} is {short_repr(stated)}, and {short_repr(again)} follows from the rest."
+            )
     return found
 
 
-def close(stated: float, recomputed: float) -> bool:
+def is_equal_rounded(stated: float, recomputed: float) -> bool:
     """Return whether two computations of a number agree; NaN agrees with nothing."""
     return abs(stated - recomputed) <= COST_TOLERANCE * max(abs(recomputed), 1e-12)
 
 
-def _of_basis(document: Document) -> Iterator[str]:
+def _check_basis(document: Document) -> Iterator[str]:
     """Check what a plan is solved from and only some runs may have."""
     basis = document["plan"]
     allowed = [ESTIMATE_DELTA if document["ledger"] is None else LEDGER_LEAK]
     if document["dataset"]["declared_public"]:
         allowed.append(LEDGER_LEAK)
-    if not 2 <= basis["most_categories"] <= MOST_CATEGORIES:
+    if not 2 <= basis["most_categories"] <= MAX_CATEGORIES:
         yield f"plan.most_categories is {basis['most_categories']}: no run has that."
     if basis["leak_share"] not in allowed:
         yield f"plan.leak_share is {basis['leak_share']}: no run has that."
@@ -292,16 +302,16 @@ def _of_basis(document: Document) -> Iterator[str]:
     ):
         yield "plan.free_front_ends and searched_on do not go together."
     wrote, own = document["versions"], versions()
-    ours = {name for name, version in wrote.items() if not version.startswith(OUTSIDE)}
+    ours = {name for name, version in wrote.items() if not version.startswith(EXTENSION_NOTE)}
     listed = {*own, *([Cluster.name] if document.get("executor") == Cluster.name else [])}
     if wrote.get("pasearch") in (None, own["pasearch"]) and ours != listed:
         yield "versions does not list what a result of this version lists."
     for name in ("searched_on", "validated_on"):
         if not isinstance(document[name], (str, type(None))):
-            yield f"{name} is {shown(document[name])}: expected a name, or null."
+            yield f"{name} is {short_repr(document[name])}: expected a name, or null."
 
 
-def _of_ledger(document: Document) -> list[str]:
+def _check_ledger_total(document: Document) -> list[str]:
     """Check that a run is within what all runs of its ledger may cost together."""
     ledger = document["ledger"]
     if ledger is None:
@@ -315,12 +325,12 @@ def _of_ledger(document: Document) -> list[str]:
     return ["the price is more than all runs of its ledger may cost together."]
 
 
-def _of_auto(document: Document) -> list[str]:
+def _check_auto(document: Document) -> list[str]:
     """Check that `auto` took what was run; of a feature selection, that it says why."""
     auto = document["auto"]
     if auto is None:
         return []
-    check_form(auto, {"chosen": "a text", "why": "a text", "expected": [{}]})
+    check_fields(auto, {"chosen": "a text", "why": "a text", "expected": [{}]})
     if set(auto) != {"chosen", "why", "expected"}:
         return ["auto has other fields than chosen, why and expected."]
     name = document["strategy"]["name"]
@@ -328,8 +338,8 @@ def _of_auto(document: Document) -> list[str]:
         told = auto["chosen"]
         ways = [f"{each.name}, {each.winner}" for each in (FIXED, Option(name=Insured.name))]
         own = told in ways and told.partition(",")[0] == name
-        return [] if own else [f"auto.chosen is {shown(told)}, and {name!r} was run."]
-    choice, schema = document["plan"]["choice"], declared_of(document)
+        return [] if own else [f"auto.chosen is {short_repr(told)}, and {name!r} was run."]
+    choice, schema = document["plan"]["choice"], declared_schema(document)
     asked = [("auto", "auto"), ("auto", choice["trainer"]), (name, "auto")]
     made = [choose(method, trainer, schema, choice["size"]) for method, trainer in asked]
     if (name, choice["trainer"], auto) in made:
@@ -337,23 +347,23 @@ def _of_auto(document: Document) -> list[str]:
     return ["auto is not what it gives for these data."]
 
 
-def _of_search(document: Document, again: Remade) -> Iterator[str]:
+def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
     """Check the winner, and the trials where they may be shown."""
     plan: Any = again.plan
     best, trials = document["best"], document.get("trials")
-    plain = candidate_of(best).to_json()
-    yield from of_own_space(document, plan)
-    yield from of_recipe_names(document["plan"]["recipe_names"])
+    plain = read_candidate(best).to_json()
+    yield from check_built_in_space(document, plan)
+    yield from check_recipe_names(document["plan"]["recipe_names"])
     if not plan.strategy.scored and document["plan"]["score_epsilon"] is not None:
         yield "plan.score_epsilon is given, and nothing is scored."
-    yield from of_strategy(document, plan)
-    if not plan.space.contains(candidate_of(best)):
+    yield from check_strategy(document, plan)
+    if not plan.space.contains(read_candidate(best)):
         yield "best is no candidate of the space."
     picked: tuple[Any, ...] = (None,)
     if plan.pick is not None:
         picked = variants.names(plan.scored_by, plan.schema.outputs)
     if document.get("variant") not in picked:
-        yield f"variant is {shown(document.get('variant'))}, and is none of the plan's."
+        yield f"variant is {short_repr(document.get('variant'))}, and is none of the plan's."
     made = document["recipe"].get("steps_made", 0)
     if not 0 <= made <= document["recipe"]["steps"]:
         yield f"recipe.steps_made is {made}: the plan has {document['recipe']['steps']}."
@@ -365,47 +375,47 @@ def _of_search(document: Document, again: Remade) -> Iterator[str]:
             this = {"name": plan.strategy.name, **document["score"]}
             fixed = {**compared["fixed"], "name": "fixed"}
             fixed |= {each: document["score"][each] for each in ("metric", "of")}
-            yield from differences(this, compared["this"], "compared.this")
-            yield from differences(fixed, compared["fixed"], "compared.fixed")
+            yield from list_differences(this, compared["this"], "compared.this")
+            yield from list_differences(fixed, compared["fixed"], "compared.fixed")
     if trials is None:
         return
     planned = plan.strategy.trials
     if len(trials) != planned:
         yield f"trials has {len(trials)} entries, and {planned} were planned."
         return
-    low, high = _reach(plan)
+    low, high = _score_count_range(plan)
     known: dict[str, Any] = {}
     for place, trial in enumerate(trials):
-        if not plan.space.contains(candidate_of(trial["parameters"])):
+        if not plan.space.contains(read_candidate(trial["parameters"])):
             yield f"trials[{place}] is no candidate of the space."
         value = trial["noisy_correct"]
         if value is not None and not (type(value) is int and low <= value <= high):
-            yield f"trials[{place}].noisy_correct is {shown(value)}: no trial has that."
+            yield f"trials[{place}].noisy_correct is {short_repr(value)}: no trial has that."
         if known.setdefault(repr(trial["parameters"]), value) != value and plan.strategy.memoised:
             yield f"trials[{place}] has other points than its equal."
     points = [each["noisy_correct"] for each in trials]
     scores = [-math.inf if each is None else float(each) for each in points]  # None: it failed
     if isinstance(plan.strategy, Grid):
-        yield from of_grid(plan, [each["parameters"] for each in trials])
+        yield from check_grid(plan, [each["parameters"] for each in trials])
     if isinstance(plan.strategy, Ahead):
-        yield from of_looks(plan, [each["parameters"] for each in trials], scores)
+        yield from check_low_budget_trials(plan, [each["parameters"] for each in trials], scores)
     winners = plan.strategy.may_win(scores)
     if plain not in [trials[place]["parameters"] for place in winners]:
         yield "best is not the trial that the strategy takes by these points."
 
 
-def _reach(plan: Any) -> tuple[float, float]:
+def _score_count_range(plan: Any) -> tuple[float, float]:
     """Return the fewest and the most points that a trial can have; 0 where nothing is scored."""
     if plan.score is None:
         return 0, 0
     most = plan.judged_by.most
-    reach = math.ceil(-math.log(UNLIKELY) * most / plan.score.epsilon)
+    reach = math.ceil(-math.log(MAX_TAIL_PROBABILITY) * most / plan.score.epsilon)
     if not plan.judged_by.summed:
         reach = 0
     return -reach, plan.score_slots * most + reach
 
 
-def _of_choice(document: Document, again: Remade) -> Iterator[str]:
+def _check_choice(document: Document, again: Reconstruction) -> Iterator[str]:
     """Check the chosen features against what the method does."""
     plan: Any = again.plan
     choice, best = plan.choice, document["best"]
@@ -416,7 +426,7 @@ def _of_choice(document: Document, again: Remade) -> Iterator[str]:
         if not all(0 <= each <= 1 for each in [*told, document["relevance_of_noise"]]):
             yield "relevance and relevance_of_noise are shares, from 0 to 1."
         if not 0 <= best["merit"] <= math.sqrt(count):
-            yield f"best.merit is {shown(best['merit'])}: no set has that."
+            yield f"best.merit is {short_repr(best['merit'])}: no set has that."
         greedy = document["strategy"]["name"] == "cfs-greedy"
         if greedy and told[best["places"][0]] < max(told):
             yield "best does not begin with the feature that tells most."
@@ -425,17 +435,17 @@ def _of_choice(document: Document, again: Remade) -> Iterator[str]:
         yield f"best has {count} features, and the method chooses {wanted}."
     directions = selector.directions(every)
     if best["directions"] != directions:
-        yield f"best.directions is {shown(best['directions'])}: expected {directions}."
+        yield f"best.directions is {short_repr(best['directions'])}: expected {directions}."
     if (best["merit"] is not None) != selector.by_merit:
         yield "best.merit is of methods that choose by merit, such as cfs-greedy."
     if selector.shows_trials:
-        yield from _of_sets(document, selector.trainings, plan)
+        yield from _check_feature_sets(document, selector.trainings, plan)
     sets = selector.sets(plan.schema)
     if sets is not None and best["places"] not in [np.flatnonzero(s).tolist() for s in sets]:
         yield "best is none of the sets that the method compares."
 
 
-def _of_sets(document: Document, planned: int, plan: Any) -> Iterator[str]:
+def _check_feature_sets(document: Document, planned: int, plan: Any) -> Iterator[str]:
     """Check that the best of the sets that were tried was taken, and points that a set can have."""
     trials, best = document["trials"], document["best"]["features"]
     sets = [tuple(each["features"]) for each in trials]
@@ -443,10 +453,10 @@ def _of_sets(document: Document, planned: int, plan: Any) -> Iterator[str]:
         yield f"trials has {len(sets)} entries, and at most {planned} were planned."
     if len(set(sets)) != len(sets):
         yield "trials has a set of features twice."
-    low, high = _reach(plan)
+    low, high = _score_count_range(plan)
     for place, value in enumerate(each["noisy_correct"] for each in trials):
         if plan.score is not None and not low <= value <= high:
-            yield f"trials[{place}].noisy_correct is {shown(value)}: no trial has that."
+            yield f"trials[{place}].noisy_correct is {short_repr(value)}: no trial has that."
     highest = max(each["noisy_correct"] for each in trials)
     if best not in [each["features"] for each in trials if each["noisy_correct"] == highest]:
         yield "best is not the set of most points."
@@ -455,7 +465,7 @@ def _of_sets(document: Document, planned: int, plan: Any) -> Iterator[str]:
 # --- the strategy, as far as it follows from plan, space and study
 
 
-def of_strategy(document: Document, plan: Any) -> Iterator[str]:
+def check_strategy(document: Document, plan: Any) -> Iterator[str]:
     """Check what no request can set: it follows from the space, or from the plan and the study."""
     strategy = plan.strategy
     if strategy.within(plan.space) != strategy:
@@ -467,7 +477,7 @@ def of_strategy(document: Document, plan: Any) -> Iterator[str]:
         yield f"plan.strategy.{odd[0]} is not as usual, which nobody can ask for."
     if not insured:
         return
-    declared = declared_of(document)
+    declared = declared_schema(document)
     public = declared, plan.budget, plan.split.n, plan.most
     study = ranked_study(declared, plan.name, *public[1:])
     bare = replace(
@@ -476,7 +486,7 @@ def of_strategy(document: Document, plan: Any) -> Iterator[str]:
     # A space of the user's own may be called as the program's are.
     ways = [False]
     own = [each.architecture for each in study.entries[: strategy.candidates]]
-    if re.fullmatch(f"{OWN}({CHANGED})?", plan.space.name) and own == [
+    if re.fullmatch(f"{BUILT_IN_SPACE_NAME}({CHANGED_SPACE_SUFFIX})?", plan.space.name) and own == [
         each.architecture for each in plan.space.entries[: strategy.candidates]
     ]:
         ways = [True, False]
@@ -493,7 +503,9 @@ def of_strategy(document: Document, plan: Any) -> Iterator[str]:
         )
 
 
-def of_looks(plan: Any, trials: list[Document], scores: list[float]) -> Iterator[str]:
+def check_low_budget_trials(
+    plan: Any, trials: list[Document], scores: list[float]
+) -> Iterator[str]:
     """Check that looks are at the default and at different candidates, and then at the better."""
     space, strategy = plan.space, plan.strategy
     assert isinstance(strategy, Ahead)
@@ -510,7 +522,7 @@ def of_looks(plan: Any, trials: list[Document], scores: list[float]) -> Iterator
         yield "trials of later rungs are not the better ones of those before."
 
 
-def of_grid(plan: Any, trials: list[Document]) -> Iterator[str]:
+def check_grid(plan: Any, trials: list[Document]) -> Iterator[str]:
     """Check that a grid trains every candidate at every level, in order."""
     space, strategy = plan.space, plan.strategy
     stream = Keys.from_seed(0).stream("unused")  # such a space is gone through in order
@@ -523,12 +535,12 @@ def of_grid(plan: Any, trials: list[Document]) -> Iterator[str]:
         yield "trials are not every model at every level of the grid."
 
 
-def of_own_space(document: Document, plan: Plan) -> list[str]:
+def check_built_in_space(document: Document, plan: Plan) -> list[str]:
     """Check that a space with the name of the program's portfolio is that portfolio."""
     own, name = study_for(plan.schema, plan.name).portfolio(), document["space"]["name"]
-    if not re.fullmatch(f"{OWN}({CHANGED})?", name):
+    if not re.fullmatch(f"{BUILT_IN_SPACE_NAME}({CHANGED_SPACE_SUFFIX})?", name):
         return []
-    settled = name.endswith(CHANGED)
+    settled = name.endswith(CHANGED_SPACE_SUFFIX)
 
     def told(space: Any) -> list[str]:  # in any order: it depends on how much signal there is
         every = [each.to_json() for each in getattr(space, "entries", ())]
@@ -536,12 +548,12 @@ def of_own_space(document: Document, plan: Plan) -> list[str]:
             every = [{**each, "settings": None} for each in every]
         return sorted(json.dumps(each, sort_keys=True) for each in every)
 
-    if told(plan.space) == told(own) and name.removesuffix(CHANGED) == own.name:
+    if told(plan.space) == told(own) and name.removesuffix(CHANGED_SPACE_SUFFIX) == own.name:
         return []
-    return [f"space is named {shown(name)}, and is not this version's for such data."]
+    return [f"space is named {short_repr(name)}, and is not this version's for such data."]
 
 
-def of_recipe_names(names: Sequence[str]) -> Iterator[str]:
+def check_recipe_names(names: Sequence[str]) -> Iterator[str]:
     """Check that recipes are called as the program calls them: these words stand in the report."""
     field = "|".join(sorted((*(each.name for each in fields(Recipe)), "bounding", "preset")))
     law = r"[a-z-]+(?::[0-9.e+-]+)?"
@@ -554,18 +566,18 @@ def of_recipe_names(names: Sequence[str]) -> Iterator[str]:
     other = rf"(?:{'|'.join(PRESETS)}), but for its (?:{field})(?: and (?:{field}))*"
     for name in names:
         if not re.fullmatch(rf"(?:{changed}|{other})?(?:{noise})?", name):
-            yield f"plan.recipe_names has {shown(name)}, which the program calls no recipe."
+            yield f"plan.recipe_names has {short_repr(name)}, which the program calls no recipe."
 
 
 # --- the test's table of counts
 
 
-def flat(rows: Sequence[Sequence[int]]) -> list[int]:
+def flatten_cells(rows: Sequence[Sequence[int]]) -> list[int]:
     """Return the counts of a table, row by row."""
     return [each for row in rows for each in row]
 
 
-def reach(cells: int, epsilon: float, often: float = UNLIKELY) -> int:
+def noise_reach(cells: int, epsilon: float, often: float = MAX_TAIL_PROBABILITY) -> int:
     """Return how far the noise of so many counts together reaches, to either side.
 
     Args:
@@ -579,7 +591,7 @@ def reach(cells: int, epsilon: float, often: float = UNLIKELY) -> int:
     return math.ceil(float(np.min((cells * grown - math.log(often / 2)) / u)))
 
 
-def of_cells(score: dict[str, Any], metric: Metric) -> Iterator[str]:
+def check_cells(score: dict[str, Any], metric: Metric) -> Iterator[str]:
     """Check a released table: its counts, the records of all classes, and the right answers.
 
     Args:
@@ -590,9 +602,9 @@ def of_cells(score: dict[str, Any], metric: Metric) -> Iterator[str]:
     if table is None:
         yield "score has no table of counts, and the plan's test releases one."
         return
-    of, counts = score["of"], flat(score["cells"])
-    alone = reach(1, epsilon, UNLIKELY / len(counts))
-    together = reach(len(counts), epsilon)
+    of, counts = score["of"], flatten_cells(score["cells"])
+    alone = noise_reach(1, epsilon, MAX_TAIL_PROBABILITY / len(counts))
+    together = noise_reach(len(counts), epsilon)
     if not all(-alone <= each <= of + alone for each in counts):
         yield "score.cells has a count that no such test has: its noise never reaches so far."
     if not -together <= sum(counts) <= of + together:
@@ -600,22 +612,26 @@ def of_cells(score: dict[str, Any], metric: Metric) -> Iterator[str]:
     if "exact" in score and metric.name == "accuracy":
         # Of public data the number of correct predictions is shown without noise, too.
         exact, right = round(score["exact"] * score["of"]), int(table.right.sum())
-        if not abs(score["points"] - exact) <= reach(right, epsilon):
+        if not abs(score["points"] - exact) <= noise_reach(right, epsilon):
             yield f"score.points is {score['points']}: its noise never reaches so far."
 
 
 # --- the files
 
 
-def of_files(release: Path, document: Document, plan: Plan | FeaturePlan | None) -> Iterator[str]:
+def check_files(
+    release: Path, document: Document, plan: Plan | FeaturePlan | None
+) -> Iterator[str]:
     """Check every file of `release/`: digests, texts made again, the model's bytes."""
     listed, model = document["files"], results.model_name(document)
     wanted = {"privacy-card.md", "privacy-card.json", "report.html", model}
     yield from (f"files does not list {name}." for name in sorted(wanted - set(listed)))
-    yield from (f"files lists {shown(name)}: no run has that." for name in set(listed) - wanted)
+    yield from (
+        f"files lists {short_repr(name)}: no run has that." for name in set(listed) - wanted
+    )
     for each in sorted(release.iterdir()):
         if each.name not in {*wanted, "result.json", SIGNATURE}:
-            yield f"{shown(each.name)} is in the folder, and no run writes it."
+            yield f"{short_repr(each.name)} is in the folder, and no run writes it."
     contents: dict[str, bytes | None] = {}
     for name in sorted(wanted):
         content = None
@@ -633,13 +649,15 @@ def of_files(release: Path, document: Document, plan: Plan | FeaturePlan | None)
         elif name in listed and results.digest(content) != listed[name]:
             yield f"{name} is not the file whose digest result.json has."
     try:
-        with well_formed():
+        with require_well_formed():
             texts = rendered(document)
     except UsageError as error:
         yield f"card and report cannot be made again: {error}"
         texts = {}
     wrote, own = document["versions"].get("pasearch"), versions()["pasearch"]
-    told = f" It was written by pasearch {shown(wrote)}, and this is {own}: verify it with that "
+    told = (
+        f" It was written by pasearch {short_repr(wrote)}, and this is {own}: verify it with that "
+    )
     other = "" if wrote == own else f"{told}version."
     for name, text in texts.items():
         if contents[name] is not None and contents[name] != text.encode():
@@ -648,25 +666,25 @@ def of_files(release: Path, document: Document, plan: Plan | FeaturePlan | None)
     if document["model"]["sha256"] != listed.get(model):
         yield "model.sha256 and files do not agree."
     if weights is not None:
-        yield from _of_model(document, weights, plan)
+        yield from _check_model(document, weights, plan)
 
 
-def _of_model(document: Document, weights: bytes, plan: Plan | FeaturePlan | None) -> list[str]:
+def _check_model(document: Document, weights: bytes, plan: Plan | FeaturePlan | None) -> list[str]:
     """Check that the model's file holds what the document names, and nothing else."""
     try:
-        with well_formed():
+        with require_well_formed():
             if document["task"] == FEATURES:
-                of_task = _of_weights(document, weights)
+                of_task = _check_feature_weights(document, weights)
             else:
-                of_task = [*_of_network(document, weights, plan)]
-            return of_task or differences(
+                of_task = [*_check_network_file(document, weights, plan)]
+            return of_task or list_differences(
                 effects_of(document, weights) or None, document.get("effects"), "effects"
             )
     except UsageError as error:
         return [str(error)]
 
 
-def _of_network(
+def _check_network_file(
     document: Document, weights: bytes, plan: Plan | FeaturePlan | None
 ) -> Iterator[str]:
     """Save the network of a file again, and compare the bytes."""
@@ -676,17 +694,17 @@ def _of_network(
     torch.save(state, again)
     if again.getvalue() != weights:
         wrote, own = document["versions"].get("torch"), versions()["torch"]
-        other = "" if wrote == own else f" torch {shown(wrote)} wrote it, and this is {own}."
+        other = "" if wrote == own else f" torch {short_repr(wrote)} wrote it, and this is {own}."
         yield f"model.pt is not the file that holds its network and no more.{other}"
     if plan is not None and not all(bool(each.isfinite().all()) for each in state.values()):
         # A training that failed is released, and answers nothing.
-        reach = math.ceil(-math.log(UNLIKELY) * plan.points_each / plan.test.epsilon)
-        cells = flat(document["score"].get("cells") or [[document["score"]["points"]]])
+        reach = math.ceil(-math.log(MAX_TAIL_PROBABILITY) * plan.points_each / plan.test.epsilon)
+        cells = flatten_cells(document["score"].get("cells") or [[document["score"]["points"]]])
         if max(cells) > reach:
             yield "model.pt has weights that are no numbers, and a score all the same."
 
 
-def _of_weights(document: Document, weights: bytes) -> list[str]:
+def _check_feature_weights(document: Document, weights: bytes) -> list[str]:
     from pasearch.features.model import model_of, packed
 
     best, schema = document["best"], results.schema_of(document)

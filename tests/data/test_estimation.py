@@ -211,7 +211,7 @@ class TestPrice:
     @pytest.mark.contract
     @pytest.mark.parametrize("name", ["number", "category", "undeclared", "label", "regression"])
     def test_no_item_of_a_table_has_less_noise_than_it_pays_for(self, monkeypatch, name: str):
-        monkeypatch.setattr(quantiles.NumberBins, "looks_again", lambda self, slots: True)
+        monkeypatch.setattr(quantiles.NumberBins, "has_enough_records", lambda self, slots: True)
         declared = Column(name="x", low=0, high=1)
         by_name = {
             "number": (Column(name="c", kind="number"), declared),

@@ -18,7 +18,7 @@ from PIL import Image, ImageFile
 from pasearch.accounting.budget import Budget
 from pasearch.api.search import plan_architecture_search, search_architecture
 from pasearch.cli import main
-from pasearch.cli.finished import readable
+from pasearch.cli.finished import find_readable
 from pasearch.data import image_folder
 from pasearch.data.built_in import TORCHVISION_NAMES
 from pasearch.data.image_folder import DEFAULT_IMAGE_SIDE
@@ -507,7 +507,7 @@ class TestNewImages:
         assert (np.asarray(found) == trained).all()
         names = ["cat/a.png", "cat/b.jpg", "dog/a.png", "dog/b.png", "dog/c.png"]
         assert list_record_names(str(folder)) == names
-        assert readable(found).tolist() == [name != "dog/b.png" for name in names]
+        assert find_readable(found).tolist() == [name != "dog/b.png" for name in names]
         flat, one = folder / "dog", folder / "dog" / "c.png"
         write(flat / "__MACOSX" / "a.png", RED)
         assert (np.asarray(load_new_records(str(flat), schema)) == trained[2:]).all()

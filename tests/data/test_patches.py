@@ -22,7 +22,7 @@ from pasearch.data.patches import (
 from pasearch.data.threads import use_threads
 from pasearch.data.whitening import draw_dead_leaves
 from pasearch.errors import MachineError
-from pasearch.runs.processor import OFF
+from pasearch.runs.processor import JIT_SWITCH_VARIABLE
 
 
 def learned(channels: int = 1, side: int = 17, seed: int = 3) -> tuple[PatchResemblances, Tensor]:
@@ -187,7 +187,7 @@ class TestMachineCode:
         fast = module(many)
         patches.load_compiled_loops.cache_clear()
         with monkeypatch.context() as patch:
-            patch.setenv(OFF, "1")
+            patch.setenv(JIT_SWITCH_VARIABLE, "1")
             slow = module(many)
         patches.load_compiled_loops.cache_clear()
         assert not torch.equal(slow, fast)

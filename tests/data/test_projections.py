@@ -23,7 +23,7 @@ from pasearch.data.projections import MIN_DEVIATION, TYPICAL_NORM, fit_component
 from pasearch.data.schema import RowLayout
 from pasearch.features.views import View
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.sums import GaussianSum, bounded_rows
+from pasearch.runs.sums import GaussianSum, clip_rows
 
 STREAM = Keys.from_seed(3).stream("front end")
 FITTED = ["standardise", "centred", "centred_pairs:3", "pca:2"]
@@ -115,7 +115,7 @@ class TestWithoutNoise:
     def test_centred_is_what_a_view_of_all_features_shows(self, bound: float | None):
         x = (uniform(50, 3, 2) > 0.4).astype(np.float32)
         rows = x.reshape(50, -1)
-        held = bounded_rows(rows / (bound or math.sqrt(6)), np.ones(50, bool))
+        held = clip_rows(rows / (bound or math.sqrt(6)), np.ones(50, bool))
         view = View.of(held.sum(axis=0) * (bound or math.sqrt(6)) / 50)
         form = None if bound is None else RowLayout(bound=bound)
         front = parse_front_end("centred").fit(

@@ -312,7 +312,7 @@ class TestSensitivity:
         right = near.summed(3)[1]
         monkeypatch.setattr(View, "rows", counted)
         monkeypatch.setattr(
-            views, "bounded_rows",
+            views, "clip_rows",
             lambda x, valid: np.asarray(x, float)
             / np.maximum(1, np.linalg.norm(x, axis=1))[:, None],
         )  # fmt: skip
@@ -335,9 +335,9 @@ class TestSensitivity:
     @pytest.mark.unit
     def test_principal_rows_are_within_reach(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         caught = []
-        genuine = views.bounded_rows
+        genuine = views.clip_rows
         monkeypatch.setattr(
-            views, "bounded_rows", lambda x, valid: caught.append(x) or genuine(x, valid)
+            views, "clip_rows", lambda x, valid: caught.append(x) or genuine(x, valid)
         )
         search = search_of(plan_of("pca"), tmp_path)
         PrincipalComponents().moments(

@@ -141,7 +141,7 @@ class TestAudit:
 
     @pytest.mark.statistical
     def test_sees_that_records_are_not_bounded(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(linear, "bounded_rows", lambda x, valid: np.where(valid[:, None], x, 0))
+        monkeypatch.setattr(linear, "clip_rows", lambda x, valid: np.where(valid[:, None], x, 0))
         assert self.found(12.0) > self.claimed()
 
 

@@ -135,7 +135,7 @@ def law_of_code(
             def below(self, bound: int) -> int:
                 return draw([1 / bound] * bound)
 
-        monkeypatch.setattr(top, "decays", decays)
+        monkeypatch.setattr(top, "bernoulli_decay", decays)
         mechanism = PermuteAndFlip(epsilon=epsilon, k=k, most=most)
         return mechanism.release(points, Source())  # type: ignore[arg-type]
 

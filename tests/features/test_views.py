@@ -112,7 +112,7 @@ class TestMeans:
             return float(np.linalg.norm(apart))
 
         assert 0.999 < moves() <= 1.0
-        monkeypatch.setattr(means_of, "bounded_rows", lambda x, valid: x * valid[:, None])
+        monkeypatch.setattr(means_of, "clip_rows", lambda x, valid: x * valid[:, None])
         assert moves() > 20
 
     @pytest.mark.unit

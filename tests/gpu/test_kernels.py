@@ -18,8 +18,8 @@ from pasearch.gpu import bits as gpu
 from pasearch.gpu.bits import NO_STEP, STEP_NUMBERS, STEPS_PER_BLOCK
 from pasearch.runs import compiled
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.normals import BLOCK as AT_ONCE
-from pasearch.runs.normals import GROUP, of_words, pairs
+from pasearch.runs.normals import COMPILED_BLOCK as AT_ONCE
+from pasearch.runs.normals import GROUP, count_pairs, normals_from_words
 
 pytestmark = [
     # Rows that are not there divide by 0, and are left.
@@ -137,9 +137,9 @@ class Sums:
 
     def exact(self, sums: torch.Tensor, step: int = 0) -> torch.Tensor:
         """Return the sums with the same noise, by exact arithmetic."""
-        words = self.code.philox_words(pairs(len(sums)), self.key, self.begin, step, "cpu")
+        words = self.code.philox_words(count_pairs(len(sums)), self.key, self.begin, step, "cpu")
         found = sums.clone()
-        of_words(words, len(sums), self.stream, step).add_to(found, self.scale)
+        normals_from_words(words, len(sums), self.stream, step).add_to(found, self.scale)
         return found
 
 
@@ -174,7 +174,14 @@ def test_float32_numbers_are_machine_codes_to_the_bit(code: Any):
     from normals_by_kernel import normal_numbers
 
     bits = Stream(bytes(32)).random_words().take(AT_ONCE).view("<i4").copy()
-    edges = [compiled.LOW, compiled.LOW + 1, compiled.HIGH - 1, compiled.HIGH, 2**30, 2**31 - 2**15]
+    edges = [
+        compiled.MIN_U_BITS,
+        compiled.MIN_U_BITS + 1,
+        compiled.MAX_U_BITS - 1,
+        compiled.MAX_U_BITS,
+        2**30,
+        2**31 - 2**15,
+    ]
     bits[: len(edges)] = edges
     found, count = np.empty_like(bits, dtype=np.float32), len(bits) // 2
     own = torch.from_numpy(bits), torch.empty(len(bits))

@@ -19,7 +19,7 @@ from pasearch.data.partitions import Records
 from pasearch.gpu import rounds
 from pasearch.gpu.rounds import BatchBlocks
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.normals import Alone, grid, of_words, pairs
+from pasearch.runs.normals import UnrefinedNormals, count_pairs, grid_distance, normals_from_words
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, Lstm
 from pasearch.training import trainer
@@ -167,9 +167,13 @@ def by_hand(data: Records, made: Recipe, model: nn.Module) -> Tensor:
         for slot in batch_by_hand(step, len(data.y), BATCH / len(data.y), width, own["batch"]):
             if data.valid[slot] and data.x[slot].isfinite().all():
                 total += clipped_gradient(model, data.x[slot], data.y[slot])
-        words = torch.from_numpy(own["noise"].random_words(step).take(2 * pairs(count)).copy())
-        noise = of_words(words, count, own["noise"], step).values
-        moved = torch.round((total.double() + scale * noise) / grid(scale)) * grid(scale)
+        words = torch.from_numpy(
+            own["noise"].random_words(step).take(2 * count_pairs(count)).copy()
+        )
+        noise = normals_from_words(words, count, own["noise"], step).values
+        moved = torch.round(
+            (total.double() + scale * noise) / grid_distance(scale)
+        ) * grid_distance(scale)
         with torch.no_grad():
             start = 0
             for p in model.parameters():
@@ -186,7 +190,7 @@ def test_a_round_is_its_formula():
             expected = by_hand(data, made, make())
             found = trained(made, make(), data, careful=careful)
             # A sum may be rounded to the next grid point, 2^-7 of a standard deviation away.
-            step = STEPS * RATE / BATCH * grid(SIGMA * CLIP)
+            step = STEPS * RATE / BATCH * grid_distance(SIGMA * CLIP)
             assert (found - expected).abs().max() <= step
             assert (found - expected).abs().median() <= 1e-5
             assert not torch.allclose(found, weights(make()), atol=0.05)
@@ -243,9 +247,9 @@ def test_a_sum_that_is_not_finite_is_noted_without_noise_too():
 @contextmanager
 def noted(patch: pytest.MonkeyPatch, at: int) -> Iterator[list[bool]]:
     """Say of one step that it may be wrong, and spoil its sum."""
-    honest, calls = Alone.add_to, []
+    honest, calls = UnrefinedNormals.add_to, []
 
-    def add_to(self: Alone, total: Any, scale: float, *, start: int = 0) -> Any:
+    def add_to(self: UnrefinedNormals, total: Any, scale: float, *, start: int = 0) -> Any:
         wrong = honest(self, total, scale, start=start)
         calls.append(len(calls) == at)
         if calls[-1]:
@@ -253,7 +257,7 @@ def noted(patch: pytest.MonkeyPatch, at: int) -> Iterator[list[bool]]:
         return wrong | calls[-1]
 
     with patch.context() as within:
-        within.setattr(Alone, "add_to", add_to)
+        within.setattr(UnrefinedNormals, "add_to", add_to)
         yield calls
 
 
@@ -501,14 +505,14 @@ def test_numbers_err_less_than_they_say():
     import mpmath
 
     rng, count = np.random.default_rng(3), 6 * 64
-    words = rng.integers(-(2**63), 2**63, size=2 * pairs(count))
+    words = rng.integers(-(2**63), 2**63, size=2 * count_pairs(count))
     half = len(words) // 2
     words[: half // 3] = (2.0 ** rng.uniform(8, 62, half // 3)).astype(np.int64)
     words[half // 3 : 2 * half // 3] = (
         2**63 - 1 - (2.0 ** rng.uniform(0, 62, half // 3)).astype(int)
     )
     given, stream = torch.from_numpy(words), Stream(bytes(32))
-    alone, exact = Alone.of(given, count), of_words(given, count, stream, 0)
+    alone, exact = UnrefinedNormals.of(given, count), normals_from_words(given, count, stream, 0)
     shares = []
     for place in range(count):
         with mpmath.workprec(400):
@@ -521,14 +525,14 @@ def test_numbers_err_less_than_they_say():
 @pytest.mark.oracle
 def test_a_rounding_in_doubt_is_noted_and_no_other():
     count, scale, stream = 4096, 1.5, Stream(bytes(32))
-    words = torch.from_numpy(stream.random_words(0).take(2 * pairs(count)).copy())
-    alone, exact = Alone.of(words, count), of_words(words, count, stream, 0)
+    words = torch.from_numpy(stream.random_words(0).take(2 * count_pairs(count)).copy())
+    alone, exact = UnrefinedNormals.of(words, count), normals_from_words(words, count, stream, 0)
     total = torch.linspace(-30.0, 30.0, count)
     ours, theirs = total.clone(), total.clone()
     assert not bool(alone.add_to(ours, scale))
     exact.add_to(theirs, scale)
     assert torch.equal(ours, theirs)
-    grain = grid(scale)
+    grain = grid_distance(scale)
     middle = total.double()
     middle[77] = (math.floor(9.0) + 0.5) * grain - scale * alone.values[77]  # to float64's last bit
     assert bool(alone.add_to(middle.clone(), scale))
@@ -540,7 +544,9 @@ def test_a_rounding_in_doubt_is_noted_and_no_other():
 def test_a_total_that_cannot_be_rounded_is_noted():
     for value in [math.nan, math.inf, -math.inf, 3e38]:
         stream = Stream(bytes(32))
-        alone = Alone.of(torch.from_numpy(stream.random_words(0).take(2 * pairs(64)).copy()), 64)
+        alone = UnrefinedNormals.of(
+            torch.from_numpy(stream.random_words(0).take(2 * count_pairs(64)).copy()), 64
+        )
         total = torch.zeros(64)
         total[5] = value
         assert bool(alone.add_to(total, 1.5)) == (not math.isfinite(value))
@@ -549,7 +555,9 @@ def test_a_total_that_cannot_be_rounded_is_noted():
 @pytest.mark.unit
 def test_no_zero_is_negative():
     stream = Stream(bytes(32))
-    alone = Alone.of(torch.from_numpy(stream.random_words(0).take(2 * pairs(4096)).copy()), 4096)
+    alone = UnrefinedNormals.of(
+        torch.from_numpy(stream.random_words(0).take(2 * count_pairs(4096)).copy()), 4096
+    )
     total = -1e-12 * torch.ones(4096)
     alone.add_to(total, 1e-3)
     assert not torch.signbit(total[total == 0]).any()
@@ -558,9 +566,9 @@ def test_no_zero_is_negative():
 @pytest.mark.unit
 def test_the_ends_of_u_are_noted():
     for length in [0, 1, 2**63 - 1]:
-        words = torch.from_numpy(Stream(bytes(32)).random_words(0).take(2 * pairs(64)).copy())
+        words = torch.from_numpy(Stream(bytes(32)).random_words(0).take(2 * count_pairs(64)).copy())
         words[3] = length
-        assert bool(Alone.of(words, 64).add_to(torch.zeros(64), 1.5))
+        assert bool(UnrefinedNormals.of(words, 64).add_to(torch.zeros(64), 1.5))
 
 
 # Nothing is fetched
@@ -655,7 +663,7 @@ def test_on_cuda_a_round_makes_the_steps_that_care_makes():
             # A sum of kernels of our own may be rounded to the next grid point.
             rate, scale = made.learning_rate, SIGMA * CLIP
             assert rate is not None
-            step = STEPS * rate / made.expected_batch_size * grid(scale)
+            step = STEPS * rate / made.expected_batch_size * grid_distance(scale)
             assert torch.allclose(ours, theirs, atol=1e-5 if training._on_gpu is None else step)
 
 

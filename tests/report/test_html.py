@@ -22,7 +22,7 @@ from pasearch.report.html import (
     report_html,
 )
 from pasearch.results import standard_error
-from pasearch.shown import shown as spelt_out
+from pasearch.terminal_escaping import escape_text as spelt_out
 from pasearch.training.schedules import Validation
 
 VOID = {"meta", "br"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare, kstest
 
-from pasearch.runs.keys import AT_ONCE, CipherBits, Keys, Stream
+from pasearch.runs.keys import BLOCK_WORDS, CipherBits, Keys, Stream
 from pasearch.training.batching import Poisson
 
 
@@ -37,8 +37,8 @@ def test_normal_numbers_gammas_and_gaps_have_their_laws():
 def test_every_word_is_the_ciphers_in_order():
     words = stream_of("order").random_words()
     given = CipherBits(stream_of("order").random_words())
-    drawn = np.random.Generator(given).integers(2**64, size=3 * AT_ONCE, dtype=np.uint64)  # pyright: ignore[reportArgumentType]
-    assert drawn.tolist() == words.take(3 * AT_ONCE).view(np.uint64).tolist()
+    drawn = np.random.Generator(given).integers(2**64, size=3 * BLOCK_WORDS, dtype=np.uint64)  # pyright: ignore[reportArgumentType]
+    assert drawn.tolist() == words.take(3 * BLOCK_WORDS).view(np.uint64).tolist()
 
 
 @pytest.mark.unit

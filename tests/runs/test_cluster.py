@@ -30,7 +30,7 @@ import pasearch
 from pasearch import Budget
 from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.runs.cluster import Cluster
-from pasearch.runs.executors import Executor, Local, Work
+from pasearch.runs.executors import Executor, LocalExecutor, Work
 from pasearch.search import engine
 from pasearch.search.candidate_training import side_by_side
 
@@ -121,7 +121,7 @@ def test_searches_are_the_same_to_the_bit(
     three: Any, ray: Executor, tmp_path: Path, way: str, workers: int | None
 ):
     with searching(tmp_path / "one", way) as search:
-        expected = replace(search, executor=Local()).run()
+        expected = replace(search, executor=LocalExecutor()).run()
         trials, spent = records_of(search), search.ledger.spent()
     with searching(tmp_path / "x", way) as search:
         # The module's connection serves it; it only counts for itself.
@@ -136,7 +136,7 @@ def test_searches_are_the_same_to_the_bit(
 @pytest.mark.parametrize("method", ["pafs", "subsets"])
 def test_selections_are_the_same_to_the_bit(ray: Executor, tmp_path: Path, method: str):
     found, spent = [], []
-    for place, executor in enumerate((Local(), ray)):
+    for place, executor in enumerate((LocalExecutor(), ray)):
         search = search_of(plan_of(method, "dpsgd"), tmp_path)
         folder = tmp_path / str(place)
         folder.mkdir()
@@ -162,7 +162,7 @@ def test_a_crossover_is_the_same(three: Any, ray: Executor):
 def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     folder = tmp_path_factory.mktemp("expected")
     with searching(folder / "one", "paas", steps=STEPS) as search:
-        outcome = replace(search, executor=Local()).run()
+        outcome = replace(search, executor=LocalExecutor()).run()
         return outcome, records_of(search), search.ledger.spent()
 
 

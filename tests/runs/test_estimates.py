@@ -17,19 +17,19 @@ from pasearch.accounting.events import ApproximateDP, Composition, Gaussian
 from pasearch.errors import UsageError
 from pasearch.runs import estimates
 from pasearch.runs.estimates import (
-    CERTAIN,
-    LOWER,
-    SIZES,
-    UPPER,
-    ZERO,
+    LOWER_EDGES,
+    MIN_DEVIATIONS,
+    SIZE_EDGES,
+    UPPER_EDGES,
+    ZERO_BIN,
     CategoryCounts,
     ClassCount,
     NumberBounds,
-    histogram,
-    in_use,
+    count_size_bins,
+    find_used_bins,
 )
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.normals import grid
+from pasearch.runs.normals import grid_distance
 
 Trial = Callable[[Stream], bool]
 
@@ -59,13 +59,13 @@ def scaled_noise(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
 
 def counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record is in its bin and in the one above."""
-    right = estimates.histogram
+    right = estimates.count_size_bins
 
     def wrong(values: np.ndarray) -> np.ndarray:
         counts = right(values)
         return counts + np.append([0.0], counts[:-1])
 
-    monkeypatch.setattr(estimates, "histogram", wrong)
+    monkeypatch.setattr(estimates, "count_size_bins", wrong)
 
 
 class TestCategories:
@@ -92,7 +92,7 @@ class TestCategories:
         threshold = CategoryCounts(noise_multiplier=sigma, delta=delta, most=1).threshold
 
         def lone(t: int) -> float:  # log P[1 + N(0, sigma^2) >= t - grid / 2]
-            return float(norm.logsf((t - grid(sigma) / 2 - 1) / sigma))
+            return float(norm.logsf((t - grid_distance(sigma) / 2 - 1) / sigma))
 
         # Below delta by more than logsf can be wrong; one less would not be, but for a hair.
         assert lone(threshold) <= math.log(delta) - 1e-10
@@ -119,7 +119,7 @@ class TestCategories:
     def test_the_threshold_is_of_counts_as_they_are_rounded(self, delta: float, threshold: int):
         """1 + sigma d lies just below a whole number: rounding alone would reach it."""
         sigma = (threshold - 1) / -float(norm.ppf(delta)) * (1 - 3e-9)
-        step = grid(sigma)
+        step = grid_distance(sigma)
 
         def rounded(least: int) -> float:  # P[step round((1 + sigma z) / step) >= least]
             return float(norm.sf(((math.ceil(least / step) - 0.5) * step - 1) / sigma))
@@ -157,14 +157,14 @@ class TestCategories:
     @pytest.mark.unit
     def test_of_other_counts_share_no_noise(self, monkeypatch):
         noise: list[np.ndarray] = []
-        right = estimates._noised
+        right = estimates._add_noise
 
         def seen(exact: np.ndarray, sigma: float, stream: Stream) -> np.ndarray:
             noisy = right(exact, sigma, stream)
             noise.append(noisy - exact)
             return noisy
 
-        monkeypatch.setattr(estimates, "_noised", seen)
+        monkeypatch.setattr(estimates, "_add_noise", seen)
         mechanism = CategoryCounts(noise_multiplier=9.0, delta=0.4, most=9)
         stream = Keys.from_seed(3).stream("x")
         for counts in ({"a": 5, "b": 5}, {"b": 5, "a": 5}, {"a": 5, "b": 6}, {"a": 5, "c": 5}):
@@ -279,46 +279,46 @@ class TestAuditOfCategories:
 class TestBins:
     @pytest.mark.unit
     def test_cover_every_number_once(self):
-        assert len(UPPER) == len(LOWER) == 321
-        np.testing.assert_allclose(SIZES, 2.0 ** (np.arange(-40, 121) / 2), rtol=1e-15)
-        np.testing.assert_array_equal(LOWER[1:], UPPER[:-1])
-        assert LOWER[ZERO] == UPPER[ZERO] == 0.0
-        assert UPPER[-1] == -LOWER[0] == 2.0**60
-        assert (np.delete(LOWER, ZERO) < np.delete(UPPER, ZERO)).all()
-        assert max(b / a for a, b in pairwise(SIZES.tolist())) < 1.4143
-        assert not np.signbit(LOWER[ZERO])
+        assert len(UPPER_EDGES) == len(LOWER_EDGES) == 321
+        np.testing.assert_allclose(SIZE_EDGES, 2.0 ** (np.arange(-40, 121) / 2), rtol=1e-15)
+        np.testing.assert_array_equal(LOWER_EDGES[1:], UPPER_EDGES[:-1])
+        assert LOWER_EDGES[ZERO_BIN] == UPPER_EDGES[ZERO_BIN] == 0.0
+        assert UPPER_EDGES[-1] == -LOWER_EDGES[0] == 2.0**60
+        assert (np.delete(LOWER_EDGES, ZERO_BIN) < np.delete(UPPER_EDGES, ZERO_BIN)).all()
+        assert max(b / a for a, b in pairwise(SIZE_EDGES.tolist())) < 1.4143
+        assert not np.signbit(LOWER_EDGES[ZERO_BIN])
 
     @pytest.mark.property
     @given(st.floats(allow_nan=True, allow_infinity=True))
     def test_hold_a_number_in_one_of_them_or_in_none(self, value: float):
-        counts = histogram(np.array([value]))
+        counts = count_size_bins(np.array([value]))
         assert counts.sum() == math.isfinite(value)
         if not math.isfinite(value):
             return
         (place,) = np.flatnonzero(counts)
-        low, high = LOWER[place], UPPER[place]
+        low, high = LOWER_EDGES[place], UPPER_EDGES[place]
         if value == 0:
-            assert place == ZERO
+            assert place == ZERO_BIN
         elif value > 0:
-            assert low < value <= high or (value > high == UPPER[-1])
+            assert low < value <= high or (value > high == UPPER_EDGES[-1])
         else:
-            assert low <= value < high or (value < low == LOWER[0])
+            assert low <= value < high or (value < low == LOWER_EDGES[0])
 
     @pytest.mark.unit
     def test_take_any_type_of_number(self):
         for kind in [np.float32, np.float64, np.int8, np.int64, np.uint8, np.bool_]:
             values = np.array([0, 1, 1, 1], kind)
-            counts = histogram(values)
-            assert (counts[ZERO], counts.sum()) == (1, 4)
-            assert counts[np.flatnonzero(UPPER == 1.0)[0]] == 3
+            counts = count_size_bins(values)
+            assert (counts[ZERO_BIN], counts.sum()) == (1, 4)
+            assert counts[np.flatnonzero(UPPER_EDGES == 1.0)[0]] == 3
             wide = np.array([np.finfo(np.longdouble).max, 1.0], np.longdouble)
-            assert histogram(wide).sum() == 1
+            assert count_size_bins(wide).sum() == 1
 
     @pytest.mark.property
     @given(st.lists(st.floats(), max_size=8), st.integers(0, 7))
     def test_a_record_moves_them_by_one_at_most(self, values: list[float], gone: int):
         fewer = [v for i, v in enumerate(values) if i != gone]
-        moved = histogram(np.array(values, float)) - histogram(np.array(fewer, float))
+        moved = count_size_bins(np.array(values, float)) - count_size_bins(np.array(fewer, float))
         assert np.linalg.norm(moved) <= 1
 
 
@@ -331,26 +331,26 @@ class TestInUse:
 
     @pytest.mark.unit
     def test_is_from_the_first_to_the_last_bin_that_stands_out(self):
-        assert in_use(self.quiet(_7=5.0, _20=9.0, _30=4.9), 1.0) == (7, 20)
-        assert in_use(self.quiet(_7=10.0, _20=9.0), 2.0) == (7, 7)
-        assert in_use(self.quiet(_0=5.0, _39=5.0), 1.0) == (0, 39)
+        assert find_used_bins(self.quiet(_7=5.0, _20=9.0, _30=4.9), 1.0) == (7, 20)
+        assert find_used_bins(self.quiet(_7=10.0, _20=9.0), 2.0) == (7, 7)
+        assert find_used_bins(self.quiet(_0=5.0, _39=5.0), 1.0) == (0, 39)
 
     @pytest.mark.unit
     def test_many_bins_of_few_records_stand_out_together(self):
-        assert in_use(np.pad(np.full(9, 2.0), (11, 20)), 1.0) == (11, 19)
-        assert in_use(np.pad(np.full(16, 1.25), (11, 13)), 1.0) == (11, 26)
-        assert in_use(np.pad(np.full(4, 2.4), (11, 25)), 1.0) == (11, 14)
+        assert find_used_bins(np.pad(np.full(9, 2.0), (11, 20)), 1.0) == (11, 19)
+        assert find_used_bins(np.pad(np.full(16, 1.25), (11, 13)), 1.0) == (11, 26)
+        assert find_used_bins(np.pad(np.full(4, 2.4), (11, 25)), 1.0) == (11, 14)
 
     @pytest.mark.unit
     def test_a_bin_that_stands_out_draws_in_no_empty_one_beside_it(self):
-        assert in_use(self.quiet(_20=1e9), 1.0) == (20, 20)
-        assert in_use(self.quiet(_20=6.0, _21=0.4, _19=0.4), 1.0) == (20, 20)
+        assert find_used_bins(self.quiet(_20=1e9), 1.0) == (20, 20)
+        assert find_used_bins(self.quiet(_20=6.0, _21=0.4, _19=0.4), 1.0) == (20, 20)
 
     @pytest.mark.unit
     def test_where_nothing_stands_out_the_likeliest_stretch_is_all(self):
-        assert in_use(self.quiet(_20=3.0, _3=2.0), 1.0) == (20, 20)
-        assert in_use(self.quiet(_20=3.0, _21=3.0, _3=4.0), 1.0) == (20, 21)
-        assert in_use(np.zeros(1), 1.0) == (0, 0)
+        assert find_used_bins(self.quiet(_20=3.0, _3=2.0), 1.0) == (20, 20)
+        assert find_used_bins(self.quiet(_20=3.0, _21=3.0, _3=4.0), 1.0) == (20, 21)
+        assert find_used_bins(np.zeros(1), 1.0) == (0, 0)
 
     @pytest.mark.property
     @given(st.lists(st.floats(-20, 20), min_size=1, max_size=40))
@@ -359,7 +359,7 @@ class TestInUse:
         stretches = [(a, b) for a in range(len(counts)) for b in range(a, min(a + 16, len(counts)))]
         sums = np.concatenate([[0.0], np.cumsum(noisy)])
         size = {(a, b): (sums[b + 1] - sums[a]) / math.sqrt(b + 1 - a) for a, b in stretches}
-        hold = [each for each in stretches if size[each] >= CERTAIN]
+        hold = [each for each in stretches if size[each] >= MIN_DEVIATIONS]
         least = [
             (a, b)
             for a, b in hold
@@ -367,18 +367,18 @@ class TestInUse:
         ]
         if least:
             expected = min(a for a, _ in least), max(b for _, b in least)
-            assert in_use(noisy, 1.0) == expected
+            assert find_used_bins(noisy, 1.0) == expected
         else:
-            assert size[in_use(noisy, 1.0)] == pytest.approx(max(size.values()))
+            assert size[find_used_bins(noisy, 1.0)] == pytest.approx(max(size.values()))
 
     @pytest.mark.statistical
     def test_noise_alone_rarely_widens_it(self):
         noise = np.random.default_rng(4)
         wrong = 0
         for _ in range(2000):
-            noisy = noise.normal(size=len(UPPER))
-            noisy[ZERO] += 100
-            wrong += in_use(noisy, 1.0) != (ZERO, ZERO)
+            noisy = noise.normal(size=len(UPPER_EDGES))
+            noisy[ZERO_BIN] += 100
+            wrong += find_used_bins(noisy, 1.0) != (ZERO_BIN, ZERO_BIN)
         assert wrong <= 8  # one or two are expected
 
 
@@ -423,21 +423,21 @@ class TestBounds:
     def test_find_a_long_tail_of_which_no_bin_stands_out(self):
         tail = 2.0 ** np.linspace(8, 16, 600)
         values = np.concatenate([np.zeros(4000), tail])
-        assert histogram(tail).max() < CERTAIN * 20.0 / 2
+        assert count_size_bins(tail).max() < MIN_DEVIATIONS * 20.0 / 2
         found = self.estimated_privately(values, 20.0)
         assert sum(2.0**13 <= high <= 2.0**18 for _, high in found) >= 17
 
     @pytest.mark.unit
     def test_the_same_release_is_the_same_and_another_is_not(self, monkeypatch):
         noise: list[np.ndarray] = []
-        right = estimates._noised
+        right = estimates._add_noise
 
         def seen(exact: np.ndarray, sigma: float, stream: Stream) -> np.ndarray:
             noisy = right(exact, sigma, stream)
             noise.append(noisy - exact)
             return noisy
 
-        monkeypatch.setattr(estimates, "_noised", seen)
+        monkeypatch.setattr(estimates, "_add_noise", seen)
         mechanism, stream = NumberBounds(noise_multiplier=9.0), Keys.from_seed(3).stream("x")
         for values in ([3.0, 4.0, 9.0], [9.0, 3.1, 3.9], [3.0, 4.0, 99.0], [3.0, 4.0]):
             mechanism.release(np.array(values), stream)
@@ -481,7 +481,7 @@ class TestAuditOfBounds:
     @pytest.mark.statistical
     def test_sees_that_the_noise_is_off(self, monkeypatch):
         scaled_noise(monkeypatch, 0.0)
-        monkeypatch.setattr(estimates, "CERTAIN", 4.5)
+        monkeypatch.setattr(estimates, "MIN_DEVIATIONS", 4.5)
         assert self.audit() > 4.0
 
     @pytest.mark.statistical
@@ -492,7 +492,7 @@ class TestAuditOfBounds:
     @pytest.mark.statistical
     @pytest.mark.parametrize("sigma", [3.0])
     def test_a_bin_is_in_use_as_often_as_the_law_says_and_no_other_law(self, monkeypatch, sigma):
-        monkeypatch.setattr(estimates, "LONGEST", 1)
+        monkeypatch.setattr(estimates, "MAX_STRETCH_BINS", 1)
         mechanism = NumberBounds(noise_multiplier=sigma)
         values = np.concatenate([np.zeros(1000), np.full(17, 1000.0)])
         trials = 2000
@@ -500,7 +500,7 @@ class TestAuditOfBounds:
 
         def pvalue(value: float) -> float:
             # One of the 14 bins above may pass as well: 3e-7 each.
-            return binomtest(seen, trials, norm.sf((CERTAIN * sigma - 17) / value)).pvalue
+            return binomtest(seen, trials, norm.sf((MIN_DEVIATIONS * sigma - 17) / value)).pvalue
 
         assert pvalue(sigma) > 1e-3
         assert pvalue(sigma * 1.5) < 1e-6

@@ -26,7 +26,13 @@ from pasearch import Budget, plan_feature_selection, plan_training, search_archi
 from pasearch.api.request import EXECUTORS, SearchRequest, check_trainers, executor_of
 from pasearch.errors import UsageError
 from pasearch.runs import cluster
-from pasearch.runs.executors import Automatic, Executor, Local, Processes, Work
+from pasearch.runs.executors import (
+    AutomaticExecutor,
+    Executor,
+    LocalExecutor,
+    ProcessExecutor,
+    Work,
+)
 from pasearch.search.engine import Outcome, Search
 
 
@@ -81,7 +87,7 @@ def test_processes_stay_for_the_next_round():
 
 @pytest.mark.contract
 def test_nothing_is_begun_for_one_work_or_none():
-    with Processes(4) as executor:
+    with ProcessExecutor(4) as executor:
         one = [Work(key="x", do=partial(saying(0), "x"))]
         assert [*executor.results(one, 1, 1)] == [f"0 x {os.getpid()}".encode()]
         assert [*executor.results([], 1, 1)] == []
@@ -98,7 +104,7 @@ def test_what_a_killed_process_was_doing_is_done_again():
         return str(number).encode()
 
     works = [Work(key=str(n), do=partial(deadly, os.getpid(), n)) for n in range(4)]
-    with Processes(2) as executor:
+    with ProcessExecutor(2) as executor:
         assert [*executor.results(works, 1, 2)] == [b"0", b"1", b"2", b"3"]
 
 
@@ -109,16 +115,16 @@ def broken(number: int) -> bytes:
 @pytest.mark.contract
 def test_an_error_of_a_work_is_raised_here():
     with pytest.raises(ValueError, match="3"):
-        [*Local().results([Work(key="x", do=partial(broken, 3))], 1, 1)]
+        [*LocalExecutor().results([Work(key="x", do=partial(broken, 3))], 1, 1)]
 
 
 @pytest.mark.unit
 def test_what_is_handed_over_is_as_said():
-    assert [Local().takes(count, long=True) for count in (1, 2)] == [False, False]
-    assert [Automatic().takes(2, long=long) for long in (False, True)] == [False, True]
-    assert [Processes(2).takes(count, long=False) for count in (1, 2)] == [False, True]
+    assert [LocalExecutor().takes(count, long=True) for count in (1, 2)] == [False, False]
+    assert [AutomaticExecutor().takes(2, long=long) for long in (False, True)] == [False, True]
+    assert [ProcessExecutor(2).takes(count, long=False) for count in (1, 2)] == [False, True]
     assert [isinstance(executor_of(name), kind) for name, kind in (
-        ("auto", Automatic), ("local", Local), ("process", Processes),
+        ("auto", AutomaticExecutor), ("local", LocalExecutor), ("process", ProcessExecutor),
     )] == [True] * 3  # fmt: skip
 
 
@@ -165,7 +171,7 @@ def test_a_worker_with_other_code_or_libraries_is_refused():
     with pytest.raises(
         UsageError, match="has another pasearch, Python, numpy, ray, torch or kind of processor"
     ):
-        cluster._done("of others", lambda: b"", {})
+        cluster._run_work("of others", lambda: b"", {})
 
 
 @pytest.mark.contract
@@ -221,7 +227,7 @@ def test_a_selection_with_nothing_to_hand_over_says_so():
 @pytest.mark.parametrize("method", ["pafs", "subsets"])
 def test_processes_change_no_bit_of_a_selection(tmp_path: Path, method: str):
     found = []
-    for place, executor in enumerate((Local(), Processes(2))):
+    for place, executor in enumerate((LocalExecutor(), ProcessExecutor(2))):
         search = search_of(plan_of(method, "dpsgd"), tmp_path)
         folder = tmp_path / str(place)
         folder.mkdir()
@@ -255,12 +261,14 @@ def test_only_files_of_coordinators_that_are_gone_are_deleted(
     monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    gone, lives = (tmp_path / f"{cluster.FOLDER}{number}-x" for number in (ended.pid, os.getpid()))
-    link, others = tmp_path / f"{cluster.FOLDER}{ended.pid}-y", tmp_path / "elsewhere"
+    gone, lives = (
+        tmp_path / f"{cluster.FOLDER_PREFIX}{number}-x" for number in (ended.pid, os.getpid())
+    )
+    link, others = tmp_path / f"{cluster.FOLDER_PREFIX}{ended.pid}-y", tmp_path / "elsewhere"
     for each in (gone, lives, others):
         each.mkdir()
     link.symlink_to(others)
-    cluster._forget_left_folders()
+    cluster._delete_leftover_folders()
     assert not gone.exists()
     assert lives.exists()
     assert link.is_symlink()

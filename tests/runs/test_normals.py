@@ -21,21 +21,21 @@ from shortcuts import normal_transform
 
 from pasearch.runs import compiled
 from pasearch.runs import normals as made
-from pasearch.runs.keys import Keys, Stream, Words
+from pasearch.runs.keys import Keys, RandomWords, Stream
 from pasearch.runs.normals import (
-    BLOCK,
+    COMPILED_BLOCK,
     FLOAT64_ERROR,
     GROUP,
-    LEAST,
-    MASK,
-    MOST,
+    LOW_63_BITS,
+    MAX_U_BITS,
+    MIN_U_BITS,
     Normals,
     box_muller,
-    grid,
-    normals,
-    of_words,
+    draw_normals,
+    grid_distance,
+    normals_from_words,
 )
-from pasearch.runs.processor import Team
+from pasearch.runs.processor import ThreadTeam
 
 KINDS = (np.float32, np.float64)
 
@@ -46,7 +46,7 @@ def stream_of(*name: str | int) -> Stream:
 
 def decided(numbers: Normals, total: float, place: int, scale: float) -> float:
     """The rounding of total + scale z by its definition, with 400 bits."""
-    grain = Fraction(grid(scale))
+    grain = Fraction(grid_distance(scale))
     with mpmath.workprec(400):
         whole = Fraction(total) / grain
         exact = mpmath.mpf(whole.numerator) / whole.denominator
@@ -63,13 +63,13 @@ def released(numbers: Normals, start: np.ndarray, scale: float) -> np.ndarray:
 
 def on_a_device(count: int, stream: Stream) -> Normals:
     """The numbers as a GPU makes them, from words of its own."""
-    words = np.random.default_rng(7).integers(-(2**63), 2**63, size=2 * made.pairs(count))
-    return of_words(torch.from_numpy(words), count, stream, 0)
+    words = np.random.default_rng(7).integers(-(2**63), 2**63, size=2 * made.count_pairs(count))
+    return normals_from_words(torch.from_numpy(words), count, stream, 0)
 
 
 WAYS: dict[str, Callable[[int, Stream], Normals]] = {
-    "arrays": normals,
-    "machine code": partial(normals, code=compiled),
+    "arrays": draw_normals,
+    "machine code": partial(draw_normals, code=compiled),
     "a device": on_a_device,
 }
 each_way = pytest.mark.parametrize("way", WAYS)
@@ -78,8 +78,8 @@ each_way = pytest.mark.parametrize("way", WAYS)
 @pytest.mark.unit
 @given(scale=st.floats(1e-300, 1e300))
 def test_a_grid_is_a_power_of_two_between_a_128th_and_half_of_one_of_the_scale(scale: float):
-    assert math.frexp(grid(scale))[0] == 0.5
-    assert 2**7 <= scale / grid(scale) < 2**8
+    assert math.frexp(grid_distance(scale))[0] == 0.5
+    assert 2**7 <= scale / grid_distance(scale) < 2**8
 
 
 def largest_error(numbers: Normals) -> float:
@@ -91,7 +91,7 @@ def largest_error(numbers: Normals) -> float:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("count", [0, 1, 2, 5, 5000, 3 * BLOCK + 1001])
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 5000, 3 * COMPILED_BLOCK + 1001])
 def test_numbers_are_those_of_their_bits(count: int, monkeypatch: pytest.MonkeyPatch):
     """The same check finds values that are rounded to few digits."""
     for way in ("arrays", "a device"):
@@ -109,8 +109,9 @@ def test_machine_code_errs_by_what_was_found_of_all_bits():
     for function in ["radius", "turn"]:
         if function == "radius":
             lengths = np.concatenate([
-                np.arange(compiled.LOW, compiled.HIGH, 4099), compiled.LOW + np.arange(4096),
-                compiled.HIGH - np.arange(4096),
+                np.arange(compiled.MIN_U_BITS, compiled.MAX_U_BITS, 4099),
+                compiled.MIN_U_BITS + np.arange(4096),
+                compiled.MAX_U_BITS - np.arange(4096),
             ])  # fmt: skip
             turns = np.zeros(len(lengths))
         else:
@@ -129,17 +130,17 @@ def test_machine_code_errs_by_what_was_found_of_all_bits():
 @pytest.mark.unit
 def test_machine_code_a_team_and_arrays_release_the_same_numbers():
     for count, size in [
-        (made.FEW + 1, 1.0),
+        (made.MAX_SINGLE_PIECE_COUNT + 1, 1.0),
         (2**16 + 37, 1e-30),
         (2**16 + 37, 1e9),
-        (3 * BLOCK + 1001, 1.0),
+        (3 * COMPILED_BLOCK + 1001, 1.0),
     ]:
         stream = stream_of("same")
         start = (np.random.default_rng(5).normal(size=count) * size).astype(np.float32)
-        expected = released(normals(count, stream), start, 1.3)
+        expected = released(draw_normals(count, stream), start, 1.3)
         for threads in (1, 2, 3, 7):
             found = start.copy()
-            normals(count, stream, code=compiled).add_to(found, 1.3, team=Team(threads))
+            draw_normals(count, stream, code=compiled).add_to(found, 1.3, team=ThreadTeam(threads))
             assert np.array_equal(found, expected)
 
 
@@ -150,7 +151,7 @@ def test_no_zero_is_negative(way: str):
     scale = 1.0
     for kind in KINDS:
         for size in (-0.4, -1e-9):
-            start = np.full(100_000, size * grid(scale), dtype=kind)
+            start = np.full(100_000, size * grid_distance(scale), dtype=kind)
             noisy = released(WAYS[way](len(start), stream_of("zeros")), start, scale)
             assert len(noisy[noisy == 0]) > 100
             assert not np.signbit(noisy[noisy == 0]).any()
@@ -158,11 +159,11 @@ def test_no_zero_is_negative(way: str):
 
 @pytest.mark.unit
 def test_machine_code_is_loaded_when_it_pays(monkeypatch: pytest.MonkeyPatch):
-    made.compiled.cache_clear()
+    made.load_compiled.cache_clear()
     monkeypatch.setattr(made, "_drawn", 0)
-    assert normals(5000, stream_of("few")).code is None
-    monkeypatch.setattr(made, "_drawn", made.WORTH)
-    assert normals(5000, stream_of("few")).code is compiled
+    assert draw_normals(5000, stream_of("few")).code is None
+    monkeypatch.setattr(made, "_drawn", made.MIN_COMPILED_NUMBERS)
+    assert draw_normals(5000, stream_of("few")).code is compiled
 
 
 def missing(name: str) -> Any:
@@ -187,18 +188,18 @@ def other_numbers(honest: Any, bits: Any, total: Any, *given: Any) -> int:
     [
         (importlib, "import_module", missing),
         (compiled, "settle", damaged),
-        (compiled, "release", partial(other_numbers, compiled.release)),
+        (compiled, "release", partial(other_numbers, compiled.add_noise)),
     ],
 )
 def test_machine_code_that_fails_or_releases_other_numbers_is_not_used(
     place: Any, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(made, "_drawn", made.WORTH)
-    made.compiled.cache_clear()
+    monkeypatch.setattr(made, "_drawn", made.MIN_COMPILED_NUMBERS)
+    made.load_compiled.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(place, name, fault)
-        assert normals(5000, stream_of("few")).code is None
-    made.compiled.cache_clear()
+        assert draw_normals(5000, stream_of("few")).code is None
+    made.load_compiled.cache_clear()
 
 
 @pytest.mark.oracle
@@ -221,14 +222,16 @@ def test_no_number_of_many_is_rounded_otherwise_than_by_all_its_bits(
 ):
     scale, count, stream = 0.7, 400_000, stream_of("many")
     start = np.random.default_rng(4).normal(size=count).astype(kind)
-    values = normals(count, stream).compute().values
-    expected = (np.rint((start + values * scale) / grid(scale)) * grid(scale)).astype(kind)
+    values = draw_normals(count, stream).compute().values
+    expected = (
+        np.rint((start + values * scale) / grid_distance(scale)) * grid_distance(scale)
+    ).astype(kind)
     for way in ("arrays", "machine code"):
         assert np.array_equal(released(WAYS[way](count, stream), start, scale), expected)
-    compiled.settings.cache_clear()
-    monkeypatch.setattr(compiled, "BY_COMPILED", 0.0)
-    blunt = released(normals(count, stream, code=compiled), start, scale)
-    compiled.settings.cache_clear()
+    compiled.grid_settings.cache_clear()
+    monkeypatch.setattr(compiled, "COMPILED_ERROR", 0.0)
+    blunt = released(draw_normals(count, stream, code=compiled), start, scale)
+    compiled.grid_settings.cache_clear()
     assert not np.array_equal(blunt, expected), "by float32 alone some go wrong"
 
 
@@ -238,8 +241,8 @@ def test_what_lies_between_two_grid_points_is_decided_by_more_digits(
 ):
     """Sums are chosen so that the noisy one is half a grid point, up to what a float can tell."""
     scale, count = 2.0, 400
-    grain = grid(scale)
-    numbers = normals(count, stream_of("half"))
+    grain = grid_distance(scale)
+    numbers = draw_normals(count, stream_of("half"))
     halves = np.array([float(numbers.exactly(i)) for i in range(count)]) * scale
     start = np.floor(halves / grain) * grain + 0.5 * grain - halves
     # Half a float to either side: which one is nearer, no float64 can tell.
@@ -256,10 +259,10 @@ def test_the_longest_and_shortest_numbers_are_exact_too():
         0,
         1,
         2**20,
-        LEAST - 1,
-        LEAST,
-        MOST,
-        MOST + 1,
+        MIN_U_BITS - 1,
+        MIN_U_BITS,
+        MAX_U_BITS,
+        MAX_U_BITS + 1,
         2**63 - 2,
         2**63 - 1,
         -1,
@@ -268,8 +271,8 @@ def test_the_longest_and_shortest_numbers_are_exact_too():
         turns = np.array([0, 1, -1, 2**61, -(2**62), 2**63 - 1, 12345, -(2**63)], dtype=np.int64)
         lengths = np.full(GROUP, length, dtype=np.int64)
         words = torch.from_numpy(np.concatenate([lengths, np.resize(turns, GROUP)]))
-        numbers = of_words(words, 2 * GROUP, stream_of("ends"), 0)
-        inside = LEAST <= length & MASK <= MOST
+        numbers = normals_from_words(words, 2 * GROUP, stream_of("ends"), 0)
+        inside = MIN_U_BITS <= length & LOW_63_BITS <= MAX_U_BITS
         assert int(numbers.values.isnan().sum()) == (0 if inside else 2 * GROUP)
         start = np.random.default_rng(2).normal(size=2 * GROUP) * 30
         noisy = released(numbers, start, 1.0)
@@ -281,11 +284,11 @@ def test_what_float32_is_too_coarse_for_is_exact_too():
     """Every number that lies near a middle, or at an end of U, and goes on to float64."""
     for kind in KINDS:
         count, scale = 40_000, 0.37
-        numbers = normals(count, stream_of("coarse"), code=compiled)
+        numbers = draw_normals(count, stream_of("coarse"), code=compiled)
         start = np.random.default_rng(3).normal(size=count).astype(kind)
         noisy = released(numbers, start, scale)
-        values = normals(count, stream_of("coarse")).compute().values
-        rest = (start.astype(float) + values * scale) / grid(scale)
+        values = draw_normals(count, stream_of("coarse")).compute().values
+        rest = (start.astype(float) + values * scale) / grid_distance(scale)
         asked = np.flatnonzero(~(np.abs(rest - np.rint(rest)) <= 0.499))
         assert len(asked) > 60
         for place in map(int, asked):
@@ -295,8 +298,8 @@ def test_what_float32_is_too_coarse_for_is_exact_too():
 @pytest.mark.unit
 def test_further_bits_are_no_bits_that_were_drawn():
     count, stream = 40_000, stream_of("further")
-    half = made.pairs(count)
-    lengths, turns = normals(count, stream)._bits(0, half)
+    half = made.count_pairs(count)
+    lengths, turns = draw_normals(count, stream)._bits(0, half)
     drawn = stream.random_words().take(half).view(np.uint32)
     first = np.concatenate([lengths >> 32 & 0x7FFFFFFF, turns >> 32 & 0xFFFFFFFF])
     assert np.isin(first, np.concatenate([drawn & 0x7FFFFFFF, drawn])).all()
@@ -308,7 +311,7 @@ def test_further_bits_are_no_bits_that_were_drawn():
 @pytest.mark.unit
 def test_sums_and_noise_of_any_size_meet():
     for scale in [1e-30, 1e-12, 1e30]:
-        numbers = normals(5000, stream_of("any size"))
+        numbers = draw_normals(5000, stream_of("any size"))
         for size in (1e-40, 1.0, 1e25, 3e38):
             start = (np.random.default_rng(3).uniform(-1, 1, size=5000) * size).astype(np.float32)
             noisy = released(numbers, start, scale)
@@ -318,14 +321,14 @@ def test_sums_and_noise_of_any_size_meet():
 
 
 def points(numbers: Normals, count: int, scale: float = 1.0) -> np.ndarray:
-    noisy = released(numbers, np.full(count, 0.3 * grid(scale)), scale)
-    return np.rint(noisy / grid(scale)).astype(int)
+    noisy = released(numbers, np.full(count, 0.3 * grid_distance(scale)), scale)
+    return np.rint(noisy / grid_distance(scale)).astype(int)
 
 
 def pvalue_of_points(found: np.ndarray, scale: float = 1.0) -> float:
     """Chi square of the 400 points in the middle, each on its own, and of what lies outside."""
     near = np.arange(-200, 201)
-    edges = (np.append(near, 201) - 0.5 - 0.3) * grid(scale) / scale
+    edges = (np.append(near, 201) - 0.5 - 0.3) * grid_distance(scale) / scale
     chances = np.diff(norm.cdf(edges))
     seen = np.array([(found == each).sum() for each in near])
     rest = len(found) - seen.sum()
@@ -336,13 +339,13 @@ def pvalue_of_points(found: np.ndarray, scale: float = 1.0) -> float:
 @pytest.mark.statistical
 def test_every_grid_point_is_as_likely_as_the_law_says(monkeypatch: pytest.MonkeyPatch):
     count = 300_000
-    assert pvalue_of_points(points(normals(count, stream_of("points")), count)) > 1e-3
+    assert pvalue_of_points(points(draw_normals(count, stream_of("points")), count)) > 1e-3
 
     def coarse(*given: Any) -> Any:
         return [each.round(2) for each in box_muller(*given)]
 
     monkeypatch.setattr(made, "box_muller", coarse)
-    assert pvalue_of_points(points(normals(count, stream_of("points")), count)) < 1e-9
+    assert pvalue_of_points(points(draw_normals(count, stream_of("points")), count)) < 1e-9
 
 
 @pytest.mark.unit
@@ -375,7 +378,7 @@ def test_words_are_aes_in_counter_mode():
     key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
     counter = "f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff"
     step, block = int(counter[:16], 16), int(counter[16:], 16)
-    drawn = Words(key, step).at(np.array([2 * block, 2 * block + 1])).tobytes()
+    drawn = RandomWords(key, step).at(np.array([2 * block, 2 * block + 1])).tobytes()
     text = bytes.fromhex("6bc1bee22e409f96e93d7e117393172a")
     assert bytes(a ^ b for a, b in zip(drawn, text, strict=True)).hex() == (
         "601ec313775789a5b7a7f504bbf3d228"

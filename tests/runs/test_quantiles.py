@@ -16,7 +16,15 @@ from pasearch.accounting.events import Gaussian
 from pasearch.errors import UsageError
 from pasearch.runs import quantiles, sums
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.quantiles import BOTTOMS, MIDDLE, TOPS, NumberBins, bins_of, cells, cut
+from pasearch.runs.quantiles import (
+    JOINED_LOWER_EDGES,
+    JOINED_UPPER_EDGES,
+    MIDDLE_BIN,
+    NumberBins,
+    cut_bins,
+    exact_bin_edges,
+    make_cell_edges,
+)
 
 Trial = Callable[[Stream], bool]
 
@@ -27,7 +35,7 @@ def stream(*context: object) -> Stream:
 
 def always_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few slots there are."""
-    monkeypatch.setattr(NumberBins, "looks_again", lambda self, slots: True)
+    monkeypatch.setattr(NumberBins, "has_enough_records", lambda self, slots: True)
 
 
 def shares(values: np.ndarray, edges: tuple[float, ...]) -> np.ndarray:
@@ -93,7 +101,7 @@ class TestEdges:
         self, slots: int, sigma: float, values: list[float]
     ):
         mechanism = NumberBins(noise_multiplier=sigma, most=10)
-        assert mechanism.looks_again(slots) == (slots > 40)
+        assert mechanism.has_enough_records(slots) == (slots > 40)
         whole = np.resize(np.array([*values, math.nan]), slots)
         low, high, edges = mechanism.release(whole, stream(str(sigma)))
         assert all(a < b for a, b in pairwise((low, *edges, high)))
@@ -121,11 +129,11 @@ class TestEdges:
     @pytest.mark.unit
     def test_without_noise_they_are_the_quantiles(self):
         values = np.arange(1000.0)
-        assert bins_of(values, 0.0, 999.0, 4) == pytest.approx((250, 500, 750))
-        assert bins_of(np.array([math.nan]), 0.0, 1.0, 4) == ()
-        assert bins_of(np.full(9, 3.0), 0.0, 5.0, 4) == (3.0,)
+        assert exact_bin_edges(values, 0.0, 999.0, 4) == pytest.approx((250, 500, 750))
+        assert exact_bin_edges(np.array([math.nan]), 0.0, 1.0, 4) == ()
+        assert exact_bin_edges(np.full(9, 3.0), 0.0, 5.0, 4) == (3.0,)
         spike = np.concatenate([np.zeros(9000), np.arange(1.0, 1001.0)])
-        found = bins_of(spike, 0.0, 1000.0, 10)
+        found = exact_bin_edges(spike, 0.0, 1000.0, 10)
         assert found[0] <= 1.0, "what is often repeated has a bin of its own"
         assert shares(spike[9000:], found[1:]) == pytest.approx(1 / len(found), abs=0.01)
 
@@ -139,15 +147,20 @@ class TestEdges:
 class TestCells:
     @pytest.mark.unit
     def test_nothing_counted_gives_no_edges(self):
-        assert cut(np.array([0.0, 1.0, 2.0]), np.array([-1.0, -2.0]), 10) == ()
+        assert cut_bins(np.array([0.0, 1.0, 2.0]), np.array([-1.0, -2.0]), 10) == ()
 
     @pytest.mark.unit
     def test_a_bin_of_many_is_cut_and_bins_of_few_are_joined(self):
-        noisy = np.zeros(len(TOPS))
-        noisy[MIDDLE + 10 : MIDDLE + 15] = 1.0
-        noisy[MIDDLE + 15] = 1000.0
-        found = cells(BOTTOMS[MIDDLE:], TOPS[MIDDLE:], noisy[MIDDLE:], 1.0)
-        edge = float(TOPS[MIDDLE + 14])
+        noisy = np.zeros(len(JOINED_UPPER_EDGES))
+        noisy[MIDDLE_BIN + 10 : MIDDLE_BIN + 15] = 1.0
+        noisy[MIDDLE_BIN + 15] = 1000.0
+        found = make_cell_edges(
+            JOINED_LOWER_EDGES[MIDDLE_BIN:],
+            JOINED_UPPER_EDGES[MIDDLE_BIN:],
+            noisy[MIDDLE_BIN:],
+            1.0,
+        )
+        edge = float(JOINED_UPPER_EDGES[MIDDLE_BIN + 14])
         assert np.count_nonzero(found < edge) <= 1
         assert np.count_nonzero(found > edge) > 30
 
@@ -167,12 +180,12 @@ class TestAudit:
         always_twice(monkeypatch)
         mechanism = NumberBins(noise_multiplier=self.SIGMA, most=10)
         seen: dict[str, float] = {}
-        first, later = quantiles.sizes, quantiles.look
+        first, later = quantiles.release_size_counts, quantiles.release_cell_counts
 
         def sizes(values: np.ndarray, sigma: float, source: Stream) -> np.ndarray:
             noisy = first(values, sigma, source)
             seen.clear()
-            seen["first"] = float(noisy[MIDDLE + 11])
+            seen["first"] = float(noisy[MIDDLE_BIN + 11])
             return noisy
 
         def look(known: np.ndarray, knots: np.ndarray, sigma: float, source: Stream) -> np.ndarray:
@@ -181,8 +194,8 @@ class TestAudit:
             seen[f"look {len(seen)}"] = float(noisy[place])
             return noisy
 
-        monkeypatch.setattr(quantiles, "sizes", sizes)
-        monkeypatch.setattr(quantiles, "look", look)
+        monkeypatch.setattr(quantiles, "release_size_counts", sizes)
+        monkeypatch.setattr(quantiles, "release_cell_counts", look)
 
         def look_full(count: int) -> Trial:
             def trial(source: Stream) -> bool:
@@ -233,7 +246,11 @@ class TestAudit:
     @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=20), st.integers(0, 19))
     def test_a_record_moves_a_later_look_by_one_at_most(self, values: list[float], gone: int):
         counted: list[np.ndarray] = []
-        inner = np.unique(cells(BOTTOMS, TOPS, np.zeros(len(TOPS)) + 5.0, 1.0))
+        inner = np.unique(
+            make_cell_edges(
+                JOINED_LOWER_EDGES, JOINED_UPPER_EDGES, np.zeros(len(JOINED_UPPER_EDGES)) + 5.0, 1.0
+            )
+        )
         for each in (values, [v for place, v in enumerate(values) if place != gone % len(values)]):
             place = np.searchsorted(inner, np.clip(np.array(each), -1e6, 1e6), side="right")
             counted.append(np.bincount(place, minlength=len(inner) + 1))

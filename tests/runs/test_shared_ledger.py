@@ -45,7 +45,13 @@ from pasearch.accounting.selection import RunCountDistribution
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs import folder
 from pasearch.runs import shared_ledger as module
-from pasearch.runs.shared_ledger import ORDERS, SharedLedger, adaptive_price, failure, loss_curve
+from pasearch.runs.shared_ledger import (
+    RENYI_ORDERS,
+    SharedLedger,
+    adaptive_price,
+    failure_probability,
+    loss_curve,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 DELTA = 1e-5
@@ -84,7 +90,9 @@ def reserved(path: Path) -> list[str]:
 
 
 def priced(events: list[Event], delta: float = DELTA) -> float:
-    runs = [(e, module.loss_curve(e, failure(i + 1, delta))) for i, e in enumerate(events)]
+    runs = [
+        (e, module.loss_curve(e, failure_probability(i + 1, delta))) for i, e in enumerate(events)
+    ]
     return adaptive_price(runs, delta).epsilon
 
 
@@ -187,7 +195,7 @@ def test_a_forecast_is_what_a_reservation_gives_and_writes_nothing(path: Path):
 @pytest.mark.contract
 @pytest.mark.parametrize("delta", [1e-4, DELTA])
 def test_two_runs_fit_into_their_total_and_a_third_does_not(path: Path, delta: float):
-    total = module.total_for([PLAN, PLAN], delta)
+    total = module.calibrate_total([PLAN, PLAN], delta)
     assert float(f"{total:.2g}") == total
     for run in ("a", "b"):
         SharedLedger.begin(path, Budget(total, delta), run, PLAN, N)
@@ -416,7 +424,7 @@ def test_it_is_committed_and_the_folder_synced_before_it_returns(
 
 @pytest.mark.unit
 def test_every_connection_syncs_in_full(shared: SharedLedger):
-    with module._exclusive(shared.path) as connection:
+    with module._exclusive_connection(shared.path) as connection:
         assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
         assert connection.execute("PRAGMA fullfsync").fetchone()[0] == 1
 
@@ -425,9 +433,9 @@ def test_every_connection_syncs_in_full(shared: SharedLedger):
 def test_it_waits_for_another_run_and_then_says_so(
     shared: SharedLedger, monkeypatch: pytest.MonkeyPatch
 ):
-    assert module.PATIENCE == 30
-    monkeypatch.setattr(module, "PATIENCE", 0.05)
-    with module._exclusive(shared.path):
+    assert module.LOCK_TIMEOUT_SECONDS == 30
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_SECONDS", 0.05)
+    with module._exclusive_connection(shared.path):
         for action in (lambda: shared.reserve("a", SMALL, N), shared.spent, shared.runs):
             with pytest.raises(UsageError, match=r"in use by other runs for 0\.05 seconds"):
                 action()
@@ -528,12 +536,12 @@ def test_forgetting_the_other_runs_would_be_caught(shared: SharedLedger):
 @pytest.mark.property
 def test_pricing_before_the_lock_is_caught(shared: SharedLedger, monkeypatch: pytest.MonkeyPatch):
     """A planted bug: what was reserved is read before the lock is taken, and another run comes."""
-    with module._exclusive(shared.path) as connection:
-        stale = module._contents(connection, shared.path)
+    with module._exclusive_connection(shared.path) as connection:
+        stale = module._read_contents(connection, shared.path)
     event = {"test": Geometric(epsilon=0.6)}
     shared.reserve("a", event, N)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_contents", lambda *_: stale)
+        patch.setattr(module, "_read_contents", lambda *_: stale)
         with pytest.raises(UsageError, match="append only"):
             shared.reserve("b", event, N)
     assert reserved(shared.path) == ["a"]
@@ -584,14 +592,21 @@ def test_no_sequence_exceeds_the_total(steps: list[tuple[int, int]], total: floa
                 after = shared.reserve(run, MENU[choice], N)
             except BudgetError:
                 assert reserved(shared.path) == before == list(plans)
-                fits = priced([*map(module.worst, (MENU[c] for c in [*plans.values(), choice]))])
+                fits = priced(
+                    [
+                        *map(
+                            module.worst_partition_event,
+                            (MENU[c] for c in [*plans.values(), choice]),
+                        )
+                    ]
+                )
                 assert plans.get(run, choice) != choice or fits > total
             else:
                 assert plans.setdefault(run, choice) == choice
                 assert after.epsilon <= total
                 assert after == shared.spent()
             assert reserved(shared.path) == list(plans)
-        events = [module.worst(MENU[choice]) for choice in plans.values()]
+        events = [module.worst_partition_event(MENU[choice]) for choice in plans.values()]
         assert priced(events) <= total
         # What is reserved is at least what a plan fixed in advance would cost.
         assert not events or price(Composition(events=tuple(events)), DELTA).epsilon <= total * 1.03
@@ -604,10 +619,10 @@ def test_no_sequence_exceeds_the_total(steps: list[tuple[int, int]], total: floa
 def test_the_shares_of_delta_add_up_to_it():
     """Each order's share is read off the price of runs that have a bound at that order only."""
     event = Geometric(epsilon=1e-3)
-    shares = [failure(number, DELTA) for number in range(1, 10_000)]
-    shares.append(module.FIRST * DELTA)
-    for index, a in enumerate(ORDERS):
-        curve = np.full(len(ORDERS) + 1, np.inf)
+    shares = [failure_probability(number, DELTA) for number in range(1, 10_000)]
+    shares.append(module.FIRST_RUN_SHARE * DELTA)
+    for index, a in enumerate(RENYI_ORDERS):
+        curve = np.full(len(RENYI_ORDERS) + 1, np.inf)
         curve[index] = 1.0
         excess = 2.0 - adaptive_price([(event, curve), (event, curve)], DELTA).epsilon
         shares.append(math.exp((a - 1) * excess) * (1 - 1 / a) ** (a - 1) / a)
@@ -616,7 +631,7 @@ def test_the_shares_of_delta_add_up_to_it():
 
 @pytest.mark.unit
 def test_the_largest_losses_add_up_without_a_share():
-    curve = np.append(np.full(len(ORDERS), np.inf), 0.7)
+    curve = np.append(np.full(len(RENYI_ORDERS), np.inf), 0.7)
     run = (Geometric(epsilon=0.1), curve)
     assert adaptive_price([run, run], DELTA).epsilon == pytest.approx(1.4)
 
@@ -624,8 +639,8 @@ def test_the_largest_losses_add_up_without_a_share():
 @pytest.mark.unit
 def test_the_first_run_keeps_its_share_of_delta():
     first = Gaussian(noise_multiplier=3.0)
-    nothing = np.zeros(len(ORDERS) + 1)
-    runs = [(first, loss_curve(first, failure(1, DELTA)) * 0), (NoRelease(), nothing)]
+    nothing = np.zeros(len(RENYI_ORDERS) + 1)
+    runs = [(first, loss_curve(first, failure_probability(1, DELTA)) * 0), (NoRelease(), nothing)]
     assert adaptive_price(runs[:1], DELTA).epsilon == price(first, DELTA).epsilon
     assert adaptive_price(runs, DELTA).epsilon == price(first, DELTA / 8).epsilon
 
@@ -642,7 +657,7 @@ def test_a_curve_bounds_the_exact_moments_of_a_gaussian(sigma: float):
     top = price(Gaussian(noise_multiplier=sigma), d).epsilon
     curve = loss_curve(Gaussian(noise_multiplier=sigma), d)
     assert curve[-1] == price(Gaussian(noise_multiplier=sigma), d / 2).epsilon
-    for a, found in zip(ORDERS, curve[:-1], strict=True):
+    for a, found in zip(RENYI_ORDERS, curve[:-1], strict=True):
         if (a - 1) * top > 300:
             continue
         moment, _ = quad(
@@ -651,14 +666,14 @@ def test_a_curve_bounds_the_exact_moments_of_a_gaussian(sigma: float):
         )  # fmt: skip
         exact = math.log1p(a * (a - 1) * moment) / (a - 1)
         assert exact <= found <= exact * 1.02 + 1e-6
-    assert np.all(curve[:-1] <= ORDERS / (2 * sigma**2) * 1.02 + 1e-6)
+    assert np.all(curve[:-1] <= RENYI_ORDERS / (2 * sigma**2) * 1.02 + 1e-6)
 
 
 @pytest.mark.oracle
 def test_a_curve_of_a_noisy_count_is_its_two_valued_law():
     for epsilon in [0.01, 0.3, 1.0, 5.0]:
         curve = loss_curve(Geometric(epsilon=epsilon), 1e-9)[:-1]
-        exact = rdp_curve(Geometric(epsilon=epsilon), ORDERS)
+        exact = rdp_curve(Geometric(epsilon=epsilon), RENYI_ORDERS)
         assert np.all(curve >= exact * (1 - 1e-4))
         assert np.all(curve <= exact * 1.02 + 1e-6)
         assert np.all(curve <= epsilon * (1 + 1e-6))
@@ -748,7 +763,7 @@ def test_ten_runs_cost_little_more_than_a_fixed_plan():
         ),
         ({"train": RepeatAndSelect(TRAIN, RunCountDistribution(10, 0.0, cap=40))}, 1.2),
     ]:
-        worst = module.worst(plan)
+        worst = module.worst_partition_event(plan)
         ten = priced([worst] * 10)
         fixed = price(SelfComposition(event=worst, count=10), DELTA).epsilon
         assert fixed * 0.97 <= ten <= fixed * ratio
@@ -759,7 +774,7 @@ def test_ten_runs_cost_little_more_than_a_fixed_plan():
 
 @pytest.mark.property
 def test_another_run_never_costs_less():
-    events = [module.worst(MENU[choice]) for choice in (3, 1, 0, 4, 2, 3, 1, 5)]
+    events = [module.worst_partition_event(MENU[choice]) for choice in (3, 1, 0, 4, 2, 3, 1, 5)]
     totals = [priced(events[:count]) for count in range(len(events) + 1)]
     assert totals == sorted(totals)
 

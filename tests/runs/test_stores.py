@@ -25,7 +25,13 @@ from pasearch import Budget, resume
 from pasearch.api import search as api
 from pasearch.api.request import SearchRequest
 from pasearch.errors import BudgetError, InterruptedRunError, MachineError, UsageError
-from pasearch.runs.journal import HOLD_SECONDS, Address, Journal, MissingStudyError, address_of
+from pasearch.runs.journal import (
+    STORE_LOCK_SECONDS,
+    Address,
+    Journal,
+    MissingStudyError,
+    parse_address,
+)
 from pasearch.runs.keys import Keys
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +58,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def of(text: str) -> Address:
-    found = address_of(text)
+    found = parse_address(text)
     assert found is not None
     return found
 
@@ -106,7 +112,7 @@ def test_an_address_has_its_password_apart():
     ]:
         found = of(given)
         assert (found.text, found.password, str(found)) == (text, password, text)
-        assert address_of(found) is found
+        assert parse_address(found) is found
         assert not password or password not in repr(found)
         request = SearchRequest(storage=given)
         assert not password or password not in repr(request)
@@ -310,7 +316,7 @@ def heard(worker: subprocess.Popen[str]) -> str:
 def test_of_four_processes_one_is_killed_and_nothing_is_lost_or_doubled(storage: str):
     import optuna
 
-    assert HOLD_SECONDS >= 30, "what the workers shorten"
+    assert STORE_LOCK_SECONDS >= 30, "what the workers shorten"
     Journal(of(storage), "run").close()
     workers = [
         subprocess.Popen(

@@ -20,7 +20,7 @@ from pasearch.errors import UsageError
 from pasearch.runs import sums
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import Normals
-from pasearch.runs.sums import GaussianSum, NoisySum, bounded_rows
+from pasearch.runs.sums import GaussianSum, NoisySum, clip_rows
 
 Trial = Callable[[Stream], bool]
 VALUES = (-3.0, -0.4, 0.0, 0.7, math.inf)
@@ -126,7 +126,7 @@ class TestBoundedRows:
     @settings(max_examples=300)
     @given(two_values())
     def test_have_an_exact_norm_of_at_most_1_whatever_they_held(self, x: np.ndarray):
-        rows = bounded_rows(x, np.ones(len(x), dtype=bool))
+        rows = clip_rows(x, np.ones(len(x), dtype=bool))
         assert rows.shape == x.shape
         for before, after in zip(x, rows, strict=True):
             norm_ = sum(Fraction(float(v)) ** 2 for v in after)
@@ -148,7 +148,7 @@ class TestBoundedRows:
             for d in [1, 3, 784, 100_000]:
                 rng = Keys.from_seed(3).stream("x").generator()
                 x = rng.uniform(-1, 1, (2, d)) * scale
-                rows = bounded_rows(x, np.array([True, True]))
+                rows = clip_rows(x, np.array([True, True]))
                 for row in rows:
                     assert math.fsum(row**2) <= 1 + 1e-15
                 if scale > 1:
@@ -160,31 +160,31 @@ class TestBoundedRows:
             x = np.full((1, d), 1 / math.sqrt(d))
             for _ in range(3):
                 x = np.nextafter(x, 2)
-            row = bounded_rows(x, np.array([True]))[0]
+            row = clip_rows(x, np.array([True]))[0]
             assert sum(Fraction(float(v)) ** 2 for v in row) <= 1
 
     @pytest.mark.unit
     def test_of_null_records_are_0_and_each_row_is_by_itself(self):
         x = np.array([[3.0, 4.0], [0.3, 0.4], [math.nan, 0.1], [math.inf, 0.0], [5.0, 5.0]])
         valid = np.array([True, True, True, True, False])
-        rows = bounded_rows(x, valid)
+        rows = clip_rows(x, valid)
         np.testing.assert_allclose(rows, [[0.6, 0.8], [0.3, 0.4], [0, 0], [0, 0], [0, 0]])
         for i in range(5):
-            alone = bounded_rows(x[i : i + 1], valid[i : i + 1])
+            alone = clip_rows(x[i : i + 1], valid[i : i + 1])
             np.testing.assert_array_equal(alone[0], rows[i])
         assert x[0, 0] == 3.0  # a new array
-        assert bounded_rows(np.ones((2, 3), dtype=np.float32), valid[:2]).dtype == np.float64
+        assert clip_rows(np.ones((2, 3), dtype=np.float32), valid[:2]).dtype == np.float64
 
     @pytest.mark.unit
     def test_of_nothing_are_nothing(self):
         for shape in [(0, 3), (3, 0)]:
-            assert bounded_rows(np.ones(shape), np.ones(shape[0], dtype=bool)).shape == shape
+            assert clip_rows(np.ones(shape), np.ones(shape[0], dtype=bool)).shape == shape
 
     @pytest.mark.unit
     def test_of_other_shapes_are_refused(self):
         for x, valid in [((3,), (3,)), ((3, 2), (2,)), ((3, 2), (3, 2))]:
             with pytest.raises(UsageError, match="expected"):
-                bounded_rows(np.ones(x), np.ones(valid, dtype=bool))
+                clip_rows(np.ones(x), np.ones(valid, dtype=bool))
 
 
 class TestSensitivities:
@@ -219,7 +219,7 @@ class TestSensitivities:
     @pytest.mark.oracle
     def test_are_1(self):
         for of in (self.total, self.upper):
-            found = max(self.changes(of, bounded_rows))
+            found = max(self.changes(of, clip_rows))
             assert found == pytest.approx(1.0, abs=1e-9)
             assert found <= 1 + 1e-12
 
@@ -231,7 +231,7 @@ class TestSensitivities:
     @pytest.mark.oracle
     def test_of_x_x_have_no_more_room_in_any_direction(self):
         rng = Keys.from_seed(4).stream("x").generator()
-        rows = bounded_rows(rng.normal(size=(500, 4)) * 3, np.ones(500, dtype=bool))
+        rows = clip_rows(rng.normal(size=(500, 4)) * 3, np.ones(500, dtype=bool))
         for row in rows:
             outer = np.outer(row, row)
             assert np.linalg.norm(outer[np.triu_indices(4)]) <= np.linalg.norm(outer) <= 1 + 1e-12
@@ -352,7 +352,7 @@ class TestAuditOfGaussianSums:
     DIRECTION = np.array([1.0, 2.0, -2.0])  # of length 3
 
     def audit(
-        self, bound: Callable = bounded_rows, second_moments: bool = False, above: float = 1.0
+        self, bound: Callable = clip_rows, second_moments: bool = False, above: float = 1.0
     ) -> float:
         def part(rows: np.ndarray) -> np.ndarray:
             return np.triu(rows.T @ rows) if second_moments else rows.sum(axis=0)
@@ -361,7 +361,7 @@ class TestAuditOfGaussianSums:
         release = noise.release_symmetric if second_moments else noise.release
         others = np.array([[0.1, 0.5, -0.3], [0.9, 0.0, 0.1]])
         x = np.vstack([others, self.DIRECTION])
-        known = part(bounded_rows(others, np.array([True, True])))
+        known = part(clip_rows(others, np.array([True, True])))
         along = part(self.DIRECTION[None, :])
         along = along / np.linalg.norm(along)
 
@@ -396,7 +396,7 @@ class TestAuditOfGaussianSums:
     @pytest.mark.parametrize("second_moments", [False, True])
     def test_sees_rows_bounded_to_3(self, second_moments: bool):
         def loose(x: np.ndarray, valid: np.ndarray) -> np.ndarray:
-            return 3 * bounded_rows(x / 3, valid)
+            return 3 * clip_rows(x / 3, valid)
 
         assert self.audit(loose, second_moments, above=2.0) > self.claimed()
 
@@ -404,4 +404,4 @@ class TestAuditOfGaussianSums:
     @pytest.mark.parametrize("second_moments", [False, True])
     def test_sees_that_the_noise_is_off(self, monkeypatch, second_moments: bool):
         monkeypatch.setattr(Normals, "add_to", lambda *_: None)
-        assert self.audit(bounded_rows, second_moments, above=0.4) > 5 * self.claimed()
+        assert self.audit(clip_rows, second_moments, above=0.4) > 5 * self.claimed()

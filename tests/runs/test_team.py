@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pasearch.runs import processor as module
-from pasearch.runs.processor import Team
+from pasearch.runs.processor import ThreadTeam
 
 
 @pytest.mark.unit
@@ -23,7 +23,7 @@ def test_parts_are_everything_once(threads: int):
 
     for count in (0, 1, 2, 7, 1000):
         parts.clear()
-        Team(threads).divided(count, part)
+        ThreadTeam(threads).run_divided(count, part)
         assert sorted(parts) == list(range(threads))
         assert [each for place in sorted(parts) for each in parts[place]] == list(range(count))
         sizes = [len(each) for each in parts.values()]
@@ -33,7 +33,7 @@ def test_parts_are_everything_once(threads: int):
 @pytest.mark.contract
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_what_one_raises_is_raised_when_all_have_ended(failing: int):
-    team, ended = Team(3), []
+    team, ended = ThreadTeam(3), []
 
     def part(place: int) -> None:
         if place == failing:
@@ -42,10 +42,10 @@ def test_what_one_raises_is_raised_when_all_have_ended(failing: int):
         ended.append(place)
 
     with pytest.raises(ValueError, match=f"part {failing}"):
-        team.all(part)
+        team.run_all(part)
     assert sorted(ended) == [each for each in range(3) if each != failing]
     ended.clear()
-    team.all(ended.append)
+    team.run_all(ended.append)
     assert sorted(ended) == [0, 1, 2], "it goes on"
 
 
@@ -54,7 +54,7 @@ def test_what_one_raises_is_raised_when_all_have_ended(failing: int):
 def test_a_part_that_no_thread_could_be_begun_for_is_never_done(
     begun: int, monkeypatch: pytest.MonkeyPatch
 ):
-    team, done = Team(3), []
+    team, done = ThreadTeam(3), []
     honest = threading.Thread.start
     started: list[threading.Thread] = []
 
@@ -67,11 +67,11 @@ def test_a_part_that_no_thread_could_be_begun_for_is_never_done(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
         with pytest.raises(RuntimeError, match="can't start"):
-            team.all(lambda place: time.sleep(0.1) or done.append(place))
+            team.run_all(lambda place: time.sleep(0.1) or done.append(place))
     before = list(done)
     assert len(before) <= begun + 1
     again: list[int] = []
-    team.all(again.append)
+    team.run_all(again.append)
     time.sleep(0.3)
     assert done == before
     assert sorted(again) == [0, 1, 2]
@@ -95,7 +95,7 @@ def test_an_interrupted_wait_goes_on_until_all_have_ended(monkeypatch: pytest.Mo
             ended.append(place)
 
     with pytest.raises(KeyboardInterrupt):
-        Team(3).all(part)
+        ThreadTeam(3).all(part)
     assert sorted(ended) == [1, 2]
     assert len(calls) == 3
 
@@ -104,5 +104,5 @@ def test_an_interrupted_wait_goes_on_until_all_have_ended(monkeypatch: pytest.Mo
 def test_one_thread_is_the_caller(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ThreadPoolExecutor, "submit", None)
     asked: list[threading.Thread] = []
-    Team(1).all(lambda place: asked.append(threading.current_thread()))
+    ThreadTeam(1).all(lambda place: asked.append(threading.current_thread()))
     assert asked == [threading.current_thread()]

@@ -22,7 +22,7 @@ from search.test_engine import records_of, same, searching, weights
 from pasearch.data.partitions import Records, UnchargedReadError
 from pasearch.data.shared_records import SharedRecords
 from pasearch.data.threads import divide_threads, use_threads
-from pasearch.runs.executors import Local, Processes, Work
+from pasearch.runs.executors import LocalExecutor, ProcessExecutor, Work
 from pasearch.search import candidate_training, engine
 from pasearch.search.candidate_training import Job, failed, side_by_side
 from pasearch.search.plan import Plan
@@ -39,7 +39,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(engine, "divide_threads", lambda candidates, at_hand: (1, workers))
 
     yield set_up
-    with Processes() as left:  # whatever began some, they end here
+    with ProcessExecutor() as left:  # whatever began some, they end here
         left._begun = True
 
 
@@ -189,8 +189,8 @@ def test_a_worker_receives_the_streams_of_its_own_training_and_of_no_score(
 def test_a_gpu_of_the_cluster_is_used_where_one_was_asked_for(
     tmp_path: Path, gpus: float, device: str, monkeypatch: pytest.MonkeyPatch
 ):
-    class Elsewhere(Local):
-        elsewhere = True
+    class Elsewhere(LocalExecutor):
+        is_remote = True
 
         def takes(self, count: int, *, long: bool) -> bool:
             return True
@@ -336,7 +336,7 @@ def test_a_training_without_memory_is_a_failed_one(monkeypatch: pytest.MonkeyPat
         streams=training_streams(Keys.from_seed(1).stream("x")),
         records=SharedRecords(tmp_path, public=False),
     )  # fmt: skip
-    ((network, _),) = side_by_side([job], 1, 1, Local())
+    ((network, _),) = side_by_side([job], 1, 1, LocalExecutor())
     assert failed(network)
 
 

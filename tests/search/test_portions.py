@@ -23,7 +23,7 @@ from pasearch.planning import events_by_partition
 from pasearch.results import trained_model
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
-from pasearch.runs.mechanisms import ExponentialPick
+from pasearch.runs.mechanisms import ExponentialMechanism
 from pasearch.search import engine
 from pasearch.search.portions import DisjointPortions
 from pasearch.verification.verify import verify
@@ -39,7 +39,10 @@ def law(points: list[int], epsilon: float, most: int = 1) -> np.ndarray:
 
 
 def picks(epsilon: float, count: int, points: list[int] = POINTS, most: int = 1) -> np.ndarray:
-    stream, mechanism = Keys.from_seed(5).stream("p"), ExponentialPick(epsilon=epsilon, most=most)
+    stream, mechanism = (
+        Keys.from_seed(5).stream("p"),
+        ExponentialMechanism(epsilon=epsilon, most=most),
+    )
     found = [mechanism.pick(points, stream.child(number)) for number in range(count)]
     return np.bincount(found, minlength=len(points))
 
@@ -86,7 +89,7 @@ class TestPick:
 
     @pytest.mark.unit
     def test_the_same_points_give_the_same_pick_and_others_draw_afresh(self):
-        stream, mechanism = Keys.from_seed(1).stream("p"), ExponentialPick(epsilon=0.01)
+        stream, mechanism = Keys.from_seed(1).stream("p"), ExponentialMechanism(epsilon=0.01)
         assert len({mechanism.pick([5, 5, 5], stream) for _ in range(5)}) == 1
         assert len({mechanism.pick([n, n, n], stream) for n in range(40)}) == 3
         assert mechanism.event == PureDP(0.01)
@@ -94,13 +97,13 @@ class TestPick:
     @pytest.mark.unit
     def test_it_ends_however_far_the_others_are_behind(self):
         stream = Keys.from_seed(2).stream("p")
-        assert ExponentialPick(epsilon=50.0).pick([0, 10**9, 3], stream) == 1
+        assert ExponentialMechanism(epsilon=50.0).pick([0, 10**9, 3], stream) == 1
 
     @pytest.mark.unit
     @pytest.mark.parametrize("values", [{"epsilon": 0.0}, {"epsilon": math.nan}, {"most": 0}])
     def test_numbers_that_are_none_are_refused(self, values: dict[str, Any]):
         with pytest.raises(UsageError):
-            ExponentialPick(**{"epsilon": 1.0, **values})
+            ExponentialMechanism(**{"epsilon": 1.0, **values})
 
 
 class TestSlots:
@@ -170,7 +173,7 @@ class TestPrice:
             (x, y), budget=Budget(2.0), recipe=RECIPES[:2], regression=True, bounds=(0, 1),
             assume_public_schema=True, **SMALL,
         )  # fmt: skip
-        assert isinstance(plan.score, ExponentialPick)
+        assert isinstance(plan.score, ExponentialMechanism)
         assert plan.score.most == 100
 
 
@@ -352,11 +355,11 @@ def test_the_winner_is_the_pick_and_not_the_fittest(
 ):
     seen: list[list[int]] = []
 
-    def worst(self: ExponentialPick, points: list[int], stream: Any) -> int:
+    def worst(self: ExponentialMechanism, points: list[int], stream: Any) -> int:
         seen.append(points)
         return points.index(min(points))
 
-    monkeypatch.setattr(ExponentialPick, "pick", worst)
+    monkeypatch.setattr(ExponentialMechanism, "pick", worst)
     result = api.search_architecture(
         "digits", budget=Budget(2.0), recipe=RECIPES, out=tmp_path / "run", **SMALL
     )

@@ -15,7 +15,7 @@ from pasearch.accounting.events import Geometric, PureDP
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
-from pasearch.runs.mechanisms import ExponentialPick, NoisyCounts
+from pasearch.runs.mechanisms import ExponentialMechanism, NoisyCounts
 from pasearch.search import variants
 from pasearch.search.variants import PICK
 from pasearch.search.weights import Trajectory, shifted
@@ -119,7 +119,7 @@ class TestPick:
     @pytest.mark.statistical
     def test_a_sum_is_picked_from_by_the_exponential_mechanism(self):
         noise = variants.release(ACCURACY, 1.0)
-        assert noise == ExponentialPick(epsilon=1.0)
+        assert noise == ExponentialMechanism(epsilon=1.0)
         taken = np.zeros(3)
         for seed in range(1500):
             taken[noise.pick([10, 12, 0], Keys.from_seed(seed).stream(PICK))] += 1
@@ -222,7 +222,7 @@ def test_it_has_teeth_what_is_released_is_what_the_mechanism_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str
 ):
     """The noisy answer decides, whatever the exact one would be."""
-    monkeypatch.setattr(ExponentialPick, "pick", lambda self, points, stream: 3)
+    monkeypatch.setattr(ExponentialMechanism, "pick", lambda self, points, stream: 3)
     only_high = [0] * 18 + [9, 0] + [0] * 19 + [9]  # the second class lies above the last edge
     monkeypatch.setattr(NoisyCounts, "release", lambda self, counts, stream: only_high)
     x = np.random.default_rng(0).random((400, 3)).astype("float32")

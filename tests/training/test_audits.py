@@ -53,7 +53,7 @@ from pasearch.runs import mechanisms, normals, sums
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
-from pasearch.runs.normals import Normals, grid
+from pasearch.runs.normals import Normals, grid_distance
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.search.candidate_training import points
 from pasearch.search.engine import Search
@@ -248,7 +248,7 @@ def observe(
                 found = released_counts(bounding, before, training._state)
                 z, deviation = shares(bounding, z, len(moved))
                 # What the rounding to a grid has taken off, or else a residual may be exactly 0.
-                found += grid(deviation) * generator.uniform(-0.5, 0.5, size=found.shape)
+                found += grid_distance(deviation) * generator.uniform(-0.5, 0.5, size=found.shape)
                 counts.append((found - (within - 0.5).sum(axis=1)) / deviation)
             exact = [scale * part for scale, part in zip(scales, exact, strict=True)]
             deviations = [z * sensitivity(bounding, before.bounds) * scale for scale in scales]
@@ -780,7 +780,7 @@ def test_no_record_moves_a_sum_by_more_than_is_stated_and_one_that_is_loose_is_c
     name: str, monkeypatch: pytest.MonkeyPatch
 ):
     # Two sums with the same noise are compared: the grid that they are rounded to must be finer.
-    monkeypatch.setattr(normals, "FINE", 30)
+    monkeypatch.setattr(normals, "GRID_LOG2", 30)
     assert 0.95 < moved(name) <= 1 + 1e-5
     loose(monkeypatch)
     assert moved(name) > 1.3

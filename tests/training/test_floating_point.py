@@ -23,7 +23,7 @@ from pasearch.accounting.densities import Cauchy, Density, LaplaceNoise, Student
 from pasearch.accounting.events import Gaussian
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.normals import of_words, pairs
+from pasearch.runs.normals import count_pairs, normals_from_words
 from pasearch.runs.sums import SUM_ROUNDING, GaussianSum
 from pasearch.training import noise, one_step, trainer
 from pasearch.training.clipping import Flat
@@ -195,9 +195,9 @@ def on_a_double(patch: pytest.MonkeyPatch) -> None:
 
     def other(device: torch.device, count: int, stream: Stream, step: int) -> Any:
         seed, _ = stream.seed_and_offset(step)
-        words = torch.empty(2 * pairs(count), dtype=torch.int64)
+        words = torch.empty(2 * count_pairs(count), dtype=torch.int64)
         words.random_(-(2**63), None, generator=torch.Generator().manual_seed(seed % 2**63))
-        return of_words(words, count, stream, step)
+        return normals_from_words(words, count, stream, step)
 
     patch.setattr(noise, "normals_on", other)
 

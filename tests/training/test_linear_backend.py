@@ -378,7 +378,7 @@ class TestTrainings:
         assert fast._state.noise_deviation == plain._state.noise_deviation > 0
         for training in (fast, plain):
             training.finish()
-        grain = normals.grid(fast._state.noise_deviation) / recipe.expected_batch_size
+        grain = normals.grid_distance(fast._state.noise_deviation) / recipe.expected_batch_size
         most = 5e-3 if "adam" in recipe.optimizer else 0.1 * grain + 1e-5
         for first, second in zip(fast._weights, plain._weights, strict=True):
             assert float((first - second).abs().max()) <= most
@@ -387,10 +387,10 @@ class TestTrainings:
     def test_with_many_parameters_have_the_noise_of_pytorch(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(MODELS, "large", lambda: nn.Sequential(nn.Linear(INPUTS, 1000)))
         fast, plain = both("large", recipe_of(noise_multiplier=1.0), records(), monkeypatch)
-        assert fast._sums.flats[0].numel() > normals.FEW
+        assert fast._sums.flats[0].numel() > normals.MAX_SINGLE_PIECE_COUNT
         apart = (sums_of(fast, 2, 1.0) - sums_of(plain, 2, 1.0)).abs()
         assert float((apart > 0).double().mean()) < 0.01
-        assert float(apart.max()) <= 1.01 * normals.grid(0.7)
+        assert float(apart.max()) <= 1.01 * normals.grid_distance(0.7)
 
     @pytest.mark.contract
     def test_follow_from_their_keys(self, monkeypatch: pytest.MonkeyPatch):
@@ -549,15 +549,15 @@ class Fetched:
 
 @pytest.mark.unit
 def test_few_numbers_are_added_as_by_arrays():
-    for count in [1, 2, 32, 33, 64, 65, 219, 1000, normals.FEW]:
+    for count in [1, 2, 32, 33, 64, 65, 219, 1000, normals.MAX_SINGLE_PIECE_COUNT]:
         for size in [1e-30, 1.0, 1e9]:
             stream = Keys.from_seed(5).stream("few", count)
-            words = stream.first_words(2 * normals.pairs(count))
+            words = stream.first_words(2 * normals.count_pairs(count))
             for step in range(20):
                 first = size * np.random.default_rng(step).normal(size=count)
                 given = [first.astype(np.float32) for _ in range(2)]
-                normals.add_few(given[0], 1.3, words.at(step), stream, step, noise_loops)
-                normals.normals(count, stream, step).add_to(given[1], 1.3)
+                normals.add_small_noise(given[0], 1.3, words.at(step), stream, step, noise_loops)
+                normals.draw_normals(count, stream, step).add_to(given[1], 1.3)
                 assert np.array_equal(*given)
                 assert not np.signbit(given[0][given[0] == 0]).any()
 
@@ -566,7 +566,7 @@ def test_few_numbers_are_added_as_by_arrays():
 def test_what_float64_cannot_tell_is_settled_by_more_digits(monkeypatch: pytest.MonkeyPatch):
     """Wherever U is near its ends, or the sum lies in the middle between two grid points."""
     stream, count = Keys.from_seed(6).stream("ends"), 128
-    words = stream.random_words().take(2 * normals.pairs(count)).copy()
+    words = stream.random_words().take(2 * normals.count_pairs(count)).copy()
     words[:4] = 0, 1, 2**63 - 1, -(2**63)
     asked = []
     honest = normals.Normals._decided
@@ -575,9 +575,9 @@ def test_what_float64_cannot_tell_is_settled_by_more_digits(monkeypatch: pytest.
         lambda self, exact, place, wide: asked.append(place) or honest(self, exact, place, wide),
     )  # fmt: skip
     given = [np.linspace(-3.0, 3.0, count).astype(np.float32) for _ in range(2)]
-    normals.add_few(given[0], 1.3, words, stream, 0, noise_loops)
+    normals.add_small_noise(given[0], 1.3, words, stream, 0, noise_loops)
     assert asked == [0, 1, 2, 3, 32, 33, 34, 35]
-    normals.of_words(words, count, stream, 0).add_to(given[1], 1.3)
+    normals.normals_from_words(words, count, stream, 0).add_to(given[1], 1.3)
     assert np.array_equal(*given)
 
 
@@ -585,10 +585,10 @@ def test_what_float64_cannot_tell_is_settled_by_more_digits(monkeypatch: pytest.
 def test_a_grid_that_float32_cannot_divide_by_is_left_to_arrays():
     for scale in [1e-30, 1e30]:
         stream = Keys.from_seed(7).stream("grids")
-        words = stream.random_words().take(2 * normals.pairs(10)).copy()
+        words = stream.random_words().take(2 * normals.count_pairs(10)).copy()
         given = [np.ones(10, np.float32) for _ in range(2)]
-        normals.add_few(given[0], scale, words, stream, 0, noise_loops)
-        normals.of_words(words, 10, stream, 0).add_to(given[1], scale)
+        normals.add_small_noise(given[0], scale, words, stream, 0, noise_loops)
+        normals.normals_from_words(words, 10, stream, 0).add_to(given[1], scale)
         assert np.array_equal(*given)
 
 
@@ -626,4 +626,4 @@ def test_every_file_with_compiled_code_is_in_the_hash_that_its_cache_is_bound_to
         for path in package.rglob("*.py")
         if re.search(r"\bnjit\b|\bruns\.compiled import\b.*\bloop\b", path.read_text("utf-8"))
     }
-    assert found == set(noise_loops.FILES)
+    assert found == set(noise_loops.COMPILED_FILES)

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import kstest
 
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.normals import FEW
+from pasearch.runs.normals import MAX_SINGLE_PIECE_COUNT
 from pasearch.training.noise import cuda_generator, draw
 
 SIGMA, SENSITIVITY = 1.3, 0.25
@@ -119,8 +119,10 @@ def test_on_cuda_a_secure_stream_gives_the_cpus_noise_to_the_last_bit():
     So it is of few numbers; of more a processor takes the bits in another order.
     """
     stream = Keys.from_seed(8, secure=True).stream("trial", 0, "noise")
-    few = drawn(stream, count=FEW // 20 * 20)
-    assert np.array_equal(few, drawn(stream, count=FEW // 20 * 20, device="cuda"))
+    few = drawn(stream, count=MAX_SINGLE_PIECE_COUNT // 20 * 20)
+    assert np.array_equal(
+        few, drawn(stream, count=MAX_SINGLE_PIECE_COUNT // 20 * 20, device="cuda")
+    )
 
 
 @pytest.mark.gpu

@@ -18,7 +18,7 @@ from pasearch.accounting.accountants import price
 from pasearch.accounting.events import NoisyRecords
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
-from pasearch.runs.normals import normals
+from pasearch.runs.normals import draw_normals
 from pasearch.training import noise_before_clip
 from pasearch.training.clipping import SLACK, Flat
 from pasearch.training.noise_before_clip import ORDERS, NoiseBeforeClip, noise_before_clip_sum
@@ -116,7 +116,7 @@ def terms(
     found = []
     for place, row in enumerate(rows):
         noisy = row.clone()
-        normals(len(row), STREAM.child("record", place), step).add_to(noisy, deviation)
+        draw_normals(len(row), STREAM.child("record", place), step).add_to(noisy, deviation)
         found.append(clipped(noisy, clip))
     return torch.stack(found)
 

@@ -24,7 +24,7 @@ from pasearch.accounting.densities import StudentT
 from pasearch.data.partitions import Records
 from pasearch.data.precision import full_precision
 from pasearch.runs.keys import Keys
-from pasearch.runs.normals import normals
+from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, Lstm, WeightStandardisedConv2d
 from pasearch.training import layer_rules, linear_backend, record_sums
@@ -326,7 +326,7 @@ def test_noise_is_scaled_to_what_a_record_moves(way: str, monkeypatch: pytest.Mo
     training.steps(1)
     released = training._sums.flats[0].double().numpy()
     if density is None:
-        exact = normals(len(released), streams["noise"], 0).compute().values
+        exact = draw_normals(len(released), streams["noise"], 0).compute().values
         scale = float(released @ exact) / float(exact @ exact)
         assert scale == pytest.approx(SUM_ROUNDING * sigma * clip, rel=2e-4)
     else:

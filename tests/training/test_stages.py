@@ -115,7 +115,7 @@ class TestPrice:
             assert charged == [made.noise_at(step, N) for step in range(19)]
             noises = []
             # Two noises with the same numbers are compared, so the grid must be fine.
-            monkeypatch.setattr(normals, "FINE", 30)
+            monkeypatch.setattr(normals, "GRID_LOG2", 30)
             for step in (0, 9, 18):
                 total = noisy_sum(records(null=tuple(range(N))), made, step)
                 flat = noisy_sum(records(null=tuple(range(N))), recipe(steps=19), step)
@@ -194,16 +194,16 @@ class TestAdaptive:
             expected, scale = (
                 torch.cat([each.flatten() for each in sums]), z * bounding.at(bounds).sensitivity
             )  # fmt: skip
-            normals.normals(len(expected), streams()["noise"]).add_to(expected, scale)
+            normals.draw_normals(len(expected), streams()["noise"]).add_to(expected, scale)
             # A sum whose last bit differs may be rounded to the next grid point.
-            assert torch.allclose(total, expected, atol=1.1 * normals.grid(scale))
+            assert torch.allclose(total, expected, atol=1.1 * normals.grid_distance(scale))
             gradients = formed_gradients(network(), data.x[chosen], loss)[data.valid[chosen]]
             layers = [36, 21] if per_layer else [57]
             norms = [part.norm(dim=1) for part in gradients.split(layers, dim=1)]
             centred = [float((n <= b).double().sum() - len(n) / 2) for n, b in zip(norms, bounds,
                        strict=True)]  # fmt: skip
             noisy = np.array(centred)
-            normals.normals(len(bounds), streams()["noise"].child("counts")).add_to(
+            normals.draw_normals(len(bounds), streams()["noise"].child("counts")).add_to(
                 noisy, deviation
             )
             assert state.bounds == pytest.approx(bounding.moved(bounds, tuple(noisy), 10))
@@ -218,7 +218,7 @@ class TestAdaptive:
         total = noisy_sum(records(null=tuple(range(N))), made, state=quiet)
         first = noisy_sum(records(null=tuple(range(N))), made)
         # noise of the small bound, which is then brought to the first one's scale, as its grid is
-        assert torch.allclose(total, first, atol=2.1 * normals.grid(1.2 * 0.7))
+        assert torch.allclose(total, first, atol=2.1 * normals.grid_distance(1.2 * 0.7))
         expected = 1.2 * SUM_ROUNDING * 0.7 / math.sqrt(0.95)
         assert quiet.noise_deviation == pytest.approx(expected)
 
@@ -238,7 +238,7 @@ class TestNoiseFirst:
         for place, (gradient, valid) in enumerate(zip(gradients, data.valid[chosen], strict=True)):
             noisy = gradient * min(1.0, 0.5 / float(gradient.norm())) * float(valid)
             own = streams()["noise"].child("record", place)
-            normals.normals(57, own).add_to(noisy, 1.2 * 0.5)
+            normals.draw_normals(57, own).add_to(noisy, 1.2 * 0.5)
             expected += noisy * min(1.0, 0.2 / float(noisy.norm()))
         assert torch.allclose(noisy_sum(data, made), expected, atol=1e-3)
 

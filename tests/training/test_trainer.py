@@ -17,7 +17,7 @@ from pasearch.data.partitions import Records
 from pasearch.data.precision import full_precision
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
-from pasearch.runs.normals import normals
+from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training import one_step, trainer
@@ -118,7 +118,7 @@ def test_a_private_step_is_its_formula():
         parts = torch.autograd.grad(loss, list(model.parameters()))
         gradient = torch.cat([part.flatten() for part in parts])
         total += gradient * min(1.0, 0.7 / float(gradient.norm()))
-    normals(len(total), streams()["noise"]).add_to(total, 1.2 * SUM_ROUNDING * 0.7)
+    draw_normals(len(total), streams()["noise"]).add_to(total, 1.2 * SUM_ROUNDING * 0.7)
     expected = weights(model) - 0.5 * total / 12
     assert torch.allclose(trained(data, made), expected, atol=5e-5)
 
@@ -159,7 +159,7 @@ def test_an_empty_batch_still_adds_noise_and_steps():
     assert found is not None, "no step has an empty batch"
     total = noisy_sum(data, made, step=found)
     alone = torch.zeros_like(total)
-    normals(len(total), streams()["noise"], found).add_to(alone, 1.2 * (SUM_ROUNDING * 0.7))
+    draw_normals(len(total), streams()["noise"], found).add_to(alone, 1.2 * (SUM_ROUNDING * 0.7))
     assert torch.equal(total, alone)
     nobody = Records(**{**vars_of(data), "valid": torch.zeros(4000, dtype=torch.bool)})
     assert not torch.equal(trained(nobody, made), weights(network()))
@@ -359,7 +359,7 @@ def test_a_private_step_towards_numbers_is_its_formula():
         norms.append(float(gradient.norm()))
         total += gradient * min(1.0, clip / norms[-1])
     assert min(norms) < clip < max(norms)
-    normals(len(total), streams()["noise"]).add_to(total, 1.2 * SUM_ROUNDING * clip)
+    draw_normals(len(total), streams()["noise"]).add_to(total, 1.2 * SUM_ROUNDING * clip)
     expected = weights(model) - 0.5 * total / N
     assert torch.allclose(trained(data, made, model=model), expected, atol=5e-5)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pasearch.data.front_ends import FRONT_ENDS, FrontEnd
-from pasearch.errors import UsageError, nearest
+from pasearch.errors import UsageError, suggest_name
 
 
 def resolve_front_end_text(given: object, folder: Path | None = None) -> object:
@@ -47,5 +47,5 @@ def parse_front_end(text: object) -> FrontEnd:
     raise UsageError(
         f"Front end {text!r} is not known: expected one of {', '.join(FRONT_ENDS.kinds())}; some "
         f"may name a whole number, at least that of {', '.join(takes)}."
-        + nearest(name, FRONT_ENDS.kinds())
+        + suggest_name(name, FRONT_ENDS.kinds())
     )

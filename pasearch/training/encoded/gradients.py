@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from pasearch.accounting.additive import Shifts
 from pasearch.accounting.checks import check_boolean, check_positive_integer
-from pasearch.registry import Checks
+from pasearch.registry import FieldChecks
 from pasearch.training.clipping import CLIPPING_METHODS, ClippingMethod, check_clip_norm
 from pasearch.training.encoded.codebook import Codebook, check_public_seed
 from pasearch.training.layer_rules import Captured, LinearRule, rule_of
@@ -548,7 +548,7 @@ class EncodedClipping(ClippingMethod):
     name: ClassVar[str] = "encoded"
     limits_coordinates: ClassVar[bool] = True
     takes_views: ClassVar[bool] = False
-    checks: ClassVar[Checks] = {
+    checks: ClassVar[FieldChecks] = {
         "clip_norm": check_clip_norm, "vectors": partial(check_positive_integer, most=MAX_VECTORS),
         "seed": lambda _, value: check_public_seed(value), "exact": check_boolean,
     }  # fmt: skip

@@ -35,7 +35,7 @@ from pasearch.accounting import densities
 from pasearch.accounting.checks import check_boolean, check_positive_integer
 from pasearch.accounting.densities import Density
 from pasearch.errors import UsageError
-from pasearch.registry import Checks
+from pasearch.registry import FieldChecks
 from pasearch.runs.keys import Stream
 from pasearch.training.noise import (
     DENOISINGS,
@@ -222,7 +222,7 @@ class KolmogorovSmirnov(Denoising):
     """
 
     name: ClassVar[str] = "kolmogorov-smirnov"
-    checks: ClassVar[Checks] = {"relative": check_boolean, "cells": _check_cells}
+    checks: ClassVar[FieldChecks] = {"relative": check_boolean, "cells": _check_cells}
     cells: int | None = 4096
     relative: bool = True
 

@@ -27,7 +27,7 @@ from pasearch.api.search import SearchRunOutput
 from pasearch.data.column import DEFAULT_BINS, Column
 from pasearch.data.split import Split, name_subset
 from pasearch.data.tables import AnySchema, TableSchema
-from pasearch.documents import refusal, shown
+from pasearch.documents import malformed_error, short_repr
 from pasearch.features.plan import MOST_FEATURES, FeaturePlan, make_feature_plan
 from pasearch.features.selector import choice_from_json
 from pasearch.files import parse_json
@@ -35,7 +35,7 @@ from pasearch.planning import Terms
 from pasearch.report.facts import useless
 from pasearch.results import FEATURES, schema_of
 from pasearch.runs.cluster import Cluster
-from pasearch.runs.estimates import LOWER, UPPER
+from pasearch.runs.estimates import LOWER_EDGES, UPPER_EDGES
 from pasearch.runs.journal import STORES
 from pasearch.search.plan import RECIPE, Plan, make_plan
 from pasearch.search.strategy import Strategy, strategy_from_json
@@ -47,15 +47,15 @@ Document = dict[str, Any]
 
 DEVICES = ("cpu", "cuda")
 
-OF_SIZE = ("expected_batch_size", "steps", "cap", "schedule", "screening")
+SIZE_DEPENDENT_FIELDS = ("expected_batch_size", "steps", "cap", "schedule", "screening")
 """What of a recipe depends on how many records it is trained on."""
 
-ESTIMABLE = {float(each) for edges in (LOWER, UPPER) for each in edges}
+ESTIMABLE_BOUNDS = {float(each) for edges in (LOWER_EDGES, UPPER_EDGES) for each in edges}
 """What estimated bounds may be: the edges of the public scale of sizes, 1 and -1 among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remade:
+class Reconstruction:
     """A run's plan and document, made again.
 
     Args:
@@ -69,7 +69,7 @@ class Remade:
     problems: tuple[str, ...]
 
 
-def remade(document: Document) -> Remade:
+def reconstruct(document: Document) -> Reconstruction:
     """Make a run's plan and document again.
 
     Args:
@@ -80,28 +80,30 @@ def remade(document: Document) -> Remade:
         BudgetError: Its plan costs more than its budget.
     """
     dials = StatedNoiseParameters(document["plan"]["dials"])
-    of_task = _features if document["task"] == FEATURES else _network
+    of_task = _reconstruct_features if document["task"] == FEATURES else _reconstruct_search
     plan, made = of_task(document, dials)
-    declared = declared_of(document)
+    declared = declared_schema(document)
     made["warnings"] += useless(made, plan.schema)
     as_they_are = ("schema_version", "versions", "files", "effects")
     made |= {name: document[name] for name in as_they_are if name in document}
-    unknown = (f"plan.dials has {shown(x)}, and the plan does not." for x in dials.unknown_names())
-    recipes = _of_recipes(document["plan"])
-    problems = (*dials.problems, *_of_schema(declared, plan), *recipes, *unknown)
+    unknown = (
+        f"plan.dials has {short_repr(x)}, and the plan does not." for x in dials.unknown_names()
+    )
+    recipes = _check_recipes(document["plan"])
+    problems = (*dials.problems, *_check_schema(declared, plan), *recipes, *unknown)
     again = parse_json(json.dumps(made), "result.json")
-    return Remade(plan=plan, document=again, problems=problems)
+    return Reconstruction(plan=plan, document=again, problems=problems)
 
 
-def _network(document: Document, dials: StatedNoiseParameters) -> tuple[Plan, Document]:
+def _reconstruct_search(document: Document, dials: StatedNoiseParameters) -> tuple[Plan, Document]:
     """Make plan and document of a search, or of one training, again."""
     strategy = strategy_from_json(document["plan"]["strategy"])
-    plan = _plan(document, strategy, dials)
+    plan = _reconstruct_plan(document, strategy, dials)
     found = SearchRunOutput(
-        candidate=candidate_of(document["best"]),
+        candidate=read_candidate(document["best"]),
         test_points=document["score"]["points"],
-        exact_points=_exact_points(document, plan),
-        test_cells=_cells(document, plan),
+        exact_points=_exact_score_count(document, plan),
+        test_cells=_read_cells(document, plan),
         sha256=document["model"]["sha256"],
         trials=tuple(
             (each["parameters"], each["noisy_correct"]) for each in document.get("trials", ())
@@ -112,22 +114,23 @@ def _network(document: Document, dials: StatedNoiseParameters) -> tuple[Plan, Do
     # What is shown of public data beside, and of no other.
     names = ("curves", "compared", "measured_crossover") if plan.public else ()
     beside = {name: document[name] for name in names if name in document}
-    return plan, result_document(plan, found, _made(document)) | beside
+    return plan, result_document(plan, found, _run_environment(document)) | beside
 
 
-def _plan(document: Document, strategy: Strategy, dials: StatedNoiseParameters) -> Plan:
+def _reconstruct_plan(document: Document, strategy: Strategy, dials: StatedNoiseParameters) -> Plan:
     """Make the plan of a search, or of one training, again."""
-    basis, split = document["plan"], _split(document, strategy.portions)
+    basis, split = document["plan"], _read_split(document, strategy.portions)
     recipes = {
-        split.train: _recipes(basis["finals"]), split.trial_size: _recipes(basis["recipes"])
-    }  # fmt: skip
+        split.train: _read_recipes(basis["finals"]),
+        split.trial_size: _read_recipes(basis["recipes"]),
+    }
     score, picks = basis["score_epsilon"], basis.get("variants", False)
     if not isinstance(picks, bool):
-        raise refusal("plan.variants is neither true nor false")
+        raise malformed_error("plan.variants is neither true nor false")
     plan = make_plan(
-        _terms(document, split),
+        _plan_terms(document, split),
         strategy=strategy,
-        space=space_of(document["space"]),
+        space=read_space(document["space"]),
         make_recipes=recipes.__getitem__,
         score_epsilon=None if score is None else check_positive("score_epsilon", score),
         free_front_ends=basis["free_front_ends"],
@@ -137,18 +140,18 @@ def _plan(document: Document, strategy: Strategy, dials: StatedNoiseParameters) 
     )
     names = tuple(basis["recipe_names"])
     if len(names) != len(plan.recipes):
-        raise refusal("plan.recipe_names and plan.recipes are not equally many")
+        raise malformed_error("plan.recipe_names and plan.recipes are not equally many")
     return replace(
         plan, schema=schema_of(document), recipe_names=names, searched_on=document["searched_on"],
         auto=document["auto"],
     )  # fmt: skip
 
 
-def _terms(document: Document, split: Split) -> Terms:
+def _plan_terms(document: Document, split: Split) -> Terms:
     """Return what a run's plan was solved for."""
     basis, budget = document["plan"], document["budget"]
     return Terms(
-        name=document["dataset"]["name"], schema=declared_of(document),
+        name=document["dataset"]["name"], schema=declared_schema(document),
         public=document["dataset"]["declared_public"],
         budget=Budget(budget["epsilon"], budget["delta"]), split=split,
         most=basis["most_categories"], assumed_public=tuple(document["assumed_public"]),
@@ -156,40 +159,42 @@ def _terms(document: Document, split: Split) -> Terms:
     )  # fmt: skip
 
 
-def _features(document: Document, dials: StatedNoiseParameters) -> tuple[FeaturePlan, Document]:
+def _reconstruct_features(
+    document: Document, dials: StatedNoiseParameters
+) -> tuple[FeaturePlan, Document]:
     """Make plan and document of a feature selection again."""
     basis = document["plan"]
     plan = make_feature_plan(
-        _terms(document, _split(document, 1)),
+        _plan_terms(document, _read_split(document, 1)),
         choice=choice_from_json(basis["choice"]),
         selection_share=basis["selection_share"],
         searched_on=document["searched_on"],
         dials=dials,
     )
     plan = replace(plan, schema=schema_of(document), auto=document["auto"])
-    found = _features_found(document, plan)
-    made = result_document(plan, found, _made(document))
+    found = _read_feature_output(document, plan)
+    made = result_document(plan, found, _run_environment(document))
     if "temperature" not in document["recipe"]:  # of a file that states none it is 1
         made["recipe"].pop("temperature", None)
     return plan, made
 
 
-def declared_of(document: Document) -> AnySchema:
+def declared_schema(document: Document) -> AnySchema:
     """Return the schema as it was declared, before anything of it was estimated privately."""
     return schema_of({"dataset": {"schema": document["plan"]["declared"]}})
 
 
-def _recipes(values: list[Document]) -> tuple[Recipe, ...]:
+def _read_recipes(values: list[Document]) -> tuple[Recipe, ...]:
     # A file that states no temperature has 1.
     return tuple(Recipe.from_json({"temperature": 1.0} | each) for each in values)
 
 
-def _split(document: Document, portions: int) -> Split:
+def _read_split(document: Document, portions: int) -> Split:
     """Return the split that the document's slots are of."""
     sizes = dict(document["dataset"]["slots"])
     fixed_tail, unused = document["plan"]["fixed_tail"], document["plan"].get("unused", 0)
     if portions > len(sizes):
-        raise refusal(f"the plan has {portions} portions, and dataset.slots fewer")
+        raise malformed_error(f"the plan has {portions} portions, and dataset.slots fewer")
     if portions > 1:
         cut = "search" if name_subset("search", 0) in sizes else "train"
         cuts = [name_subset(cut, number) for number in range(portions)]
@@ -197,44 +202,47 @@ def _split(document: Document, portions: int) -> Split:
         sizes = {name: size for name, size in sizes.items() if name not in cuts}
         sizes[cut] = document["dataset"]["n"] - others - unused  # a remainder is in no portion
     if unknown := sorted(set(sizes) - {"search", "train", "validation", "test"}):
-        raise refusal(f"dataset.slots has no place for {shown(unknown[0])}")
+        raise malformed_error(f"dataset.slots has no place for {short_repr(unknown[0])}")
     return Split(
         **{"train": 0, "test": 0, **sizes}, fixed_tail=fixed_tail, portions=portions, unused=unused
     )
 
 
-def space_of(values: Document) -> Space:
+def read_space(values: Document) -> Space:
     """Return the space that `result.json` has; its candidates may name one of several recipes."""
     if values.get("family") == Portfolio.family:
-        entries = tuple(candidate_of(each) for each in values["entries"])
+        entries = tuple(read_candidate(each) for each in values["entries"])
         return Portfolio(name=values["name"], entries=entries)
     return SearchSpace.from_dict(values)
 
 
-def candidate_of(values: Document) -> Candidate:
+def read_candidate(values: Document) -> Candidate:
     """Return the candidate that plain values mean, its settings in their order."""
     plain = Candidate.from_json({**values, "settings": {}})
     settings = values["settings"]
     if unknown := sorted(set(settings) - {*SETTINGS, RECIPE}):
-        raise refusal(f"a candidate has no setting {shown(unknown[0])}")
+        raise malformed_error(f"a candidate has no setting {short_repr(unknown[0])}")
     check_settings({name: value for name, value in settings.items() if name != RECIPE})
     return replace(plain, settings=tuple(settings.items()))
 
 
-def _of_recipes(basis: Document) -> Iterator[str]:
+def _check_recipes(basis: Document) -> Iterator[str]:
     """Check that recipes leave the noise to the dials, and a final training has its candidate's."""
     recipes, finals = basis.get("recipes") or [], basis.get("finals") or []
     if any(each.get("noise_multiplier") is not None for each in (*recipes, *finals)):
         yield "plan.recipes says a noise_multiplier, which plan.dials alone decides."
     kept = [
-        [{name: value for name, value in each.items() if name not in OF_SIZE} for each in these]
+        [
+            {name: value for name, value in each.items() if name not in SIZE_DEPENDENT_FIELDS}
+            for each in these
+        ]
         for these in (recipes, finals)
     ]
     if finals and kept[0] != kept[1]:
         yield "plan.recipes and plan.finals are not the same recipes."
 
 
-def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
+def _check_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
     """Check that the complete schema is the declared one, and more only where it was estimated."""
     complete = plan.schema
     target = complete.target.name if isinstance(complete, TableSchema) else ""
@@ -242,12 +250,12 @@ def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
         yield f"dataset.schema leaves {', '.join(complete.undeclared)} open."
     if declared.completed_by(complete) != complete:
         yield "dataset.schema differs from plan.declared where nothing was estimated privately."
-    found = {each.name: each for each in _columns(complete)}
-    for each in _columns(declared):
+    found = {each.name: each for each in _list_columns(complete)}
+    for each in _list_columns(declared):
         now = found.get(each.name)
         if now is None or each.is_declared:
             continue  # said above
-        name = shown(each.name)
+        name = short_repr(each.name)
         if each.kind not in (None, now.kind) or not (
             each.has_undeclared_edges or each.bins == now.bins
         ):
@@ -259,7 +267,7 @@ def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
         if (
             now.kind == "number"
             and each.low is None
-            and not ESTIMABLE.issuperset((now.low, now.high))
+            and not ESTIMABLE_BOUNDS.issuperset((now.low, now.high))
         ):
             yield f"column {name} has bounds that no estimate gives."
         if now.kind == "number" and each.has_undeclared_edges and each.name != target:
@@ -274,15 +282,17 @@ def _of_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
                 yield f"column {name} has bins that no estimate gives."
 
 
-def _columns(schema: AnySchema) -> tuple[Column, ...]:
+def _list_columns(schema: AnySchema) -> tuple[Column, ...]:
     return (*schema.columns, schema.target) if isinstance(schema, TableSchema) else ()
 
 
-def _made(document: Document) -> RunEnvironment:
+def _run_environment(document: Document) -> RunEnvironment:
     known = {"device": DEVICES, "storage": (None, *STORES), "executor": (None, Cluster.name)}
     for name, values in known.items():
         if document.get(name) not in values:
-            raise refusal(f"{name} is {shown(document.get(name))}, and no such {name} is known")
+            raise malformed_error(
+                f"{name} is {short_repr(document.get(name))}, and no such {name} is known"
+            )
     return RunEnvironment(
         device=document["device"],
         reproducible=document["reproducible"],
@@ -294,7 +304,7 @@ def _made(document: Document) -> RunEnvironment:
     )
 
 
-def _exact_points(document: Document, plan: Plan | FeaturePlan) -> int | None:
+def _exact_score_count(document: Document, plan: Plan | FeaturePlan) -> int | None:
     """Return the exact points of a score on public data, which alone shows them."""
     if not plan.public:
         return None
@@ -302,7 +312,7 @@ def _exact_points(document: Document, plan: Plan | FeaturePlan) -> int | None:
     return round(right * plan.split.test * plan.points_each)
 
 
-def _cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
+def _read_cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
     """Return the counts of a test's table, which only the run could tell: of one number, none.
 
     Whether there is a table, and of which form, follows from the plan.
@@ -311,16 +321,18 @@ def _cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
     if not metric.columns:
         return []
     if rows is None:
-        raise refusal("score.cells is missing, and the plan's test releases a table of counts")
+        raise malformed_error(
+            "score.cells is missing, and the plan's test releases a table of counts"
+        )
     cells, planned = [each for row in rows for each in row], metric.cells(plan.schema.outputs)
     if len(cells) != planned:
-        raise refusal(
+        raise malformed_error(
             f"score.cells has {len(cells)} counts, and the plan's test releases {planned}"
         )
     return cells
 
 
-def _features_found(document: Document, plan: FeaturePlan) -> FeatureRunOutput:
+def _read_feature_output(document: Document, plan: FeaturePlan) -> FeatureRunOutput:
     """Return what only the run could tell, as the document has it."""
     from pasearch.features.model import feature_names
 
@@ -328,17 +340,17 @@ def _features_found(document: Document, plan: FeaturePlan) -> FeatureRunOutput:
     if (pooling := choice.selector.pooling) is not None:
         shape = pooling.output_shape(shape)
     if math.prod(shape) > MOST_FEATURES:
-        raise refusal(f"dataset.schema has more than {MOST_FEATURES:,} features")
+        raise malformed_error(f"dataset.schema has more than {MOST_FEATURES:,} features")
     names = feature_names(plan.schema, math.prod(shape))
     places = best["places"]
     if not all(0 <= place < len(names) for place in places) or len(set(places)) != len(places):
-        raise refusal("best.places names a feature twice, or one that is not there")
+        raise malformed_error("best.places names a feature twice, or one that is not there")
     # What was released to choose features: of each method its own, and no more.
     released: Document = {}
     if choice.selector.by_merit:
         given = [each["uncertainty"] for each in document["relevance"]]
         if len(given) != len(names):
-            raise refusal("relevance has not one line a feature")
+            raise malformed_error("relevance has not one line a feature")
         released["relevance_of_noise"] = document["relevance_of_noise"]
         released["relevance"] = [
             {"feature": name, "uncertainty": value}
@@ -359,8 +371,8 @@ def _features_found(document: Document, plan: FeaturePlan) -> FeatureRunOutput:
         },
         width=len(places) if best["directions"] is None else best["directions"],
         test_points=document["score"]["points"],
-        exact_points=_exact_points(document, plan),
-        test_cells=_cells(document, plan),
+        exact_points=_exact_score_count(document, plan),
+        test_cells=_read_cells(document, plan),
         sha256=document["model"]["sha256"],
         link=plan.trainer.link(plan.schema.outputs, plan.schema.regression),
         shown=released,

@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-COMPILING = "compiling machine code: some ten seconds, once"
+COMPILING_STATUS = "compiling machine code: some ten seconds, once"
 
-AFTER = 1.0
+MIN_DELAY_SECONDS = 1.0
 """Seconds before it is said."""
 
 _now: list[tuple[str | Callable[[], str], float]] = []
 
 
 @contextmanager
-def at(text: str | Callable[[], str]) -> Iterator[None]:
+def show_status(text: str | Callable[[], str]) -> Iterator[None]:
     """Let it be said that a process is at something, within the block.
 
     Args:
@@ -31,9 +31,9 @@ def at(text: str | Callable[[], str]) -> Iterator[None]:
         _now.pop()
 
 
-def said() -> str:
+def current_status() -> str:
     """Return what a process is at, if it has been for a while; else nothing. The last one first."""
     for text, since in reversed(_now):
-        if time.monotonic() - since >= AFTER:
+        if time.monotonic() - since >= MIN_DELAY_SECONDS:
             return text if isinstance(text, str) else text()
     return ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_OBEYED = re.compile(
+_CONTROL_CHARACTERS = re.compile(
     "["
     "\x00-\x1f\x7f-\x9f"  # C0 and C1: escape sequences, line breaks
     "\xad\u180e\u200b\u2060-\u2064\ufeff"  # of no width
@@ -22,16 +22,18 @@ _OBEYED = re.compile(
 )
 
 
-def shown(text: object) -> str:
+def escape_text(text: object) -> str:
     r"""Return a text in one line: what a terminal would obey is spelt out, as in Python.
 
     >>> print(shown("age\x1b[2J\nPrice: 0"))
     age\x1b[2J\nPrice: 0
     """
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+    return _CONTROL_CHARACTERS.sub(
+        lambda found: found[0].encode("unicode_escape").decode(), str(text)
+    )
 
 
-def epsilon_words(epsilon: float) -> str:
+def format_epsilon(epsilon: float) -> str:
     """Return an epsilon as it is told: four digits behind the point, or three where it is tiny.
 
     >>> epsilon_words(1.99941), epsilon_words(0.000001)
@@ -40,7 +42,7 @@ def epsilon_words(epsilon: float) -> str:
     return f"{epsilon:.4f}" if not 0.0 < epsilon < 0.01 else f"{epsilon:.3g}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return about how long something takes: at most two digits, in the unit that suits.
 
     >>> [duration(each) for each in (0.0004, 0.28, 21, 360, 4300, 19_000, 720_000)]
@@ -54,12 +56,12 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} days"
 
 
-def shown_lines(text: object) -> str:
+def escape_lines(text: object) -> str:
     """Return a text whose line breaks are meant."""
-    return "\n".join(map(shown, str(text).split("\n")))
+    return "\n".join(map(escape_text, str(text).split("\n")))
 
 
-def shown_in(value: Any, breaks: str | None = None) -> Any:
+def escape_values(value: Any, breaks: str | None = None) -> Any:
     """Return plain values, such as those of a `result.json`, with every string as of `shown`.
 
     Args:
@@ -68,9 +70,12 @@ def shown_in(value: Any, breaks: str | None = None) -> Any:
     """
     match value:
         case str():
-            return shown(value if breaks is None else re.sub(r"[\n\r\t]", breaks, value))
+            return escape_text(value if breaks is None else re.sub(r"[\n\r\t]", breaks, value))
         case dict():
-            return {shown_in(key, breaks): shown_in(each, breaks) for key, each in value.items()}
+            return {
+                escape_values(key, breaks): escape_values(each, breaks)
+                for key, each in value.items()
+            }
         case list() | tuple():
-            return [shown_in(each, breaks) for each in value]
+            return [escape_values(each, breaks) for each in value]
     return value
