@@ -44,7 +44,7 @@ from pasearch.spaces.layers import Shape
 from pasearch.spaces.space import NAMED, Space, space
 from pasearch.terminal_escaping import format_duration
 from pasearch.training import linear_backend
-from pasearch.training.recipe import Recipe, default_recipe
+from pasearch.training.recipe import Recipe, make_default_recipe
 from pasearch.training.trainer import Training
 
 SLOTS = 8192
@@ -384,7 +384,7 @@ def _speed(
     seconds: float,
 ) -> Speed:
     """Train one network for so long, half privately and half not."""
-    recipe = default_recipe(SLOTS, steps=STEPS, learning_rate=0.1, noise_multiplier=1.0)
+    recipe = make_default_recipe(SLOTS, steps=STEPS, learning_rate=0.1, noise_multiplier=1.0)
     given = candidate.front_end.output_shape(shape)
     records, batch = _made_up(given, classes), recipe.expected_batch_size
     work = _work(candidate, shape, classes)

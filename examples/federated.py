@@ -42,8 +42,8 @@ from pasearch.runs.ledger import Ledger, Line, Receipt
 from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.training.batching import Poisson
-from pasearch.training.clipping import Flat
-from pasearch.training.per_example import clipped_sum_and_counts, trainable_parameters
+from pasearch.training.clipping import FlatClipping
+from pasearch.training.per_example import clipped_sum_and_counts, list_trainable_parameters
 
 GRID = 2.0**-40
 """What sums are whole multiples of."""
@@ -165,9 +165,9 @@ def bounded_sum(plan: Plan, weights: Numbers, x: Numbers, y: Numbers) -> Numbers
         return nn.functional.cross_entropy(outputs, labels, reduction="none")
 
     everyone = torch.ones(len(x), dtype=torch.bool)
-    bound = Flat(clip_norm=plan.clip_norm)
+    bound = FlatClipping(clip_norm=plan.clip_norm)
     sums, _ = clipped_sum_and_counts(network, torch.from_numpy(x), loss, bound, everyone)
-    assert len(sums) == len(trainable_parameters(network))
+    assert len(sums) == len(list_trainable_parameters(network))
     return np.concatenate([each.numpy().ravel() for each in sums])
 
 

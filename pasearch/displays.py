@@ -647,7 +647,7 @@ class ScheduleDisplay(Display):
             slots = round(recipe.expected_batch_size / values["sampling_probability"])
             count = min(recipe.steps, 4000)
             steps = np.unique(np.linspace(0, recipe.steps - 1, count).astype(int))
-            noises = [recipe.noise_at(int(step), slots) or 0.0 for step in steps]
+            noises = [recipe.noise_multiplier_at(int(step), slots) or 0.0 for step in steps]
             if recipe.learning_rate is None:
                 raise UsageError(
                     "The recipe of this result has no learning rate: it was never trained."
@@ -659,7 +659,7 @@ class ScheduleDisplay(Display):
             return cls(
                 steps=steps, noise_multiplier=np.array(noises),
                 learning_rate=np.full(len(steps), recipe.learning_rate),
-                note=note if recipe.schedule.steered else "",
+                note=note if recipe.schedule.is_validation_driven else "",
                 steps_made=None if made is None else int(made),
             )  # fmt: skip
 

@@ -173,22 +173,23 @@ def check_cell_table(score: Mapping[str, Any]) -> None:
     """
     if score.get("cells") is None:
         return
-    from pasearch.training.from_cells import (
-        ANSWER,
-        EDGES_OF,
-        ERROR,
+    from pasearch.training.score_tables import (
+        CORRECTNESS_COLUMNS,
+        EDGES_BY_BINS,
+        ERROR_COLUMNS,
         ERROR_EDGES,
-        ODDS,
-        RIGHT,
+        LOG_ODDS_COLUMNS,
+        PREDICTION_COLUMNS,
         TARGET_BINS,
     )
 
     check_fields(score, CELL_TABLE_FIELDS)
     rows, columns = score["cells"], score["columns"]
-    bins = len(rows[0]) if rows and len(rows[0]) in EDGES_OF else max(EDGES_OF)
+    bins = len(rows[0]) if rows and len(rows[0]) in EDGES_BY_BINS else max(EDGES_BY_BINS)
     widths = {
-        ODDS: (2, bins), ANSWER: (len(rows), len(rows)), RIGHT: (len(rows), 2),
-        ERROR: (TARGET_BINS, len(ERROR_EDGES) - 1),
+        LOG_ODDS_COLUMNS: (2, bins), PREDICTION_COLUMNS: (len(rows), len(rows)),
+        CORRECTNESS_COLUMNS: (len(rows), 2),
+        ERROR_COLUMNS: (TARGET_BINS, len(ERROR_EDGES) - 1),
     }  # fmt: skip
     if columns not in widths:
         raise malformed_error(

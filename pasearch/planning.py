@@ -47,7 +47,7 @@ from pasearch.data.split import Split, choose_estimation_partition
 from pasearch.data.tables import AnySchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.ledger import Line
-from pasearch.training.metrics import Metric, metric_of
+from pasearch.training.metrics import Metric, find_metric
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
@@ -155,7 +155,7 @@ class Terms:
     @property
     def scored_by(self) -> Metric:
         """By what models are scored."""
-        return metric_of(self.metric, regression=self.schema.regression, outputs=None)
+        return find_metric(self.metric, regression=self.schema.regression, outputs=None)
 
     def resolved(self) -> Terms:
         """Return them with a budget whose delta is known.
@@ -164,7 +164,7 @@ class Terms:
             UsageError: The metric is not for such data.
         """
         schema = self.schema
-        own = metric_of(self.metric, regression=schema.regression, outputs=schema.outputs)
+        own = find_metric(self.metric, regression=schema.regression, outputs=schema.outputs)
         metric = None if self.metric is None else own.name
         return replace(self, budget=self.budget.resolve(self.split.n), metric=metric)
 

@@ -128,10 +128,10 @@ class Result:
         `reason`. `confusion`, `calibration`, `classes`: see docs/result.md. For a numeric target:
         `mean_absolute_error`, `median` (of always answering it), `lead` and `r2`. It costs nothing.
         """
-        from pasearch.training.from_cells import measures_of
+        from pasearch.training.score_tables import compute_score_measures
 
         with require_well_formed():
-            return measures_of(self.document["score"], self.schema)
+            return compute_score_measures(self.document["score"], self.schema)
 
     @property
     def schema(self) -> AnySchema:
@@ -496,9 +496,9 @@ def price_of(document: dict[str, Any]) -> PrivacyCost:
 
 def standard_error(score: dict[str, Any]) -> float:
     """Return the standard error of a released score: of the sample and of the noise."""
-    from pasearch.training.metrics import error_of
+    from pasearch.training.metrics import compute_score_error
 
-    return error_of(score)
+    return compute_score_error(score)
 
 
 def behind_encoding(path: str | Path) -> nn.Sequential:

@@ -32,7 +32,7 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "sums: gradients are formed again, of other rows",
-        "zip(own, seen.kept[FORMED], strict=True):",
+        "zip(own, seen.kept[FORMED_GRADIENTS], strict=True):",
         "zip(own, self.gradients(seen).values(), strict=True):",
         "training/test_rounding_of_sums.py",
     ),
@@ -74,8 +74,8 @@ MUTANTS = (
     ),
     Mutant(
         "sums: all records of a batch are one block",
-        "BLOCK = 64\n",
-        "BLOCK = 2**20\n",
+        "BLOCK_RECORDS = 64\n",
+        "BLOCK_RECORDS = 2**20\n",
         "training/test_rounding_of_sums.py",
     ),
     Mutant(
@@ -140,8 +140,8 @@ MUTANTS = (
     ),
     Mutant(
         "temperature: a feature selection trains for one class",
-        "linear_recipe(len(records), self.noise, self.regression, self.outputs)",
-        "linear_recipe(len(records), self.noise, self.regression)",
+        "make_linear_recipe(len(records), self.noise, self.regression, self.outputs)",
+        "make_linear_recipe(len(records), self.noise, self.regression)",
         "test_one_linear_model.py",
     ),
     Mutant(
@@ -188,7 +188,7 @@ MUTANTS = (
     ),
     Mutant(
         "rows of a part: as many as a batch has",
-        "return filled_up(places, part) if vary and len(places) % part else (places, None)",
+        "return pad_to_parts(places, part) if vary and len(places) % part else (places, None)",
         "return places, None",
         "training/test_null_rows.py",
     ),
@@ -399,8 +399,8 @@ MUTANTS = (
     ),
     Mutant(
         "test: a table without noise",
-        "        return noise.release(counts, stream)\n\n\nclass MadeOfCounts",
-        "        return list(counts)\n\n\nclass MadeOfCounts",
+        "        return noise.release(counts, stream)\n\n\nclass CountRatioMetric",
+        "        return list(counts)\n\n\nclass CountRatioMetric",
         "training/test_metrics.py",
     ),
     Mutant(
@@ -448,8 +448,8 @@ MUTANTS = (
     ),
     Mutant(
         "price: of the recipe without a candidate's settings",
-        "whole = [noised(recipe, each, mu * shape.mu, slots) for recipe, each in kinds]",
-        "whole = [noised(recipe, (), mu * shape.mu, slots) for recipe, _ in kinds]",
+        "(recipe, each, mu * shape.mu, slots) for recipe, each in kinds]",
+        "(recipe, (), mu * shape.mu, slots) for recipe, _ in kinds]",
         "training/test_settings.py",
     ),
     Mutant(
@@ -526,8 +526,8 @@ MUTANTS = (
     ),
     Mutant(
         "layer rules: the norm of a linear layer's input is left out",
-        "return squares * row_squares(d)",
-        "return row_squares(d)",
+        "return squares * bound_row_squares(d)",
+        "return bound_row_squares(d)",
         "training/test_per_example.py",
     ),
     Mutant(
@@ -646,14 +646,14 @@ MUTANTS = (
     ),
     Mutant(
         "training: no clipping",
-        "(top / (norms * SLACK + plus)).clamp(max=most)",
+        "(top / (norms * NORM_SLACK + plus)).clamp(max=most)",
         "norms.new_ones(norms.shape)",
         "training/test_clipping.py training/test_per_example.py",
     ),
     Mutant(
         "training: clipping that rounds up",
-        "top / (norms * SLACK + plus)",
-        "top / (norms / SLACK + plus)",
+        "top / (norms * NORM_SLACK + plus)",
+        "top / (norms / NORM_SLACK + plus)",
         "training/test_clipping.py",
     ),
     Mutant(
@@ -719,7 +719,7 @@ MUTANTS = (
     ),
     Mutant(
         "linear backend: a gradient that is not finite is multiplied by 0",
-        "d[k] = d[k] * factor if factor > ZERO else ZERO",
+        "d[k] = d[k] * factor if factor > FLOAT_ZERO else FLOAT_ZERO",
         "d[k] = d[k] * factor",
         "training/test_linear_backend.py",
     ),
@@ -731,14 +731,14 @@ MUTANTS = (
     ),
     Mutant(
         "linear backend: rows behind the last record are those of an earlier block",
-        "        d[count * shape[1] :] = ZERO\n",
+        "        d[count * shape[1] :] = FLOAT_ZERO\n",
         "",
         "training/test_linear_backend.py",
     ),
     Mutant(
         "linear backend: every thread adds all blocks",
-        "range(first * BLOCK, len(indices), apart * BLOCK)",
-        "range(first * BLOCK, len(indices), BLOCK)",
+        "range(first * BLOCK_RECORDS, len(indices), apart * BLOCK_RECORDS)",
+        "range(first * BLOCK_RECORDS, len(indices), BLOCK_RECORDS)",
         "training/test_linear_backend.py",
     ),
     Mutant(
@@ -749,7 +749,7 @@ MUTANTS = (
     ),
     Mutant(
         "linear backend: one running float32 sum",
-        "        sums[:] = ZERO\n",
+        "        sums[:] = FLOAT_ZERO\n",
         "",
         "training/test_linear_backend.py",
     ),

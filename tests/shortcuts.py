@@ -18,7 +18,7 @@ from pasearch.accounting.renyi import PrivacyFilter, rdp_epsilon
 from pasearch.accounting.selection import RunCountDistribution, _pmf
 from pasearch.data import means
 from pasearch.features.trainers import LinearModel
-from pasearch.training.metrics import usual_metric
+from pasearch.training.metrics import find_default_metric
 
 
 @cache
@@ -58,7 +58,7 @@ def not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def points_of(model: LinearModel, records: Any) -> int:
     """A linear model's points by the usual metric."""
-    metric = usual_metric(records.y.is_floating_point())
+    metric = find_default_metric(records.y.is_floating_point())
     return metric.points(model.counts(records, metric), len(records))
 
 

@@ -29,7 +29,7 @@ from pasearch.runs.ledger import Line
 from pasearch.search.portions import DisjointPortions
 from pasearch.search.randomized import RandomizedSearch
 from pasearch.search.strategy import STRATEGIES, WHOLE, Fixed, Round, RoundPrice, RoundShape
-from pasearch.training.clipping import CLIPPING_METHODS, Flat
+from pasearch.training.clipping import CLIPPING_METHODS, FlatClipping
 
 GIVEN: dict[str, Any] = {
     "budget": Budget(4.0, 1e-4), "bounds": (0.0, 1.0), "classes": 2, "steps": 4, "batch": 20,
@@ -323,7 +323,7 @@ def test_a_round_is_no_longer_than_its_own_line_has_priced(tmp_path: Path):
 )
 def test_what_says_too_little_is_refused_when_it_is_planned(template: str, told: str):
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Terse(Flat):
+    class Terse(FlatClipping):
         name: ClassVar[str] = "terse"
         power: float = 2.0
         bound: float = 1.0

@@ -49,7 +49,7 @@ FEATURES = {"max-pool": 4, "one-hot": sum(column.width for column in COLUMNS)}
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "STEPS", 4)
+    monkeypatch.setattr(settings, "FULL_BATCH_STEPS", 4)
 
 
 def select(out: Path, method: str, **options: Any) -> FeatureResult:

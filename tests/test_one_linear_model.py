@@ -26,8 +26,8 @@ from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
 from pasearch.training import settings
-from pasearch.training.recipe import default_recipe
-from pasearch.training.settings import full_batches, linear_recipe
+from pasearch.training.recipe import make_default_recipe
+from pasearch.training.settings import make_full_batch_settings, make_linear_recipe
 
 LINEAR = {"layers": [], "front_end": "centred"}
 STREAM = Keys.from_seed(5).stream("training")
@@ -63,19 +63,19 @@ def test_both_plans_release_the_same(number: bool):
 @pytest.mark.oracle
 @pytest.mark.parametrize("number", [False, True])
 def test_one_stream_trains_the_same_model(number: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "STEPS", 6)
+    monkeypatch.setattr(settings, "FULL_BATCH_STEPS", 6)
     data = table(200, number=number, public=True)
     schema, records = data.schema, data.all_records(None)
     fitted = Centred().fit(records.x, records.valid, None, STREAM, schema.row_layout)
     means = fitted.module.shift.numpy().astype(np.float64)  # type: ignore[union-attr]
     view = View.of(means)
-    own = full_batches(number)
+    own = make_full_batch_settings(number)
     candidate = Candidate(
         architecture=Architecture(layers=()), settings=own, front_end=parse_front_end("centred")
     )
     outputs = schema.outputs
-    recipe = candidate_recipe((default_recipe(200),), candidate, 0.3, 200, outputs=outputs)
-    assert recipe == linear_recipe(200, 0.3, number, outputs)
+    recipe = candidate_recipe((make_default_recipe(200),), candidate, 0.3, 200, outputs=outputs)
+    assert recipe == make_linear_recipe(200, 0.3, number, outputs)
     seen = Records(x=fitted.module(records.x), y=records.y, valid=records.valid, public=True)
     streams = training_streams(STREAM)
     network = train_candidate(candidate, seen, schema, recipe, streams, device="cpu")
@@ -115,7 +115,7 @@ class TestTheUserSaysMore:
         plan = arch_plan(table(), **options)
         own = dict(candidate_of(plan).settings)
         assert gone not in own
-        assert set(own) < set(dict(full_batches(False)))
+        assert set(own) < set(dict(make_full_batch_settings(False)))
         made = plan.trial_recipe(candidate_of(plan))
         if "steps" in options:
             assert made.steps == 33

@@ -45,8 +45,8 @@ from pasearch.planning import ESTIMATE_SHARE, FRONT_END_SHARE, events_by_partiti
 from pasearch.report.plan import plan_text, time_text
 from pasearch.search.plan import Plan, candidate_recipe
 from pasearch.spaces.cost import cost, planned_seconds
-from pasearch.training.metrics import METRICS, metric_of, usual_metric
-from pasearch.training.recipe import Recipe, tuned_learning_rate
+from pasearch.training.metrics import METRICS, find_default_metric, find_metric
+from pasearch.training.recipe import Recipe, tune_learning_rate
 
 KNOWN = Schema(shape=(5,), low=0.0, high=1.0, classes=3)
 
@@ -264,7 +264,7 @@ class TestWays:
         plan = planned("fixed")
         candidate = plan.space.candidate(plan.space.fixed())
         recipe = plan.trial_recipe(candidate)
-        expected = tuned_learning_rate(recipe, plan.trial_mu, 900)
+        expected = tune_learning_rate(recipe, plan.trial_mu, 900)
         assert recipe.learning_rate == expected * candidate.architecture.rate_factor()
         given = Recipe(expected_batch_size=10, steps=10, learning_rate=0.3)
         assert candidate_recipe((given,), candidate, 0.5, 900, outputs=2).learning_rate == 0.3
@@ -423,13 +423,13 @@ class TestUndeclared:
     @pytest.mark.unit
     @pytest.mark.parametrize(("epsilon", "told"), [(0.01, "47 %"), (0.1, ""), (1.0, "")])
     def test_a_test_that_will_tell_nothing_is_warned_of(self, epsilon: float, told: str):
-        metric = metric_of("accuracy", regression=False, outputs=2)
+        metric = find_metric("accuracy", regression=False, outputs=2)
         found = " ".join(drowned(metric, metric.noise(epsilon), 300))
         assert told in found
         assert bool(found) == bool(told)
-        points = metric_of("mae", regression=True, outputs=1)
+        points = find_metric("mae", regression=True, outputs=1)
         assert bool(drowned(points, points.noise(epsilon), 300)) == bool(told)
-        loss = metric_of("log-loss", regression=False, outputs=2)
+        loss = find_metric("log-loss", regression=False, outputs=2)
         assert drowned(loss, loss.noise(epsilon), 300) == []
 
     @pytest.mark.unit
@@ -612,7 +612,7 @@ class TestRegression:
     @given(epsilon=st.floats(1e-4, 10.0))
     def test_both_scores_have_the_epsilon_that_is_charged(self, epsilon: float):
         for regression in (False, True):
-            assert usual_metric(regression).noise(epsilon).epsilon == epsilon
+            assert find_default_metric(regression).noise(epsilon).epsilon == epsilon
 
 
 class TestAssumedPublic:

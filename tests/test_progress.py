@@ -70,7 +70,7 @@ class PreparedNetwork(ProgressBar):
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "STEPS", STEPS)
+    monkeypatch.setattr(settings, "FULL_BATCH_STEPS", STEPS)
 
 
 def prepared(method: str, **options: Any) -> Prepared:

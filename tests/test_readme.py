@@ -100,12 +100,12 @@ def test_the_space_example_is_a_space(tmp_path: Path):
 
 def test_the_recipe_examples_are_a_recipe_and_an_architecture(tmp_path: Path):
     from pasearch.spaces.candidate import read_candidate
-    from pasearch.training.presets import PRESETS, read_recipe, settings_of
+    from pasearch.training.presets import PRESETS, read_recipe, resolve_preset
 
     page = SEARCH.read_text()
     recipe, network = blocks("toml", SEARCH)[1:]
     (tmp_path / "mine.toml").write_text(recipe)
-    assert settings_of(read_recipe(tmp_path / "mine.toml"))["steps"] == 400
+    assert resolve_preset(read_recipe(tmp_path / "mine.toml"))["steps"] == 400
     (tmp_path / "net.toml").write_text(network)
     assert len(read_candidate(tmp_path / "net.toml").architecture.layers) == 1
     told = set(re.findall(r"`-?([a-z-]+)`", page))

@@ -39,7 +39,7 @@ OPEN = "".join(line for line in SCHEMA.splitlines(keepends=True) if ".c " not in
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "STEPS", 4)
+    monkeypatch.setattr(settings, "FULL_BATCH_STEPS", 4)
 
 
 def write(path: Path, n: int = 300, seed: int = 0) -> Path:

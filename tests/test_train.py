@@ -31,12 +31,12 @@ from pasearch.search import engine
 from pasearch.search.plan import VALIDATION_QUERY
 from pasearch.training import presets
 from pasearch.training.presets import (
-    FIELDS,
-    NOT_SET,
+    FORBIDDEN_FIELDS,
     PRESETS,
+    SETTABLE_FIELDS,
     read_recipe,
-    said,
-    settings_of,
+    resolve_preset,
+    select_settable_fields,
 )
 
 NETWORK = {"layers": [{"kind": "dense", "units": 6}]}
@@ -158,7 +158,7 @@ class TestLooks:
         """Teeth: what the training is told is not what the records say."""
         exact: list[int] = []
         told: list[float] = []
-        measure = engine.loss_points
+        measure = engine.sum_loss_points
         query = engine.Search._validation_query
 
         def measured(*arguments: Any, **options: Any) -> int:
@@ -175,7 +175,7 @@ class TestLooks:
 
             return listened
 
-        monkeypatch.setattr(engine, "loss_points", measured)
+        monkeypatch.setattr(engine, "sum_loss_points", measured)
         monkeypatch.setattr(engine.Search, "_validation_query", watched)
         prepared = asked("sa-dpsgd")
         run(prepared, out=tmp_path / "run")
@@ -522,13 +522,13 @@ class TestCommand:
     ):
         code, out, _ = command("recipes", name)
         assert code == 0
-        own = settings_of({"preset": name})
+        own = resolve_preset({"preset": name})
         for text in (out, out.replace("\n# ", "\n")):
             (tmp_path / "mine.toml").write_text(text)
-            read = settings_of(read_recipe(tmp_path / "mine.toml"))
+            read = resolve_preset(read_recipe(tmp_path / "mine.toml"))
             assert {key: read[key] for key in own} == own
         code, out, _ = command("recipes", name, "--json")
-        read = settings_of(json.loads(out))
+        read = resolve_preset(json.loads(out))
         assert code == 0
         assert {key: read[key] for key in own} == own
 
@@ -544,14 +544,16 @@ class TestCommand:
         assert code == 0, err
         told = json.loads(out)["recipe"]
         assert "noise_multiplier" not in told
-        assert settings_of(told)["steps"] == 30
+        assert resolve_preset(told)["steps"] == 30
 
     @pytest.mark.contract
     def test_what_a_result_says_and_a_file_may_not_is_refused_with_the_reason(self, tmp_path: Path):
         recipe = run(asked(), out=tmp_path / "run").document["recipe"]
-        read_recipe(said(recipe))
-        for name in set(recipe) - FIELDS:
-            with pytest.raises(UsageError, match=f"cannot set {name}: {NOT_SET[name][:20]}"):
+        read_recipe(select_settable_fields(recipe))
+        for name in set(recipe) - SETTABLE_FIELDS:
+            with pytest.raises(
+                UsageError, match=f"cannot set {name}: {FORBIDDEN_FIELDS[name][:20]}"
+            ):
                 read_recipe({name: recipe[name]})
 
     @pytest.mark.unit
@@ -561,7 +563,7 @@ class TestCommand:
     def test_a_schedule_that_takes_long_to_price_is_announced_once(
         self, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Any, shown: bool
     ):
-        monkeypatch.setattr(presets, "MANY_LEVELS", 5)
+        monkeypatch.setattr(presets, "MIN_ANNOUNCED_LEVELS", 5)
         (tmp_path / "mine.toml").write_text('schedule = { name = "time", rate = 0.1 }')
         asks = ("train", "--eps", 4, "--recipe", "mine.toml", "--batch", 400, "--dry-run", *more)
         for steps, many in ((20, True), (4, False)):
@@ -590,11 +592,11 @@ class TestCommand:
 
     @pytest.mark.unit
     def test_recipes_lists_every_preset_and_every_conflict(self, command: Any):
-        from pasearch.training.recipe import CONFLICTS
+        from pasearch.training.recipe import STAGE_CONFLICTS
 
         code, out, _ = command("recipes")
         assert code == 0
         assert all(name in out for name in PRESETS)
-        assert all(reason in out for reason in CONFLICTS)
+        assert all(reason in out for reason in STAGE_CONFLICTS)
         code, out, _ = command("recipes", "--json")
         assert set(json.loads(out)["recipes"]) == set(PRESETS)

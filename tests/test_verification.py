@@ -34,7 +34,7 @@ from pasearch.features.model import packed
 from pasearch.files import MAX_DEPTH
 from pasearch.results import digest, events_of, model_name
 from pasearch.search.plan import Plan
-from pasearch.training.metrics import AccuracyByOdds
+from pasearch.training.metrics import AccuracyByLogOdds
 from pasearch.verification.reconstruction import reconstruct
 from pasearch.verification.signing import (
     Signature,
@@ -1274,7 +1274,7 @@ def test_a_table_of_public_data_is_held_against_its_exact_score(copied: Callable
         score["exact"] = 0.5 - math.copysign(0.4, forged)
         score["cells"] = [[0] * 20 for _ in range(2)]
         cell(document, 0, 0, score["of"] if forged > 0 else 0)
-        found = [*check_cells({**score, "points": sum(score["cells"][0])}, AccuracyByOdds())]
+        found = [*check_cells({**score, "points": sum(score["cells"][0])}, AccuracyByLogOdds())]
         assert found == [
             f"score.points is {sum(score['cells'][0])}: its noise never reaches so far."
         ]

@@ -14,7 +14,7 @@
 
 The paper trains 300 or 500 epochs at batch 100. Small (the default): batches of 512 and a few
 hundred steps, every model at the same sound price; learning rates follow the noise by one rule
-(`tuned_learning_rate`), where the paper tunes them by hand. `--full`: batch 100 and 500 epochs, for
+(`tune_learning_rate`), where the paper tunes them by hand. `--full`: batch 100 and 500 epochs, for
 a GPU. Principal components and chosen models are not charged, as in the paper. SVHN is absent:
 CIFAR-10 (JPEG q75) in grey stands for it.
 
@@ -50,8 +50,8 @@ from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Conv, Dense, Layer, Pool
-from pasearch.training.clipping import Flat
-from pasearch.training.recipe import Recipe, tuned_learning_rate
+from pasearch.training.clipping import FlatClipping
+from pasearch.training.recipe import Recipe, tune_learning_rate
 from pasearch.training.trainer import Training
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -301,7 +301,7 @@ def recipe_of(study: Study, arm: Arm, epsilon: float | str, n: int) -> tuple[Rec
     batch, steps = arm.batch or study.batch, arm.steps or study.steps
     recipe = Recipe(
         expected_batch_size=batch, steps=steps, average=None if arm.target else 0.1,
-        bounding=None if epsilon == PLAIN else Flat(clip_norm=1.0),
+        bounding=None if epsilon == PLAIN else FlatClipping(clip_norm=1.0),
     )  # fmt: skip
     if arm.sigma is not None:
         recipe = recipe.with_noise(arm.sigma)
@@ -312,7 +312,7 @@ def recipe_of(study: Study, arm: Arm, epsilon: float | str, n: int) -> tuple[Rec
     if recipe.noise_multiplier is None:
         return recipe, 0.5 if epsilon == PLAIN else 4.0
     mu = batch / n * math.sqrt(steps * math.expm1(min(700.0, recipe.noise_multiplier**-2)))
-    return recipe, tuned_learning_rate(recipe, min(mu, 40.0), n)
+    return recipe, tune_learning_rate(recipe, min(mu, 40.0), n)
 
 
 def measured(

@@ -22,7 +22,7 @@ from pasearch.data.partitions import Records
 from pasearch.data.threads import use_threads
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
-from pasearch.training.clipping import Flat
+from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
 
@@ -50,7 +50,7 @@ def training(arm: Arm, *, private: bool) -> tuple[Training, int]:
         bounding=None,
     )  # fmt: skip
     if private:
-        recipe = replace(recipe, bounding=Flat(clip_norm=1.0)).with_noise(2.0)
+        recipe = replace(recipe, bounding=FlatClipping(clip_norm=1.0)).with_noise(2.0)
     streams = {name: keys.stream(name) for name in ("batch", "noise", "dropout")}
     size = sum(each.numel() for each in network.parameters())
     return Training(network, own, recipe, streams), size

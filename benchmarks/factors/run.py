@@ -59,9 +59,14 @@ from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import read_candidate
-from pasearch.training.clipping import AdaptiveQuantile, ClippingMethod, Flat, PerLayer
+from pasearch.training.clipping import (
+    AdaptiveClipping,
+    ClippingMethod,
+    FlatClipping,
+    PerLayerClipping,
+)
 from pasearch.training.noise_before_clip import NoiseBeforeClip
-from pasearch.training.per_example import formed_gradients, trainable_layers
+from pasearch.training.per_example import form_gradients, list_trainable_layers
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import train
 
@@ -78,10 +83,10 @@ SIGMAS, CLIPS = (0.1, 0.5), (0.8, 1.4)
 SCALES = (1.0, 10.0, 1000.0)
 SWEEP = (0.001, 0.04, 1.4, 10.0, 100.0)
 BOUNDINGS: dict[str, Any] = {
-    "flat": lambda clip: Flat(clip_norm=clip),
-    "per-layer": lambda clip: PerLayer(clip_norm=clip),
-    "adaptive flat": lambda clip: AdaptiveQuantile(clip_norm=clip),
-    "adaptive per-layer": lambda clip: AdaptiveQuantile(clip_norm=clip, per_layer=True),
+    "flat": lambda clip: FlatClipping(clip_norm=clip),
+    "per-layer": lambda clip: PerLayerClipping(clip_norm=clip),
+    "adaptive flat": lambda clip: AdaptiveClipping(clip_norm=clip),
+    "adaptive per-layer": lambda clip: AdaptiveClipping(clip_norm=clip, per_layer=True),
 }
 EPSILON = 3.0
 PILOT_SEED = 1000
@@ -264,7 +269,7 @@ class Study:
         records, _ = self._data("mnist")
         network = self._network("mnist", network_name, seed)
         norms = self._layer_norms(network, records, scale, 1)[:, 0]
-        ours = PerLayer(clip_norm=1.0).factors(norms[:, None])[:, 0] * norms
+        ours = PerLayerClipping(clip_norm=1.0).factors(norms[:, None])[:, 0] * norms
         return {
             "gradient": float(norms.norm()),
             "as_printed": float(clipped_as_printed(norms).norm()),
@@ -321,7 +326,7 @@ class Study:
     def _noise_at_price(self, order: NoiseBeforeClip | None, epsilon: float, n: int) -> float:
         recipe = Recipe(
             expected_batch_size=self._batch, steps=self._steps, noise_multiplier=1.0,
-            bounding=Flat(clip_norm=1.0), noise_before_clip=order,
+            bounding=FlatClipping(clip_norm=1.0), noise_before_clip=order,
         )  # fmt: skip
         budget = Budget(epsilon, self._delta(n))
         return calibration.calibrate_min(
@@ -362,9 +367,9 @@ class Study:
 
         sizes = [
             sum(p.numel() for p in layer.parameters(recurse=False))
-            for layer in trainable_layers(network)
+            for layer in list_trainable_layers(network)
         ]
-        rows = formed_gradients(network, records.x[:count], loss)
+        rows = form_gradients(network, records.x[:count], loss)
         return torch.stack([part.norm(dim=1) for part in rows.split(sizes, dim=1)])
 
 

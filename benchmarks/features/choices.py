@@ -113,17 +113,17 @@ def viewed(table: Path, arm: str, epsilon: float, seed: int) -> dict[str, float]
 @contextmanager
 def rates_times(factor: float) -> Iterator[None]:
     """Train linear models at so many times their learning rate."""
-    given = trainers.linear_recipe
+    given = trainers.make_linear_recipe
 
     def recipe(*args: Any) -> Any:
         own = given(*args)
         return replace(own, learning_rate=factor * (own.learning_rate or 0.0))
 
-    trainers.linear_recipe = recipe
+    trainers.make_linear_recipe = recipe
     try:
         yield
     finally:
-        trainers.linear_recipe = given
+        trainers.make_linear_recipe = given
 
 
 def wide(arm: str, epsilon: float, seed: int) -> dict[str, float]:

@@ -22,7 +22,7 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.architecture import Architecture
-from pasearch.training.clipping import SLACK, Flat
+from pasearch.training.clipping import NORM_SLACK, FlatClipping
 from pasearch.training.noise import Noise
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import train
@@ -70,10 +70,12 @@ def train_all(x: Array, y: Array, cells: Sequence[Cell], batch: Stream) -> Array
         weights[: cell.size, :, place] = weight.T
     lengths = np.sqrt(2 * (rows.astype(np.float64) ** 2 @ used)).astype(np.float32)
     bounds = [cell.recipe.bounding for cell in cells]
-    clips = np.array([b.clip_norm / SLACK if isinstance(b, Flat) else np.inf for b in bounds])
+    clips = np.array(
+        [b.clip_norm / NORM_SLACK if isinstance(b, FlatClipping) else np.inf for b in bounds]
+    )
     first = cells[0].recipe
     rates = [(c.recipe.learning_rate or 0.0) / c.recipe.expected_batch_size for c in cells]
-    batches = first.batches(n)
+    batches = first.make_batching(n)
     for step in range(first.steps):
         chosen = batches.batch(n, batch, step)
         own = rows[chosen]
@@ -87,7 +89,9 @@ def train_all(x: Array, y: Array, cells: Sequence[Cell], batch: Stream) -> Array
             if (sigma := cell.recipe.noise_multiplier) is not None:
                 own = np.concatenate([sums[: cell.size, :, place].T.ravel(), sums[-1, :, place]])
                 noise = Noise(draw_normals(len(own), cell.noise, step))
-                noise.add_to([torch.from_numpy(own)], sigma * clips[place] * SLACK * SUM_ROUNDING)
+                noise.add_to(
+                    [torch.from_numpy(own)], sigma * clips[place] * NORM_SLACK * SUM_ROUNDING
+                )
                 sums[: cell.size, :, place] = own[:-2].reshape(2, -1).T
                 sums[-1, :, place] = own[-2:]
         weights -= (np.array(rates) * sums).astype(np.float32)
@@ -126,7 +130,7 @@ def main() -> None:
         )  # fmt: skip
         private = Recipe(
             expected_batch_size=size, steps=40, learning_rate=0.5, optimizer="sgd", average=None,
-            bounding=Flat(clip_norm=1.0),
+            bounding=FlatClipping(clip_norm=1.0),
         ).with_noise(3.0)  # fmt: skip
         cells = [
             Cell(

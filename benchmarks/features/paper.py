@@ -56,7 +56,7 @@ from pasearch.accounting.accountants import price
 from pasearch.features.cfs import genetic, greedy
 from pasearch.features.evolution import Evolution, labels, recalled, unseen
 from pasearch.runs.keys import Keys
-from pasearch.training.clipping import Flat
+from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe
 
 EPSILONS_X = (0.01, 0.1, 0.5, 1, 1.5, 2, 5, 10, 20, 25, 30, 35, 40)
@@ -251,7 +251,8 @@ def network_recipe(n: int, epsilon: float | None, rate: float) -> Recipe:
     batch = min(BATCH, n)
     recipe = Recipe(
         expected_batch_size=batch, steps=EPOCHS * round(n / batch), learning_rate=rate,
-        optimizer="sgd", average=None, bounding=None if epsilon is None else Flat(clip_norm=1.0),
+        optimizer="sgd", average=None,
+        bounding=None if epsilon is None else FlatClipping(clip_norm=1.0),
     )  # fmt: skip
     if epsilon is None:
         return recipe

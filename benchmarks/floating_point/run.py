@@ -42,7 +42,7 @@ from pasearch.data.sources import load_dataset  # noqa: E402
 from pasearch.runs.keys import Keys, Stream  # noqa: E402
 from pasearch.runs.normals import count_pairs, draw_normals, normals_from_words  # noqa: E402
 from pasearch.training import noise, trainer  # noqa: E402
-from pasearch.training.clipping import Flat  # noqa: E402
+from pasearch.training.clipping import FlatClipping  # noqa: E402
 from pasearch.training.encoded.noise import begin_noise, sample_noise  # noqa: E402
 from pasearch.training.noise import Noise  # noqa: E402
 from pasearch.training.per_example import clipped_sum_and_counts  # noqa: E402
@@ -163,7 +163,7 @@ def sampler_of_before() -> Any:
 
     def draw(count: int, device: torch.device, stream: Stream, step: int) -> Any:
         made = lambda: worlds.Old(worlds.float32_normals(count, stream, step))  # noqa: E731
-        return noise.beside(made, count, device)
+        return noise.run_in_thread(made, count, device)
 
     trainer.draw = draw
     try:
@@ -176,7 +176,7 @@ def speed(file: Path, threads: int, rounds: int = 9) -> None:
     """Time the noise alone, and steps with it."""
     torch.set_num_threads(threads)
     if threads == 1:
-        noise.BESIDE = 10**9  # no thread for the noise either
+        noise.MIN_THREAD_NUMBERS = 10**9  # no thread for the noise either
     count, stream = 1_000_000, Keys().stream("speed")
     total = torch.zeros(count)
 
@@ -255,7 +255,7 @@ def rounding(file: Path, root: str) -> None:
                 model = ROW.network().to(kind)
                 loss = lambda out: torch.nn.functional.cross_entropy(out, y, reduction="none")  # noqa: E731
                 found, _ = clipped_sum_and_counts(
-                    model, part.to(kind), loss, Flat(clip_norm=1.0), mask
+                    model, part.to(kind), loss, FlatClipping(clip_norm=1.0), mask
                 )
                 return torch.cat([each.flatten().double() for each in found])
 

@@ -53,7 +53,7 @@ from pasearch.search.candidate_training import Job, in_turns, side_by_side
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.spaces.space import space
-from pasearch.training.clipping import Flat
+from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
@@ -87,7 +87,7 @@ def jobs(candidates: int, steps: int, folder: Path, device: str = "cpu") -> list
     keys, drawn = Keys.from_seed(1), space("fcn-paper")
     recipe = Recipe(
         expected_batch_size=BATCH, steps=steps, learning_rate=0.1, noise_multiplier=1.0,
-        bounding=Flat(clip_norm=0.25),
+        bounding=FlatClipping(clip_norm=0.25),
     )  # fmt: skip
     schema = Schema(shape=(FEATURES,), low=0.0, high=1.0, classes=CLASSES)
     found = [

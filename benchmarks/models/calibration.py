@@ -169,13 +169,13 @@ def fit(lines: Iterable[Line]) -> tuple[float, float]:
 
 def shipped(line: Line) -> float:
     """Return the temperature that the package has for a line's model."""
-    return temperature.temperature_of(line["classes"], line["signal"])
+    return temperature.compute_temperature(line["classes"], line["signal"])
 
 
 def left_out(line: Line, fits: dict[str, tuple[float, float]]) -> float:
     """Return the temperature of a line's model by a fit without its table."""
     excess, decay = fits[line["table"]]
-    own = 1.0 + temperature.TWO_CLASSES * (line["classes"] - 1) ** -temperature.DECAY
+    own = 1.0 + temperature.TWO_CLASS_EXCESS * (line["classes"] - 1) ** -temperature.EXCESS_DECAY
     return shipped(line) / own * (1.0 + excess * (line["classes"] - 1) ** -decay)
 
 
@@ -238,20 +238,24 @@ def clipping(folder: Path) -> None:
     from pasearch.runs.keys import Keys
     from pasearch.search.candidate_training import train_candidate, training_streams
     from pasearch.spaces.candidate import Candidate
-    from pasearch.training.clipping import Flat
-    from pasearch.training.settings import full_batches, linear_recipe
+    from pasearch.training.clipping import FlatClipping
+    from pasearch.training.settings import make_full_batch_settings, make_linear_recipe
 
-    linear: Line = {"front_end": "centred", "layers": [], "settings": dict(full_batches(False))}
+    linear: Line = {
+        "front_end": "centred",
+        "layers": [],
+        "settings": dict(make_full_batch_settings(False)),
+    }
     candidate = Candidate.from_json(linear)
     for name in ("bank-churn", "magic", "eeg-eye-state"):
         data = loaded(name, Folders("", str(folder), str(folder)))
         slots = data.head[:7000]
         front = data.front(candidate, slots, 1e4, 0)
         test, schema = data.records(data.test, front), data.dataset.schema
-        recipe = replace(linear_recipe(len(slots), 0.3, False), noise_multiplier=1e-6)
+        recipe = replace(make_linear_recipe(len(slots), 0.3, False), noise_multiplier=1e-6)
         assert recipe.learning_rate is not None
         loose = {
-            "bounding": Flat(clip_norm=1e3), "noise_multiplier": 1e-9,
+            "bounding": FlatClipping(clip_norm=1e3), "noise_multiplier": 1e-9,
             "learning_rate": recipe.learning_rate / 5,  # larger gradients: a rate that converges
         }  # fmt: skip
         for clip, own in ((1.0, recipe), (1e3, replace(recipe, **loose))):

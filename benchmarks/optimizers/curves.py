@@ -34,8 +34,8 @@ from pasearch.data.partitions import Records, Sealed
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.candidate import Candidate, read_candidate
-from pasearch.training.presets import read_recipe, settings_of
-from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
+from pasearch.training.presets import read_recipe, resolve_preset
+from pasearch.training.recipe import Recipe, make_default_recipe, tune_learning_rate
 from pasearch.training.trainer import Training
 
 RESULTS = HERE / "results" / "curves.jsonl"
@@ -83,14 +83,16 @@ def name_of(data: str) -> str:
 @cache
 def solved(arm: str, n: int, batch: int, dimension: int, epsilon: float) -> Recipe:
     """Return the arm's recipe with the noise that all steps cost epsilon with."""
-    plain = default_recipe(n, batch=batch, steps=STEPS, **settings_of(read_recipe(ARMS[arm])))
+    plain = make_default_recipe(
+        n, batch=batch, steps=STEPS, **resolve_preset(read_recipe(ARMS[arm]))
+    )
 
     def noised(mu: float) -> Recipe:
-        return plain.with_noise(plain.noise_for_mu(mu, n))
+        return plain.with_noise(plain.noise_multiplier_for_mu(mu, n))
 
     budget = Budget(epsilon, DELTA)
     mu = calibration.calibrate_max(lambda mu: noised(mu).event(n, dimension), budget, 1e-3, 1e2)
-    return replace(noised(mu), learning_rate=tuned_learning_rate(noised(mu), mu, n))
+    return replace(noised(mu), learning_rate=tune_learning_rate(noised(mu), mu, n))
 
 
 @cache

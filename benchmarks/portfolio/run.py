@@ -35,8 +35,8 @@ from pasearch.search.candidate_training import counts, points, train_candidate, 
 from pasearch.search.plan import candidate_recipe
 from pasearch.spaces.candidate import Candidate
 from pasearch.training.metrics import METRICS
-from pasearch.training.recipe import default_recipe
-from pasearch.training.settings import full_batches
+from pasearch.training.recipe import make_default_recipe
+from pasearch.training.settings import make_full_batch_settings
 
 sys.path.append(str(Path(__file__).parents[1]))
 import cells
@@ -72,7 +72,7 @@ def full(
     layers: list[dict[str, Any]], *, front: str = "centred", number: bool = False, rate: float = 1.0
 ) -> Any:
     """Return a candidate on centred input, trained on full batches, at so many times the rate."""
-    settings = dict(full_batches(number))
+    settings = dict(make_full_batch_settings(number))
     for name in ("learning_rate_scale", "learning_rate_most"):
         settings[name] *= rate
     return {"front_end": front, "layers": layers, "settings": settings}
@@ -281,7 +281,7 @@ def train(data: Public, candidate: Candidate, n: int, mu: float, seed: int) -> d
     """Train one candidate and return what it reached."""
     slots = data.head[:n]
     recipe = candidate_recipe(
-        (default_recipe(len(slots)),), candidate, mu, len(slots),
+        (make_default_recipe(len(slots)),), candidate, mu, len(slots),
         outputs=data.dataset.schema.outputs,
     )  # fmt: skip
     streams = training_streams(Keys.from_seed(seed).stream("study", n, str(mu)))

@@ -41,15 +41,15 @@ from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Dense
-from pasearch.training.clipping import PerLayer
+from pasearch.training.clipping import PerLayerClipping
 from pasearch.training.recipe import Recipe
 from pasearch.training.schedules import (
-    Exponential,
-    Polynomial,
+    ExponentialDecay,
+    PolynomialDecay,
     StepDecay,
-    TimeBased,
-    Uniform,
-    Validation,
+    TimeDecay,
+    UniformSchedule,
+    ValidationSchedule,
 )
 from pasearch.training.trainer import Training
 
@@ -62,18 +62,18 @@ STUDIES: dict[str, dict[str, Any]] = {
     "mnist": {
         "rho": 0.78125, "uniform": 8.0, "batch": 600, "held": 5000, "rate": 0.05,
         "schedules": {
-            "time": (10.0, TimeBased(rate=0.05)),
+            "time": (10.0, TimeDecay(rate=0.05)),
             "step": (10.0, StepDecay(rate=0.6, period=10)),
-            "exponential": (10.0, Exponential(rate=0.01)),
-            "polynomial": (10.0, Polynomial(power=3.0, end=0.2, period=100)),
+            "exponential": (10.0, ExponentialDecay(rate=0.01)),
+            "polynomial": (10.0, PolynomialDecay(power=3.0, end=0.2, period=100)),
         },
-        "validation": (10.0, Validation(rate=0.7, threshold=0.01, average=5, period=10)),
+        "validation": (10.0, ValidationSchedule(rate=0.7, threshold=0.01, average=5, period=10)),
         "layers": (1000,),
     },
     "cancer": {
         "rho": 0.4, "uniform": 25.0, "batch": 560, "held": 100, "rate": 0.05,
-        "schedules": {"exponential": (30.0, Exponential(rate=0.001))},
-        "validation": (35.0, Validation(rate=0.99, threshold=0.01, average=1, period=50)),
+        "schedules": {"exponential": (30.0, ExponentialDecay(rate=0.001))},
+        "validation": (35.0, ValidationSchedule(rate=0.99, threshold=0.01, average=1, period=50)),
         "layers": (10, 20, 10),
     },
 }  # fmt: skip
@@ -125,7 +125,7 @@ def trained(
 ) -> dict[str, Any]:  # fmt: skip
     """Train one arm until rho is spent; return its accuracies and prices."""
     train, test = data
-    watched, held = isinstance(schedule, Validation), test
+    watched, held = isinstance(schedule, ValidationSchedule), test
     if watched:
         held = test if len(test) < 1000 else train.take(np.arange(len(train))[-study["held"] :])
         train = train if held is test else train.take(np.arange(len(train))[: -study["held"]])
@@ -142,8 +142,8 @@ def trained(
         expected_batch_size=batch, steps=epochs * per_epoch, learning_rate=study["rate"],
         noise_multiplier=None if sigma is None else sigma / math.sqrt(count),
         batching="reshuffled", optimizer="sgd", average=None,
-        bounding=None if sigma is None else PerLayer(clip_norms=(CLIP,) * count),
-        schedule=Uniform() if watched else schedule,
+        bounding=None if sigma is None else PerLayerClipping(clip_norms=(CLIP,) * count),
+        schedule=UniformSchedule() if watched else schedule,
     )  # fmt: skip
     streams = {name: keys.stream(name) for name in ("batch", "noise", "dropout")}
     training = Training(network, train, recipe, streams)
@@ -194,17 +194,17 @@ def arms(study: dict[str, Any]) -> dict[str, tuple[float | None, Any, int]]:
         return epochs_within(schedule, noise_multiplier=sigma, rho=rho)
 
     found: dict[str, tuple[float | None, Any, int]] = {
-        "uniform": (study["uniform"], Uniform(), lasts(study["uniform"], Uniform()))
+        "uniform": (study["uniform"], UniformSchedule(), lasts(study["uniform"], UniformSchedule()))
     }
     for name, (sigma, schedule) in study["schedules"].items():
         epochs = lasts(sigma, schedule)
         found[name] = (sigma, schedule, epochs)
         same = uniform_noise(rho=rho, epochs=epochs)
-        found[f"uniform, the epochs of {name}"] = (same, Uniform(), epochs)
-        found[f"no noise, the epochs of {name}"] = (None, Uniform(), epochs)
+        found[f"uniform, the epochs of {name}"] = (same, UniformSchedule(), epochs)
+        found[f"no noise, the epochs of {name}"] = (None, UniformSchedule(), epochs)
     sigma, schedule = study["validation"]
-    found["validation"] = (sigma, schedule, lasts(sigma, Uniform()))
-    found["no noise, the epochs of uniform"] = (None, Uniform(), found["uniform"][2])
+    found["validation"] = (sigma, schedule, lasts(sigma, UniformSchedule()))
+    found["no noise, the epochs of uniform"] = (None, UniformSchedule(), found["uniform"][2])
     return found
 
 

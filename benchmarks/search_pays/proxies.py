@@ -39,7 +39,7 @@ from pasearch.search.plan import candidate_recipe
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.portfolio import signal_of, study_for
 from pasearch.training.metrics import METRICS
-from pasearch.training.recipe import default_recipe
+from pasearch.training.recipe import make_default_recipe
 
 sys.path.append(str(Path(__file__).parents[1]))
 sys.path.append(str(Path(__file__).parents[1] / "portfolio"))
@@ -88,7 +88,7 @@ class Table:
                 x = torch.where(torch.tensor(kept), each.x, torch.zeros(()))
                 each.x[:] = NORM * x / x.norm(dim=1, keepdim=True).clamp(min=1e-9)
         recipe = candidate_recipe(
-            (default_recipe(len(own)),), candidate, mu, len(own), outputs=self.schema.outputs
+            (make_default_recipe(len(own)),), candidate, mu, len(own), outputs=self.schema.outputs
         )
         streams = training_streams(Keys.from_seed(seed).stream("proxy", str(mu)))
         network = train_candidate(candidate, own, self.schema, recipe, streams, device="cpu")

@@ -30,10 +30,10 @@ from pasearch.accounting.densities import Density, GaussianNoise, StudentT
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
 from pasearch.training.batching import Poisson
-from pasearch.training.clipping import Flat
+from pasearch.training.clipping import FlatClipping
 from pasearch.training.encoded.gradients import EncodedClipping, encode_by_sorting
 from pasearch.training.encoded.noise import KolmogorovSmirnov, begin_noise
-from pasearch.training.per_example import Loss, formed_gradients
+from pasearch.training.per_example import Loss, form_gradients
 
 ROW = ROWS["fcn-2048"]
 Summed = Callable[..., list[Tensor]]
@@ -42,7 +42,7 @@ GAUSSIAN = GaussianNoise(scale=CLIP)
 
 def flat(network: nn.Module, x: Tensor, loss: Loss, mask: Tensor) -> list[Tensor]:
     """Return the sum of clipped gradients."""
-    return Flat(clip_norm=CLIP).sums(network, x, loss, mask)[0]
+    return FlatClipping(clip_norm=CLIP).sums(network, x, loss, mask)[0]
 
 
 def encoded(network: nn.Module, x: Tensor, loss: Loss, mask: Tensor, vectors: int) -> list[Tensor]:
@@ -104,7 +104,7 @@ def sorted_step(records: Records, rows: int, device: str) -> Step:
     model, x = ROW.network().to(device), records.x[:rows]
     codebook = EncodedClipping(clip_norm=CLIP).codebook(sum(p.numel() for p in model.parameters()))
     return lambda: encode_by_sorting(
-        formed_gradients(model, x, _loss(records.y[:rows])), codebook
+        form_gradients(model, x, _loss(records.y[:rows])), codebook
     ).sum(dim=0)
 
 

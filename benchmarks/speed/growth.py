@@ -74,7 +74,7 @@ def training(
     from pasearch.runs.normals import MIN_COMPILED_NUMBERS, choose_compiled_code
     from pasearch.spaces.architecture import Architecture
     from pasearch.spaces.layers import Dense
-    from pasearch.training.clipping import Flat
+    from pasearch.training.clipping import FlatClipping
     from pasearch.training.recipe import Recipe
     from pasearch.training.trainer import Training, train
 
@@ -84,7 +84,7 @@ def training(
         architecture = Architecture(layers=tuple(Dense(units=min(each, most)) for each in units))
         recipe = Recipe(
             expected_batch_size=batch, steps=many, learning_rate=RATE, noise_multiplier=SIGMA,
-            batching=batching, bounding=Flat(clip_norm=CLIP),
+            batching=batching, bounding=FlatClipping(clip_norm=CLIP),
         )  # fmt: skip
         streams = {name: keys.stream(name, many) for name in ("batch", "noise", "dropout")}
         network = architecture.build(shape, classes, keys.stream("weights").generator())

@@ -37,7 +37,7 @@ from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys
 from pasearch.runs.normals import MIN_COMPILED_NUMBERS, choose_compiled_code
 from pasearch.spaces.modules import KeyedDropout, Lstm
-from pasearch.training.clipping import Flat
+from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training, full_precision
 
@@ -111,7 +111,7 @@ def ours(
     """
     choose_compiled_code(MIN_COMPILED_NUMBERS)
     network = s.row.network()
-    plain = {"bounding": Flat(clip_norm=CLIP), "optimizer": "sgd", "average": None}
+    plain = {"bounding": FlatClipping(clip_norm=CLIP), "optimizer": "sgd", "average": None}
     recipe = Recipe(
         expected_batch_size=s.batch, steps=1_000_000, learning_rate=RATE, noise_multiplier=s.sigma,
         **{**plain, **settings},

@@ -23,22 +23,22 @@ from rows import ROWS, SIGMA
 from run import add_line, least
 
 from pasearch.data.partitions import Records
-from pasearch.training.clipping import AdaptiveQuantile, AutoS, PerLayer
-from pasearch.training.losses import mean_loss
-from pasearch.training.schedules import TimeBased, Validation
+from pasearch.training.clipping import AdaptiveClipping, AutoSClipping, PerLayerClipping
+from pasearch.training.losses import compute_mean_loss
+from pasearch.training.schedules import TimeDecay, ValidationSchedule
 from pasearch.training.screening import Annealing
 
 ROW = ROWS["fcn-2048"]
 STAGES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "auto-s": {"bounding": AutoS(bound=0.25)},
-    "per layer": {"bounding": PerLayer(clip_norm=0.25)},
-    "adaptive, flat": {"bounding": AdaptiveQuantile(clip_norm=0.25)},
-    "adaptive, per layer": {"bounding": AdaptiveQuantile(clip_norm=0.25, per_layer=True)},
+    "auto-s": {"bounding": AutoSClipping(bound=0.25)},
+    "per layer": {"bounding": PerLayerClipping(clip_norm=0.25)},
+    "adaptive, flat": {"bounding": AdaptiveClipping(clip_norm=0.25)},
+    "adaptive, per layer": {"bounding": AdaptiveClipping(clip_norm=0.25, per_layer=True)},
     "truncated": {"batching": "truncated"},
     "reshuffled": {"batching": "reshuffled"},
-    "schedule": {"schedule": TimeBased(rate=0.05)},
-    "schedule, by validation": {"schedule": Validation(rate=0.7, threshold=0.01)},
+    "schedule": {"schedule": TimeDecay(rate=0.05)},
+    "schedule, by validation": {"schedule": ValidationSchedule(rate=0.7, threshold=0.01)},
     "adam": {"optimizer": "adam"},
     "adam-corrected": {"optimizer": "adam-corrected"},
     "screening": {"screening": Annealing(q0=10.0, mu0=10)},
@@ -50,7 +50,7 @@ def step_of(records: Records, seen: Records, batch: int, device: str, **stage: A
     row = replace(ROW, batch=batch)
 
     def judge(network: torch.nn.Module, asked: int) -> float:
-        return mean_loss(network, seen, device=device) if "screening" in stage else 0.5
+        return compute_mean_loss(network, seen, device=device) if "screening" in stage else 0.5
 
     setting = Setting(row, records, device, SIGMA, whole=False)
     return ours(setting, query=judge, **stage)[0]

@@ -38,7 +38,7 @@ from pasearch.runs.keys import Keys
 from pasearch.search.candidate_training import PURPOSES
 from pasearch.spaces.space import space
 from pasearch.training import trainer
-from pasearch.training.clipping import Flat
+from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe
 
 RECORDS, FEATURES, CLASSES, REPLAYS, FASTEST = 20_000, 784, 10, 9, 5
@@ -73,7 +73,7 @@ class Work:
         )  # fmt: skip
         recipe = Recipe(
             expected_batch_size=self.batch, steps=self.steps, learning_rate=0.1,
-            noise_multiplier=1.0, bounding=Flat(clip_norm=0.25),
+            noise_multiplier=1.0, bounding=FlatClipping(clip_norm=0.25),
         )  # fmt: skip
         drawn, together, found = space(self.space), TrainingGroup(), []
         for number in range(self.count):

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pasearch.accounting.checks import check_fraction, check_positive_integer
 from pasearch.registry import FieldChecks
-from pasearch.training.schedules import SCHEDULES, Schedule, bounded, changes
+from pasearch.training.schedules import SCHEDULES, Schedule, clamp_factor, count_changes
 
 
 @SCHEDULES.register
@@ -34,9 +34,9 @@ class Cosine(Schedule):
 
     def factor(self, epoch: int) -> float:
         """Return sigma_t / sigma_0, in (0, 1]."""
-        done = min(changes(epoch, 1), self.period) / self.period
-        return bounded(self.end + (1.0 - self.end) * (1.0 + math.cos(math.pi * done)) / 2.0)
+        done = min(count_changes(epoch, 1), self.period) / self.period
+        return clamp_factor(self.end + (1.0 - self.end) * (1.0 + math.cos(math.pi * done)) / 2.0)
 
-    def stretched(self, factor: float) -> Schedule:
+    def stretch(self, factor: float) -> Schedule:
         """Return it with a longer period."""
         return replace(self, period=max(1, round(self.period * factor)))

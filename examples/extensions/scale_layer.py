@@ -12,11 +12,11 @@ from pasearch.training.layer_rules import (
     NO_BUFFERS,
     RULES,
     Buffers,
-    Captured,
+    CapturedLayer,
     LayerRule,
-    Sums,
-    row_squares,
-    weighted,
+    ParameterSums,
+    bound_row_squares,
+    multiply_rows,
 )
 
 
@@ -41,24 +41,26 @@ class ScaleRule(LayerRule):
 
     names = frozenset({"weight"})
 
-    def count_formed(self, layer: nn.Module, output: Tensor) -> int:
+    def count_formed_numbers(self, layer: nn.Module, output: Tensor) -> int:
         """Form no gradient that stays in memory."""
         return 0
 
-    def squared_norms(self, seen: Captured) -> Tensor:
+    def squared_norms(self, seen: CapturedLayer) -> Tensor:
         """Compute ||a_i * d_i||^2."""
         if seen.views > 1:
             return super().squared_norms(seen)
-        return row_squares(seen.input * seen.output_gradient)
+        return bound_row_squares(seen.input * seen.output_gradient)
 
-    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NO_BUFFERS) -> Sums:
+    def weighted_sum(
+        self, seen: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
+    ) -> ParameterSums:
         """Compute the sum of c_i a_i * d_i over rows."""
         if seen.views > 1:
             yield from super().weighted_sum(seen, factors, into)
             return
         layer = seen.layer
         assert isinstance(layer, Scale)
-        yield layer.weight, (seen.input * weighted(seen.output_gradient, factors)).sum(dim=0)
+        yield layer.weight, (seen.input * multiply_rows(seen.output_gradient, factors)).sum(dim=0)
 
 
 RULES[Scale] = ScaleRule()

@@ -13,10 +13,10 @@ from torch import Tensor
 from pasearch.registry import FieldChecks
 from pasearch.training.clipping import (
     CLIPPING_METHODS,
-    SLACK,
+    NORM_SLACK,
     ClippingMethod,
     check_clip_norm,
-    zero_if_not_finite,
+    zero_nonfinite_factors,
 )
 
 
@@ -41,5 +41,5 @@ class SmoothClip(ClippingMethod):
 
     def factors(self, norms: Tensor) -> Tensor:
         """Compute each record's factor, (batch,), from its gradient's norm, (batch,)."""
-        size = (norms * SLACK).hypot(norms.new_tensor(self.bound))
-        return zero_if_not_finite(norms, self.bound / size)
+        size = (norms * NORM_SLACK).hypot(norms.new_tensor(self.bound))
+        return zero_nonfinite_factors(norms, self.bound / size)

@@ -40,7 +40,7 @@ from pasearch.features.auto import MANY, columns_of
 from pasearch.files import read_toml
 from pasearch.planning import planned_form
 from pasearch.spaces.portfolio import features_of, kind_of, signal_of, study_for
-from pasearch.training.metrics import usual_metric
+from pasearch.training.metrics import find_default_metric
 
 if TYPE_CHECKING:
     from pasearch.search.plan import Plan
@@ -472,7 +472,7 @@ def _facts(plan: Plan, request: SearchRequest, public: str | None) -> Facts:
     study = study_for(schema, plan.name).among(outputs)
     outside = study.outside(signal, outputs, features_of(schema))
     recipe = plan.final_recipe(default) if plan.retrained else plan.trial_recipe(default)
-    usual = plan.scored_by is usual_metric(schema.regression)
+    usual = plan.scored_by is find_default_metric(schema.regression)
     found = None
     if usual and not outside:
         own = Own(

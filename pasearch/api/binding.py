@@ -112,9 +112,9 @@ def check_surroundings(private: Path, device: str, *, begun: bool) -> None:
         UsageError: They differ, and how; or as of `products.check_alike`, on a processor.
     """
     if device == "cpu":
-        from pasearch.training.products import check_alike
+        from pasearch.training.row_rounding import check_row_rounding
 
-        check_alike()
+        check_row_rounding()
     if not begun:
         atomic_write(private / KEPT, json.dumps(surroundings(device)))
         return

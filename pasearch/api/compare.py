@@ -39,7 +39,7 @@ from pasearch.runs.keys import Keys
 from pasearch.search.ahead import distinct
 from pasearch.spaces.space import space as named_space
 from pasearch.terminal_escaping import escape_text
-from pasearch.training.metrics import of_noun
+from pasearch.training.metrics import find_metric_by_noun
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset
@@ -168,7 +168,7 @@ class Comparison:
         """
         both = (self.aware, self.standard)
         aware, standard = (np.array(each.private if private else each.plain) for each in both)
-        metric = of_noun(self.metric)
+        metric = find_metric_by_noun(self.metric)
         sign = 1.0 if metric.shown(1.0) > metric.shown(0.0) else -1.0  # a smaller error is better
         mean, half = band(sign * (aware - standard))
         return float(mean), float(half)

@@ -53,7 +53,7 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.search.plan import Plan
-from pasearch.training.from_cells import table_json
+from pasearch.training.score_tables import table_to_json
 
 if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
@@ -533,7 +533,7 @@ def score_json(
         },
     }
     if cells:
-        score |= table_json(own, metric.columns)
+        score |= table_to_json(own, metric.columns)
     if plan.schema.regression:
         null = "are left out" if cells else "count as wrong by all"
         score["scale"] = f"of the width of the target's bounds; null records {null}"

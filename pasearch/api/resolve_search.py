@@ -41,9 +41,9 @@ from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.spaces.portfolio import Study
 from pasearch.spaces.space import Portfolio, Space, check_settings
 from pasearch.spaces.space import space as named_space
-from pasearch.training.presets import fitted, preset_of, read_recipe, settings_of
-from pasearch.training.recipe import Recipe, default_recipe
-from pasearch.training.settings import full_batches
+from pasearch.training.presets import find_preset, read_recipe, resolve_preset, stretch_schedule
+from pasearch.training.recipe import Recipe, make_default_recipe
+from pasearch.training.settings import make_full_batch_settings
 
 TUNING = {"expected_batch_size", "steps", "learning_rate", "average"}
 """What of a recipe may be changed without changing what it does."""
@@ -194,7 +194,7 @@ def _recipe_name(recipe: Mapping[str, Any]) -> str:
     if not TUNING.issuperset(own):
         return f"{name}, but for its {' and '.join(own)}"
     changed = f"; changed: {', '.join(own)}" if own else ""
-    return f"{name}: {preset_of(name).about}{changed}"
+    return f"{name}: {find_preset(name).about}{changed}"
 
 
 def _preset_name(recipe: Mapping[str, Any]) -> str:
@@ -209,7 +209,7 @@ def _given(
     The network is as it was given; in the space each recipe has changed it. The request says more
     than an entry of the study's portfolio does.
     """
-    presets = [preset_of(_preset_name(each)) for each in request.recipes]
+    presets = [find_preset(_preset_name(each)) for each in request.recipes]
     several = len(presets) > 1
     changing = any(each.activation or each.trained_last or each.full_batches for each in presets)
     settled = partial(_settled, request=request, regression=regression)
@@ -273,8 +273,8 @@ def _settled(
     options and to a recipe; those of full batches go together, so another preset has none of them.
     """
     preset, own = _preset_name(recipe), dict(candidate.settings)
-    if preset_of(preset).full_batches:
-        own = dict(full_batches(regression))
+    if find_preset(preset).full_batches:
+        own = dict(make_full_batch_settings(regression))
     elif request.architecture is not None:
         return candidate
     elif "batch_share" in own and preset != "default":
@@ -297,7 +297,7 @@ def _noised(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Sea
     if not isinstance(request.noise, str):
         raise UsageError(f"noise is {request.noise!r}: expected a name, such as 'student-t:9'.")
     law = None if request.noise == SEARCH_OPTION else parse_density(request.noise)
-    bounds = [settings_of(each).get("bounding") for each in request.recipes]
+    bounds = [resolve_preset(each).get("bounding") for each in request.recipes]
     if not all(bound is not None and bound.limits_coordinates for bound in bounds):
         raise UsageError(
             f"`noise={request.noise}`: the law of the noise can be chosen where every coordinate "
@@ -435,21 +435,24 @@ def _picks(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> bool
 
 def _queries(request: SearchRequest) -> bool:
     """Return whether a recipe makes validation queries on private records."""
-    every = [settings_of(each) for each in request.recipes]
-    queries = [s.get("screening") or getattr(s.get("schedule"), "steered", False) for s in every]
+    every = [resolve_preset(each) for each in request.recipes]
+    queries = [
+        s.get("screening") or getattr(s.get("schedule"), "is_validation_driven", False)
+        for s in every
+    ]
     return request.validate_on is None and any(queries)
 
 
 def _made(request: SearchRequest, values: Mapping[str, Any], slots: int) -> Recipe:
     """Return one of the request's recipes, for so many slots."""
-    settings = settings_of(values)
+    settings = resolve_preset(values)
     if request.learning_rate is not None:
         settings["learning_rate"] = request.learning_rate
     own = (settings.pop("expected_batch_size", None), settings.pop("steps", None))
     batch, steps = request.batch or own[0], request.steps or own[1]
-    recipe = default_recipe(slots, batch=batch, steps=steps, **settings)
+    recipe = make_default_recipe(slots, batch=batch, steps=steps, **settings)
     recipe.sampling_probability(slots)  # a batch larger than the partition is refused here
-    recipe = fitted(recipe, values, slots)
+    recipe = stretch_schedule(recipe, values, slots)
     if recipe.screening is not None and request.validate_on is None:
         every = max(recipe.screening.every, recipe.steps // PAID_QUERIES)
         recipe = replace(recipe, screening=replace(recipe.screening, every=every))

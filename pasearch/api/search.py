@@ -33,7 +33,7 @@ from pasearch.search.plan import Plan
 from pasearch.search.proxy import Proxy, place_fits
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import BUILT_IN as SPACES
-from pasearch.training.metrics import usual_metric
+from pasearch.training.metrics import find_default_metric
 
 if TYPE_CHECKING:
     from pasearch.search.engine import Outcome
@@ -247,7 +247,7 @@ class SearchRunOutput(RunOutput):
                 **recipe.to_json(),
                 "sampling_probability": recipe.sampling_probability(plan.kept_slots),
                 "name": plan.recipe_name(candidate),
-                **({"steps_made": self.steps_made} if recipe.schedule.steered else {}),
+                **({"steps_made": self.steps_made} if recipe.schedule.is_validation_driven else {}),
             },
             "best": {
                 **candidate.to_json(),
@@ -289,7 +289,7 @@ class SearchRunOutput(RunOutput):
             return None
         test = float(score["test"])
         share = 1.0 - test if plan.schema.regression else test  # of points, as the study has it
-        usual = score["metric"] == usual_metric(plan.schema.regression).noun
+        usual = score["metric"] == find_default_metric(plan.schema.regression).noun
         usable = usual and not is_drowned(score)
         own = Own(
             epsilon=plan.budget.epsilon, delta=plan.delta, mu=mu, slots=plan.kept_slots,

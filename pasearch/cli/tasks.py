@@ -235,13 +235,13 @@ def _show_plan(
     from pasearch.report.plan import feature_plan_text, ledger_words, plan_text
     from pasearch.runs.folder import RUNS_FOLDER
     from pasearch.search.plan import Plan
-    from pasearch.training.presets import said
+    from pasearch.training.presets import select_settable_fields
 
     plan, usual = prepared.plan, prepared.request.budget is None
     if as_json and alone:
         planned = plan.to_json()
         if isinstance(plan, Plan):
-            planned["recipe"] = said(planned["recipe"])
+            planned["recipe"] = select_settable_fields(planned["recipe"])
         typer.echo(json.dumps(planned, indent=2))
     elif quiet and alone:
         price = plan.price

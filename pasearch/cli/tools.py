@@ -20,17 +20,17 @@ def recipes(
     as_json: Json = False,
 ) -> None:
     """List the recipes, what of them goes together, and why the rest does not; or show one."""
-    from pasearch.training.presets import PRESETS, preset_json, preset_toml
-    from pasearch.training.recipe import CONFLICTS
+    from pasearch.training.presets import PRESETS, preset_to_json, preset_to_toml
+    from pasearch.training.recipe import STAGE_CONFLICTS
 
     if name is not None:
-        typer.echo(json.dumps(preset_json(name), indent=2) if as_json else preset_toml(name))
+        typer.echo(json.dumps(preset_to_json(name), indent=2) if as_json else preset_to_toml(name))
         return
     if as_json:
         table = {
             name: {"about": each.about, "source": each.source} for name, each in PRESETS.items()
         }
-        typer.echo(json.dumps({"recipes": table, "refused": list(CONFLICTS)}, indent=2))
+        typer.echo(json.dumps({"recipes": table, "refused": list(STAGE_CONFLICTS)}, indent=2))
         return
     width = max(map(len, PRESETS))
     typer.echo(
@@ -40,7 +40,7 @@ def recipes(
     for name, each in PRESETS.items():
         typer.echo(f"  {name:<{width}}  {each.about} [{each.source}]")
     typer.echo("\nStages go together freely, but:\n")
-    for reason in CONFLICTS:
+    for reason in STAGE_CONFLICTS:
         typer.echo(f"  - {reason}")
 
 
@@ -171,9 +171,9 @@ def account_schedule(
     as_json: Json = False,
 ) -> None:
     """How long a schedule lasts (--rate), or how steep it may be to last --epochs."""
-    from pasearch.training.length import answer
+    from pasearch.training.schedule_solver import solve_schedule
 
-    found = answer(
+    found = solve_schedule(
         kind, noise_multiplier=sigma, n=n, batch=batch, epsilon=eps, delta=delta, epochs=epochs,
         rate=rate, period=period, end=end, every=every, batching=batching,
     )  # fmt: skip

@@ -48,9 +48,9 @@ from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.spaces.space import space
 from pasearch.training.metrics import METRICS
-from pasearch.training.presets import RANDOM_WEIGHTS_TRAINED_LAST
+from pasearch.training.presets import RWT_TRAINED_LAYERS
 from pasearch.training.recipe import Recipe
-from pasearch.training.settings import full_batches
+from pasearch.training.settings import make_full_batch_settings
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset, Records
@@ -221,10 +221,10 @@ def named(text: str, regression: bool) -> Model:
     features, recipe = None, None
     for part in parts:
         if part == "rwt":
-            frozen = candidate.architecture.train_last(RANDOM_WEIGHTS_TRAINED_LAST)
+            frozen = candidate.architecture.train_last(RWT_TRAINED_LAYERS)
             candidate = replace(candidate, architecture=frozen)
         elif part == "full-batches":
-            candidate = replace(candidate, settings=full_batches(regression))
+            candidate = replace(candidate, settings=make_full_batch_settings(regression))
         elif part.startswith("recipe:"):
             recipe = part.removeprefix("recipe:")
         elif (chosen := Features.read(part)) is not None:

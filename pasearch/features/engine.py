@@ -41,7 +41,7 @@ from pasearch.planning import TEST
 from pasearch.runs.executors import Work
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
-from pasearch.training.metrics import Metric, Score, usual_metric
+from pasearch.training.metrics import Metric, Score, find_default_metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +263,7 @@ class FeatureSearch(Engine):
         train, test = (self._place(name).public_records() for name in ("train", "test"))
         if isinstance(train.x, Rows):
             return ()
-        metric = usual_metric(self.plan.schema.regression)
+        metric = find_default_metric(self.plan.schema.regression)
         best = len(test) * metric.most
         line = FINAL if chosen.model is None else self.plan.choice.selector.training_line
         trainer = self._trainer(line)

@@ -46,9 +46,9 @@ from pasearch.registry import check_descriptions
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.spaces.portfolio import FEW_CATEGORIES
-from pasearch.training.metrics import Metric, ScoreNoise, metric_of_test
+from pasearch.training.metrics import Metric, ScoreNoise, choose_test_metric
 from pasearch.training.recipe import Recipe
-from pasearch.training.settings import linear_recipe
+from pasearch.training.settings import make_linear_recipe
 
 MEANS, FINAL, SCORES = "feature means", "final training", "score"
 """Lines that are no method's own."""
@@ -118,7 +118,7 @@ class FeaturePlan(Charged):
     @property
     def tested_by(self) -> Metric:
         """By what the released model is tested, of a complete schema: more than its score."""
-        return metric_of_test(
+        return choose_test_metric(
             self.scored_by, outputs=self.schema.outputs, slots=self.split.test,
             epsilon=self.test.epsilon,
         )  # fmt: skip
@@ -145,7 +145,7 @@ class FeaturePlan(Charged):
         if mu is None or self.trainer.noise_name != "mu":
             return None
         _, outputs = planned_form(self.schema, self.most)
-        return linear_recipe(self.split.train, mu, self.schema.regression, outputs)
+        return make_linear_recipe(self.split.train, mu, self.schema.regression, outputs)
 
     def seconds_of_steps(self) -> float | None:
         """Return about how long all trainings take together, on two CPU cores.
@@ -159,7 +159,7 @@ class FeaturePlan(Charged):
         features, selector = math.prod(shape), self.choice.selector
 
         def seconds(slots: int, width: int) -> float:
-            recipe = linear_recipe(slots, 1.0, self.schema.regression)
+            recipe = make_linear_recipe(slots, 1.0, self.schema.regression)
             work = cost(Architecture(layers=()), (width,), outputs)
             return planned_seconds(work, recipe.expected_batch_size, recipe.steps)
 

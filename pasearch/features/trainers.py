@@ -32,7 +32,7 @@ from pasearch.planning import GAUSSIAN, MU_RANGE, PURE, Knob
 from pasearch.runs.keys import Stream
 from pasearch.spaces.architecture import Architecture
 from pasearch.training.metrics import Metric
-from pasearch.training.settings import linear_recipe
+from pasearch.training.settings import make_linear_recipe
 from pasearch.training.trainer import train
 
 OnStep = Callable[[int, int], None]
@@ -97,7 +97,7 @@ def counts_of_all(
             for group, model in zip(groups, stacked, strict=True)
             for own, each in zip(group, model.scores(part.x).chunk(len(group), dim=1), strict=True)
         ]
-        if metric.of_probabilities:
+        if metric.needs_probabilities:
             scores = [(link, log_odds(each, link)) for link, each in scores]
         counted = (metric.counts(each, part.y, part.valid) for _, each in scores)
         found.append(np.array(list(counted), np.int64))
@@ -116,7 +116,7 @@ class Trainer(ABC):
     """
 
     noise_name: ClassVar[str]
-    """What its noise is: "mu" (of DP-SGD with `linear_recipe`), "epsilon" or "noise_multiplier"."""
+    """Noise parameter: "mu" (DP-SGD with `make_linear_recipe`), "epsilon" or "noise_multiplier"."""
     shared: ClassVar[bool] = False
     """Whether what one training releases serves every set of features."""
     at_once: ClassVar[bool] = False
@@ -207,7 +207,7 @@ class Trainer(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps(Trainer):
-    """DP-SGD: a layer of one unit a class, with `linear_recipe`."""
+    """DP-SGD: a layer of one unit a class, with `make_linear_recipe`."""
 
     noise_name: ClassVar[str] = "mu"
     apart: ClassVar[bool] = True
@@ -215,7 +215,7 @@ class Steps(Trainer):
     @classmethod
     def knob(cls, slots: int, regression: bool) -> Knob:
         return Knob(
-            bounds=MU_RANGE, event=lambda mu: linear_recipe(slots, mu, regression).event(slots)
+            bounds=MU_RANGE, event=lambda mu: make_linear_recipe(slots, mu, regression).event(slots)
         )
 
     def strengthened(self, factor: float) -> Self:
@@ -226,7 +226,7 @@ class Steps(Trainer):
     ) -> LinearModel:
         network = Architecture(layers=()).build((view.width,), self.outputs)
         streams = {purpose: stream.child(purpose) for purpose in ("batch", "noise", "dropout")}
-        recipe = linear_recipe(len(records), self.noise, self.regression, self.outputs)
+        recipe = make_linear_recipe(len(records), self.noise, self.regression, self.outputs)
 
         def finished(step: int) -> None:
             if on_step is not None:

@@ -52,14 +52,14 @@ from pasearch.gpu.rounds import (
 from pasearch.runs.keys import Stream, to_int64
 from pasearch.runs.normals import count_pairs
 from pasearch.spaces.modules import KeyedDropout
-from pasearch.training.clipping import NO_CLIPPING, Flat, has_terms
-from pasearch.training.clipping import SLACK as FLOAT32_SLACK
-from pasearch.training.dense import ACTIVATION_CODES, check_parts, place_of
-from pasearch.training.losses import LossOf
-from pasearch.training.one_step import Slots, reseed_dropout
-from pasearch.training.optimizers import Descent
+from pasearch.training.clipping import NO_CLIPPING, FlatClipping, has_factor_terms
+from pasearch.training.clipping import NORM_SLACK as FLOAT32_SLACK
+from pasearch.training.dense import ACTIVATION_CODES, check_buffer_parts, find_offset
+from pasearch.training.losses import RecordLoss
+from pasearch.training.one_step import DeviceRecords, reseed_dropout
+from pasearch.training.optimizers import SgdUpdate
 from pasearch.training.per_example import PreparedNetwork
-from pasearch.training.record_sums import SumBuffers, flattened
+from pasearch.training.record_sums import SumBuffers, flatten_parameters
 
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
@@ -195,7 +195,7 @@ WorkItems = list[tuple[int, int, int]]
 
 
 def can_use_gpu_steps(
-    prepared: PreparedNetwork, slots: Slots, recipe: Recipe, streams: Mapping[str, Stream]
+    prepared: PreparedNetwork, slots: DeviceRecords, recipe: Recipe, streams: Mapping[str, Stream]
 ) -> bool:
     """Whether a training's steps are made by these kernels, where there are any."""
     dense, bounding, x, y = prepared.dense, recipe.bounding, slots.x, slots.y
@@ -205,7 +205,9 @@ def can_use_gpu_steps(
         return False
     plain = recipe.noise is None and recipe.noise_before_clip is None
     plain &= recipe.augmentation is None and recipe.denoising is None and recipe.screening is None
-    plain &= not recipe.schedule.steered and (bounding is None or has_terms(bounding))
+    plain &= not recipe.schedule.is_validation_driven and (
+        bounding is None or has_factor_terms(bounding)
+    )
     plain &= recipe.optimizer in ("sgd", "momentum") and not streams["noise"].secure
     known = y.dtype is torch.int64 or (y.dtype is torch.float32 and dense.outputs == 1)
     known &= {p.dtype for p in (*prepared.network.parameters(), x)} == {torch.float32}
@@ -213,7 +215,7 @@ def can_use_gpu_steps(
     known &= dense.dropouts[0] is None and dense.outputs <= MAX_OUTPUTS
     n, most = len(y), min(recipe.chunk, slots.rows)
     known &= has_moderate_grids(recipe, n)
-    rows = padded_width(recipe.batches(n), n, PADDING_DEVIATIONS)
+    rows = padded_width(recipe.make_batching(n), n, PADDING_DEVIATIONS)
     known &= rows <= MAX_FLOAT32_ROWS
     shares = slots.shares
     known &= shares is None or (shares.dtype is torch.float32 and len(shares) == dense.outputs)
@@ -242,12 +244,12 @@ class GpuTraining:
     def __init__(
         self,
         prepared: PreparedNetwork,
-        slots: Slots,
+        slots: DeviceRecords,
         recipe: Recipe,
         streams: Mapping[str, Stream],
         buffers: SumBuffers,
         weights: Tensor,
-        optimizer: Descent,
+        optimizer: SgdUpdate,
         average: Tensor | None,
         shares: Callable[[Any], Any],
         together: TrainingGroup | None = None,
@@ -258,7 +260,7 @@ class GpuTraining:
         self._masks = _mask_streams(prepared, streams["dropout"])
         n, device = len(slots.y), slots.device
         self.blocks = BatchBlocks(
-            recipe.batches(n),
+            recipe.make_batching(n),
             n,
             streams["batch"],
             device,
@@ -385,7 +387,7 @@ class GpuTraining:
             at = [-1, -1]
             for k, own in enumerate((weight, bias)):
                 if own is not None and own.requires_grad:
-                    at[k] = place_of(own, self._weights)
+                    at[k] = find_offset(own, self._weights)
                     parts.append((at[k], own.numel()))
             halves = [
                 each.data_ptr() + 2 * max(at[0], 0)
@@ -402,7 +404,7 @@ class GpuTraining:
                 least, _float_bits(1.0 / (1.0 - rate)), STEP_NUMBERS + place, out.output.shape[1],
                 int(not (inputs % HALVES_ALIGNMENT or max(at[0], 0) % HALVES_ALIGNMENT)),
             ])  # fmt: skip
-        check_parts(parts, len(self._weights))
+        check_buffer_parts(parts, len(self._weights))
         return rows
 
     def _sides(self) -> list[tuple[int, int]]:
@@ -663,14 +665,18 @@ def _matches_torch(device: str, rows: int, inputs: int, outputs: int) -> bool:
     for parameter in network.parameters():
         wave = torch.linspace(-1.0, 1.0, parameter.numel()).sin_() / math.sqrt(len(parameter))
         parameter.detach().copy_(wave.view_as(parameter))
-    (weights,) = flattened(prepared.parameters)
+    (weights,) = flatten_parameters(prepared.parameters)
     x = torch.linspace(-2.0, 2.0, rows * inputs).sin_().view(rows, inputs)
-    valid, y, bounding = torch.arange(rows) != 4, torch.arange(rows) % 3, Flat(clip_norm=0.5)
-    slots, buffers = Slots.on(device, x, y, valid), SumBuffers(prepared.parameters)
+    valid, y, bounding = (
+        torch.arange(rows) != 4,
+        torch.arange(rows) % 3,
+        FlatClipping(clip_norm=0.5),
+    )
+    slots, buffers = DeviceRecords.on(device, x, y, valid), SumBuffers(prepared.parameters)
     expected = SumBuffers(prepared.parameters)
     streams = {name: Stream(bytes(32)).child(name) for name in ("batch", "noise", "dropout")}
     reseed_dropout(prepared, streams["dropout"], 0, slots.device)
-    bounding.sums(prepared, slots.x, LossOf(slots.y), mask=slots.valid, buffers=expected)
+    bounding.sums(prepared, slots.x, RecordLoss(slots.y), mask=slots.valid, buffers=expected)
     expected.write_back()
     recipe = Recipe(
         expected_batch_size=rows, steps=1, learning_rate=1.0, bounding=bounding, optimizer="sgd",
@@ -683,7 +689,7 @@ def _matches_torch(device: str, rows: int, inputs: int, outputs: int) -> bool:
         streams,
         buffers,
         weights,
-        Descent([weights], 1.0),
+        SgdUpdate([weights], 1.0),
         None,
         np.zeros_like,
     )

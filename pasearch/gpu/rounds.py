@@ -48,16 +48,16 @@ from pasearch.runs.normals import (
 )
 from pasearch.training.batching import Batching, Poisson
 from pasearch.training.clipping import ClippingMethod
-from pasearch.training.noise import words_on
+from pasearch.training.noise import draw_device_words
 from pasearch.training.one_step import (
-    Chosen,
-    Slots,
-    State,
-    bounded_sum,
+    BatchIndices,
+    DeviceRecords,
+    TrainingState,
     denoise,
-    filled_up,
-    most_rows,
+    limit_rows,
+    pad_to_parts,
     reseed_dropout,
+    sum_clipped_gradients,
 )
 from pasearch.training.per_example import PreparedNetwork
 from pasearch.training.recipe import Recipe
@@ -155,13 +155,13 @@ class BatchBlocks:
         behind = self._batching.indices(self._n - first - 1, generator) + first + 1
         rest = torch.from_numpy(np.append(first, behind))
         places = torch.cat([padded.places, rest.to(padded.places)])
-        return filled_up(places, self.width)
+        return pad_to_parts(places, self.width)
 
     def _draw_by_inversion(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw Poisson batches on the device."""
         assert isinstance(self._batching, Poisson)
         shape = self._steps, self.width + 1
-        words = words_on(self._device, math.prod(shape), self._stream.child("gaps"), block)
+        words = draw_device_words(self._device, math.prod(shape), self._stream.child("gaps"), block)
         places = geometric_gaps(words, self._batching.sampling_probability, self._n).view(shape)
         places = places.cumsum(1).sub_(1)
         real = places[:, :-1] < self._n
@@ -226,7 +226,7 @@ def pack_step_inputs(
         return np.zeros((STEPS_PER_BLOCK, STEP_NUMBERS + more), dtype=np.int64)
     last = recipe.steps - 1
     steps = range(first, first + STEPS_PER_BLOCK) if recipe.schedule.varies else [0]
-    sigmas = [recipe.noise_at(min(step, last), n) or 0.0 for step in steps]
+    sigmas = [recipe.noise_multiplier_at(min(step, last), n) or 0.0 for step in steps]
     key, begin, _ = gpu.noise_key(stream, first)
     scales = [sigma * recipe.bounding.computed_sensitivity for sigma in sigmas]
     return gpu.pack_noise_inputs(scales, key, begin, more)
@@ -338,8 +338,10 @@ def can_use_rounds(recipe: Recipe) -> bool:
     record ask the device in every step.
     """
     bounding = recipe.bounding
-    known = bounding is None or (not bounding.adapts and type(bounding).sums is ClippingMethod.sums)
-    asked = recipe.screening is not None or recipe.schedule.steered
+    known = bounding is None or (
+        not bounding.is_adaptive and type(bounding).sums is ClippingMethod.sums
+    )
+    asked = recipe.screening is not None or recipe.schedule.is_validation_driven
     return known and not asked and recipe.noise is None and recipe.noise_before_clip is None
 
 
@@ -358,7 +360,7 @@ class Rounds:
     def __init__(
         self,
         prepared: PreparedNetwork,
-        slots: Slots,
+        slots: DeviceRecords,
         recipe: Recipe,
         streams: Mapping[str, Stream],
         buffers: SumBuffers,
@@ -372,7 +374,9 @@ class Rounds:
         )
         self.slots = slots
         n = len(slots.y)
-        self._blocks = blocks or BatchBlocks(recipe.batches(n), n, streams["batch"], slots.device)
+        self._blocks = blocks or BatchBlocks(
+            recipe.make_batching(n), n, streams["batch"], slots.device
+        )
         noisy = recipe.noise_multiplier is not None
         self._release = (
             NoiseRelease.of(recipe, n, streams["noise"], buffers, self._blocks.width)
@@ -384,7 +388,7 @@ class Rounds:
         fixed = not prepared.keyed and recipe.augmentation is None
         self._graphs = _Graphs() if fixed and slots.device.type == "cuda" else None
 
-    def sum(self, step: int, sigma: float | None, state: State) -> None:
+    def sum(self, step: int, sigma: float | None, state: TrainingState) -> None:
         """Write a step's noisy sum to the buffers, and note on the device if it may be wrong."""
         padded = self._blocks.at(step)
         self._wrong |= padded.more
@@ -403,7 +407,7 @@ class Rounds:
             self._prepared.checks_finite = True
         self._finish(sigma, state)
 
-    def sum_with_care(self, step: int, sigma: float | None, state: State) -> None:
+    def sum_with_care(self, step: int, sigma: float | None, state: TrainingState) -> None:
         """Write the same sum to the buffers, correct in every case."""
         chosen, words = self._blocks.full_batch(step), self._words(step, sigma)
         self._make(chosen, words, step, sigma, state, careful=True)
@@ -417,7 +421,7 @@ class Rounds:
         self._wrong.zero_()
         return found
 
-    def split(self, slots: Slots) -> None:
+    def split(self, slots: DeviceRecords) -> None:
         """Continue with the same records, and fewer rows at once."""
         self.slots = slots
         if self._graphs is not None:
@@ -430,25 +434,27 @@ class Rounds:
         if self._release is not None:
             return (self._release.at(step),)
         return (
-            words_on(self.slots.device, 2 * count_pairs(self._count), self._streams["noise"], step),
+            draw_device_words(
+                self.slots.device, 2 * count_pairs(self._count), self._streams["noise"], step
+            ),
         )
 
     def _make(
         self,
-        chosen: Chosen,
+        chosen: BatchIndices,
         words: tuple[Tensor, ...],
         step: int,
         sigma: float | None,
-        state: State,
+        state: TrainingState,
         *,
         careful: bool,
     ) -> None:
         recipe = self._recipe
-        part = min(most_rows(recipe, self.slots.rows), self._blocks.width)
+        part = min(limit_rows(recipe, self.slots.rows), self._blocks.width)
         if len(chosen[0]) % part:
-            chosen = filled_up(chosen[0], part, chosen[1])
+            chosen = pad_to_parts(chosen[0], part, chosen[1])
         reseed_dropout(self._prepared, self._streams["dropout"], step, self.slots.device)
-        bounded_sum(
+        sum_clipped_gradients(
             self._prepared, self.slots, recipe, self._streams["batch"], chosen, step, state,
             self._buffers, part,
         )  # fmt: skip
@@ -481,7 +487,7 @@ class Rounds:
             start += total.numel()
         self._buffers.write_back()
 
-    def _finish(self, sigma: float | None, state: State) -> None:
+    def _finish(self, sigma: float | None, state: TrainingState) -> None:
         recipe = self._recipe
         if sigma is None or recipe.bounding is None:
             return

@@ -96,9 +96,9 @@ def target_bounds(document: Values) -> tuple[float, float] | None:
 
 def judged_by(document: Values) -> Metric:
     """Return the metric that ranked the candidates; the test's own one unless stated."""
-    from pasearch.training.metrics import of_noun
+    from pasearch.training.metrics import find_metric_by_noun
 
-    return of_noun(document["strategy"].get("judged_by", document["score"]["metric"]))
+    return find_metric_by_noun(document["strategy"].get("judged_by", document["score"]["metric"]))
 
 
 def score_event(document: Values) -> Values | None:
@@ -160,7 +160,7 @@ def useless(document: Values, schema: AnySchema) -> list[str]:
         document: `result.json`.
         schema: Schema that the document describes.
     """
-    from pasearch.training.metrics import error_of
+    from pasearch.training.metrics import compute_score_error
 
     found, score = [], document["score"]
     if tells_nothing(document):
@@ -172,7 +172,7 @@ def useless(document: Values, schema: AnySchema) -> list[str]:
             f"{schema.outputs} classes were found: the area under the ROC curve is of the first "
             "two alone."
         )
-    if "scale" in score and score["test"] < error_of(score):
+    if "scale" in score and score["test"] < compute_score_error(score):
         found.append("That error is smaller than its own standard error: it may be much larger.")
     target = document["dataset"]["schema"].get("target")
     declared = ((document.get("plan") or {}).get("declared") or {}).get("target") or {}

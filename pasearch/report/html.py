@@ -698,7 +698,7 @@ def _tried(document: Values, schema: AnySchema) -> Values | None:
     candidates is shown whole, whatever was trained. None if fewer than two candidates are known.
     """
     rule, of_features = document["selection"]["rule"], document["task"] == FEATURES
-    from pasearch.training.metrics import error_of
+    from pasearch.training.metrics import compute_score_error
 
     metric, rows, note, seen = judged_by(document), [], "", set()
     scale, digits, unit = (1.0, 3, "") if metric.worst > 1.0 else (100.0, 1, " %")
@@ -716,7 +716,7 @@ def _tried(document: Values, schema: AnySchema) -> Values | None:
             value = metric.shown(min(1.0, max(0.0, trial.share)))
             text, interval = f"{scale * value:.{digits}f}{unit}", None
             if trial.deviation is not None and line is not None:
-                error = error_of({
+                error = compute_score_error({
                     "metric": metric.noun, "test": value,
                     "of": document["dataset"]["slots"][line["partition"]],
                     "noise": {"standard_deviation": trial.deviation},

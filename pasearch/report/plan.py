@@ -290,7 +290,7 @@ def _training(plan: Plan, task: str) -> str:
     batch = f"all {slots:,} records"
     if recipe.expected_batch_size != slots:
         expected = "an expected " if recipe.sampling.sampled else ""
-        sampling = recipe.batches(slots).describe()
+        sampling = recipe.make_batching(slots).describe()
         batch = f"{expected}{recipe.expected_batch_size:,} of {slots:,} records ({sampling})"
     words = [f"{wording.steps_words(recipe)} steps, each with {batch}"]
     if recipe.bounding is not None:

@@ -25,14 +25,14 @@ from pasearch.report import figures
 from pasearch.report.facts import target_bounds
 from pasearch.report.wording import capital, number, some
 from pasearch.terminal_escaping import escape_text
-from pasearch.training.from_cells import (
-    ERROR,
+from pasearch.training.score_tables import (
+    ERROR_COLUMNS,
     Measure,
-    error_measures,
-    interval,
-    lead,
-    measures_of,
-    table_of,
+    compute_error_measures,
+    compute_score_measures,
+    compute_wilson_interval,
+    estimate_lead,
+    read_table,
 )
 
 Values = dict[str, Any]
@@ -92,21 +92,23 @@ class Rival:
 
 def ends(score: Values) -> tuple[float, float]:
     """Return the 95 % confidence interval of the score on all records."""
-    from pasearch.training.metrics import error_of, of_noun
+    from pasearch.training.metrics import compute_score_error, find_metric_by_noun
 
-    error, value = error_of(score), score["test"]
+    error, value = compute_score_error(score), score["test"]
     if score["metric"] in GUESSED:
-        return interval(value, error, DEVIATIONS)
-    low, most = value - DEVIATIONS * error, of_noun(score["metric"]).worst
+        return compute_wilson_interval(value, error, DEVIATIONS)
+    low, most = value - DEVIATIONS * error, find_metric_by_noun(score["metric"]).worst
     return max(0.0, low), min(most, value + DEVIATIONS * error)
 
 
 def is_drowned(score: Values) -> bool:
     """Check whether a released score is below the noise level."""
-    from pasearch.training.metrics import error_of, of_noun
+    from pasearch.training.metrics import compute_score_error, find_metric_by_noun
 
-    metric, (low, high) = of_noun(score["metric"]), ends(score)
-    return high - low > metric.worst / 2 or (metric.of_numbers and error_of(score) > score["test"])
+    metric, (low, high) = find_metric_by_noun(score["metric"]), ends(score)
+    return high - low > metric.worst / 2 or (
+        metric.of_numbers and compute_score_error(score) > score["test"]
+    )
 
 
 def quality(document: Values, schema: AnySchema) -> Values:
@@ -116,13 +118,17 @@ def quality(document: Values, schema: AnySchema) -> Values:
         document: `result.json`.
         schema: Schema that the document describes.
     """
-    from pasearch.training.metrics import MOST_CLASSES, error_of, of_noun
+    from pasearch.training.metrics import (
+        MAX_TABLE_CLASSES,
+        compute_score_error,
+        find_metric_by_noun,
+    )
 
     score, dataset = document["score"], document["dataset"]
-    noun, value, table = score["metric"], score["test"], table_of(score)
+    noun, value, table = score["metric"], score["test"], read_table(score)
     metric, error, (low, high), drowned = (
-        of_noun(noun),
-        error_of(score),
+        find_metric_by_noun(noun),
+        compute_score_error(score),
         ends(score),
         is_drowned(score),
     )
@@ -148,12 +154,16 @@ def quality(document: Values, schema: AnySchema) -> Values:
         name = named(told["classes"][most["class"]])
         rows.append((f"Majority class ({name})", most["value"], ends_of(most)))
         if most["value"] > rival.at:
-            above = lead(table)
+            above = estimate_lead(table)
             rival = Rival(
                 description=f"always answering {name}", at=most["value"], margin=above["value"],
                 error=above["error"], among=len(told["classes"]),
             )  # fmt: skip
-    errors = error_measures(table) if table is not None and table.columns == ERROR else {}
+    errors = (
+        compute_error_measures(table)
+        if table is not None and table.columns == ERROR_COLUMNS
+        else {}
+    )
     median = errors["median"] if errors and errors["median"]["value"] is not None else None
     if median is not None:
         words = "always answering the median"
@@ -179,8 +189,8 @@ def quality(document: Values, schema: AnySchema) -> Values:
             "the model."
         )
     elif noun == "accuracy" and most is None:
-        many = schema.outputs > MOST_CLASSES
-        why = f"for more than {MOST_CLASSES} classes" if many else "at this epsilon"
+        many = schema.outputs > MAX_TABLE_CLASSES
+        why = f"for more than {MAX_TABLE_CLASSES} classes" if many else "at this epsilon"
         untold.append(
             f"Majority-class baseline not available {why}; it may be as high as the model's "
             "accuracy."
@@ -297,7 +307,7 @@ def _sorts(metric: str, told: Values) -> str:
 
 def _unread(document: Values, told: Values) -> list[str]:
     """Warn that many test records have no known class, if the table shows it."""
-    table = table_of(document["score"])
+    table = read_table(document["score"])
     if not told or table is None:
         return []
     known = float(table.totals.sum()) / table.of
@@ -350,8 +360,8 @@ def score_line(document: Values, schema: AnySchema) -> tuple[str, str]:
 
 
 def measured(document: Values, schema: AnySchema) -> Values:
-    """Return the measures of a table of classes (`measures_of`); empty if it lacks a class."""
-    told = measures_of(document["score"], schema)
+    """Return `compute_score_measures` of a table of classes; empty if it lacks a class."""
+    told = compute_score_measures(document["score"], schema)
     return told if len(told.get("classes", ())) == schema.outputs and not schema.regression else {}
 
 
@@ -367,7 +377,7 @@ def short(name: object) -> str:
 
 def ends_of(told: Measure) -> tuple[float, float]:
     """Return the 95 % confidence interval of a measure."""
-    return interval(told["value"], told["error"], DEVIATIONS)
+    return compute_wilson_interval(told["value"], told["error"], DEVIATIONS)
 
 
 def more(document: Values, schema: AnySchema) -> Values | None:

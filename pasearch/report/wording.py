@@ -15,7 +15,12 @@ from pasearch.planning import TEST
 from pasearch.report.facts import meaning
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Conv, Dense, Layer, Pool
-from pasearch.training.from_cells import ANSWER, ERROR, ODDS, RIGHT
+from pasearch.training.score_tables import (
+    CORRECTNESS_COLUMNS,
+    ERROR_COLUMNS,
+    LOG_ODDS_COLUMNS,
+    PREDICTION_COLUMNS,
+)
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
@@ -83,7 +88,7 @@ def batching_words(recipe: Recipe, values: Values) -> str:
         values: The same recipe in `result.json`, which states the sampling probability.
     """
     slots = round(recipe.expected_batch_size / values["sampling_probability"])
-    return recipe.batches(slots).describe()
+    return recipe.make_batching(slots).describe()
 
 
 def noise_words(recipe: Recipe) -> str:
@@ -94,14 +99,14 @@ def noise_words(recipe: Recipe) -> str:
 
 def steps_words(recipe: Recipe, made: int | None = None) -> str:
     """Format the number of steps, a maximum if the privacy filter ends the training."""
-    if not recipe.schedule.steered:
+    if not recipe.schedule.is_validation_driven:
         return f"{recipe.steps:,}"
     return f"{'' if made is None else f'made {made:,} of '}at most {recipe.steps:,}"
 
 
 def optimizer_words(recipe: Recipe) -> str:
     """Describe the optimizer and the averaging of weights."""
-    words = recipe.optimizing.describe()
+    words = recipe.optimizer_stage.describe()
     if recipe.average is None:
         return words
     return f"{words}, weights averaged over about the last {100 * recipe.average:g} % of the steps"
@@ -139,10 +144,10 @@ def counts_words(document: Values, name: str, noise: str) -> str:
     if name != TEST or not score.get("cells"):
         return noise
     axes = {
-        ODDS: "of the true class and how sure the model is",
-        ANSWER: "of the true class and the class that the model answers",
-        RIGHT: "of the true class and whether the answer is right",
-        ERROR: "of the target's value and the size of the error",
+        LOG_ODDS_COLUMNS: "of the true class and how sure the model is",
+        PREDICTION_COLUMNS: "of the true class and the class that the model answers",
+        CORRECTNESS_COLUMNS: "of the true class and whether the answer is right",
+        ERROR_COLUMNS: "of the target's value and the size of the error",
     }
     cells = sum(map(len, score["cells"]))
     return (

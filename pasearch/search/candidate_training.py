@@ -45,11 +45,11 @@ from pasearch.data.threads import use_threads
 from pasearch.gpu.dense_steps import TrainingGroup, gpu_library_versions
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Stream
-from pasearch.training.memory import is_of_memory
-from pasearch.training.metrics import Metric, usual_metric
+from pasearch.training.memory import is_out_of_memory
+from pasearch.training.metrics import Metric, find_default_metric
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import ValidationQuery
-from pasearch.training.trainer import rounds_of
+from pasearch.training.trainer import run_rounds
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Records
@@ -134,7 +134,7 @@ def candidate_in_rounds(
     """
     network = candidate.build(schema.shape, schema.outputs, streams["weights"].generator())
     told = None if on_step is None else lambda finished: on_step(finished, network)
-    return network, rounds_of(
+    return network, run_rounds(
         network, records, recipe, streams, device=device, on_step=told, looks=looks, query=query,
         splits=splits, together=together,
     )  # fmt: skip
@@ -150,7 +150,7 @@ def or_failed(
     try:
         return train()
     except (MemoryError, RuntimeError) as error:
-        if not is_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         generator = streams["weights"].generator()
         return mark_failed(candidate.build(schema.shape, schema.outputs, generator))
@@ -195,7 +195,7 @@ def counts(
 
 def points(network: nn.Module, records: Records, *, device: str, chunk: int = 8192) -> int:
     """Return the network's points by the usual metric; the rest is as of `counts`."""
-    metric = usual_metric(records.y.is_floating_point())
+    metric = find_default_metric(records.y.is_floating_point())
     return metric.points(counts(network, records, metric, device=device, chunk=chunk), len(records))
 
 
@@ -258,7 +258,7 @@ class Course:
             self.steps = finished
             if seen is not None and (finished % every == 0 or finished == steps):
                 found = points(network, seen, device=device)
-                most = len(seen) * usual_metric(seen.y.is_floating_point()).most
+                most = len(seen) * find_default_metric(seen.y.is_floating_point()).most
                 self.curve.append((finished, found / most))
                 network.train()
 
@@ -441,7 +441,7 @@ class _Place:
             try:
                 self.together.run_pending(group)
             except (MemoryError, RuntimeError) as error:
-                if not is_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 for turn in left:
                     turn.give_up()
@@ -506,7 +506,7 @@ class _Turn:
                 self.network, self._rounds = self._begun(self.place.together)
             more = next(self._rounds, None) is not None
         except (MemoryError, RuntimeError) as error:
-            if not is_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             more = False
             self.give_up()

@@ -59,8 +59,8 @@ from pasearch.search.weights import (
     write_weights,
 )
 from pasearch.spaces.candidate import Candidate
-from pasearch.training.losses import loss_points, mean_loss, mean_of_points
-from pasearch.training.metrics import METRICS, Metric, Score, usual_metric
+from pasearch.training.losses import compute_mean_loss, points_to_mean_loss, sum_loss_points
+from pasearch.training.metrics import METRICS, Metric, Score, find_default_metric
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import ValidationQuery
 
@@ -283,7 +283,11 @@ class Search(Engine):
 
     def _stays(self, recipe: Recipe, key: str) -> bool:
         """Return whether a training needs more than records: answers, or its way to be kept."""
-        return recipe.screening is not None or recipe.schedule.steered or self._released(key)
+        return (
+            recipe.screening is not None
+            or recipe.schedule.is_validation_driven
+            or self._released(key)
+        )
 
     def _released(self, key: str) -> bool:
         """Return whether a training is the one of whose variants one is picked."""
@@ -455,21 +459,21 @@ class Search(Engine):
         and an accuracy in [0, 1] for a schedule.
         """
         screening = recipe.screening is not None
-        if not screening and not recipe.schedule.steered:
+        if not screening and not recipe.schedule.is_validation_driven:
             return None
         if self.public is not None:
             seen = self.public.all_records(front)
 
             def of_public(network: nn.Module, asked: int) -> float:
                 if screening:
-                    return mean_loss(network, seen, device=self.device)
+                    return compute_mean_loss(network, seen, device=self.device)
                 return points(network, seen, device=self.device) / self._most(len(seen))
 
             return of_public
         noise = self.plan.validation_noise
         opened = self.dataset["validation"].with_front_end(front)
         assert noise is not None, "the plan solved no noise for validation queries"
-        measure = loss_points if screening else points
+        measure = sum_loss_points if screening else points
 
         def of_private(network: nn.Module, asked: int) -> float:
             key = f"query {asked}" if training == "only" else f"query {asked} of {training}"
@@ -478,14 +482,14 @@ class Search(Engine):
                 # The stream's old name: a fixed seed draws the noise that it always drew.
                 noisy = noise.release(found, stream.child("look", asked))
             if screening:
-                return mean_of_points(noisy, records.y)
+                return points_to_mean_loss(noisy, records.y)
             return noisy / self._most(self.plan.split.validation)
 
         return of_private
 
     def _most(self, slots: int) -> int:
         """Return the points of right answers to so many slots, by the usual metric."""
-        return slots * usual_metric(self.plan.schema.regression).most
+        return slots * find_default_metric(self.plan.schema.regression).most
 
     def _front(self, front_end: FrontEnd) -> FittedFrontEnd:
         """Return a front end ready for use: one fit for all candidates, charged once."""

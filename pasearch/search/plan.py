@@ -57,10 +57,22 @@ from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.spaces.portfolio import FEW_CATEGORIES
 from pasearch.spaces.space import Portfolio, Space
-from pasearch.training.metrics import Metric, ScoreNoise, SumNoise, metric_of_test, usual_noise
+from pasearch.training.metrics import (
+    Metric,
+    ScoreNoise,
+    SumNoise,
+    choose_test_metric,
+    make_default_noise,
+)
 from pasearch.training.recipe import Recipe
-from pasearch.training.screening import GRID
-from pasearch.training.settings import Settings, changed, noised, priced, tuned
+from pasearch.training.screening import MAX_LOSS_POINTS
+from pasearch.training.settings import (
+    Settings,
+    apply_settings,
+    apply_settings_and_noise,
+    select_cost_settings,
+    tune_recipe,
+)
 
 if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
@@ -158,7 +170,7 @@ def candidate_recipe(
     classes, 1 for a regression target: the temperature depends on it.
     """
     recipe, own = recipes[recipe_of(candidate.settings)], None if mu is None else mu * shape.mu
-    whole = tuned(recipe, candidate.settings, own, slots, candidate.rate_factor(), outputs)
+    whole = tune_recipe(recipe, candidate.settings, own, slots, candidate.rate_factor(), outputs)
     return replace(whole, steps=shape.shortened(whole.steps))
 
 
@@ -171,8 +183,10 @@ def training_event(
     shape: RoundShape = WHOLE,
 ) -> Event:
     """Return the price of one training with any of these settings: the worst of them."""
-    kinds = dict.fromkeys((recipes[recipe_of(each)], priced(each)) for each in settings)
-    whole = [noised(recipe, each, mu * shape.mu, slots) for recipe, each in kinds]
+    kinds = dict.fromkeys(
+        (recipes[recipe_of(each)], select_cost_settings(each)) for each in settings
+    )
+    whole = [apply_settings_and_noise(recipe, each, mu * shape.mu, slots) for recipe, each in kinds]
     made = [replace(each, steps=shape.shortened(each.steps)) for each in whole]
     sized = [(each, d) for each in made for d in (dimensions if each.noise else (None,))]
     events = tuple(each.event(slots, dimension) for each, dimension in sized)
@@ -250,7 +264,10 @@ class Plan(Charged):
     def without_workers(self) -> dict[str, str]:
         """Return why no training is handed over, by executor; empty where some is."""
         why = ""
-        if all(each.screening is not None or each.schedule.steered for each in self.recipes):
+        if all(
+            each.screening is not None or each.schedule.is_validation_driven
+            for each in self.recipes
+        ):
             why = "its recipe asks validation queries, which this process alone may charge"
         elif self.pick is not None and not self.retrained:
             why = (
@@ -290,7 +307,7 @@ class Plan(Charged):
         recipes = self.finals or self.recipes
         if (only := self.strategy.only(self.space)) is None:
             return recipes[0]
-        return changed(recipes[recipe_of(only.settings)], only.settings, self.kept_slots)
+        return apply_settings(recipes[recipe_of(only.settings)], only.settings, self.kept_slots)
 
     @property
     def kept_slots(self) -> int:
@@ -309,7 +326,7 @@ class Plan(Charged):
     @property
     def tested_by(self) -> Metric:
         """By what the released model is tested, of a complete schema: more than its score."""
-        return metric_of_test(
+        return choose_test_metric(
             self.scored_by, outputs=self.schema.outputs, slots=self.split.test,
             epsilon=self.test.epsilon,
         )  # fmt: skip
@@ -346,7 +363,9 @@ class Plan(Charged):
         recipes = self.finals or self.recipes
 
         def seconds(each: Candidate) -> float:
-            recipe = changed(recipes[recipe_of(each.settings)], each.settings, self.kept_slots)
+            recipe = apply_settings(
+                recipes[recipe_of(each.settings)], each.settings, self.kept_slots
+            )
             return self._seconds(each, recipe)
 
         usual = seconds(self.space.candidate(self.space.fixed()))
@@ -401,7 +420,7 @@ class Plan(Charged):
                 mu = self._mu(budget) if factor != 1.0 else self.final_mu or self.trial_mu
             except BudgetError:
                 mu = None
-            noise = None if mu is None else noised(recipe, settings, mu, slots)
+            noise = None if mu is None else apply_settings_and_noise(recipe, settings, mu, slots)
             found.append(
                 {
                     "epsilon": budget.epsilon,
@@ -436,7 +455,7 @@ class Plan(Charged):
         only = self.strategy.only(self.space)
         settings = () if only is None else only.settings
         noisy = [] if released is None else [
-            noised(each, settings, released, slots) for each in recipes
+            apply_settings_and_noise(each, settings, released, slots) for each in recipes
         ]  # fmt: skip
         of_training = [claim for each in noisy for claim in each.claims(slots, self.delta)]
         recipe = list(dict.fromkeys(of_training))
@@ -519,7 +538,7 @@ def make_plan(
     check_descriptions((strategy, recipes, finals, space.front_ends()))
     slots = split.trial_size
     queries = max(
-        changed(recipes[recipe_of(each)], each, slots).validation_queries(slots)
+        apply_settings(recipes[recipe_of(each)], each, slots).count_validation_queries(slots)
         for each in strategy.settings(space)
     )
     private_queries = 0 if validated_on is not None else queries
@@ -549,7 +568,9 @@ def make_plan(
         value, regression = solver.solve_line(line), terms.schema.regression
         screens = recipes[0].screening is not None
         validation_noise = (
-            NoisySum(epsilon=value, most=GRID) if screens else usual_noise(regression, value)
+            NoisySum(epsilon=value, most=MAX_LOSS_POINTS)
+            if screens
+            else make_default_noise(regression, value)
         )
     pick = None
     if picks:

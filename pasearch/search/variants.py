@@ -34,8 +34,8 @@ from pasearch.accounting.events import Event, Geometric, PureDP
 from pasearch.errors import UsageError
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import ExponentialMechanism, NoisyCounts
-from pasearch.training.from_cells import EDGES
 from pasearch.training.metrics import Metric
+from pasearch.training.score_tables import LOG_ODDS_EDGES
 
 PICK = "variant pick"
 """The name of the line that the choice is charged to."""
@@ -102,7 +102,7 @@ def release(metric: Metric, epsilon: float) -> ExponentialMechanism | NoisyCount
 
 def edges() -> tuple[float, ...]:
     """Return the log-odds that thresholds are tried at, rising."""
-    return EDGES
+    return LOG_ODDS_EDGES
 
 
 def best_edge(noisy: Sequence[int]) -> int:

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-MOST_VIEWS = 1000
+MAX_VIEWS = 1000
 """Each view is one more forward and backward pass of its record."""
 
 
-def _views(name: str, value: object) -> int:
+def _check_views(name: str, value: object) -> int:
     views = check_positive_integer(name, value)
-    if not views <= MOST_VIEWS:
+    if not views <= MAX_VIEWS:
         raise UsageError(
-            f"{name} is {views:,}: expected at most {MOST_VIEWS:,}; a step takes as many times as "
+            f"{name} is {views:,}: expected at most {MAX_VIEWS:,}; a step takes as many times as "
             "long. The usual value is 4."
         )
     return views
@@ -45,7 +45,7 @@ class Augmentation(Stage):
     """How views of an image are made.
 
     Args:
-        views: K, 1 to `MOST_VIEWS`.
+        views: K, 1 to `MAX_VIEWS`.
         shift: Most pixels in each direction, 0 or more; less than the image has, see `check_fits`.
         flip: Whether half of the views are mirrored left to right.
     """
@@ -53,7 +53,7 @@ class Augmentation(Stage):
     name: ClassVar[str] = "shifted-views"
     named: ClassVar[bool] = False
     checks: ClassVar[FieldChecks] = {
-        "views": _views,
+        "views": _check_views,
         "shift": check_nonnegative_integer,
         "flip": check_boolean,
     }
@@ -101,7 +101,7 @@ class Augmentation(Stage):
         ).to(x.device)
         rows = torch.arange(height, device=x.device) + shifts[0][:, None]
         columns = torch.arange(width, device=x.device) + shifts[1][:, None]
-        inside = _within(rows, height)[:, :, None] & _within(columns, width)[:, None, :]
+        inside = _is_inside(rows, height)[:, :, None] & _is_inside(columns, width)[:, None, :]
         rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
         if self.flip:
             mirrored = torch.from_numpy(generator.random(count) < 0.5).to(x.device)
@@ -134,5 +134,5 @@ AUGMENTATIONS = Registry(
 AUGMENTATIONS.register(Augmentation)
 
 
-def _within(places: Tensor, size: int) -> Tensor:
+def _is_inside(places: Tensor, size: int) -> Tensor:
     return (places >= 0) & (places < size)

@@ -38,11 +38,11 @@ class Batching(Stage):
 
     __slots__ = ()
 
-    capped: ClassVar[bool] = False
+    has_cap: ClassVar[bool] = False
     """Whether a recipe's `cap` means anything to it."""
     sampled: ClassVar[bool] = True
     """Whether each step has a Poisson sample of its own, and its price; of others see `charges`."""
-    filtered: ClassVar[bool] = True
+    has_renyi_cost: ClassVar[bool] = True
     """Whether a step has a price in Renyi orders, which a filter adds up."""
     independent: ClassVar[bool] = False
     """Whether all that is known of a record is a coin of its own."""
@@ -78,11 +78,11 @@ class Batching(Stage):
     def event(self, noise_multiplier: float) -> Event:
         """Return what a sum over such a batch costs, with Gaussian noise on it."""
 
-    def charges(self, steps: int) -> int:
+    def count_releases(self, steps: int) -> int:
         """Return how many events so many steps of one epoch cost: one each."""
         return steps
 
-    def all_charges(self, steps: int) -> int:
+    def count_all_releases(self, steps: int) -> int:
         """Return how many events so many steps cost, if all have the same noise."""
         return steps
 
@@ -162,8 +162,8 @@ class TruncatedPoisson(Batching):
 
     name: ClassVar[str] = "truncated"
     description_template: ClassVar[str] = "Poisson sampling, at most {cap:,} records"
-    capped: ClassVar[bool] = True
-    filtered: ClassVar[bool] = False
+    has_cap: ClassVar[bool] = True
+    has_renyi_cost: ClassVar[bool] = False
     n: int
     expected_batch_size: int
     cap: int | None = None
@@ -173,7 +173,7 @@ class TruncatedPoisson(Batching):
         size = check_positive_integer("expected_batch_size", self.expected_batch_size)
         if size > self.n:
             raise UsageError(f"expected_batch_size is {size}: expected at most the {self.n} slots.")
-        least = least_cap(size)
+        least = min_cap(size)
         if self.cap is None:
             object.__setattr__(self, "cap", min(least, self.n))
         elif check_positive_integer("cap", self.cap) < min(least, self.n):
@@ -251,7 +251,7 @@ class Reshuffled(Batching):
 
     def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = _order(stream, epoch, n)
+        order = _draw_epoch_order(stream, epoch, n)
         return np.sort(order[place * self.batch_size : (place + 1) * self.batch_size])
 
     def most(self, n: int, deviations: float) -> int:
@@ -264,21 +264,21 @@ class Reshuffled(Batching):
         """Return what one epoch costs, at the least noise of its steps."""
         return Gaussian(noise_multiplier)
 
-    def charges(self, steps: int) -> int:
+    def count_releases(self, steps: int) -> int:
         """Return how many events an epoch costs of which so many steps were made: one."""
         return 1 if steps else 0
 
-    def all_charges(self, steps: int) -> int:
+    def count_all_releases(self, steps: int) -> int:
         """Return how many epochs were started."""
         return self.epoch(steps - 1) + 1
 
 
 @lru_cache(maxsize=1)
-def _order(stream: Stream, epoch: int, n: int) -> np.ndarray:
+def _draw_epoch_order(stream: Stream, epoch: int, n: int) -> np.ndarray:
     """Return the order of an epoch's slots: drawn once for all its steps."""
     return stream.generator(epoch).permutation(n)
 
 
-def least_cap(expected_batch_size: int) -> int:
+def min_cap(expected_batch_size: int) -> int:
     """Return the tightest cap that is taken: q n + 6 sqrt(q n)."""
     return math.ceil(expected_batch_size + 6 * math.sqrt(expected_batch_size))

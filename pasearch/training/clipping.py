@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pasearch.training.record_sums import SumBuffers
 
 NO_CLIPPING = math.inf, 0.0, 1.0  # `ClippingMethod.terms` of factors that are all 1
-SLACK = 1.0 + 1e-5  # factor on a computed norm, for the rounding of its computation
+NORM_SLACK = 1.0 + 1e-5  # factor on a computed norm, for the rounding of its computation
 MAX_CLIP_NORM = 1e12  # above it, factors could be too large for float32
 MIN_CLIP_NORM = 1e-12  # below it, squares of gradients and factors would underflow in float32
 MIN_ADAPTED_NORM = 1e-6  # smallest clipping norm that noisy counts may lead to
@@ -50,9 +50,9 @@ class ClippingMethod(Stage):
 
     __slots__ = ()
 
-    layered: ClassVar[bool] = False
+    is_per_layer: ClassVar[bool] = False
     """Whether each layer's norm has its own factor."""
-    adapts: ClassVar[bool] = False
+    is_adaptive: ClassVar[bool] = False
     """Whether clipping norms follow noisy counts from step to step: see `start`."""
     clips_noise: ClassVar[bool] = False
     """Whether noise on each record may come before the clipping."""
@@ -73,7 +73,7 @@ class ClippingMethod(Stage):
         return SUM_ROUNDING * self.sensitivity
 
     @property
-    def one_variance(self) -> bool:
+    def has_uniform_noise(self) -> bool:
         """Whether all coordinates of a step's noisy sum have noise of one variance."""
         return True
 
@@ -96,7 +96,7 @@ class ClippingMethod(Stage):
         if self.terms is None:
             raise UsageError(f"bounding {self.name!r} has no factors of its own: see its `sums`.")
         top, plus, most = self.terms
-        return zero_if_not_finite(norms, (top / (norms * SLACK + plus)).clamp(max=most))
+        return zero_nonfinite_factors(norms, (top / (norms * NORM_SLACK + plus)).clamp(max=most))
 
     def within(self, norms: Tensor) -> Tensor | None:
         """Check whether each norm is within the clipping norm; None if that is not counted."""
@@ -171,14 +171,14 @@ def check_clip_norm(name: str, value: object) -> float:
     return number
 
 
-def zero_if_not_finite(norms: Tensor, factors: Tensor) -> Tensor:
+def zero_nonfinite_factors(norms: Tensor, factors: Tensor) -> Tensor:
     """Set the factors of norms that are not finite to 0."""
     import torch
 
     return torch.where(norms < math.inf, factors, 0.0)
 
 
-def has_terms(bounding: ClippingMethod) -> bool:
+def has_factor_terms(bounding: ClippingMethod) -> bool:
     """Check whether a clipping method's factors are those of its `terms`."""
     kind, named = type(bounding), bounding.terms is not None
     return named and kind.sums is ClippingMethod.sums and kind.factors is ClippingMethod.factors
@@ -186,7 +186,7 @@ def has_terms(bounding: ClippingMethod) -> bool:
 
 @CLIPPING_METHODS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flat(ClippingMethod):
+class FlatClipping(ClippingMethod):
     """Clip each record's gradient, all layers together, to norm C.
 
     Args:
@@ -223,7 +223,7 @@ def _check_gamma(name: str, value: object) -> float:
 
 @CLIPPING_METHODS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AutoS(ClippingMethod):
+class AutoSClipping(ClippingMethod):
     """Scale each record's gradient to a norm near R, whether it was large or small.
 
     Args:
@@ -251,7 +251,7 @@ class AutoS(ClippingMethod):
 
 @CLIPPING_METHODS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerLayer(ClippingMethod):
+class PerLayerClipping(ClippingMethod):
     """Clip each layer's part of a record's gradient to its own norm.
 
     Args:
@@ -261,7 +261,7 @@ class PerLayer(ClippingMethod):
     """
 
     name: ClassVar[str] = "per-layer"
-    layered: ClassVar[bool] = True
+    is_per_layer: ClassVar[bool] = True
     clip_norm: float = 1.0
     clip_norms: tuple[float, ...] | None = None
 
@@ -282,7 +282,7 @@ class PerLayer(ClippingMethod):
         """C, enlarged by 1e-12 for the rounding of its own computation."""
         return self.clip_norm * (1 + 1e-12)
 
-    def of_layers(self, count: int, device: str | torch.device = "cpu") -> Tensor:
+    def layer_clip_norms(self, count: int, device: str | torch.device = "cpu") -> Tensor:
         """Compute C_l of `count` layers, float32 rounded down, (count, 1), on a device."""
         import torch
 
@@ -297,11 +297,11 @@ class PerLayer(ClippingMethod):
 
     def factors(self, norms: Tensor) -> Tensor:
         """Compute the factors from the norms: both (layers, batch)."""
-        bounds = self.of_layers(len(norms), norms.device)
-        return zero_if_not_finite(norms, (bounds / (norms * SLACK)).clamp(max=1.0))
+        bounds = self.layer_clip_norms(len(norms), norms.device)
+        return zero_nonfinite_factors(norms, (bounds / (norms * NORM_SLACK)).clamp(max=1.0))
 
     def within(self, norms: Tensor) -> Tensor:
-        return norms <= self.of_layers(len(norms), norms.device)
+        return norms <= self.layer_clip_norms(len(norms), norms.device)
 
     def describe(self) -> str:
         if self.clip_norms is None:
@@ -310,7 +310,7 @@ class PerLayer(ClippingMethod):
         return f"clipped layer by layer, to norms {each}"
 
 
-def _check_rate(name: str, value: object) -> float:
+def _check_adaptation_rate(name: str, value: object) -> float:
     rate = check_positive(name, value)
     if not rate <= 10.0:
         raise UsageError(f"{name} is {rate}: expected at most 10; usual is 0.2.")
@@ -319,7 +319,7 @@ def _check_rate(name: str, value: object) -> float:
 
 @CLIPPING_METHODS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveQuantile(ClippingMethod):
+class AdaptiveClipping(ClippingMethod):
     """Clip to a norm that follows a quantile of the batch's norms, estimated privately.
 
         C_(t+1) = C_t exp(-rate (b - quantile))
@@ -339,9 +339,9 @@ class AdaptiveQuantile(ClippingMethod):
     """
 
     name: ClassVar[str] = "adaptive"
-    adapts: ClassVar[bool] = True
+    is_adaptive: ClassVar[bool] = True
     checks: ClassVar[FieldChecks] = {
-        "clip_norm": check_clip_norm, "rate": _check_rate,
+        "clip_norm": check_clip_norm, "rate": _check_adaptation_rate,
         "quantile": check_fraction, "count_share": check_fraction, "per_layer": check_boolean,
     }  # fmt: skip
     clip_norm: float = 1.0
@@ -356,7 +356,7 @@ class AdaptiveQuantile(ClippingMethod):
         return self.clip_norm
 
     @property
-    def one_variance(self) -> bool:
+    def has_uniform_noise(self) -> bool:
         """Whether all layers have the same clipping norm, and so the same noise."""
         return not self.per_layer
 
@@ -369,10 +369,10 @@ class AdaptiveQuantile(ClippingMethod):
             return (self.clip_norm,)
         return (self.clip_norm / math.sqrt(layers),) * layers
 
-    def at(self, bounds: tuple[float, ...]) -> Flat | PerLayer:
+    def at(self, bounds: tuple[float, ...]) -> FlatClipping | PerLayerClipping:
         if self.per_layer:
-            return PerLayer(clip_norms=bounds)
-        return Flat(clip_norm=bounds[0])
+            return PerLayerClipping(clip_norms=bounds)
+        return FlatClipping(clip_norm=bounds[0])
 
     def noises(self, noise_multiplier: float, counts: int) -> tuple[float, float]:
         """Compute (z_g, s_b): noise multiplier of the gradients, noise of the counts in records.

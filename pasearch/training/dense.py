@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid
-from pasearch.training.layer_rules import norms_along
+from pasearch.training.layer_rules import compute_norms_along
 
 ACTIVATION_CODES: dict[type[nn.Module] | None, int] = {
     None: 0,
@@ -22,10 +22,10 @@ ACTIVATION_CODES: dict[type[nn.Module] | None, int] = {
 }
 """Activations of a chain of linear layers, and their codes in the GPU's kernels."""
 
-FLATTEN = repr(nn.Flatten())
+FLATTEN_REPR = repr(nn.Flatten())
 
 
-class Dense:
+class DenseChain:
     """A chain of linear layers, flattened at most before the first; see `of`.
 
     Args:
@@ -51,10 +51,10 @@ class Dense:
         self.trained = [k for k, each in enumerate(self.weights) if each.requires_grad]
 
     @classmethod
-    def of(cls, chain: Sequence[nn.Module]) -> Dense | None:
+    def of(cls, chain: Sequence[nn.Module]) -> DenseChain | None:
         """Return a chain of modules as this; None if it is another."""
-        first = next((k for k, each in enumerate(chain) if not flattens(each)), len(chain))
-        inner = _within(chain[first]) if first < len(chain) else None
+        first = next((k for k, each in enumerate(chain) if not is_flatten(each)), len(chain))
+        inner = _list_inner_layers(chain[first]) if first < len(chain) else None
         if inner is not None:
             outer, behind = chain[first], chain[first + 1 : first + 2]
             if outer._forward_hooks or outer._forward_pre_hooks:
@@ -72,7 +72,10 @@ class Dense:
                 given = layers[-1].out_features if layers else module.in_features
                 if inner is not None and len(layers) == 1:
                     given += layers[0].in_features
-                if not consistent(module, given) or len(module.weight) != module.out_features:
+                if (
+                    not has_expected_parameters(module, given)
+                    or len(module.weight) != module.out_features
+                ):
                     return None
                 layers.append(module)
                 activations.append(None)
@@ -81,13 +84,13 @@ class Dense:
                 return None
             elif type(module) is KeyedDropout:
                 dropouts[-1] = module
-            elif (bent := bent_by(module)) and activations and activations[-1] is None:
+            elif (bent := activation_of(module)) and activations and activations[-1] is None:
                 activations[-1] = bent
             else:
                 return None
         kinds = {(p.dtype, p.device) for each in layers for p in each.parameters()}
         known = len(kinds) == 1 and any(each.weight.requires_grad for each in layers)
-        known &= all_apart(dropouts)
+        known &= has_distinct_masks(dropouts)
         return cls(layers, activations, dropouts, first > 0, inner is not None) if known else None
 
     @property
@@ -106,15 +109,15 @@ class Dense:
 
     def squares_of_inputs(self, x: Tensor) -> Tensor:
         """Return the squared norms of what the first layer is given, (batch,)."""
-        return norms_along(x.flatten(1), 1).square_()
+        return compute_norms_along(x.flatten(1), 1).square_()
 
 
-def place_of(parameter: Tensor, weights: Tensor) -> int:
+def find_offset(parameter: Tensor, weights: Tensor) -> int:
     """Return where a parameter begins in the flat weights."""
     return (parameter.data_ptr() - weights.data_ptr()) // parameter.element_size()
 
 
-def check_parts(parts: Sequence[tuple[int, int]], count: int) -> None:
+def check_buffer_parts(parts: Sequence[tuple[int, int]], count: int) -> None:
     """See that parts, (place, numbers) each, fill a flat buffer, and none meets another.
 
     Machine code looks at no end of an array: where it went by other sizes than the buffer's,
@@ -129,7 +132,7 @@ def check_parts(parts: Sequence[tuple[int, int]], count: int) -> None:
         raise ValueError(f"The layers have {behind} numbers: expected {count}.")
 
 
-def bent_by(module: nn.Module) -> type[nn.Module] | None:
+def activation_of(module: nn.Module) -> type[nn.Module] | None:
     """Return which of `ACTIVATIONS` a module is; None if it is another.
 
     2 sigmoid(2 x) - 1, the tempered sigmoid that is usual, is the hyperbolic tangent.
@@ -140,7 +143,7 @@ def bent_by(module: nn.Module) -> type[nn.Module] | None:
     return type(module) if type(module) in ACTIVATION_CODES else None
 
 
-def _within(module: nn.Module) -> list[nn.Module] | None:
+def _list_inner_layers(module: nn.Module) -> list[nn.Module] | None:
     """Return what a `Joined` layer calls: one linear layer, and what follows it; None of others."""
     if type(module) is not Joined:
         return None
@@ -149,18 +152,18 @@ def _within(module: nn.Module) -> list[nn.Module] | None:
     return inner if linear[:1] == [True] and sum(linear) == 1 else None
 
 
-def all_apart(dropouts: Sequence[KeyedDropout | None]) -> bool:
+def has_distinct_masks(dropouts: Sequence[KeyedDropout | None]) -> bool:
     """Whether each comes once: of one in two places, every call would have another mask."""
     there = [id(each) for each in dropouts if each is not None]
     return len(set(there)) == len(there)
 
 
-def flattens(module: nn.Module) -> bool:
+def is_flatten(module: nn.Module) -> bool:
     """Whether a module makes one row of each record, and does nothing else."""
-    return type(module) is nn.Flatten and repr(module) == FLATTEN
+    return type(module) is nn.Flatten and repr(module) == FLATTEN_REPR
 
 
-def consistent(layer: nn.Module, inputs: int, *sides: int) -> bool:
+def has_expected_parameters(layer: nn.Module, inputs: int, *sides: int) -> bool:
     """Whether a layer's parameters are what follows from what it says of itself, and no more.
 
     Args:

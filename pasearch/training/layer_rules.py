@@ -55,22 +55,22 @@ MAX_FLOAT64 = {"cpu": 2**22, "cuda": 2**27}
 """Numbers that are converted to float64 at once, for the same reason."""
 MIN_POOLED_CHANNELS = 4
 """Channels from which max pooling is faster with the channels innermost."""
-ROUNDINGS = 2.0
+ROUNDINGS_PER_TERM = 2.0
 """Roundings of a term of a sum over positions, in units of a float's own: the product and the sum,
 in the norm and again in the weighted sum, half a unit each."""
-PIECE = 256
+NORM_PIECE = 256
 """A longer norm is computed as the norm of the norms of its pieces."""
-FORMED = "formed"
-"""Key of `Captured.kept` for per-example gradients that the norms have formed."""
+FORMED_GRADIENTS = "formed"
+"""Key of `CapturedLayer.kept` for per-example gradients that the norms have formed."""
 
-Kept = dict[str, tuple[Tensor, ...]]
+CachedValues = dict[str, tuple[Tensor, ...]]
 Buffers = Mapping[int, Tensor]
-Sums = Iterator[tuple[Tensor, Tensor]]
+ParameterSums = Iterator[tuple[Tensor, Tensor]]
 NO_BUFFERS: Buffers = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CapturedLayer:
     """Input and output gradient of one trainable layer: all that its gradients depend on.
 
     Args:
@@ -86,12 +86,12 @@ class Captured:
     input: Tensor
     output_gradient: Tensor
     views: int = 1
-    kept: Kept = field(default_factory=dict, init=False, repr=False)
+    kept: CachedValues = field(default_factory=dict, init=False, repr=False)
 
-    def split(self, rows: int) -> list[Captured]:
+    def split(self, rows: int) -> list[CapturedLayer]:
         """Split the batch into blocks of `rows` rows; the last one may have fewer."""
         blocks = [
-            Captured(self.layer, a, d, self.views)
+            CapturedLayer(self.layer, a, d, self.views)
             for a, d in zip(self.input.split(rows), self.output_gradient.split(rows), strict=True)
         ]
         for name, values in self.kept.items():
@@ -100,7 +100,7 @@ class Captured:
                 block.kept[name] = part
         return blocks
 
-    def without(self, bad: Tensor) -> Captured:
+    def without(self, bad: Tensor) -> CapturedLayer:
         """Copy this with the rows marked in `bad`, bool of (batch,), set to 0."""
         found = replace(
             self,
@@ -112,16 +112,16 @@ class Captured:
         return found
 
 
-def layer_error(layer: nn.Module, fault: str, remedy: str) -> UsageError:
+def make_layer_error(layer: nn.Module, fault: str, remedy: str) -> UsageError:
     """Make the error for a layer whose per-example gradients cannot be computed."""
     return UsageError(
         f"Layer {layer} {fault}, so a record's gradient cannot be told apart: {remedy}."
     )
 
 
-def overwritten_error(layer: nn.Module) -> UsageError:
+def make_overwritten_error(layer: nn.Module) -> UsageError:
     """Make the error for a layer that overwrites a tensor which its gradient depends on."""
-    return layer_error(layer, "saw a tensor that was then overwritten", "work out of place")
+    return make_layer_error(layer, "saw a tensor that was then overwritten", "work out of place")
 
 
 class LayerRule:
@@ -144,7 +144,7 @@ class LayerRule:
             except RuntimeError as error:
                 if "in-place operation" not in str(error):
                     raise
-                raise overwritten_error(module) from error
+                raise make_overwritten_error(module) from error
         return output, (given, output)
 
     def backward(self, module: nn.Module, d: Tensor, saved: Any) -> Tensor:
@@ -155,8 +155,8 @@ class LayerRule:
         (found,) = torch.autograd.grad(output, given, d, allow_unused=True)
         return torch.zeros_like(given) if found is None else found
 
-    def kept(self, module: nn.Module, d: Tensor, saved: Any) -> Kept:
-        """Compute what `Captured.kept` starts with; called before `backward`."""
+    def kept(self, module: nn.Module, d: Tensor, saved: Any) -> CachedValues:
+        """Compute what `CapturedLayer.kept` starts with; called before `backward`."""
         return {}
 
     def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -171,21 +171,23 @@ class LayerRule:
         """Count the positions of a record at which one product takes the weight."""
         return 0
 
-    def count_formed(self, layer: nn.Module, output: Tensor) -> int:
+    def count_formed_numbers(self, layer: nn.Module, output: Tensor) -> int:
         """Count the numbers of each record's gradient that are in memory at once."""
         return sum(p.numel() for p in layer.parameters(recurse=False) if p.requires_grad)
 
-    def squared_norms(self, seen: Captured) -> Tensor:
+    def squared_norms(self, seen: CapturedLayer) -> Tensor:
         """Compute ||g_i||^2 of the layer's trainable parameters together, (records,).
 
         If a record has several rows (views), g_i is the sum of their gradients: they count as
         positions.
         Formed gradients are kept: a second pass over other rows may round, or draw, differently.
         """
-        formed = seen.kept[FORMED] = tuple(self.gradients(seen).values())
-        return torch.stack([squares_of(gradient, seen.views) for gradient in formed]).sum(0)
+        formed = seen.kept[FORMED_GRADIENTS] = tuple(self.gradients(seen).values())
+        return torch.stack([bound_formed_norms(gradient, seen.views) for gradient in formed]).sum(0)
 
-    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NO_BUFFERS) -> Sums:
+    def weighted_sum(
+        self, seen: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
+    ) -> ParameterSums:
         """Yield each trainable parameter with sum_i c_i g_i, i over rows.
 
         Where a record has several positions or views, its terms may cancel and be far larger than
@@ -199,14 +201,14 @@ class LayerRule:
         """
         own = [p for p in seen.layer.parameters(recurse=False) if p.requires_grad]
         dropped = factors == 0.0
-        for parameter, gradient in zip(own, seen.kept[FORMED], strict=True):
+        for parameter, gradient in zip(own, seen.kept[FORMED_GRADIENTS], strict=True):
             # The layer may have no finite gradient where the record's input was set to 0.
             kept = zero_rows(gradient, dropped)
             wide = torch.float64 if seen.views > 1 else factors.dtype
             found = torch.einsum("b,b...->...", factors.to(wide), kept.to(wide))
             yield parameter, found.to(factors.dtype)
 
-    def gradients(self, seen: Captured) -> dict[str, Tensor]:
+    def gradients(self, seen: CapturedLayer) -> dict[str, Tensor]:
         """Form g_i of each trainable parameter, by its name: (batch, ...)."""
         own = dict(seen.layer.named_parameters(recurse=False))
         trained = {name: p.detach() for name, p in own.items() if p.requires_grad}
@@ -328,30 +330,32 @@ class LinearRule(LayerRule):
     def count_positions(self, output: Tensor) -> int:
         return output[0].numel() // output.shape[-1]
 
-    def count_formed(self, layer: nn.Module, output: Tensor) -> int:
+    def count_formed_numbers(self, layer: nn.Module, output: Tensor) -> int:
         """Count none if a record is one row."""
-        return super().count_formed(layer, output) if output.ndim > 2 else 0
+        return super().count_formed_numbers(layer, output) if output.ndim > 2 else 0
 
-    def squared_norms(self, seen: Captured) -> Tensor:
+    def squared_norms(self, seen: CapturedLayer) -> Tensor:
         """Compute (||a||^2 + 1) ||d||^2, or the form for several positions."""
         layer, a, d = seen.layer, seen.input, seen.output_gradient
         assert isinstance(layer, nn.Linear)
         if a.ndim > 2 or seen.views > 1:
             rows = (v.reshape(len(v), -1, v.shape[-1]).transpose(1, 2)[:, None] for v in (a, d))
-            a, d = (side_by_side(each, seen.views) for each in rows)
-            return positions(layer.weight, layer.bias, a, d)
-        squares = row_squares(a) if layer.weight.requires_grad else 0.0
+            a, d = (views_to_positions(each, seen.views) for each in rows)
+            return bound_position_norms(layer.weight, layer.bias, a, d)
+        squares = bound_row_squares(a) if layer.weight.requires_grad else 0.0
         if layer.bias is not None and layer.bias.requires_grad:
             squares = squares + 1.0
-        return squares * row_squares(d)
+        return squares * bound_row_squares(d)
 
-    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NO_BUFFERS) -> Sums:
+    def weighted_sum(
+        self, seen: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
+    ) -> ParameterSums:
         """Compute (c * d)^T a and the sum of c * d."""
         layer = seen.layer
         assert isinstance(layer, nn.Linear)
-        a, d = seen.input, weighted(seen.output_gradient, factors)
+        a, d = seen.input, multiply_rows(seen.output_gradient, factors)
         if a.ndim > 2 or seen.views > 1:
-            yield from products(layer.weight, (layer.bias,), a, d)
+            yield from sum_outer_products(layer.weight, (layer.bias,), a, d)
             return
         if layer.weight.requires_grad:
             yield layer.weight, torch.mm(d.T, a, out=into.get(id(layer.weight)))
@@ -371,20 +375,22 @@ class Conv2dRule(LayerRule):
     def count_positions(self, output: Tensor) -> int:
         return output[0, 0].numel()
 
-    def count_formed(self, layer: nn.Module, output: Tensor) -> int:
+    def count_formed_numbers(self, layer: nn.Module, output: Tensor) -> int:
         """Count none: `MAX_UNFOLDED` bounds what is formed at once."""
         return 0
 
-    def squared_norms(self, seen: Captured) -> Tensor:
+    def squared_norms(self, seen: CapturedLayer) -> Tensor:
         """Unfold the input, so that each output position is a row of a linear layer."""
         layer, d = seen.layer, seen.output_gradient
         assert isinstance(layer, nn.Conv2d)
         if d.ndim != 4:
-            raise layer_error(layer, "saw one image, not a batch", "keep records the first axis")
-        a = _padded(layer, seen.input)
+            raise make_layer_error(
+                layer, "saw one image, not a batch", "keep records the first axis"
+            )
+        a = _pad_input(layer, seen.input)
         taps = layer.weight[0].numel() * layer.groups
         numbers = max(taps * max(1, d[0, 0].numel()) * seen.views, layer.weight.numel())
-        rows = seen.views * max(1, _limit(MAX_UNFOLDED, d) // numbers)
+        rows = seen.views * max(1, _memory_limit(MAX_UNFOLDED, d) // numbers)
         parts = list(zip(a.split(rows), d.split(rows), strict=True))
         kept = seen.kept if len(parts) == seen.views == 1 else {}
         squares = [self._unfolded_norms(layer, *part, seen.views, kept) for part in parts]
@@ -392,47 +398,51 @@ class Conv2dRule(LayerRule):
         # A pixel that no patch holds, because a stride skips it, must not hide that it is NaN.
         if layer.weight.requires_grad:
             return squares
-        return squares + 0.0 * _image_norms(a, seen.views)
+        return squares + 0.0 * _bound_image_norms(a, seen.views)
 
     def _unfolded_norms(
-        self, layer: nn.Conv2d, a: Tensor, d: Tensor, views: int, kept: Kept
+        self, layer: nn.Conv2d, a: Tensor, d: Tensor, views: int, kept: CachedValues
     ) -> Tensor:
-        patches = _patches(layer, a, d)
+        patches = _extract_patches(layer, a, d)
         return self._position_norms(
             layer,
-            side_by_side(patches.unflatten(1, (layer.groups, -1)), views),
-            side_by_side(d.flatten(2).unflatten(1, (layer.groups, -1)), views),
-            _image_norms(a, views) * _patches_of_a_pixel(layer) ** 0.5,
+            views_to_positions(patches.unflatten(1, (layer.groups, -1)), views),
+            views_to_positions(d.flatten(2).unflatten(1, (layer.groups, -1)), views),
+            _bound_image_norms(a, views) * _count_patches_per_pixel(layer) ** 0.5,
             kept,
         )
 
     def _position_norms(
-        self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, kept: Kept
+        self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, kept: CachedValues
     ) -> Tensor:
-        return positions(layer.weight, layer.bias, a, d, a_norms, kept)
+        return bound_position_norms(layer.weight, layer.bias, a, d, a_norms, kept)
 
     def _of_weight(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
         """Map a gradient of the filters in use to that of the weight, (..., *weight.shape)."""
         return gradient
 
-    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NO_BUFFERS) -> Sums:
+    def weighted_sum(
+        self, seen: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
+    ) -> ParameterSums:
         """Compute an ordinary convolution's gradient for the output gradient c * d.
 
         If the norms formed the g_i, sum c times those.
         """
         layer = seen.layer
         assert isinstance(layer, nn.Conv2d)
-        if FORMED in seen.kept:
-            for parameter, each in zip((layer.weight, layer.bias), seen.kept[FORMED], strict=True):
+        if FORMED_GRADIENTS in seen.kept:
+            for parameter, each in zip(
+                (layer.weight, layer.bias), seen.kept[FORMED_GRADIENTS], strict=True
+            ):
                 if parameter is not None and parameter.requires_grad:
                     yield parameter, (factors @ each.flatten(1)).view_as(parameter)
             return
-        d = weighted(seen.output_gradient, factors)
+        d = multiply_rows(seen.output_gradient, factors)
         if layer.weight.requires_grad:
-            gradient = of_filters(layer, _padded(layer, seen.input), d)
+            gradient = sum_filter_gradients(layer, _pad_input(layer, seen.input), d)
             yield layer.weight, self._of_weight(layer, gradient).to(layer.weight.dtype)
         if layer.bias is not None and layer.bias.requires_grad:
-            yield layer.bias, over(d, 0, 2, 3)
+            yield layer.bias, sum_in_float64(d, 0, 2, 3)
 
 
 class WeightStandardisedRule(Conv2dRule):
@@ -447,12 +457,12 @@ class WeightStandardisedRule(Conv2dRule):
     """
 
     def _position_norms(
-        self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, kept: Kept
+        self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, kept: CachedValues
     ) -> Tensor:
-        squares = positions(layer.weight.detach(), layer.bias, a, d)  # the bias alone
+        squares = bound_position_norms(layer.weight.detach(), layer.bias, a, d)  # the bias alone
         squares = squares + 0.0 * a_norms
         if layer.weight.requires_grad:
-            rows = max(1, _limit(MAX_UNFOLDED, d) // layer.weight.numel())
+            rows = max(1, _memory_limit(MAX_UNFOLDED, d) // layer.weight.numel())
             parts = zip(a.split(rows), d.split(rows), strict=True)
             squares = squares + torch.cat([self._weight_squares(layer, *part) for part in parts])
         return squares
@@ -463,12 +473,12 @@ class WeightStandardisedRule(Conv2dRule):
         scale = layer.centred()[1].detach()
         taps, length = layer.weight[0].numel(), a.shape[3]
         formed = (d @ a.transpose(2, 3)).flatten(1, 2).unflatten(2, layer.weight.shape[1:])
-        unit = ROUNDINGS * torch.finfo(a.dtype).eps
-        hidden = unit * taps * norms(formed / scale)
+        unit = ROUNDINGS_PER_TERM * torch.finfo(a.dtype).eps
+        hidden = unit * taps * compute_row_norms(formed / scale)
         if length > 1:
-            d_norms = norms(d.flatten(1, 2) / scale.view(-1, 1))
-            hidden = hidden + unit * length * norms(a) * d_norms
-        return (norms(self._of_weight(layer, formed)) + hidden).square()
+            d_norms = compute_row_norms(d.flatten(1, 2) / scale.view(-1, 1))
+            hidden = hidden + unit * length * compute_row_norms(a) * d_norms
+        return (compute_row_norms(self._of_weight(layer, formed)) + hidden).square()
 
     def _of_weight(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
         assert isinstance(layer, WeightStandardisedConv2d)
@@ -491,34 +501,38 @@ class NormRule(LayerRule):
         assert isinstance(layer, nn.LayerNorm)
         return dict.fromkeys(self.names, tuple(layer.normalized_shape))
 
-    def squared_norms(self, seen: Captured) -> Tensor:
+    def squared_norms(self, seen: CapturedLayer) -> Tensor:
         """Sum over positions, enlarged by what rounding may hide, as in `positions`."""
         layer, (xhat, d) = seen.layer, self._laid_out(seen)
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
-        xhat, d = side_by_side(xhat, seen.views), side_by_side(d, seen.views)
+        xhat, d = views_to_positions(xhat, seen.views), views_to_positions(d, seen.views)
         length = d.shape[2]
-        rounding = ROUNDINGS * length * torch.finfo(d.dtype).eps if length > 1 else 0.0
+        rounding = ROUNDINGS_PER_TERM * length * torch.finfo(d.dtype).eps if length > 1 else 0.0
         squares = torch.zeros(len(d), dtype=d.dtype, device=d.device)
-        d_norms = norms_along(d, 2)
+        d_norms = compute_norms_along(d, 2)
         if layer.weight.requires_grad:
-            hidden = norms(norms_along(xhat, 2) * d_norms)
-            squares = squares + (norms((xhat * d).sum(dim=2)) + rounding * hidden).square()
+            hidden = compute_row_norms(compute_norms_along(xhat, 2) * d_norms)
+            squares = (
+                squares + (compute_row_norms((xhat * d).sum(dim=2)) + rounding * hidden).square()
+            )
         if layer.bias is not None and layer.bias.requires_grad:
-            hidden = length**0.5 * norms(d_norms)
-            squares = squares + (norms(d.sum(dim=2)) + rounding * hidden).square()
+            hidden = length**0.5 * compute_row_norms(d_norms)
+            squares = squares + (compute_row_norms(d.sum(dim=2)) + rounding * hidden).square()
         return squares
 
-    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NO_BUFFERS) -> Sums:
+    def weighted_sum(
+        self, seen: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
+    ) -> ParameterSums:
         """Compute the same sums of c * d, over records and positions."""
         layer, (xhat, d) = seen.layer, self._laid_out(seen)
         assert isinstance(layer, (nn.GroupNorm, nn.LayerNorm))
-        d = weighted(d, factors)
+        d = multiply_rows(d, factors)
         if layer.weight.requires_grad:
-            yield layer.weight, over(xhat * d, 0, 2).view_as(layer.weight)
+            yield layer.weight, sum_in_float64(xhat * d, 0, 2).view_as(layer.weight)
         if layer.bias is not None and layer.bias.requires_grad:
-            yield layer.bias, over(d, 0, 2).view_as(layer.bias)
+            yield layer.bias, sum_in_float64(d, 0, 2).view_as(layer.bias)
 
-    def _laid_out(self, seen: Captured) -> tuple[Tensor, Tensor]:
+    def _laid_out(self, seen: CapturedLayer) -> tuple[Tensor, Tensor]:
         """Reshape xhat and d to (batch, weights, positions)."""
         layer, x, d = seen.layer, seen.input, seen.output_gradient
         if isinstance(layer, nn.GroupNorm):
@@ -527,7 +541,7 @@ class NormRule(LayerRule):
         assert isinstance(layer, nn.LayerNorm)
         axes = len(layer.normalized_shape)
         if x.ndim == axes:
-            raise layer_error(layer, "normalises over records", "keep records the first axis")
+            raise make_layer_error(layer, "normalises over records", "keep records the first axis")
         xhat = functional.layer_norm(x, layer.normalized_shape, eps=layer.eps)
         shape = (len(x), -1, layer.weight.numel())
         return xhat.reshape(shape).transpose(1, 2), d.reshape(shape).transpose(1, 2)
@@ -541,14 +555,14 @@ class LstmRule(LayerRule):
     def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
         assert isinstance(module, Lstm)
         module.check(x)
-        states, tape = lstm_forward(module.projected(x), module.recurrent)
+        states, tape = run_lstm_forward(module.projected(x), module.recurrent)
         return states[:, -1], {"x": x, "states": states, "tape": tape}
 
     def backward(self, module: nn.Module, d: Tensor, saved: dict[str, Any]) -> Tensor:
         assert isinstance(module, Lstm)
         return self._gate_gradients(d, saved) @ module.weight[:, : module.inputs]
 
-    def kept(self, module: nn.Module, d: Tensor, saved: dict[str, Any]) -> Kept:
+    def kept(self, module: nn.Module, d: Tensor, saved: dict[str, Any]) -> CachedValues:
         """Compute [x_t, h_(t-1)] and the gradients of the gates, (batch, steps, ...) each."""
         before = functional.pad(saved["states"].transpose(0, 1)[:-1], (0, 0, 0, 0, 1, 0))
         a = torch.cat([saved["x"].transpose(0, 1), before], dim=2).transpose(0, 1)
@@ -564,23 +578,25 @@ class LstmRule(LayerRule):
         """Count one: a step waits for the one before it."""
         return 1
 
-    def squared_norms(self, seen: Captured) -> Tensor:
+    def squared_norms(self, seen: CapturedLayer) -> Tensor:
         """Use the form of positions; a second bias has the gradient of the first."""
         layer, (a, d) = seen.layer, self._steps(seen)
         assert isinstance(layer, Lstm)
-        a, d = (side_by_side(v.transpose(1, 2)[:, None], seen.views) for v in (a, d))
-        squares = positions(layer.weight, layer.bias, a, d)
-        return squares + positions(layer.weight.detach(), layer.second_bias, a, d)
+        a, d = (views_to_positions(v.transpose(1, 2)[:, None], seen.views) for v in (a, d))
+        squares = bound_position_norms(layer.weight, layer.bias, a, d)
+        return squares + bound_position_norms(layer.weight.detach(), layer.second_bias, a, d)
 
-    def weighted_sum(self, seen: Captured, factors: Tensor, into: Buffers = NO_BUFFERS) -> Sums:
+    def weighted_sum(
+        self, seen: CapturedLayer, factors: Tensor, into: Buffers = NO_BUFFERS
+    ) -> ParameterSums:
         """Compute (c * d)^T a and the sum of c * d, over records and steps."""
         layer, (a, d) = seen.layer, self._steps(seen)
         assert isinstance(layer, Lstm)
         # Steps first, as they are in memory: nothing is copied.
-        d, a = (v.transpose(0, 1) for v in (weighted(d, factors), a))
-        yield from products(layer.weight, (layer.bias, layer.second_bias), a, d)
+        d, a = (v.transpose(0, 1) for v in (multiply_rows(d, factors), a))
+        yield from sum_outer_products(layer.weight, (layer.bias, layer.second_bias), a, d)
 
-    def gradients(self, seen: Captured) -> dict[str, Tensor]:
+    def gradients(self, seen: CapturedLayer) -> dict[str, Tensor]:
         """Form them from the gradients of the gates."""
         a, d = self._steps(seen)
         formed = {"weight": d.transpose(1, 2) @ a, "bias": d.sum(dim=1)}
@@ -588,7 +604,7 @@ class LstmRule(LayerRule):
         own = dict(seen.layer.named_parameters(recurse=False))
         return {name: formed[name] for name, p in own.items() if p.requires_grad}
 
-    def _steps(self, seen: Captured) -> tuple[Tensor, ...]:
+    def _steps(self, seen: CapturedLayer) -> tuple[Tensor, ...]:
         """Get what `kept` computes; where hooks captured the layer, by a pass of its own."""
         if "steps" not in seen.kept:
             with torch.no_grad():
@@ -600,11 +616,11 @@ class LstmRule(LayerRule):
         if "gates" not in saved:
             d_states = torch.zeros_like(saved["states"])
             d_states[:, -1] = d
-            saved["gates"] = lstm_backward(saved["tape"], d_states)
+            saved["gates"] = run_lstm_backward(saved["tape"], d_states)
         return saved["gates"]
 
 
-def lstm_forward(projected: Tensor, recurrent: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+def run_lstm_forward(projected: Tensor, recurrent: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run the steps of an LSTM in place, in buffers that are allocated once.
 
         z_t = p_t + h_(t-1) R                    i, f, g, o: sigmoid, sigmoid, tanh, sigmoid of z_t
@@ -615,7 +631,7 @@ def lstm_forward(projected: Tensor, recurrent: Tensor) -> tuple[Tensor, tuple[Te
         recurrent: R, (units, 4 units).
 
     Returns:
-        h, (batch, steps, units), and what `lstm_backward` needs.
+        h, (batch, steps, units), and what `run_lstm_backward` needs.
 
     Source: Hochreiter and Schmidhuber 1997; Gers et al. 2000.
     """
@@ -636,7 +652,7 @@ def lstm_forward(projected: Tensor, recurrent: Tensor) -> tuple[Tensor, tuple[Te
     return states.transpose(0, 1), (gates, memories, bent, recurrent)
 
 
-def lstm_backward(tape: tuple[Tensor, ...], d_states: Tensor) -> Tensor:
+def run_lstm_backward(tape: tuple[Tensor, ...], d_states: Tensor) -> Tensor:
     """Compute the gradients of p, (batch, steps, 4 units), from those of h, (batch, steps, units).
 
     From the last step to the first, d_t being the gradient with respect to h_t alone:
@@ -671,7 +687,7 @@ def lstm_backward(tape: tuple[Tensor, ...], d_states: Tensor) -> Tensor:
 
 tanh_backward = torch.ops.aten.tanh_backward.default
 
-ANY = LayerRule()
+GENERAL_RULE = LayerRule()
 RULES: dict[type[nn.Module], LayerRule] = {
     nn.Linear: LinearRule(),
     nn.Conv2d: Conv2dRule(),
@@ -691,17 +707,17 @@ RULES: dict[type[nn.Module], LayerRule] = {
 }
 
 
-def rule_of(module: nn.Module) -> LayerRule:
+def find_rule(module: nn.Module) -> LayerRule:
     """Look up the rule of a module's exact type.
 
     A subclass, or a layer with more parameters, computes something else: it has the general rule.
     """
-    rule = RULES.get(type(module), ANY)
+    rule = RULES.get(type(module), GENERAL_RULE)
     names = {name for name, _ in module.named_parameters(recurse=False)}
-    return rule if names <= rule.names else ANY
+    return rule if names <= rule.names else GENERAL_RULE
 
 
-def _patches(layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
+def _extract_patches(layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
     """Make the patches of padded images, (rows, taps, positions), as `functional.unfold` does.
 
     One copy of a view: a third of the time that `unfold` takes on a CPU.
@@ -714,12 +730,12 @@ def _patches(layer: nn.Conv2d, a: Tensor, d: Tensor) -> Tensor:
     return view.reshape(a.shape[0], -1, d[0, 0].numel())
 
 
-def _image_norms(a: Tensor, views: int) -> Tensor:
+def _bound_image_norms(a: Tensor, views: int) -> Tensor:
     """||x_i|| of padded images, those of one record together: (batch,)."""
-    return at_least_norms(a if views == 1 else a.unflatten(0, (-1, views)))
+    return bound_norms(a if views == 1 else a.unflatten(0, (-1, views)))
 
 
-def _patches_of_a_pixel(layer: nn.Conv2d) -> int:
+def _count_patches_per_pixel(layer: nn.Conv2d) -> int:
     """Count the patches that contain a pixel, at most: ||A_i||^2 <= that count * ||x_i||^2.
 
     Along an axis, k taps that are e apart meet patches every s pixels: every s / gcd(s, e)-th tap.
@@ -728,7 +744,7 @@ def _patches_of_a_pixel(layer: nn.Conv2d) -> int:
     return math.prod(math.ceil(k * math.gcd(s, e) / s) for k, s, e in axes)
 
 
-def _padded(layer: nn.Conv2d, x: Tensor) -> Tensor:
+def _pad_input(layer: nn.Conv2d, x: Tensor) -> Tensor:
     """Pad as the layer does, so that what follows needs no padding."""
     if layer.padding == "valid":
         return x
@@ -741,17 +757,17 @@ def _padded(layer: nn.Conv2d, x: Tensor) -> Tensor:
     return functional.pad(x, (*pairs[1], *pairs[0]), mode=mode)
 
 
-def _limit(of_device: Mapping[str, int], values: Tensor) -> int:
+def _memory_limit(of_device: Mapping[str, int], values: Tensor) -> int:
     return of_device.get(values.device.type, of_device["cpu"])
 
 
-def positions(
+def bound_position_norms(
     weight: Tensor,
     bias: Tensor | None,
     a: Tensor,
     d: Tensor,
     a_norms: Tensor | None = None,
-    kept: Kept | None = None,
+    kept: CachedValues | None = None,
 ) -> Tensor:
     """Compute ||g_i||^2 of a layer applied at L positions, enlarged by what rounding may hide.
 
@@ -763,25 +779,25 @@ def positions(
     """
     squares = torch.zeros(len(a), dtype=a.dtype, device=a.device)
     inputs, length = a.shape[2:]
-    rounding = ROUNDINGS * length * torch.finfo(a.dtype).eps if length > 1 else 0.0
+    rounding = ROUNDINGS_PER_TERM * length * torch.finfo(a.dtype).eps if length > 1 else 0.0
     biased = bias is not None and bias.requires_grad
-    d_norms = at_least_norms(d) if weight.requires_grad or biased else squares
+    d_norms = bound_norms(d) if weight.requires_grad or biased else squares
     if weight.requires_grad:
         if formed_is_cheaper(inputs, d.shape[2], length):
             # Of three axes: of four, `matmul` takes half as long again.
             gradient = torch.bmm(d.flatten(0, 1), a.flatten(0, 1).transpose(1, 2))
             gradient = gradient.unflatten(0, a.shape[:2])
-            computed = norms_along(gradient.flatten(1), 1)
+            computed = compute_norms_along(gradient.flatten(1), 1)
             if kept is not None:
-                kept[FORMED] = gradient, d.sum(dim=3)
+                kept[FORMED_GRADIENTS] = gradient, d.sum(dim=3)
         else:
             a64, d64 = a.double(), d.double()
             gram = (a64.transpose(2, 3) @ a64) * (d64.transpose(2, 3) @ d64)
             computed = gram.sum(dim=(1, 2, 3)).clamp(min=0.0).sqrt().to(squares.dtype)
-        a_norms = at_least_norms(a) if a_norms is None else a_norms
+        a_norms = bound_norms(a) if a_norms is None else a_norms
         squares = squares + (computed + rounding * a_norms * d_norms).square()
     if biased:
-        computed = norms_along(d.sum(dim=3).flatten(1), 1)
+        computed = compute_norms_along(d.sum(dim=3).flatten(1), 1)
         squares = squares + (computed + rounding * length**0.5 * d_norms).square()
     return squares
 
@@ -795,7 +811,7 @@ def formed_is_cheaper(inputs: int, outputs: int, length: int) -> bool:
     return formed <= 2 * (length + 8) * length * (inputs + outputs)
 
 
-def squares_of(gradients: Tensor, views: int) -> Tensor:
+def bound_formed_norms(gradients: Tensor, views: int) -> Tensor:
     """Compute ||g_i||^2 of formed gradients, enlarged by what a sum over views may hide.
 
     Args:
@@ -806,45 +822,45 @@ def squares_of(gradients: Tensor, views: int) -> Tensor:
     if views == 1:
         return rows.square().sum(dim=1)
     parts = rows.unflatten(0, (-1, views))
-    sizes = norms_along(parts, 2).sum(dim=1)
-    hidden = ROUNDINGS * views * torch.finfo(parts.dtype).eps * sizes
-    return (norms(parts.sum(dim=1)) + hidden).square()
+    sizes = compute_norms_along(parts, 2).sum(dim=1)
+    hidden = ROUNDINGS_PER_TERM * views * torch.finfo(parts.dtype).eps * sizes
+    return (compute_row_norms(parts.sum(dim=1)) + hidden).square()
 
 
-def side_by_side(values: Tensor, views: int) -> Tensor:
+def views_to_positions(values: Tensor, views: int) -> Tensor:
     """(batch * views, ..., L) to (batch, ..., views * L): the views of a record as positions."""
     if views == 1:
         return values
     return values.unflatten(0, (-1, views)).movedim(1, -2).flatten(-2)
 
 
-def norms_along(values: Tensor, axis: int, out: Tensor | None = None) -> Tensor:
+def compute_norms_along(values: Tensor, axis: int, out: Tensor | None = None) -> Tensor:
     """Compute ||v|| along one axis, with a relative error below 1e-6 at any length.
 
     On a CPU torch adds the squares up in few float32 numbers: the norm of a million equal ones is
     too small by 1e-3. Of pieces it is by 5e-7, a tenth of the time that float64 takes.
     """
     length, norm = values.shape[axis], torch.linalg.vector_norm
-    if length <= PIECE:
+    if length <= NORM_PIECE:
         return norm(values, dim=axis, out=out)
-    piece = _equal_piece(length)
+    piece = _find_equal_piece(length)
     whole = length - length % piece
     pieces = values if whole == length else values.narrow(axis, 0, whole)
     found = norm(pieces.unflatten(axis, (-1, piece)), dim=axis + 1)
     if whole < length:
         rest = values.narrow(axis, whole, length - whole)
         found = torch.cat([found, norm(rest, dim=axis, keepdim=True)], dim=axis)
-    return norms_along(found, axis, out)
+    return compute_norms_along(found, axis, out)
 
 
 @cache
-def _equal_piece(length: int) -> int:
+def _find_equal_piece(length: int) -> int:
     """Find the longest piece that divides a length, or `PIECE` if all are short."""
-    equal = max(each for each in range(1, PIECE + 1) if length % each == 0)
-    return equal if equal >= PIECE // 4 else PIECE
+    equal = max(each for each in range(1, NORM_PIECE + 1) if length % each == 0)
+    return equal if equal >= NORM_PIECE // 4 else NORM_PIECE
 
 
-def at_least_norms(values: Tensor) -> Tensor:
+def bound_norms(values: Tensor) -> Tensor:
     """Bound ||v_i|| from above, (batch,), in one pass.
 
     A sum of n squares errs by n roundings at most, and the norm by half of that.
@@ -854,18 +870,18 @@ def at_least_norms(values: Tensor) -> Tensor:
     return norms * (1.0 + many * torch.finfo(values.dtype).eps)
 
 
-def norms(values: Tensor) -> Tensor:
+def compute_row_norms(values: Tensor) -> Tensor:
     """||v_i||, (batch,), of whatever lies behind the first axis."""
-    return norms_along(values.flatten(1), 1)
+    return compute_norms_along(values.flatten(1), 1)
 
 
-def row_squares(values: Tensor) -> Tensor:
+def bound_row_squares(values: Tensor) -> Tensor:
     """Compute ||v_i||^2, (batch,), enlarged by what squares of tiny numbers lose to underflow."""
     lost = 2 * values.shape[1] * torch.finfo(values.dtype).tiny
-    return norms_along(values, 1).square() + lost
+    return compute_norms_along(values, 1).square() + lost
 
 
-def weighted(d: Tensor, factors: Tensor) -> Tensor:
+def multiply_rows(d: Tensor, factors: Tensor) -> Tensor:
     """Multiply rows by their factors."""
     return d * factors.view(-1, *(1 for _ in d.shape[1:]))
 
@@ -876,7 +892,7 @@ def zero_rows(values: Tensor, bad: Tensor) -> Tensor:
     return values.clone().masked_fill_(bad.view(-1, *(1 for _ in values.shape[1:])), 0)
 
 
-def products(
+def sum_outer_products(
     weight: Tensor, biases: Sequence[Tensor | None], a: Tensor, d: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield a weight with d^T a, and biases with the sum of d.
@@ -890,15 +906,15 @@ def products(
     rows = a.flatten(0, -2), d.flatten(0, -2)
     if weight.requires_grad:
         found = torch.zeros(weight.shape, dtype=torch.float64, device=d.device)
-        for own_a, own_d in _parts(*rows):
+        for own_a, own_d in _float64_parts(*rows):
             found.addmm_(own_d.T, own_a)
         yield weight, found.to(d.dtype)
     for bias in biases:
         if bias is not None and bias.requires_grad:
-            yield bias, over(rows[1], 0)
+            yield bias, sum_in_float64(rows[1], 0)
 
 
-def of_filters(layer: nn.Conv2d, x: Tensor, d: Tensor) -> Tensor:
+def sum_filter_gradients(layer: nn.Conv2d, x: Tensor, d: Tensor) -> Tensor:
     """Compute the gradient of a convolution's filters, float64, shaped as its weight.
 
     Args:
@@ -908,7 +924,7 @@ def of_filters(layer: nn.Conv2d, x: Tensor, d: Tensor) -> Tensor:
     """
     found = torch.zeros(layer.weight.shape, dtype=torch.float64, device=d.device)
     unfolded = layer.weight[0].numel() * layer.groups * d[0, 0].numel()  # torch does, in float64
-    for own_x, own_d in _parts(x, d, more=unfolded):
+    for own_x, own_d in _float64_parts(x, d, more=unfolded):
         found += conv2d_weight(
             own_x, layer.weight.shape, own_d,
             stride=layer.stride,  # pyright: ignore[reportArgumentType]
@@ -918,14 +934,14 @@ def of_filters(layer: nn.Conv2d, x: Tensor, d: Tensor) -> Tensor:
     return found
 
 
-def over(values: Tensor, *axes: int) -> Tensor:
+def sum_in_float64(values: Tensor, *axes: int) -> Tensor:
     """Sum over axes in float64."""
     return values.sum(dim=axes, dtype=torch.float64).to(values.dtype)
 
 
-def _parts(*values: Tensor, more: int = 0) -> Iterator[tuple[Tensor, ...]]:
+def _float64_parts(*values: Tensor, more: int = 0) -> Iterator[tuple[Tensor, ...]]:
     """Iterate over parts of the rows as float64; a row takes `more` further numbers of memory."""
     of_row = more + sum(each[:1].numel() for each in values)
-    rows = max(1, _limit(MAX_FLOAT64, values[0]) // max(1, of_row))
+    rows = max(1, _memory_limit(MAX_FLOAT64, values[0]) // max(1, of_row))
     for part in zip(*(each.split(rows) for each in values), strict=True):
         yield tuple(each.double() for each in part)

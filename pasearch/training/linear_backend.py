@@ -24,12 +24,12 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.processor import ThreadTeam, load_checked_loops
 from pasearch.spaces.cost import WORTH
 from pasearch.training.batching import Poisson
-from pasearch.training.clipping import NO_CLIPPING, SLACK, Flat, has_terms
-from pasearch.training.dense import Dense, place_of
-from pasearch.training.losses import LossOf
-from pasearch.training.one_step import Slots, State, denoise, rows_of_a_part
+from pasearch.training.clipping import NO_CLIPPING, NORM_SLACK, FlatClipping, has_factor_terms
+from pasearch.training.dense import DenseChain, find_offset
+from pasearch.training.losses import RecordLoss
+from pasearch.training.one_step import DeviceRecords, TrainingState, choose_part_rows, denoise
 from pasearch.training.per_example import PreparedNetwork
-from pasearch.training.record_sums import BLOCK, SumBuffers, flattened
+from pasearch.training.record_sums import BLOCK_RECORDS, SumBuffers, flatten_parameters
 
 if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
@@ -57,8 +57,8 @@ class LinearBackend:
 
     def __init__(
         self,
-        model: Dense,
-        slots: Slots,
+        model: DenseChain,
+        slots: DeviceRecords,
         recipe: Recipe,
         streams: Mapping[str, Stream],
         buffers: SumBuffers,
@@ -72,21 +72,24 @@ class LinearBackend:
         terms = NO_CLIPPING if recipe.bounding is None else recipe.bounding.terms
         assert terms is not None, "`accepts` has checked it"
         top, plus, most = terms
-        self._terms = top, plus, SLACK, most
+        self._terms = top, plus, NORM_SLACK, most
         (weight,), (bias,), inputs = model.weights, model.biases, model.widths[0]
-        bias_at = -1 if bias is None else place_of(bias, weights)
+        bias_at = -1 if bias is None else find_offset(bias, weights)
         self._shape = np.array(
-            [inputs, model.outputs, place_of(weight, weights), bias_at], np.int64
+            [inputs, model.outputs, find_offset(weight, weights), bias_at], np.int64
         )
         self._weights, self._total = weights.detach().numpy(), buffers.totals[0].numpy()
-        sizes = BLOCK * model.outputs, inputs * model.outputs
+        sizes = BLOCK_RECORDS * model.outputs, inputs * model.outputs
         self._scratch = [
             tuple(np.zeros(size, np.float32) for size in sizes) for _ in range(team.threads)
         ]
         self._others = [np.zeros_like(self._total) for _ in range(team.threads - 1)]
         shares = torch.ones(model.outputs) if slots.shares is None else slots.shares
         self._shares, self._is_numeric = shares.numpy(), slots.y.is_floating_point()
-        part, whole = rows_of_a_part(recipe, len(slots.y), slots.rows), BLOCK * team.threads
+        part, whole = (
+            choose_part_rows(recipe, len(slots.y), slots.rows),
+            BLOCK_RECORDS * team.threads,
+        )
         self._part = whole * max(1, part // whole)
         self._records = None
         if type(slots.x) is Tensor:
@@ -102,7 +105,7 @@ class LinearBackend:
     def of(
         cls,
         prepared: PreparedNetwork,
-        slots: Slots,
+        slots: DeviceRecords,
         recipe: Recipe,
         streams: Mapping[str, Stream],
         buffers: SumBuffers,
@@ -120,7 +123,7 @@ class LinearBackend:
             return None
         return cls(model, slots, recipe, streams, buffers, weights[0], team, kernel)
 
-    def sum(self, step: int, sigma: float | None, state: State) -> None:
+    def sum(self, step: int, sigma: float | None, state: TrainingState) -> None:
         """Write a step's noisy sum to the buffers and update the state, as `one_step.batch_sum`."""
         recipe, bounding = self._recipe, self._recipe.bounding
         self.add_gradients(self._batch(step))
@@ -172,7 +175,7 @@ class LinearBackend:
             self._total[low:high] += each[low:high]
 
 
-def accepts(prepared: PreparedNetwork, slots: Slots, recipe: Recipe) -> bool:
+def accepts(prepared: PreparedNetwork, slots: DeviceRecords, recipe: Recipe) -> bool:
     """Check from public numbers whether this backend makes the steps of a training.
 
     It does for one trained linear layer without dropout, float32 on the CPU, a clipping method with
@@ -195,7 +198,7 @@ def accepts(prepared: PreparedNetwork, slots: Slots, recipe: Recipe) -> bool:
         and recipe.noise is None
         and recipe.noise_before_clip is None
         and recipe.augmentation is None
-        and (bounding is None or has_terms(bounding))
+        and (bounding is None or has_factor_terms(bounding))
         and batch <= MAX_BATCH
         and recipe.steps * (SECONDS_PER_STEP + saved * batch) >= WORTH
     )
@@ -208,7 +211,7 @@ def count_threads(recipe: Recipe, threads: int) -> int:
 
 def _sampler(recipe: Recipe, n: int, stream: Stream) -> Callable[[int], Any]:
     """Choose what draws the batch of a step: the same indices as `Batching.batch`."""
-    batching = recipe.batches(n)
+    batching = recipe.make_batching(n)
     defined_by = next(each for each in type(batching).__mro__ if "batch" in vars(each))
     if isinstance(batching, Poisson) and defined_by is Poisson:
         generator = stream.generators()
@@ -242,18 +245,18 @@ def _agrees(kernel: ModuleType) -> bool:
             torch.linspace(-1.0, 1.0, parameter.numel()).sin_().view_as(parameter)
         )
     prepared = PreparedNetwork(nn.Sequential(layer))
-    (weights,) = flattened(prepared.parameters)
-    x, bounding = torch.linspace(-2.0, 2.0, 105).sin_().view(21, 5), Flat(clip_norm=0.5)
+    (weights,) = flatten_parameters(prepared.parameters)
+    x, bounding = torch.linspace(-2.0, 2.0, 105).sin_().view(21, 5), FlatClipping(clip_norm=0.5)
     valid, y, buffers = torch.arange(21) != 4, torch.arange(21) % 3, SumBuffers(prepared.parameters)
-    bounding.sums(prepared, x, LossOf(y), mask=valid, buffers=buffers)
+    bounding.sums(prepared, x, RecordLoss(y), mask=valid, buffers=buffers)
     buffers.write_back()
     model, total = prepared.dense, np.zeros(len(weights))
     assert model is not None, "it is a linear model"
     kernel.add_clipped_gradients(
         *_as_arrays(x, y, valid, model.squares_of_inputs(x)), np.ones(3, np.float32), False,
         np.arange(21), 0, 1, weights.numpy(),
-        np.array([5, 3, 0, 15], np.int64), (0.5, 0.0, SLACK, 1.0),
-        (np.zeros(BLOCK * 3, np.float32), np.zeros(15, np.float32)), total,
+        np.array([5, 3, 0, 15], np.int64), (0.5, 0.0, NORM_SLACK, 1.0),
+        (np.zeros(BLOCK_RECORDS * 3, np.float32), np.zeros(15, np.float32)), total,
     )  # fmt: skip
     same_noise = np.array_equal(totals[0], totals[1])
     return same_noise and np.allclose(total, buffers.flats[0].numpy(), atol=1e-5)

@@ -19,26 +19,28 @@ from typing import Any
 import numpy as np
 
 from pasearch.runs.compiled import compile_loop
-from pasearch.training.record_sums import BLOCK
+from pasearch.training.record_sums import BLOCK_RECORDS
 
 # Sums may be reordered, as a library's products are; NaN and infinity keep their meaning.
-reordered: Any = compile_loop(fastmath={"reassoc", "contract", "nsz", "arcp"})
-exact: Any = compile_loop(fastmath=False)
+reordered_loop: Any = compile_loop(fastmath={"reassoc", "contract", "nsz", "arcp"})
+exact_loop: Any = compile_loop(fastmath=False)
 
 # Unsigned indices spare the compiled code a test for negative ones.
-unsigned = np.uint64
-NONE, ONE, TWO, THREE, FOUR = (unsigned(each) for each in range(5))
-ZERO = np.float32(0.0)
-STRIP = unsigned(512)  # numbers of a record that are worked on at once, so that they stay in cache
+unsigned_int = np.uint64
+UINT_0, UINT_1, UINT_2, UINT_3, UINT_4 = (unsigned_int(each) for each in range(5))
+FLOAT_ZERO = np.float32(0.0)
+STRIP_NUMBERS = unsigned_int(
+    512
+)  # numbers of a record that are worked on at once, so that they stay in cache
 # The largest squared norm, so that a clipping factor is a normal float32.
 MAX_SQUARE = float(np.finfo(np.float32).max)
 UNDERFLOW = 2.0 * float(np.finfo(np.float32).tiny)  # what one number may lose of a squared norm
 
 
-@reordered
+@reordered_loop
 def _dot_two_rows(w, first, second, x, p, q, r, s, low, high):
     """Compute the products of two rows of weights with four records, from `low` to `high`."""
-    a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = ZERO
+    a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = FLOAT_ZERO
     for k in range(low, high):
         a, b = w[first + k], w[second + k]
         x0, x1, x2, x3 = x[p + k], x[q + k], x[r + k], x[s + k]
@@ -53,48 +55,50 @@ def _dot_two_rows(w, first, second, x, p, q, r, s, low, high):
     return (a0, a1, a2, a3), (b0, b1, b2, b3)
 
 
-@reordered
+@reordered_loop
 def _multiply(x, rows, w, inputs, outputs, z, low):
     """Write W x of four records to rows `low` to `low + 3` of z; each weight is loaded once."""
     to = low * outputs
-    for k in range(to, to + FOUR * outputs):
-        z[k] = ZERO
-    for left in range(NONE, inputs, STRIP):
-        right = min(left + STRIP, inputs)
-        for o in range(NONE, outputs, TWO):
-            other = min(o + ONE, outputs - ONE)  # the last output takes the place of a missing one
+    for k in range(to, to + UINT_4 * outputs):
+        z[k] = FLOAT_ZERO
+    for left in range(UINT_0, inputs, STRIP_NUMBERS):
+        right = min(left + STRIP_NUMBERS, inputs)
+        for o in range(UINT_0, outputs, UINT_2):
+            other = min(
+                o + UINT_1, outputs - UINT_1
+            )  # the last output takes the place of a missing one
             first, second = _dot_two_rows(
                 w, o * inputs, other * inputs, x, rows[0] * inputs, rows[1] * inputs,
                 rows[2] * inputs, rows[3] * inputs, left, right,
             )  # fmt: skip
             for row in range(4):
-                at = to + unsigned(row) * outputs
+                at = to + unsigned_int(row) * outputs
                 z[at + o] += first[row]
                 if other > o:
                     z[at + other] += second[row]
 
 
-@reordered
+@reordered_loop
 def _add_outer_products(sums, inputs, outputs, x, rows, d, low):
     """Add d x^T of eight records, rows `low` to `low + 7` of d, to a float32 sum."""
     i0, i1, i2, i3 = rows[0] * inputs, rows[1] * inputs, rows[2] * inputs, rows[3] * inputs
     j0, j1, j2, j3 = rows[4] * inputs, rows[5] * inputs, rows[6] * inputs, rows[7] * inputs
-    to, later = low * outputs, (low + FOUR) * outputs
-    for left in range(NONE, inputs, STRIP):
-        right = min(left + STRIP, inputs)
-        for o in range(NONE, outputs):
+    to, later = low * outputs, (low + UINT_4) * outputs
+    for left in range(UINT_0, inputs, STRIP_NUMBERS):
+        right = min(left + STRIP_NUMBERS, inputs)
+        for o in range(UINT_0, outputs):
             line, at, on = o * inputs, to + o, later + o
             d0, d1 = d[at], d[at + outputs]
-            d2, d3 = d[at + TWO * outputs], d[at + THREE * outputs]
+            d2, d3 = d[at + UINT_2 * outputs], d[at + UINT_3 * outputs]
             e0, e1 = d[on], d[on + outputs]
-            e2, e3 = d[on + TWO * outputs], d[on + THREE * outputs]
+            e2, e3 = d[on + UINT_2 * outputs], d[on + UINT_3 * outputs]
             for k in range(left, right):
                 first = (d0 * x[i0 + k] + d1 * x[i1 + k]) + (d2 * x[i2 + k] + d3 * x[i3 + k])
                 second = (e0 * x[j0 + k] + e1 * x[j1 + k]) + (e2 * x[j2 + k] + e3 * x[j3 + k])
                 sums[line + k] += first + second
 
 
-@exact
+@exact_loop
 def _squared_norm(d, at, outputs):
     """Compute ||d||^2 of one record in float64."""
     total = 0.0
@@ -104,7 +108,7 @@ def _squared_norm(d, at, outputs):
     return total
 
 
-@exact
+@exact_loop
 def _bound_squared_norm(square_x, square_d, inputs, outputs, biased):
     """Compute an upper bound of a record's squared gradient norm; not finite if a part is not.
 
@@ -119,14 +123,14 @@ def _bound_squared_norm(square_x, square_d, inputs, outputs, biased):
     return (square_d + lost_d) * (square_x + lost_x + (1.0 if biased else 0.0))
 
 
-@exact
+@exact_loop
 def _differentiate_loss(z, at, outputs, y, is_numeric):
     """Replace one record's logits by the loss's gradient: NaN if the label is no class."""
     if is_numeric:
         z[at] = z[at] - np.float32(y)
         return
     largest = z[at]
-    for k in range(at + ONE, at + outputs):
+    for k in range(at + UINT_1, at + outputs):
         largest = z[k] if z[k] > largest else largest
     total = 0.0
     for k in range(at, at + outputs):
@@ -137,10 +141,10 @@ def _differentiate_loss(z, at, outputs, y, is_numeric):
     for k in range(at, at + outputs):
         z[k] *= share
     if known:
-        z[at + unsigned(y)] -= np.float32(1.0)
+        z[at + unsigned_int(y)] -= np.float32(1.0)
 
 
-@exact
+@exact_loop
 def add_clipped_gradients(
     x, y, valid, squares, shares, is_numeric, indices, first, apart, weights, shape, terms,
     buffers, totals,
@@ -163,50 +167,50 @@ def add_clipped_gradients(
         buffers: Float32: z and d of a block, (BLOCK * outputs,), and its sum, (inputs * outputs,).
         totals: Float64, (parameters,).
     """
-    inputs, outputs = unsigned(shape[0]), unsigned(shape[1])
+    inputs, outputs = unsigned_int(shape[0]), unsigned_int(shape[1])
     start, bias = shape[2], shape[3]
     top, plus, slack, most = terms
     d, sums = buffers
     w = weights[start : start + shape[0] * shape[1]]
-    rows, counts = np.zeros(BLOCK, np.uint64), np.zeros(BLOCK, np.bool_)
-    for low in range(first * BLOCK, len(indices), apart * BLOCK):
-        count = min(BLOCK, len(indices) - low)
-        for row in range(BLOCK):  # the last record takes the place of missing ones
-            rows[row] = unsigned(indices[low + min(row, count - 1)])
+    rows, counts = np.zeros(BLOCK_RECORDS, np.uint64), np.zeros(BLOCK_RECORDS, np.bool_)
+    for low in range(first * BLOCK_RECORDS, len(indices), apart * BLOCK_RECORDS):
+        count = min(BLOCK_RECORDS, len(indices) - low)
+        for row in range(BLOCK_RECORDS):  # the last record takes the place of missing ones
+            rows[row] = unsigned_int(indices[low + min(row, count - 1)])
         for row in range(0, count, 4):
-            _multiply(x, rows[row : row + 4], w, inputs, outputs, d, unsigned(row))
+            _multiply(x, rows[row : row + 4], w, inputs, outputs, d, unsigned_int(row))
         summed = -1  # a row whose record is summed; its numbers are finite
         for row in range(count):
-            slot, at = rows[row], unsigned(row) * outputs
-            for k in range(NONE, outputs if bias >= 0 else NONE):
+            slot, at = rows[row], unsigned_int(row) * outputs
+            for k in range(UINT_0, outputs if bias >= 0 else UINT_0):
                 d[at + k] += weights[bias + np.int64(k)]
             _differentiate_loss(d, at, outputs, y[slot], is_numeric)
             square_d = _squared_norm(d, at, outputs)
             square = _bound_squared_norm(
                 np.float64(squares[slot]), square_d, inputs, outputs, bias >= 0
             )
-            factor = ZERO
+            factor = FLOAT_ZERO
             if valid[slot] and square <= MAX_SQUARE:
                 factor = np.float32(min(most, top / (math.sqrt(square) * slack + plus)))
                 if not is_numeric and 0 <= y[slot] < len(shares):
                     factor *= shares[np.int64(y[slot])]
             for k in range(at, at + outputs):  # 0 * NaN is NaN
-                d[k] = d[k] * factor if factor > ZERO else ZERO
-            counts[row] = factor > ZERO
+                d[k] = d[k] * factor if factor > FLOAT_ZERO else FLOAT_ZERO
+            counts[row] = factor > FLOAT_ZERO
             summed = row if counts[row] else summed
         if summed < 0:
             continue
-        for row in range(BLOCK):  # a record that adds 0 may not be finite: read another one
+        for row in range(BLOCK_RECORDS):  # a record that adds 0 may not be finite: read another one
             if row >= count or not counts[row]:
                 rows[row] = rows[summed]
-        d[count * shape[1] :] = ZERO
-        sums[:] = ZERO
+        d[count * shape[1] :] = FLOAT_ZERO
+        sums[:] = FLOAT_ZERO
         for row in range(0, count, 8):
-            _add_outer_products(sums, inputs, outputs, x, rows[row : row + 8], d, unsigned(row))
+            _add_outer_products(sums, inputs, outputs, x, rows[row : row + 8], d, unsigned_int(row))
         for k in range(len(sums)):
             totals[start + k] += np.float64(sums[k])
         for k in range(shape[1] if bias >= 0 else 0):
-            total = ZERO
+            total = FLOAT_ZERO
             for row in range(count):
                 total += d[row * shape[1] + k]
             totals[bias + k] += np.float64(total)

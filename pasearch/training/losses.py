@@ -15,19 +15,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pasearch.errors import UsageError
-from pasearch.training.screening import GRID
+from pasearch.training.screening import MAX_LOSS_POINTS
 
 if TYPE_CHECKING:
     from pasearch.data.partitions import Records
 
-LOSS_BOUND = 4.0
+MAX_CROSS_ENTROPY = 4.0
 """L: where a record's cross entropy is clipped, in nats; guessing among 54 classes costs it."""
-ERROR_BOUND = 0.5
+MAX_SQUARED_ERROR = 0.5
 """L of half the square of an error, a number's target being in [0, 1]."""
 
 
 @torch.no_grad()
-def loss_points(
+def sum_loss_points(
     network: nn.Module, records: Records, *, device: str = "cpu", chunk: int = 8192
 ) -> int:
     """Return the sum over records of round(G min(loss, L) / L), in whole points.
@@ -40,27 +40,27 @@ def loss_points(
 
     Cost: none by itself; add the noise of a `NoisySum(epsilon, most=GRID)` and charge its event.
     """
-    bound = loss_bound(records.y)
+    bound = find_max_loss(records.y)
     total = 0
-    for losses, mask in _losses(network, records, device, chunk):
+    for losses, mask in _iterate_losses(network, records, device, chunk):
         clipped = losses.nan_to_num(nan=bound, posinf=bound).clamp(min=0.0, max=bound)
-        points = (clipped * (GRID / bound)).round().clamp(max=GRID).long()
+        points = (clipped * (MAX_LOSS_POINTS / bound)).round().clamp(max=MAX_LOSS_POINTS).long()
         total += int(points[mask].sum())
     return total
 
 
-def mean_of_points(points: float, y: Tensor) -> float:
+def points_to_mean_loss(points: float, y: Tensor) -> float:
     """Return points, noisy or not, as a mean loss: points L / (G slots), all public but points."""
-    return points * loss_bound(y) / (GRID * max(1, len(y)))
+    return points * find_max_loss(y) / (MAX_LOSS_POINTS * max(1, len(y)))
 
 
-def loss_bound(y: Tensor) -> float:
+def find_max_loss(y: Tensor) -> float:
     """Return L, by whether classes or numbers are predicted: public."""
-    return ERROR_BOUND if y.is_floating_point() else LOSS_BOUND
+    return MAX_SQUARED_ERROR if y.is_floating_point() else MAX_CROSS_ENTROPY
 
 
 @torch.no_grad()
-def mean_loss(
+def compute_mean_loss(
     network: nn.Module, records: Records, *, device: str = "cpu", chunk: int = 8192
 ) -> float:
     """Return the mean loss of public records, neither clipped nor noisy; 0 if there are none.
@@ -71,16 +71,16 @@ def mean_loss(
     if records.public is not True:
         raise UsageError(
             "a validation query without noise is for records declared public: give public records, "
-            "or release `loss_points` with noise and charge it."
+            "or release `sum_loss_points` with noise and charge it."
         )
     total, count = 0.0, 0
-    for losses, mask in _losses(network, records, device, chunk):
+    for losses, mask in _iterate_losses(network, records, device, chunk):
         total += float(losses[mask].double().sum())
         count += int(mask.sum())
     return total / max(1, count)
 
 
-def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
+def compute_losses(outputs: Tensor, y: Tensor) -> Tensor:
     """Return each record's own loss, (batch,): cross entropy, or half the square of an error."""
     if y.is_floating_point():
         return 0.5 * (outputs.squeeze(1) - y).square()
@@ -88,7 +88,7 @@ def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class LossOf:
+class RecordLoss:
     """Each record's own loss, and what it asks of the outputs, in closed form.
 
     Args:
@@ -99,7 +99,7 @@ class LossOf:
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """Return the losses, (batch,)."""
-        return losses_of(outputs, self.y)
+        return compute_losses(outputs, self.y)
 
     def gradient(self, outputs: Tensor) -> Tensor:
         """Return the gradient of each loss with respect to its outputs, like these.
@@ -113,7 +113,7 @@ class LossOf:
         return shares.scatter_add_(1, self.y[:, None], minus)
 
 
-def _losses(
+def _iterate_losses(
     network: nn.Module, records: Records, device: str, chunk: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each record's own loss and whether it is there; the network is as it was, after."""
@@ -124,7 +124,7 @@ def _losses(
             outputs = network(records.x[part].to(device)).float().cpu()
             # A null record's class is never read: whatever stands there, its loss is a number.
             y = records.y[part].where(mask, 0)
-            yield losses_of(outputs, y), mask
+            yield compute_losses(outputs, y), mask
 
 
 @contextmanager

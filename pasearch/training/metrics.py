@@ -18,8 +18,8 @@ made of them is post-processing: the mean over classes of right / all, and the a
 ties counted half. A null record has no points and is in no cell.
 
 The test of a metric `accuracy` or `mae` is such a table too if its noise is small enough
-(`metric_of_test`). Its headline is post-processing, and so are the baseline and what else the table
-contains (`from_cells`).
+(`choose_test_metric`). Its headline is post-processing, and so are the baseline and the other
+measures of the table (`score_tables`).
 
 Source: Bao et al., section VIII-A (accuracy); docs/rules.md, rule 9; otherwise ours. Proof:
 docs/guarantees/geometric-scores.md.
@@ -37,20 +37,20 @@ import numpy as np
 from pasearch.errors import UsageError, suggest_name
 from pasearch.runs.mechanisms import NoisyCount, NoisyCounts
 from pasearch.runs.sums import NoisySum
-from pasearch.training.from_cells import (
-    ANSWER,
-    EDGES,
-    EDGES_OF,
-    ERROR,
+from pasearch.training.score_tables import (
+    CORRECTNESS_COLUMNS,
+    DETECTION_DEVIATIONS,
+    EDGES_BY_BINS,
+    ERROR_COLUMNS,
     ERROR_EDGES,
-    ODDS,
-    RIGHT,
-    SEEN,
+    LOG_ODDS_COLUMNS,
+    LOG_ODDS_EDGES,
+    PREDICTION_COLUMNS,
     TARGET_BINS,
     Table,
-    error_measures,
-    measures,
-    table_of,
+    compute_error_measures,
+    compute_measures,
+    read_table,
 )
 
 if TYPE_CHECKING:
@@ -63,13 +63,13 @@ Array = np.ndarray[Any, Any]
 SumNoise = NoisyCount | NoisySum
 ScoreNoise = SumNoise | NoisyCounts
 
-WORST_LOSS = 5.0
+MAX_LOG_LOSS = 5.0
 """The largest log loss of one record, nats: that of a class of probability .0067."""
 
-IMAGINED = 400
+NOISE_SIMULATIONS = 400
 """How many draws of the noise tell how far it moves what counts are made into."""
 
-SMALL_NOISE, MAX_NOISE = 0.04, 0.16
+MAX_FINE_TABLE_NOISE, MAX_TABLE_NOISE = 0.04, 0.16
 """Variance that a table may add to the accuracy, times records: a quarter of the sample's variance
 at an accuracy of .8, and all of it."""
 
@@ -77,7 +77,7 @@ MAX_ERROR_NOISE = 0.025
 """Standard deviation that a table may add to the mean absolute error, as a fraction of the target's
 range: a quarter of an error of .1."""
 
-MOST_CLASSES = 50
+MAX_TABLE_CLASSES = 50
 """The most classes of a table of answers."""
 
 
@@ -95,7 +95,7 @@ class Metric(ABC):
     """Whether it is for numbers that are predicted, or for classes."""
     unit: ClassVar[str] = ""
     """What stands behind what is shown."""
-    of_probabilities: ClassVar[bool] = False
+    needs_probabilities: ClassVar[bool] = False
     """Whether it asks how sure an answer is, beyond which is first."""
     summed: ClassVar[bool] = True
     """Whether points are a sum over records, or made of counts."""
@@ -193,13 +193,13 @@ class LogLoss(MeanLoss):
     """The mean of - log of the probability that an answer gives the record's class, in nats."""
 
     name, noun = "log-loss", "log loss"
-    most, worst, of_probabilities = 1000, WORST_LOSS, True
-    unit = f" nats, {WORST_LOSS:g} at most a record,"
+    most, worst, needs_probabilities = 1000, MAX_LOG_LOSS, True
+    unit = f" nats, {MAX_LOG_LOSS:g} at most a record,"
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
         right = y.long().clamp(min=0, max=answers.shape[1] - 1)[:, None]
         loss = -answers.double().log_softmax(dim=1).gather(1, right).squeeze(1)
-        kept = 1.0 - loss.nan_to_num(nan=WORST_LOSS, posinf=WORST_LOSS) / WORST_LOSS
+        kept = 1.0 - loss.nan_to_num(nan=MAX_LOG_LOSS, posinf=MAX_LOG_LOSS) / MAX_LOG_LOSS
         return [int((self.most * kept.clamp(0.0, 1.0)).round().long()[valid].sum())]
 
 
@@ -211,7 +211,7 @@ class Brier(MeanLoss):
     """
 
     name, noun = "brier", "Brier score"
-    most, of_probabilities = 1000, True
+    most, needs_probabilities = 1000, True
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
         chances = answers.double().softmax(dim=1)
@@ -228,7 +228,7 @@ class AbsoluteError(MeanLoss):
     most, of_numbers = 100, True
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
-        error = (_within(answers.squeeze(1)) - y).abs().nan_to_num(nan=1.0)
+        error = (_clamp_predictions(answers.squeeze(1)) - y).abs().nan_to_num(nan=1.0)
         return [int((self.most * (1.0 - error.clamp(max=1.0))).floor().long()[valid].sum())]
 
 
@@ -239,7 +239,7 @@ class SquaredError(Metric):
     most, of_numbers = 10_000, True
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
-        error = (_within(answers.squeeze(1).double()) - y).abs().nan_to_num(nan=1.0)
+        error = (_clamp_predictions(answers.squeeze(1).double()) - y).abs().nan_to_num(nan=1.0)
         kept = 1.0 - error.clamp(max=1.0) ** 2
         return [int((self.most * kept).round().long()[valid].sum())]
 
@@ -253,12 +253,12 @@ class SquaredError(Metric):
         return 0.5 / max(self.shown(share), 0.01)
 
 
-def _within(answers: Tensor) -> Tensor:
+def _clamp_predictions(answers: Tensor) -> Tensor:
     """Return predictions within the target's bounds, as they are handed out; NaN for no number."""
     return answers.clamp(0.0, 1.0).where(answers.isfinite(), math.nan)
 
 
-class OfCounts(Metric):
+class CountMetric(Metric):
     """A metric of which counts of disjoint cells are released."""
 
     summed = False
@@ -271,26 +271,28 @@ class OfCounts(Metric):
         return noise.release(counts, stream)
 
 
-class MadeOfCounts(OfCounts):
+class CountRatioMetric(CountMetric):
     """A metric that is made of counts: a share of n points, whole after the noise."""
 
     @abstractmethod
-    def made_of(self, counts: Array, noise: float) -> float:
+    def combine_counts(self, counts: Array, noise: float) -> float:
         """Return the share, in [0, 1], of counts as `counts` gives them."""
 
     def points(self, counts: list[int], slots: int, noise: float = 0.0) -> int:
-        return round(slots * self.made_of(np.array(counts, np.float64), noise))
+        return round(slots * self.combine_counts(np.array(counts, np.float64), noise))
 
     def spread(self, counts: list[int], slots: int, noise: float) -> float:
-        draws = np.random.default_rng(0).standard_normal((IMAGINED, len(counts))) * noise
-        return float(np.std([self.made_of(each + np.array(counts), noise) for each in draws]))
+        draws = np.random.default_rng(0).standard_normal((NOISE_SIMULATIONS, len(counts))) * noise
+        return float(
+            np.std([self.combine_counts(each + np.array(counts), noise) for each in draws])
+        )
 
 
-class BalancedAccuracy(MadeOfCounts):
+class BalancedAccuracy(CountRatioMetric):
     """The mean over classes of the share of right answers: guessing gives 1 / classes."""
 
     name, noun = "balanced-accuracy", "balanced accuracy"
-    columns = RIGHT
+    columns = CORRECTNESS_COLUMNS
 
     def cells(self, outputs: int) -> int:
         return 2 * outputs
@@ -300,38 +302,40 @@ class BalancedAccuracy(MadeOfCounts):
         cells = (2 * y.long() + right)[valid & (y >= 0) & (y < answers.shape[1])]
         return cells.bincount(minlength=self.cells(answers.shape[1])).tolist()
 
-    def made_of(self, counts: Array, noise: float) -> float:
+    def combine_counts(self, counts: Array, noise: float) -> float:
         """Return it over the classes that have more records than noise would show."""
         wrong, right = counts[::2], counts[1::2]
-        known = wrong + right > max(SEEN * math.sqrt(2.0) * noise, 0.5)
+        known = wrong + right > max(DETECTION_DEVIATIONS * math.sqrt(2.0) * noise, 0.5)
         if not known.any():
             return 0.0
         return float(np.clip(right[known] / (wrong + right)[known], 0.0, 1.0).mean())
 
 
-class AreaUnderCurve(MadeOfCounts):
+class AreaUnderCurve(CountRatioMetric):
     """How often a record of the second class has a higher score than one of the first."""
 
     name, noun = "auc", "area under the ROC curve"
-    of_probabilities = True
-    columns = ODDS
+    needs_probabilities = True
+    columns = LOG_ODDS_COLUMNS
 
     def cells(self, outputs: int) -> int:
-        return 2 * (len(EDGES) + 1)
+        return 2 * (len(LOG_ODDS_EDGES) + 1)
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
-        return _by_odds(answers, y, valid)
+        return _count_by_log_odds(answers, y, valid)
 
-    def made_of(self, counts: Array, noise: float) -> float:
+    def combine_counts(self, counts: Array, noise: float) -> float:
         """Return the area between shares of either class below each edge; .5 where one is empty."""
         first, second = np.split(counts, 2)
-        if not min(first.sum(), second.sum()) > max(SEEN * math.sqrt(len(first)) * noise, 0.5):
+        if not min(first.sum(), second.sum()) > max(
+            DETECTION_DEVIATIONS * math.sqrt(len(first)) * noise, 0.5
+        ):
             return 0.5
         below = np.cumsum(first) - first / 2
         return float(np.clip(second @ below / (first.sum() * second.sum()), 0.0, 1.0))
 
 
-class AccuracyTable(OfCounts):
+class AccuracyTable(CountMetric):
     """The share of right answers, of a table of counts: for the test alone."""
 
     name = noun = "accuracy"
@@ -348,16 +352,16 @@ class AccuracyTable(OfCounts):
 
 
 @dataclass(frozen=True, slots=True)
-class AccuracyByOdds(AccuracyTable):
+class AccuracyByLogOdds(AccuracyTable):
     """That of two classes, by bins of log-odds.
 
     Args:
-        bins: Number of bins, a key of `EDGES_OF`.
+        bins: Number of bins, a key of `EDGES_BY_BINS`.
     """
 
-    bins: int = len(EDGES) + 1
-    of_probabilities: ClassVar[bool] = True
-    columns: ClassVar[str] = ODDS
+    bins: int = len(LOG_ODDS_EDGES) + 1
+    needs_probabilities: ClassVar[bool] = True
+    columns: ClassVar[str] = LOG_ODDS_COLUMNS
 
     def cells(self, outputs: int) -> int:
         return 2 * self.bins
@@ -367,13 +371,13 @@ class AccuracyByOdds(AccuracyTable):
         return [*counts[:half], *counts[self.bins + half :]]
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
-        return _by_odds(answers, y, valid, EDGES_OF[self.bins])
+        return _count_by_log_odds(answers, y, valid, EDGES_BY_BINS[self.bins])
 
 
-class AccuracyByAnswer(AccuracyTable):
+class AccuracyByPrediction(AccuracyTable):
     """That of several classes, by the class that is answered."""
 
-    columns = ANSWER
+    columns = PREDICTION_COLUMNS
 
     def cells(self, outputs: int) -> int:
         return outputs**2
@@ -387,7 +391,7 @@ class AccuracyByAnswer(AccuracyTable):
         return cells.bincount(minlength=self.cells(outputs)).tolist()
 
 
-class ErrorTable(MeanLoss, OfCounts):
+class ErrorTable(MeanLoss, CountMetric):
     """The mean absolute error, of counts by target and by error: for the test alone.
 
     A record whose target cannot be read is in no cell, and the mean is over the others.
@@ -395,7 +399,7 @@ class ErrorTable(MeanLoss, OfCounts):
 
     name, noun = "mae", "mean absolute error"
     most, of_numbers = AbsoluteError.most, True
-    columns = ERROR
+    columns = ERROR_COLUMNS
 
     def cells(self, outputs: int) -> int:
         return TARGET_BINS * (len(ERROR_EDGES) - 1)
@@ -403,7 +407,7 @@ class ErrorTable(MeanLoss, OfCounts):
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
         import torch
 
-        error = (_within(answers.squeeze(1)) - y).abs().nan_to_num(nan=1.0).double()
+        error = (_clamp_predictions(answers.squeeze(1)) - y).abs().nan_to_num(nan=1.0).double()
         edges = torch.tensor(ERROR_EDGES[1:-1], dtype=torch.float64)
         row = (TARGET_BINS * y.double()).nan_to_num(nan=0.0).long().clamp(0, TARGET_BINS - 1)
         cells = row * (len(ERROR_EDGES) - 1) + torch.bucketize(error, edges)
@@ -422,12 +426,12 @@ class ErrorTable(MeanLoss, OfCounts):
 
     def _told(self, counts: list[int], slots: int, noise: float) -> dict[str, Any]:
         rows = np.array(counts, np.float64).reshape(TARGET_BINS, -1)
-        table = Table(counts=rows, columns=ERROR, noise=noise, of=slots)
-        return error_measures(table)["mean_absolute_error"]
+        table = Table(counts=rows, columns=ERROR_COLUMNS, noise=noise, of=slots)
+        return compute_error_measures(table)["mean_absolute_error"]
 
 
-def _by_odds(
-    answers: Tensor, y: Tensor, valid: Tensor, edges: tuple[float, ...] = EDGES
+def _count_by_log_odds(
+    answers: Tensor, y: Tensor, valid: Tensor, edges: tuple[float, ...] = LOG_ODDS_EDGES
 ) -> list[int]:
     """Return counts of each of two classes between the edges of the log-odds.
 
@@ -455,7 +459,7 @@ METRICS: dict[str, Metric] = {
 """By the name that a user gives."""
 
 
-def of_noun(noun: str) -> Metric:
+def find_metric_by_noun(noun: str) -> Metric:
     """Return the metric that a result names.
 
     Raises:
@@ -469,7 +473,7 @@ def of_noun(noun: str) -> Metric:
     )
 
 
-def error_of(score: dict[str, Any]) -> float:
+def compute_score_error(score: dict[str, Any]) -> float:
     """Return the standard error of a released score: of the sample and of the noise.
 
     A record's part of the points, in [0, 1] with mean p, has a variance of p(1 - p) at most. What
@@ -478,13 +482,13 @@ def error_of(score: dict[str, Any]) -> float:
     Args:
         score: The `score` of a `result.json`.
     """
-    metric, count, noise = of_noun(score["metric"]), score["of"], score["noise"]
-    table = table_of(score)
-    if table is not None and table.columns == ERROR:
-        error = error_measures(table)["mean_absolute_error"]["error"]
+    metric, count, noise = find_metric_by_noun(score["metric"]), score["of"], score["noise"]
+    table = read_table(score)
+    if table is not None and table.columns == ERROR_COLUMNS:
+        error = compute_error_measures(table)["mean_absolute_error"]["error"]
         return metric.worst if error is None else error
     if not metric.summed:
-        told = {} if table is None else measures(table)[metric.name.replace("-", "_")]
+        told = {} if table is None else compute_measures(table)[metric.name.replace("-", "_")]
         error = (told or {}).get("error")
         return noise["standard_deviation"] if error is None else error
     rate = min(1.0, max(0.0, metric.share(score["test"])))
@@ -492,28 +496,29 @@ def error_of(score: dict[str, Any]) -> float:
     return math.hypot(sample, noise["standard_deviation"])
 
 
-def usual_noise(regression: bool, epsilon: float) -> SumNoise:
+def make_default_noise(regression: bool, epsilon: float) -> SumNoise:
     """Return what points by the usual metric are released with."""
-    noise = usual_metric(regression).noise(epsilon)
+    noise = find_default_metric(regression).noise(epsilon)
     assert not isinstance(noise, NoisyCounts)
     return noise
 
 
-def usual_metric(regression: bool) -> Metric:
+def find_default_metric(regression: bool) -> Metric:
     """Return what is taken where no metric is named: accuracy, or the mean absolute error."""
     return METRICS["mae" if regression else "accuracy"]
 
 
-def metric_of_test(metric: Metric, *, outputs: int, slots: int, epsilon: float) -> Metric:
+def choose_test_metric(metric: Metric, *, outputs: int, slots: int, epsilon: float) -> Metric:
     """Return the metric of the released model's test: a table of counts if its noise is small.
 
     A table contains the baseline at the same privacy cost, because a record is in one cell. The sum
     of R cells has R times the noise variance of one count. The table with the most information is
     taken:
 
-        two classes     by 20 bins of log-odds if they add `SMALL_NOISE` at most, or by 6 if these
-                        add `MAX_NOISE`; otherwise by answers if the noise shows the classes
-        more classes    by answers, if they add `MAX_NOISE` at most
+        two classes     by 20 bins of log-odds if they add `MAX_FINE_TABLE_NOISE` at most, or
+                        by 6 if these add `MAX_TABLE_NOISE`; otherwise by
+                        predictions if the noise shows the classes
+        more classes    by answers, if they add `MAX_TABLE_NOISE` at most
         numeric target  by error and target, if they add `MAX_ERROR_NOISE` at most
 
     Only public numbers decide.
@@ -531,18 +536,24 @@ def metric_of_test(metric: Metric, *, outputs: int, slots: int, epsilon: float) 
         usual[len(ERROR_EDGES) // 2] = slots  # all errors about .1
         small = table.spread(usual, slots, deviation) <= MAX_ERROR_NOISE
         return table if small else metric
-    if not isinstance(metric, Accuracy) or not 2 <= outputs <= MOST_CLASSES:
+    if not isinstance(metric, Accuracy) or not 2 <= outputs <= MAX_TABLE_CLASSES:
         return metric
     added = deviation**2 / slots
     if outputs > 2:
-        return AccuracyByAnswer() if outputs * added <= MAX_NOISE else metric
-    for bins, limit in zip(sorted(EDGES_OF, reverse=True), (SMALL_NOISE, MAX_NOISE), strict=True):
+        return AccuracyByPrediction() if outputs * added <= MAX_TABLE_NOISE else metric
+    for bins, limit in zip(
+        sorted(EDGES_BY_BINS, reverse=True), (MAX_FINE_TABLE_NOISE, MAX_TABLE_NOISE), strict=True
+    ):
         if bins * added <= limit:
-            return AccuracyByOdds(bins)
-    return AccuracyByAnswer() if slots / 2 > SEEN * math.sqrt(2.0) * deviation else metric
+            return AccuracyByLogOdds(bins)
+    return (
+        AccuracyByPrediction()
+        if slots / 2 > DETECTION_DEVIATIONS * math.sqrt(2.0) * deviation
+        else metric
+    )
 
 
-def metric_of(name: str | None, *, regression: bool, outputs: int | None) -> Metric:
+def find_metric(name: str | None, *, regression: bool, outputs: int | None) -> Metric:
     """Return the metric that a user names; None: the usual one.
 
     Args:
@@ -554,7 +565,7 @@ def metric_of(name: str | None, *, regression: bool, outputs: int | None) -> Met
         UsageError: There is none of that name, or it is not for such data.
     """
     if name is None:
-        return usual_metric(regression)
+        return find_default_metric(regression)
     able = [each for each, metric in METRICS.items() if metric.of_numbers == regression]
     if name not in able:
         what = "a number to predict" if regression else "classes"

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from pasearch.accounting.densities import Density
 
-BESIDE, SHARED = 50_000, 2**20
+MIN_THREAD_NUMBERS, MIN_TEAM_NUMBERS = 50_000, 2**20
 """From how many numbers on a thread pays, and from how many on several, where torch's wait too."""
 
-SMOOTHING = 2.0**-8
+SMOOTHING_FRACTION = 2.0**-8
 """The normal noise beside another density's, as a share of its scale."""
 
 
@@ -64,64 +64,64 @@ class Noise:
         for each in sums:
             flat, count = each.reshape(-1), each.numel()
             if self.values is None:
-                own = team if count >= SHARED else None
+                own = team if count >= MIN_TEAM_NUMBERS else None
                 self.normals.add_to(flat, scale, start=start, team=own)
             else:
                 flat = flat.double() + self.values[start : start + count] * scale
-                self.normals.add_to(flat, scale * SMOOTHING, start=start)
+                self.normals.add_to(flat, scale * SMOOTHING_FRACTION, start=start)
             start += count
             if flat.data_ptr() != each.data_ptr():
                 each.copy_(flat.view_as(each))
 
 
-Drawn = Callable[[], Noise]
+NoiseSource = Callable[[], Noise]
 
 
-def draw(
+def begin_gaussian_noise(
     count: int, device: torch.device, stream: Stream, step: int, *, spare: bool = False
-) -> Drawn:
+) -> NoiseSource:
     """Begin to draw a step's normal numbers; call what is returned to get them.
 
     Where a thread is spare, many of them are drawn beside the gradients, unless in machine code.
     They depend on stream and step alone.
     """
-    made = normals_on(device, count, stream, step)
+    made = draw_device_normals(device, count, stream, step)
     if made.code is not None:  # then they are drawn as they are added, sooner than in a thread
         return lambda: Noise(made)
-    return beside(lambda: Noise(made.compute()), count, spare)
+    return run_in_thread(lambda: Noise(made.compute()), count, spare)
 
 
-def beside(make: Drawn, count: int, spare: bool) -> Drawn:
+def run_in_thread(make: NoiseSource, count: int, spare: bool) -> NoiseSource:
     """Begin to make so many numbers in a thread, where one is spare and that pays."""
-    return _thread().submit(make).result if spare and count >= BESIDE else make
+    return _noise_thread().submit(make).result if spare and count >= MIN_THREAD_NUMBERS else make
 
 
 @cache
-def _thread() -> ThreadPoolExecutor:
+def _noise_thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="noise")
 
 
-def normals_on(device: torch.device, count: int, stream: Stream, step: int) -> Normals:
+def draw_device_normals(device: torch.device, count: int, stream: Stream, step: int) -> Normals:
     """Return a step's normal numbers, on a device."""
     if device.type == "cpu":
         return draw_normals(count, stream, step)
-    words = words_on(device, 2 * count_pairs(count), stream, step)
+    words = draw_device_words(device, 2 * count_pairs(count), stream, step)
     return normals_from_words(words, count, stream, step)
 
 
-def words_on(device: torch.device, count: int, stream: Stream, step: int) -> torch.Tensor:
+def draw_device_words(device: torch.device, count: int, stream: Stream, step: int) -> torch.Tensor:
     """Return a step's 64-bit words on a device: AES-256's, or on CUDA its own generator's."""
     import torch
 
     if stream.secure or device.type != "cuda":
         words = torch.from_numpy(stream.random_words(step).take(count))
         return words.clone() if device.type == "cpu" else words.to(device)
-    generator = cuda_generator(device, stream, step)
+    generator = make_cuda_generator(device, stream, step)
     words = torch.empty(count, dtype=torch.int64, device=device)
     return words.random_(-(2**63), None, generator=generator)
 
 
-def cuda_generator(device: torch.device, stream: Stream, step: int) -> torch.Generator:
+def make_cuda_generator(device: torch.device, stream: Stream, step: int) -> torch.Generator:
     """Return CUDA's Philox under 125 secret bits: its 64-bit key, and how far it is along."""
     import torch
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pasearch.registry import FieldChecks, Registry, Stage
 from pasearch.runs.keys import Stream
-from pasearch.training.clipping import ClippingMethod, Flat, check_clip_norm
-from pasearch.training.noise import Noise, normals_on
+from pasearch.training.clipping import ClippingMethod, FlatClipping, check_clip_norm
+from pasearch.training.noise import Noise, draw_device_normals
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from pasearch.training.per_example import Loss, PreparedNetwork
     from pasearch.training.record_sums import SumBuffers
 
-FORMED = 2**21
+MAX_FORMED_NUMBERS = 2**21
 """Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
 
-LARGEST = 2.0**64
+MAX_FINITE_NORM = 2.0**64
 """The largest norm that counts as finite: its square is the largest float32. Beyond, a factor would
 be subnormal and so coarse that a gradient could exceed its bound."""
 
@@ -65,7 +65,7 @@ ORDERS = Registry(
 ORDERS.register(NoiseBeforeClip)
 
 
-def noise_before_clip_sum(
+def sum_noisy_clipped_gradients(
     network: nn.Module | PreparedNetwork,
     x: Tensor,
     loss: Callable[[slice], Loss],
@@ -92,7 +92,7 @@ def noise_before_clip_sum(
     """
     import torch
 
-    from pasearch.training.per_example import PreparedNetwork, formed_gradients
+    from pasearch.training.per_example import PreparedNetwork, form_gradients
     from pasearch.training.record_sums import SumBuffers
 
     prepared = PreparedNetwork.of(network)
@@ -100,27 +100,27 @@ def noise_before_clip_sum(
     buffers = SumBuffers(parameters) if buffers is None else buffers
     size = sum(p.numel() for p in parameters)
     total = torch.zeros(size, device=x.device)
-    rows = max(1, FORMED // size)
+    rows = max(1, MAX_FORMED_NUMBERS // size)
     for start in range(0, len(x), rows):
         part = slice(start, start + rows)
-        gradients = formed_gradients(prepared, x[part], loss(part))
+        gradients = form_gradients(prepared, x[part], loss(part))
         usable = mask[part] & torch.isfinite(gradients).all(dim=1)
         gradients.masked_fill_(~usable[:, None], 0.0)
         if order.record_bound is not None:
-            bound = Flat(clip_norm=order.record_bound)
-            gradients *= bound.factors(_norms(gradients))[:, None]
+            bound = FlatClipping(clip_norm=order.record_bound)
+            gradients *= bound.factors(_compute_norms(gradients))[:, None]
         for place, row in enumerate(gradients, start):
             own = stream.child("record", place)
-            Noise(normals_on(x.device, size, own, step)).add_to([row], standard_deviation)
-        total += clip.factors(_norms(gradients)) @ gradients
+            Noise(draw_device_normals(x.device, size, own, step)).add_to([row], standard_deviation)
+        total += clip.factors(_compute_norms(gradients)) @ gradients
     sums = total.split([p.numel() for p in parameters])
     for view, part in zip(buffers.views, sums, strict=True):
         view += part.view_as(view)
     return buffers.views
 
 
-def _norms(rows: Tensor) -> Tensor:
+def _compute_norms(rows: Tensor) -> Tensor:
     import torch
 
     norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).to(rows.dtype)
-    return norms.masked_fill(norms > LARGEST, torch.inf)
+    return norms.masked_fill(norms > MAX_FINITE_NORM, torch.inf)

@@ -28,9 +28,9 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.normals import draw_normals
 from pasearch.runs.processor import ThreadTeam
 from pasearch.training.clipping import ClippingMethod
-from pasearch.training.losses import LossOf
-from pasearch.training.noise import Denoising, Drawn, draw
-from pasearch.training.noise_before_clip import noise_before_clip_sum
+from pasearch.training.losses import RecordLoss
+from pasearch.training.noise import Denoising, NoiseSource, begin_gaussian_noise
+from pasearch.training.noise_before_clip import sum_noisy_clipped_gradients
 from pasearch.training.per_example import PreparedNetwork, clipped_sum_and_counts
 from pasearch.training.record_sums import SumBuffers
 
@@ -38,28 +38,28 @@ if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
 
-RECORDS_AHEAD = 4096
+MAX_RECORDS_AHEAD = 4096
 """Records that go at once through the modules before a network's first trained layer."""
 MAX_BYTES_AHEAD = 2**27
 """Bytes of the results of these modules that are kept in any case."""
-EVEN = 32
+ROW_MULTIPLE = 32
 """Products have a multiple of this many rows: then a library rounds all rows alike."""
 
-_Part = tuple[Tensor, LossOf, Tensor]
+_Part = tuple[Tensor, RecordLoss, Tensor]
 
-Chosen = tuple[Tensor, Tensor | None]
+BatchIndices = tuple[Tensor, Tensor | None]
 """Record indices of a step, int64, (rows,), and which rows are no padding, bool; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class DeviceRecords:
     """The records of a partition on the training's device, moved there once."""
 
     x: Tensor
     y: Tensor
     valid: Tensor
     shares: Tensor | None = None
-    """Class weights as `class_shares` returns them, if computed already."""
+    """Class weights as `scale_class_weights` returns them, if computed already."""
     rows: int = sys.maxsize
     """Maximum number of rows that are processed at once, to bound memory."""
 
@@ -69,12 +69,12 @@ class Slots:
         return self.y.device
 
     @classmethod
-    def on(cls, device: str, x: Tensor, y: Tensor, valid: Tensor) -> Slots:
+    def on(cls, device: str, x: Tensor, y: Tensor, valid: Tensor) -> DeviceRecords:
         """Move records to a device; the class of a null record becomes 0."""
         own = valid.to(device).contiguous()
         return cls(x=x.to(device), y=y.where(valid, 0).to(device).contiguous(), valid=own)
 
-    def after(self, ahead: nn.Sequential) -> Slots | None:
+    def after(self, ahead: nn.Sequential) -> DeviceRecords | None:
         """Apply modules to x, once for all steps; None if the results take much memory."""
         if type(self.x) is not Tensor or not len(self.x):
             return None
@@ -85,18 +85,20 @@ class Slots:
                 return replace(self, x=ahead(self.x))
             if done.nbytes * len(self.x) > MAX_BYTES_AHEAD and 2 * done.nbytes > first.nbytes:
                 return None
-            return replace(self, x=torch.cat([ahead(part) for part in self.x.split(RECORDS_AHEAD)]))
+            return replace(
+                self, x=torch.cat([ahead(part) for part in self.x.split(MAX_RECORDS_AHEAD)])
+            )
 
     def at(self, places: Tensor, real: Tensor | None = None) -> _Part:
         """Get x, the loss and the mask of these records; the mask of padding is False."""
         mask = self.valid.index_select(0, places)
         mask = mask if real is None else mask & real
-        loss = LossOf(self.y.index_select(0, places))
+        loss = RecordLoss(self.y.index_select(0, places))
         return self.x.index_select(0, places), loss, mask
 
 
 @dataclass(slots=True)
-class State:
+class TrainingState:
     """State of a training in addition to its weights: all of it post-processing.
 
     Args:
@@ -110,21 +112,21 @@ class State:
     weights: tuple[Tensor | float, int] = (0.0, 0)
 
     @classmethod
-    def start(cls, network: nn.Module | PreparedNetwork, recipe: Recipe) -> State:
+    def start(cls, network: nn.Module | PreparedNetwork, recipe: Recipe) -> TrainingState:
         """Make the state before the first step."""
         layers = len(PreparedNetwork.of(network).rules)
         return cls(bounds=() if recipe.bounding is None else recipe.bounding.start(layers))
 
 
-def batch_sum(
+def compute_noisy_sum(
     network: nn.Module | PreparedNetwork,
-    slots: Slots,
+    slots: DeviceRecords,
     recipe: Recipe,
     streams: Mapping[str, Stream],
     step: int,
     *,
     noise_multiplier: float | None = None,
-    state: State | None = None,
+    state: TrainingState | None = None,
     buffers: SumBuffers | None = None,
     team: ThreadTeam | None = None,
 ) -> list[Tensor]:
@@ -135,29 +137,36 @@ def batch_sum(
     several threads, noise is drawn beside the gradients, or added by all of them.
     """
     prepared = PreparedNetwork.of(network)
-    n, state = len(slots.y), state or State.start(prepared, recipe)
+    n, state = len(slots.y), state or TrainingState.start(prepared, recipe)
     buffers = SumBuffers(prepared.parameters) if buffers is None else buffers
-    sigma = recipe.noise_at(step, n) if noise_multiplier is None else noise_multiplier
-    places = torch.from_numpy(recipe.batches(n).batch(n, streams["batch"], step)).to(slots.device)
+    sigma = recipe.noise_multiplier_at(step, n) if noise_multiplier is None else noise_multiplier
+    places = torch.from_numpy(recipe.make_batching(n).batch(n, streams["batch"], step)).to(
+        slots.device
+    )
     reseed_dropout(prepared, streams["dropout"], step, slots.device)
     if recipe.noise_before_clip is not None and sigma is not None:
-        _noise_before_clip(
+        _sum_with_record_noise(
             prepared, recipe, slots.at(places), streams["noise"], step, sigma, buffers
         )
         return buffers.views
-    part = rows_of_a_part(recipe, n, slots.rows, 1 if team is None else team.threads)
-    chosen, stream = in_parts(places, part, recipe.batches(n).sizes_vary), streams["batch"]
+    part = choose_part_rows(recipe, n, slots.rows, 1 if team is None else team.threads)
+    chosen, stream = (
+        pad_if_needed(places, part, recipe.make_batching(n).sizes_vary),
+        streams["batch"],
+    )
     if sigma is None:
-        bounded_sum(prepared, slots, recipe, stream, chosen, step, state, buffers, part)
+        sum_clipped_gradients(prepared, slots, recipe, stream, chosen, step, state, buffers, part)
         buffers.write_back()
         return buffers.views
     drawn = _begin_noise(buffers, recipe, streams["noise"], step, team)
-    counts = bounded_sum(prepared, slots, recipe, stream, chosen, step, state, buffers, part)
+    counts = sum_clipped_gradients(
+        prepared, slots, recipe, stream, chosen, step, state, buffers, part
+    )
     assert recipe.bounding is not None
     bounds = state.bounds
     sensitivity = recipe.bounding.at(bounds).computed_sensitivity
     if bounds:
-        sigma = _adapt(recipe, state, sigma, counts, streams["noise"], step)
+        sigma = _update_clip_norms(recipe, state, sigma, counts, streams["noise"], step)
     state.noise_deviation = sigma * sensitivity
     scale = state.noise_deviation if recipe.noise is None else recipe.drawn_density(sigma).scale
     drawn().add_to(buffers.totals, scale, team)
@@ -165,24 +174,24 @@ def batch_sum(
     if recipe.denoising is not None:
         denoise(buffers.flats, recipe.denoising, recipe.drawn_density(sigma), state)
     if bounds:
-        _rescale(prepared, recipe.bounding, state, buffers.views, bounds)
+        _rescale_layer_sums(prepared, recipe.bounding, state, buffers.views, bounds)
     return buffers.views
 
 
 def _begin_noise(
     buffers: SumBuffers, recipe: Recipe, stream: Stream, step: int, team: ThreadTeam | None
-) -> Drawn:
+) -> NoiseSource:
     """Start to draw a step's noise, at scale 1, while the gradients are computed."""
     spare = team is not None and team.threads > 1
     count, device = sum(flat.numel() for flat in buffers.flats), buffers.flats[0].device
     if recipe.noise is None:
-        return draw(count, device, stream, step, spare=spare)
+        return begin_gaussian_noise(count, device, stream, step, spare=spare)
     from pasearch.training.encoded.noise import begin_noise  # not needed by plain DP-SGD
 
     return begin_noise(recipe.noise.unit, count, device, stream, step, spare=spare)
 
 
-def rows_of_a_part(recipe: Recipe, n: int, rows: int, threads: int = 1) -> int:
+def choose_part_rows(recipe: Recipe, n: int, rows: int, threads: int = 1) -> int:
     """Choose how many records go through a network at once: the same number at every step.
 
     A library may round a row of a product differently where there are more or fewer rows, because
@@ -193,49 +202,51 @@ def rows_of_a_part(recipe: Recipe, n: int, rows: int, threads: int = 1) -> int:
     Args:
         recipe: How the network is trained.
         n: Number of records of the partition, null records included.
-        rows: Maximum number of rows, as for `most_rows`.
+        rows: Maximum number of rows, as for `limit_rows`.
         threads: Threads that share the rows equally, where there is memory for `EVEN` rows each.
             `EVEN` rows in all are taken in any case.
     """
-    most = most_rows(recipe, rows)
-    if not recipe.batches(n).sizes_vary:
+    most = limit_rows(recipe, rows)
+    if not recipe.make_batching(n).sizes_vary:
         return most
-    each = EVEN // math.gcd(EVEN, views_of(recipe))
+    each = ROW_MULTIPLE // math.gcd(ROW_MULTIPLE, count_views(recipe))
     even = each if most < each * threads else each * threads
     expected = recipe.expected_batch_size
     usual = even * math.ceil((expected + 2.0 * math.sqrt(expected)) / even)
     return min(usual, even * max(1, most // even))
 
 
-def fewer_rows(recipe: Recipe, slots: Slots, threads: int, *, in_rounds: bool) -> int | None:
+def halve_rows(
+    recipe: Recipe, slots: DeviceRecords, threads: int, *, in_rounds: bool
+) -> int | None:
     """Halve the rows for a step that ran out of memory; None where no part would be smaller.
 
-    Arguments as for `rows_of_a_part`; `in_rounds` is whether steps are made in rounds.
+    Arguments as for `choose_part_rows`; `in_rounds` is whether steps are made in rounds.
     """
     n, expected = len(slots.y), recipe.expected_batch_size
     if in_rounds:
         return min(slots.rows, recipe.chunk, expected) // 2 or None
-    part = rows_of_a_part(recipe, n, slots.rows, threads)
-    half = min(part, expected) * views_of(recipe) // 2
-    return half if rows_of_a_part(recipe, n, half, threads) < part else None
+    part = choose_part_rows(recipe, n, slots.rows, threads)
+    half = min(part, expected) * count_views(recipe) // 2
+    return half if choose_part_rows(recipe, n, half, threads) < part else None
 
 
-def views_of(recipe: Recipe) -> int:
+def count_views(recipe: Recipe) -> int:
     """Count the views of a record: 1 without augmentation."""
     return 1 if recipe.augmentation is None else recipe.augmentation.views
 
 
-def most_rows(recipe: Recipe, rows: int) -> int:
+def limit_rows(recipe: Recipe, rows: int) -> int:
     """Limit the number of records that go through a network at once, to bound memory.
 
     Args:
         recipe: How the network is trained.
         rows: Maximum number of rows.
     """
-    return max(1, min(recipe.chunk, rows) // views_of(recipe))
+    return max(1, min(recipe.chunk, rows) // count_views(recipe))
 
 
-def filled_up(places: Tensor, part: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def pad_to_parts(places: Tensor, part: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Pad record indices with index 0 to whole parts; also returns which rows are no padding.
 
     Args:
@@ -249,19 +260,19 @@ def filled_up(places: Tensor, part: int, real: Tensor | None = None) -> tuple[Te
     return torch.cat([places, behind]), torch.cat([real, behind.bool()])
 
 
-def in_parts(places: Tensor, part: int, vary: bool) -> Chosen:
+def pad_if_needed(places: Tensor, part: int, vary: bool) -> BatchIndices:
     """Pad record indices to whole parts of `part` rows where the sizes of batches vary."""
-    return filled_up(places, part) if vary and len(places) % part else (places, None)
+    return pad_to_parts(places, part) if vary and len(places) % part else (places, None)
 
 
-def bounded_sum(
+def sum_clipped_gradients(
     prepared: PreparedNetwork,
-    slots: Slots,
+    slots: DeviceRecords,
     recipe: Recipe,
     stream: Stream,
-    chosen: Chosen,
+    chosen: BatchIndices,
     step: int,
-    state: State,
+    state: TrainingState,
     buffers: SumBuffers,
     part: int,
 ) -> Tensor:
@@ -276,7 +287,7 @@ def bounded_sum(
         step: Index of the step, from 0.
         state: State of the training; only its adaptive clipping norms are read.
         buffers: Buffers of the sum; cleared first.
-        part: Number of records that go through the network at once: see `rows_of_a_part`.
+        part: Number of records that go through the network at once: see `choose_part_rows`.
 
     Returns:
         Sum over records of [norm <= C] - 1/2, float64, (number of adaptive clipping norms,).
@@ -287,8 +298,8 @@ def bounded_sum(
     counts = torch.zeros(len(state.bounds), dtype=torch.float64)
     shares = slots.shares
     if shares is None:
-        shares = class_shares(recipe.class_weights, slots.device)
-    views, many = recipe.augmentation, views_of(recipe)
+        shares = scale_class_weights(recipe.class_weights, slots.device)
+    views, many = recipe.augmentation, count_views(recipe)
     buffers.clear()
     for place, low in enumerate(range(0, len(places), part)):
         own = slice(low, low + part)
@@ -296,7 +307,7 @@ def bounded_sum(
         weights = None if shares is None else shares[loss.y.clamp(max=len(shares) - 1)]
         if views is not None:
             generator = stream.child("views", place).generator(step)
-            x, loss = views.apply(x, generator), LossOf(loss.y.repeat_interleave(views.views))
+            x, loss = views.apply(x, generator), RecordLoss(loss.y.repeat_interleave(views.views))
         found = summed(
             prepared, x, loss, mask=mask, views=many, weights=weights, buffers=buffers,
             counted=bool(state.bounds),
@@ -307,7 +318,7 @@ def bounded_sum(
     return counts
 
 
-def class_shares(weights: tuple[float, ...] | None, device: torch.device) -> Tensor | None:
+def scale_class_weights(weights: tuple[float, ...] | None, device: torch.device) -> Tensor | None:
     """Divide class weights by the largest, so that clipped gradients stay within their bound."""
     if weights is None:
         return None
@@ -315,7 +326,9 @@ def class_shares(weights: tuple[float, ...] | None, device: torch.device) -> Ten
     return torch.tensor(shares, dtype=torch.float32, device=device)
 
 
-def denoise(sums: Sequence[Tensor], denoising: Denoising, density: Density, state: State) -> None:
+def denoise(
+    sums: Sequence[Tensor], denoising: Denoising, density: Density, state: TrainingState
+) -> None:
     """Multiply the noisy sum by a weight from its distance to pure noise: post-processing.
 
     The weight stays on the device, so nothing waits for it.
@@ -329,8 +342,8 @@ def denoise(sums: Sequence[Tensor], denoising: Denoising, density: Density, stat
         each.mul_(weight)
 
 
-def _adapt(
-    recipe: Recipe, state: State, sigma: float, counts: Tensor, stream: Stream, step: int
+def _update_clip_norms(
+    recipe: Recipe, state: TrainingState, sigma: float, counts: Tensor, stream: Stream, step: int
 ) -> float:
     """Release the step's counts, update the clipping norms; return the gradients' sigma."""
     adaptive = recipe.bounding
@@ -342,10 +355,10 @@ def _adapt(
     return gradients
 
 
-def _rescale(
+def _rescale_layer_sums(
     prepared: PreparedNetwork,
     adaptive: ClippingMethod,
-    state: State,
+    state: TrainingState,
     sums: list[Tensor],
     bounds: tuple[float, ...],
 ) -> None:
@@ -363,7 +376,7 @@ def _rescale(
         value.mul_(of[id(parameter)])
 
 
-def _noise_before_clip(
+def _sum_with_record_noise(
     prepared: PreparedNetwork,
     recipe: Recipe,
     part: _Part,
@@ -380,8 +393,8 @@ def _noise_before_clip(
     for view in buffers.views:
         view.zero_()
     if len(x):
-        noise_before_clip_sum(
-            prepared, x, lambda part: LossOf(loss.y[part]), mask, order=order, clip=clip,
+        sum_noisy_clipped_gradients(
+            prepared, x, lambda part: RecordLoss(loss.y[part]), mask, order=order, clip=clip,
             standard_deviation=sigma * (order.record_bound or clip.sensitivity), stream=stream,
             step=step, buffers=buffers,
         )  # fmt: skip

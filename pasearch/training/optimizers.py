@@ -27,12 +27,12 @@ from pasearch.registry import Registry, Stage
 if TYPE_CHECKING:
     from torch import Tensor
 
-BETA_2 = 0.999  # Adam's decay of the second moment
-FLOOR = 0.1  # f, as a fraction of the noise's standard deviation s
-GUARD = 1e-8  # e
+SECOND_MOMENT_DECAY = 0.999  # Adam's decay of the second moment
+DIVISOR_FLOOR = 0.1  # f, as a fraction of the noise's standard deviation s
+ADAM_EPSILON = 1e-8  # e
 
 
-class Update:
+class UpdateRule:
     """Rule that moves parameters by their gradients, one call of `step` at a time.
 
     Args:
@@ -75,7 +75,7 @@ class Update:
                     own[name] = value.copy_(state[name])
 
 
-class Descent(Update):
+class SgdUpdate(UpdateRule):
     """SGD, with momentum where it is above 0."""
 
     def __init__(self, parameters: Sequence[Tensor], rate: float, momentum: float = 0.0):
@@ -94,7 +94,7 @@ class Descent(Update):
         parameter.add_(gradient, alpha=-rate)
 
 
-class AdamUpdate(Update):
+class AdamUpdate(UpdateRule):
     """Adam; `first` is beta_1.
 
     Args:
@@ -116,15 +116,17 @@ class AdamUpdate(Update):
         state["step"] += 1
         gradient = gradient * self.share
         state["mean"].lerp_(gradient, 1.0 - self.first)
-        state["square"].mul_(BETA_2).addcmul_(gradient, gradient, value=1.0 - BETA_2)
-        started = 1.0 - BETA_2 ** state["step"]
+        state["square"].mul_(SECOND_MOMENT_DECAY).addcmul_(
+            gradient, gradient, value=1.0 - SECOND_MOMENT_DECAY
+        )
+        started = 1.0 - SECOND_MOMENT_DECAY ** state["step"]
         if self.noise_variance is None:
-            spread = state["square"].sqrt().div_(started**0.5).add_(GUARD)
+            spread = state["square"].sqrt().div_(started**0.5).add_(ADAM_EPSILON)
         else:
-            state["noise"] += (1.0 - BETA_2) * (self.noise_variance - state["noise"])
+            state["noise"] += (1.0 - SECOND_MOMENT_DECAY) * (self.noise_variance - state["noise"])
             noise = state["noise"] / started
             clean = state["square"].div(started).sub_(noise)
-            spread = clean.clamp_(min=max(FLOOR**2 * noise, 1e-16)).sqrt_()
+            spread = clean.clamp_(min=max(DIVISOR_FLOOR**2 * noise, 1e-16)).sqrt_()
         pace = -self.rate / (1.0 - self.first ** state["step"])
         parameter.addcdiv_(state["mean"], spread, value=pace)
 
@@ -134,16 +136,16 @@ class Optimizer(Stage):
 
     __slots__ = ()
 
-    usual_rate: ClassVar[float | None] = None
+    default_rate: ClassVar[float | None] = None
     """The learning rate that suits any noise; None where it follows the noise."""
-    takes_noise_off: ClassVar[bool] = False
-    """Whether it needs the variance of the noise: see `tell_noise`."""
+    subtracts_noise_variance: ClassVar[bool] = False
+    """Whether it needs the variance of the noise: see `set_noise_variance`."""
 
     @abstractmethod
-    def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
+    def of(self, parameters: Sequence[Tensor], rate: float) -> UpdateRule:
         """Make the update rule of these parameters at this learning rate."""
 
-    def tell_noise(self, optimizer: Any, variance: float) -> None:
+    def set_noise_variance(self, optimizer: Any, variance: float) -> None:
         """Set, before a step, the noise variance of one coordinate of its mean gradient."""
 
 
@@ -158,8 +160,8 @@ class Sgd(Optimizer):
     name: ClassVar[str] = "sgd"
     description_template: ClassVar[str] = "plain SGD"
 
-    def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
-        return Descent(parameters, rate)
+    def of(self, parameters: Sequence[Tensor], rate: float) -> UpdateRule:
+        return SgdUpdate(parameters, rate)
 
 
 @OPTIMIZERS.register
@@ -171,8 +173,8 @@ class Momentum(Optimizer):
     description_template: ClassVar[str] = "SGD with momentum {momentum:g}"
     momentum: float = 0.9
 
-    def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
-        return Descent(parameters, rate * (1.0 - self.momentum), self.momentum)
+    def of(self, parameters: Sequence[Tensor], rate: float) -> UpdateRule:
+        return SgdUpdate(parameters, rate * (1.0 - self.momentum), self.momentum)
 
 
 @OPTIMIZERS.register
@@ -182,10 +184,10 @@ class Adam(Optimizer):
 
     name: ClassVar[str] = "adam"
     description_template: ClassVar[str] = "Adam with momentum {momentum:g}"
-    usual_rate: ClassVar[float | None] = 1e-3
+    default_rate: ClassVar[float | None] = 1e-3
     momentum: float = 0.9
 
-    def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
+    def of(self, parameters: Sequence[Tensor], rate: float) -> UpdateRule:
         return AdamUpdate(parameters, rate, self.momentum)
 
 
@@ -198,12 +200,12 @@ class AdamCorrected(Adam):
     description_template: ClassVar[str] = (
         f"{Adam.description_template}, the noise's variance taken off"
     )
-    takes_noise_off: ClassVar[bool] = True
+    subtracts_noise_variance: ClassVar[bool] = True
 
-    def of(self, parameters: Sequence[Tensor], rate: float) -> Update:
+    def of(self, parameters: Sequence[Tensor], rate: float) -> UpdateRule:
         update = AdamUpdate(parameters, rate, self.momentum)
         update.noise_variance = 0.0
         return update
 
-    def tell_noise(self, optimizer: Any, variance: float) -> None:
+    def set_noise_variance(self, optimizer: Any, variance: float) -> None:
         optimizer.noise_variance = variance

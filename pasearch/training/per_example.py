@@ -24,25 +24,25 @@ from torch import Tensor, nn
 
 from pasearch.errors import UsageError
 from pasearch.spaces.modules import Joined, TemperedSigmoid
-from pasearch.training.dense import Dense
+from pasearch.training.dense import DenseChain
 from pasearch.training.layer_rules import (
-    Captured,
+    CapturedLayer,
     LayerRule,
-    layer_error,
-    overwritten_error,
-    rule_of,
+    find_rule,
+    make_layer_error,
+    make_overwritten_error,
 )
-from pasearch.training.losses import LossOf
-from pasearch.training.record_sums import BLOCK, SumBuffers
+from pasearch.training.losses import RecordLoss
+from pasearch.training.record_sums import BLOCK_RECORDS, SumBuffers
 
 Loss = Callable[[Tensor], Tensor]
 """From the network's output, (batch, ...), to each record's own loss, (batch,)."""
 
 
-class Clipping(Protocol):
+class ClippingProtocol(Protocol):
     """What a sum needs of a clipping method: see `clipping.ClippingMethod`."""
 
-    layered: ClassVar[bool]
+    is_per_layer: ClassVar[bool]
 
     def factors(self, norms: Tensor) -> Tensor:
         """Compute the factors of gradients from their norms."""
@@ -53,12 +53,12 @@ class Clipping(Protocol):
         ...
 
 
-def trainable_parameters(network: nn.Module) -> list[nn.Parameter]:
+def list_trainable_parameters(network: nn.Module) -> list[nn.Parameter]:
     """List the parameters that training changes, in the module's order."""
     return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
-def trainable_layers(network: nn.Module) -> list[nn.Module]:
+def list_trainable_layers(network: nn.Module) -> list[nn.Module]:
     """List the modules that own a trainable parameter directly."""
     return [
         module
@@ -88,18 +88,18 @@ class PreparedNetwork:
     def __init__(self, network: nn.Module):
         self.network = network
         self.checks_finite = True
-        self.parameters = trainable_parameters(network)
-        self.rules = {layer: rule_of(layer) for layer in trainable_layers(network)}
+        self.parameters = list_trainable_parameters(network)
+        self.rules = {layer: find_rule(layer) for layer in list_trainable_layers(network)}
         reseeds = (getattr(module, "reseed", None) for module in network.modules())
         self.keyed = [each for each in reseeds if callable(each)]
-        chain = list(_links(network))
+        chain = list(_list_links(network))
         alone = [link for link in _flatten(chain) if link.module in self.rules]
-        within = sum(len(trainable_layers(link.module)) for link in _flatten(chain))
+        within = sum(len(list_trainable_layers(link.module)) for link in _flatten(chain))
         hooked = any(m._forward_hooks or m._forward_pre_hooks for m in network.modules())
         # A layer within another module, or in two places, can only be captured by hooks.
         is_chain = len(alone) == within == len(self.rules) and not hooked
         self._chain = chain if is_chain else None
-        dense = Dense.of([*_leaves(network)]) if type(network) is nn.Sequential else None
+        dense = DenseChain.of([*_list_leaves(network)]) if type(network) is nn.Sequential else None
         trained = () if dense is None else {id(dense.weights[k]) for k in dense.trained}
         whole = dense is not None and len(trained) == len(dense.trained) == len(self.rules)
         self.dense = dense if whole else None
@@ -115,7 +115,7 @@ class PreparedNetwork:
         return network if isinstance(network, cls) else cls(network)  # pyright: ignore[reportArgumentType]
 
     @torch.no_grad()
-    def capture(self, x: Tensor, loss: Loss, views: int = 1) -> list[Captured]:
+    def capture(self, x: Tensor, loss: Loss, views: int = 1) -> list[CapturedLayer]:
         """Run forward and backward once, and capture every trainable layer that is used.
 
         Args:
@@ -135,14 +135,14 @@ class PreparedNetwork:
             found = self._capture_by_hooks(x, loss, views)
         else:
             tape: list[_Call] = []
-            output = _forward(self._chain, x, tape)
-            found: dict[nn.Module, Captured] = {}
-            self._backward(tape, _loss_gradient(loss, output, views), found, views)
+            output = _run_forward(self._chain, x, tape)
+            found: dict[nn.Module, CapturedLayer] = {}
+            self._backward(tape, _differentiate_loss(loss, output, views), found, views)
             _check_calls([call for call in _flatten(tape) if call.module in self.rules], len(x))
         return [found[layer] for layer in self.rules if layer in found]
 
     def _backward(
-        self, tape: list[_Call], d: Tensor, found: dict[nn.Module, Captured], views: int
+        self, tape: list[_Call], d: Tensor, found: dict[nn.Module, CapturedLayer], views: int
     ) -> Tensor | None:
         """Go back through the calls; None as soon as every trainable layer is captured."""
         for call in reversed(tape):
@@ -154,24 +154,26 @@ class PreparedNetwork:
                 d = inner + d[:, :width]  # a new tensor: a captured layer may hold `inner`
                 continue
             if call.module in self.rules:
-                seen = found[call.module] = Captured(call.module, call.input, d, views)
+                seen = found[call.module] = CapturedLayer(call.module, call.input, d, views)
                 seen.kept.update(call.rule.kept(call.module, d, call.saved))
                 if len(found) == len(self.rules):
                     return None
             d = call.rule.backward(call.module, d, call.saved)
         return d
 
-    def _capture_by_hooks(self, x: Tensor, loss: Loss, views: int) -> dict[nn.Module, Captured]:
+    def _capture_by_hooks(
+        self, x: Tensor, loss: Loss, views: int
+    ) -> dict[nn.Module, CapturedLayer]:
         calls: list[_Call] = []
         with torch.enable_grad():
-            with _hooked(self.rules, calls):
+            with _record_calls(self.rules, calls):
                 output = self.network(x)
             losses = loss(output) / views
             _check_calls(calls, len(x))
             asked = [call.output for call in calls]
             gradients = torch.autograd.grad(losses.sum(), asked, allow_unused=True)
         return {
-            call.module: Captured(
+            call.module: CapturedLayer(
                 call.module,
                 call.input.detach(),
                 torch.zeros_like(call.output) if d is None else d,
@@ -184,7 +186,7 @@ class PreparedNetwork:
     def calls(self, x: Tensor) -> list[tuple[nn.Module, Tensor, Tensor]]:
         """List every trainable layer that is used, with its input and output for such rows."""
         calls: list[_Call] = []
-        with _hooked(self.rules, calls):
+        with _record_calls(self.rules, calls):
             self.network(x)
         return [(call.module, call.input, call.output) for call in calls]
 
@@ -219,10 +221,10 @@ class _Call:
     inner: list[_Call] | None = None
 
 
-def _links(module: nn.Module) -> Iterator[_Link]:
-    for leaf in _leaves(module):
-        inner = list(_links(nn.Sequential(*leaf))) if type(leaf) is Joined else None
-        yield _Link(leaf, rule_of(leaf), inner)
+def _list_links(module: nn.Module) -> Iterator[_Link]:
+    for leaf in _list_leaves(module):
+        inner = list(_list_links(nn.Sequential(*leaf))) if type(leaf) is Joined else None
+        yield _Link(leaf, find_rule(leaf), inner)
 
 
 def _flatten(links: list[Any]) -> Iterator[Any]:
@@ -233,25 +235,25 @@ def _flatten(links: list[Any]) -> Iterator[Any]:
             yield from _flatten(link.inner)
 
 
-def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+def _list_leaves(module: nn.Module) -> Iterator[nn.Module]:
     if type(module) is nn.Sequential:
         for child in module:
-            yield from _leaves(child)
+            yield from _list_leaves(child)
     else:
         yield module
 
 
-def _forward(chain: list[_Link], x: Tensor, tape: list[_Call]) -> Tensor:
+def _run_forward(chain: list[_Link], x: Tensor, tape: list[_Call]) -> Tensor:
     """Compute the output of a chain, and record its calls."""
     for link in chain:
         inner, saved, before = None, None, x._version
         if link.inner is not None:
             inner = []
-            output = torch.cat((x, _forward(link.inner, x, inner)), dim=1)
+            output = torch.cat((x, _run_forward(link.inner, x, inner)), dim=1)
         else:
             output, saved = link.rule.forward(link.module, x)
             if not isinstance(output, Tensor):
-                raise _no_tensor(link.module)
+                raise _make_tensor_error(link.module)
             output = output.detach()
         versions = before, output._version
         tape.append(_Call(link.module, link.rule, x, output, versions, saved, inner))
@@ -259,9 +261,9 @@ def _forward(chain: list[_Link], x: Tensor, tape: list[_Call]) -> Tensor:
     return x
 
 
-def _loss_gradient(loss: Loss, output: Tensor, views: int) -> Tensor:
+def _differentiate_loss(loss: Loss, output: Tensor, views: int) -> Tensor:
     """Compute the gradient of the summed loss with respect to the output."""
-    if isinstance(loss, LossOf):
+    if isinstance(loss, RecordLoss):
         d = loss.gradient(output)
     else:
         with torch.enable_grad():
@@ -272,15 +274,17 @@ def _loss_gradient(loss: Loss, output: Tensor, views: int) -> Tensor:
 
 
 @contextmanager
-def _hooked(rules: dict[nn.Module, LayerRule], calls: list[_Call]) -> Iterator[None]:
+def _record_calls(rules: dict[nn.Module, LayerRule], calls: list[_Call]) -> Iterator[None]:
     def record(
         layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Any
     ) -> None:
         tensors = (*arguments, output)
         if len(tensors) != 2 or named or not all(isinstance(t, Tensor) for t in tensors):
-            raise _no_tensor(layer)
+            raise _make_tensor_error(layer)
         if any(layer is other.module for other in calls):
-            raise layer_error(layer, "is used twice in one pass", "give each place its own layer")
+            raise make_layer_error(
+                layer, "is used twice in one pass", "give each place its own layer"
+            )
         versions = before[layer], output._version
         calls.append(_Call(layer, rules[layer], arguments[0], output, versions))
 
@@ -297,8 +301,10 @@ def _hooked(rules: dict[nn.Module, LayerRule], calls: list[_Call]) -> Iterator[N
             hook.remove()
 
 
-def _no_tensor(layer: nn.Module) -> UsageError:
-    return layer_error(layer, "does not map one tensor to one tensor", "wrap it so that it does")
+def _make_tensor_error(layer: nn.Module) -> UsageError:
+    return make_layer_error(
+        layer, "does not map one tensor to one tensor", "wrap it so that it does"
+    )
 
 
 def _check_calls(calls: list[_Call], batch: int) -> None:
@@ -308,25 +314,25 @@ def _check_calls(calls: list[_Call], batch: int) -> None:
         )
     for call in calls:
         if call.input.shape[:1] != (batch,) or call.output.shape[:1] != (batch,):
-            raise layer_error(
+            raise make_layer_error(
                 call.module, "has other rows than records", "keep records the first axis"
             )
         if call.versions != (call.input._version, call.output._version):
-            raise overwritten_error(call.module)
+            raise make_overwritten_error(call.module)
 
 
-SAME = (nn.Linear, nn.Conv2d, nn.Tanh, nn.ReLU, nn.Sigmoid, TemperedSigmoid)
+FIXED_MODULE_TYPES = (nn.Linear, nn.Conv2d, nn.Tanh, nn.ReLU, nn.Sigmoid, TemperedSigmoid)
 """Modules that do the same to each record at every step, if they are not trained."""
 
 
-def split_fixed(network: nn.Module) -> tuple[nn.Sequential, nn.Module]:
+def split_fixed_modules(network: nn.Module) -> tuple[nn.Sequential, nn.Module]:
     """Split a chain before its first module that is trained or differs from step to step.
 
     Any other network is all in the second part.
     """
     if type(network) is not nn.Sequential:
         return nn.Sequential(), network
-    modules = list(_leaves(network))
+    modules = list(_list_leaves(network))
     first = next(place for place, each in enumerate([*modules, None]) if not _is_fixed(each))
     if any(each._forward_hooks or each._forward_pre_hooks for each in modules[:first]):
         return nn.Sequential(), network
@@ -339,12 +345,14 @@ def _is_fixed(module: nn.Module | None) -> bool:
         return module.start_dim == 1 and module.end_dim == -1
     if type(module) is nn.Unflatten:
         return isinstance(module.dim, int) and module.dim >= 1
-    if isinstance(module, SAME) and type(module) in SAME:
+    if isinstance(module, FIXED_MODULE_TYPES) and type(module) in FIXED_MODULE_TYPES:
         return not any(p.requires_grad for p in module.parameters())
     return type(module) in (nn.MaxPool2d, nn.AvgPool2d)
 
 
-def capture(network: nn.Module | PreparedNetwork, x: Tensor, loss: Loss) -> list[Captured]:
+def capture_layers(
+    network: nn.Module | PreparedNetwork, x: Tensor, loss: Loss
+) -> list[CapturedLayer]:
     """Capture every trainable layer: see `PreparedNetwork.capture`."""
     return PreparedNetwork.of(network).capture(x, loss)
 
@@ -354,7 +362,7 @@ def clipped_sum_and_counts(
     network: nn.Module | PreparedNetwork,
     x: Tensor,
     loss: Loss,
-    bounding: Clipping | None,
+    bounding: ClippingProtocol | None,
     mask: Tensor,
     *,
     views: int = 1,
@@ -390,7 +398,7 @@ def clipped_sum_and_counts(
         raise ValueError(f"x has {len(x)} rows: expected {views} views of {len(mask)} records.")
     prepared = PreparedNetwork.of(network)
     given, buffers = buffers, SumBuffers(prepared.parameters) if buffers is None else buffers
-    layered = bounding is not None and bounding.layered
+    layered = bounding is not None and bounding.is_per_layer
     captured = prepared.capture(x, loss, views)
     rules = [prepared.rules[seen.layer] for seen in captured]
     squares = [rule.squared_norms(seen) for rule, seen in zip(rules, captured, strict=True)]
@@ -409,7 +417,7 @@ def clipped_sum_and_counts(
             bad = (~finite).repeat_interleave(views)
             captured = [seen.without(bad) for seen in captured]
     own = factors if views == 1 else factors.repeat_interleave(views, dim=-1)
-    size = BLOCK * views
+    size = BLOCK_RECORDS * views
     parts = zip(*(seen.split(size) for seen in captured), strict=True)
     for part, block in zip(own.split(size, dim=-1), parts, strict=True):
         left = dict(buffers.of)
@@ -432,8 +440,8 @@ def clipped_sum_and_counts(
     return buffers.views, centred.reshape(-1, len(mask)).sum(dim=1).cpu()
 
 
-def formed_gradients(network: nn.Module | PreparedNetwork, x: Tensor, loss: Loss) -> Tensor:
-    """Form every record's gradient, (batch, parameters), in the order of `trainable_parameters`.
+def form_gradients(network: nn.Module | PreparedNetwork, x: Tensor, loss: Loss) -> Tensor:
+    """Form every record's gradient, (batch, parameters), parameters in the network's order.
 
     Memory: batch * parameters numbers. Noise on each record needs them; nothing else does.
     """
@@ -449,7 +457,7 @@ def formed_gradients(network: nn.Module | PreparedNetwork, x: Tensor, loss: Loss
     return torch.cat(rows, dim=1)
 
 
-REFUSED: tuple[tuple[type[nn.Module], str], ...] = (
+UNSUPPORTED_MODULES: tuple[tuple[type[nn.Module], str], ...] = (
     (nn.modules.batchnorm._BatchNorm, "mixes records; use nn.GroupNorm or nn.LayerNorm"),
     (nn.modules.dropout._DropoutNd, "draws from torch's global state; use KeyedDropout"),
     (nn.RReLU, "draws from torch's global state; use nn.LeakyReLU"),
@@ -477,7 +485,7 @@ def validate(network: nn.Module) -> list[str]:
                 problems.append(f"{where}: is {paths[id(module)]} again; give each place its own.")
             continue
         paths[id(module)] = where
-        problems += [f"{where}: {fault}" for fault in _faults(module, own)]
+        problems += [f"{where}: {fault}" for fault in _find_faults(module, own)]
         for parameter in own:
             if id(parameter) in owners:
                 problems.append(
@@ -489,9 +497,9 @@ def validate(network: nn.Module) -> list[str]:
     return problems
 
 
-def _faults(module: nn.Module, own: list[nn.Parameter]) -> Iterator[str]:
+def _find_faults(module: nn.Module, own: list[nn.Parameter]) -> Iterator[str]:
     """Yield what is wrong with one module; `own` are its trainable parameters."""
-    for kind, why in REFUSED:
+    for kind, why in UNSUPPORTED_MODULES:
         if isinstance(module, kind):
             yield f"{why}."
     if getattr(module, "inplace", False):
@@ -503,7 +511,7 @@ def _faults(module: nn.Module, own: list[nn.Parameter]) -> Iterator[str]:
     norm = isinstance(module, (nn.GroupNorm, nn.LayerNorm))
     if norm and not bool(torch.tensor(module.eps, dtype=torch.float32) > 0):
         yield "divides by a deviation, which is 0 of a record that is constant; eps=1e-5."
-    for name, shape in rule_of(module).shapes(module).items():
+    for name, shape in find_rule(module).shapes(module).items():
         found = getattr(module, name)
         if found is not None and tuple(found.shape) != shape:
             yield (

@@ -52,18 +52,18 @@ from pasearch.registry import Registry, Stage, TrainingSteps
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.training.augmentation import AUGMENTATIONS, Augmentation
 from pasearch.training.batching import BATCHINGS, Batching
-from pasearch.training.clipping import CLIPPING_METHODS, ClippingMethod, Flat
+from pasearch.training.clipping import CLIPPING_METHODS, ClippingMethod, FlatClipping
 from pasearch.training.noise import DENOISINGS, Denoising
 from pasearch.training.noise_before_clip import ORDERS, NoiseBeforeClip
 from pasearch.training.optimizers import OPTIMIZERS, Optimizer
-from pasearch.training.schedules import SCHEDULES, Schedule, Uniform
+from pasearch.training.schedules import SCHEDULES, Schedule, UniformSchedule
 from pasearch.training.screening import SCREENINGS, Annealing
 
-USUAL_BOUNDING = Flat(clip_norm=0.25)
-MOST_LEVELS = 1000
+DEFAULT_CLIPPING = FlatClipping(clip_norm=0.25)
+MAX_NOISE_LEVELS = 1000
 """How many different noises one training may have: each is priced on its own."""
 
-MOST_STEPS = 10_000_000
+MAX_STEPS = 10_000_000
 """The longest training: pricing more takes minutes, and training it months."""
 
 
@@ -74,7 +74,7 @@ class Recipe:
     Args:
         expected_batch_size: q n, records; the divisor of every sum, a public constant.
         steps: Number of steps, 1 or more.
-        learning_rate: Above 0; None until the noise is known (`tuned`).
+        learning_rate: Above 0; None until the noise is known (`tune_recipe`).
         noise_multiplier: sigma, of the first step; None trains without privacy, on declared-public
             data only.
         batching: "poisson", "truncated" (at most `cap` slots) or "reshuffled" (disjoint batches of
@@ -95,8 +95,8 @@ class Recipe:
         momentum: In [0, 1); Adam's beta_1 too.
         average: Horizon of the weights' moving average, as a share of the steps; None for none.
         temperature: Divisor of the logits, above 0: the output layer is divided by it after the
-            last step, which changes no label. None until the classes are known (`tuned`), which is
-            trained as 1.
+            last step, which changes no label. None until the classes are known
+            (`tune_recipe`), which is trained as 1.
         class_weights: One a class, 0 or above, in the classes' order; a record's bounded gradient
             is multiplied by its class's share of the largest. None: all count alike.
         chunk: Most rows in one forward pass, but 32 at least where the sizes of batches vary. Only
@@ -109,9 +109,9 @@ class Recipe:
     noise_multiplier: float | None = None
     batching: str = "poisson"
     cap: int | None = None
-    bounding: ClippingMethod | None = USUAL_BOUNDING
+    bounding: ClippingMethod | None = DEFAULT_CLIPPING
     noise_before_clip: NoiseBeforeClip | None = None
-    schedule: Schedule = Uniform()  # noqa: RUF009 - a frozen value
+    schedule: Schedule = UniformSchedule()  # noqa: RUF009 - a frozen value
     screening: Annealing | None = None
     augmentation: Augmentation | None = None
     noise: Density | None = None
@@ -128,8 +128,8 @@ class Recipe:
             name: check_positive_integer(name, getattr(self, name))
             for name in ("expected_batch_size", "steps", "chunk")
         }
-        if checked["steps"] > MOST_STEPS:
-            raise UsageError(f"steps is {checked['steps']:,}: expected at most {MOST_STEPS:,}.")
+        if checked["steps"] > MAX_STEPS:
+            raise UsageError(f"steps is {checked['steps']:,}: expected at most {MAX_STEPS:,}.")
         for name in ("learning_rate", "noise_multiplier", "temperature"):
             if getattr(self, name) is not None:
                 checked[name] = check_positive(name, getattr(self, name))
@@ -137,21 +137,21 @@ class Recipe:
         if self.average is not None:
             checked["average"] = check_fraction("average", self.average)
         if self.class_weights is not None:
-            checked["class_weights"] = _class_weights(self.class_weights)
+            checked["class_weights"] = _check_class_weights(self.class_weights)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if not self.momentum < 1.0:
             raise UsageError(f"momentum is {self.momentum}: expected a number in [0, 1).")
-        for name, registry in NAMED.items():
+        for name, registry in NAMED_STAGES.items():
             if registry.find(value := getattr(self, name)) is None:
                 names = ", ".join(registry.kinds())
                 raise UsageError(f"{name} {value!r} is unknown: expected one of {names}.")
-        for name, registry in STAGES.items():
+        for name, registry in TABLE_STAGES.items():
             if getattr(self, name) is not None or name == "schedule":
                 registry.check(name, getattr(self, name))
         if self.noise is not None:
             check_known_density("noise", self.noise)
-        if self.cap is not None and not self.sampling.capped:
+        if self.cap is not None and not self.sampling.has_cap:
             raise UsageError("cap goes with batching 'truncated': set that, or leave the cap out.")
         if self.noise_multiplier is not None and self.bounding is None:
             raise UsageError("noise without a bound has no guarantee: give a bounding, like Flat.")
@@ -160,7 +160,7 @@ class Recipe:
 
     def problems(self) -> list[str]:
         """Return every reason why the stages do not go together; none is good."""
-        return [reason for reason, conflict in CONFLICTS.items() if conflict(self)]
+        return [reason for reason, conflict in STAGE_CONFLICTS.items() if conflict(self)]
 
     @property
     def sampling(self) -> type[Batching]:
@@ -168,7 +168,7 @@ class Recipe:
         return BATCHINGS[self.batching]
 
     @property
-    def optimizing(self) -> Optimizer:
+    def optimizer_stage(self) -> Optimizer:
         """How weights are moved, with the recipe's own numbers."""
         kind = OPTIMIZERS[self.optimizer]
         return kind(**{name: getattr(self, name) for name in kind.field_names()})
@@ -210,7 +210,7 @@ class Recipe:
             )
         return self.expected_batch_size / n
 
-    def batches(self, n: int) -> Batching:
+    def make_batching(self, n: int) -> Batching:
         """Return how a step's records are drawn from n slots."""
         self.sampling_probability(n)  # a batch larger than n is refused here
         return self.sampling.of(n, self.expected_batch_size, self.cap)
@@ -233,7 +233,7 @@ class Recipe:
             for factor, count in self.levels(n)
         )
         whole_plan = parts[0] if len(parts) == 1 else Composition(events=parts)
-        if not self.schedule.steered:
+        if not self.schedule.is_validation_driven:
             return whole_plan
         # Orders above the one that sets the price would only end the training sooner. Which one
         # that is depends on delta: of the default one, which n fixes.
@@ -257,7 +257,7 @@ class Recipe:
                 shifts=self.bounding.shifts(dimension),
             )
         if self.noise_before_clip is None:
-            return self.batches(n).event(noise_multiplier)
+            return self.make_batching(n).event(noise_multiplier)
         if self.noise_before_clip.record_bound is None:
             raise UsageError(
                 "noise on gradients that were not bounded first has no guarantee, epsilon inf: "
@@ -286,35 +286,36 @@ class Recipe:
 
     def levels(self, n: int) -> list[tuple[float, int]]:
         """Return the factors on sigma, in order, and how many releases each has."""
-        batches = self.batches(n)
-        if self.schedule.steered or not self.schedule.varies:
-            return [(1.0, batches.all_charges(self.steps))]
+        batches = self.make_batching(n)
+        if self.schedule.is_validation_driven or not self.schedule.varies:
+            return [(1.0, batches.count_all_releases(self.steps))]
         last = batches.epoch(self.steps - 1)
         found: dict[float, int] = {}
-        starts = _first_steps(batches, last, self.steps)
+        starts = _find_first_steps(batches, last, self.steps)
         for epoch, (start, end) in enumerate(zip(starts, [*starts[1:], self.steps], strict=True)):
             factor = self.schedule.factor(epoch)
-            found[factor] = found.get(factor, 0) + batches.charges(int(end - start))
-            if len(found) > MOST_LEVELS:
+            found[factor] = found.get(factor, 0) + batches.count_releases(int(end - start))
+            if len(found) > MAX_NOISE_LEVELS:
                 raise UsageError(
-                    f"the schedule has more than {MOST_LEVELS} different noises in {self.steps:,} "
-                    "steps: let it change every few epochs (every), or take fewer steps."
+                    f"the schedule has more than {MAX_NOISE_LEVELS} different noises in "
+                    f"{self.steps:,} steps: let it change every few epochs (`every`), or use fewer "
+                    "steps."
                 )
         return [(factor, count) for factor, count in found.items() if count]
 
-    def validation_queries(self, n: int) -> int:
+    def count_validation_queries(self, n: int) -> int:
         """Return how many validation queries a training makes, at most.
 
         Screening asks before the first step and at every `every`-th; a validation-driven schedule
         at the end of every `every`-th epoch.
         """
         if self.screening is not None:
-            return self.screening.validation_queries(self.steps)
-        if not self.schedule.steered:
+            return self.screening.count_validation_queries(self.steps)
+        if not self.schedule.is_validation_driven:
             return 0
-        return self.schedule.validation_queries(self.batches(n).epoch(self.steps))
+        return self.schedule.count_validation_queries(self.make_batching(n).epoch(self.steps))
 
-    def noise_for_mu(self, mu: float, n: int) -> float:
+    def noise_multiplier_for_mu(self, mu: float, n: int) -> float:
         """Return sigma for the whole training's mu, by the central limit rule: a dial, no price."""
         levels = self.levels(n)
         q = self.sampling_probability(n)
@@ -335,11 +336,11 @@ class Recipe:
             low, high = (middle, high) if q * math.sqrt(squares) > mu else (low, middle)
         return high
 
-    def noise_at(self, step: int, n: int) -> float | None:
+    def noise_multiplier_at(self, step: int, n: int) -> float | None:
         """Return sigma_t of a step, both counted from 0, of a schedule fixed before the data."""
         if self.noise_multiplier is None or not self.schedule.varies:
             return self.noise_multiplier
-        return self.noise_multiplier * self.schedule.factor(self.batches(n).epoch(step))
+        return self.noise_multiplier * self.schedule.factor(self.make_batching(n).epoch(step))
 
     def within(self, n: int) -> Recipe:
         """Return the recipe with a batch that n slots can fill."""
@@ -357,7 +358,7 @@ class Recipe:
         if self.temperature == 1.0:
             del values["temperature"]
         return {
-            name: value.to_json() if name in READERS and value is not None else value
+            name: value.to_json() if name in STAGE_READERS and value is not None else value
             for name, value in values.items()
         }
 
@@ -373,13 +374,15 @@ class Recipe:
         if missing := sorted({"expected_batch_size", "steps"} - set(values)):
             raise UsageError(f"The recipe lacks {', '.join(missing)}: give it.")
         read: dict[str, Any] = {
-            name: READERS[name](value) if name in READERS and value is not None else value
+            name: STAGE_READERS[name](value)
+            if name in STAGE_READERS and value is not None
+            else value
             for name, value in values.items()
         }
         return cls(**read)
 
 
-def _class_weights(given: object) -> tuple[float, ...]:
+def _check_class_weights(given: object) -> tuple[float, ...]:
     """Return weights as Python floats; a list is what a file has."""
     if not isinstance(given, (list, tuple)) or len(given) < 2:
         raise UsageError(
@@ -391,7 +394,7 @@ def _class_weights(given: object) -> tuple[float, ...]:
     return weights
 
 
-def _first_steps(batches: Batching, last: int, steps: int) -> list[int]:
+def _find_first_steps(batches: Batching, last: int, steps: int) -> list[int]:
     """Return the first step of each epoch, 0 to last."""
     if last < steps // 64:
         # Few long epochs: looking each one up takes less time than going through the steps.
@@ -400,10 +403,10 @@ def _first_steps(batches: Batching, last: int, steps: int) -> list[int]:
     return [int(start) for start in np.searchsorted(epochs, np.arange(last + 1))]
 
 
-NAMED: dict[str, Registry[Any]] = {"batching": BATCHINGS, "optimizer": OPTIMIZERS}
+NAMED_STAGES: dict[str, Registry[Any]] = {"batching": BATCHINGS, "optimizer": OPTIMIZERS}
 """Stages that a recipe names, and whose numbers are the recipe's own."""
 
-STAGES: dict[str, Registry[Any]] = {
+TABLE_STAGES: dict[str, Registry[Any]] = {
     "bounding": CLIPPING_METHODS,
     "noise_before_clip": ORDERS,
     "schedule": SCHEDULES,
@@ -413,47 +416,53 @@ STAGES: dict[str, Registry[Any]] = {
 }
 """Stages that are tables in a recipe, but for the law of the noise."""
 
-READERS: dict[str, Callable[[Any], Any]] = {
-    **{name: registry.from_json for name, registry in STAGES.items()},
+STAGE_READERS: dict[str, Callable[[Any], Any]] = {
+    **{name: registry.from_json for name, registry in TABLE_STAGES.items()},
     "noise": density_from_json,
 }
 
 
-CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
+STAGE_CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
     "a cap on the batch has no Renyi bound, which the filter of a validation-driven schedule "
-    "needs: take batching 'poisson'.": lambda r: r.schedule.steered and not r.sampling.filtered,
+    "needs: take batching 'poisson'.": lambda r: (
+        r.schedule.is_validation_driven and not r.sampling.has_renyi_cost
+    ),
     "reshuffled batches are charged by the epoch, and the filter of a validation-driven schedule "
     "stops between steps: take batching 'poisson'.": lambda r: (
-        r.schedule.steered and not r.sampling.sampled
+        r.schedule.is_validation_driven and not r.sampling.sampled
     ),
     "screening and a validation-driven schedule would both steer by the same releases, which is "
-    "not priced: take one of them.": lambda r: r.schedule.steered and r.screening is not None,
+    "not priced: take one of them.": lambda r: (
+        r.schedule.is_validation_driven and r.screening is not None
+    ),
     "noise on each record is priced on a Poisson sample whose coins are revealed: take batching "
     "'poisson'.": lambda r: r.noise_before_clip is not None and not r.sampling.independent,
     "noise on each record is followed by one flat clip: take bounding 'flat'.": lambda r: (
         r.noise_before_clip is not None and r.bounding is not None and not r.bounding.clips_noise
     ),
     "noise on each record and a filter are not priced together: take another schedule.": lambda r: (
-        r.noise_before_clip is not None and r.schedule.steered
+        r.noise_before_clip is not None and r.schedule.is_validation_driven
     ),
     "noise on each record is clipped after it, so its variance is not known: take another "
     "optimizer than 'adam-corrected'.": lambda r: (
-        r.noise_before_clip is not None and r.optimizing.takes_noise_off
+        r.noise_before_clip is not None and r.optimizer_stage.subtracts_noise_variance
     ),
     "noise on each record takes one gradient a record: leave the augmentation out.": lambda r: (
         r.noise_before_clip is not None and r.augmentation is not None
     ),
     "'adam-corrected' takes the noise off, and without noise there is none: take 'adam'.": (
-        lambda r: r.optimizing.takes_noise_off and r.bounding is None
+        lambda r: r.optimizer_stage.subtracts_noise_variance and r.bounding is None
     ),
     "bounds of their own give the layers different noise, and 'adam-corrected' takes off one "
     "variance: take another optimizer, or one bound.": lambda r: (
-        r.optimizing.takes_noise_off and r.bounding is not None and not r.bounding.one_variance
+        r.optimizer_stage.subtracts_noise_variance
+        and r.bounding is not None
+        and not r.bounding.has_uniform_noise
     ),
     "an adaptive bound is released with the noise of its step, and reshuffled steps are charged by "
     "the epoch, so a record's count and gradient are one release there too; the quantile then "
     "follows disjoint records and has no proof here: take batching 'poisson'.": lambda r: (
-        r.bounding is not None and r.bounding.adapts and not r.sampling.sampled
+        r.bounding is not None and r.bounding.is_adaptive and not r.sampling.sampled
     ),
     "noise of another law than Gaussian is priced where every coordinate is bounded, and a bound "
     "on the norm alone does not: take bounding 'encoded'.": lambda r: (
@@ -463,13 +472,14 @@ CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
         lambda r: r.noise is not None and not r.sampling.independent
     ),
     "noise of another law than Gaussian and a filter are not priced together: take another "
-    "schedule.": lambda r: r.noise is not None and r.schedule.steered,
+    "schedule.": lambda r: r.noise is not None and r.schedule.is_validation_driven,
     "encoding takes one gradient a record: leave the augmentation out.": lambda r: (
         r.augmentation is not None and r.bounding is not None and not r.bounding.takes_views
     ),
     "'adam-corrected' takes off the variance of Gaussian noise as it was added: take another "
     "optimizer with other noise, or with denoising.": lambda r: (
-        r.optimizing.takes_noise_off and (r.noise is not None or r.denoising is not None)
+        r.optimizer_stage.subtracts_noise_variance
+        and (r.noise is not None or r.denoising is not None)
     ),
     "denoising compares a sum with the law of the noise on each coordinate, and noise on each "
     "record is clipped after it: leave one of them out.": lambda r: (
@@ -477,7 +487,7 @@ CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
     ),
     "denoising compares all coordinates with one law, and adaptive bounds give each layer its own: "
     "take another bounding.": lambda r: (
-        r.denoising is not None and r.bounding is not None and r.bounding.adapts
+        r.denoising is not None and r.bounding is not None and r.bounding.is_adaptive
     ),
     "class weights multiply gradients that were bounded, and noise on each record, or on encoded "
     "gradients, comes before that: leave class_weights out.": lambda r: (
@@ -494,7 +504,7 @@ CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
 """Why stages do not go together, and when."""
 
 
-def default_recipe(
+def make_default_recipe(
     slots: int, *, batch: int | None = None, steps: int | None = None, **settings: Any
 ) -> Recipe:
     """Return the recipe for a partition of so many slots, from public numbers only.
@@ -520,7 +530,7 @@ updates raise the loss and are undone. Measured on MNIST with 50 and 150 steps
 (benchmarks/optimizers/README.md)."""
 
 
-def tuned_learning_rate(recipe: Recipe, mu: float | None, slots: int) -> float:
+def tune_learning_rate(recipe: Recipe, mu: float | None, slots: int) -> float:
     """Return a learning rate for this amount of noise, from public numbers only.
 
         learning rate * steps * C = 1.3 (mu n)^0.8
@@ -532,7 +542,7 @@ def tuned_learning_rate(recipe: Recipe, mu: float | None, slots: int) -> float:
     With screening the learning rate is at most `MAX_SCREENED_STEP` / C, which binds in trainings
     that are shorter than the default: several updates in a row are taken or undone together.
     """
-    if (rate := recipe.optimizing.usual_rate) is not None:
+    if (rate := recipe.optimizer_stage.default_rate) is not None:
         return rate
     if mu is None or recipe.bounding is None:
         return 0.5

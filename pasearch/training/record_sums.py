@@ -18,9 +18,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-BLOCK = 64
+BLOCK_RECORDS = 64
 """Records whose gradients are added in float32; the sums of blocks are added in float64."""
-BLOCKS_OF_A_GROUP = 2**16
+MAX_GROUP_BLOCKS = 2**16
 """Blocks whose sums are added to one float64 total; the totals of groups are added in turn."""
 
 
@@ -95,7 +95,7 @@ class SumBuffers:
 
     def add_block(self) -> None:
         """Add the block's sum in `views` to the totals."""
-        if self._blocks == BLOCKS_OF_A_GROUP:
+        if self._blocks == MAX_GROUP_BLOCKS:
             self._end_group()
         self._blocks += 1
         for total, flat in zip(self.totals, self.flats, strict=True):
@@ -125,7 +125,7 @@ class SumBuffers:
 
 
 @torch.no_grad()
-def flattened(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+def flatten_parameters(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     """Move parameters into flat buffers, which are returned; they stay views, without gradients."""
     buffers = SumBuffers(parameters)
     for parameter, view in zip(parameters, buffers.views, strict=True):

@@ -31,11 +31,11 @@ from pasearch.accounting.published_bounds import PublishedBound, yu_theorem_3_sc
 from pasearch.errors import UsageError
 from pasearch.registry import FieldChecks, Registry, Stage, TrainingSteps
 
-MIN_FACTOR = 1e-6  # a formula that gives less is replaced by this, which is charged
+MIN_NOISE_FACTOR = 1e-6  # a formula that gives less is replaced by this, which is charged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steepness:
+class DecayRange:
     """Range of the parameter that makes a decay steep, to solve for it (`training.length`).
 
     Args:
@@ -46,8 +46,8 @@ class Steepness:
     """
 
     field: str
-    flattest: float
-    steepest: float
+    min_value: float
+    max_value: float
     falling: bool = False
 
 
@@ -71,9 +71,9 @@ class Schedule(Stage):
 
     varies: ClassVar[bool] = True
     """Whether the noise changes at all."""
-    steered: ClassVar[bool] = False
+    is_validation_driven: ClassVar[bool] = False
     """Whether validation queries steer it: then a filter ends the training, and `factor` is 1."""
-    steepness: ClassVar[Steepness | None] = None
+    steepness: ClassVar[DecayRange | None] = None
     """Of a decay whose rate can be solved for."""
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Schedule(Stage):
         every = getattr(self, "every", 1)
         return Stage.describe(self) + ("" if every == 1 else f"; {every:,} epochs count as one")
 
-    def stretched(self, factor: float) -> Schedule:
+    def stretch(self, factor: float) -> Schedule:
         """Make a schedule whose fall takes `factor` times as many epochs.
 
         A paper's numbers are for its own number of epochs; over ten times as many, the same rate
@@ -96,11 +96,11 @@ class Schedule(Stage):
         """
         return self
 
-    def validation_queries(self, epochs: int) -> int:
+    def count_validation_queries(self, epochs: int) -> int:
         """Compute the largest number of validation queries in a number of epochs."""
         return 0
 
-    def asks_after(self, epoch: int) -> bool:
+    def queries_after(self, epoch: int) -> bool:
         """Check whether a validation query follows an epoch, of a validation-driven schedule."""
         return False
 
@@ -110,7 +110,7 @@ class Schedule(Stage):
 
     def claims(self, steps: TrainingSteps) -> list[PublishedBound]:
         """Evaluate Theorem 3 of Yu et al., which is for noise that varies on Poisson samples."""
-        if not (self.varies and steps.sampled) or self.steered:
+        if not (self.varies and steps.sampled) or self.is_validation_driven:
             return []
         q = steps.sampling_probability
         return [yu_theorem_3_schedule([(q, *each) for each in steps.noises], steps.delta)]
@@ -122,21 +122,21 @@ SCHEDULES = Registry(
 )  # fmt: skip
 
 
-def changes(epoch: int, every: int) -> int:
+def count_changes(epoch: int, every: int) -> int:
     """Count the changes of the noise before an epoch: t."""
     if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not int(epoch) >= 0:
         raise UsageError(f"epoch is {epoch!r}; expected a whole number, 0 or above.")
     return int(epoch) // every
 
 
-def bounded(factor: float) -> float:
+def clamp_factor(factor: float) -> float:
     """Limit a factor to (0, 1]."""
-    return min(1.0, max(MIN_FACTOR, factor))
+    return min(1.0, max(MIN_NOISE_FACTOR, factor))
 
 
 @SCHEDULES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uniform(Schedule):
+class UniformSchedule(Schedule):
     """A constant noise multiplier: every step draws new noise of the same size."""
 
     name: ClassVar[str] = "uniform"
@@ -144,25 +144,25 @@ class Uniform(Schedule):
     varies: ClassVar[bool] = False
 
     def factor(self, epoch: int) -> float:
-        changes(epoch, 1)
+        count_changes(epoch, 1)
         return 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rate(Schedule):
+class _RateSchedule(Schedule):
     """A decay at a rate k, which is divided by a factor to stretch the schedule."""
 
     checks: ClassVar[FieldChecks] = {"rate": check_positive, "every": check_positive_integer}
     rate: float
     every: int = 1
 
-    def stretched(self, factor: float) -> Schedule:
+    def stretch(self, factor: float) -> Schedule:
         return replace(self, rate=self.rate / check_positive("factor", factor))
 
 
 @SCHEDULES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeBased(_Rate):
+class TimeDecay(_RateSchedule):
     """1 / (1 + k t).
 
     Args:
@@ -174,15 +174,15 @@ class TimeBased(_Rate):
     description_template: ClassVar[str] = (
         "noise falls from epoch to epoch, as 1 / (1 + {rate:g} epoch)"
     )
-    steepness: ClassVar[Steepness | None] = Steepness(field="rate", flattest=1e-9, steepest=1e6)
+    steepness: ClassVar[DecayRange | None] = DecayRange(field="rate", min_value=1e-9, max_value=1e6)
 
     def factor(self, epoch: int) -> float:
-        return bounded(1.0 / (1.0 + self.rate * changes(epoch, self.every)))
+        return clamp_factor(1.0 / (1.0 + self.rate * count_changes(epoch, self.every)))
 
 
 @SCHEDULES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exponential(_Rate):
+class ExponentialDecay(_RateSchedule):
     """e^(-k t).
 
     Args:
@@ -192,10 +192,12 @@ class Exponential(_Rate):
 
     name: ClassVar[str] = "exponential"
     description_template: ClassVar[str] = "noise falls from epoch to epoch, as exp(-{rate:g} epoch)"
-    steepness: ClassVar[Steepness | None] = Steepness(field="rate", flattest=1e-9, steepest=50.0)
+    steepness: ClassVar[DecayRange | None] = DecayRange(
+        field="rate", min_value=1e-9, max_value=50.0
+    )
 
     def factor(self, epoch: int) -> float:
-        return bounded(math.exp(-self.rate * changes(epoch, self.every)))
+        return clamp_factor(math.exp(-self.rate * count_changes(epoch, self.every)))
 
 
 @SCHEDULES.register
@@ -216,23 +218,23 @@ class StepDecay(Schedule):
         "period": check_positive_integer,
         "every": check_positive_integer,
     }
-    steepness: ClassVar[Steepness | None] = Steepness(
-        field="rate", flattest=1e-9, steepest=27.0, falling=True
+    steepness: ClassVar[DecayRange | None] = DecayRange(
+        field="rate", min_value=1e-9, max_value=27.0, falling=True
     )
     rate: float
     period: int
     every: int = 1
 
     def factor(self, epoch: int) -> float:
-        return bounded(self.rate ** (changes(epoch, self.every) // self.period))
+        return clamp_factor(self.rate ** (count_changes(epoch, self.every) // self.period))
 
-    def stretched(self, factor: float) -> Schedule:
+    def stretch(self, factor: float) -> Schedule:
         return replace(self, period=max(1, round(self.period * check_positive("factor", factor))))
 
 
 @SCHEDULES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Polynomial(Schedule):
+class PolynomialDecay(Schedule):
     """(1 - end) (1 - t / period)^k + end; from `period` on, `end`.
 
     The paper's (sigma_0 - sigma_end) (1 - t / period)^k + sigma_end, divided by sigma_0: so sigma_0
@@ -254,23 +256,25 @@ class Polynomial(Schedule):
         "power": check_positive, "end": check_fraction, "period": check_positive_integer,
         "every": check_positive_integer,
     }  # fmt: skip
-    steepness: ClassVar[Steepness | None] = Steepness(field="power", flattest=1e-6, steepest=1e4)
+    steepness: ClassVar[DecayRange | None] = DecayRange(
+        field="power", min_value=1e-6, max_value=1e4
+    )
     power: float
     end: float
     period: int
     every: int = 1
 
     def factor(self, epoch: int) -> float:
-        left = max(0.0, 1.0 - changes(epoch, self.every) / self.period)
-        return bounded((1.0 - self.end) * left**self.power + self.end)
+        left = max(0.0, 1.0 - count_changes(epoch, self.every) / self.period)
+        return clamp_factor((1.0 - self.end) * left**self.power + self.end)
 
-    def stretched(self, factor: float) -> Schedule:
+    def stretch(self, factor: float) -> Schedule:
         return replace(self, period=max(1, round(self.period * check_positive("factor", factor))))
 
 
 @SCHEDULES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validation(Schedule):
+class ValidationSchedule(Schedule):
     """The noise falls when the accuracy stops rising.
 
         at every `period`-th accuracy:  S = mean of the last m;  if S - S_before <= threshold,
@@ -288,7 +292,7 @@ class Validation(Schedule):
     """
 
     name: ClassVar[str] = "validation"
-    steered: ClassVar[bool] = True
+    is_validation_driven: ClassVar[bool] = True
     rate: float
     threshold: float
     average: int = 1
@@ -317,10 +321,10 @@ class Validation(Schedule):
         """Return 1: the plan has constant noise, and the filter keeps to its privacy cost."""
         return 1.0
 
-    def validation_queries(self, epochs: int) -> int:
+    def count_validation_queries(self, epochs: int) -> int:
         return max(1, epochs // self.every)
 
-    def asks_after(self, epoch: int) -> bool:
+    def queries_after(self, epoch: int) -> bool:
         return epoch % self.every == 0
 
     def describe(self) -> str:
@@ -347,7 +351,7 @@ class ValidationState:
         before: The mean at the last comparison.
     """
 
-    rule: Validation
+    rule: ValidationSchedule
     factor: float = 1.0
     recent: tuple[float, ...] = ()
     told: int = 0
@@ -368,7 +372,7 @@ class ValidationState:
         if told == self.rule.period:
             mean = math.fsum(recent) / self.rule.average
             if mean - before <= self.rule.threshold:
-                factor = bounded(factor * self.rule.rate)
+                factor = clamp_factor(factor * self.rule.rate)
             told, before = 0, mean
         return ValidationState(
             rule=self.rule, factor=factor, recent=recent, told=told, before=before

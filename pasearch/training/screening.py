@@ -9,10 +9,10 @@ J(w), the paper's energy, is the mean loss that a validation query returned, and
 each screening needs one more query. As printed, Q is q0 at the first screening, and q0 * 0 = 0 if
 that one was rejected: then the next update is taken for sure.
 
-A query reads public records, or is a noisy sum over private ones (`loss_points`), charged for every
-screening, and for the first J, whatever is taken. Every update is charged too, taken or not: the
-paper's Theorem 1, which charges the taken ones only, is no valid bound. What the queries decide is
-post-processing of what was released.
+A query reads public records, or is a noisy sum over private ones (`sum_loss_points`), charged for
+every screening, and for the first J, whether or not its update is accepted. Every update is charged
+too: Theorem 1 of the paper, which charges only accepted updates, is not a valid bound. The
+decisions are post-processing of released values.
 
 Source: Fu, Chen and Ling, Algorithm 2; docs/rules.md, rules 6 and 9. Proof:
 docs/guarantees/screening.md and filters.md.
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 
     from pasearch.runs.keys import Stream
     from pasearch.training.batching import Batching
-    from pasearch.training.optimizers import Update
+    from pasearch.training.optimizers import UpdateRule
     from pasearch.training.schedules import Schedule
 
 ValidationQuery = Callable[["nn.Module", int], float]
 """Query from the network as it is, and the number of earlier queries, to a mean loss or an
 accuracy: of public records, or a noisy release that was charged."""
 
-GRID = 100
-"""G: largest number of points that a record adds to a query; the sensitivity of `loss_points`."""
+MAX_LOSS_POINTS = 100
+"""G, the largest number of points of one record: the sensitivity of `sum_loss_points`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,19 +92,19 @@ class Annealing(Stage):
 
     def start(self, loss: float) -> AnnealingState:
         """Make the first state, from the loss before the first update."""
-        return AnnealingState(loss=_loss(loss))
+        return AnnealingState(loss=_replace_nan(loss))
 
-    def screens(self, finished: int) -> bool:
+    def is_screened(self, finished: int) -> bool:
         """Check whether an update is screened, the first being number 1."""
         return finished % self.every == 0
 
-    def validation_queries(self, steps: int) -> int:
+    def count_validation_queries(self, steps: int) -> int:
         """Count the queries of a training: floor(steps / every) + 1, with the first J."""
         return check_positive_integer("steps", steps) // self.every + 1
 
     def probability(self, state: AnnealingState, new_loss: float) -> float:
         """Compute P, the probability that an update is taken, without the limit on rejections."""
-        new = _loss(new_loss)
+        new = _replace_nan(new_loss)
         first = state.accepted == state.rejected_in_a_row == 0
         temperature = self.q0 * (1 if first else state.accepted)
         if new <= state.loss or temperature == 0:
@@ -129,7 +129,7 @@ class Annealing(Stage):
             raise UsageError(f"coin is {coin!r}: expected a number in [0, 1); see `coin`.")
         forced = state.rejected_in_a_row >= self.mu0
         if forced or float(coin) <= self.probability(state, new_loss):
-            return AnnealingState(loss=_loss(new_loss), accepted=state.accepted + 1), True
+            return AnnealingState(loss=_replace_nan(new_loss), accepted=state.accepted + 1), True
         return replace(state, rejected_in_a_row=state.rejected_in_a_row + 1), False
 
     def describe(self) -> str:
@@ -161,16 +161,16 @@ SCREENINGS = Registry(
 SCREENINGS.register(Annealing)
 
 
-def coin(stream: Stream, screening: int) -> float:
+def draw_uniform(stream: Stream, screening: int) -> float:
     """Draw the random number of one screening, uniform in [0, 1), from its own stream."""
     return float(stream.generator(screening).random())
 
 
-def _loss(value: float) -> float:
+def _replace_nan(value: float) -> float:
     return math.inf if math.isnan(value) else float(value)
 
 
-class Pace:
+class ValidationDrivenNoise:
     """Noise of a validation-driven schedule, and the filter that ends the training.
 
     Guarantee: all steps together cost at most `limit`, whatever the queries return.
@@ -209,13 +209,13 @@ class Pace:
     def after(self, step: int, network: nn.Module) -> None:
         """Query the accuracy at the end of each epoch that the schedule names."""
         epoch = self._batches.epoch(step + 1)
-        if epoch > self._batches.epoch(step) and self._schedule.asks_after(epoch):
+        if epoch > self._batches.epoch(step) and self._schedule.queries_after(epoch):
             self._state = self._state.tell(self._query(network, self._asked))
             self._asked += 1
             network.train()
 
 
-class Screen:
+class UpdateScreening:
     """Screening of a training: updates stay, or weights and optimizer are restored.
 
     Post-processing of noisy sums that are all charged, and of losses that the queries released.
@@ -225,7 +225,7 @@ class Screen:
         self,
         annealing: Annealing,
         network: nn.Module,
-        optimizer: Update,
+        optimizer: UpdateRule,
         coins: Stream,
         query: ValidationQuery,
     ):
@@ -238,11 +238,11 @@ class Screen:
 
     def after(self, step: int) -> None:
         """Keep the updates since the last screening, or undo them."""
-        if not self._annealing.screens(step + 1):
+        if not self._annealing.is_screened(step + 1):
             return
         loss = self._loss(self._asked)
         self._asked += 1
-        drawn = coin(self._coins, step)
+        drawn = draw_uniform(self._coins, step)
         self._state, accepted = self._annealing.decide(self._state, loss, drawn)
         if accepted:
             self._kept = self._snapshot()

@@ -4,15 +4,15 @@
     batch      `batch_share` of the records: 1 is all of them, at every step
     average    `average`, the horizon of the weights' moving average
     bound      `clip_norm`, of a bound that has one
-    rate       `learning_rate`; or the recipe's own, or the rule `tuned_learning_rate`, times
+    rate       `learning_rate`; or the recipe's own, or the rule `tune_learning_rate`, times
                `learning_rate_scale`, and where the signal mu n is strong `learning_rate_growth`;
                `learning_rate_most` at most
 
-Steps and batch change the price; one function, `changed`, gives both price and training.
+Steps and batch change the price; one function, `apply_settings`, gives both price and training.
 
-`full_batches` is how a linear model is trained. For a given price, the noise of a full batch is
-least for a record; averaging half of the steps, and a rate that grows with the signal up to a
-bound, were measured on Adult and Breast Cancer (benchmarks/features).
+`make_full_batch_settings` is how a linear model is trained. For a given price, the noise of a full
+batch is least for a record; averaging half of the steps, and a rate that grows with the signal
+up to a bound, were measured on Adult and Breast Cancer (benchmarks/features).
 
 Source: ours; docs/rules.md, rule 4. Proof: docs/guarantees/composition-and-partitions.md.
 """
@@ -26,8 +26,8 @@ from typing import Any
 from pasearch.errors import UsageError
 from pasearch.spaces.candidate import PRICED
 from pasearch.training.clipping import ClippingMethod
-from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
-from pasearch.training.temperature import temperature_of
+from pasearch.training.recipe import Recipe, make_default_recipe, tune_learning_rate
+from pasearch.training.temperature import compute_temperature
 
 Settings = tuple[tuple[str, float], ...]
 """Pairs (name, value); see `spaces.candidate.SETTINGS`."""
@@ -36,11 +36,11 @@ STRONG_SIGNAL = 4000.0
 """Training records times mu from which `learning_rate_growth` makes a candidate's rate grow, as the
 square root. Measured for a linear model on scattering features (benchmarks/portfolio)."""
 
-STEPS = 160
+FULL_BATCH_STEPS = 160
 """Steps of a training on full batches: more of them cost time and no epsilon."""
 
 
-def full_batches(regression: bool) -> Settings:
+def make_full_batch_settings(regression: bool) -> Settings:
     """Return how a linear model is trained on records of root mean square norm 5.
 
     Where a number is predicted, residuals are small, so is the clip: measured on three tables at
@@ -48,31 +48,34 @@ def full_batches(regression: bool) -> Settings:
     """
     clip_norm, scale, most = (0.2, 0.12, 4.0) if regression else (1.0, 1.2, 10.0)
     return (
-        ("batch_share", 1.0), ("steps", STEPS), ("average", 0.5), ("clip_norm", clip_norm),
+        ("batch_share", 1.0), ("steps", FULL_BATCH_STEPS), ("average", 0.5),
+        ("clip_norm", clip_norm),
         ("learning_rate_scale", scale), ("learning_rate_most", most),
     )  # fmt: skip
 
 
-def linear_recipe(slots: int, mu: float, regression: bool, outputs: int = 1) -> Recipe:
+def make_linear_recipe(slots: int, mu: float, regression: bool, outputs: int = 1) -> Recipe:
     """Return how a linear model is trained on so many slots, with the dial at mu.
 
-    `outputs` is the number of classes, as of `tuned`.
+    `outputs` is the number of classes, as of `tune_recipe`.
     """
-    return tuned(default_recipe(slots), full_batches(regression), mu, slots, outputs=outputs)
+    return tune_recipe(
+        make_default_recipe(slots), make_full_batch_settings(regression), mu, slots, outputs=outputs
+    )
 
 
-def priced(settings: Settings) -> Settings:
+def select_cost_settings(settings: Settings) -> Settings:
     """Return those that the price may depend on."""
     return tuple((name, value) for name, value in settings if name in PRICED)
 
 
-def steps_of(recipe: Recipe, settings: Settings) -> int:
+def count_steps(recipe: Recipe, settings: Settings) -> int:
     """Return a candidate's number of steps."""
     values = dict(settings)
     return max(1, round(values.get("steps", recipe.steps * values.get("steps_scale", 1.0))))
 
 
-def changed(recipe: Recipe, settings: Settings, slots: int) -> Recipe:
+def apply_settings(recipe: Recipe, settings: Settings, slots: int) -> Recipe:
     """Return the recipe as a candidate has it, before noise and learning rate.
 
     Args:
@@ -81,16 +84,16 @@ def changed(recipe: Recipe, settings: Settings, slots: int) -> Recipe:
         slots: n, of the partition that is trained on.
     """
     values = dict(settings)
-    own: dict[str, Any] = {"steps": steps_of(recipe, settings)}
+    own: dict[str, Any] = {"steps": count_steps(recipe, settings)}
     if "batch_share" in values:
         own["expected_batch_size"] = max(1, round(values["batch_share"] * slots))
     own |= {name: values[name] for name in ("average", "momentum") if name in values}
     if "clip_norm" in values:
-        own["bounding"] = _clipped(recipe.bounding, values["clip_norm"])
+        own["bounding"] = _replace_clip_norm(recipe.bounding, values["clip_norm"])
     return replace(recipe, **own)
 
 
-def _clipped(bounding: ClippingMethod | None, clip_norm: float) -> ClippingMethod:
+def _replace_clip_norm(bounding: ClippingMethod | None, clip_norm: float) -> ClippingMethod:
     """Return a bound with a norm of its own.
 
     Raises:
@@ -105,13 +108,15 @@ def _clipped(bounding: ClippingMethod | None, clip_norm: float) -> ClippingMetho
     return type(bounding)(**values | {"clip_norm": clip_norm})
 
 
-def noised(recipe: Recipe, settings: Settings, mu: float | None, slots: int) -> Recipe:
+def apply_settings_and_noise(
+    recipe: Recipe, settings: Settings, mu: float | None, slots: int
+) -> Recipe:
     """Return a candidate's recipe with the noise that the dial gives its steps; None: without."""
-    own = changed(recipe, settings, slots)
-    return own.with_noise(None if mu is None else own.noise_for_mu(mu, slots))
+    own = apply_settings(recipe, settings, slots)
+    return own.with_noise(None if mu is None else own.noise_multiplier_for_mu(mu, slots))
 
 
-def tuned(
+def tune_recipe(
     recipe: Recipe, settings: Settings, mu: float | None, slots: int, factor: float = 1.0,
     outputs: int = 1,
 ) -> Recipe:  # fmt: skip
@@ -124,17 +129,17 @@ def tuned(
         slots: n, of the partition that is trained on.
         factor: Of the rate that the rule gives, for the candidate's architecture.
         outputs: Number of classes, 1 for a regression target. A clipped training of two classes or
-            more has the temperature of `temperature_of`, if the recipe sets none.
+            more has the temperature of `compute_temperature`, if the recipe sets none.
     """
-    own, values = noised(recipe, settings, mu, slots), dict(settings)
+    own, values = apply_settings_and_noise(recipe, settings, mu, slots), dict(settings)
     if own.temperature is None:
-        divisor = 1.0 if mu is None or outputs < 2 else temperature_of(outputs, mu * slots)
+        divisor = 1.0 if mu is None or outputs < 2 else compute_temperature(outputs, mu * slots)
         own = replace(own, temperature=divisor)
     if "learning_rate" in values:
         return replace(own, learning_rate=float(values["learning_rate"]))
     rate = own.learning_rate
     if rate is None:
-        rate = tuned_learning_rate(own, mu, slots) * factor
+        rate = tune_learning_rate(own, mu, slots) * factor
     rate *= values.get("learning_rate_scale", 1.0)
     most = values.get("learning_rate_growth", 1.0)
     if mu is not None and most > 1.0:

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-TWO_CLASSES = 1.15
+TWO_CLASS_EXCESS = 1.15
 """Excess over 1 of the temperature of two classes."""
 
-DECAY = 0.8
+EXCESS_DECAY = 0.8
 """Exponent by which the excess falls with the number of classes."""
 
 WEAK_SIGNAL = 130.0
@@ -36,7 +36,7 @@ WEAK_FACTOR = 1.6
 """Factor on the temperature below `WEAK_SIGNAL`; it falls to 1 as the square of the signal."""
 
 
-def temperature_of(classes: int, signal: float) -> float:
+def compute_temperature(classes: int, signal: float) -> float:
     """Return the temperature of a clipped training.
 
     Args:
@@ -44,11 +44,11 @@ def temperature_of(classes: int, signal: float) -> float:
         signal: mu n, the signal to noise of the whole training, above 0.
 
     Returns:
-        (1 + `TWO_CLASSES` / (classes - 1)^`DECAY`) times a factor from 1, where the signal is
+        (1 + `TWO_CLASS_EXCESS` / (classes - 1)^`DECAY`) times a factor from 1, where the signal is
         strong, to `WEAK_FACTOR`.
     """
     weak = (WEAK_FACTOR - 1.0) * min(1.0, WEAK_SIGNAL / signal) ** 2
-    return (1.0 + TWO_CLASSES * (classes - 1) ** -DECAY) * (1.0 + weak)
+    return (1.0 + TWO_CLASS_EXCESS * (classes - 1) ** -EXCESS_DECAY) * (1.0 + weak)
 
 
 def divide_logits(weights: Mapping[str, Tensor], temperature: float | None) -> None:

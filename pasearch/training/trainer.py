@@ -26,20 +26,20 @@ from pasearch.gpu.rounds import MAX_STEPS_PER_ROUND, Rounds, can_use_rounds
 from pasearch.runs.keys import Stream
 from pasearch.runs.processor import ThreadTeam
 from pasearch.training.linear_backend import LinearBackend, accepts, count_threads
-from pasearch.training.memory import is_of_memory, keep_memory, rows_at_once
+from pasearch.training.memory import is_out_of_memory, keep_freed_memory, limit_rows_in_memory
 from pasearch.training.one_step import (
-    Slots,
-    State,
-    batch_sum,
-    class_shares,
-    fewer_rows,
+    DeviceRecords,
+    TrainingState,
+    compute_noisy_sum,
+    halve_rows,
     reseed_dropout,
+    scale_class_weights,
 )
-from pasearch.training.optimizers import Descent
-from pasearch.training.per_example import PreparedNetwork, split_fixed, validate
-from pasearch.training.products import check_alike
-from pasearch.training.record_sums import SumBuffers, flattened
-from pasearch.training.screening import Pace, Screen, ValidationQuery
+from pasearch.training.optimizers import SgdUpdate
+from pasearch.training.per_example import PreparedNetwork, split_fixed_modules, validate
+from pasearch.training.record_sums import SumBuffers, flatten_parameters
+from pasearch.training.row_rounding import check_row_rounding
+from pasearch.training.screening import UpdateScreening, ValidationDrivenNoise, ValidationQuery
 from pasearch.training.temperature import divide_logits
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 # they save (benchmarks/speed).
 MIN_SHARED_OPERATIONS = 1.4e8  # of the step's largest matrix product, by PyTorch
 MIN_SHARED_LINEAR_OPERATIONS = 8e7  # the same, by the linear backend
-MIN_SHARED_NUMBERS = 2**20  # numbers of the batch's records
+MIN_SHARED_BATCH_NUMBERS = 2**20  # numbers of the batch's records
 
 
 def train(
@@ -89,14 +89,14 @@ def train(
     Cost: charged by the caller before `records` was opened.
     """
     with full_precision():
-        for _ in rounds_of(
+        for _ in run_rounds(
             network, records, recipe, streams, device=device, on_step=on_step, looks=looks,
             query=query,
         ):  # fmt: skip
             pass
 
 
-def rounds_of(
+def run_rounds(
     network: nn.Module,
     records: Records,
     recipe: Recipe,
@@ -146,7 +146,7 @@ class Training:
 
     Guarantee: after t steps the weights, and their average, cost t steps of `recipe.event(n)`.
 
-    Args, raises and cost: as for `train`; `splits` as for `rounds_of`; and `in_rounds`, whether
+    Args, raises and cost: as for `train`; `splits` as for `run_rounds`; and `in_rounds`, whether
     steps are made as on a GPU (None: on a GPU only).
     """
 
@@ -163,40 +163,42 @@ class Training:
         splits: bool = True,
         together: TrainingGroup | None = None,
     ):
-        _check(network, records, recipe, query)
+        _check_training(network, records, recipe, query)
         assert recipe.learning_rate is not None, "checked"
         self._network, self._recipe, self._streams = network, recipe, streams
         network.to(device).train()
         if device == "cpu":
-            keep_memory()
-            check_alike()
-        self._slots = Slots.on(device, records.x, records.y, records.valid)
+            keep_freed_memory()
+            check_row_rounding()
+        self._slots = DeviceRecords.on(device, records.x, records.y, records.valid)
         self._prepared = PreparedNetwork(network)
-        _check_apart(self._prepared, self._slots.x)
+        _check_record_independence(self._prepared, self._slots.x)
         if recipe.augmentation is None:
             self._do_ahead()
-        self._weights = flattened(self._prepared.parameters)
+        self._weights = flatten_parameters(self._prepared.parameters)
         self._sums = SumBuffers(self._prepared.parameters)
-        self._optimizing = recipe.optimizing
+        self._optimizing = recipe.optimizer_stage
         self._optimizer = self._optimizing.of(self._weights, recipe.learning_rate)
         self._optimizer.share = 1.0 / recipe.expected_batch_size
-        self._state = State.start(self._prepared, recipe)
-        synthetic = _synthetic_records(self._slots.x)
-        rows = rows_at_once(self._prepared, synthetic, device)
-        shares = class_shares(recipe.class_weights, self._slots.device)
+        self._state = TrainingState.start(self._prepared, recipe)
+        synthetic = _make_synthetic_records(self._slots.x)
+        rows = limit_rows_in_memory(self._prepared, synthetic, device)
+        shares = scale_class_weights(recipe.class_weights, self._slots.device)
         self._slots = replace(self._slots, rows=rows, shares=shares)
         self._splits, self._threads = splits, self._threads_of(synthetic, device)
         self._team = ThreadTeam(self._threads)
         self._average = _Average(self._weights, recipe)
         self._finished = 0
         self._pace = self._screen = None
-        if query is not None and recipe.schedule.steered:
+        if query is not None and recipe.schedule.is_validation_driven:
             n = len(records.y)
             limit = None if recipe.noise_multiplier is None else recipe.event(n)
-            self._pace = Pace(recipe.schedule, recipe.batches(n), limit, query)
+            self._pace = ValidationDrivenNoise(
+                recipe.schedule, recipe.make_batching(n), limit, query
+            )
         if query is not None and recipe.screening is not None:
             coins = streams["noise"].child("screening")
-            self._screen = Screen(recipe.screening, network, self._optimizer, coins, query)
+            self._screen = UpdateScreening(recipe.screening, network, self._optimizer, coins, query)
         self._rounds, self._on_gpu, self._together = None, None, together
         if (device != "cpu" if in_rounds is None else in_rounds) and can_use_rounds(recipe):
             self._on_gpu = self._gpu_code(device)
@@ -215,7 +217,7 @@ class Training:
         optimizer, streams = self._optimizer, self._streams
         if not can_use_gpu_steps(self._prepared, self._slots, self._recipe, streams):
             return None
-        if not has_gpu_steps(device) or not isinstance(optimizer, Descent):
+        if not has_gpu_steps(device) or not isinstance(optimizer, SgdUpdate):
             return None
         return GpuTraining(
             self._prepared, self._slots, self._recipe, streams, self._sums, self._weights[0],
@@ -230,7 +232,7 @@ class Training:
             return most
         batch = recipe.expected_batch_size
         product = self._prepared.product(synthetic) * min(batch, recipe.chunk, self._slots.rows)
-        moved = batch * synthetic[0].numel() >= MIN_SHARED_NUMBERS
+        moved = batch * synthetic[0].numel() >= MIN_SHARED_BATCH_NUMBERS
         if accepts(self._prepared, self._slots, recipe):
             shared = moved or product >= MIN_SHARED_LINEAR_OPERATIONS
             return count_threads(recipe, most if shared else 1)
@@ -242,7 +244,7 @@ class Training:
         If the result would take much memory, the last modules are left to each step. So are layers
         with parameters, if the steps together have fewer records than the partition.
         """
-        ahead, rest = split_fixed(self._prepared.network)
+        ahead, rest = split_fixed_modules(self._prepared.network)
         few = self._recipe.steps * self._recipe.expected_batch_size < len(self._slots.y)
         layers = (place for place, each in enumerate(ahead) if few and list(each.parameters()))
         with use_threads(1), full_precision():  # as in every process
@@ -260,7 +262,7 @@ class Training:
             False if a validation-driven schedule has no budget left for the step: then nothing was
             read.
         """
-        sigma = self._recipe.noise_at(self._finished, len(self._slots.y))
+        sigma = self._recipe.noise_multiplier_at(self._finished, len(self._slots.y))
         if self._pace is not None and sigma is not None:
             if (sigma := self._pace.spend(sigma)) is None:
                 return False
@@ -311,7 +313,7 @@ class Training:
             self._begin_on_gpu(self._on_gpu, most)
             return
         for _ in range(min(most, MAX_STEPS_PER_ROUND)):
-            sigma = self._recipe.noise_at(self._finished, len(self._slots.y))
+            sigma = self._recipe.noise_multiplier_at(self._finished, len(self._slots.y))
             self._sum(self._rounds.sum, sigma)
             self._move()
 
@@ -377,15 +379,17 @@ class Training:
                     parameter.data = torch.full_like(parameter, math.nan, device="cpu")
         self._before = None
 
-    def _with_care(self, step: int, sigma: float | None, state: State) -> None:
+    def _with_care(self, step: int, sigma: float | None, state: TrainingState) -> None:
         allowed = torch.get_num_threads()
         with use_threads(min(self._threads, allowed)):
-            batch_sum(
+            compute_noisy_sum(
                 self._prepared, self._slots, self._recipe, self._streams, step,
                 noise_multiplier=sigma, state=state, buffers=self._sums, team=self._team,
             )  # fmt: skip
 
-    def _sum(self, of: Callable[[int, float | None, State], None], sigma: float | None) -> None:
+    def _sum(
+        self, of: Callable[[int, float | None, TrainingState], None], sigma: float | None
+    ) -> None:
         """Write a step's noisy sum to its buffers; without memory for it, of fewer rows at once.
 
         A sum that was not finished is computed again from the same keys: it is one release.
@@ -397,8 +401,8 @@ class Training:
                     of(self._finished, sigma, state)
             except (MemoryError, RuntimeError) as error:
                 own, many, rounds = self._slots, self._team.threads, self._rounds is not None
-                rows = fewer_rows(self._recipe, own, many, in_rounds=rounds)
-                if not (self._splits and is_of_memory(error)) or rows is None:
+                rows = halve_rows(self._recipe, own, many, in_rounds=rounds)
+                if not (self._splits and is_out_of_memory(error)) or rows is None:
                     raise
                 self._slots = replace(self._slots, rows=rows)
                 if self._rounds is not None:
@@ -428,7 +432,7 @@ class Training:
         for weights, total in zip(self._weights, self._sums.flats, strict=True):
             weights.grad = total
         deviation = self._state.noise_deviation / self._recipe.expected_batch_size
-        self._optimizing.tell_noise(self._optimizer, deviation**2)
+        self._optimizing.set_noise_variance(self._optimizer, deviation**2)
         self._optimizer.step()
         if self._screen is not None:
             self._screen.after(self._finished)
@@ -455,11 +459,11 @@ class _Snapshot:
     weights: list[Tensor]
     optimizer: list[dict[str, Any]]
     average: list[Tensor]
-    state: State
+    state: TrainingState
     finished: int
 
 
-def _check(
+def _check_training(
     network: nn.Module, records: Records, recipe: Recipe, query: ValidationQuery | None
 ) -> None:
     """Refuse trainings that have no privacy guarantee."""
@@ -481,9 +485,9 @@ def _check(
     if recipe.learning_rate is None:
         raise UsageError(
             "The recipe has no learning rate: give `learning_rate`, or take "
-            "`tuned_learning_rate(recipe, mu, n)`."
+            "`tune_learning_rate(recipe, mu, n)`."
         )
-    if (recipe.schedule.steered or recipe.screening is not None) and query is None:
+    if (recipe.schedule.is_validation_driven or recipe.screening is not None) and query is None:
         raise UsageError(
             "this recipe evaluates the network while it is trained: give a validation query, of "
             "public records or of charged releases. Without noise, what it reveals about private "
@@ -492,12 +496,12 @@ def _check(
 
 
 @torch.no_grad()
-def _check_apart(prepared: PreparedNetwork, x: Tensor) -> None:
+def _check_record_independence(prepared: PreparedNetwork, x: Tensor) -> None:
     """Refuse a network where one record changes another's output, as a mean over the batch does.
 
     This is no proof: a network may mix records only for values that the synthetic ones do not have.
     """
-    synthetic = _synthetic_records(x)
+    synthetic = _make_synthetic_records(x)
     changed = synthetic.clone()
     changed[1] = 0
     outputs = []
@@ -511,7 +515,7 @@ def _check_apart(prepared: PreparedNetwork, x: Tensor) -> None:
         )
 
 
-def _synthetic_records(x: Tensor) -> Tensor:
+def _make_synthetic_records(x: Tensor) -> Tensor:
     """Make three synthetic records of the same shape and dtype; no real one is read."""
     steps = np.linspace(-1.0, 1.0, 3 * math.prod(x.shape[1:]), dtype=np.float32)
     synthetic = torch.from_numpy(steps).reshape(3, *x.shape[1:]).to(x.device)

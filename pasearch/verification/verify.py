@@ -54,10 +54,10 @@ from pasearch.search.grid import Grid
 from pasearch.search.plan import Plan
 from pasearch.search.strategy import strategy_from_json
 from pasearch.spaces.portfolio import study_for
-from pasearch.training.from_cells import table_of
 from pasearch.training.metrics import Metric
 from pasearch.training.presets import PRESETS
 from pasearch.training.recipe import Recipe
+from pasearch.training.score_tables import read_table
 from pasearch.verification.reconstruction import (
     Reconstruction,
     declared_schema,
@@ -598,7 +598,7 @@ def check_cells(score: dict[str, Any], metric: Metric) -> Iterator[str]:
         score: The `score` of a `result.json`.
         metric: By what was tested, which makes its headline of a table.
     """
-    table, epsilon = table_of(score), float(score["noise"]["epsilon"])
+    table, epsilon = read_table(score), float(score["noise"]["epsilon"])
     if table is None:
         yield "score has no table of counts, and the plan's test releases one."
         return

@@ -33,13 +33,13 @@ from pasearch.accounting.renyi import rdp_curve
 from pasearch.errors import UsageError
 from pasearch.training.schedules import (
     SCHEDULES,
-    Exponential,
-    Polynomial,
+    ExponentialDecay,
+    PolynomialDecay,
     Schedule,
     StepDecay,
-    TimeBased,
-    Uniform,
-    Validation,
+    TimeDecay,
+    UniformSchedule,
+    ValidationSchedule,
 )
 
 DELTA = 1e-5
@@ -67,18 +67,18 @@ COARSE = {("time", 60), *(("step", epochs) for epochs in (60, 70, 80, 90, 100))}
 SETTINGS = {"step": {"period": 10}, "polynomial": {"end": 0.2, "period": 100}}
 """As in Table II: sigma_end 2 of sigma_0 10."""
 DECAYS = [
-    Uniform(),
-    TimeBased(rate=0.05),
+    UniformSchedule(),
+    TimeDecay(rate=0.05),
     StepDecay(rate=0.6, period=10),
-    Exponential(rate=0.01),
-    Polynomial(power=3.0, end=0.2, period=100),
+    ExponentialDecay(rate=0.01),
+    PolynomialDecay(power=3.0, end=0.2, period=100),
 ]
 
 
 def decay(kind: str, rate: float) -> Schedule:
     field = "power" if kind == "polynomial" else "rate"
     found = SCHEDULES.from_json({"name": kind, field: rate, **SETTINGS.get(kind, {})})
-    assert not isinstance(found, Validation)
+    assert not isinstance(found, ValidationSchedule)
     return found
 
 
@@ -112,9 +112,9 @@ def test_table_ii():
 
 @pytest.mark.oracle
 def test_table_ii_uniform():
-    assert epochs_within(Uniform(), noise_multiplier=8.0, rho=RHO) == 100
-    assert epochs_within(Uniform(), noise_multiplier=math.nextafter(8.0, 0), rho=RHO) == 99
-    assert epochs_within(Uniform(), noise_multiplier=8.0, rho=math.nextafter(RHO, 0)) == 99
+    assert epochs_within(UniformSchedule(), noise_multiplier=8.0, rho=RHO) == 100
+    assert epochs_within(UniformSchedule(), noise_multiplier=math.nextafter(8.0, 0), rho=RHO) == 99
+    assert epochs_within(UniformSchedule(), noise_multiplier=8.0, rho=math.nextafter(RHO, 0)) == 99
 
 
 @pytest.mark.oracle
@@ -131,7 +131,7 @@ def test_table_ii_uniform_at_the_same_number_of_epochs():
     for epochs in [100, 38, 31, 71, 44, 64]:
         sigma = uniform_noise(rho=RHO, epochs=epochs)
         assert sigma == pytest.approx(math.sqrt(epochs / (2 * RHO)), rel=1e-15)
-        assert epochs_within(Uniform(), noise_multiplier=sigma, rho=RHO) == epochs
+        assert epochs_within(UniformSchedule(), noise_multiplier=sigma, rho=RHO) == epochs
 
 
 @pytest.mark.contract
@@ -173,7 +173,7 @@ def test_a_solved_rate_spends_all_and_no_more():
 @pytest.mark.unit
 def test_a_rate_is_solved_over_any_scale():
     def make(rate: float) -> Schedule:
-        return TimeBased(rate=rate)
+        return TimeDecay(rate=rate)
 
     for rate in (1e-6, 1e-3, 0.5, 3.0, 1e3):
         cost = spent(make(rate), noise_multiplier=2.0, epochs=5)
@@ -198,16 +198,16 @@ def test_no_rate_makes_a_budget_last_where_uniform_noise_does_not():
 @pytest.mark.unit
 def test_a_budget_that_never_ends_is_refused():
     with pytest.raises(UsageError, match="more than 100,000 epochs"):
-        epochs_within(Uniform(), noise_multiplier=1e4, rho=10.0)
-    assert epochs_within(Uniform(), noise_multiplier=1.0, rho=0.4) == 0
+        epochs_within(UniformSchedule(), noise_multiplier=1e4, rho=10.0)
+    assert epochs_within(UniformSchedule(), noise_multiplier=1.0, rho=0.4) == 0
 
 
 @pytest.mark.property
 @given(st.integers(1, 400), st.floats(1e-3, 1e3))
 def test_uniform_noise_lasts_as_long_as_asked(epochs: int, rho: float):
     sigma = uniform_noise(rho=rho, epochs=epochs)
-    assert epochs_within(Uniform(), noise_multiplier=sigma, rho=rho) == epochs
-    assert spent(Uniform(), noise_multiplier=sigma, epochs=epochs) <= rho
+    assert epochs_within(UniformSchedule(), noise_multiplier=sigma, rho=rho) == epochs
+    assert spent(UniformSchedule(), noise_multiplier=sigma, epochs=epochs) <= rho
 
 
 @pytest.mark.contract
@@ -432,9 +432,9 @@ def test_bad_numbers_are_refused():
         lambda: epsilon_of_rho(1.0, 0.0),
         lambda: estimate_sampled_epsilon([(0.01, 4.0, 0)], DELTA),
         lambda: estimate_sampled_epsilon([(0.01, math.nan, 1)], DELTA),
-        lambda: spent(Uniform(), noise_multiplier=0.0, epochs=1),
-        lambda: spent(Uniform(), noise_multiplier=1.0, epochs=0),
-        lambda: epochs_within(Uniform(), noise_multiplier=1.0, rho=math.nan),
+        lambda: spent(UniformSchedule(), noise_multiplier=0.0, epochs=1),
+        lambda: spent(UniformSchedule(), noise_multiplier=1.0, epochs=0),
+        lambda: epochs_within(UniformSchedule(), noise_multiplier=1.0, rho=math.nan),
         lambda: uniform_noise(rho=0.0, epochs=1),
         lambda: yu_reshuffled(noise_multiplier=1.0, epochs=0, delta=DELTA),
         lambda: solve_rate("time", noise_multiplier=math.nan, rho=1.0, epochs=1),
@@ -445,4 +445,6 @@ def test_bad_numbers_are_refused():
 
 @pytest.mark.contract
 def test_every_fixed_schedule_is_tried_here():
-    assert {type(schedule) for schedule in DECAYS} == set(SCHEDULES.kinds().values()) - {Validation}
+    assert {type(schedule) for schedule in DECAYS} == set(SCHEDULES.kinds().values()) - {
+        ValidationSchedule
+    }

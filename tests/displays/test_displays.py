@@ -26,7 +26,7 @@ from pasearch.errors import UsageError
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.training.metrics import METRICS
 from pasearch.training.recipe import Recipe
-from pasearch.training.schedules import Exponential
+from pasearch.training.schedules import ExponentialDecay
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("agg")
@@ -98,7 +98,7 @@ def of_recipe(**more: Any) -> dict[str, Any]:
     """The field of a `result.json` that tells of the training."""
     recipe = Recipe(
         expected_batch_size=50, steps=40, learning_rate=0.5, noise_multiplier=4.0,
-        schedule=Exponential(rate=0.1),
+        schedule=ExponentialDecay(rate=0.1),
     )  # fmt: skip
     return {"recipe": {**recipe.to_json(), "sampling_probability": 0.25, "name": "", **more}}
 

@@ -53,7 +53,7 @@ MASKS = np.array([[1, 0, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 1, 0, 0, 1, 1]], b
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch):
     """Plans with few steps of DP-SGD are not those that others may have kept."""
-    monkeypatch.setattr(settings, "STEPS", 4)
+    monkeypatch.setattr(settings, "FULL_BATCH_STEPS", 4)
     plan_of.cache_clear()
     yield
     plan_of.cache_clear()

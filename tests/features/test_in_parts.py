@@ -27,7 +27,7 @@ from pasearch.features.views import View
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import GaussianSum
 from pasearch.training import settings
-from pasearch.training.metrics import usual_metric
+from pasearch.training.metrics import find_default_metric
 
 N = 400
 COLUMNS = (
@@ -92,7 +92,7 @@ def records(*, number: bool = False) -> tuple[Records, Records]:
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "STEPS", 4)
+    monkeypatch.setattr(settings, "FULL_BATCH_STEPS", 4)
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ class TestPasses:
             models += solved(np.ones((1, len(want)), bool))
         for each in models[1:]:
             np.testing.assert_allclose(each.weights, models[0].weights, rtol=1e-7, atol=1e-9)
-        metric = usual_metric(regression=True)
+        metric = find_default_metric(regression=True)
         own = models[0].counts(whole, metric)
         assert counts_of_all(models * 40, parts, metric) == [own] * 160
 

@@ -37,7 +37,7 @@ from pasearch.features.trainers import trainer_of
 from pasearch.features.wrappers import PrivacyAwareFeatureSelection
 from pasearch.planning import events_by_partition
 from pasearch.report.plan import feature_plan_text
-from pasearch.training.settings import linear_recipe
+from pasearch.training.settings import make_linear_recipe
 
 MEANS, FINAL = ("feature means", "train", 1), ("final training", "train", 1)
 TEST = ("test accuracy", "test", 1)
@@ -296,7 +296,7 @@ class TestRecipe:
                 line for line in plan.lines if line.partition == place and "train" in line.name
             )
             slots = getattr(plan.split, place)
-            recipe = linear_recipe(slots, plan.noise(line.name), regression=False)
+            recipe = make_linear_recipe(slots, plan.noise(line.name), regression=False)
             assert line.event == recipe.event(slots)
             assert recipe.expected_batch_size == slots, "full batches: no sampling is counted on"
             assert plan.recipe is not None
@@ -307,7 +307,7 @@ class TestRecipe:
     def test_the_rate_grows_with_the_signal_between_limits(self):
         for number in (False, True):
             mus = (1e-3, 1e-2, 1.0, 4.0, 1e6, 1e9)
-            rates = [linear_recipe(1000, mu, number).learning_rate or 0.0 for mu in mus]
+            rates = [make_linear_recipe(1000, mu, number).learning_rate or 0.0 for mu in mus]
             assert rates == sorted(rates)
             assert 0.0 < rates[0] < rates[2]
             assert rates[-1] == rates[-2]

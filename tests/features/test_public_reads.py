@@ -47,7 +47,7 @@ from pasearch.planning import MU_RANGE, events_by_partition
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import GaussianSum
 from pasearch.training import settings
-from pasearch.training.metrics import usual_metric
+from pasearch.training.metrics import find_default_metric
 
 N = 300
 WIDTH = table().schema.shape[0]
@@ -57,7 +57,7 @@ MEANS = np.random.default_rng(3).uniform(0.1, 0.9, WIDTH)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "STEPS", 4)
+    monkeypatch.setattr(settings, "FULL_BATCH_STEPS", 4)
 
 
 def others(n: int = 400, *, number: bool = False, public: bool = True) -> Dataset:
@@ -97,7 +97,7 @@ def reads(on: Dataset, trainer: str = "objective", slots: int = 240) -> PublicRe
         means=MEANS,
         trainer=strong,
         slots=slots,
-        metric=usual_metric(on.schema.regression),
+        metric=find_default_metric(on.schema.regression),
     )
 
 

@@ -19,7 +19,7 @@ from pasearch.features.trainers import LinearModel, Perturbed, Solved, Steps
 from pasearch.features.views import REACH, View
 from pasearch.runs.keys import Keys
 from pasearch.training import settings
-from pasearch.training.settings import linear_recipe
+from pasearch.training.settings import make_linear_recipe
 
 KEYS = Keys.from_seed(11)
 MEANS = np.array([0.5, 0.5, 0.4, 0.6, 0.5, 0.5])
@@ -45,7 +45,7 @@ def streams(count: int) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "STEPS", 4)
+    monkeypatch.setattr(settings, "FULL_BATCH_STEPS", 4)
 
 
 class TestRandomness:
@@ -132,7 +132,7 @@ class TestBounds:
             trainers, "train", lambda network, given, recipe, own, **others: seen.append(recipe)
         )
         STEPS.fit(records(), View.of(MEANS), streams(1)[0])
-        assert seen == [linear_recipe(200, 0.05, regression=False, outputs=STEPS.outputs)]
+        assert seen == [make_linear_recipe(200, 0.05, regression=False, outputs=STEPS.outputs)]
 
     @pytest.mark.contract
     def test_a_null_record_is_as_none(self):

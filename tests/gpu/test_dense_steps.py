@@ -30,14 +30,20 @@ from pasearch.runs.normals import grid_distance
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, TemperedSigmoid
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.clipping import AdaptiveQuantile, AutoS, ClippingMethod, Flat, PerLayer
+from pasearch.training.clipping import (
+    AdaptiveClipping,
+    AutoSClipping,
+    ClippingMethod,
+    FlatClipping,
+    PerLayerClipping,
+)
 from pasearch.training.encoded.noise import KolmogorovSmirnov
-from pasearch.training.losses import LossOf
-from pasearch.training.one_step import Slots, class_shares, reseed_dropout
-from pasearch.training.optimizers import Descent
+from pasearch.training.losses import RecordLoss
+from pasearch.training.one_step import DeviceRecords, reseed_dropout, scale_class_weights
+from pasearch.training.optimizers import SgdUpdate
 from pasearch.training.per_example import PreparedNetwork
 from pasearch.training.recipe import Recipe
-from pasearch.training.record_sums import SumBuffers, flattened
+from pasearch.training.record_sums import SumBuffers, flatten_parameters
 from pasearch.training.schedules import StepDecay
 from pasearch.training.trainer import Training
 
@@ -233,7 +239,7 @@ class Sums:
     def __init__(self, network: nn.Sequential, x: Tensor, y: Tensor, bounding: ClippingMethod):
         torch.manual_seed(5)
         self.prepared, n = PreparedNetwork(network), len(x)
-        (self.weights,) = flattened(self.prepared.parameters)
+        (self.weights,) = flatten_parameters(self.prepared.parameters)
         self.buffers, self.x, self.y, self.bounding = (
             SumBuffers(self.prepared.parameters),
             x,
@@ -247,9 +253,9 @@ class Sums:
         self.shares: Tensor | None = None
 
     def of(self, valid: Tensor, x: Tensor | None = None) -> Tensor:
-        slots = Slots(self.x if x is None else x, self.y, valid, shares=self.shares)
+        slots = DeviceRecords(self.x if x is None else x, self.y, valid, shares=self.shares)
         before = self.weights.clone()
-        update = Descent([self.weights], 1.0)
+        update = SgdUpdate([self.weights], 1.0)
         own = GpuTraining(
             self.prepared, slots, self.recipe, streams(), self.buffers, self.weights, update, None,
             lambda steps: steps,
@@ -262,7 +268,7 @@ class Sums:
     def by_torch(self, valid: Tensor) -> Tensor:
         buffers = SumBuffers(self.prepared.parameters)
         reseed_dropout(self.prepared, streams()["dropout"], 0, self.x.device)
-        self.bounding.sums(self.prepared, self.x, LossOf(self.y), mask=valid, buffers=buffers)
+        self.bounding.sums(self.prepared, self.x, RecordLoss(self.y), mask=valid, buffers=buffers)
         buffers.write_back()
         return buffers.flats[0]
 
@@ -271,7 +277,7 @@ def of_size(n: int, size: float, network: nn.Sequential | None = None, **how: An
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(n, SIDE, generator=generator) * size
     y = torch.randint(0, CLASSES, (n,), generator=generator)
-    return Sums(network or deep(), x, y, how.get("bounding", Flat(clip_norm=CLIP)))
+    return Sums(network or deep(), x, y, how.get("bounding", FlatClipping(clip_norm=CLIP)))
 
 
 def only(n: int, *which: int) -> Tensor:
@@ -280,7 +286,7 @@ def only(n: int, *which: int) -> Tensor:
 
 @pytest.mark.property
 @pytest.mark.parametrize("size", [1e-6, 1.0, 100.0, 1e8])
-@pytest.mark.parametrize("bounding", [Flat(clip_norm=CLIP), AutoS(bound=CLIP)])
+@pytest.mark.parametrize("bounding", [FlatClipping(clip_norm=CLIP), AutoSClipping(bound=CLIP)])
 def test_a_record_adds_at_most_the_bound_and_what_it_adds_alone(
     size: float, bounding: ClippingMethod
 ):
@@ -299,7 +305,7 @@ def test_the_worst_of_halves_is_within_the_bound():
     worst = (1.0 + 2.0**-8) * (1 - 2.0**-18)
     x = torch.full((4, SIDE), worst) * torch.tensor([1.0, 2.0, -1.0, 64.0])[:, None]
     network = nn.Sequential(nn.Linear(SIDE, 1, bias=False))
-    sums = Sums(network, x, torch.full((4,), -100.0 * worst), Flat(clip_norm=1.0))
+    sums = Sums(network, x, torch.full((4,), -100.0 * worst), FlatClipping(clip_norm=1.0))
     with torch.no_grad():
         sums.weights.zero_()
     for k in range(4):
@@ -361,7 +367,7 @@ def test_a_record_whose_numbers_are_too_large_adds_nothing_however_small_its_gra
     """Times a tiny gradient its norm would be moderate, but halves of that have no digits left."""
     x = torch.ones(3, SIDE) * torch.tensor([1.0, 1e30, 1e18])[:, None]
     y = torch.tensor([1.0, 1e-30, 1e-18])
-    sums = Sums(nn.Sequential(nn.Linear(SIDE, 1, bias=False)), x, y, Flat(clip_norm=CLIP))
+    sums = Sums(nn.Sequential(nn.Linear(SIDE, 1, bias=False)), x, y, FlatClipping(clip_norm=CLIP))
     with torch.no_grad():
         sums.weights.zero_()
     assert [bool(sums.of(only(3, k)).any()) for k in range(3)] == [True, False, True]
@@ -392,7 +398,7 @@ def test_a_record_moves_a_sum_of_many_by_its_bound_at_most(
     monkeypatch.setattr(dense_kernels, "FACTOR_RECORDS", 1024)
     n, (build, one) = MAX_FLOAT32_ROWS, rounding.NETWORKS["one linear layer"]
     everybody, added = torch.ones(n, dtype=torch.bool), rounding.attacks(n)[0]
-    sums = Sums(build(), one.expand(n, 1).clone(), -added, Flat(clip_norm=1.0))
+    sums = Sums(build(), one.expand(n, 1).clone(), -added, FlatClipping(clip_norm=1.0))
     moved = sums.of(everybody).double() - sums.of(everybody & ~only(n, 0)).double()
     assert 0.99 < float(moved.norm()) <= SUM_ROUNDING
 
@@ -594,7 +600,7 @@ def test_steps_behind_the_last_have_noise():
     training._finished = STEPS_PER_BLOCK
     training.begin(1)
     given = training._on_gpu._given.numpy().view("f8")  # pyright: ignore
-    last = made.noise_at(STEPS_PER_BLOCK - 1, N)
+    last = made.noise_multiplier_at(STEPS_PER_BLOCK - 1, N)
     assert last is not None
     assert (given[:, 0] * given[:, 1] == pytest.approx(last * SUM_ROUNDING * CLIP)) is True
     training.end()
@@ -688,8 +694,8 @@ def test_a_loss_is_taken_within_one_tile():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"optimizer": "adam", "learning_rate": 0.01}, {"bounding": AdaptiveQuantile()},
-        {"bounding": PerLayer(clip_norm=CLIP)}, {"denoising": KolmogorovSmirnov()},
+        {"optimizer": "adam", "learning_rate": 0.01}, {"bounding": AdaptiveClipping()},
+        {"bounding": PerLayerClipping(clip_norm=CLIP)}, {"denoising": KolmogorovSmirnov()},
         {"chunk": 5}, {"noise_multiplier": 1e22},
     ],
 )  # fmt: skip
@@ -711,7 +717,7 @@ def test_other_recipes_are_torchs(changes: dict[str, Any]):
 )  # fmt: skip
 def test_other_networks_are_torchs(network: nn.Sequential):
     data = records()
-    slots = Slots(data.x, data.y, data.valid)
+    slots = DeviceRecords(data.x, data.y, data.valid)
     assert not can_use_gpu_steps(PreparedNetwork(network), slots, recipe(), streams())
     assert can_use_gpu_steps(PreparedNetwork(plain()), slots, recipe(), streams())
     wide = replace(slots, x=data.x.double())
@@ -721,7 +727,7 @@ def test_other_networks_are_torchs(network: nn.Sequential):
 @pytest.mark.unit
 def test_class_weights_that_are_not_one_float32_a_class_are_torchs():
     data, made = records(), recipe(**RECIPES["class weights"])
-    slots = Slots(data.x, data.y, data.valid)
+    slots = DeviceRecords(data.x, data.y, data.valid)
     for shares, fits in (
         (torch.ones(CLASSES), True), (torch.ones(CLASSES - 1), False),
         (torch.ones(CLASSES + 1), False), (torch.ones(CLASSES, dtype=torch.float64), False),
@@ -733,7 +739,7 @@ def test_class_weights_that_are_not_one_float32_a_class_are_torchs():
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float64)
-        shares = class_shares((1.0, 0.5), torch.device("cpu"))
+        shares = scale_class_weights((1.0, 0.5), torch.device("cpu"))
     finally:
         torch.set_default_dtype(before)
     assert shares is not None
@@ -749,7 +755,7 @@ def test_matrices_of_more_places_than_32_bits_count_are_torchs(
     tallest: int, longest: int, monkeypatch: pytest.MonkeyPatch
 ):
     data, made = records(), recipe(**RECIPES["everybody"])
-    asked = PreparedNetwork(linear()), Slots(data.x, data.y, data.valid), made, streams()
+    asked = PreparedNetwork(linear()), DeviceRecords(data.x, data.y, data.valid), made, streams()
     monkeypatch.setattr(dense_steps, "MAX_TILE_ROWS", tallest)
     for places in (longest, longest + 1):
         monkeypatch.setattr(dense_steps, "MAX_INDEXED_NUMBERS", places)
@@ -759,7 +765,7 @@ def test_matrices_of_more_places_than_32_bits_count_are_torchs(
 @pytest.mark.unit
 def test_secure_noise_views_and_a_lack_of_kernels_are_torchs(monkeypatch: pytest.MonkeyPatch):
     data = records()
-    slots, keys = Slots(data.x, data.y, data.valid), Keys.from_seed(6, secure=True)
+    slots, keys = DeviceRecords(data.x, data.y, data.valid), Keys.from_seed(6, secure=True)
     secure = {name: keys.stream(name) for name in streams()}
     assert not can_use_gpu_steps(PreparedNetwork(plain()), slots, recipe(), secure)
     images = replace(slots, x=data.x.view(N, 1, 4, 4))

@@ -24,7 +24,12 @@ from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, Lstm
 from pasearch.training import trainer
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.clipping import AdaptiveQuantile, AutoS, Flat, PerLayer
+from pasearch.training.clipping import (
+    AdaptiveClipping,
+    AutoSClipping,
+    FlatClipping,
+    PerLayerClipping,
+)
 from pasearch.training.encoded.noise import KolmogorovSmirnov
 from pasearch.training.recipe import Recipe
 from pasearch.training.schedules import StepDecay
@@ -51,7 +56,7 @@ def streams(trial: int = 0) -> dict[str, Stream]:
 def recipe(**changes: Any) -> Recipe:
     settings: dict[str, Any] = {
         "expected_batch_size": BATCH, "steps": STEPS, "learning_rate": RATE,
-        "noise_multiplier": SIGMA, "bounding": Flat(clip_norm=CLIP), "average": None,
+        "noise_multiplier": SIGMA, "bounding": FlatClipping(clip_norm=CLIP), "average": None,
         "optimizer": "sgd",
     }  # fmt: skip
     return Recipe(**{**settings, **changes})
@@ -92,8 +97,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     "momentum and an average": {"optimizer": "momentum", "average": 0.5},
     "adam": {"optimizer": "adam", "learning_rate": 0.02},
     "adam-corrected": {"optimizer": "adam-corrected", "learning_rate": 0.02},
-    "auto-s": {"bounding": AutoS()},
-    "per layer": {"bounding": PerLayer(clip_norm=CLIP)},
+    "auto-s": {"bounding": AutoSClipping()},
+    "per layer": {"bounding": PerLayerClipping(clip_norm=CLIP)},
     "views": {"augmentation": Augmentation(views=2, shift=1)},
     "class weights": {"class_weights": (1.0, 2.0, 0.5)},
     "denoised": {"denoising": KolmogorovSmirnov()},
@@ -159,7 +164,7 @@ def clipped_gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 def by_hand(data: Records, made: Recipe, model: nn.Module) -> Tensor:
     """Every part of every step computed apart from the trainer: one record at a time."""
     own, width = streams(), BatchBlocks(
-        made.batches(len(data.y)), len(data.y), streams()["batch"], torch.device("cpu")
+        made.make_batching(len(data.y)), len(data.y), streams()["batch"], torch.device("cpu")
     ).width  # fmt: skip
     count, scale = len(weights(model)), SIGMA * (SUM_ROUNDING * CLIP)
     for step in range(made.steps):
@@ -230,7 +235,7 @@ def test_a_norm_that_overflows_in_one_layer_leaves_the_record_out_of_all():
             p.fill_(0.01)
     data = records()
     data.x[7] = 1e22  # of which a square is infinite
-    made = recipe(bounding=PerLayer(clip_norm=CLIP), expected_batch_size=N, steps=1)
+    made = recipe(bounding=PerLayerClipping(clip_norm=CLIP), expected_batch_size=N, steps=1)
     ours = trained(made, copy.deepcopy(model), data)
     null = trained(made, copy.deepcopy(model), replace(data, valid=torch.arange(N) != 7))
     assert torch.equal(ours, null)
@@ -348,7 +353,7 @@ def test_steps_that_nobody_has_looked_at_are_taken_back(error: type[BaseExceptio
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "Training", lambda *a, **k: Training(*a, **k, in_rounds=True))
         stops.calls = 0
-        rounds = trainer.rounds_of(model, data, made, streams(), splits=False)
+        rounds = trainer.run_rounds(model, data, made, streams(), splits=False)
         with pytest.raises(error):
             for _ in rounds:
                 pass
@@ -372,14 +377,14 @@ def test_a_round_that_cannot_be_taken_back_leaves_no_weights(monkeypatch: pytest
 @pytest.mark.unit
 def test_what_a_captured_step_reads_stays_as_long_as_its_training():
     """A replay reads addresses: what lies there must be the training's own, not a cache's."""
-    made = recipe(bounding=PerLayer(clip_norm=CLIP), class_weights=(1.0, 2.0, 0.5))
+    made = recipe(bounding=PerLayerClipping(clip_norm=CLIP), class_weights=(1.0, 2.0, 0.5))
     training = begun(made, dense(), records())
     shares = training._slots.shares
     assert shares is not None
     for k in range(20):
         begun(recipe(class_weights=(1.0, 2.0, 3.0 + k)), dense(), records()).steps(2)
     assert training._slots.shares is shares
-    first, again = (PerLayer(clip_norm=CLIP).of_layers(2) for _ in range(2))
+    first, again = (PerLayerClipping(clip_norm=CLIP).layer_clip_norms(2) for _ in range(2))
     assert first.data_ptr() != again.data_ptr()  # made anew in the step: a graph owns its own
 
 
@@ -390,7 +395,7 @@ def test_what_a_captured_step_reads_stays_as_long_as_its_training():
 def test_batches_by_inversion_are_poisson():
     n, q, many = 40, 0.15, 4000
     drawn = BatchBlocks(
-        recipe(expected_batch_size=6).batches(n), n, streams()["batch"], torch.device("cpu")
+        recipe(expected_batch_size=6).make_batching(n), n, streams()["batch"], torch.device("cpu")
     )
     inside = np.zeros((many, n))
     for step in range(many):
@@ -412,7 +417,7 @@ def test_batches_by_inversion_are_poisson():
 def test_a_batch_beyond_its_padding_is_whole(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rounds, "PADDING_DEVIATIONS", -1.0)
     n, q, many = 400, 0.1, 2000
-    batching = recipe(expected_batch_size=40).batches(n)
+    batching = recipe(expected_batch_size=40).make_batching(n)
     drawn = BatchBlocks(batching, n, streams()["batch"], torch.device("cpu"))
     sizes, beyond, inside = [], 0, np.zeros(n)
     for step in range(many):
@@ -437,7 +442,7 @@ def test_batches_by_inversion_have_the_sizes_of_poisson_to_the_last(
 
     monkeypatch.setattr(rounds, "PADDING_DEVIATIONS", 0.0)
     n, many = 16, 12_800
-    batching = recipe(expected_batch_size=8).batches(n)
+    batching = recipe(expected_batch_size=8).make_batching(n)
     drawn = BatchBlocks(batching, n, streams()["batch"], torch.device("cpu"))
     sizes, last, eight = np.zeros(n + 1), 0, []
     for step in range(many):
@@ -462,7 +467,7 @@ def test_a_step_beyond_its_padding_has_all_its_records(monkeypatch: pytest.Monke
     monkeypatch.setattr(rounds, "PADDING_DEVIATIONS", -1.0)
     made, data = recipe(steps=20), records()
     assert torch.equal(trained(made, dense(), data), trained(made, dense(), data, careful=True))
-    used = BatchBlocks(made.batches(N), N, streams()["batch"], torch.device("cpu"))
+    used = BatchBlocks(made.make_batching(N), N, streams()["batch"], torch.device("cpu"))
     assert any(bool(used.at(step).more) for step in range(20))
 
 
@@ -485,7 +490,7 @@ def test_gaps_are_the_inverse_of_the_geometric_law():
 def test_other_batches_are_those_of_a_processor():
     for batching in ["truncated", "reshuffled"]:
         made = recipe(batching=batching)
-        ours = made.batches(N)
+        ours = made.make_batching(N)
         drawn = BatchBlocks(ours, N, streams()["batch"], torch.device("cpu"))
         for step in (0, 4, 5, 63, 64, 130):
             padded = drawn.at(step)
@@ -593,7 +598,7 @@ def on_no_device(
     monkeypatch: pytest.MonkeyPatch, made: Recipe, model: nn.Module
 ) -> tuple[Training, Moves]:
     """A training on a device without numbers, where nothing can be fetched."""
-    monkeypatch.setattr(trainer, "_check_apart", lambda *_: None)
+    monkeypatch.setattr(trainer, "_check_record_independence", lambda *_: None)
     for place in (rounds,):
         monkeypatch.setattr(
             place, "words_on",
@@ -631,7 +636,7 @@ def test_a_step_with_care_or_the_note_itself_would_wait(monkeypatch: pytest.Monk
 
 @pytest.mark.unit
 def test_a_recipe_that_asks_in_every_step_is_made_with_care():
-    made = recipe(bounding=AdaptiveQuantile())
+    made = recipe(bounding=AdaptiveClipping())
     assert not rounds.can_use_rounds(made)
     assert begun(made, dense(), records()).steps(STEPS) == 1
     assert begun(recipe(), dense(), records(), rounds=False).steps(STEPS) == 1
@@ -691,7 +696,7 @@ def test_on_cuda_no_step_of_a_round_synchronises():
     torch.cuda.set_sync_debug_mode("error")
     try:
         for step in range(10, 30):
-            training._sum(training._rounds.sum, made.noise_at(step, N))
+            training._sum(training._rounds.sum, made.noise_multiplier_at(step, N))
             training._move()
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -36,7 +36,7 @@ from pasearch.api.search import plan_architecture_search
 from pasearch.report.card import card_markdown, escaped
 from pasearch.report.html import report_html
 from pasearch.report.plan import feature_plan_text, plan_text
-from pasearch.training.from_cells import ANSWER
+from pasearch.training.score_tables import PREDICTION_COLUMNS
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -117,7 +117,9 @@ PAGES: dict[str, Callable[[], dict[str, Any]]] = {
     "odds": lambda: KINDS["two with odds"],
     "answers": lambda: KINDS["two without"],
     "unknown": lambda: people(
-        [f"kind {each}" for each in range(3)], [[1900, 90, 1], [200, 1700, 0], [1, 0, 0]], ANSWER
+        [f"kind {each}" for each in range(3)],
+        [[1900, 90, 1], [200, 1700, 0], [1, 0, 0]],
+        PREDICTION_COLUMNS,
     ),
     "many-classes": lambda: KINDS["sixty"],
 }

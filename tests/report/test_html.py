@@ -23,7 +23,7 @@ from pasearch.report.html import (
 )
 from pasearch.results import standard_error
 from pasearch.terminal_escaping import escape_text as spelt_out
-from pasearch.training.schedules import Validation
+from pasearch.training.schedules import ValidationSchedule
 
 VOID = {"meta", "br"}
 BLOCKS = {"br", "dd", "div", "dt", "li", "p", "td", "th"}
@@ -217,7 +217,7 @@ def trained() -> dict[str, Any]:
     made["recipe"] |= {
         "steps": 1000,
         "steps_made": 312,
-        "schedule": Validation(rate=0.7, threshold=0.01).to_json(),
+        "schedule": ValidationSchedule(rate=0.7, threshold=0.01).to_json(),
         "name": "dynamic-validation: less noise",
     }
     made["events"] = [each for each in made["events"] if each["name"] != "score"]

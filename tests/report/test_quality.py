@@ -27,20 +27,20 @@ from pasearch.report.html import report_html
 from pasearch.report.score import Rival, is_drowned, quality, score_line
 from pasearch.results import schema_of
 from pasearch.runs.mechanisms import NoisyCounts
-from pasearch.training.from_cells import (
-    ANSWER,
-    EDGES,
-    ERROR,
-    ODDS,
-    RIGHT,
-    Table,
-    interval,
-    lead,
-    measures_of,
-    table_json,
-    table_of,
-)
 from pasearch.training.metrics import METRICS
+from pasearch.training.score_tables import (
+    CORRECTNESS_COLUMNS,
+    ERROR_COLUMNS,
+    LOG_ODDS_COLUMNS,
+    LOG_ODDS_EDGES,
+    PREDICTION_COLUMNS,
+    Table,
+    compute_score_measures,
+    compute_wilson_interval,
+    estimate_lead,
+    read_table,
+    table_to_json,
+)
 
 EPSILON, N = 2.0, 4000
 
@@ -50,8 +50,14 @@ def people(names: list[str], rows: Any, columns: str, of: int = N, **more: Any) 
     made = table({"name": "ill", "kind": "category", "categories": names})
     cells = [int(each) for row in rows for each in row]
     noise = {"mechanism": "two-sided geometric", "epsilon": EPSILON, "standard_deviation": 0.001}
-    score = {"metric": "accuracy", "of": of, "noise": noise, **table_json(cells, columns), **more}
-    found = table_of(score)
+    score = {
+        "metric": "accuracy",
+        "of": of,
+        "noise": noise,
+        **table_to_json(cells, columns),
+        **more,
+    }
+    found = read_table(score)
     assert found is not None
     right = int(found.counts[found.right].sum())
     noise["standard_deviation"] = float(np.sqrt(found.right.sum()) * found.noise / of)
@@ -66,9 +72,9 @@ def with_odds(*, shift: float = 2.0, scale: float = 1.0, share: float = 0.25) ->
     y = (draw.random(N) < share).astype(int)
     signal = draw.normal(np.where(y == 1, shift / 2, -shift / 2), 1.0)
     odds = scale * (shift * signal + np.log(share / (1 - share)))
-    rows = np.zeros((2, len(EDGES) + 1), int)
-    np.add.at(rows, (y, np.searchsorted(EDGES, odds)), 1)
-    return people(["no", "yes"], rows, ODDS)
+    rows = np.zeros((2, len(LOG_ODDS_EDGES) + 1), int)
+    np.add.at(rows, (y, np.searchsorted(LOG_ODDS_EDGES, odds)), 1)
+    return people(["no", "yes"], rows, LOG_ODDS_COLUMNS)
 
 
 def answers(outputs: int, hit: float = 0.7, of: int = N) -> np.ndarray:
@@ -87,20 +93,22 @@ def right_only(outputs: int, **more: Any) -> dict[str, Any]:
     counts = answers(outputs, of=20 * N)
     hits = np.diag(counts)
     rows = np.stack([counts.sum(axis=1) - hits, hits], axis=1)
-    return people(names(outputs), rows, RIGHT, of=20 * N, metric="balanced accuracy", **more)
+    return people(
+        names(outputs), rows, CORRECTNESS_COLUMNS, of=20 * N, metric="balanced accuracy", **more
+    )
 
 
 KINDS = {
     "two with odds": with_odds(),
-    "two without": people(["no", "yes"], [[2700, 300], [400, 600]], ANSWER),
-    "five": people(names(5), answers(5), ANSWER),
-    "twenty": people(names(20), answers(20, of=20 * N), ANSWER, of=20 * N),
+    "two without": people(["no", "yes"], [[2700, 300], [400, 600]], PREDICTION_COLUMNS),
+    "five": people(names(5), answers(5), PREDICTION_COLUMNS),
+    "twenty": people(names(20), answers(20, of=20 * N), PREDICTION_COLUMNS, of=20 * N),
     "sixty": right_only(60),
 }
 
 
 def told(made: dict[str, Any]) -> dict[str, Any]:
-    return measures_of(made["score"], schema_of(made))
+    return compute_score_measures(made["score"], schema_of(made))
 
 
 def verdict(made: dict[str, Any]) -> str:
@@ -113,7 +121,7 @@ def percent(value: float) -> str:
 
 def constant(most: int, fewer: int, won: int, lost: int) -> dict[str, Any]:
     """Two classes, `most` records of the first: the model wins some of the others, and loses."""
-    return people(["no", "yes"], [[most - lost, lost], [fewer - won, won]], ANSWER,
+    return people(["no", "yes"], [[most - lost, lost], [fewer - won, won]], PREDICTION_COLUMNS,
                   of=most + fewer)  # fmt: skip
 
 
@@ -132,13 +140,13 @@ class TestVerdict:
                 assert said in text
 
     def test_a_class_that_only_noise_makes_the_most_common_is_no_rival(self):
-        made = people(names(4), np.diag([3, 1, 2, 1]), ANSWER, of=40)
+        made = people(names(4), np.diag([3, 1, 2, 1]), PREDICTION_COLUMNS, of=40)
         assert "the random baseline, which reaches 25.0 %" in verdict(made)
         assert "Majority class" not in page(made).text
 
     def test_guessing_is_the_rival_where_it_reaches_more(self):
         # Many records that could not be read are in no class, and wrong for all.
-        made = people(["no", "yes"], [[1040, 0], [0, 930]], ANSWER)
+        made = people(["no", "yes"], [[1040, 0], [0, 930]], PREDICTION_COLUMNS)
         assert told(made)["most_common"]["value"] == pytest.approx(0.26)
         assert verdict(made).startswith(
             "Not told apart from the random baseline, which reaches 50.0 %."
@@ -167,7 +175,7 @@ class TestVerdict:
         assert "not worth using yet" in page(made).text
 
     def test_a_drowned_score_is_compared_with_nothing(self):
-        made = people(["no", "yes"], [[5, -2], [1, 3]], ANSWER, of=5)
+        made = people(["no", "yes"], [[5, -2], [1, 3]], PREDICTION_COLUMNS, of=5)
         assert verdict(made).startswith("The noise is too large: this test says nothing")
         assert not re.search("Better than|Not told apart|tell the classes", page(made).text)
         found = quality(made, schema_of(made))
@@ -188,7 +196,7 @@ class TestVerdict:
     def test_records_that_cannot_be_read_are_told_where_they_are_many(self):
         counts = [[300, 20], [30, 250]]
         for of, few in ((640, False), (1800, True)):
-            made = people(["no", "yes"], counts, ANSWER, of=of)
+            made = people(["no", "yes"], counts, PREDICTION_COLUMNS, of=of)
             told = "Only about 33 of 100 test records have a known class" in page(made).text
             assert told == few
             line = score_line(made, schema_of(made))[1]
@@ -202,7 +210,7 @@ def with_errors(epsilon: float = 2.0, of: int = 1000) -> dict[str, Any]:
     rows[4:7, 4:8] = [[40, 30, 20, 5], [20, 20, 20, 5], [10, 15, 10, 5]]
     made = regression()
     cells = [int(each) for row in rows for each in row]
-    made["score"] |= {"of": of, "test": 0.07, **table_json(cells, ERROR)}
+    made["score"] |= {"of": of, "test": 0.07, **table_to_json(cells, ERROR_COLUMNS)}
     made["score"]["noise"] = {"mechanism": "two-sided geometric", "epsilon": epsilon,
                               "standard_deviation": 0.002}  # fmt: skip
     return made
@@ -218,7 +226,9 @@ def test_the_lead_errs_as_it_says_and_less_than_two_shares():
     for _ in range(2000):
         counts = draw.multinomial(of, chances.ravel()).reshape(2, 2).astype(float)
         counts += draw.geometric(1 - shape, (2, 2)) - draw.geometric(1 - shape, (2, 2))
-        found.append(lead(Table(counts=counts, columns=ANSWER, noise=noise, of=of)))
+        found.append(
+            estimate_lead(Table(counts=counts, columns=PREDICTION_COLUMNS, noise=noise, of=of))
+        )
     values = np.array([each["value"] for each in found])
     errors = np.array([each["error"] for each in found])
     assert values.mean() == pytest.approx(0.09, abs=0.002)
@@ -229,13 +239,19 @@ def test_the_lead_errs_as_it_says_and_less_than_two_shares():
 
 @pytest.mark.unit
 def test_the_lead_is_the_difference_of_both_shares():
-    for columns in [ODDS, ANSWER, RIGHT]:
+    for columns in [LOG_ODDS_COLUMNS, PREDICTION_COLUMNS, CORRECTNESS_COLUMNS]:
         draw = np.random.default_rng(1)
-        counts = draw.integers(0, 50, {ODDS: (2, 20), ANSWER: (4, 4), RIGHT: (4, 2)}[columns])
+        counts = draw.integers(
+            0,
+            50,
+            {LOG_ODDS_COLUMNS: (2, 20), PREDICTION_COLUMNS: (4, 4), CORRECTNESS_COLUMNS: (4, 2)}[
+                columns
+            ],
+        )
         found = Table(counts=counts.astype(float), columns=columns, noise=0.0, of=int(counts.sum()))
         share = counts.sum(axis=1).max() / counts.sum()
         right = counts[found.right].sum() / counts.sum()
-        assert lead(found)["value"] == pytest.approx(right - share)
+        assert estimate_lead(found)["value"] == pytest.approx(right - share)
 
 
 @pytest.mark.unit
@@ -250,7 +266,7 @@ class TestMore:
             for name in shown:
                 value, error = found[name]["value"], found[name]["error"]
                 assert f"{name.replace('_', ' ').capitalize()} {percent(value)} \u00b1" in good
-                low, high = interval(value, error, 1.96)
+                low, high = compute_wilson_interval(value, error, 1.96)
                 assert f"between {percent(low)} and {percent(high)}" in good
             recalls = [each["value"] for each in found["recall"]]
             for place in np.argsort(recalls, kind="stable")[:10]:
@@ -298,8 +314,8 @@ class TestMore:
 
     def test_all_noise_is_said_to_be_unknown(self):
         rows = [[1] + [0] * 19, [0] * 19 + [-1]]
-        text = page(people(["no", "yes"], rows, ODDS, of=100, metric="area under the ROC curve",
-                           test=0.5)).text  # fmt: skip
+        text = page(people(["no", "yes"], rows, LOG_ODDS_COLUMNS, of=100,
+                           metric="area under the ROC curve", test=0.5)).text  # fmt: skip
         assert "Balanced accuracy is unknown: every class has fewer test records" in text
         assert "How far to trust the probabilities is unknown" in text
 
@@ -311,7 +327,7 @@ class TestMore:
         assert any("first two alone" in each for each in useless(made, schema_of(made)))
 
     def test_a_table_of_more_classes_than_there_are_is_refused(self):
-        made = people(names(5), answers(5), ANSWER)
+        made = people(names(5), answers(5), PREDICTION_COLUMNS)
         made["dataset"]["schema"]["target"]["categories"] = ["a", "b"]
         with pytest.raises(UsageError):
             report_html(made)
@@ -336,7 +352,7 @@ class TestMore:
     def test_classes_of_arrays_are_their_numbers(self):
         made = document()
         rows = np.diag([18] * 9 + [17])
-        made["score"] |= table_json([int(each) for each in rows.ravel()], ANSWER)
+        made["score"] |= table_to_json([int(each) for each in rows.ravel()], PREDICTION_COLUMNS)
         assert "Majority class ('0') 10.1 %" in page(made).text
         assert made["score"]["of"] == 179
 
@@ -387,7 +403,9 @@ def test_worse_than_one_answer_is_said_seldom_of_a_model_as_good():
             counts = draw.multinomial(n, np.full(k * k, 1 / k**2)).reshape(k, k).astype(float)
             shape = np.exp(-epsilon)
             counts += draw.geometric(1 - shape, (k, k)) - draw.geometric(1 - shape, (k, k))
-            above = lead(Table(counts=counts, columns=ANSWER, noise=noise, of=n))
+            above = estimate_lead(
+                Table(counts=counts, columns=PREDICTION_COLUMNS, noise=noise, of=n)
+            )
             given = {"words": "", "at": 0.0, "margin": above["value"], "error": above["error"]}
             worse += Rival(**given, among=k).wins
             naive += Rival(**given).wins

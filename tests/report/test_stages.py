@@ -45,12 +45,12 @@ from pasearch.report.wording import (
     steps_words,
 )
 from pasearch.search.plan import Plan
-from pasearch.training.clipping import AdaptiveQuantile, PerLayer
+from pasearch.training.clipping import AdaptiveClipping, PerLayerClipping
 from pasearch.training.encoded.gradients import EncodedClipping
 from pasearch.training.optimizers import OPTIMIZERS
-from pasearch.training.presets import PRESETS, settings_of
-from pasearch.training.recipe import NAMED, STAGES, Recipe
-from pasearch.training.schedules import TimeBased, Uniform, Validation
+from pasearch.training.presets import PRESETS, resolve_preset
+from pasearch.training.recipe import NAMED_STAGES, TABLE_STAGES, Recipe
+from pasearch.training.schedules import TimeDecay, UniformSchedule, ValidationSchedule
 from pasearch.training.screening import Annealing
 
 
@@ -66,7 +66,7 @@ def others(**changes: Any) -> list[str]:
 
 # --- every shipped stage, found by its registry
 
-PLACES = {**STAGES, **NAMED, "front_end": FRONT_ENDS}
+PLACES = {**TABLE_STAGES, **NAMED_STAGES, "front_end": FRONT_ENDS}
 SHIPPED: list[tuple[str, type[Stage]]] = [
     *((place, each) for place, found in PLACES.items() for each in found.kinds().values()),
     *(("noise", each) for each in DENSITIES.values()),
@@ -179,7 +179,7 @@ def with_stage(place: str, stage: Stage) -> Plan:
     changes: dict[str, Any] = {place: stage}
     if place == "noise":
         changes["bounding"] = EncodedClipping()
-    if place in NAMED:
+    if place in NAMED_STAGES:
         changes = {
             name: getattr(stage, name) for name in ("cap", "momentum") if hasattr(stage, name)
         }
@@ -195,8 +195,8 @@ def test_plan_card_and_report_show_the_words_of_a_stage():
         for _, _, stage in [("", None, made(kind)), *unusual(place, kind)][:2]:
             assert stage is not None
             if place == "batching":
-                stage = kind.of(240, 20, 60 if kind.capped else None)  # type: ignore[attr-defined]
-            if isinstance(stage, PerLayer) and stage.clip_norms is not None:
+                stage = kind.of(240, 20, 60 if kind.has_cap else None)  # type: ignore[attr-defined]
+            if isinstance(stage, PerLayerClipping) and stage.clip_norms is not None:
                 continue  # a network needs one number for each of its layers
             plan = with_stage(place, stage)
             for where, text in told(plan).items():
@@ -206,7 +206,7 @@ def test_plan_card_and_report_show_the_words_of_a_stage():
 @pytest.mark.contract
 def test_no_preset_is_told_by_identifiers():
     for name in PRESETS:
-        told = recipe(**settings_of({"preset": name}))
+        told = recipe(**resolve_preset({"preset": name}))
         assert told.bounding is not None
         said = [told.bounding.describe(), optimizer_words(told), *stage_words(told)]
         for words in said:
@@ -221,8 +221,8 @@ def test_no_preset_is_told_by_identifiers():
 
 @pytest.mark.unit
 def test_layers_are_said():
-    assert "norms 1, 2" in PerLayer(clip_norms=(1.0, 2.0)).describe()
-    one, each = (AdaptiveQuantile(per_layer=per).describe() for per in (False, True))
+    assert "norms 1, 2" in PerLayerClipping(clip_norms=(1.0, 2.0)).describe()
+    one, each = (AdaptiveClipping(per_layer=per).describe() for per in (False, True))
     assert "layer by layer" not in one
     assert "layer by layer" in each
 
@@ -240,7 +240,10 @@ def test_every_optimizer_has_words():
 @pytest.mark.unit
 def test_a_run_that_ends_with_its_budget_says_how_far_it_came():
     for made, words in [(None, "at most 1,000"), (312, "made 312 of at most 1,000")]:
-        assert steps_words(recipe(schedule=Validation(rate=0.7, threshold=0.01)), made) == words
+        assert (
+            steps_words(recipe(schedule=ValidationSchedule(rate=0.7, threshold=0.01)), made)
+            == words
+        )
         assert steps_words(recipe(), 1000) == "1,000"
 
 
@@ -249,16 +252,16 @@ def test_a_document_of_an_earlier_version_is_told():
     values = recipe().to_json()
     kept = ("steps", "noise_multiplier", "optimizer", "average", "expected_batch_size", "bounding")
     old = recipe_of({key: values[key] for key in kept})
-    assert stage_words(old) == [Uniform().describe()]
+    assert stage_words(old) == [UniformSchedule().describe()]
     assert (steps_words(old), noise_words(old)) == ("1,000", "2.0000")
-    assert noise_words(recipe(schedule=TimeBased(rate=0.1))) == "2.0000 at first"
+    assert noise_words(recipe(schedule=TimeDecay(rate=0.1))) == "2.0000 at first"
     first = {**{key: values[key] for key in kept}, "order": {"record_bound": 0.5}}
     assert "bounded to norm 0.5 before" in stage_words(recipe_of(first))[0]
 
 
 @pytest.mark.contract
 def test_a_stage_that_is_not_known_is_an_error_and_no_default_sentence():
-    for place in STAGES:
+    for place in TABLE_STAGES:
         values = {**recipe().to_json(), place: {"name": "none-such", "bound": 0.3}}
         with pytest.raises(UsageError, match=r"'none-such' \(its `name`\) is unknown"):
             recipe_of(values)

@@ -15,8 +15,8 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training import one_step, per_example, trainer
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.layer_rules import rule_of
-from pasearch.training.per_example import split_fixed
+from pasearch.training.layer_rules import find_rule
+from pasearch.training.per_example import split_fixed_modules
 from pasearch.training.recipe import Recipe
 
 RECIPE = Recipe(expected_batch_size=12, steps=4, learning_rate=0.1, noise_multiplier=1.0)
@@ -58,8 +58,10 @@ def test_a_training_is_the_same_when_nothing_is_done_ahead(monkeypatch: pytest.M
 
     monkeypatch.setattr(per_example.PreparedNetwork, "__init__", watching)
     trained(first)
-    monkeypatch.setattr(trainer, "split_fixed", lambda model: (nn.Sequential(nn.Tanh()), model))
-    monkeypatch.setattr(one_step.Slots, "after", lambda *_: None)
+    monkeypatch.setattr(
+        trainer, "split_fixed_modules", lambda model: (nn.Sequential(nn.Tanh()), model)
+    )
+    monkeypatch.setattr(one_step.DeviceRecords, "after", lambda *_: None)
     trained(second)
     assert seen == [8, 6, 8], "the whole network is checked before"
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
@@ -69,12 +71,14 @@ def test_a_training_is_the_same_when_nothing_is_done_ahead(monkeypatch: pytest.M
 @pytest.mark.unit
 def test_the_records_are_pooled_once_and_keep_their_slots():
     data = images()
-    made = one_step.Slots.on("cpu", data.x, data.y, data.valid).after(network()[:2])
+    made = one_step.DeviceRecords.on("cpu", data.x, data.y, data.valid).after(network()[:2])
     assert made is not None
     assert torch.equal(made.x, network()[:2](data.x))
     assert torch.equal(made.valid, data.valid)
     assert data.x.shape == (40, 10, 10), "the data are as they were"
-    flat = one_step.Slots.on("cpu", data.x, data.y, data.valid).after(nn.Sequential(nn.Flatten()))
+    flat = one_step.DeviceRecords.on("cpu", data.x, data.y, data.valid).after(
+        nn.Sequential(nn.Flatten())
+    )
     assert flat is not None
     assert flat.x.data_ptr() == data.x.data_ptr(), "another shape takes no memory"
 
@@ -83,7 +87,7 @@ def test_the_records_are_pooled_once_and_keep_their_slots():
 def test_what_would_take_much_memory_is_done_at_every_step(monkeypatch: pytest.MonkeyPatch):
     data = images()
     wide = nn.Sequential(nn.Unflatten(1, (1, 10)), nn.AvgPool2d(1))
-    slots = one_step.Slots.on("cpu", data.x, data.y, data.valid)
+    slots = one_step.DeviceRecords.on("cpu", data.x, data.y, data.valid)
     monkeypatch.setattr(one_step, "MAX_BYTES_AHEAD", data.x.nbytes)
     assert slots.after(wide) is not None
     monkeypatch.setattr(one_step, "MAX_BYTES_AHEAD", data.x.nbytes - 1)
@@ -136,7 +140,7 @@ def test_a_short_training_does_no_layer_to_all_records():
 def test_views_are_made_of_the_records_themselves(monkeypatch: pytest.MonkeyPatch):
     """A shift of a pooled image is not the pooled image of a shift."""
     asked = []
-    monkeypatch.setattr(one_step.Slots, "after", lambda *given: asked.append(given))
+    monkeypatch.setattr(one_step.DeviceRecords, "after", lambda *given: asked.append(given))
     trained(network(), replace(RECIPE, augmentation=Augmentation(views=2, shift=1)))
     assert not asked
     trained(network())
@@ -157,7 +161,7 @@ def test_only_what_is_the_same_at_every_step_is_done_ahead():
         (nn.Sequential(nn.Unflatten(0, (1, -1)), nn.MaxPool2d(2), nn.Linear(5, 3)), 0),
         (nn.Linear(10, 3), 0),
     ]:
-        done, rest = split_fixed(model)
+        done, rest = split_fixed_modules(model)
         assert len(done) == ahead
         assert list(rest.parameters()) == [p for p in model.parameters() if p.requires_grad]
 
@@ -184,7 +188,7 @@ def test_a_chain_that_mixes_records_before_its_first_layer_is_refused():
 def test_a_module_with_a_hook_is_not_done_ahead():
     model = network()
     model[1].register_forward_hook(lambda *given: 2 * given[2])
-    assert split_fixed(model)[1] is model
+    assert split_fixed_modules(model)[1] is model
 
 
 @pytest.mark.oracle
@@ -201,7 +205,7 @@ def test_pooling_is_torchs_to_the_bit():
             generator = torch.Generator().manual_seed(5)
             x = torch.relu(torch.rand(7, channels, 9, 9, generator=generator) - 0.5)
             x[2, 0, 4, 4] = float("nan")
-            rule = rule_of(module)
+            rule = find_rule(module)
             ours, saved = rule.forward(module, x)
             theirs = module(x.requires_grad_())
             weights = torch.rand(theirs.shape, generator=generator)

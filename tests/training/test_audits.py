@@ -61,18 +61,24 @@ from pasearch.search.plan import VALIDATION_QUERY
 from pasearch.training import losses, metrics, noise, one_step, per_example, screening
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson
-from pasearch.training.clipping import AdaptiveQuantile, AutoS, ClippingMethod, Flat, PerLayer
-from pasearch.training.losses import loss_points
+from pasearch.training.clipping import (
+    AdaptiveClipping,
+    AutoSClipping,
+    ClippingMethod,
+    FlatClipping,
+    PerLayerClipping,
+)
+from pasearch.training.losses import sum_loss_points
 from pasearch.training.noise_before_clip import NoiseBeforeClip
-from pasearch.training.one_step import State, batch_sum
+from pasearch.training.one_step import TrainingState, compute_noisy_sum
 from pasearch.training.recipe import Recipe
 from pasearch.training.schedules import (
-    Exponential,
-    Polynomial,
+    ExponentialDecay,
+    PolynomialDecay,
     StepDecay,
-    TimeBased,
-    Uniform,
-    Validation,
+    TimeDecay,
+    UniformSchedule,
+    ValidationSchedule,
 )
 from pasearch.training.screening import Annealing
 from pasearch.training.trainer import Training
@@ -109,7 +115,7 @@ def recipe(**changes: Any) -> Recipe:
         "steps": 6,
         "learning_rate": 0.05,
         "noise_multiplier": SIGMA,
-        "bounding": Flat(clip_norm=0.8),
+        "bounding": FlatClipping(clip_norm=0.8),
         "optimizer": "sgd",
         "average": None,
     }
@@ -139,12 +145,12 @@ def gradients(weights: list[np.ndarray], x: np.ndarray, y: np.ndarray) -> list[n
 def limits(bounding: ClippingMethod, bounds: tuple[float, ...]) -> tuple[float, ...]:
     """Return what a record's norm is held to: one number, or one a layer."""
     match bounding:
-        case AdaptiveQuantile():
+        case AdaptiveClipping():
             return bounds
-        case PerLayer():
+        case PerLayerClipping():
             assert bounding.clip_norms is not None
             return bounding.clip_norms
-        case AutoS():
+        case AutoSClipping():
             return (bounding.bound,)
     return (bounding.clip_norm,)
 
@@ -166,7 +172,7 @@ def clean_sum(
     """Return the sum of bounded gradients, by layer."""
     most = np.array(limits(bounding, bounds))[:, None]
     found = norms(rows, len(most) > 1)
-    if isinstance(bounding, AutoS):
+    if isinstance(bounding, AutoSClipping):
         factors = most / (found + bounding.gamma)
     else:
         factors = np.minimum(1.0, most / found)
@@ -192,7 +198,7 @@ class Seen:
     adam: list[float]
 
 
-def shares(bounding: AdaptiveQuantile, z: float, counts: int) -> tuple[float, float]:
+def shares(bounding: AdaptiveClipping, z: float, counts: int) -> tuple[float, float]:
     """Return z_g and s_b of z: z^-2 = z_g^-2 + counts (2 s_b)^-2, the counts taking their share."""
     return (
         ((1.0 - bounding.count_share) * z**-2) ** -0.5,
@@ -200,7 +206,9 @@ def shares(bounding: AdaptiveQuantile, z: float, counts: int) -> tuple[float, fl
     )
 
 
-def released_counts(bounding: AdaptiveQuantile, before: State, after: State) -> np.ndarray:
+def released_counts(
+    bounding: AdaptiveClipping, before: TrainingState, after: TrainingState
+) -> np.ndarray:
     """Return the noisy counts, from how the bounds moved."""
     moved = np.log(np.array(after.bounds) / np.array(before.bounds))
     return (bounding.quantile - moved / bounding.rate - 0.5) * BATCH
@@ -229,19 +237,19 @@ def observe(
         if not training.step():
             break
         z = charged[step]
-        chosen = made.batches(N).batch(N, own["batch"], step)
+        chosen = made.make_batching(N).batch(N, own["batch"], step)
         there = chosen[data.valid.numpy()[chosen]]
         rows = gradients(weights, x[there], y[there])
         noisy = [total.double().numpy().ravel() for total in training._sums.views]
         if made.noise_before_clip is not None:
             assert made.noise_before_clip.record_bound is not None
-            kind = Flat(clip_norm=made.noise_before_clip.record_bound)
+            kind = FlatClipping(clip_norm=made.noise_before_clip.record_bound)
             deviations = [z * sensitivity(kind) * math.sqrt(len(chosen))] * 2
             exact = clean_sum(kind, rows)
         else:
             exact = clean_sum(bounding, rows, before.bounds)
             scales = [1.0, 1.0]
-            if isinstance(bounding, AdaptiveQuantile):
+            if isinstance(bounding, AdaptiveClipping):
                 first, moved = bounding.start(2), before.bounds
                 scales = [a / b for a, b in zip(first, moved, strict=True)] * (2 // len(moved))
                 within = norms(rows, len(moved) > 1) <= np.array(moved)[:, None]
@@ -273,43 +281,43 @@ def noise_on_sums(patch: pytest.MonkeyPatch, share: float) -> None:
 
 
 def noise_on_records(patch: pytest.MonkeyPatch, share: float) -> None:
-    honest = one_step.noise_before_clip_sum
+    honest = one_step.sum_noisy_clipped_gradients
 
     def other(*arguments: Any, standard_deviation: float, **settings: Any) -> list[Tensor]:
         return honest(*arguments, standard_deviation=share * standard_deviation, **settings)
 
-    patch.setattr(one_step, "noise_before_clip_sum", other)
+    patch.setattr(one_step, "sum_noisy_clipped_gradients", other)
 
 
 def noise_of_steps(patch: pytest.MonkeyPatch, share: float) -> None:
-    honest = Recipe.noise_at
+    honest = Recipe.noise_multiplier_at
 
     def other(self: Recipe, step: int, n: int) -> float:
         sigma = honest(self, step, n)
         assert sigma is not None
         return share * sigma
 
-    patch.setattr(Recipe, "noise_at", other)
+    patch.setattr(Recipe, "noise_multiplier_at", other)
 
 
 def noise_of_gradients(patch: pytest.MonkeyPatch, share: float) -> None:
-    honest = AdaptiveQuantile.noises
+    honest = AdaptiveClipping.noises
 
-    def other(self: AdaptiveQuantile, z: float, counts: int) -> tuple[float, float]:
+    def other(self: AdaptiveClipping, z: float, counts: int) -> tuple[float, float]:
         z_g, s_b = honest(self, z, counts)
         return share * z_g, s_b
 
-    patch.setattr(AdaptiveQuantile, "noises", other)
+    patch.setattr(AdaptiveClipping, "noises", other)
 
 
 def noise_of_counts(patch: pytest.MonkeyPatch, share: float) -> None:
-    honest = AdaptiveQuantile.noises
+    honest = AdaptiveClipping.noises
 
-    def other(self: AdaptiveQuantile, z: float, counts: int) -> tuple[float, float]:
+    def other(self: AdaptiveClipping, z: float, counts: int) -> tuple[float, float]:
         z_g, s_b = honest(self, z, counts)
         return z_g, share * s_b
 
-    patch.setattr(AdaptiveQuantile, "noises", other)
+    patch.setattr(AdaptiveClipping, "noises", other)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,25 +332,28 @@ class Case:
         return recipe(**self.stages)
 
 
-FIRST = {"noise_before_clip": NoiseBeforeClip(record_bound=0.8), "bounding": Flat(clip_norm=WIDE)}
+FIRST = {
+    "noise_before_clip": NoiseBeforeClip(record_bound=0.8),
+    "bounding": FlatClipping(clip_norm=WIDE),
+}
 LONG = {"steps": 16}
 CASES = {
     "flat": Case(),
     "flat, steps": Case(plant=noise_of_steps),
     "flat, in chunks": Case(stages={"chunk": 7}),
-    "auto-s": Case(stages={"bounding": AutoS(bound=0.4)}),
-    "per layer": Case(stages={"bounding": PerLayer(clip_norms=(0.8, 0.3))}),
+    "auto-s": Case(stages={"bounding": AutoSClipping(bound=0.4)}),
+    "per layer": Case(stages={"bounding": PerLayerClipping(clip_norms=(0.8, 0.3))}),
     "adaptive": Case(
-        stages={"bounding": AdaptiveQuantile(clip_norm=0.8, count_share=0.2)},
+        stages={"bounding": AdaptiveClipping(clip_norm=0.8, count_share=0.2)},
         plant=noise_of_gradients,
     ),
     "adaptive per layer": Case(
-        stages={"bounding": AdaptiveQuantile(clip_norm=0.8, per_layer=True, count_share=0.2)},
+        stages={"bounding": AdaptiveClipping(clip_norm=0.8, per_layer=True, count_share=0.2)},
         plant=noise_of_gradients,
     ),
     "noise first": Case(stages=FIRST, plant=noise_on_records),
     "noise first, falling": Case(
-        stages={**FIRST, **LONG, "schedule": TimeBased(rate=0.5)}, plant=noise_of_steps
+        stages={**FIRST, **LONG, "schedule": TimeDecay(rate=0.5)}, plant=noise_of_steps
     ),
     "corrected adam": Case(stages={"optimizer": "adam-corrected"}),
     # So little noise that a sum of views, where their mean is bounded, would show.
@@ -350,17 +361,20 @@ CASES = {
         stages={"augmentation": Augmentation(views=3, shift=0), "noise_multiplier": 0.02}
     ),
     "screened": Case(stages={"screening": Annealing(q0=5.0, mu0=3)}),
-    "uniform": Case(stages={**LONG, "schedule": Uniform()}, plant=noise_of_steps),
-    "time": Case(stages={**LONG, "schedule": TimeBased(rate=0.3)}, plant=noise_of_steps),
-    "exponential": Case(stages={**LONG, "schedule": Exponential(rate=0.4)}, plant=noise_of_steps),
+    "uniform": Case(stages={**LONG, "schedule": UniformSchedule()}, plant=noise_of_steps),
+    "time": Case(stages={**LONG, "schedule": TimeDecay(rate=0.3)}, plant=noise_of_steps),
+    "exponential": Case(
+        stages={**LONG, "schedule": ExponentialDecay(rate=0.4)}, plant=noise_of_steps
+    ),
     "step": Case(stages={**LONG, "schedule": StepDecay(rate=0.6, period=2)}, plant=noise_of_steps),
     "polynomial": Case(
-        stages={**LONG, "schedule": Polynomial(power=2, end=0.2, period=3)}, plant=noise_of_steps
+        stages={**LONG, "schedule": PolynomialDecay(power=2, end=0.2, period=3)},
+        plant=noise_of_steps,
     ),
     "truncated": Case(stages={"batching": "truncated"}),
     "reshuffled": Case(stages={"batching": "reshuffled", "steps": 9}),
     "reshuffled, falling": Case(
-        stages={"batching": "reshuffled", **LONG, "schedule": Exponential(rate=0.4)},
+        stages={"batching": "reshuffled", **LONG, "schedule": ExponentialDecay(rate=0.4)},
         plant=noise_of_steps,
     ),
 }
@@ -405,27 +419,27 @@ def test_noise_that_is_not_what_was_charged_is_caught(
 
 @pytest.mark.statistical
 def test_noise_drawn_in_a_thread_is_what_the_event_charges(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(noise, "BESIDE", 1)
+    monkeypatch.setattr(noise, "MIN_THREAD_NUMBERS", 1)
     assert gaussian_pvalue(seen(recipe()).normals) > ACCEPT
 
 
 @pytest.mark.statistical
 def test_noise_that_is_used_for_two_steps_is_caught(monkeypatch: pytest.MonkeyPatch):
-    honest = noise.normals_on
+    honest = noise.draw_device_normals
 
     def half(device: torch.device, count: int, stream: Stream, step: int) -> Normals:
         return honest(device, count, stream, step // 2)
 
-    monkeypatch.setattr(noise, "normals_on", half)
+    monkeypatch.setattr(noise, "draw_device_normals", half)
     assert gaussian_pvalue(seen(recipe()).normals) < REJECT
 
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", ["time", "exponential", "step", "polynomial"])
 def test_noise_that_falls_an_epoch_too_early_is_caught(name: str, monkeypatch: pytest.MonkeyPatch):
-    honest = Recipe.noise_at
+    honest = Recipe.noise_multiplier_at
     monkeypatch.setattr(
-        Recipe, "noise_at", lambda self, step, n: honest(self, step + N // BATCH, n)
+        Recipe, "noise_multiplier_at", lambda self, step, n: honest(self, step + N // BATCH, n)
     )
     assert gaussian_pvalue(seen(CASES[name].made).normals) < REJECT
 
@@ -446,7 +460,7 @@ COUNTS = 400
 
 def adaptive(per_layer: bool) -> Recipe:
     """Return a recipe whose training releases 400 counts, of one or two bounds."""
-    bounding = AdaptiveQuantile(clip_norm=0.8, per_layer=per_layer, count_share=0.2)
+    bounding = AdaptiveClipping(clip_norm=0.8, per_layer=per_layer, count_share=0.2)
     return recipe(bounding=bounding, steps=COUNTS // (1 + per_layer))
 
 
@@ -461,7 +475,7 @@ def test_gradients_and_counts_together_have_the_noise_that_is_charged():
         found, (z, *_) = seen(made), noise_multipliers(made.event(N))
         assert gaussian_pvalue(found.normals) > ACCEPT
         assert gaussian_pvalue(found.counts) > ACCEPT
-        assert isinstance(made.bounding, AdaptiveQuantile)
+        assert isinstance(made.bounding, AdaptiveClipping)
         bounds = found.counts.shape[1]
         z_g, s_b = shares(made.bounding, z, bounds)
         together = (z_g * found.normals.std()) ** -2 + bounds * (2 * s_b * found.counts.std()) ** -2
@@ -512,7 +526,9 @@ class Sigmas(Sequence[float]):
 
 
 def driven_recipe() -> Recipe:
-    return recipe(schedule=Validation(rate=0.8, threshold=0.1, average=1, every=1), steps=24)
+    return recipe(
+        schedule=ValidationSchedule(rate=0.8, threshold=0.1, average=1, every=1), steps=24
+    )
 
 
 def driven(spent: list[Event]) -> Seen:
@@ -546,13 +562,13 @@ def test_a_schedule_that_follows_accuracies_has_the_noise_it_spends_and_stays_in
 def test_noise_that_was_not_spent_is_caught(
     share: float, spent: list[Event], monkeypatch: pytest.MonkeyPatch
 ):
-    honest = screening.Pace.spend
+    honest = screening.ValidationDrivenNoise.spend
 
-    def other(self: screening.Pace, first: float) -> float | None:
+    def other(self: screening.ValidationDrivenNoise, first: float) -> float | None:
         sigma = honest(self, first)
         return None if sigma is None else share * sigma
 
-    monkeypatch.setattr(screening.Pace, "spend", other)
+    monkeypatch.setattr(screening.ValidationDrivenNoise, "spend", other)
     assert gaussian_pvalue(driven(spent).normals) < REJECT
 
 
@@ -578,17 +594,19 @@ def presence(made: Recipe) -> np.ndarray:
     model = nn.Linear(N, 2, bias=False)
     nn.init.zeros_(model.weight)
     everyone = torch.ones(N, dtype=torch.bool)
-    slots = one_step.Slots(x=torch.eye(N), y=torch.zeros(N, dtype=torch.int64), valid=everyone)
+    slots = one_step.DeviceRecords(
+        x=torch.eye(N), y=torch.zeros(N, dtype=torch.int64), valid=everyone
+    )
     own, found = streams(), []
     for step in range(made.steps):
-        (total,) = batch_sum(model, slots, made, own, step)
+        (total,) = compute_noisy_sum(model, slots, made, own, step)
         sizes = (total[1] - total[0]) / math.sqrt(2)
         found.append(torch.abs(sizes).numpy() > 0.25)
     return np.array(found)
 
 
 def drawn(**stages: Any) -> Recipe:
-    return recipe(noise_multiplier=0.01, bounding=Flat(clip_norm=0.5), **stages)
+    return recipe(noise_multiplier=0.01, bounding=FlatClipping(clip_norm=0.5), **stages)
 
 
 def release(made: Recipe) -> Any:
@@ -673,7 +691,7 @@ FEW = 12
 LARGE = (0.0, 0.1, 1.0, 1e4, 1e8, math.inf)
 
 
-def crowd(size: float, present: bool) -> one_step.Slots:
+def crowd(size: float, present: bool) -> one_step.DeviceRecords:
     """Return records that all pull one way, and one in slot 0 that pulls the other way."""
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(1, *SIDES, generator=generator).repeat(FEW, 1, 1)
@@ -682,7 +700,7 @@ def crowd(size: float, present: bool) -> one_step.Slots:
     y[0] = 1
     valid = torch.ones(FEW, dtype=torch.bool)
     valid[0] = present
-    return one_step.Slots(x=x, y=y, valid=valid)
+    return one_step.DeviceRecords(x=x, y=y, valid=valid)
 
 
 def own_norms(layered: bool) -> tuple[float, ...]:
@@ -705,22 +723,22 @@ def influence(made: Recipe) -> float:
     for size in LARGE:
         worlds, counts = [], []
         for present in (False, True):
-            state = State()
-            if isinstance(bounding, AdaptiveQuantile):
+            state = TrainingState()
+            if isinstance(bounding, AdaptiveClipping):
                 state.bounds = own_norms(bounding.per_layer)
             before = replace(state)
-            found = batch_sum(model, crowd(size, present), made, streams(), 0, state=state)
+            found = compute_noisy_sum(model, crowd(size, present), made, streams(), 0, state=state)
             worlds.append([part.double().numpy().ravel() for part in found])
-            if isinstance(bounding, AdaptiveQuantile):
+            if isinstance(bounding, AdaptiveClipping):
                 counts.append(released_counts(bounding, before, state) * FEW / BATCH)
         moved = [b - a for a, b in zip(*worlds, strict=True)]
         stated = sensitivity(
-            Flat(clip_norm=made.noise_before_clip.record_bound)
+            FlatClipping(clip_norm=made.noise_before_clip.record_bound)
             if made.noise_before_clip
             else bounding
         )  # type: ignore[arg-type]
         deviation, far = z * stated, 0.0
-        if isinstance(bounding, AdaptiveQuantile):
+        if isinstance(bounding, AdaptiveClipping):
             bounds = before.bounds
             z_g, s_b = shares(bounding, z, len(bounds))
             back = [b / a for a, b in zip(bounding.start(2), bounds, strict=True)]
@@ -733,7 +751,7 @@ def influence(made: Recipe) -> float:
 
 
 def loose(patch: pytest.MonkeyPatch) -> None:
-    for kind in (Flat, AutoS, PerLayer):
+    for kind in (FlatClipping, AutoSClipping, PerLayerClipping):
         honest = kind.factors
 
         def other(self: Any, norms: Tensor, honest: Any = honest) -> Tensor:
@@ -756,15 +774,15 @@ def plain_counts(patch: pytest.MonkeyPatch) -> None:
 FULL = {"expected_batch_size": FEW, "noise_multiplier": 0.3}
 MOVED: dict[str, dict[str, Any]] = {
     "flat": {},
-    "auto-s": {"bounding": AutoS(bound=0.4)},
-    "per layer": {"bounding": PerLayer(clip_norms=(0.8, 0.3))},
-    "adaptive": {"bounding": AdaptiveQuantile(clip_norm=0.8, count_share=0.2)},
+    "auto-s": {"bounding": AutoSClipping(bound=0.4)},
+    "per layer": {"bounding": PerLayerClipping(clip_norms=(0.8, 0.3))},
+    "adaptive": {"bounding": AdaptiveClipping(clip_norm=0.8, count_share=0.2)},
     "adaptive per layer": {
-        "bounding": AdaptiveQuantile(clip_norm=0.8, per_layer=True, count_share=0.2)
+        "bounding": AdaptiveClipping(clip_norm=0.8, per_layer=True, count_share=0.2)
     },
     "noise first": {
         "noise_before_clip": NoiseBeforeClip(record_bound=0.5),
-        "bounding": Flat(clip_norm=WIDE),
+        "bounding": FlatClipping(clip_norm=WIDE),
     },
     "views": {"augmentation": Augmentation(views=3, shift=2, flip=True)},
 }
@@ -934,12 +952,12 @@ def one_query(measure: Callable[..., int], numbers: bool) -> int:
 
 @pytest.mark.unit
 def test_no_record_moves_a_query_by_more_than_its_noise_is_for(monkeypatch: pytest.MonkeyPatch):
-    assert one_query(loss_points, numbers=False) == 100
-    assert one_query(loss_points, numbers=True) == 100
+    assert one_query(sum_loss_points, numbers=False) == 100
+    assert one_query(sum_loss_points, numbers=True) == 100
     assert one_query(points, numbers=True) == 100
     assert one_query(points, numbers=False) == 1
-    monkeypatch.setattr(losses, "GRID", 150)
+    monkeypatch.setattr(losses, "MAX_LOSS_POINTS", 150)
     monkeypatch.setattr(metrics.AbsoluteError, "most", 150)
-    assert one_query(loss_points, numbers=False) == 150
-    assert one_query(loss_points, numbers=True) == 150
+    assert one_query(sum_loss_points, numbers=False) == 150
+    assert one_query(sum_loss_points, numbers=True) == 150
     assert one_query(points, numbers=True) == 150

@@ -18,12 +18,18 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import KeyedDropout, Lstm, WeightStandardisedConv2d
 from pasearch.training import layer_rules
-from pasearch.training.augmentation import AUGMENTATIONS, MOST_VIEWS, Augmentation
-from pasearch.training.clipping import SLACK, AutoS, ClippingMethod, Flat, PerLayer
+from pasearch.training.augmentation import AUGMENTATIONS, MAX_VIEWS, Augmentation
+from pasearch.training.clipping import (
+    NORM_SLACK,
+    AutoSClipping,
+    ClippingMethod,
+    FlatClipping,
+    PerLayerClipping,
+)
 from pasearch.training.per_example import (
     clipped_sum_and_counts,
-    trainable_layers,
-    trainable_parameters,
+    list_trainable_layers,
+    list_trainable_parameters,
 )
 
 
@@ -154,7 +160,7 @@ def test_what_is_no_image_is_refused():
 def test_a_number_that_views_cannot_use_is_refused():
     for name, value in [
         ("views", 0),
-        ("views", MOST_VIEWS + 1),
+        ("views", MAX_VIEWS + 1),
         ("views", 2.0),
         ("views", True),
         ("views", "4"),
@@ -247,7 +253,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "standardised": standardised,
 }
 each_net = pytest.mark.parametrize("name", NETS)
-BOUNDINGS = [Flat(clip_norm=0.4), AutoS(bound=0.4), PerLayer(clip_norm=0.4)]
+BOUNDINGS = [FlatClipping(clip_norm=0.4), AutoSClipping(bound=0.4), PerLayerClipping(clip_norm=0.4)]
 each_bounding = pytest.mark.parametrize("bounding", BOUNDINGS, ids=["flat", "auto-s", "per-layer"])
 
 
@@ -267,7 +273,7 @@ def wave(own: Tensor) -> Callable[[Tensor], Tensor]:
 
 def averaged(network: nn.Module, x: Tensor, own: Tensor) -> list[list[Tensor]]:
     """Return each record's mean gradient over its views, by autograd on one view at a time."""
-    parameters = trainable_parameters(network)
+    parameters = list_trainable_parameters(network)
     rows = [
         torch.autograd.grad(wave(own[k : k + 1])(network(x[k : k + 1])).sum(), parameters)
         for k in range(len(x))
@@ -300,11 +306,11 @@ def test_a_records_views_are_averaged_and_then_bounded(name: str):
         gradients = averaged(network, x, own)
         norms = [norm(each) for each in gradients]
         bound = sorted(norms)[BATCH // 2] * 1.01
-        for bounding in (None, Flat(clip_norm=bound)):
+        for bounding in (None, FlatClipping(clip_norm=bound)):
             limit = math.inf if bounding is None else bound
-            expected = [torch.zeros_like(p) for p in trainable_parameters(network)]
+            expected = [torch.zeros_like(p) for p in list_trainable_parameters(network)]
             for each, size in zip(gradients, norms, strict=True):
-                factor = min(1.0, limit / (size * SLACK))
+                factor = min(1.0, limit / (size * NORM_SLACK))
                 expected = [e + factor * g for e, g in zip(expected, each, strict=True)]
             sums, counts = bounded(network, x, own, bounding, everyone())
             moved = norm([a - b for a, b in zip(sums, expected, strict=True)])
@@ -312,7 +318,7 @@ def test_a_records_views_are_averaged_and_then_bounded(name: str):
             if bounding is not None:
                 assert counts.tolist() == [BATCH // 2 + 1 - BATCH / 2]
         apart = clipped_sum_and_counts(
-            network, x, wave(own), Flat(clip_norm=bound), everyone(BATCH * VIEWS)
+            network, x, wave(own), FlatClipping(clip_norm=bound), everyone(BATCH * VIEWS)
         )[0]
         assert norm([a / VIEWS - b for a, b in zip(apart, expected, strict=True)]) > 0.01 * norm(
             expected
@@ -323,10 +329,10 @@ def test_a_records_views_are_averaged_and_then_bounded(name: str):
 @each_net
 def test_each_layer_of_an_average_is_clipped_to_its_own_bound(name: str):
     network, x, own = made(name)
-    layers = trainable_layers(network)
-    bounding = PerLayer(clip_norms=tuple(0.1 * (k + 1) for k in range(len(layers))))
+    layers = list_trainable_layers(network)
+    bounding = PerLayerClipping(clip_norms=tuple(0.1 * (k + 1) for k in range(len(layers))))
     sums, counts = bounded(network, x, own, bounding, everyone())
-    order = {id(p): k for k, p in enumerate(trainable_parameters(network))}
+    order = {id(p): k for k, p in enumerate(list_trainable_parameters(network))}
     gradients, within = averaged(network, x, own), []
     for layer, bound in zip(layers, bounding.clip_norms or (), strict=True):
         places = [order[id(p)] for p in layer.parameters(recurse=False)]
@@ -334,7 +340,7 @@ def test_each_layer_of_an_average_is_clipped_to_its_own_bound(name: str):
         within.append(sum(size <= bound for size in sizes) - BATCH / 2)
         for k in places:
             expected = sum(
-                min(1.0, bound / (size * SLACK)) * each[k]
+                min(1.0, bound / (size * NORM_SLACK)) * each[k]
                 for size, each in zip(sizes, gradients, strict=True)
             )
             assert torch.allclose(sums[k], expected, rtol=1e-5, atol=1e-7)
@@ -393,7 +399,7 @@ def test_a_record_with_one_view_that_is_not_finite_adds_exactly_0(
         assert all(bool(torch.isfinite(each).all()) for each in found)
         if name != "convolved":  # a stride of the first layer may skip the pixel
             assert all(map(torch.equal, found, expected))
-            if not isinstance(bounding, AutoS):
+            if not isinstance(bounding, AutoSClipping):
                 assert (counts - counted).tolist() == [0.5] * len(counts)
 
 
@@ -402,16 +408,16 @@ def test_views_and_mask_of_other_lengths_are_refused():
     network, x, own = made("dense")
     for mask in (everyone(1), everyone(BATCH * VIEWS), everyone(BATCH - 1)):
         with pytest.raises(ValueError, match="views"):
-            bounded(network, x, own, Flat(), mask)
+            bounded(network, x, own, FlatClipping(), mask)
 
 
 @pytest.mark.oracle
 @each_net
 def test_an_average_in_pieces_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch):
     network, x, own = made(name)
-    whole = bounded(network, x, own, Flat(clip_norm=0.4), everyone())[0]
+    whole = bounded(network, x, own, FlatClipping(clip_norm=0.4), everyone())[0]
     monkeypatch.setitem(layer_rules.MAX_UNFOLDED, "cpu", 1)
-    pieces = bounded(network, x, own, Flat(clip_norm=0.4), everyone())[0]
+    pieces = bounded(network, x, own, FlatClipping(clip_norm=0.4), everyone())[0]
     assert all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(whole, pieces, strict=True))
 
 
@@ -420,5 +426,5 @@ def test_views_of_a_record_may_have_dropout_of_their_own():
     network = nn.Sequential(nn.Flatten(), KeyedDropout(0.5), nn.Linear(36, 3)).train()
     _, x, own = made("dense", torch.float32)
     network[1].reseed(3)  # pyright: ignore
-    sums, _ = bounded(network, x, own, Flat(clip_norm=0.4), everyone())
+    sums, _ = bounded(network, x, own, FlatClipping(clip_norm=0.4), everyone())
     assert 0 < norm(sums) <= BATCH * 0.4

@@ -19,7 +19,7 @@ from pasearch.accounting.events import (
 )
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys, Stream
-from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson, least_cap
+from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson, min_cap
 
 N, DRAWS = 30, 4000
 
@@ -190,7 +190,7 @@ def test_epochs_of_sampled_batches_are_n_drawn_slots():
     assert [third.epoch(step) for step in range(8)] == [0, 0, 0, 1, 1, 1, 2, 2]
     capped = TruncatedPoisson(n=300, expected_batch_size=100)
     assert [capped.epoch(step) for step in range(8)] == [0, 0, 0, 1, 1, 1, 2, 2]
-    assert third.charges(7) == capped.charges(7) == 7
+    assert third.count_releases(7) == capped.count_releases(7) == 7
 
 
 @pytest.mark.property
@@ -294,8 +294,8 @@ def test_a_cap_that_is_no_count_is_refused():
 
 @pytest.mark.unit
 def test_the_cap_is_six_standard_deviations_above_the_expected_batch():
-    assert least_cap(100) == 160
-    assert least_cap(7) == math.ceil(7 + 6 * math.sqrt(7))
+    assert min_cap(100) == 160
+    assert min_cap(7) == math.ceil(7 + 6 * math.sqrt(7))
     assert TruncatedPoisson(n=1000, expected_batch_size=100).cap == 160
     assert TruncatedPoisson(n=1000, expected_batch_size=100, cap=160).cap == 160
     assert TruncatedPoisson(n=1000, expected_batch_size=100, cap=170).cap == 170
@@ -416,7 +416,7 @@ def test_epochs_and_charges_of_reshuffled_batches():
     made = Reshuffled(n=10, batch_size=4)
     assert made.steps_per_epoch == 3
     assert [made.epoch(step) for step in range(7)] == [0, 0, 0, 1, 1, 1, 2]
-    assert [made.charges(steps) for steps in range(4)] == [0, 1, 1, 1]
+    assert [made.count_releases(steps) for steps in range(4)] == [0, 1, 1, 1]
     assert Reshuffled(n=8, batch_size=4).steps_per_epoch == 2
     assert Reshuffled(n=3, batch_size=4).steps_per_epoch == 1
 
@@ -432,7 +432,7 @@ def test_reshuffled_batches_never_have_the_poisson_price():
 def test_an_epoch_of_fixed_batches_costs_what_one_release_does():
     made = Reshuffled(n=1_000_000, batch_size=100)
     assert made.steps_per_epoch == 10_000
-    epoch = SelfComposition(made.event(0.5), made.charges(10_000))
+    epoch = SelfComposition(made.event(0.5), made.count_releases(10_000))
     assert price(epoch, 1e-6).epsilon == pytest.approx(10.997, abs=1e-3)
     sampled = SelfComposition(PoissonGaussian(1e-4, 0.5), 10_000)
     assert price(sampled, 1e-6).epsilon == pytest.approx(1.953, abs=1e-3)

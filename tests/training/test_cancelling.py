@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pasearch.spaces.modules import Lstm, WeightStandardisedConv2d
 from pasearch.training.layer_rules import (
-    Captured,
+    CapturedLayer,
     Conv2dRule,
     LayerRule,
     LinearRule,
@@ -70,7 +70,7 @@ CASES: dict[str, Callable[[], Case]] = {
 
 def sums(case: Case, factors: Tensor) -> list[Tensor]:
     rule, layer, a, d, views = case
-    seen = Captured(layer, a, d, views)
+    seen = CapturedLayer(layer, a, d, views)
     if isinstance(layer, Lstm):
         # As a pass leaves them: step after step.
         seen.kept["steps"] = tuple(v.transpose(0, 1).clone().transpose(0, 1) for v in (a, d))

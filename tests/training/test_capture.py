@@ -18,16 +18,16 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import Joined, KeyedDropout, Lstm, Rows, TemperedSigmoid
 from pasearch.training import trainer
-from pasearch.training.clipping import Flat
-from pasearch.training.layer_rules import ANY, RULES, lstm_backward, lstm_forward
-from pasearch.training.losses import LossOf, losses_of
+from pasearch.training.clipping import FlatClipping
+from pasearch.training.layer_rules import GENERAL_RULE, RULES, run_lstm_backward, run_lstm_forward
+from pasearch.training.losses import RecordLoss, compute_losses
 from pasearch.training.per_example import (
     PreparedNetwork,
     clipped_sum_and_counts,
-    trainable_parameters,
+    list_trainable_parameters,
 )
 from pasearch.training.recipe import Recipe
-from pasearch.training.record_sums import SumBuffers, flattened
+from pasearch.training.record_sums import SumBuffers, flatten_parameters
 from pasearch.training.trainer import Training
 
 
@@ -98,15 +98,15 @@ NETWORKS |= {
 }
 
 
-def made(name: str) -> tuple[nn.Module, Tensor, LossOf]:
+def made(name: str) -> tuple[nn.Module, Tensor, RecordLoss]:
     torch.manual_seed(1)
     x, y = torch.randn(6, 1, 3, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 2, 1, 0])
-    return NETWORKS[name]().double(), x, LossOf(y)
+    return NETWORKS[name]().double(), x, RecordLoss(y)
 
 
 def sums_of(network: nn.Module, x: Tensor, loss: Callable) -> list[Tensor]:
     mask = torch.tensor([True, True, False, True, True, True])
-    return clipped_sum_and_counts(network, x, loss, Flat(clip_norm=0.3), mask)[0]
+    return clipped_sum_and_counts(network, x, loss, FlatClipping(clip_norm=0.3), mask)[0]
 
 
 @pytest.mark.oracle
@@ -114,9 +114,9 @@ def sums_of(network: nn.Module, x: Tensor, loss: Callable) -> list[Tensor]:
 def test_chain_hooks_and_closed_form_give_the_same_sums(name: str):
     network, x, loss = made(name)
     found = sums_of(network, x, loss)
-    by_autograd = sums_of(network, x, lambda outputs: losses_of(outputs, loss.y))
+    by_autograd = sums_of(network, x, lambda outputs: compute_losses(outputs, loss.y))
     by_hooks = sums_of(Hidden(network), x, loss)
-    assert len(found) == len(trainable_parameters(network))
+    assert len(found) == len(list_trainable_parameters(network))
     for one, two, three in zip(found, by_autograd, by_hooks, strict=True):
         assert float(one.abs().max()) > 0
         assert torch.allclose(one, two, rtol=1e-10, atol=1e-14)
@@ -140,15 +140,15 @@ def test_a_record_alone_has_the_gradient_that_it_has_among_others():
     for name in NETWORKS:
         network, x, loss = made(name)
         mask = torch.ones(1, dtype=torch.bool)
-        alone = [torch.zeros_like(p) for p in trainable_parameters(network)]
+        alone = [torch.zeros_like(p) for p in list_trainable_parameters(network)]
         for row in range(len(x)):
-            own = LossOf(loss.y[row : row + 1])
+            own = RecordLoss(loss.y[row : row + 1])
             found = clipped_sum_and_counts(
-                network, x[row : row + 1], own, Flat(clip_norm=0.3), mask
+                network, x[row : row + 1], own, FlatClipping(clip_norm=0.3), mask
             )
             alone = [a + b for a, b in zip(alone, found[0], strict=True)]
         everyone = torch.ones(len(x), dtype=torch.bool)
-        found = clipped_sum_and_counts(network, x, loss, Flat(clip_norm=0.3), everyone)[0]
+        found = clipped_sum_and_counts(network, x, loss, FlatClipping(clip_norm=0.3), everyone)[0]
         for one, two in zip(alone, found, strict=True):
             assert torch.allclose(one, two, rtol=1e-9, atol=1e-13)
 
@@ -187,8 +187,8 @@ def test_the_gradient_of_a_loss_is_autograds():
         torch.manual_seed(3)
         outputs = torch.randn(9, 1 if numbers else 4, dtype=torch.float64, requires_grad=True)
         y = torch.rand(9, dtype=torch.float64) if numbers else torch.randint(4, (9,))
-        (expected,) = torch.autograd.grad(losses_of(outputs, y).sum(), outputs)
-        assert torch.allclose(LossOf(y).gradient(outputs.detach()), expected, atol=1e-14)
+        (expected,) = torch.autograd.grad(compute_losses(outputs, y).sum(), outputs)
+        assert torch.allclose(RecordLoss(y).gradient(outputs.detach()), expected, atol=1e-14)
 
 
 @pytest.mark.oracle
@@ -202,8 +202,8 @@ def test_the_steps_of_an_lstm_are_those_of_autograd():
         theirs = layer.states(expected)
         weights = torch.randn_like(theirs)
         with torch.no_grad():
-            ours, tape = lstm_forward(gates, layer.recurrent)
-            one = lstm_backward(tape, weights)
+            ours, tape = run_lstm_forward(gates, layer.recurrent)
+            one = run_lstm_backward(tape, weights)
         assert torch.allclose(ours, theirs, atol=1e-14)
         (two,) = torch.autograd.grad((theirs * weights).sum(), expected)
         assert torch.allclose(one, two, atol=1e-13)
@@ -227,7 +227,7 @@ def test_buffers_are_flat_and_of_each_kind_their_own():
 def test_flattened_parameters_keep_their_values_and_follow_their_buffer():
     network = plain()
     before = copy.deepcopy(network.state_dict())
-    (flat,) = flattened(trainable_parameters(network))
+    (flat,) = flatten_parameters(list_trainable_parameters(network))
     assert all(torch.equal(before[name], p) for name, p in network.state_dict().items())
     flat.zero_()
     assert not any(p.any() for p in network.parameters())
@@ -242,7 +242,7 @@ def training(network: nn.Module) -> Training:
     )  # fmt: skip
     recipe = Recipe(
         expected_batch_size=8, steps=3, learning_rate=0.1, noise_multiplier=1.0,
-        bounding=Flat(clip_norm=0.25),
+        bounding=FlatClipping(clip_norm=0.25),
     )  # fmt: skip
     keys = Keys.from_seed(1)
     streams = {name: keys.stream(name) for name in ("batch", "noise", "dropout")}
@@ -304,11 +304,11 @@ def test_a_small_step_has_one_thread(
 ):
     # The largest product of `plain` has 2 * 12 * 7 operations.
     monkeypatch.setattr(trainer, "MIN_SHARED_OPERATIONS", shared)
-    monkeypatch.setattr(trainer, "MIN_SHARED_NUMBERS", moved)
+    monkeypatch.setattr(trainer, "MIN_SHARED_BATCH_NUMBERS", moved)
     seen = []
-    honest = trainer.batch_sum
+    honest = trainer.compute_noisy_sum
     monkeypatch.setattr(
-        trainer, "batch_sum",
+        trainer, "compute_noisy_sum",
         lambda *given, **named: seen.append(torch.get_num_threads()) or honest(*given, **named),
     )  # fmt: skip
     data = Records(
@@ -338,10 +338,10 @@ def test_a_rule_from_outside_gives_the_sums_of_the_general_rule(scale: ModuleTyp
     x, y = torch.randn(12, 4, dtype=torch.float64), torch.arange(12) % 3
     mask = torch.ones(12 // views, dtype=torch.bool)
     found = []
-    for rule in (RULES[scale.Scale], ANY):
+    for rule in (RULES[scale.Scale], GENERAL_RULE):
         RULES[scale.Scale] = rule
         sums = clipped_sum_and_counts(
-            network, x, LossOf(y), Flat(clip_norm=0.1), mask, views=views
+            network, x, RecordLoss(y), FlatClipping(clip_norm=0.1), mask, views=views
         )[0]
         found.append([each.clone() for each in sums])
     assert all(torch.allclose(*pair, rtol=1e-10) for pair in zip(*found, strict=True))
@@ -353,7 +353,7 @@ def test_a_record_alone_is_within_the_bound_by_a_rule_from_outside(scale: Module
     network, mask = nn.Sequential(scale.Scale(4), nn.Linear(4, 3)), torch.ones(1, dtype=torch.bool)
     x = size * torch.linspace(-1.0, 2.0, 4)[None]
     sums = clipped_sum_and_counts(
-        network, x, LossOf(torch.zeros(1, dtype=torch.int64)), Flat(clip_norm=0.1), mask
+        network, x, RecordLoss(torch.zeros(1, dtype=torch.int64)), FlatClipping(clip_norm=0.1), mask
     )[0]
     norm = sum(float(each.double().square().sum()) for each in sums) ** 0.5
     assert norm <= 0.1

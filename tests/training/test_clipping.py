@@ -20,26 +20,26 @@ from pasearch.training.clipping import (
     CLIPPING_METHODS,
     MAX_ADAPTED_NORM,
     MIN_ADAPTED_NORM,
-    SLACK,
-    AdaptiveQuantile,
-    AutoS,
+    NORM_SLACK,
+    AdaptiveClipping,
+    AutoSClipping,
     ClippingMethod,
-    Flat,
-    PerLayer,
+    FlatClipping,
+    PerLayerClipping,
 )
 from pasearch.training.per_example import (
     PreparedNetwork,
     clipped_sum_and_counts,
-    trainable_layers,
-    trainable_parameters,
+    list_trainable_layers,
+    list_trainable_parameters,
 )
 
 KINDS = [
-    Flat(),
-    Flat(clip_norm=0.01),
-    Flat(clip_norm=40.0),
-    AutoS(),
-    AutoS(bound=3.0, gamma=1e-6),
+    FlatClipping(),
+    FlatClipping(clip_norm=0.01),
+    FlatClipping(clip_norm=40.0),
+    AutoSClipping(),
+    AutoSClipping(bound=3.0, gamma=1e-6),
 ]
 NAMES = [f"{kind.name}-{kind.sensitivity}" for kind in KINDS]
 NORMS = [0.0, 1e-45, 1e-38, 1e-30, 1e-6, 0.5, 1.0, 1.0000001, 7.0, 1e10, 2.0**64, 1e30]
@@ -79,7 +79,7 @@ def test_a_norm_computed_too_small_is_still_within_the_sensitivity(
 ):
     true = norm * (1.0 + error)
     stored = torch.tensor([norm], dtype=torch.float32)
-    for kind in (Flat(clip_norm=clip_norm), AutoS(bound=clip_norm)):
+    for kind in (FlatClipping(clip_norm=clip_norm), AutoSClipping(bound=clip_norm)):
         factor = kind.factors(stored).double().item()
         # Below the bound Flat multiplies by exactly 1, so there the norm itself stands.
         assert true * factor <= kind.sensitivity * (1 + 1e-12) or true * factor == true <= clip_norm
@@ -104,23 +104,23 @@ def test_each_record_has_the_factor_it_has_alone():
 
 @pytest.mark.unit
 def test_flat_leaves_small_gradients_as_they_are_and_shortens_large_ones_to_the_bound():
-    factors = Flat(clip_norm=2.0).factors(torch.tensor([0.0, 1.0, 1.99, 4.0]))
+    factors = FlatClipping(clip_norm=2.0).factors(torch.tensor([0.0, 1.0, 1.99, 4.0]))
     assert factors[:3].tolist() == [1.0, 1.0, 1.0]
-    assert float(factors[3]) == pytest.approx(0.5 / SLACK, rel=1e-6)
+    assert float(factors[3]) == pytest.approx(0.5 / NORM_SLACK, rel=1e-6)
 
 
 @pytest.mark.unit
 def test_auto_s_scales_by_its_formula():
-    factors = AutoS(bound=2.0, gamma=0.1).factors(torch.tensor([0.0, 0.1, 10.0]))
+    factors = AutoSClipping(bound=2.0, gamma=0.1).factors(torch.tensor([0.0, 0.1, 10.0]))
     assert factors.tolist() == pytest.approx(
-        [20.0, 2.0 / (0.1 * SLACK + 0.1), 2.0 / (10 * SLACK + 0.1)], rel=1e-6
+        [20.0, 2.0 / (0.1 * NORM_SLACK + 0.1), 2.0 / (10 * NORM_SLACK + 0.1)], rel=1e-6
     )
 
 
 @pytest.mark.unit
 def test_auto_s_keeps_the_order_of_norms():
     norms = torch.linspace(0.0, 5.0, 50)
-    assert ((norms * AutoS().factors(norms)).diff() > 0).all()
+    assert ((norms * AutoSClipping().factors(norms)).diff() > 0).all()
 
 
 @pytest.mark.contract
@@ -133,38 +133,38 @@ def test_a_bounding_survives_json():
 def test_a_bound_that_is_no_positive_number_is_refused():
     for value in [0.0, -1.0, math.nan, math.inf, True, "1", None]:
         with pytest.raises(UsageError, match="clip_norm"):
-            Flat(clip_norm=value)  # pyright: ignore[reportArgumentType]
+            FlatClipping(clip_norm=value)  # pyright: ignore[reportArgumentType]
         with pytest.raises(UsageError, match="bound"):
-            AutoS(bound=value)  # pyright: ignore[reportArgumentType]
+            AutoSClipping(bound=value)  # pyright: ignore[reportArgumentType]
         with pytest.raises(UsageError, match="gamma"):
-            AutoS(gamma=value)  # pyright: ignore[reportArgumentType]
+            AutoSClipping(gamma=value)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.unit
 def test_a_gamma_below_what_float32_norms_bear_is_refused():
     with pytest.raises(UsageError, match="1e-6 or above"):
-        AutoS(gamma=9e-7)
-    assert AutoS(gamma=1e-6).gamma == 1e-6
+        AutoSClipping(gamma=9e-7)
+    assert AutoSClipping(gamma=1e-6).gamma == 1e-6
 
 
 @pytest.mark.contract
 def test_a_bound_whose_factor_float32_cannot_hold_is_refused():
     """The factor of AUTO-S would be infinite: a record whose gradient is 0 would add NaN."""
-    for kind in (Flat, AutoS):
+    for kind in (FlatClipping, AutoSClipping):
         (first,) = (name for name in kind.field_names() if name != "gamma")
         with pytest.raises(UsageError, match="at most 1e"):
             kind(**{first: 1e33})
-    assert AutoS(bound=1e12, gamma=1e-6).factors(torch.zeros(1)).isfinite().all()
+    assert AutoSClipping(bound=1e12, gamma=1e-6).factors(torch.zeros(1)).isfinite().all()
 
 
 @pytest.mark.unit
 def test_a_bound_that_float32_cannot_resolve_is_refused():
     # Squares of 1e-23 are 0 in float32, so a norm of 1e-21 can be computed as 0, and factor 1.
     with pytest.raises(UsageError, match="1e-12 or above"):
-        Flat(clip_norm=1e-22)
+        FlatClipping(clip_norm=1e-22)
     with pytest.raises(UsageError, match="1e-12 or above"):
-        AutoS(bound=1e-40)
-    for kind in (Flat(clip_norm=1e-12), AutoS(bound=1e-12)):
+        AutoSClipping(bound=1e-40)
+    for kind in (FlatClipping(clip_norm=1e-12), AutoSClipping(bound=1e-12)):
         assert scaled(kind, LARGEST) <= kind.sensitivity
 
 
@@ -234,12 +234,12 @@ def everyone(x: Tensor) -> Tensor:
 
 
 def used(network: nn.Module) -> list[nn.Module]:
-    return [x for x in trainable_layers(network) if x is not getattr(network, "idle", None)]
+    return [x for x in list_trainable_layers(network) if x is not getattr(network, "idle", None)]
 
 
 def by_layer(network: nn.Module, tensors: list[Tensor]) -> list[Tensor]:
-    """Return each used layer's numbers as one vector, in the order of `trainable_layers`."""
-    own = {id(p): t for p, t in zip(trainable_parameters(network), tensors, strict=True)}
+    """Return each used layer's numbers as one vector, in the order of `list_trainable_layers`."""
+    own = {id(p): t for p, t in zip(list_trainable_parameters(network), tensors, strict=True)}
     return [
         torch.cat([own[id(p)].flatten() for p in layer.parameters(recurse=False)])
         for layer in used(network)
@@ -248,7 +248,7 @@ def by_layer(network: nn.Module, tensors: list[Tensor]) -> list[Tensor]:
 
 def alone(network: nn.Module, x: Tensor, own: Tensor) -> list[list[Tensor]]:
     """Return each record's gradient by layer, by autograd on a batch of one."""
-    parameters = trainable_parameters(network)
+    parameters = list_trainable_parameters(network)
     found = []
     for i in range(len(x)):
         loss = wave(own[i : i + 1])(network(x[i : i + 1])).sum()
@@ -276,12 +276,12 @@ def test_each_layer_is_clipped_to_its_own_bound(name: str, dtype: torch.dtype, t
     bounds = middles(gradients)
     assert len(set(bounds)) == len(bounds)
     expected = [
-        sum(g[k] * min(1.0, bound / (float(g[k].norm()) * SLACK)) for g in gradients)
+        sum(g[k] * min(1.0, bound / (float(g[k].norm()) * NORM_SLACK)) for g in gradients)
         for k, bound in enumerate(bounds)
     ]
     within = [sum(float(g[k].norm()) <= c for g in gradients) for k, c in enumerate(bounds)]
     sums, counts = clipped_sum_and_counts(
-        network, x, wave(own), PerLayer(clip_norms=bounds), everyone(x)
+        network, x, wave(own), PerLayerClipping(clip_norms=bounds), everyone(x)
     )
     for ours, theirs in zip(by_layer(network, sums), expected, strict=True):
         assert (ours - theirs).norm() <= tolerance * theirs.norm()
@@ -299,7 +299,9 @@ def test_bounds_that_go_by_the_order_of_use_would_be_found(monkeypatch: pytest.M
         test_each_layer_is_clipped_to_its_own_bound("crossed", torch.float64, 1e-6)
 
 
-def worst(name: str, bounding: PerLayer, scale: float, heat: float, seed: int) -> list[float]:
+def worst(
+    name: str, bounding: PerLayerClipping, scale: float, heat: float, seed: int
+) -> list[float]:
     """Return by how much each layer's part of the sum moves when record 0 becomes null."""
     network, x, own = made(name, torch.float32)
     generator = torch.Generator().manual_seed(seed)
@@ -326,7 +328,7 @@ def test_one_record_moves_the_sum_by_at_most_the_root_of_the_sum_of_squares(
     name: str, bounds: list[float], scale: float, heat: float, seed: int
 ):
     own = tuple(bounds[: len(used(made(name)[0]))])
-    bounding = PerLayer(clip_norms=own)
+    bounding = PerLayerClipping(clip_norms=own)
     assert bounding.sensitivity == pytest.approx(math.sqrt(sum(c * c for c in own)), rel=1e-11)
     moved = worst(name, bounding, scale, heat, seed)
     rounding = 1e-6 * BATCH * max(own)  # two float32 sums are compared
@@ -339,16 +341,19 @@ def test_one_record_moves_the_sum_by_at_most_the_root_of_the_sum_of_squares(
 def test_the_sensitivity_is_reached_and_a_smaller_claim_would_be_found():
     for name in NETS:
         count = len(used(made(name)[0]))
-        for bounding in (PerLayer(clip_norms=(0.02, 0.03, 0.01)[:count]), PerLayer(clip_norm=0.03)):
+        for bounding in (
+            PerLayerClipping(clip_norms=(0.02, 0.03, 0.01)[:count]),
+            PerLayerClipping(clip_norm=0.03),
+        ):
             moved = math.hypot(*worst(name, bounding, 1.0, 1e4, 1))
             assert 0.999 * bounding.sensitivity < moved <= bounding.sensitivity * (1 + 1e-5)
-            largest = max(float(c) for c in bounding.of_layers(count))
+            largest = max(float(c) for c in bounding.layer_clip_norms(count))
             assert moved > 1.05 * largest, "as if only the largest bound counted"
         # Each layer clipped to the whole of C is the bug that 1 / sqrt(L) prevents.
-        wrong = PerLayer(clip_norms=(0.03,) * count)
+        wrong = PerLayerClipping(clip_norms=(0.03,) * count)
         assert (
             math.hypot(*worst(name, wrong, 1.0, 1e4, 1))
-            > 1.3 * PerLayer(clip_norm=0.03).sensitivity
+            > 1.3 * PerLayerClipping(clip_norm=0.03).sensitivity
         )
 
 
@@ -359,7 +364,7 @@ def test_a_record_that_is_not_finite_adds_exactly_0_to_every_layer():
             network, x, own = made(name, torch.float32)
             mask = everyone(x)
             mask[2] = False
-            bounding = PerLayer(clip_norm=0.5)
+            bounding = PerLayerClipping(clip_norm=0.5)
             expected, counts = clipped_sum_and_counts(network, x, wave(own), bounding, mask)
             x[2].view(-1)[0] = fault
             found, counted = clipped_sum_and_counts(network, x, wave(own), bounding, everyone(x))
@@ -376,11 +381,15 @@ def test_a_loss_that_is_finite_in_one_layer_only_adds_0_to_all():
     network, x, own = made("dense", torch.float32)
     mask = everyone(x)
     mask[1] = False
-    expected = clipped_sum(network, x, wave(own), PerLayer(), mask)
+    expected = clipped_sum(network, x, wave(own), PerLayerClipping(), mask)
     # The first layer's squares overflow; the last layer's, behind the tanh, do not.
     x[1] = 3e38
     assert all(
-        map(torch.equal, clipped_sum(network, x, wave(own), PerLayer(), everyone(x)), expected)
+        map(
+            torch.equal,
+            clipped_sum(network, x, wave(own), PerLayerClipping(), everyone(x)),
+            expected,
+        )
     )
 
 
@@ -392,7 +401,7 @@ def test_a_loss_that_is_finite_in_one_layer_only_adds_0_to_all():
 def test_any_norms_of_layers_are_scaled_within_the_sensitivity(
     norms: list[float], bounds: list[float]
 ):
-    bounding = PerLayer(clip_norms=tuple(bounds))
+    bounding = PerLayerClipping(clip_norms=tuple(bounds))
     factors = bounding.factors(torch.tensor(norms, dtype=torch.float32)[:, None])
     scaled = [norm * float(factor) for norm, factor in zip(norms, factors[:, 0], strict=True)]
     assert all(one <= bound for one, bound in zip(scaled, bounds, strict=True))
@@ -401,41 +410,41 @@ def test_any_norms_of_layers_are_scaled_within_the_sensitivity(
 
 @pytest.mark.unit
 def test_one_number_is_shared_out_among_the_layers():
-    bounding = PerLayer(clip_norm=3.0)
-    assert bounding.of_layers(9).flatten().tolist() == pytest.approx([1.0] * 9, rel=1e-6)
+    bounding = PerLayerClipping(clip_norm=3.0)
+    assert bounding.layer_clip_norms(9).flatten().tolist() == pytest.approx([1.0] * 9, rel=1e-6)
     assert bounding.sensitivity == pytest.approx(3.0)
-    given_each = PerLayer(clip_norm=99.0, clip_norms=(3.0, 4.0))
+    given_each = PerLayerClipping(clip_norm=99.0, clip_norms=(3.0, 4.0))
     assert given_each.clip_norm == pytest.approx(5.0)
 
 
 @pytest.mark.unit
 def test_bounds_of_another_number_of_layers_are_refused():
     with pytest.raises(UsageError, match="2 numbers, and the network 3"):
-        PerLayer(clip_norms=(1.0, 2.0)).of_layers(3)
+        PerLayerClipping(clip_norms=(1.0, 2.0)).layer_clip_norms(3)
     network, x, own = made("dense")
     with pytest.raises(UsageError, match="trainable layers"):
-        clipped_sum(network, x, wave(own), PerLayer(clip_norms=(1.0, 2.0)), everyone(x))
+        clipped_sum(network, x, wave(own), PerLayerClipping(clip_norms=(1.0, 2.0)), everyone(x))
 
 
 @pytest.mark.unit
 def test_bounds_of_layers_that_are_no_positive_numbers_are_refused():
     for value in [(), [], (0.0, 1.0), (1.0, math.nan), 3.0, "12", (1.0, "1")]:
         with pytest.raises(UsageError, match="clip_norms"):
-            PerLayer(clip_norms=value)  # pyright: ignore[reportArgumentType]
+            PerLayerClipping(clip_norms=value)  # pyright: ignore[reportArgumentType]
 
 
 # --- adaptive
 
 ADAPTIVE = [
-    AdaptiveQuantile(),
-    AdaptiveQuantile(quantile=0.9, rate=0.1, count_share=0.2),
-    AdaptiveQuantile(per_layer=True, clip_norm=0.3),
+    AdaptiveClipping(),
+    AdaptiveClipping(quantile=0.9, rate=0.1, count_share=0.2),
+    AdaptiveClipping(per_layer=True, clip_norm=0.3),
 ]
 
 
 @pytest.mark.contract
 def test_a_bounding_by_layer_or_quantile_survives_json():
-    for kind in [*ADAPTIVE, PerLayer(), PerLayer(clip_norms=(0.1, 2.0))]:
+    for kind in [*ADAPTIVE, PerLayerClipping(), PerLayerClipping(clip_norms=(0.1, 2.0))]:
         assert CLIPPING_METHODS.from_json(json.loads(json.dumps(kind.to_json()))) == kind
 
 
@@ -444,7 +453,7 @@ def test_a_bounding_by_layer_or_quantile_survives_json():
 def test_the_noise_of_one_and_one_is_that_of_the_pin():
     z = math.sqrt(0.8)  # z^-2 = 1 + 1/4
     assert z == pytest.approx(0.894, abs=5e-4)
-    gradients, counts = AdaptiveQuantile(count_share=0.2).noises(z, 1)
+    gradients, counts = AdaptiveClipping(count_share=0.2).noises(z, 1)
     assert gradients == pytest.approx(1.0, rel=1e-9)
     assert counts == pytest.approx(1.0, rel=1e-9)
 
@@ -456,14 +465,14 @@ def test_the_noise_of_one_and_one_is_that_of_the_pin():
 def test_gradients_and_counts_together_have_the_noise_that_is_priced(
     z: float, share: float, layers: int
 ):
-    gradients, counts = AdaptiveQuantile(count_share=share).noises(z, layers)
+    gradients, counts = AdaptiveClipping(count_share=share).noises(z, layers)
     together = gradients**-2 + layers * (2 * counts) ** -2
     assert together <= z**-2
     assert together == pytest.approx(z**-2, rel=1e-9)
     assert layers * (2 * counts) ** -2 == pytest.approx(share * z**-2, rel=1e-9)
 
 
-def shift(adaptive: AdaptiveQuantile, size: float, plain: float = 0.0) -> float:
+def shift(adaptive: AdaptiveClipping, size: float, plain: float = 0.0) -> float:
     """Return how far one record of that norm moves gradients and counts, in units of their noise.
 
     With `plain` 1/2 the counts are of 0 and 1, as they would be without the centre.
@@ -496,14 +505,14 @@ def shift(adaptive: AdaptiveQuantile, size: float, plain: float = 0.0) -> float:
 def test_gradients_and_counts_move_together_by_no_more_than_is_priced(
     per_layer: bool, share: float, size: float
 ):
-    adaptive = AdaptiveQuantile(per_layer=per_layer, count_share=share)
+    adaptive = AdaptiveClipping(per_layer=per_layer, count_share=share)
     assert shift(adaptive, size) <= 1 / 1.3 * (1 + 1e-5)
 
 
 @pytest.mark.unit
 def test_the_price_is_reached_and_counts_of_0_and_1_would_exceed_it():
     for per_layer in [False, True]:
-        adaptive = AdaptiveQuantile(per_layer=per_layer, count_share=0.2)
+        adaptive = AdaptiveClipping(per_layer=per_layer, count_share=0.2)
         sizes = np.linspace(0.01, 2.0, 100)
         assert max(shift(adaptive, float(size)) for size in sizes) > 0.98 / 1.3
         if per_layer:  # at most one record's bounds are met by both layers at once
@@ -521,8 +530,8 @@ def test_a_count_changes_by_one_half_when_a_record_becomes_null():
             network, x, own = made(name, torch.float32)
             gradients = alone(network, x, own)
             norms = [math.hypot(*(float(g.norm()) for g in each)) for each in gradients]
-            flat = Flat(clip_norm=float(np.median(norms)))
-            bounding = PerLayer(clip_norms=middles(gradients)) if per_layer else flat
+            flat = FlatClipping(clip_norm=float(np.median(norms)))
+            bounding = PerLayerClipping(clip_norms=middles(gradients)) if per_layer else flat
             whole = clipped_sum_and_counts(network, x, wave(own), bounding, everyone(x))[1]
             assert len(whole) == (len(used(network)) if per_layer else 1)
             changes = set()
@@ -538,20 +547,20 @@ def test_a_count_changes_by_one_half_when_a_record_becomes_null():
 
 @pytest.mark.unit
 def test_bounds_move_by_their_formula():
-    adaptive = AdaptiveQuantile(quantile=0.6, rate=0.3)
+    adaptive = AdaptiveClipping(quantile=0.6, rate=0.3)
     # 70 of the 100 that were expected lie within, 10 do not: the sum of +-1/2 is 30.
     (moved,) = adaptive.moved((2.0,), (30.0,), 100)
     assert moved == pytest.approx(2.0 * math.exp(-0.3 * (0.8 - 0.6)))
     # Half of q n is added whatever came: nobody there reads as one half.
     assert adaptive.moved((2.0,), (0.0,), 100)[0] == pytest.approx(2.0 * math.exp(0.3 * 0.1))
-    both = AdaptiveQuantile(per_layer=True).moved((1.0, 3.0), (50.0, -50.0), 100)
+    both = AdaptiveClipping(per_layer=True).moved((1.0, 3.0), (50.0, -50.0), 100)
     assert both == pytest.approx((math.exp(-0.1), 3.0 * math.exp(0.1)))
 
 
 @pytest.mark.unit
 def test_a_bound_stays_a_usable_number_whatever_the_noise():
     for noise in [1e300, -1e300, 1e9, -1e9]:
-        adaptive, bounds = AdaptiveQuantile(rate=5.0), (1.0,)
+        adaptive, bounds = AdaptiveClipping(rate=5.0), (1.0,)
         for _ in range(50):
             bounds = adaptive.moved(bounds, (noise,), 10)
             assert MIN_ADAPTED_NORM <= bounds[0] <= MAX_ADAPTED_NORM
@@ -563,7 +572,7 @@ def test_the_bound_converges_to_the_quantile_of_the_norms():
     for quantile in [0.3, 0.5, 0.9]:
         for start in [1e-2, 1e2]:
             generator = np.random.default_rng(8)
-            adaptive = AdaptiveQuantile(clip_norm=start, quantile=quantile, count_share=0.05)
+            adaptive = AdaptiveClipping(clip_norm=start, quantile=quantile, count_share=0.05)
             _, deviation = adaptive.noises(1.0, 1)
             bounds, late = adaptive.start(1), []
             for step in range(600):
@@ -582,12 +591,12 @@ def test_the_bound_converges_to_the_quantile_of_the_norms():
 
 @pytest.mark.unit
 def test_the_bounding_of_a_step_has_the_bounds_of_that_step():
-    adaptive = AdaptiveQuantile(clip_norm=2.0)
+    adaptive = AdaptiveClipping(clip_norm=2.0)
     assert adaptive.start(7) == (2.0,)
-    assert adaptive.at((0.7,)) == Flat(clip_norm=0.7)
-    layered = AdaptiveQuantile(clip_norm=2.0, per_layer=True)
+    assert adaptive.at((0.7,)) == FlatClipping(clip_norm=0.7)
+    layered = AdaptiveClipping(clip_norm=2.0, per_layer=True)
     assert layered.start(4) == (1.0,) * 4
-    assert layered.at((3.0, 4.0)) == PerLayer(clip_norms=(3.0, 4.0))
+    assert layered.at((3.0, 4.0)) == PerLayerClipping(clip_norms=(3.0, 4.0))
     assert layered.at((3.0, 4.0)).sensitivity == pytest.approx(5.0)
 
 
@@ -611,11 +620,11 @@ def test_a_number_that_an_adaptive_bound_cannot_use_is_refused():
         ("per_layer", None),
     ]:
         with pytest.raises(UsageError, match=name):
-            AdaptiveQuantile(**{name: value})  # pyright: ignore[reportArgumentType]
+            AdaptiveClipping(**{name: value})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.unit
 def test_counts_are_never_released_without_noise():
     for value in [0.0, -1.0, math.nan, math.inf, "1"]:
         with pytest.raises(UsageError, match="noise_multiplier"):
-            AdaptiveQuantile().noises(value, 1)  # pyright: ignore[reportArgumentType]
+            AdaptiveClipping().noises(value, 1)  # pyright: ignore[reportArgumentType]

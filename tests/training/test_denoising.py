@@ -141,7 +141,7 @@ def test_steps_trials_and_coordinates_are_independent():
 @each_kind
 def test_begun_in_a_thread_it_is_the_same_noise(kind: Density, monkeypatch: pytest.MonkeyPatch):
     alone = drawn(kind, count=900)
-    monkeypatch.setattr(plain_noise, "BESIDE", 10)
+    monkeypatch.setattr(plain_noise, "MIN_THREAD_NUMBERS", 10)
     begun = [begin_noise(kind, 900, CPU, stream_of(), step) for step in (0, 1)]
     sums = [[torch.zeros(900)] for _ in begun]
     for noise, total in zip(begun, sums, strict=True):
@@ -154,7 +154,9 @@ def test_begun_in_a_thread_it_is_the_same_noise(kind: Density, monkeypatch: pyte
 @pytest.mark.oracle
 def test_gaussian_noise_is_that_of_the_gaussian_recipe():
     kind, sums = GaussianNoise(scale=0.3), [torch.zeros(40), torch.zeros(6, 10)]
-    plain_noise.draw(100, torch.device("cpu"), stream_of(), 4)().add_to(sums, 1.2 * 0.25)
+    plain_noise.begin_gaussian_noise(100, torch.device("cpu"), stream_of(), 4)().add_to(
+        sums, 1.2 * 0.25
+    )
     theirs = torch.cat([each.flatten() for each in sums])
     assert torch.equal(drawn(kind, 4, count=100), theirs)
 

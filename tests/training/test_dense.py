@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from pasearch.runs.keys import Stream
 from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid
-from pasearch.training.clipping import AutoS, ClippingMethod, Flat
-from pasearch.training.dense import check_parts
-from pasearch.training.losses import LossOf
+from pasearch.training.clipping import AutoSClipping, ClippingMethod, FlatClipping
+from pasearch.training.dense import check_buffer_parts
+from pasearch.training.losses import RecordLoss
 from pasearch.training.one_step import reseed_dropout
 from pasearch.training.per_example import PreparedNetwork, clipped_sum_and_counts
 
@@ -50,15 +50,15 @@ NETWORKS = {
 }  # fmt: skip
 
 
-def batch(count: int = 40) -> tuple[Tensor, LossOf, Tensor]:
+def batch(count: int = 40) -> tuple[Tensor, RecordLoss, Tensor]:
     generator = torch.Generator().manual_seed(4)
     x = 3 * torch.randn(count, 12, generator=generator)
     y = torch.randint(3, (count,), generator=generator)
-    return x, LossOf(y), torch.rand(count, generator=generator) > 0.2
+    return x, RecordLoss(y), torch.rand(count, generator=generator) > 0.2
 
 
 def both(
-    network: nn.Module, bounding: ClippingMethod | None, x: Tensor, loss: LossOf, mask: Tensor,
+    network: nn.Module, bounding: ClippingMethod | None, x: Tensor, loss: RecordLoss, mask: Tensor,
     weights: Tensor | None = None,
 ) -> list[tuple[list[Tensor], Tensor]]:  # fmt: skip
     found = []
@@ -70,7 +70,7 @@ def both(
 
 @pytest.mark.unit
 def test_the_sums_of_a_chain_are_those_by_hooks():
-    for bounding in [Flat(clip_norm=0.7), AutoS(), None]:
+    for bounding in [FlatClipping(clip_norm=0.7), AutoSClipping(), None]:
         for name in NETWORKS:
             network, (x, loss, mask) = NETWORKS[name](), batch()
             prepared = PreparedNetwork(network)
@@ -85,8 +85,8 @@ def test_the_sums_of_a_chain_are_those_by_hooks():
 @pytest.mark.unit
 def test_a_number_is_predicted_too():
     x, _, mask = batch()
-    network, loss = nn.Sequential(nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 1)), LossOf(x[:, 0])
-    (short, _), (general, _) = both(network, Flat(clip_norm=1.0), x, loss, mask)
+    network, loss = nn.Sequential(nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 1)), RecordLoss(x[:, 0])
+    (short, _), (general, _) = both(network, FlatClipping(clip_norm=1.0), x, loss, mask)
     for first, second in zip(short, general, strict=True):
         torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
 
@@ -94,7 +94,7 @@ def test_a_number_is_predicted_too():
 @pytest.mark.unit
 def test_a_record_that_is_not_finite_adds_exactly_what_a_null_one_does():
     for value in [math.nan, math.inf, 1e30]:
-        for bounding in [Flat(clip_norm=0.7), None]:
+        for bounding in [FlatClipping(clip_norm=0.7), None]:
             network, (x, loss, mask) = NETWORKS["wide"](), batch()
             mask[:] = True
             absent = mask.clone()
@@ -235,7 +235,7 @@ def test_dropout_in_two_places_takes_the_general_path():
 
 @pytest.mark.unit
 def test_parts_of_a_buffer_that_meet_or_leave_something_out_are_an_error():
-    check_parts([(4, 2), (0, 4)], 6)
+    check_buffer_parts([(4, 2), (0, 4)], 6)
     for parts, count in (
         ([(0, 4), (3, 3)], 6),
         ([(0, 4), (5, 1)], 6),
@@ -243,4 +243,4 @@ def test_parts_of_a_buffer_that_meet_or_leave_something_out_are_an_error():
         ([(0, 7)], 6),
     ):
         with pytest.raises(ValueError, match="expected"):
-            check_parts(parts, count)
+            check_buffer_parts(parts, count)

@@ -63,7 +63,7 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.training import one_step, recipe, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
-from pasearch.training.clipping import AdaptiveQuantile, Flat
+from pasearch.training.clipping import AdaptiveClipping, FlatClipping
 from pasearch.training.encoded import gradients as encoding
 from pasearch.training.encoded import noise as laws
 from pasearch.training.encoded.codebook import Codebook
@@ -71,11 +71,11 @@ from pasearch.training.encoded.gradients import EncodedClipping, encode_by_sorti
 from pasearch.training.encoded.noise import KolmogorovSmirnov
 from pasearch.training.noise import Noise
 from pasearch.training.noise_before_clip import NoiseBeforeClip
-from pasearch.training.per_example import PreparedNetwork, formed_gradients, trainable_parameters
-from pasearch.training.presets import preset_toml, read_recipe, settings_of
-from pasearch.training.recipe import CONFLICTS, Recipe
+from pasearch.training.per_example import PreparedNetwork, form_gradients, list_trainable_parameters
+from pasearch.training.presets import preset_to_toml, read_recipe, resolve_preset
+from pasearch.training.recipe import STAGE_CONFLICTS, Recipe
 from pasearch.training.record_sums import SumBuffers
-from pasearch.training.schedules import Exponential, Uniform, Validation
+from pasearch.training.schedules import ExponentialDecay, UniformSchedule, ValidationSchedule
 
 N, BATCH, FEATURES, UNITS, CLASSES = 24, 6, 160, 60, 3
 STEPS, SIGMA = 10, 1.3
@@ -108,7 +108,7 @@ def network() -> nn.Module:
 
 
 def size_of(model: nn.Module) -> int:
-    return sum(each.numel() for each in trainable_parameters(model))
+    return sum(each.numel() for each in list_trainable_parameters(model))
 
 
 DIMENSION = size_of(network())
@@ -272,7 +272,7 @@ def test_the_noise_has_the_information_of_the_gaussian_it_stands_for():
 
 @pytest.mark.unit
 def test_every_step_is_charged_the_density_of_its_own_noise():
-    made = recipe_of(noise=StudentT(), schedule=Exponential(rate=0.3))
+    made = recipe_of(noise=StudentT(), schedule=ExponentialDecay(rate=0.3))
     shifts = BOUND.codebook(DIMENSION).envelope()
     found = densities(made.event(N, DIMENSION))
     assert found == [made.density(SIGMA * math.exp(-0.3 * (step // 4))) for step in range(STEPS)]
@@ -282,7 +282,7 @@ def test_every_step_is_charged_the_density_of_its_own_noise():
 @pytest.mark.unit
 def test_encoded_gradients_with_gaussian_noise_cost_what_clipped_ones_do():
     for batching in ("poisson", "truncated", "reshuffled"):
-        clipped = recipe_of(bounding=Flat(clip_norm=0.5), batching=batching)
+        clipped = recipe_of(bounding=FlatClipping(clip_norm=0.5), batching=batching)
         assert recipe_of(batching=batching).event(N) == clipped.event(N)
 
 
@@ -295,14 +295,14 @@ def test_without_the_network_s_size_other_noise_has_no_price():
 @pytest.mark.contract
 @pytest.mark.parametrize("name", [*ENCODED, "denoised-gaussian"])
 def test_presets_survive_json_and_their_own_recipe_files(name: str, tmp_path: Path):
-    made = Recipe(expected_batch_size=2, steps=3, **settings_of({"preset": name}))
+    made = Recipe(expected_batch_size=2, steps=3, **resolve_preset({"preset": name}))
     assert Recipe.from_json(json.loads(json.dumps(made.to_json()))) == made
-    spelt = preset_toml(name).replace("\n# ", "\n")
+    spelt = preset_to_toml(name).replace("\n# ", "\n")
     file = tmp_path / "own.toml"
     file.write_text(spelt, encoding="utf-8")
     assert tomllib.loads(spelt)["preset"] == name
-    again = settings_of(read_recipe(file))
-    own = settings_of({"preset": name})
+    again = resolve_preset(read_recipe(file))
+    own = resolve_preset({"preset": name})
     assert {key: again[key] for key in own if again.get(key) is not None} == {
         key: value for key, value in own.items() if value is not None
     }
@@ -340,7 +340,7 @@ def residuals(made: Recipe) -> np.ndarray:
     for step in range(made.steps):
         twin.load_state_dict(model.state_dict())
         assert training.step()
-        chosen = torch.from_numpy(made.batches(N).batch(N, own["batch"], step))
+        chosen = torch.from_numpy(made.make_batching(N).batch(N, own["batch"], step))
         clean = torch.zeros(DIMENSION)
         if len(chosen):
             assert isinstance(made.bounding, EncodedClipping)
@@ -360,10 +360,12 @@ def law_pvalue(made: Recipe) -> float:
 
 
 LAWS: dict[str, Recipe] = {
-    "student-t": recipe_of(noise=settings_of({"preset": "encoded-student-t"})["noise"]),
+    "student-t": recipe_of(noise=resolve_preset({"preset": "encoded-student-t"})["noise"]),
     # A recipe's noise has no scale: whatever it says, sigma sets it.
-    "laplace": recipe_of(noise=settings_of({"preset": "encoded-laplace"})["noise"].with_scale(3.0)),
-    "student-t, falling": recipe_of(noise=StudentT(), schedule=Exponential(rate=0.3)),
+    "laplace": recipe_of(
+        noise=resolve_preset({"preset": "encoded-laplace"})["noise"].with_scale(3.0)
+    ),
+    "student-t, falling": recipe_of(noise=StudentT(), schedule=ExponentialDecay(rate=0.3)),
 }
 each_law = pytest.mark.parametrize("name", LAWS)
 
@@ -405,8 +407,8 @@ def test_gaussian_noise_of_equal_variance_is_caught(name: str, monkeypatch: pyte
 def test_a_noise_multiplier_that_is_multiplied_is_caught(
     share: float, monkeypatch: pytest.MonkeyPatch
 ):
-    honest = Recipe.noise_at
-    monkeypatch.setattr(Recipe, "noise_at", lambda *a: share * honest(*a))  # type: ignore[operator]
+    honest = Recipe.noise_multiplier_at
+    monkeypatch.setattr(Recipe, "noise_multiplier_at", lambda *a: share * honest(*a))  # type: ignore[operator]
     assert law_pvalue(LAWS["laplace"]) < REJECT
 
 
@@ -484,12 +486,12 @@ def silent(patch: pytest.MonkeyPatch) -> None:
 
 def step_sum(x: Tensor, y: Tensor, mask: Sequence[bool], made: Recipe) -> Tensor:
     """Return one step's sum over all of these slots."""
-    slots = one_step.Slots(x=x, y=y, valid=torch.tensor(mask))
+    slots = one_step.DeviceRecords(x=x, y=y, valid=torch.tensor(mask))
     model = shallow()
     with torch.no_grad():
         for each in model.parameters():
             each.zero_()
-    return flat(one_step.batch_sum(model, slots, made, streams(), 0))
+    return flat(one_step.compute_noisy_sum(model, slots, made, streams(), 0))
 
 
 def excess(moved: Tensor, charged: Event) -> float:
@@ -557,7 +559,7 @@ def book_of_the_batch(patch: pytest.MonkeyPatch) -> None:
         model: PreparedNetwork, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook,
         buffers: SumBuffers, exact: bool,
     ) -> None:  # fmt: skip
-        rows = formed_gradients(model, x, loss)[mask]
+        rows = form_gradients(model, x, loss)[mask]
         means = rows.abs().double().sort(dim=1, descending=True).values.mean(dim=0).numpy()
         own = Codebook._of_norm(means[None], np.ones(len(means), dtype=np.int64), 0.5)
         buffers.totals[0].add_(encode_by_sorting(rows, own).sum(dim=0))
@@ -572,7 +574,7 @@ def micro_batches(patch: pytest.MonkeyPatch) -> None:
         model: PreparedNetwork, x: Tensor, loss: Any, mask: Tensor, codebook: Codebook,
         buffers: SumBuffers, exact: bool,
     ) -> None:  # fmt: skip
-        rows = formed_gradients(model, x, loss) * mask[:, None]
+        rows = form_gradients(model, x, loss) * mask[:, None]
         means = rows.reshape(-1, 2, rows.shape[1]).mean(dim=1)
         buffers.totals[0].add_(encode_by_sorting(means, codebook).sum(dim=0))
 
@@ -743,7 +745,7 @@ def trained(made: Recipe, data: Records | None = None) -> Tensor:
     return flat([p.detach() for p in model.parameters()])
 
 
-PLAIN = recipe_of(bounding=Flat(clip_norm=0.5))
+PLAIN = recipe_of(bounding=FlatClipping(clip_norm=0.5))
 
 
 @pytest.fixture
@@ -825,7 +827,7 @@ def test_it_compares_with_the_law_that_each_step_added(
     made: Recipe, weighed: list[tuple[Tensor, Density, float]]
 ):
     trained(replace(made, denoising=KolmogorovSmirnov()))
-    sigmas = [made.noise_at(step, N) or math.nan for step in range(made.steps)]
+    sigmas = [made.noise_multiplier_at(step, N) or math.nan for step in range(made.steps)]
     assert [density for _, density, _ in weighed] == [*map(made.drawn_density, sigmas)]
     if made.noise is not None:
         assert [*map(made.density, sigmas)] == densities(made.event(N, DIMENSION))
@@ -851,8 +853,8 @@ def test_it_sees_noise_and_public_numbers_alone(monkeypatch: pytest.MonkeyPatch)
 
 def one_sum(made: Recipe) -> list[Tensor]:
     data = records()
-    slots = one_step.Slots(x=data.x, y=data.y, valid=data.valid)
-    return one_step.batch_sum(network(), slots, made, streams(), 0)
+    slots = one_step.DeviceRecords(x=data.x, y=data.y, valid=data.valid)
+    return one_step.compute_noisy_sum(network(), slots, made, streams(), 0)
 
 
 @pytest.mark.unit
@@ -868,9 +870,9 @@ def test_it_charges_nothing():
 
 # --- refusals
 
-WATCHED = Validation(rate=0.7, threshold=0.01, average=5, period=10)
+WATCHED = ValidationSchedule(rate=0.7, threshold=0.01, average=5, period=10)
 REFUSED: dict[str, dict[str, Any]] = {
-    "where every coordinate is bounded": {"noise": StudentT(), "bounding": Flat()},
+    "where every coordinate is bounded": {"noise": StudentT(), "bounding": FlatClipping()},
     "another law than Gaussian is priced on a Poisson": {
         "noise": StudentT(),
         "batching": "reshuffled",
@@ -884,11 +886,11 @@ REFUSED: dict[str, dict[str, Any]] = {
     "denoising compares a sum": {
         "denoising": KolmogorovSmirnov(),
         "noise_before_clip": NoiseBeforeClip(record_bound=1.0),
-        "bounding": Flat(),
+        "bounding": FlatClipping(),
     },
     "denoising compares all coordinates": {
         "denoising": KolmogorovSmirnov(),
-        "bounding": AdaptiveQuantile(clip_norm=1.0),
+        "bounding": AdaptiveClipping(clip_norm=1.0),
     },
     "denoising takes noise off": {
         "denoising": KolmogorovSmirnov(),
@@ -903,21 +905,23 @@ def test_what_has_no_proof_is_refused_with_that_reason_alone():
     for words in REFUSED:
         with pytest.raises(UsageError, match="no proof") as caught:
             recipe_of(**REFUSED[words])
-        (reason,) = [each for each in CONFLICTS if words in each]
+        (reason,) = [each for each in STAGE_CONFLICTS if words in each]
         told = str(caught.value)
         assert told == f"This recipe has no proof: {reason}"
 
 
 @pytest.mark.contract
 def test_every_reason_of_these_stages_is_tried():
-    new = [r for r in CONFLICTS if any(w in r for w in ("another law", "encoding", "denoising"))]
+    new = [
+        r for r in STAGE_CONFLICTS if any(w in r for w in ("another law", "encoding", "denoising"))
+    ]
     assert len(new) == len(REFUSED)
     assert all(sum(words in reason for words in REFUSED) == 1 for reason in new)
 
 
 @pytest.mark.contract
 def test_without_its_reason_each_would_be_accepted(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recipe, "CONFLICTS", {})
+    monkeypatch.setattr(recipe, "STAGE_CONFLICTS", {})
     for changes in REFUSED.values():
         assert recipe_of(**changes).problems() == []
 
@@ -942,8 +946,8 @@ def test_what_goes_together_is_accepted():
     recipe_of(batching="reshuffled")
     recipe_of(schedule=WATCHED)
     recipe_of(noise=StudentT(), denoising=KolmogorovSmirnov(), optimizer="adam")
-    recipe_of(noise=StudentT(), schedule=Uniform()).event(N, DIMENSION)
-    assert isinstance(recipe_of(noise=StudentT()).batches(N), Poisson)
+    recipe_of(noise=StudentT(), schedule=UniformSchedule()).event(N, DIMENSION)
+    assert isinstance(recipe_of(noise=StudentT()).make_batching(N), Poisson)
 
 
 @pytest.mark.unit

@@ -20,7 +20,7 @@ from pasearch.errors import UsageError
 from pasearch.training.encoded import gradients as encoding
 from pasearch.training.encoded.codebook import Codebook, shifts_of
 from pasearch.training.encoded.gradients import EncodedClipping, encode_by_sorting
-from pasearch.training.per_example import formed_gradients, trainable_parameters
+from pasearch.training.per_example import form_gradients, list_trainable_parameters
 
 BATCH = 6
 
@@ -91,12 +91,12 @@ def summed(
     mask: Tensor | None = None,
 ) -> Tensor:
     sums, _ = bounding.sums(network, x, wave(own), everyone(x) if mask is None else mask)
-    assert [each.shape for each in sums] == [p.shape for p in trainable_parameters(network)]
+    assert [each.shape for each in sums] == [p.shape for p in list_trainable_parameters(network)]
     return torch.cat([each.flatten() for each in sums])
 
 
 def size_of(network: nn.Module) -> int:
-    return sum(p.numel() for p in trainable_parameters(network))
+    return sum(p.numel() for p in list_trainable_parameters(network))
 
 
 def dominated(vector: Tensor, codebook: Codebook, slack: float = 0.0) -> bool:
@@ -397,7 +397,7 @@ def test_a_null_record_and_one_that_is_not_finite_add_exactly_0(name: str, exact
         x[2, 1] = math.nan if "nan" in kind else math.inf
     if kind == "overflow":
         x[2], own[2] = 1e30, 1e30
-    gradients = formed_gradients(network, x, wave(own))
+    gradients = form_gradients(network, x, wave(own))
     if mask[2] and torch.isfinite(gradients[2]).all():
         return  # a tanh made it finite again
     others = x.clone()
@@ -433,7 +433,7 @@ def test_sorted_sums_are_those_of_the_formed_gradients():
     for name in NETS:
         network, x, own = made(name)
         bounding = EncodedClipping(clip_norm=0.2, vectors=15, exact=True)
-        rows = formed_gradients(network, x, wave(own))
+        rows = form_gradients(network, x, wave(own))
         expected = encode_by_sorting(
             rows, Codebook.dense(rows.shape[1], vectors=15, clip_norm=0.2)
         ).sum(dim=0)
@@ -446,7 +446,7 @@ def test_keys_come_near_to_sorting():
         for clip_norm in [0.02, 1.0, 1e3]:
             network, x, own = made(name)
             bounding = EncodedClipping(clip_norm=clip_norm, vectors=15)
-            rows = formed_gradients(network, x, wave(own))
+            rows = form_gradients(network, x, wave(own))
             exact = encode_by_sorting(rows, bounding.codebook(rows.shape[1]))
             for i in range(BATCH):
                 found = summed(network, x[i : i + 1], own[i : i + 1], bounding)
@@ -460,7 +460,7 @@ def test_inputs_of_0_and_1_are_not_rounded_and_outputs_by_15_percent():
     network = nn.Linear(12, 7)
     x = (torch.rand(1, 12, generator=torch.Generator().manual_seed(1)) > 0.5).float()
     found = summed(network, x, torch.ones(1), EncodedClipping(clip_norm=1e4, vectors=3))
-    row = formed_gradients(network, x, wave(torch.ones(1)))[0]
+    row = form_gradients(network, x, wave(torch.ones(1)))[0]
     assert torch.allclose(found, row, rtol=0.16, atol=0)
     factors = (found / row)[:84].view(7, 12)
     for each in factors:
@@ -520,7 +520,7 @@ def test_the_vector_is_nearest_up_to_the_rounding_to_keys():
     network, x, own = made("plain")
     bounding = EncodedClipping(clip_norm=1.0, vectors=300)
     codebook = bounding.codebook(size_of(network))
-    rows = formed_gradients(network, x, wave(own)).double().abs().sort(descending=True).values
+    rows = form_gradients(network, x, wave(own)).double().abs().sort(descending=True).values
     whole = np.repeat(codebook.values.astype(float), codebook.counts, axis=1)
     similar = (
         torch.from_numpy(whole / codebook.norms[:, None])

@@ -26,9 +26,9 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import count_pairs, normals_from_words
 from pasearch.runs.sums import SUM_ROUNDING, GaussianSum
 from pasearch.training import noise, one_step, trainer
-from pasearch.training.clipping import Flat
+from pasearch.training.clipping import FlatClipping
 from pasearch.training.encoded.noise import begin_noise, sample_noise
-from pasearch.training.one_step import batch_sum
+from pasearch.training.one_step import compute_noisy_sum
 from pasearch.training.per_example import clipped_sum_and_counts
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import train
@@ -58,7 +58,7 @@ def network() -> nn.Module:
 def recipe(optimizer: str = "sgd", average: float | None = None) -> Recipe:
     return Recipe(
         expected_batch_size=N, steps=1, learning_rate=0.5, noise_multiplier=SIGMA,
-        bounding=Flat(clip_norm=1.0), optimizer=optimizer, average=average,
+        bounding=FlatClipping(clip_norm=1.0), optimizer=optimizer, average=average,
     )  # fmt: skip
 
 
@@ -75,7 +75,9 @@ def clean(present: bool) -> np.ndarray:
     def loss(outputs: Tensor) -> Tensor:
         return functional.cross_entropy(outputs, data.y, reduction="none")
 
-    (total,), _ = clipped_sum_and_counts(model, data.x, loss, Flat(clip_norm=1.0), data.valid)
+    (total,), _ = clipped_sum_and_counts(
+        model, data.x, loss, FlatClipping(clip_norm=1.0), data.valid
+    )
     return total.flatten()[:SEEN].numpy()
 
 
@@ -95,7 +97,7 @@ def moved(made: Recipe, total: np.ndarray) -> np.ndarray:
     """What a released sum does to weights that begin at 0."""
     weights = torch.zeros(len(total))
     optimizer, average = (
-        made.optimizing.of([weights], made.learning_rate),
+        made.optimizer_stage.of([weights], made.learning_rate),
         trainer._Average([weights], made),
     )
     weights.grad = torch.from_numpy(total.copy()).div_(made.expected_batch_size)
@@ -107,8 +109,8 @@ def moved(made: Recipe, total: np.ndarray) -> np.ndarray:
 
 def sums(present: bool, run: int) -> np.ndarray:
     data = records(present)
-    slots = one_step.Slots(x=data.x, y=data.y, valid=data.valid)
-    (total,) = batch_sum(network(), slots, recipe(), streams(present, run), 0)
+    slots = one_step.DeviceRecords(x=data.x, y=data.y, valid=data.valid)
+    (total,) = compute_noisy_sum(network(), slots, recipe(), streams(present, run), 0)
     return total.flatten()[:SEEN].numpy()
 
 
@@ -161,7 +163,7 @@ def rounded_normals(count: int, stream: Stream, step: int) -> np.ndarray:
 
 def old_sampler(patch: pytest.MonkeyPatch, numbers: Callable[..., np.ndarray]) -> None:
     patch.setattr(
-        one_step, "draw",
+        one_step, "begin_gaussian_noise",
         lambda count, device, stream, step, **_: lambda: Old(numbers(count, stream, step)),
     )  # fmt: skip
 
@@ -199,7 +201,7 @@ def on_a_double(patch: pytest.MonkeyPatch) -> None:
         words.random_(-(2**63), None, generator=torch.Generator().manual_seed(seed % 2**63))
         return normals_from_words(words, count, stream, step)
 
-    patch.setattr(noise, "normals_on", other)
+    patch.setattr(noise, "draw_device_normals", other)
 
 
 @pytest.mark.statistical

@@ -19,21 +19,21 @@ from sklearn.metrics import (
 
 from pasearch.data.schema import Schema
 from pasearch.runs.mechanisms import NoisyCounts
-from pasearch.training import from_cells
-from pasearch.training.from_cells import (
-    ANSWER,
-    EDGES,
-    ERROR,
+from pasearch.training import score_tables as from_cells
+from pasearch.training.score_tables import (
+    CORRECTNESS_COLUMNS,
+    ERROR_COLUMNS,
     ERROR_EDGES,
-    ODDS,
-    RIGHT,
+    LOG_ODDS_COLUMNS,
+    LOG_ODDS_EDGES,
+    PREDICTION_COLUMNS,
     TARGET_BINS,
     Table,
-    error_measures,
-    measures,
-    measures_of,
-    table_json,
-    table_of,
+    compute_error_measures,
+    compute_measures,
+    compute_score_measures,
+    read_table,
+    table_to_json,
 )
 
 N = 4000
@@ -44,7 +44,7 @@ def made(columns: str, n: int = N, outputs: int = 2, seed: int = 0) -> tuple[Any
     draw = np.random.default_rng(seed)
     weights = np.arange(1, outputs + 1)
     y = draw.choice(outputs, size=n, p=weights / weights.sum())
-    if columns == ODDS:
+    if columns == LOG_ODDS_COLUMNS:
         odds = draw.normal(2.0 * y - 1.0, 2.0)
         return y, odds, (odds > 0).astype(int)
     answer = np.where(draw.random(n) < 0.7, y, draw.integers(outputs, size=n))
@@ -52,9 +52,9 @@ def made(columns: str, n: int = N, outputs: int = 2, seed: int = 0) -> tuple[Any
 
 
 def counted(columns: str, y: Any, odds: Any, answer: Any, outputs: int) -> np.ndarray:
-    if columns == ODDS:
-        place, width = np.searchsorted(EDGES, odds, side="left"), len(EDGES) + 1
-    elif columns == ANSWER:
+    if columns == LOG_ODDS_COLUMNS:
+        place, width = np.searchsorted(LOG_ODDS_EDGES, odds, side="left"), len(LOG_ODDS_EDGES) + 1
+    elif columns == PREDICTION_COLUMNS:
         place, width = answer, outputs
     else:
         place, width = (answer == y).astype(int), 2
@@ -68,14 +68,20 @@ def table(counts: Any, columns: str, noise: float = 0.0, of: int | None = None) 
     return Table(counts=counts, columns=columns, noise=noise, of=of or int(counts.sum()))
 
 
-FORMS = [(ODDS, 2), (ANSWER, 2), (ANSWER, 5), (RIGHT, 2), (RIGHT, 5)]
+FORMS = [
+    (LOG_ODDS_COLUMNS, 2),
+    (PREDICTION_COLUMNS, 2),
+    (PREDICTION_COLUMNS, 5),
+    (CORRECTNESS_COLUMNS, 2),
+    (CORRECTNESS_COLUMNS, 5),
+]
 
 
 @pytest.mark.oracle
 def test_without_noise_it_is_what_others_compute():
     for columns, outputs in FORMS:
         y, odds, answer = made(columns, outputs=outputs)
-        found = measures(table(counted(columns, y, odds, answer, outputs), columns))
+        found = compute_measures(table(counted(columns, y, odds, answer, outputs), columns))
         assert found["accuracy"]["value"] == pytest.approx(accuracy_score(y, answer))
         assert found["balanced_accuracy"]["value"] == pytest.approx(
             balanced_accuracy_score(y, answer)
@@ -86,14 +92,14 @@ def test_without_noise_it_is_what_others_compute():
         assert [each["value"] for each in found["shares"]] == pytest.approx(shares)
         assert found["most_common"]["class"] == outputs - 1
         assert found["most_common"]["value"] == pytest.approx(shares.max())
-        if columns == RIGHT and outputs > 2:
+        if columns == CORRECTNESS_COLUMNS and outputs > 2:
             assert found["confusion"] is found["precision"] is None
             assert {"confusion", "precision"} <= set(found["reasons"])
         else:
             assert found["confusion"] == confusion_matrix(y, answer).tolist()
             precisions = [each["value"] for each in found["precision"]]
             assert precisions == pytest.approx(precision_score(y, answer, average=None))
-        if columns == ODDS:
+        if columns == LOG_ODDS_COLUMNS:
             assert found["auc"]["value"] == pytest.approx(roc_auc_score(y, odds), abs=0.005)
         else:
             assert found["auc"] is found["calibration"] is None
@@ -120,7 +126,7 @@ def test_errors_are_those_of_sample_and_noise_together():
             for seed in range(300):
                 counts = counted(columns, *made(columns, 1500, outputs, seed + 1), outputs)
                 noisy = counts + dlaplace.rvs(epsilon, size=counts.shape, random_state=draw)
-                found.append(told(measures(table(noisy, columns, noise, 1500))))
+                found.append(told(compute_measures(table(noisy, columns, noise, 1500))))
             for name in found[0]:
                 values = np.array([each[name]["value"] for each in found], float)
                 error = float(np.median([each[name]["error"] for each in found]))
@@ -130,9 +136,11 @@ def test_errors_are_those_of_sample_and_noise_together():
 @pytest.mark.statistical
 def test_noise_that_is_forgotten_is_seen():
     """Teeth of the test above: at a small epsilon the sample alone explains too little."""
-    counts = counted(ANSWER, *made(ANSWER, 300, 5), 5)
-    genuine = measures(table(counts, ANSWER, NoisyCounts(epsilon=0.3).standard_deviation, 300))
-    without = measures(table(counts, ANSWER, 0.0, 300))
+    counts = counted(PREDICTION_COLUMNS, *made(PREDICTION_COLUMNS, 300, 5), 5)
+    genuine = compute_measures(
+        table(counts, PREDICTION_COLUMNS, NoisyCounts(epsilon=0.3).standard_deviation, 300)
+    )
+    without = compute_measures(table(counts, PREDICTION_COLUMNS, 0.0, 300))
     assert genuine["accuracy"]["error"] > 1.3 * without["accuracy"]["error"]
     assert genuine["recall"][4]["error"] > 1.3 * without["recall"][4]["error"]
 
@@ -140,21 +148,21 @@ def test_noise_that_is_forgotten_is_seen():
 class TestFewRecords:
     @pytest.mark.unit
     def test_a_class_below_the_noise_has_no_value_and_a_reason(self):
-        found = measures(table([[300, 20], [3, 2]], ANSWER, noise=3.0))
+        found = compute_measures(table([[300, 20], [3, 2]], PREDICTION_COLUMNS, noise=3.0))
         assert found["recall"][0]["value"] == pytest.approx(300 / 320)
         assert found["recall"][1] == {
-            "value": None, "error": None, "reason": from_cells.TOO_FEW,
+            "value": None, "error": None, "reason": from_cells.TOO_FEW_RECORDS,
         }  # fmt: skip
         assert found["balanced_accuracy"]["value"] == found["recall"][0]["value"]
         assert "over 1 of 2 classes" in found["balanced_accuracy"]["reason"]
         assert found["precision"][0]["value"] == pytest.approx(300 / 303)
         assert found["precision"][1]["value"] == pytest.approx(2 / 22), "20 others are enough"
-        fewer = measures(table([[300, 2], [3, 2]], ANSWER, noise=3.0))
+        fewer = compute_measures(table([[300, 2], [3, 2]], PREDICTION_COLUMNS, noise=3.0))
         assert "less often than the noise" in fewer["precision"][1]["reason"]
 
     @pytest.mark.unit
     def test_no_class_is_known(self):
-        found = measures(table(np.ones((2, 20)), ODDS, noise=5.0))
+        found = compute_measures(table(np.ones((2, 20)), LOG_ODDS_COLUMNS, noise=5.0))
         for each in (found["balanced_accuracy"], found["auc"], *found["recall"]):
             assert each["value"] is None
             assert each["reason"]
@@ -163,7 +171,7 @@ class TestFewRecords:
 
     @pytest.mark.unit
     def test_counts_below_0_are_shown_as_0_and_shares_stay_shares(self):
-        found = measures(table([[40, -3], [-2, 9]], ANSWER, noise=1.0, of=40))
+        found = compute_measures(table([[40, -3], [-2, 9]], PREDICTION_COLUMNS, noise=1.0, of=40))
         assert found["confusion"] == [[40, 0], [0, 9]]
         assert found["accuracy"]["value"] == 1.0
         assert found["recall"][0]["value"] == 1.0
@@ -176,10 +184,10 @@ class TestCalibration:
         draw = np.random.default_rng(3)
         odds = draw.normal(0.0, 2.5, size=n)
         y = (draw.random(n) < 1 / (1 + np.exp(-odds))).astype(int)
-        counts = counted(ODDS, y, wrong * odds, y, 2)
+        counts = counted(LOG_ODDS_COLUMNS, y, wrong * odds, y, 2)
         noisy = counts + dlaplace.rvs(epsilon, size=counts.shape, random_state=draw)
-        own = table(noisy, ODDS, NoisyCounts(epsilon=epsilon).standard_deviation, n)
-        return from_cells.calibration(own)
+        own = table(noisy, LOG_ODDS_COLUMNS, NoisyCounts(epsilon=epsilon).standard_deviation, n)
+        return from_cells.compute_calibration(own)
 
     @pytest.mark.unit
     def test_of_a_calibrated_model_shares_are_what_is_predicted(self):
@@ -205,12 +213,12 @@ class TestCalibration:
         many, some, few = (self.groups(n, 1.0) for n in (20_000, 1000, 15))
         assert many is not None
         assert some is not None
-        assert len(many) == len(EDGES) + 1
+        assert len(many) == len(LOG_ODDS_EDGES) + 1
         assert 2 <= len(some) < len(many)
         assert few is None
         noise = NoisyCounts(epsilon=1.0).standard_deviation
         for each in some:
-            assert noise / each["records"] < from_cells.CALM
+            assert noise / each["records"] < from_cells.MAX_GROUP_NOISE
 
 
 @pytest.mark.unit
@@ -220,25 +228,25 @@ def test_it_is_written_and_read_again():
         score = {
             "of": 200,
             "noise": {"epsilon": 2.0},
-            **table_json(counts.ravel().tolist(), columns),
+            **table_to_json(counts.ravel().tolist(), columns),
         }
-        again = table_of(json.loads(json.dumps(score)))
+        again = read_table(json.loads(json.dumps(score)))
         assert again is not None
         assert (again.counts == counts).all()
         assert again.noise == NoisyCounts(epsilon=2.0).standard_deviation
-        assert ("edges" in score) == (columns == ODDS)
+        assert ("edges" in score) == (columns == LOG_ODDS_COLUMNS)
         schema = Schema(shape=(3,), low=0.0, high=1.0, classes=outputs)
-        found = measures_of(score, schema)
+        found = compute_score_measures(score, schema)
         assert found["classes"] == [*range(outputs)]
         assert json.loads(json.dumps(found)) == found, "plain values"
-        assert measures_of({"of": 200, "noise": {"epsilon": 2.0}}, schema) == {}
+        assert compute_score_measures({"of": 200, "noise": {"epsilon": 2.0}}, schema) == {}
 
 
 @pytest.mark.unit
 def test_the_middle_of_the_bins_is_where_the_answer_changes():
-    assert EDGES[len(EDGES) // 2] == 0.0
-    assert EDGES == tuple(sorted(EDGES))
-    assert EDGES == tuple(-each for each in reversed(EDGES))
+    assert LOG_ODDS_EDGES[len(LOG_ODDS_EDGES) // 2] == 0.0
+    assert LOG_ODDS_EDGES == tuple(sorted(LOG_ODDS_EDGES))
+    assert LOG_ODDS_EDGES == tuple(-each for each in reversed(LOG_ODDS_EDGES))
 
 
 @pytest.mark.statistical
@@ -250,8 +258,8 @@ def test_the_interval_holds_the_true_share_95_times_in_100():
             right = draw.binomial(n, share)
             counts = np.diag([right // 2, right - right // 2]) + np.diag([n - right, 0])[:, ::-1]
             noisy = counts + dlaplace.rvs(epsilon, size=(2, 2), random_state=draw)
-            found = from_cells.accuracy(table(noisy, ANSWER, noise, n))
-            low, high = from_cells.interval(found["value"], found["error"], 1.96)
+            found = from_cells.estimate_accuracy(table(noisy, PREDICTION_COLUMNS, noise, n))
+            low, high = from_cells.compute_wilson_interval(found["value"], found["error"], 1.96)
             assert 0.0 <= low <= high <= 1.0
             held.append(low <= share <= high)
             plain.append(abs(found["value"] - share) <= 1.96 * found["error"])
@@ -265,9 +273,12 @@ def test_noise_takes_no_mean_error_below_zero():
     """Negative noisy counts at large errors weigh more than the records at small ones."""
     counts = np.zeros((TARGET_BINS, len(ERROR_EDGES) - 1))
     counts[:, 0], counts[:, -1] = 100.0, -20.0
-    found = error_measures(table(counts, ERROR, noise=1.0, of=1000))
+    found = compute_error_measures(table(counts, ERROR_COLUMNS, noise=1.0, of=1000))
     assert found["mean_absolute_error"]["value"] == 0.0
     assert found["mean_absolute_error"]["error"] > 0.0
     counts[:] = 0.0
     counts[0, 0], counts[1:, 0] = -300.0, 100.0
-    assert error_measures(table(counts, ERROR, noise=1.0, of=1000))["median"]["value"] >= 0.0
+    assert (
+        compute_error_measures(table(counts, ERROR_COLUMNS, noise=1.0, of=1000))["median"]["value"]
+        >= 0.0
+    )

@@ -12,26 +12,26 @@ from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Gaussian
 from pasearch.errors import BudgetError, UsageError
-from pasearch.training import length
-from pasearch.training.length import Course, answer
+from pasearch.training import schedule_solver as length
 from pasearch.training.recipe import Recipe
+from pasearch.training.schedule_solver import ScheduleSolver, solve_schedule
 from pasearch.training.schedules import (
-    Exponential,
-    Polynomial,
+    ExponentialDecay,
+    PolynomialDecay,
     StepDecay,
-    TimeBased,
-    Uniform,
+    TimeDecay,
+    UniformSchedule,
 )
 
 DELTA, RHO = 1e-5, 0.78125
 YU: dict[str, Any] = {"noise_multiplier": 10.0, "batch": 600, "n": 60_000}
 THEIRS = Budget(epsilon_of_rho(RHO, DELTA), DELTA)
 TABLE_II = [
-    (Uniform(), 8.0, 100),
-    (TimeBased(rate=0.05), 10.0, 38),
+    (UniformSchedule(), 8.0, 100),
+    (TimeDecay(rate=0.05), 10.0, 38),
     (StepDecay(rate=0.6, period=10), 10.0, 31),
-    (Exponential(rate=0.01), 10.0, 71),
-    (Polynomial(power=3.0, end=0.2, period=100), 10.0, 44),
+    (ExponentialDecay(rate=0.01), 10.0, 71),
+    (PolynomialDecay(power=3.0, end=0.2, period=100), 10.0, 44),
 ]
 
 
@@ -39,7 +39,9 @@ TABLE_II = [
 def test_a_tight_price_lasts_longer_than_the_papers_zcdp():
     """Reshuffled epochs compose as Gaussians: rho is exact for them, its conversion is not."""
     for schedule, sigma, epochs in TABLE_II:
-        course = Course(**{**YU, "noise_multiplier": sigma}, batching="reshuffled", budget=THEIRS)
+        course = ScheduleSolver(
+            **{**YU, "noise_multiplier": sigma}, batching="reshuffled", budget=THEIRS
+        )
         found = course.epochs(schedule)
         assert epochs <= found <= 1.35 * epochs
         assert course.price(schedule, found).epsilon <= THEIRS.epsilon
@@ -48,8 +50,8 @@ def test_a_tight_price_lasts_longer_than_the_papers_zcdp():
 
 @pytest.mark.unit
 def test_sampled_batches_last_as_long_as_their_recipe_says():
-    course = Course(noise_multiplier=2.0, batch=100, n=1000, budget=Budget(3.0, DELTA))
-    schedule = Exponential(rate=0.02)
+    course = ScheduleSolver(noise_multiplier=2.0, batch=100, n=1000, budget=Budget(3.0, DELTA))
+    schedule = ExponentialDecay(rate=0.02)
     epochs = course.epochs(schedule)
 
     def cost(count: int) -> float:
@@ -64,16 +66,16 @@ def test_sampled_batches_last_as_long_as_their_recipe_says():
 @pytest.mark.unit
 def test_the_rate_uses_the_budget_up_and_a_steeper_one_breaks_it():
     for kind, settings, steeper in [
-        ("time", {}, lambda s: TimeBased(rate=s.rate * 1.01)),
-        ("exponential", {"every": 2}, lambda s: Exponential(rate=s.rate * 1.01, every=2)),
+        ("time", {}, lambda s: TimeDecay(rate=s.rate * 1.01)),
+        ("exponential", {"every": 2}, lambda s: ExponentialDecay(rate=s.rate * 1.01, every=2)),
         ("step", {"period": 10}, lambda s: StepDecay(rate=s.rate * 0.99, period=10)),
         (
             "polynomial",
             {"end": 0.1, "period": 100},
-            lambda s: Polynomial(power=s.power * 1.01, end=0.1, period=100),
+            lambda s: PolynomialDecay(power=s.power * 1.01, end=0.1, period=100),
         ),
     ]:
-        course = Course(**YU, batching="reshuffled", budget=Budget(7.0, DELTA))
+        course = ScheduleSolver(**YU, batching="reshuffled", budget=Budget(7.0, DELTA))
         schedule = course.rate(kind, 60, **settings)
         cost = course.price(schedule, 60).epsilon
         assert 0.995 * 7.0 < cost <= 7.0
@@ -82,7 +84,7 @@ def test_the_rate_uses_the_budget_up_and_a_steeper_one_breaks_it():
 
 @pytest.mark.unit
 def test_at_the_papers_rho_it_is_steeper_than_the_papers_formula():
-    ours = Course(**YU, batching="reshuffled", budget=THEIRS).rate("step", 40, period=10)
+    ours = ScheduleSolver(**YU, batching="reshuffled", budget=THEIRS).rate("step", 40, period=10)
     theirs = solve_rate("step", noise_multiplier=10.0, rho=RHO, epochs=40, period=10)
     assert isinstance(ours, StepDecay)
     assert 0.9 * theirs < ours.rate < theirs
@@ -92,21 +94,21 @@ def test_at_the_papers_rho_it_is_steeper_than_the_papers_formula():
 def test_every_epoch_is_priced_when_the_batch_does_not_divide_the_records():
     """Of reshuffled batches: one Gaussian an epoch, all in one of sigma / sqrt(sum of 1/f^2)."""
     for batch in [30, 60, 99, 100]:
-        course = Course(
+        course = ScheduleSolver(
             noise_multiplier=6.0,
             batch=batch,
             n=100,
             batching="reshuffled",
             budget=Budget(3.0, 1e-3),
         )
-        for schedule in (Uniform(), Exponential(rate=0.02)):
+        for schedule in (UniformSchedule(), ExponentialDecay(rate=0.02)):
             weight = sum(schedule.factor(epoch) ** -2 for epoch in range(39))
             exact = price(Gaussian(6.0 / weight**0.5), 1e-3).epsilon
             assert course.price(schedule, 39).epsilon == pytest.approx(exact, rel=1e-3)
             found = course.epochs(schedule)
             assert (
                 course.recipe(schedule, found)
-                .batches(100)
+                .make_batching(100)
                 .epoch(course.recipe(schedule, found).steps - 1)
                 == found - 1
             )
@@ -114,13 +116,13 @@ def test_every_epoch_is_priced_when_the_batch_does_not_divide_the_records():
 
 @pytest.mark.unit
 def test_an_uncharged_epoch_would_be_seen(monkeypatch: pytest.MonkeyPatch):
-    course = Course(**YU, batching="reshuffled", budget=THEIRS)
-    right = course.epochs(Exponential(rate=0.01))
-    genuine = Course.event
+    course = ScheduleSolver(**YU, batching="reshuffled", budget=THEIRS)
+    right = course.epochs(ExponentialDecay(rate=0.01))
+    genuine = ScheduleSolver.event
     monkeypatch.setattr(
-        length.Course, "event", lambda self, s, epochs: genuine(self, s, max(1, epochs - 1))
+        length.ScheduleSolver, "event", lambda self, s, epochs: genuine(self, s, max(1, epochs - 1))
     )
-    assert course.epochs(Exponential(rate=0.01)) == right + 1
+    assert course.epochs(ExponentialDecay(rate=0.01)) == right + 1
 
 
 @pytest.mark.unit
@@ -140,12 +142,12 @@ def test_what_makes_no_sense_is_refused():
     ]:
         given = {**YU, "epsilon": 7.0, "batching": "reshuffled", **asked}
         with pytest.raises(UsageError, match=words):
-            answer(given.pop("kind"), **given)
+            solve_schedule(given.pop("kind"), **given)
 
 
 @pytest.mark.unit
 def test_a_budget_for_less_than_an_epoch_is_told():
     with pytest.raises(BudgetError, match="too small"):
-        answer("uniform", epsilon=0.1, batching="reshuffled", **YU)
+        solve_schedule("uniform", epsilon=0.1, batching="reshuffled", **YU)
     with pytest.raises(BudgetError, match="even if the noise stays"):
-        answer("time", epochs=60, epsilon=1.0, batching="reshuffled", **YU)
+        solve_schedule("time", epochs=60, epsilon=1.0, batching="reshuffled", **YU)

@@ -26,17 +26,17 @@ from pasearch.spaces.modules import KeyedDropout
 from pasearch.training import linear_backend, linear_kernel, trainer
 from pasearch.training.batching import Poisson
 from pasearch.training.clipping import (
-    SLACK,
-    AdaptiveQuantile,
-    AutoS,
+    NORM_SLACK,
+    AdaptiveClipping,
+    AutoSClipping,
     ClippingMethod,
-    Flat,
-    PerLayer,
-    has_terms,
+    FlatClipping,
+    PerLayerClipping,
+    has_factor_terms,
 )
 from pasearch.training.linear_backend import MIN_THREAD_RECORDS, LinearBackend
 from pasearch.training.recipe import Recipe
-from pasearch.training.record_sums import BLOCK
+from pasearch.training.record_sums import BLOCK_RECORDS
 from pasearch.training.trainer import Training, train
 
 N, INPUTS, CLASSES = 400, 12, 3
@@ -49,7 +49,7 @@ MODELS = {
         nn.Linear(INPUTS, 600).requires_grad_(False), nn.Tanh(), nn.Linear(600, CLASSES)
     ),
 }
-BOUNDS = [Flat(clip_norm=0.7), AutoS(), None]
+BOUNDS = [FlatClipping(clip_norm=0.7), AutoSClipping(), None]
 each_model = pytest.mark.parametrize("name", MODELS)
 each_number_of_threads = pytest.mark.parametrize("threads", [1, 3])
 
@@ -72,7 +72,7 @@ def records(n: int = N, *, numeric: bool = False) -> Records:
 def recipe_of(**given: Any) -> Recipe:
     defaults: dict[str, Any] = {
         "expected_batch_size": 80, "steps": 5000, "learning_rate": 0.1, "noise_multiplier": None,
-        "bounding": Flat(clip_norm=0.7), "optimizer": "sgd", "average": None,
+        "bounding": FlatClipping(clip_norm=0.7), "optimizer": "sgd", "average": None,
     }  # fmt: skip
     return Recipe(**{**defaults, **given})
 
@@ -88,7 +88,7 @@ def both(
     """Create the same training with the linear backend and with PyTorch."""
     made = []
     torch.set_num_threads(threads)
-    monkeypatch.setattr(trainer, "MIN_SHARED_NUMBERS", 0)
+    monkeypatch.setattr(trainer, "MIN_SHARED_BATCH_NUMBERS", 0)
     monkeypatch.setattr(linear_backend, "MIN_THREAD_RECORDS", 0.1)
     for worth in (0.0, math.inf):
         monkeypatch.setattr(linear_backend, "WORTH", worth)
@@ -189,7 +189,12 @@ class TestSums:
         x = torch.randn(120, INPUTS, generator=generator) * torch.logspace(-38, 19.2, 120)[:, None]
         data = Records(x=x, y=torch.arange(120) % CLASSES, valid=torch.ones(120, dtype=torch.bool),
                        public=True)  # fmt: skip
-        for bounding in (Flat(clip_norm=1e-12), Flat(clip_norm=1e-5), AutoS(gamma=1e-6), AutoS()):
+        for bounding in (
+            FlatClipping(clip_norm=1e-12),
+            FlatClipping(clip_norm=1e-5),
+            AutoSClipping(gamma=1e-6),
+            AutoSClipping(),
+        ):
             for scale in (1e-18, 1e-9, 1.0, 1e9):
                 name = "plain" if bias else "without a bias"
                 fast, _ = both(
@@ -212,7 +217,11 @@ class TestSums:
         x[0, 0] = 1.8e19
         data = Records(x=x, y=torch.zeros(1, dtype=torch.int64),
                        valid=torch.ones(1, dtype=torch.bool), public=True)  # fmt: skip
-        for bounding in (Flat(clip_norm=1e-4), Flat(clip_norm=1e-12), AutoS(gamma=1e-6)):
+        for bounding in (
+            FlatClipping(clip_norm=1e-4),
+            FlatClipping(clip_norm=1e-12),
+            AutoSClipping(gamma=1e-6),
+        ):
             fast, _ = both(
                 "plain", recipe_of(bounding=bounding, expected_batch_size=1), data, monkeypatch
             )
@@ -232,14 +241,14 @@ class TestSums:
         x = torch.full((1, INPUTS), 1e18)
         data = Records(x=x, y=torch.full((1,), 3e18), valid=torch.ones(1, dtype=torch.bool),
                        public=True)  # fmt: skip
-        recipe = recipe_of(bounding=Flat(clip_norm=1e-5), expected_batch_size=1)
+        recipe = recipe_of(bounding=FlatClipping(clip_norm=1e-5), expected_batch_size=1)
         fast, _ = both("numeric", recipe, data, monkeypatch)
         set_batch(fast, [0], monkeypatch)
         assert not sums_of(fast).any()
 
     @pytest.mark.contract
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
-    @pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), None], ids=repr)
+    @pytest.mark.parametrize("bounding", [FlatClipping(clip_norm=0.7), None], ids=repr)
     @each_number_of_threads
     @pytest.mark.parametrize("name", ["plain", "without a bias", "many classes"])
     def test_of_a_record_that_is_not_finite_are_those_of_a_null_record(
@@ -326,8 +335,9 @@ class TestSums:
                         indices[place] = 0
                         linear_kernel.add_clipped_gradients(
                             x.ravel(), y, np.arange(n) == 0, squares, np.ones(outputs, np.float32),
-                            outputs == 1, indices, 0, 1, weights, shape, (0.7, 0.0, SLACK, 1.0),
-                            (np.zeros(BLOCK * outputs, np.float32),
+                            outputs == 1, indices, 0, 1, weights, shape,
+                            (0.7, 0.0, NORM_SLACK, 1.0),
+                            (np.zeros(BLOCK_RECORDS * outputs, np.float32),
                              np.zeros(inputs * outputs, np.float32)), total,
                         )  # fmt: skip
                         found.add((total + 0.0).tobytes())  # -0 and 0 are one number
@@ -359,7 +369,8 @@ class TestTrainings:
         "more",
         [
             {}, {"optimizer": "momentum", "average": 0.2}, {"optimizer": "adam"},
-            {"optimizer": "adam-corrected"}, {"bounding": AutoS()}, {"batching": "reshuffled"},
+            {"optimizer": "adam-corrected"}, {"bounding": AutoSClipping()},
+            {"batching": "reshuffled"},
         ],
         ids=repr,
     )  # fmt: skip
@@ -420,8 +431,8 @@ class TestChoice:
     @pytest.mark.unit
     def test_leaves_others_to_pytorch(self):
         for given, network, data in [
-            ({"bounding": AdaptiveQuantile()}, "plain", {}),
-            ({"bounding": PerLayer(clip_norm=1.0)}, "plain", {}),
+            ({"bounding": AdaptiveClipping()}, "plain", {}),
+            ({"bounding": PerLayerClipping(clip_norm=1.0)}, "plain", {}),
             ({"steps": 3}, "plain", {}),
             ({}, nn.Sequential(nn.Linear(INPUTS, 5), nn.Tanh(), nn.Linear(5, 3)), {}),
             ({}, nn.Sequential(nn.Linear(INPUTS, 3), nn.Tanh()), {}),
@@ -438,7 +449,7 @@ class TestChoice:
 
     @pytest.mark.unit
     def test_gives_each_thread_enough_records(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(trainer, "MIN_SHARED_NUMBERS", 0)
+        monkeypatch.setattr(trainer, "MIN_SHARED_BATCH_NUMBERS", 0)
         torch.set_num_threads(4)
 
         def found(batch: int) -> int | None:
@@ -456,24 +467,24 @@ class TestChoice:
     def test_leaves_a_clipping_method_with_a_formula_of_its_own(
         self, monkeypatch: pytest.MonkeyPatch
     ):
-        class Half(Flat):
+        class Half(FlatClipping):
             def factors(self, norms: Tensor) -> Tensor:
                 return super().factors(norms) / 2
 
-        class Whole(Flat):
+        class Whole(FlatClipping):
             @property
             def terms(self) -> tuple[float, float, float]:
                 return self.clip_norm / 2, 0.0, 1.0
 
-        for bounding, expected in ((Half(), False), (Whole(), True), (AutoS(), True)):
-            assert has_terms(bounding) is expected
+        for bounding, expected in ((Half(), False), (Whole(), True), (AutoSClipping(), True)):
+            assert has_factor_terms(bounding) is expected
 
         class Even(Poisson):
             def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
                 return np.arange(0, n, 2)
 
         recipe = recipe_of()
-        monkeypatch.setattr(Recipe, "batches", lambda self, n: Even(sampling_probability=0.1))
+        monkeypatch.setattr(Recipe, "make_batching", lambda self, n: Even(sampling_probability=0.1))
         assert linear_backend._sampler(recipe, 6, streams()["batch"])(0).tolist() == [0, 2, 4]
 
 

@@ -15,9 +15,14 @@ from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
 from pasearch.spaces.modules import Lstm
 from pasearch.training import memory
-from pasearch.training.clipping import Flat
-from pasearch.training.memory import TIMES, is_of_memory, numbers_a_record, rows_at_once
-from pasearch.training.one_step import EVEN
+from pasearch.training.clipping import FlatClipping
+from pasearch.training.memory import (
+    COPIES_PER_OUTPUT,
+    count_record_numbers,
+    is_out_of_memory,
+    limit_rows_in_memory,
+)
+from pasearch.training.one_step import ROW_MULTIPLE
 from pasearch.training.per_example import PreparedNetwork
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
@@ -37,7 +42,7 @@ def records(n: int = N) -> Records:
 def recipe(**changes: Any) -> Recipe:
     settings: dict[str, Any] = {
         "expected_batch_size": 32, "steps": 4, "learning_rate": 0.5, "noise_multiplier": 1.2,
-        "bounding": Flat(clip_norm=0.7), "average": 0.5, "optimizer": "momentum",
+        "bounding": FlatClipping(clip_norm=0.7), "average": 0.5, "optimizer": "momentum",
     }  # fmt: skip
     return Recipe(**{**settings, **changes})
 
@@ -84,19 +89,26 @@ def trained(model: nn.Module, made: Recipe, *, in_rounds: bool = False) -> Train
 @pytest.mark.oracle
 def test_numbers_of_a_record_are_counted():
     linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh())
-    assert numbers_a_record(PreparedNetwork(linear), torch.zeros(3, 1, 8, 8)) == 64 + TIMES * (
-        64 + 20
-    )
+    assert count_record_numbers(
+        PreparedNetwork(linear), torch.zeros(3, 1, 8, 8)
+    ) == 64 + COPIES_PER_OUTPUT * (64 + 20)
     # A convolution holds what it gave; its patches have a bound of their own.
     image = nn.Sequential(nn.Conv2d(1, 4, 3))
-    assert numbers_a_record(PreparedNetwork(image), torch.zeros(3, 1, 8, 8)) == 64 + TIMES * 4 * 36
+    assert (
+        count_record_numbers(PreparedNetwork(image), torch.zeros(3, 1, 8, 8))
+        == 64 + COPIES_PER_OUTPUT * 4 * 36
+    )
     # A layer at many positions forms the gradient of each record.
     steps = nn.Sequential(nn.Linear(5, 7))
-    assert numbers_a_record(PreparedNetwork(steps), torch.zeros(3, 2, 5)) == 10 + TIMES * 14 + 42
+    assert (
+        count_record_numbers(PreparedNetwork(steps), torch.zeros(3, 2, 5))
+        == 10 + COPIES_PER_OUTPUT * 14 + 42
+    )
     recurrent = nn.Sequential(Lstm(5, 7))
     own = sum(p.numel() for p in recurrent.parameters())
     assert (
-        numbers_a_record(PreparedNetwork(recurrent), torch.zeros(3, 2, 5)) == 10 + TIMES * 7 + own
+        count_record_numbers(PreparedNetwork(recurrent), torch.zeros(3, 2, 5))
+        == 10 + COPIES_PER_OUTPUT * 7 + own
     )
 
 
@@ -106,11 +118,13 @@ def test_a_step_in_parts_has_the_same_sum(monkeypatch: pytest.MonkeyPatch):
         for rows in [1, 5, 17]:
             whole = network()
             trained(whole, recipe(), in_rounds=in_rounds)
-            least = 3 if in_rounds else EVEN  # three are made up, for the form
+            least = 3 if in_rounds else ROW_MULTIPLE  # three are made up, for the form
             scarce, one = Scarce(max(rows, least)), torch.zeros(3, 1, 8, 8)
             prepared = PreparedNetwork(parts := network(scarce))
-            monkeypatch.setitem(memory.HELD, "cpu", rows * numbers_a_record(prepared, one))
-            assert rows_at_once(prepared, one, "cpu") == rows
+            monkeypatch.setitem(
+                memory.MAX_STEP_NUMBERS, "cpu", rows * count_record_numbers(prepared, one)
+            )
+            assert limit_rows_in_memory(prepared, one, "cpu") == rows
             scarce.seen.clear()
             trained(parts, recipe(), in_rounds=in_rounds)
             assert max(scarce.seen) == max(rows, least)
@@ -123,9 +137,9 @@ def test_a_step_that_runs_out_of_memory_is_made_in_parts():
         for error in [torch.OutOfMemoryError, MemoryError, RuntimeError]:
             whole = network()
             trained(whole, recipe(), in_rounds=in_rounds)
-            scarce = Scarce(9 if in_rounds else EVEN + 9, error)
+            scarce = Scarce(9 if in_rounds else ROW_MULTIPLE + 9, error)
             trained(parts := network(scarce), recipe(), in_rounds=in_rounds)
-            assert 3 <= max(scarce.seen) <= 9 if in_rounds else max(scarce.seen) == EVEN
+            assert 3 <= max(scarce.seen) <= 9 if in_rounds else max(scarce.seen) == ROW_MULTIPLE
             assert torch.allclose(weights(whole), weights(parts), atol=1e-5)
 
 
@@ -140,9 +154,9 @@ def test_a_single_record_that_does_not_fit_says_so():
 
 @pytest.mark.unit
 def test_parts_of_fewer_rows_would_be_rounded_otherwise_so_there_are_none():
-    model = network(scarce := Scarce(EVEN))
+    model = network(scarce := Scarce(ROW_MULTIPLE))
     training = Training(model, records(), recipe(), streams())
-    scarce.most = EVEN - 1
+    scarce.most = ROW_MULTIPLE - 1
     with pytest.raises(torch.OutOfMemoryError):
         training.step()
 
@@ -152,8 +166,8 @@ def test_another_error_is_no_matter_of_memory():
     model = network(Scarce(9, ValueError))
     with pytest.raises(ValueError, match="cannot allocate"):
         trained(model, recipe())
-    assert not is_of_memory(RuntimeError("shapes differ"))
-    assert is_of_memory(RuntimeError("Triton Error [CUDA]: out of memory"))
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
+    assert is_out_of_memory(RuntimeError("Triton Error [CUDA]: out of memory"))
 
 
 HUGE = r"""
@@ -217,16 +231,16 @@ def test_memory_is_kept_unless_somebody_has_said_otherwise(monkeypatch: pytest.M
         if name.startswith(("MALLOC_", "GLIBC_")):
             monkeypatch.delenv(name)
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda path: Library)
-    memory.keep_memory.cache_clear()
-    assert memory.keep_memory()
-    assert memory.keep_memory(), "once a process"
-    assert asked == [(-1, memory.KEPT), (-3, memory.LARGEST)]
-    memory.keep_memory.cache_clear()
+    memory.keep_freed_memory.cache_clear()
+    assert memory.keep_freed_memory()
+    assert memory.keep_freed_memory(), "once a process"
+    assert asked == [(-1, memory.MAX_KEPT_BYTES), (-3, memory.MAX_KEPT_PIECE_BYTES)]
+    memory.keep_freed_memory.cache_clear()
     with monkeypatch.context() as patch:
         patch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
-        assert not memory.keep_memory()
-    memory.keep_memory.cache_clear()
+        assert not memory.keep_freed_memory()
+    memory.keep_freed_memory.cache_clear()
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda path: object())
-    assert not memory.keep_memory()
-    memory.keep_memory.cache_clear()
+    assert not memory.keep_freed_memory()
+    memory.keep_freed_memory.cache_clear()
     assert len(asked) == 2

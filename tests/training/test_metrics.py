@@ -22,17 +22,17 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.mechanisms import NoisyCounts
 from pasearch.training import metrics
-from pasearch.training.from_cells import EDGES, Table, error_measures
 from pasearch.training.metrics import (
     METRICS,
-    AccuracyByAnswer,
-    AccuracyByOdds,
+    AccuracyByLogOdds,
+    AccuracyByPrediction,
     Metric,
     Score,
-    metric_of,
-    of_noun,
-    usual_metric,
+    find_default_metric,
+    find_metric,
+    find_metric_by_noun,
 )
+from pasearch.training.score_tables import LOG_ODDS_EDGES, Table, compute_error_measures
 
 STREAM = Keys.from_seed(3).stream("score")
 NUMBERS = [name for name, metric in METRICS.items() if metric.of_numbers]
@@ -78,12 +78,12 @@ class TestValue:
         for outputs in [2, 5]:
             answers, y, valid = answers_of("log-loss", 4000, outputs)
             each = -answers.log_softmax(1)[torch.arange(len(y)), y]
-            assert float(each.max()) < metrics.WORST_LOSS
+            assert float(each.max()) < metrics.MAX_LOG_LOSS
             assert shown("log-loss", answers, y, valid) == pytest.approx(
                 log_loss(y, answers.softmax(1)), abs=1e-4
             )
             worst = torch.where(torch.arange(outputs) == y[:, None], -1e9, 0.0)
-            assert shown("log-loss", worst, y, valid) == metrics.WORST_LOSS
+            assert shown("log-loss", worst, y, valid) == metrics.MAX_LOG_LOSS
 
     @pytest.mark.oracle
     def test_of_balanced_accuracy(self):
@@ -189,7 +189,7 @@ class TestSensitivity:
         assert moved(METRICS["balanced-accuracy"], "balanced-accuracy")[0] == 2
 
 
-TABLES = {"odds": (AccuracyByOdds(), 2), "answers": (AccuracyByAnswer(), 3)}
+TABLES = {"odds": (AccuracyByLogOdds(), 2), "answers": (AccuracyByPrediction(), 3)}
 tables = pytest.mark.parametrize("name", TABLES)
 
 
@@ -223,7 +223,7 @@ class TestTables:
     def test_a_tie_is_in_the_last_bin_of_the_first_class(self):
         both, there = torch.tensor([[1.0, 1.0]] * 2), torch.ones(2, dtype=torch.bool)
         counts = np.reshape(TABLES["odds"][0].counts(both, torch.tensor([0, 1]), there), (2, -1))
-        assert counts[:, len(EDGES) // 2].tolist() == [1, 1]
+        assert counts[:, len(LOG_ODDS_EDGES) // 2].tolist() == [1, 1]
 
     @pytest.mark.oracle
     def test_a_share_of_the_cells_is_the_accuracy_and_its_noise_that_of_their_sum(self):
@@ -313,8 +313,8 @@ class TestWhichTable:
             (51, 10**6, 1.0, ""),
             (1, 10**6, 1.0, ""),
         ]:
-            usual = usual_metric(False)
-            found = metrics.metric_of_test(usual, outputs=outputs, slots=slots, epsilon=epsilon)
+            usual = find_default_metric(False)
+            found = metrics.choose_test_metric(usual, outputs=outputs, slots=slots, epsilon=epsilon)
             assert found.columns == columns
             assert found is usual or columns
             assert found.noun == usual.noun
@@ -326,8 +326,8 @@ class TestWhichTable:
     def test_adds_less_than_the_sample_or_the_classes_are_visible(
         self, outputs: int, slots: int, epsilon: float
     ):
-        usual = usual_metric(False)
-        found = metrics.metric_of_test(usual, outputs=outputs, slots=slots, epsilon=epsilon)
+        usual = find_default_metric(False)
+        found = metrics.choose_test_metric(usual, outputs=outputs, slots=slots, epsilon=epsilon)
         if not found.columns:
             return
         deviation = found.noise(epsilon).standard_deviation
@@ -338,16 +338,16 @@ class TestWhichTable:
     def test_other_metrics_stay(self):
         for name, metric in METRICS.items():
             if name not in ("accuracy", "mae"):
-                found = metrics.metric_of_test(metric, outputs=2, slots=10**6, epsilon=8.0)
+                found = metrics.choose_test_metric(metric, outputs=2, slots=10**6, epsilon=8.0)
                 assert found is metric
 
     @pytest.mark.oracle
     def test_a_table_of_two_classes_has_its_accuracy(self):
-        for bins, edges in [(20, EDGES), (6, (-2.5, -1.0, 0.0, 1.0, 2.5))]:
+        for bins, edges in [(20, LOG_ODDS_EDGES), (6, (-2.5, -1.0, 0.0, 1.0, 2.5))]:
             draw = np.random.default_rng(0)
             answers = torch.tensor(draw.normal(size=(500, 2)) * 3)
             y, valid = torch.tensor(draw.integers(0, 2, 500)), torch.ones(500, dtype=torch.bool)
-            table = metrics.AccuracyByOdds(bins)
+            table = metrics.AccuracyByLogOdds(bins)
             counts = table.counts(answers, y, valid)
             assert len(counts) == table.cells(2) == 2 * (len(edges) + 1)
             assert table.points(counts, 500) == METRICS["accuracy"].counts(answers, y, valid)[0]
@@ -360,7 +360,9 @@ class TestWhichTable:
             (2064, 0.28, True),
             (40, 1.0, False),
         ]:
-            found = metrics.metric_of_test(METRICS["mae"], outputs=1, slots=slots, epsilon=epsilon)
+            found = metrics.choose_test_metric(
+                METRICS["mae"], outputs=1, slots=slots, epsilon=epsilon
+            )
             assert (found.columns == "error") == is_table
             assert found.noun == "mean absolute error"
 
@@ -374,7 +376,7 @@ class TestWhichTable:
         counts = table.counts(torch.tensor(answers)[:, None], torch.tensor(y), valid)
         assert sum(counts) == len(y), "a record is in one cell"
         rows = np.array(counts, float).reshape(8, -1)
-        told = error_measures(Table(counts=rows, columns="error", noise=0.0, of=len(y)))
+        told = compute_error_measures(Table(counts=rows, columns="error", noise=0.0, of=len(y)))
         error = np.abs(answers - y)
         assert told["mean_absolute_error"]["value"] == pytest.approx(error.mean(), rel=0.05)
         assert told["median"]["at"] == pytest.approx(np.median(y), abs=0.01)
@@ -400,7 +402,7 @@ class TestWhichTable:
                 draw.normal(size=table.cells(1))
             )
             deviation = noise if attempt else 0.0
-            found = error_measures(
+            found = compute_error_measures(
                 Table(counts=counts.reshape(8, -1), columns="error", noise=deviation, of=n)
             )
             if not attempt:
@@ -475,11 +477,11 @@ class TestNoise:
 class TestChoosing:
     @pytest.mark.unit
     def test_by_name(self):
-        assert metric_of(None, regression=False, outputs=9) is usual_metric(False)
-        assert metric_of(None, regression=True, outputs=1) is usual_metric(True)
+        assert find_metric(None, regression=False, outputs=9) is find_default_metric(False)
+        assert find_metric(None, regression=True, outputs=1) is find_default_metric(True)
         for name, metric in METRICS.items():
-            assert metric_of(name, regression=name in NUMBERS, outputs=2) is metric
-            assert of_noun(metric.noun) is metric
+            assert find_metric(name, regression=name in NUMBERS, outputs=2) is metric
+            assert find_metric_by_noun(metric.noun) is metric
 
     @pytest.mark.unit
     def test_refuses_what_is_not_for_the_data(self):
@@ -490,12 +492,12 @@ class TestChoosing:
             ("auc", False, 3, "which is of two classes, and these data have 3"),
         ]:
             with pytest.raises(UsageError, match=words):
-                metric_of(name, regression=regression, outputs=outputs)
+                find_metric(name, regression=regression, outputs=outputs)
 
     @pytest.mark.unit
     def test_a_noun_that_no_metric_has(self):
         with pytest.raises(UsageError, match="is no metric"):
-            of_noun("charm")
+            find_metric_by_noun("charm")
 
 
 class TestRuns:

@@ -11,7 +11,7 @@ from scipy.stats import kstest
 
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.normals import MAX_SINGLE_PIECE_COUNT
-from pasearch.training.noise import cuda_generator, draw
+from pasearch.training.noise import begin_gaussian_noise, make_cuda_generator
 
 SIGMA, SENSITIVITY = 1.3, 0.25
 COUNT = 20_000
@@ -22,7 +22,7 @@ def drawn(
 ) -> np.ndarray:
     """Return the noise alone, laid over tensors of several shapes."""
     sums = [torch.zeros(count // 2, device=device), torch.zeros(count // 20, 10, device=device)]
-    draw(count, sums[0].device, stream, step)().add_to(sums, sigma * SENSITIVITY)
+    begin_gaussian_noise(count, sums[0].device, stream, step)().add_to(sums, sigma * SENSITIVITY)
     return torch.cat([each.flatten() for each in sums]).double().cpu().numpy()
 
 
@@ -78,9 +78,9 @@ def test_noise_is_added_to_what_is_there_in_place():
     start = [torch.full((3,), 5.0), torch.full((2, 2), -1.0)]
     sums = [each.clone() for each in start]
     held = list(sums)
-    draw(7, torch.device("cpu"), stream_of(), 0)().add_to(sums, SIGMA)
+    begin_gaussian_noise(7, torch.device("cpu"), stream_of(), 0)().add_to(sums, SIGMA)
     alone = [torch.zeros(3), torch.zeros(2, 2)]
-    draw(7, torch.device("cpu"), stream_of(), 0)().add_to(alone, SIGMA)
+    begin_gaussian_noise(7, torch.device("cpu"), stream_of(), 0)().add_to(alone, SIGMA)
     for before, after, same, added in zip(start, sums, held, alone, strict=True):
         assert after is same
         assert torch.allclose(after - before, added, atol=1e-6)
@@ -128,7 +128,7 @@ def test_on_cuda_a_secure_stream_gives_the_cpus_noise_to_the_last_bit():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cudas_generator_begins_where_the_stream_says():
-    made = cuda_generator(torch.device("cuda"), stream_of(), 3)
+    made = make_cuda_generator(torch.device("cuda"), stream_of(), 3)
     assert (made.initial_seed() % 2**64, made.get_offset()) == stream_of().seed_and_offset(3)
 
 

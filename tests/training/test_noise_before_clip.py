@@ -20,9 +20,9 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.normals import draw_normals
 from pasearch.training import noise_before_clip
-from pasearch.training.clipping import SLACK, Flat
-from pasearch.training.noise_before_clip import ORDERS, NoiseBeforeClip, noise_before_clip_sum
-from pasearch.training.per_example import formed_gradients, trainable_parameters
+from pasearch.training.clipping import NORM_SLACK, FlatClipping
+from pasearch.training.noise_before_clip import ORDERS, NoiseBeforeClip, sum_noisy_clipped_gradients
+from pasearch.training.per_example import form_gradients, list_trainable_parameters
 
 BATCH = 5
 
@@ -69,7 +69,7 @@ STREAM = Keys.from_seed(11).stream("trial", 0, "noise")
 
 def alone(network: nn.Module, x: Tensor, own: Tensor) -> Tensor:
     """Return every record's gradient, by autograd on a batch of one."""
-    parameters = trainable_parameters(network)
+    parameters = list_trainable_parameters(network)
     rows = []
     for i in range(len(x)):
         loss = wave(own[i : i + 1])(network(x[i : i + 1])).sum()
@@ -89,23 +89,23 @@ def summed(
     deviation: float = 0.05,
     step: int = 0,
 ) -> Tensor:
-    sums = noise_before_clip_sum(
+    sums = sum_noisy_clipped_gradients(
         network,
         x,
         lambda part: wave(own[part]),
         mask,
         order=order or NoiseBeforeClip(record_bound=0.5),
-        clip=Flat(clip_norm=clip),
+        clip=FlatClipping(clip_norm=clip),
         standard_deviation=deviation,
         stream=STREAM,
         step=step,
     )
-    assert [each.shape for each in sums] == [p.shape for p in trainable_parameters(network)]
+    assert [each.shape for each in sums] == [p.shape for p in list_trainable_parameters(network)]
     return torch.cat([each.flatten() for each in sums])
 
 
 def clipped(row: Tensor, bound: float) -> Tensor:
-    return row * min(1.0, bound / max(1e-300, float(row.double().norm()) * SLACK))
+    return row * min(1.0, bound / max(1e-300, float(row.double().norm()) * NORM_SLACK))
 
 
 def terms(
@@ -125,7 +125,7 @@ def terms(
 def test_formed_gradients_are_those_of_one_record_at_a_time():
     for name in NETS:
         network, x, own = made(name, torch.float64)
-        formed = formed_gradients(network, x, wave(own))
+        formed = form_gradients(network, x, wave(own))
         assert torch.allclose(formed, alone(network, x, own), rtol=1e-9, atol=1e-12)
         assert all(p.grad is None for p in network.parameters())
 
@@ -140,7 +140,7 @@ def test_a_layer_that_is_not_used_has_gradient_0():
         def forward(self, x: Tensor) -> Tensor:
             return self.used(x)
 
-    formed = formed_gradients(Idle(), torch.ones(2, 4), wave(torch.ones(2)))
+    formed = form_gradients(Idle(), torch.ones(2, 4), wave(torch.ones(2)))
     assert formed.shape == (2, 6 + 15)
     assert (formed[:, :6] == 0).all()
     assert (formed[:, 6:] != 0).any()
@@ -168,8 +168,8 @@ def test_the_sum_is_that_of_clipped_noisy_bounded_gradients():
 def test_in_pieces_it_is_the_same_sum(rows: int, monkeypatch: pytest.MonkeyPatch):
     network, x, own = made("dense")
     whole = summed(network, x, own, everyone())
-    size = sum(p.numel() for p in trainable_parameters(network))
-    monkeypatch.setattr(noise_before_clip, "FORMED", rows * size)
+    size = sum(p.numel() for p in list_trainable_parameters(network))
+    monkeypatch.setattr(noise_before_clip, "MAX_FORMED_NUMBERS", rows * size)
     assert torch.allclose(summed(network, x, own, everyone()), whole, rtol=1e-4, atol=1e-5)
 
 
@@ -226,13 +226,13 @@ def before_noise(x: Tensor, own: Tensor, bound: float | None, slope: float = 1.0
     """Return what one record adds where noise is next to nothing and the clip wide."""
     torch.manual_seed(9)
     network = nn.Linear(4, 3)
-    sums = noise_before_clip_sum(
+    sums = sum_noisy_clipped_gradients(
         network,
         x,
         lambda part: lambda outputs: slope * (outputs * own[part, None]).sum(dim=1),
         everyone(len(x)),
         order=NoiseBeforeClip(record_bound=bound),
-        clip=Flat(clip_norm=1e12),
+        clip=FlatClipping(clip_norm=1e12),
         standard_deviation=1e-38,
         stream=STREAM,
         step=0,
@@ -307,13 +307,13 @@ def audited(threshold: float = 4 / 3, runs: int = RUNS) -> float:
         for run in range(runs):
             x = torch.tensor([[1000.0, 0.0, 0.0]])
             stream = Keys.from_seed(2 * run + present).stream("trial", 0, "noise")
-            (total,) = noise_before_clip_sum(
+            (total,) = sum_noisy_clipped_gradients(
                 network,
                 x,
                 lambda _: lambda outputs: outputs[:, 0],
                 torch.tensor([present]),
                 order=NoiseBeforeClip(record_bound=0.5),
-                clip=Flat(clip_norm=1e3),
+                clip=FlatClipping(clip_norm=1e3),
                 standard_deviation=0.5 * SIGMA,
                 stream=stream,
                 step=0,
@@ -332,9 +332,9 @@ def test_one_full_step_passes_at_its_price_and_the_audit_is_not_idle():
 
 
 def forget_the_record_bound(patch: pytest.MonkeyPatch) -> None:
-    honest = Flat.factors
+    honest = FlatClipping.factors
     patch.setattr(
-        Flat,
+        FlatClipping,
         "factors",
         lambda self, norms: honest(self, norms) if self.clip_norm > 1 else torch.ones_like(norms),
     )
@@ -345,7 +345,7 @@ def forget_noise(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_null_slots(patch: pytest.MonkeyPatch) -> None:
-    honest = noise_before_clip_sum
+    honest = sum_noisy_clipped_gradients
 
     def broken(network: nn.Module, x: Tensor, loss: object, mask: Tensor, **settings: object):
         sums = honest(network, x, loss, mask, **settings)  # pyright: ignore

@@ -24,8 +24,8 @@ from pasearch.spaces.modules import Joined, Lstm, TemperedSigmoid, sigmoid, sigm
 from pasearch.training import linear_backend, one_step, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
-from pasearch.training.clipping import AutoS, ClippingMethod, Flat, PerLayer
-from pasearch.training.one_step import EVEN
+from pasearch.training.clipping import AutoSClipping, ClippingMethod, FlatClipping, PerLayerClipping
+from pasearch.training.one_step import ROW_MULTIPLE
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
 
@@ -120,11 +120,11 @@ def training(
     x = torch.randn(N, *shape, generator=generator)
     recipe = Recipe(**{
         "expected_batch_size": 64, "steps": 5000, "learning_rate": 0.1, "noise_multiplier": None,
-        "bounding": Flat(clip_norm=0.7), "optimizer": "sgd", "average": None, **given,
+        "bounding": FlatClipping(clip_norm=0.7), "optimizer": "sgd", "average": None, **given,
     })  # fmt: skip
     monkeypatch.setattr(linear_backend, "WORTH", 0.0 if fast else np.inf)
     monkeypatch.setattr(linear_backend, "MIN_THREAD_RECORDS", 0.1)
-    monkeypatch.setattr(trainer, "MIN_SHARED_NUMBERS", 0)
+    monkeypatch.setattr(trainer, "MIN_SHARED_BATCH_NUMBERS", 0)
     torch.manual_seed(3)
     streams = {each: Keys.from_seed(1).stream(each) for each in ("batch", "noise", "dropout")}
     records = Records(x=x, y=y, valid=valid, public=True)
@@ -147,7 +147,7 @@ def added(of: Training, size: int, place: int, monkeypatch: pytest.MonkeyPatch) 
             of._with_care(0, None, of._state)
     total: Tensor = of._sums.flats[0] + 0.0  # -0 and 0 are one number
     assert 0.0 < float(total.norm()) <= 0.7 * (1 + 1e-6) or not isinstance(
-        of._recipe.bounding, Flat
+        of._recipe.bounding, FlatClipping
     )
     return total.numpy().tobytes()
 
@@ -169,7 +169,7 @@ def different(of: Training, monkeypatch: pytest.MonkeyPatch, places: bool = True
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("bounding", [Flat(clip_norm=0.7), AutoS()], ids=repr)
+@pytest.mark.parametrize("bounding", [FlatClipping(clip_norm=0.7), AutoSClipping()], ids=repr)
 @pytest.mark.parametrize(("threads", "batch"), [(1, 64), (2, 64), (1, 70), (1, 9)])
 def test_by_the_linear_backend(
     threads: int, batch: int, bounding: ClippingMethod, monkeypatch: pytest.MonkeyPatch
@@ -180,7 +180,8 @@ def test_by_the_linear_backend(
 
 
 SETTINGS: list[dict[str, Any]] = [
-    {}, {"bounding": AutoS()}, {"bounding": PerLayer(clip_norm=0.7)}, {"chunk": 40}, {"chunk": 7},
+    {}, {"bounding": AutoSClipping()}, {"bounding": PerLayerClipping(clip_norm=0.7)},
+    {"chunk": 40}, {"chunk": 7},
     {"chunk": 25}, {"expected_batch_size": 3}, {"expected_batch_size": 300},
 ]  # fmt: skip
 
@@ -250,7 +251,7 @@ def test_with_views(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.unit
 def test_a_part_of_the_batchs_own_size_is_seen(monkeypatch: pytest.MonkeyPatch):
     """Teeth: without filling up, a library's product tells how many null records there are."""
-    monkeypatch.setattr(one_step, "in_parts", lambda places, part, vary: (places, None))
+    monkeypatch.setattr(one_step, "pad_if_needed", lambda places, part, vary: (places, None))
     of = training("dense", monkeypatch, fast=False)
     if different(of, monkeypatch) == 1:
         pytest.skip("the products of this machine do not depend on how many rows there are")
@@ -273,21 +274,21 @@ def test_a_sigmoid_of_a_number_is_the_same_wherever_it_stands():
 @pytest.mark.unit
 def test_parts_are_whole_where_sizes_vary():
     places = torch.arange(50)
-    filled, real = one_step.in_parts(places, 32, vary=True)
+    filled, real = one_step.pad_if_needed(places, 32, vary=True)
     assert real is not None
     assert (len(filled), int(real.sum())) == (64, 50)
     assert torch.equal(filled[:50], places)
     assert not filled[50:].any()
     for part, vary in ((32, False), (25, True), (50, True)):
-        same, none = one_step.in_parts(places, part, vary)
+        same, none = one_step.pad_if_needed(places, part, vary)
         assert none is None
         assert same is places
     recipe = Recipe(expected_batch_size=100, steps=1, learning_rate=0.1, noise_multiplier=1.0)
-    assert one_step.rows_of_a_part(recipe, 1000, 10**9) == 128
-    assert one_step.rows_of_a_part(recipe, 1000, 100) == 96
-    assert one_step.rows_of_a_part(recipe, 1000, 10**9, threads=3) == 192
-    assert one_step.rows_of_a_part(recipe, 1000, 7) == 32
-    assert one_step.rows_of_a_part(recipe, 1000, 63, threads=2) == 32
-    assert one_step.rows_of_a_part(recipe, 1000, 102, threads=4) == 96
-    assert one_step.rows_of_a_part(recipe, 100, 10**9) == recipe.chunk, "all records: none varies"
-    assert EVEN % 32 == 0, "as many numbers as torch's functions take at once"
+    assert one_step.choose_part_rows(recipe, 1000, 10**9) == 128
+    assert one_step.choose_part_rows(recipe, 1000, 100) == 96
+    assert one_step.choose_part_rows(recipe, 1000, 10**9, threads=3) == 192
+    assert one_step.choose_part_rows(recipe, 1000, 7) == 32
+    assert one_step.choose_part_rows(recipe, 1000, 63, threads=2) == 32
+    assert one_step.choose_part_rows(recipe, 1000, 102, threads=4) == 96
+    assert one_step.choose_part_rows(recipe, 100, 10**9) == recipe.chunk, "all records: none varies"
+    assert ROW_MULTIPLE % 32 == 0, "as many numbers as torch's functions take at once"

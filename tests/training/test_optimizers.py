@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pasearch.training.optimizers import BETA_2, FLOOR, AdamUpdate, Descent, Update
+from pasearch.training.optimizers import (
+    DIVISOR_FLOOR,
+    SECOND_MOMENT_DECAY,
+    AdamUpdate,
+    SgdUpdate,
+    UpdateRule,
+)
 from pasearch.training.recipe import Recipe
 
 RATE = 0.01
@@ -28,7 +34,9 @@ def gradients(steps: int, size: int = 5, seed: int = 0) -> torch.Tensor:
     return scales * (torch.randn(steps, size, generator=generator) + 0.3)
 
 
-def path(optimizer: torch.optim.Optimizer | Update, parameter: nn.Parameter, given_: torch.Tensor):
+def path(
+    optimizer: torch.optim.Optimizer | UpdateRule, parameter: nn.Parameter, given_: torch.Tensor
+):
     places = []
     for gradient in given_:
         parameter.grad = gradient.clone()
@@ -42,7 +50,7 @@ def test_without_noise_it_goes_where_adam_goes():
     for first in [0.0, 0.5, 0.9]:
         ours, theirs = (nn.Parameter(torch.zeros(5)) for _ in range(2))
         made = corrected([ours], RATE, first)
-        adam = torch.optim.Adam([theirs], lr=RATE, betas=(first, BETA_2), eps=1e-12)
+        adam = torch.optim.Adam([theirs], lr=RATE, betas=(first, SECOND_MOMENT_DECAY), eps=1e-12)
         drawn = gradients(60)
         for one, other in zip(path(made, ours, drawn), path(adam, theirs, drawn), strict=True):
             assert torch.allclose(one, other, rtol=1e-4, atol=1e-7)
@@ -54,11 +62,11 @@ def test_without_noise_it_goes_where_adam_goes():
 @pytest.mark.oracle
 def test_the_usual_ones_are_torchs_to_the_bit():
     for ours, theirs in [
-        (lambda p: Descent(p, RATE), lambda p: torch.optim.SGD(p, lr=RATE)),
-        (lambda p: Descent(p, RATE, 0.9), lambda p: torch.optim.SGD(p, lr=RATE, momentum=0.9)),
+        (lambda p: SgdUpdate(p, RATE), lambda p: torch.optim.SGD(p, lr=RATE)),
+        (lambda p: SgdUpdate(p, RATE, 0.9), lambda p: torch.optim.SGD(p, lr=RATE, momentum=0.9)),
         (
             lambda p: AdamUpdate(p, RATE, 0.7),
-            lambda p: torch.optim.Adam(p, lr=RATE, betas=(0.7, BETA_2)),
+            lambda p: torch.optim.Adam(p, lr=RATE, betas=(0.7, SECOND_MOMENT_DECAY)),
         ),
     ]:
         one, other = (nn.Parameter(torch.ones(5)) for _ in range(2))
@@ -71,8 +79,8 @@ def test_the_usual_ones_are_torchs_to_the_bit():
 @pytest.mark.unit
 def test_a_share_of_a_sum_moves_as_the_mean_does():
     for made in [
-        lambda p: Descent(p, RATE),
-        lambda p: Descent(p, RATE, 0.9),
+        lambda p: SgdUpdate(p, RATE),
+        lambda p: SgdUpdate(p, RATE, 0.9),
         lambda p: AdamUpdate(p, RATE, 0.7),
     ]:
         one, other = (nn.Parameter(torch.ones(5)) for _ in range(2))
@@ -106,9 +114,9 @@ def test_every_step_is_its_formula(seed: int, deviations: list[float], first: fl
             return sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
 
         mean = average(list(drawn[: t + 1]), first)
-        noise = average([d**2 for d in deviations[: t + 1]], BETA_2)
-        clean = average(list(drawn[: t + 1].square()), BETA_2) - noise
-        least = max(FLOOR**2 * noise, 1e-16)
+        noise = average([d**2 for d in deviations[: t + 1]], SECOND_MOMENT_DECAY)
+        clean = average(list(drawn[: t + 1].square()), SECOND_MOMENT_DECAY) - noise
+        least = max(DIVISOR_FLOOR**2 * noise, 1e-16)
         expected = RATE * mean / clean.clamp(min=least).sqrt()
         assert torch.allclose(before - parameter.detach(), expected, rtol=1e-5, atol=1e-12)
 
@@ -126,7 +134,7 @@ def test_the_second_moment_is_unbiased_under_noise_and_uncorrected_it_is_not():
             parameter.grad, made.noise_variance = signal + noise, deviation**2
             made.step()
         [state] = made.states
-        started = 1 - BETA_2**steps
+        started = 1 - SECOND_MOMENT_DECAY**steps
         raw = float(state["square"].mean()) / started
         found = raw - state["noise"] / started
         error = math.sqrt(2 * 2.0**4 + 4 * 2.0**2 * signal**2) / math.sqrt(size * steps)
@@ -148,7 +156,7 @@ def test_steps_keep_adams_scale_where_noise_hides_it_from_adam():
         made = (
             corrected([parameter], 1.0, 0.9)
             if name == "corrected"
-            else torch.optim.Adam([parameter], lr=1.0, betas=(0.9, BETA_2))
+            else torch.optim.Adam([parameter], lr=1.0, betas=(0.9, SECOND_MOMENT_DECAY))
         )
         if isinstance(made, AdamUpdate):
             made.noise_variance = 0.05**2
@@ -170,7 +178,7 @@ def test_where_noise_is_all_there_is_a_step_stays_bounded():
         before = parameter.detach().clone()
         made.noise_variance, parameter.grad = 4.0, 2.0 * torch.randn(1000, generator=generator)
         made.step()
-        limit = RATE * parameter.grad.abs() / (FLOOR * 2.0)
+        limit = RATE * parameter.grad.abs() / (DIVISOR_FLOOR * 2.0)
         assert ((parameter - before).abs() <= limit * (1 + 1e-4) + 1e-6).all()
     assert torch.isfinite(parameter).all()
 
@@ -206,12 +214,12 @@ def test_its_state_can_be_taken_back():
 @pytest.mark.unit
 def test_the_recipe_names_its_optimizer():
     for name, kind in [
-        ("sgd", Descent),
-        ("momentum", Descent),
+        ("sgd", SgdUpdate),
+        ("momentum", SgdUpdate),
         ("adam", AdamUpdate),
         ("adam-corrected", AdamUpdate),
     ]:
-        made = Recipe(expected_batch_size=2, steps=1, optimizer=name).optimizing.of(
+        made = Recipe(expected_batch_size=2, steps=1, optimizer=name).optimizer_stage.of(
             [nn.Parameter(torch.zeros(2))], RATE
         )
         assert type(made) is kind

@@ -27,9 +27,9 @@ from pasearch.spaces.modules import (
     WeightStandardisedConv2d,
 )
 from pasearch.training import layer_rules, per_example
-from pasearch.training.clipping import AutoS, Flat
+from pasearch.training.clipping import AutoSClipping, FlatClipping
 from pasearch.training.layer_rules import (
-    Captured,
+    CapturedLayer,
     Conv2dRule,
     LayerRule,
     LinearRule,
@@ -37,7 +37,7 @@ from pasearch.training.layer_rules import (
     NormRule,
     WeightStandardisedRule,
 )
-from pasearch.training.per_example import trainable_layers, trainable_parameters, validate
+from pasearch.training.per_example import list_trainable_layers, list_trainable_parameters, validate
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training
 
@@ -192,7 +192,7 @@ def wave(own: Tensor) -> Callable[[Tensor], Tensor]:
 class RecordingClip:
     """A bounding that keeps the norms it is given, and leaves the gradients as they are."""
 
-    layered = False
+    is_per_layer = False
 
     def factors(self, norms: Tensor) -> Tensor:
         self.norms = norms
@@ -204,7 +204,7 @@ class RecordingClip:
 
 def one_by_one(network: nn.Module, x: Tensor, own: Tensor) -> Iterator[list[Tensor]]:
     """Yield each record's gradient, by autograd on a batch of one."""
-    parameters = trainable_parameters(network)
+    parameters = list_trainable_parameters(network)
     for i in range(len(x)):
         loss = wave(own[i : i + 1])(network(x[i : i + 1])).sum()
         yield [
@@ -254,8 +254,8 @@ def norms_and_clipped_sums_are_exact(name: str, dtype: torch.dtype, tolerance: f
         assert (1 - tolerance) * exact <= found <= (1 + 30 * tolerance) * exact
     assert_close(plain, expected_sum(gradients, math.inf), tolerance)
     bound = sorted(norms)[BATCH // 2]
-    clipped = clipped_sum(network, x, wave(own), Flat(clip_norm=bound), everyone(x))
-    assert [each.shape for each in clipped] == [p.shape for p in trainable_parameters(network)]
+    clipped = clipped_sum(network, x, wave(own), FlatClipping(clip_norm=bound), everyone(x))
+    assert [each.shape for each in clipped] == [p.shape for p in list_trainable_parameters(network)]
     assert_close(clipped, expected_sum(gradients, bound), 30 * tolerance)
 
 
@@ -265,7 +265,9 @@ def test_without_a_bound_the_sum_is_autograds():
         network, x, own = made(name)
         sums = clipped_sum(network, x, wave(own), None, everyone(x))
         loss = wave(own)(network(x)).sum()
-        assert_close(sums, list(torch.autograd.grad(loss, trainable_parameters(network))), 1e-9)
+        assert_close(
+            sums, list(torch.autograd.grad(loss, list_trainable_parameters(network))), 1e-9
+        )
 
 
 @pytest.mark.oracle
@@ -276,7 +278,9 @@ def test_clipped_sums_are_opacus():
                 warnings.simplefilter("ignore")
                 opacus = pytest.importorskip("opacus")
                 network, x, own = made(name)
-                ours = clipped_sum(network, x, wave(own), Flat(clip_norm=bound), everyone(x))
+                ours = clipped_sum(
+                    network, x, wave(own), FlatClipping(clip_norm=bound), everyone(x)
+                )
                 theirs = opacus.GradSampleModule(network, loss_reduction="sum")
                 wave(own)(theirs(x)).sum().backward()
                 samples = [p.grad_sample for p in theirs.parameters()]
@@ -306,7 +310,7 @@ def test_gram_norms_hold_where_float32_cancels():
     d = d - d.mean(dim=1, keepdim=True)
     exact = (d.double().transpose(1, 2) @ a.double()).flatten(1).square().sum(dim=1)
     assert 64 * 64 > 2 * 8**2, "the layer takes the Gram form"
-    ours = LinearRule().squared_norms(Captured(layer, a, d))
+    ours = LinearRule().squared_norms(CapturedLayer(layer, a, d))
     assert ours.dtype == torch.float32
     # What the weighted sum's rounding may be is added: here the terms cancel, so it shows.
     rounding = 2 * 8 * torch.finfo(torch.float32).eps
@@ -324,7 +328,7 @@ def test_norms_are_right_at_any_length():
             for size in (1.0, 0.7, 1e-15, 1e15):
                 values = torch.full(shape, size)
                 values[1] = torch.randn(length).view(shape[1:])
-                found = layer_rules.norms_along(values, axis).flatten().double()
+                found = layer_rules.compute_norms_along(values, axis).flatten().double()
                 exact = values.double().flatten(1).square().sum(dim=1).sqrt()
                 assert ((found / exact - 1).abs() < 1e-6).all(), (size, axis)
 
@@ -336,7 +340,7 @@ def test_one_long_sum_would_be_wrong():
     exact = float(ones.double().square().sum().sqrt())
     if abs(float(torch.linalg.vector_norm(ones, dim=1)) / exact - 1) < 1e-4:
         pytest.skip("torch adds long vectors up well here")
-    assert abs(float(layer_rules.norms_along(ones, 1)) / exact - 1) < 1e-6
+    assert abs(float(layer_rules.compute_norms_along(ones, 1)) / exact - 1) < 1e-6
 
 
 @pytest.mark.contract
@@ -344,7 +348,7 @@ def test_parameters_gradients_and_hooks_are_left_as_they_were():
     for name in NETWORKS:
         network, x, own = made(name)
         before = [p.detach().clone() for p in network.parameters()]
-        clipped_sum(network, x, wave(own), Flat(), everyone(x))
+        clipped_sum(network, x, wave(own), FlatClipping(), everyone(x))
         assert all(p.grad is None for p in network.parameters())
         assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
         assert not any(module._forward_hooks for module in network.modules())
@@ -358,7 +362,7 @@ def test_a_masked_record_adds_exactly_0():
         mask[2] = False
         other, rest = x.clone(), torch.arange(BATCH) != 2
         other[2] = 7.0 * other[2] + 1.0
-        for bounding in (Flat(), AutoS()):
+        for bounding in (FlatClipping(), AutoSClipping()):
             sums = clipped_sum(network, x, wave(own), bounding, mask)
             again = clipped_sum(network, other, wave(own), bounding, mask)
             assert all(map(torch.equal, sums, again)), bounding
@@ -377,14 +381,14 @@ def test_a_record_that_is_not_finite_adds_exactly_0_and_the_others_what_they_did
         network, x, own = made(name, torch.float32)
         mask = everyone(x)
         mask[1] = False
-        expected = clipped_sum(network, x, wave(own), Flat(), mask)
+        expected = clipped_sum(network, x, wave(own), FlatClipping(), mask)
         for value in (math.nan, math.inf, -math.inf, 3e38):
             for place in (slice(None), slice(-1, None)):
                 broken = x.clone()
                 broken[1].view(-1)[place] = value
                 clip = RecordingClip()
                 clipped_sum(network, broken, wave(own), clip, everyone(x))  # pyright: ignore
-                sums = clipped_sum(network, broken, wave(own), Flat(), everyone(x))
+                sums = clipped_sum(network, broken, wave(own), FlatClipping(), everyone(x))
                 case = f"{value} at {place}"
                 assert all(bool(torch.isfinite(each).all()) for each in sums), case
                 if not torch.isfinite(clip.norms[1]):
@@ -401,12 +405,18 @@ def test_a_loss_that_is_not_finite_adds_exactly_0():
         network, x, own = made("cnn", torch.float32)
         mask = everyone(x)
         mask[3] = False
-        expected = clipped_sum(network, x, wave(own), Flat(), mask)
+        expected = clipped_sum(network, x, wave(own), FlatClipping(), mask)
         wrong = own.clone()
         wrong[3] = fault
-        assert all(map(torch.equal, clipped_sum(network, x, wave(wrong), Flat(), mask), expected))
         assert all(
-            map(torch.equal, clipped_sum(network, x, wave(wrong), Flat(), everyone(x)), expected)
+            map(torch.equal, clipped_sum(network, x, wave(wrong), FlatClipping(), mask), expected)
+        )
+        assert all(
+            map(
+                torch.equal,
+                clipped_sum(network, x, wave(wrong), FlatClipping(), everyone(x)),
+                expected,
+            )
         )
 
 
@@ -441,11 +451,18 @@ SENSITIVE = [
 @given(
     scale=st.sampled_from([0.0, 1e-25, 1e-10, 1e-3, 1.0, 30.0, 1e5, 1e15, 1e30]),
     heat=st.sampled_from([1e-3, 1.0, 1e3]),
-    bounding=st.sampled_from([Flat(clip_norm=0.1), Flat(clip_norm=5.0), AutoS(), AutoS(bound=9.0)]),
+    bounding=st.sampled_from(
+        [
+            FlatClipping(clip_norm=0.1),
+            FlatClipping(clip_norm=5.0),
+            AutoSClipping(),
+            AutoSClipping(bound=9.0),
+        ]
+    ),
     seed=st.integers(0, 2**20),
 )
 def test_one_record_to_null_moves_the_sum_by_no_more_than_the_sensitivity(
-    name: str, scale: float, heat: float, bounding: Flat | AutoS, seed: int
+    name: str, scale: float, heat: float, bounding: FlatClipping | AutoSClipping, seed: int
 ):
     network, x, own = made(name, torch.float32)
     generator = torch.Generator().manual_seed(seed)
@@ -465,7 +482,12 @@ def test_one_record_to_null_moves_the_sum_by_no_more_than_the_sensitivity(
 def test_a_gradient_is_bounded_even_where_the_squares_of_a_factor_underflow():
     for size, slope in [(1e-23, 1e18), (1e-23, 1e30), (1e-21, 1e21), (1e18, 1e-23), (1e30, 1e-23)]:
         x = torch.full((1, 6), size)
-        for bounding in (Flat(), Flat(clip_norm=1e-6), AutoS(), AutoS(gamma=1e-6)):
+        for bounding in (
+            FlatClipping(),
+            FlatClipping(clip_norm=1e-6),
+            AutoSClipping(),
+            AutoSClipping(gamma=1e-6),
+        ):
             for bias in (True, False):
                 torch.manual_seed(0)
                 network = nn.Linear(6, 3, bias=bias)
@@ -494,9 +516,11 @@ def test_a_layer_without_a_gradient_at_0_gives_such_a_record_0():
             x[1] = value
             mask = everyone(x)
             mask[1] = not masked
-            sums = clipped_sum(Direction(3), x, wave(own), Flat(), mask)
+            sums = clipped_sum(Direction(3), x, wave(own), FlatClipping(), mask)
             rest = torch.tensor([0, 2, 3])
-            alone = clipped_sum(Direction(3), x[rest], wave(own[rest]), Flat(), everyone(x[rest]))
+            alone = clipped_sum(
+                Direction(3), x[rest], wave(own[rest]), FlatClipping(), everyone(x[rest])
+            )
             assert norm(alone) > 0.0
             assert_close(sums, alone, 1e-6)
 
@@ -534,7 +558,7 @@ def test_a_frozen_layer_below_and_one_above_are_passed_through():
     network, x, own = made("cnn")
     network[3].requires_grad_(False)  # pyright: ignore
     gradients = list(one_by_one(network, x, own))
-    sums = clipped_sum(network, x, wave(own), Flat(clip_norm=0.5), everyone(x))
+    sums = clipped_sum(network, x, wave(own), FlatClipping(clip_norm=0.5), everyone(x))
     assert len(sums) == 4
     assert_close(sums, expected_sum(gradients, 0.5), 1e-9)
 
@@ -553,7 +577,7 @@ class Idle(nn.Module):
 @pytest.mark.unit
 def test_a_layer_that_is_not_used_has_the_sum_0():
     x = torch.randn(3, 4)
-    sums = clipped_sum(Idle(), x, wave(torch.ones(3)), Flat(), everyone(x))
+    sums = clipped_sum(Idle(), x, wave(torch.ones(3)), FlatClipping(), everyone(x))
     assert norm(sums[:2]) > 0.0
     assert norm(sums[2:]) == 0.0
 
@@ -594,7 +618,7 @@ def test_a_pass_that_hides_a_records_gradient_is_refused():
             run = lambda f, x: f(x)  # noqa: E731
         network = Odd(run, layer)
         with pytest.raises(UsageError, match=message):
-            clipped_sum(network, x, wave(torch.ones(3)), Flat(), everyone(x))
+            clipped_sum(network, x, wave(torch.ones(3)), FlatClipping(), everyone(x))
         assert not any(module._forward_hooks for module in network.modules())
 
 
@@ -687,7 +711,7 @@ def test_keyed_dropout_is_accepted_and_its_mask_is_each_records_own():
     x, own = torch.randn(4, 6, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
     mask = everyone(x)
     network[1].reseed(5)  # pyright: ignore
-    sums = clipped_sum(network, x, wave(own), Flat(clip_norm=0.2), mask)
+    sums = clipped_sum(network, x, wave(own), FlatClipping(clip_norm=0.2), mask)
     network[1].reseed(5)  # pyright: ignore
     kept = network[1](torch.ones(4, 8, dtype=torch.float64))
     gradients = []
@@ -709,7 +733,7 @@ def test_cross_entropy_with_saturated_outputs_stays_bounded():
 
     for i in range(2):
         mask = torch.arange(2) == i
-        assert norm(clipped_sum(network, x, loss, Flat(clip_norm=0.1), mask)) <= 0.1
+        assert norm(clipped_sum(network, x, loss, FlatClipping(clip_norm=0.1), mask)) <= 0.1
 
 
 CLOSED = {
@@ -728,8 +752,8 @@ def test_a_layer_has_the_rule_of_its_exact_type():
     assert not [
         (name, layer)
         for name in NETWORKS
-        for layer in trainable_layers(made(name)[0])
-        if type(layer_rules.rule_of(layer)) is not CLOSED.get(type(layer), LayerRule)
+        for layer in list_trainable_layers(made(name)[0])
+        if type(layer_rules.find_rule(layer)) is not CLOSED.get(type(layer), LayerRule)
     ]
     own = {
         kind
@@ -744,10 +768,10 @@ def test_formed_gradients_are_those_of_one_record_at_a_time():
     for name in NETWORKS:
         network, x, own = made(name)
         gradients = list(one_by_one(network, x, own))
-        parameters = trainable_parameters(network)
-        for seen in per_example.capture(network, x, wave(own)):
+        parameters = list_trainable_parameters(network)
+        for seen in per_example.capture_layers(network, x, wave(own)):
             names = dict(seen.layer.named_parameters(recurse=False))
-            found = layer_rules.rule_of(seen.layer).gradients(seen)
+            found = layer_rules.find_rule(seen.layer).gradients(seen)
             assert set(found) == {each for each, p in names.items() if p.requires_grad}
             for each, formed in found.items():
                 place = next(i for i, p in enumerate(parameters) if p is names[each])
@@ -759,7 +783,7 @@ def test_formed_gradients_are_those_of_one_record_at_a_time():
 def test_a_layer_norm_over_the_records_is_refused():
     x = torch.randn(3, 4)
     with pytest.raises(UsageError, match="normalises over records"):
-        clipped_sum(nn.LayerNorm((3, 4)), x, wave(torch.ones(3)), Flat(), everyone(x))
+        clipped_sum(nn.LayerNorm((3, 4)), x, wave(torch.ones(3)), FlatClipping(), everyone(x))
 
 
 @pytest.mark.contract
@@ -768,7 +792,7 @@ def test_standardised_filters_whose_gradients_cancel_do_not_exceed_the_bound():
     for scale in [1.0, 1e4, 1e8]:
         for kind in ["positions", "constant", "along the filter"]:
             torch.manual_seed(1)
-            bounding = Flat(clip_norm=1.0)
+            bounding = FlatClipping(clip_norm=1.0)
             layer = WeightStandardisedConv2d(8, 3, 3, bias=False)
             d = torch.randn(6, 3, 1, 1).abs()
             a = 5.0 + 1e-7 * torch.randn(6, 8, 3, 3)
@@ -781,11 +805,11 @@ def test_standardised_filters_whose_gradients_cancel_do_not_exceed_the_bound():
             if kind == "positions":
                 a, d = 5.0 + 1e-3 * torch.randn(6, 8, 12, 12), torch.randn(6, 3, 10, 10)
                 d = d - d.mean(dim=(2, 3), keepdim=True)
-            seen = Captured(layer, a, scale * d)
+            seen = CapturedLayer(layer, a, scale * d)
             kernel = WeightStandardisedRule()
             norms = kernel.squared_norms(seen).sqrt()
             for record in range(6):
-                one = Captured(layer, a[record : record + 1], scale * d[record : record + 1])
+                one = CapturedLayer(layer, a[record : record + 1], scale * d[record : record + 1])
                 factor = bounding.factors(norms[record : record + 1])
                 sums = dict(kernel.weighted_sum(one, factor))
                 assert norm(list(sums.values())) <= bounding.sensitivity * (1 + 1e-6)
@@ -795,7 +819,7 @@ def test_standardised_filters_whose_gradients_cancel_do_not_exceed_the_bound():
 def test_norms_whose_positions_cancel_do_not_exceed_the_bound():
     for scale in [1.0, 1e4, 1e8]:
         torch.manual_seed(1)
-        bounding = Flat(clip_norm=1.0)
+        bounding = FlatClipping(clip_norm=1.0)
         layer, x = nn.GroupNorm(1, 4), torch.randn(6, 4, 400)
         d = torch.randn(6, 4, 400)
         d = d - d.mean(dim=2, keepdim=True)
@@ -805,10 +829,10 @@ def test_norms_whose_positions_cancel_do_not_exceed_the_bound():
                 2, keepdim=True
             )
             d = d - d.mean(dim=2, keepdim=True)
-        seen = Captured(layer, x, scale * d)
+        seen = CapturedLayer(layer, x, scale * d)
         norms = NormRule().squared_norms(seen).sqrt()
         for record in range(6):
-            one = Captured(layer, x[record : record + 1], scale * d[record : record + 1])
+            one = CapturedLayer(layer, x[record : record + 1], scale * d[record : record + 1])
             factor = bounding.factors(norms[record : record + 1])
             sums = dict(NormRule().weighted_sum(one, factor))
             assert norm(list(sums.values())) <= bounding.sensitivity * (1 + 1e-6)
@@ -819,7 +843,7 @@ def test_positions_that_cancel_do_not_exceed_the_bound():
     for scale in [1.0, 1e2, 1e4, 1e6, 1e8]:
         for kind in ["convolution", "positions"]:
             torch.manual_seed(1)
-            bounding = Flat(clip_norm=1.0)
+            bounding = FlatClipping(clip_norm=1.0)
             if kind == "convolution":
                 layer, a, d = (
                     nn.Conv2d(1, 2, 3),
@@ -835,11 +859,11 @@ def test_positions_that_cancel_do_not_exceed_the_bound():
                     torch.randn(6, 200, 30),
                 )
                 d = d - d.mean(dim=1, keepdim=True)
-            seen = Captured(layer, a, scale * d)
+            seen = CapturedLayer(layer, a, scale * d)
             kernel = Conv2dRule() if kind == "convolution" else LinearRule()
             norms = kernel.squared_norms(seen).sqrt()
             for record in range(6):
-                one = Captured(layer, a[record : record + 1], scale * d[record : record + 1])
+                one = CapturedLayer(layer, a[record : record + 1], scale * d[record : record + 1])
                 factor = bounding.factors(norms[record : record + 1])
                 sums = dict(kernel.weighted_sum(one, factor))
                 assert norm([value for value in sums.values()]) <= bounding.sensitivity * (1 + 1e-6)
@@ -848,7 +872,7 @@ def test_positions_that_cancel_do_not_exceed_the_bound():
 @pytest.mark.contract
 def test_the_bound_holds_for_long_records():
     """A norm of many equal numbers, added up in few float32 ones, comes out too small."""
-    for bounding in [Flat(clip_norm=0.5), AutoS(bound=0.5, gamma=1e-6)]:
+    for bounding in [FlatClipping(clip_norm=0.5), AutoSClipping(bound=0.5, gamma=1e-6)]:
         network = nn.Linear(3 * 128 * 128, 2)
         nn.init.zeros_(network.weight)
         for value in torch.linspace(0.5, 1.0, 40):
@@ -872,7 +896,7 @@ def test_a_record_does_not_round_away_what_others_add_to_a_standardised_filter(s
     with torch.no_grad():
         network[2].weight[0] = torch.randn(1) * 1e3
         network[2].weight[1] = -network[2].weight[0]
-    bounding = Flat(clip_norm=1e-4)
+    bounding = FlatClipping(clip_norm=1e-4)
 
     def loss(outputs: Tensor) -> Tensor:
         return 1e3 * nn.functional.cross_entropy(outputs / 1e3, y, reduction="none")
@@ -922,7 +946,7 @@ def test_a_parameter_of_another_size_than_its_layer_says_is_refused():
                        public=True)  # fmt: skip
         recipe = Recipe(
             expected_batch_size=10, steps=10**6, learning_rate=0.1, noise_multiplier=1.0,
-            bounding=Flat(clip_norm=0.5),
+            bounding=FlatClipping(clip_norm=0.5),
         )  # fmt: skip
         streams = {name: Keys.from_seed(1).stream(name) for name in ("batch", "noise", "dropout")}
         with pytest.raises(UsageError, match="where its settings say"):

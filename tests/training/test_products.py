@@ -14,17 +14,17 @@ from pasearch import Budget, search_architecture
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
-from pasearch.training import products
-from pasearch.training.products import check_alike
+from pasearch.training import row_rounding as products
 from pasearch.training.recipe import Recipe
+from pasearch.training.row_rounding import check_row_rounding
 from pasearch.training.trainer import Training
 
 
 @pytest.fixture(autouse=True)
 def tried_anew() -> Iterator[None]:
-    check_alike.cache_clear()
+    check_row_rounding.cache_clear()
     yield
-    check_alike.cache_clear()
+    check_row_rounding.cache_clear()
 
 
 def otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ mkl = pytest.mark.skipif(
 
 @pytest.mark.contract
 def test_rows_are_alike_here():
-    check_alike()
+    check_row_rounding()
 
 
 @mkl
@@ -76,4 +76,4 @@ def test_nor_is_anything_of_a_run_left_behind(tmp_path: Path, monkeypatch: pytes
 def test_other_libraries_are_not_tried(monkeypatch: pytest.MonkeyPatch):
     otherwise(monkeypatch)
     monkeypatch.setattr(products.torch.backends.mkl, "is_available", lambda: False)
-    check_alike()
+    check_row_rounding()

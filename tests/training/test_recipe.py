@@ -14,10 +14,10 @@ from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Gaussian, PoissonGaussian, SelfComposition
 from pasearch.errors import UsageError
 from pasearch.training.batching import Poisson
-from pasearch.training.clipping import CLIPPING_METHODS, AutoS, Flat
+from pasearch.training.clipping import CLIPPING_METHODS, AutoSClipping, FlatClipping
 from pasearch.training.noise_before_clip import NoiseBeforeClip
 from pasearch.training.optimizers import OPTIMIZERS
-from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
+from pasearch.training.recipe import Recipe, make_default_recipe, tune_learning_rate
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -79,7 +79,7 @@ def test_an_unknown_optimizer_is_refused_and_the_known_are_named():
 
 @pytest.mark.unit
 def test_what_is_no_bounding_is_refused():
-    for value in [1.0, "flat", {"name": "flat"}, Flat]:
+    for value in [1.0, "flat", {"name": "flat"}, FlatClipping]:
         with pytest.raises(UsageError, match=r"expected one of .*AdaptiveQuantile.*, Encoded"):
             recipe(bounding=value)
 
@@ -102,15 +102,15 @@ def test_the_event_is_steps_times_the_batchs_own_event():
     made = recipe()
     assert made.event(80) == SelfComposition(PoissonGaussian(0.25, 1.5), 50)
     assert made.event(20) == SelfComposition(Gaussian(1.5), 50)
-    assert made.batches(80) == Poisson(sampling_probability=0.25)
-    assert made.sampling_probability(80) == made.batches(80).sampling_probability
+    assert made.make_batching(80) == Poisson(sampling_probability=0.25)
+    assert made.sampling_probability(80) == made.make_batching(80).sampling_probability
 
 
 @pytest.mark.contract
 def test_the_price_does_not_depend_on_what_costs_nothing():
     plain = price(recipe().event(400), 1e-3).epsilon
     others = [
-        {"bounding": AutoS(bound=9.0)},
+        {"bounding": AutoSClipping(bound=9.0)},
         {"learning_rate": 5.0},
         {"optimizer": "adam"},
         {"momentum": 0.0},
@@ -129,7 +129,7 @@ def test_a_batch_larger_than_the_partition_is_refused_with_the_flag_to_set():
     with pytest.raises(UsageError, match="`batch=19` or less"):
         recipe().event(19)
     with pytest.raises(UsageError, match="`batch=19` or less"):
-        recipe().batches(19)
+        recipe().make_batching(19)
 
 
 @pytest.mark.unit
@@ -140,7 +140,7 @@ def test_a_recipe_without_noise_has_no_price():
 
 @pytest.mark.unit
 def test_with_noise_changes_the_noise_and_nothing_else():
-    made = recipe(bounding=AutoS(bound=2.0), optimizer="adam")
+    made = recipe(bounding=AutoSClipping(bound=2.0), optimizer="adam")
     changed = made.with_noise(3.0)
     assert changed.noise_multiplier == 3.0
     assert changed.with_noise(1.5) == made
@@ -163,8 +163,8 @@ def test_without_noise_nothing_is_bounded_either():
         steps=st.integers(1, 10**6),
         learning_rate=st.none() | st.floats(1e-9, 1e6),
         noise_multiplier=st.none() | st.floats(1e-3, 1e3),
-        bounding=st.builds(Flat, clip_norm=st.floats(1e-6, 1e6))
-        | st.builds(AutoS, bound=st.floats(1e-6, 1e6), gamma=st.floats(1e-6, 1.0)),
+        bounding=st.builds(FlatClipping, clip_norm=st.floats(1e-6, 1e6))
+        | st.builds(AutoSClipping, bound=st.floats(1e-6, 1e6), gamma=st.floats(1e-6, 1.0)),
         optimizer=st.sampled_from(list(OPTIMIZERS)),
         momentum=st.floats(0.0, 0.999),
         average=st.none() | st.floats(0.001, 0.999),
@@ -211,7 +211,7 @@ def test_the_default_follows_the_number_of_slots():
         (1600, 400, 200),
         (60_000, 2048, 1225),
     ]:
-        made = default_recipe(slots)
+        made = make_default_recipe(slots)
         assert (made.expected_batch_size, made.steps) == (batch, steps)
         assert made.learning_rate is None
         assert made.noise_multiplier is None
@@ -219,8 +219,8 @@ def test_the_default_follows_the_number_of_slots():
 
 @pytest.mark.unit
 def test_the_default_has_at_most_1500_steps_and_takes_what_is_given():
-    assert default_recipe(10**7).steps == 1500
-    made = default_recipe(1600, batch=7, steps=9, optimizer="adam", average=None)
+    assert make_default_recipe(10**7).steps == 1500
+    made = make_default_recipe(1600, batch=7, steps=9, optimizer="adam", average=None)
     assert (made.expected_batch_size, made.steps) == (7, 9)
     assert (made.optimizer, made.average) == ("adam", None)
 
@@ -228,23 +228,27 @@ def test_the_default_has_at_most_1500_steps_and_takes_what_is_given():
 @pytest.mark.property
 @given(slots=st.integers(1, 10**7))
 def test_the_default_batch_fits_every_partition(slots: int):
-    assert 0 < default_recipe(slots).sampling_probability(slots) <= 1
+    assert 0 < make_default_recipe(slots).sampling_probability(slots) <= 1
 
 
 @pytest.mark.unit
 def test_the_tuned_rate_is_its_formula():
-    made = recipe(bounding=Flat(clip_norm=0.5))
-    rate = tuned_learning_rate(made, 0.01, 2000)
+    made = recipe(bounding=FlatClipping(clip_norm=0.5))
+    rate = tune_learning_rate(made, 0.01, 2000)
     assert rate * 50 * 0.5 == pytest.approx(1.3 * 20**0.8)
 
 
 @pytest.mark.unit
 def test_the_tuned_rate_moves_the_weights_alike_for_every_bound_and_number_of_steps():
     rates = [
-        tuned_learning_rate(recipe(bounding=bounding, steps=steps), 0.01, 2000)
+        tune_learning_rate(recipe(bounding=bounding, steps=steps), 0.01, 2000)
         * bounding.sensitivity
         * steps
-        for bounding in (Flat(clip_norm=0.1), Flat(clip_norm=2.0), AutoS(bound=0.7))
+        for bounding in (
+            FlatClipping(clip_norm=0.1),
+            FlatClipping(clip_norm=2.0),
+            AutoSClipping(bound=0.7),
+        )
         for steps in (10, 1000)
     ]
     assert rates == pytest.approx([rates[0]] * len(rates))
@@ -252,6 +256,6 @@ def test_the_tuned_rate_moves_the_weights_alike_for_every_bound_and_number_of_st
 
 @pytest.mark.unit
 def test_the_rate_without_noise_and_adams_are_constants():
-    assert tuned_learning_rate(recipe(), None, 2000) == 0.5
-    assert tuned_learning_rate(recipe().with_noise(None), 0.01, 2000) == 0.5
-    assert tuned_learning_rate(recipe(optimizer="adam"), 0.01, 2000) == 1e-3
+    assert tune_learning_rate(recipe(), None, 2000) == 0.5
+    assert tune_learning_rate(recipe().with_noise(None), 0.01, 2000) == 0.5
+    assert tune_learning_rate(recipe(optimizer="adam"), 0.01, 2000) == 1e-3

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from pasearch.errors import UsageError
 from pasearch.spaces.modules import Lstm, Rows
 from pasearch.training import layer_rules, per_example
-from pasearch.training.clipping import Flat
-from pasearch.training.per_example import trainable_parameters, validate
+from pasearch.training.clipping import FlatClipping
+from pasearch.training.per_example import list_trainable_parameters, validate
 
 # (steps, inputs, units): the Gram form, the product form, one of everything, the papers' own
 SHAPES = [(3, 9, 6), (40, 2, 2), (1, 1, 1), (1, 5, 3), (28, 28, 8)]
@@ -38,7 +38,7 @@ def everyone(x: Tensor) -> Tensor:
 
 def alone(layer: nn.Module, x: Tensor, of: Callable[[Tensor], Tensor] = loss) -> list[Tensor]:
     """One record's gradient, by autograd, flattened."""
-    parameters = trainable_parameters(layer)
+    parameters = list_trainable_parameters(layer)
     return [g.flatten() for g in torch.autograd.grad(of(layer(x[None])).sum(), parameters)]
 
 
@@ -72,16 +72,16 @@ def test_norms_and_sums_are_those_of_one_record_at_a_time():
                 layer, x = made(shape, biases)
                 for name, parameter in layer.named_parameters():
                     parameter.requires_grad_(name not in frozen)
-                seen = per_example.capture(layer, x, loss)[0]
-                kernel = layer_rules.rule_of(layer)
+                seen = per_example.capture_layers(layer, x, loss)[0]
+                kernel = layer_rules.find_rule(layer)
                 assert type(kernel) is layer_rules.LstmRule
                 gradients = [torch.cat(alone(layer, each)) for each in x]
                 squares = torch.stack([g.square().sum() for g in gradients])
                 assert torch.allclose(kernel.squared_norms(seen), squares, rtol=1e-10)
                 factors = torch.linspace(0.0, 2.0, 5, dtype=torch.float64)
                 sums = dict(kernel.weighted_sum(seen, factors))
-                assert set(sums) == set(trainable_parameters(layer))
-                found = torch.cat([sums[p].flatten() for p in trainable_parameters(layer)])
+                assert set(sums) == set(list_trainable_parameters(layer))
+                found = torch.cat([sums[p].flatten() for p in list_trainable_parameters(layer)])
                 expected = sum(c * g for c, g in zip(factors, gradients, strict=True))
                 assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)
 
@@ -91,7 +91,7 @@ def test_norms_in_float32_are_never_below_those_of_what_is_summed():
     for shape in SHAPES:
         for size in [1e-6, 1.0, 100.0]:
             layer, x = made(shape, 2, torch.float32)
-            seen = per_example.capture(layer, size * x, loss)[0]
+            seen = per_example.capture_layers(layer, size * x, loss)[0]
             kernel = layer_rules.LstmRule()
             for place, found in enumerate(kernel.squared_norms(seen).sqrt().tolist()):
                 only = torch.arange(len(x)) == place
@@ -108,7 +108,7 @@ def test_a_records_gradient_does_not_depend_on_the_others():
         other = x.clone()
         other[1:] = 9.0 * torch.randn_like(other[1:])
         kernel = layer_rules.LstmRule()
-        first, second = (per_example.capture(layer, each, loss)[0] for each in (x, other))
+        first, second = (per_example.capture_layers(layer, each, loss)[0] for each in (x, other))
         assert torch.allclose(kernel.squared_norms(first)[0], kernel.squared_norms(second)[0])
         for a, b in zip(
             kernel.gradients(first).values(), kernel.gradients(second).values(), strict=True
@@ -126,16 +126,16 @@ def test_a_step_that_is_not_finite_takes_its_record_out():
                 network = nn.Sequential(layer, nn.Linear(3, 2))
                 mask = everyone(x)
                 mask[2] = False
-                expected = clipped_sum(network, x, loss, Flat(), mask)
+                expected = clipped_sum(network, x, loss, FlatClipping(), mask)
                 x[2, step, 1] = value
-                sums = clipped_sum(network, x, loss, Flat(), everyone(x))
+                sums = clipped_sum(network, x, loss, FlatClipping(), everyone(x))
                 assert all(map(torch.equal, sums, expected))
 
 
 @pytest.mark.unit
 def test_saturated_gates_have_finite_gradients():
     layer, x = made((9, 4, 3), 1, torch.float32)
-    sums = clipped_sum(layer, 1e6 * x, loss, Flat(clip_norm=0.5), everyone(x))
+    sums = clipped_sum(layer, 1e6 * x, loss, FlatClipping(clip_norm=0.5), everyone(x))
     assert all(bool(torch.isfinite(each).all()) for each in sums)
     assert math.sqrt(sum(float(each.square().sum()) for each in sums)) <= 0.5 * len(x)
 
@@ -151,7 +151,7 @@ class Doubled(Lstm):
 def test_a_subclass_forms_its_gradients():
     torch.manual_seed(0)
     layer, x = Doubled(4, 3).double(), torch.randn(4, 5, 4, dtype=torch.float64)
-    assert layer_rules.rule_of(layer) is layer_rules.ANY
+    assert layer_rules.find_rule(layer) is layer_rules.GENERAL_RULE
     sums = clipped_sum(layer, x, loss, None, everyone(x))
     expected = torch.autograd.grad(loss(layer(x)).sum(), list(layer.parameters()))
     assert all(torch.allclose(a, b) for a, b in zip(sums, expected, strict=True))

@@ -29,7 +29,13 @@ from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout, Lstm, WeightStandardisedConv2d
 from pasearch.training import layer_rules, linear_backend, record_sums
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.clipping import AdaptiveQuantile, AutoS, ClippingMethod, Flat, PerLayer
+from pasearch.training.clipping import (
+    AdaptiveClipping,
+    AutoSClipping,
+    ClippingMethod,
+    FlatClipping,
+    PerLayerClipping,
+)
 from pasearch.training.encoded.gradients import EncodedClipping
 from pasearch.training.per_example import clipped_sum_and_counts, validate
 from pasearch.training.recipe import Recipe
@@ -156,7 +162,7 @@ def largest_move(
 ) -> float:
     """Return the largest move of the sum of a full batch by record 0, in clipping norms."""
     clip = gradient_norm(build(), x) * 1.0001
-    bounding = Flat(clip_norm=clip) if bounding is None else bounding
+    bounding = FlatClipping(clip_norm=clip) if bounding is None else bounding
     recipe = Recipe(
         expected_batch_size=batch, steps=2000, learning_rate=0.1, noise_multiplier=None,
         bounding=bounding, optimizer="sgd", average=None, augmentation=augmentation,
@@ -226,9 +232,9 @@ def test_in_rounds():
 @pytest.mark.contract
 def test_other_ways_to_clip():
     for bounding in [
-        PerLayer(clip_norm=2.0),
-        AutoS(bound=1.0, gamma=1e-6),
-        AdaptiveQuantile(clip_norm=1.01),
+        PerLayerClipping(clip_norm=2.0),
+        AutoSClipping(bound=1.0, gamma=1e-6),
+        AdaptiveClipping(clip_norm=1.01),
         EncodedClipping(clip_norm=1.0, vectors=4),
         EncodedClipping(clip_norm=1.0, vectors=4, exact=True),
     ]:
@@ -247,7 +253,7 @@ def test_groups_of_blocks(monkeypatch: pytest.MonkeyPatch):
         whole.flats[0].copy_(each)
         whole.add_block()
     expected = whole.end()[0].clone()
-    monkeypatch.setattr(record_sums, "BLOCKS_OF_A_GROUP", 3)
+    monkeypatch.setattr(record_sums, "MAX_GROUP_BLOCKS", 3)
     for _ in range(2):  # the second step begins with nothing of the first
         buffers.clear()
         for each in blocks:
@@ -264,7 +270,7 @@ def test_a_sum_takes_the_gradient_whose_norm_was_taken(views: int, monkeypatch: 
     passes: list[int] = []
     honest = layer_rules.LayerRule.gradients
 
-    def other(self: layer_rules.LayerRule, seen: layer_rules.Captured) -> dict[str, Tensor]:
+    def other(self: layer_rules.LayerRule, seen: layer_rules.CapturedLayer) -> dict[str, Tensor]:
         passes.append(len(seen.input))
         return {
             name: each * 1000.0 ** (len(passes) - 1) for name, each in honest(self, seen).items()
@@ -273,7 +279,7 @@ def test_a_sum_takes_the_gradient_whose_norm_was_taken(views: int, monkeypatch: 
     monkeypatch.setattr(layer_rules.LayerRule, "gradients", other)
     x, mask = torch.ones(130 * views, 1), torch.arange(130) == 0
     (total,), _ = clipped_sum_and_counts(
-        zeroed(Scale()), x, lambda out: out[:, 0], Flat(clip_norm=0.5), mask, views=views
+        zeroed(Scale()), x, lambda out: out[:, 0], FlatClipping(clip_norm=0.5), mask, views=views
     )
     assert passes == [130 * views]
     assert abs(float(total)) <= 0.5
@@ -296,10 +302,10 @@ def test_a_layer_that_draws_within_itself_is_refused():
 @pytest.mark.unit
 def test_the_bound_follows_from_the_sizes_of_blocks():
     """R covers blocks, their rounding, groups, and products of halves; see the proof."""
-    block, groups = record_sums.BLOCK, 2**9
+    block, groups = record_sums.BLOCK_RECORDS, 2**9
     in_block = block * (block + 1) * 2.0**-24 * (1 + 2.0**-5) + 2 * block * 2.0**-24
-    in_groups = (record_sums.BLOCKS_OF_A_GROUP + 1.0) ** 2 * block * 2.0**-53
-    of_groups = (groups + 1.0) ** 2 * record_sums.BLOCKS_OF_A_GROUP * block * 2.0**-53
+    in_groups = (record_sums.MAX_GROUP_BLOCKS + 1.0) ** 2 * block * 2.0**-53
+    of_groups = (groups + 1.0) ** 2 * record_sums.MAX_GROUP_BLOCKS * block * 2.0**-53
     assert 1.0 + in_block + in_groups + of_groups <= SUM_ROUNDING
 
 
@@ -310,7 +316,9 @@ def test_noise_is_scaled_to_what_a_record_moves(way: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(linear_backend, "WORTH", 0.0 if way == "linear" else math.inf)
     network, sigma, clip = zeroed(nn.Linear(999, 4)), 1.5, 0.5
     density = StudentT(freedom=9.0) if way == "another density" else None
-    bounding = EncodedClipping(clip_norm=clip, vectors=4) if density else Flat(clip_norm=clip)
+    bounding = (
+        EncodedClipping(clip_norm=clip, vectors=4) if density else FlatClipping(clip_norm=clip)
+    )
     recipe = Recipe(
         expected_batch_size=8, steps=2000, learning_rate=0.1, noise_multiplier=sigma, noise=density,
         bounding=bounding, optimizer="sgd", average=None,

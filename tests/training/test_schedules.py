@@ -13,38 +13,38 @@ from rates import solve_rate
 
 from pasearch.errors import UsageError
 from pasearch.training.schedules import (
-    MIN_FACTOR,
+    MIN_NOISE_FACTOR,
     SCHEDULES,
-    Exponential,
-    Polynomial,
+    ExponentialDecay,
+    PolynomialDecay,
     Schedule,
     StepDecay,
-    TimeBased,
-    Uniform,
-    Validation,
+    TimeDecay,
+    UniformSchedule,
+    ValidationSchedule,
     ValidationState,
 )
 
 FIXED = [
-    Uniform(),
-    TimeBased(rate=0.05),
-    TimeBased(rate=0.05, every=7),
-    Exponential(rate=0.01),
-    Exponential(rate=0.3, every=10),
+    UniformSchedule(),
+    TimeDecay(rate=0.05),
+    TimeDecay(rate=0.05, every=7),
+    ExponentialDecay(rate=0.01),
+    ExponentialDecay(rate=0.3, every=10),
     StepDecay(rate=0.6, period=10),
     StepDecay(rate=0.6, period=5, every=2),
-    Polynomial(power=3.0, end=0.2, period=100),
-    Polynomial(power=0.5, end=0.01, period=1),
-    Polynomial(power=1.0, end=0.5, period=4, every=3),
+    PolynomialDecay(power=3.0, end=0.2, period=100),
+    PolynomialDecay(power=0.5, end=0.01, period=1),
+    PolynomialDecay(power=1.0, end=0.5, period=4, every=3),
 ]
 WATCHING = [
-    Validation(rate=0.7, threshold=0.01, average=5, period=10),
-    Validation(rate=0.8, threshold=0.0, every=3),
+    ValidationSchedule(rate=0.7, threshold=0.01, average=5, period=10),
+    ValidationSchedule(rate=0.8, threshold=0.0, every=3),
 ]
 each_fixed = pytest.mark.parametrize("schedule", FIXED, ids=repr)
 
 
-def told(rule: Validation, accuracies: list[float]) -> list[float]:
+def told(rule: ValidationSchedule, accuracies: list[float]) -> list[float]:
     """Return the factor after each accuracy."""
     state, factors = rule.start(), []
     for accuracy in accuracies:
@@ -56,12 +56,12 @@ def told(rule: Validation, accuracies: list[float]) -> list[float]:
 @pytest.mark.unit
 def test_the_formulas():
     for schedule, factors in [
-        (Uniform(), {0: 1.0, 99: 1.0}),
-        (TimeBased(rate=0.5), {0: 1.0, 1: 1 / 1.5, 2: 0.5, 10: 1 / 6}),
-        (Exponential(rate=0.1), {0: 1.0, 1: math.exp(-0.1), 20: math.exp(-2)}),
+        (UniformSchedule(), {0: 1.0, 99: 1.0}),
+        (TimeDecay(rate=0.5), {0: 1.0, 1: 1 / 1.5, 2: 0.5, 10: 1 / 6}),
+        (ExponentialDecay(rate=0.1), {0: 1.0, 1: math.exp(-0.1), 20: math.exp(-2)}),
         (StepDecay(rate=0.5, period=3), {0: 1.0, 2: 1.0, 3: 0.5, 5: 0.5, 6: 0.25}),
         (
-            Polynomial(power=2.0, end=0.2, period=10),
+            PolynomialDecay(power=2.0, end=0.2, period=10),
             {0: 1.0, 5: 0.8 * 0.25 + 0.2, 9: 0.8 * 0.01 + 0.2, 10: 0.2, 11: 0.2, 500: 0.2},
         ),
     ]:
@@ -70,7 +70,7 @@ def test_the_formulas():
 
 @pytest.mark.unit
 def test_a_polynomial_is_the_papers_divided_by_the_first_noise():
-    ours = Polynomial(power=3.0, end=2.0 / 10.0, period=100)
+    ours = PolynomialDecay(power=3.0, end=2.0 / 10.0, period=100)
     for t in (0, 1, 30, 99):
         assert 10 * ours.factor(t) == pytest.approx((10 - 2) * (1 - t / 100) ** 3 + 2)
 
@@ -86,10 +86,10 @@ def test_the_noise_starts_at_its_first_value_and_never_rises(schedule: Schedule)
 @pytest.mark.unit
 def test_every_changes_the_noise_at_its_multiples_only():
     for make in [
-        lambda every: TimeBased(rate=0.05, every=every),
-        lambda every: Exponential(rate=0.01, every=every),
+        lambda every: TimeDecay(rate=0.05, every=every),
+        lambda every: ExponentialDecay(rate=0.01, every=every),
         lambda every: StepDecay(rate=0.6, period=10, every=every),
-        lambda every: Polynomial(power=3.0, end=0.2, period=100, every=every),
+        lambda every: PolynomialDecay(power=3.0, end=0.2, period=100, every=every),
     ]:
         each, seldom = make(1), make(7)
         for t in range(100):
@@ -102,12 +102,16 @@ def test_every_changes_the_noise_at_its_multiples_only():
 @pytest.mark.contract
 def test_a_factor_never_reaches_0():
     for schedule in [
-        TimeBased(rate=1e300),
-        Exponential(rate=900.0),
+        TimeDecay(rate=1e300),
+        ExponentialDecay(rate=900.0),
         StepDecay(rate=1e-300, period=1),
-        Polynomial(power=1e300, end=1e-300, period=2),
+        PolynomialDecay(power=1e300, end=1e-300, period=2),
     ]:
-        assert [schedule.factor(t) for t in (0, 10, 10**9)] == [1.0, MIN_FACTOR, MIN_FACTOR]
+        assert [schedule.factor(t) for t in (0, 10, 10**9)] == [
+            1.0,
+            MIN_NOISE_FACTOR,
+            MIN_NOISE_FACTOR,
+        ]
 
 
 @pytest.mark.property
@@ -120,12 +124,12 @@ def test_a_factor_never_reaches_0():
 )
 def test_any_factor_is_in_the_unit_interval(rate, share, period, every, epoch):
     for schedule in (
-        TimeBased(rate=rate, every=every),
-        Exponential(rate=rate, every=every),
+        TimeDecay(rate=rate, every=every),
+        ExponentialDecay(rate=rate, every=every),
         StepDecay(rate=share, period=period, every=every),
-        Polynomial(power=rate, end=share, period=period, every=every),
+        PolynomialDecay(power=rate, end=share, period=period, every=every),
     ):
-        assert MIN_FACTOR <= schedule.factor(epoch + every) <= schedule.factor(epoch) <= 1
+        assert MIN_NOISE_FACTOR <= schedule.factor(epoch + every) <= schedule.factor(epoch) <= 1
 
 
 @pytest.mark.contract
@@ -205,7 +209,7 @@ def test_an_epoch_that_is_no_count_is_refused(schedule: Schedule):
 
 @pytest.mark.unit
 def test_the_noise_falls_when_the_accuracy_rises_by_no_more_than_the_threshold():
-    rule = Validation(rate=0.5, threshold=0.125)
+    rule = ValidationSchedule(rate=0.5, threshold=0.125)
     # The first accuracy is compared with 0; a rise of exactly the threshold counts as none.
     assert told(rule, [0.5, 0.75, 0.875, 0.75, 1.0]) == [1.0, 1.0, 0.5, 0.25, 0.25]
     assert told(rule, [0.125]) == [0.5]
@@ -213,25 +217,25 @@ def test_the_noise_falls_when_the_accuracy_rises_by_no_more_than_the_threshold()
 
 @pytest.mark.unit
 def test_means_are_compared_with_the_mean_at_the_last_comparison():
-    rule = Validation(rate=0.5, threshold=0.0, average=2, period=3)
+    rule = ValidationSchedule(rate=0.5, threshold=0.0, average=2, period=3)
     # Means of the last two at every third: .3 (rises from 0), .35 (rises), .3 (falls).
     accuracies = [0.9, 0.2, 0.4, 0.0, 0.3, 0.4, 1.0, 0.4, 0.2]
     assert told(rule, accuracies) == [1.0] * 8 + [0.5]
     # One at a time they would have fallen at once.
-    assert told(Validation(rate=0.5, threshold=0.0), accuracies)[1] == 0.5
+    assert told(ValidationSchedule(rate=0.5, threshold=0.0), accuracies)[1] == 0.5
 
 
 @pytest.mark.unit
 def test_a_period_shorter_than_the_mean_is_refused_and_left_out_it_is_as_long():
     with pytest.raises(UsageError, match="expected average \\(5\\) or above"):
-        Validation(rate=0.5, threshold=0.0, average=5, period=4)
-    assert Validation(rate=0.5, threshold=0.0, average=5).period == 5
+        ValidationSchedule(rate=0.5, threshold=0.0, average=5, period=4)
+    assert ValidationSchedule(rate=0.5, threshold=0.0, average=5).period == 5
 
 
 @pytest.mark.property
 @given(st.lists(st.floats(-1, 2), max_size=60), st.integers(1, 5), st.integers(0, 5))
 def test_the_state_is_what_the_formula_says_of_all_accuracies(accuracies, average, more):
-    rule = Validation(rate=0.7, threshold=0.05, average=average, period=average + more)
+    rule = ValidationSchedule(rate=0.7, threshold=0.05, average=average, period=average + more)
     period = average + more
     means = [
         math.fsum(accuracies[end - average : end]) / average
@@ -247,11 +251,11 @@ def test_the_state_is_what_the_formula_says_of_all_accuracies(accuracies, averag
 
 @pytest.mark.unit
 def test_a_state_does_not_change_and_its_factor_never_reaches_0():
-    first = Validation(rate=0.01, threshold=0.0).start()
+    first = ValidationSchedule(rate=0.01, threshold=0.0).start()
     assert isinstance(first, ValidationState)
     assert first.tell(0.0).factor == 0.01
     assert first.factor == 1.0
-    assert [value for value, _ in groupby(told(first.rule, [0.0] * 200))][-1] == MIN_FACTOR
+    assert [value for value, _ in groupby(told(first.rule, [0.0] * 200))][-1] == MIN_NOISE_FACTOR
 
 
 @pytest.mark.unit

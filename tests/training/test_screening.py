@@ -23,16 +23,22 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import NoisySum
 from pasearch.training.losses import (
-    ERROR_BOUND,
-    LOSS_BOUND,
-    loss_bound,
-    loss_points,
-    mean_loss,
-    mean_of_points,
+    MAX_CROSS_ENTROPY,
+    MAX_SQUARED_ERROR,
+    compute_mean_loss,
+    find_max_loss,
+    points_to_mean_loss,
+    sum_loss_points,
 )
 from pasearch.training.metrics import METRICS
-from pasearch.training.recipe import Recipe, tuned_learning_rate
-from pasearch.training.screening import GRID, SCREENINGS, Annealing, AnnealingState, coin
+from pasearch.training.recipe import Recipe, tune_learning_rate
+from pasearch.training.screening import (
+    MAX_LOSS_POINTS,
+    SCREENINGS,
+    Annealing,
+    AnnealingState,
+    draw_uniform,
+)
 
 RULE = Annealing(q0=2.0, mu0=3)
 
@@ -117,7 +123,7 @@ class TestTheRule:
         stream = Keys.from_seed(5).stream("coins")
         state = AnnealingState(loss=0.0, accepted=1)
         rule = Annealing(q0=1.0, mu0=10)
-        taken = sum(rule.decide(state, 0.5, coin(stream, i))[1] for i in range(4000))
+        taken = sum(rule.decide(state, 0.5, draw_uniform(stream, i))[1] for i in range(4000))
         rate = math.exp(-0.5)
 
         def deviations(expected: float) -> float:
@@ -128,7 +134,7 @@ class TestTheRule:
 
     def test_coins_are_of_one_screening_each(self):
         stream = Keys.from_seed(5).stream("coins")
-        assert coin(stream, 1) == coin(stream, 1) != coin(stream, 2)
+        assert draw_uniform(stream, 1) == draw_uniform(stream, 1) != draw_uniform(stream, 2)
 
 
 class TestNumbers:
@@ -166,12 +172,12 @@ class TestNumbers:
     def test_energies_are_one_a_screening_and_the_first(self):
         for steps, every, count in [(1, 1, 2), (10, 1, 11), (10, 3, 4), (9, 3, 4), (2, 5, 1)]:
             rule = Annealing(q0=1.0, mu0=1, every=every)
-            screened = sum(rule.screens(finished) for finished in range(1, steps + 1))
-            assert rule.validation_queries(steps) == screened + 1 == count
+            screened = sum(rule.is_screened(finished) for finished in range(1, steps + 1))
+            assert rule.count_validation_queries(steps) == screened + 1 == count
 
     def test_all_of_them_are_charged(self):
-        queries = Annealing(q0=1.0, mu0=1, every=10).validation_queries(100)
-        event = NoisySum(epsilon=0.02, most=GRID).event
+        queries = Annealing(q0=1.0, mu0=1, every=10).count_validation_queries(100)
+        event = NoisySum(epsilon=0.02, most=MAX_LOSS_POINTS).event
         assert SelfComposition(event, queries) == SelfComposition(PureDP(0.02), 11)
 
 
@@ -205,9 +211,14 @@ class TestEnergies:
             with torch.no_grad():
                 logs = made.eval()(given.x).log_softmax(dim=1)
             losses = [-float(row[label]) for row, label in zip(logs, given.y, strict=True)]
-            by_hand = sum(round(GRID * min(loss, LOSS_BOUND) / LOSS_BOUND) for loss in losses)
-            assert abs(loss_points(made, given) - by_hand) <= 1  # one tie may round the other way
-            assert any(loss > LOSS_BOUND for loss in losses) == (scale == 3.0)
+            by_hand = sum(
+                round(MAX_LOSS_POINTS * min(loss, MAX_CROSS_ENTROPY) / MAX_CROSS_ENTROPY)
+                for loss in losses
+            )
+            assert (
+                abs(sum_loss_points(made, given) - by_hand) <= 1
+            )  # one tie may round the other way
+            assert any(loss > MAX_CROSS_ENTROPY for loss in losses) == (scale == 3.0)
 
     @pytest.mark.oracle
     def test_a_number_has_half_its_clipped_squared_error(self):
@@ -215,18 +226,21 @@ class TestEnergies:
         with torch.no_grad():
             errors = (made.eval()(given.x).squeeze(1) - given.y).tolist()
         losses = [0.5 * error**2 for error in errors]
-        by_hand = sum(round(GRID * min(loss, ERROR_BOUND) / ERROR_BOUND) for loss in losses)
-        assert abs(loss_points(made, given) - by_hand) <= 1
-        assert any(loss > ERROR_BOUND for loss in losses)
+        by_hand = sum(
+            round(MAX_LOSS_POINTS * min(loss, MAX_SQUARED_ERROR) / MAX_SQUARED_ERROR)
+            for loss in losses
+        )
+        assert abs(sum_loss_points(made, given) - by_hand) <= 1
+        assert any(loss > MAX_SQUARED_ERROR for loss in losses)
 
     @pytest.mark.property
     def test_one_record_moves_the_sum_by_g_at_most_and_only_its_own_points(self):
         for number in [False, True]:
             given, made = records(number=number), network(number=number)
-            base = loss_points(made, given)
-            moves = [base - loss_points(made, null(given, slot)) for slot in range(len(given))]
-            assert all(0 <= move <= GRID for move in moves)
-            assert max(moves) == GRID
+            base = sum_loss_points(made, given)
+            moves = [base - sum_loss_points(made, null(given, slot)) for slot in range(len(given))]
+            assert all(0 <= move <= MAX_LOSS_POINTS for move in moves)
+            assert max(moves) == MAX_LOSS_POINTS
             assert sum(moves) == base  # each record's part is whole, and its own
 
     @pytest.mark.property
@@ -237,69 +251,74 @@ class TestEnergies:
         x = given.x.clone()
         x[slot] = value
         changed = replace(given, x=x)
-        without = loss_points(made, null(given, slot))
-        assert 0 <= loss_points(made, changed) - without <= GRID
+        without = sum_loss_points(made, null(given, slot))
+        assert 0 <= sum_loss_points(made, changed) - without <= MAX_LOSS_POINTS
 
     def test_rounding_after_the_sum_would_be_seen(self):
         """The sum's own rounding lets one record move others' half points: not by this function."""
         given, made = records(), network(scale=1.0)
         parts = [
-            loss_points(made, Records(x=given.x[i : i + 1], y=given.y[i : i + 1],
+            sum_loss_points(made, Records(x=given.x[i : i + 1], y=given.y[i : i + 1],
                                         valid=given.valid[i : i + 1], public=False))
             for i in range(len(given))
         ]  # fmt: skip
-        assert loss_points(made, given) == sum(parts)
-        assert loss_points(made, given, chunk=7) == sum(parts)
+        assert sum_loss_points(made, given) == sum(parts)
+        assert sum_loss_points(made, given, chunk=7) == sum(parts)
 
     def test_a_network_of_no_numbers_has_the_worst_energy(self):
         made = network()
         with torch.no_grad():
             next(made.parameters()).fill_(math.nan)
-        assert loss_points(made, records()) == GRID * 30
-        assert mean_of_points(GRID * 30, records().y) == LOSS_BOUND
+        assert sum_loss_points(made, records()) == MAX_LOSS_POINTS * 30
+        assert points_to_mean_loss(MAX_LOSS_POINTS * 30, records().y) == MAX_CROSS_ENTROPY
 
     def test_null_records_add_0_whatever_stands_there(self):
         given = records()
         hidden = replace(given, y=given.y.clone(), valid=torch.zeros(30, dtype=torch.bool))
         hidden.y[3] = 77
-        assert loss_points(network(), hidden) == 0
+        assert sum_loss_points(network(), hidden) == 0
 
     def test_the_network_is_as_it_was(self):
         for mode in [True, False]:
             made = network().train(mode)
             made[1].eval()
             before = [module.training for module in made.modules()]
-            first = loss_points(made, records())
-            assert loss_points(made, records()) == first  # no dropout
+            first = sum_loss_points(made, records())
+            assert sum_loss_points(made, records()) == first  # no dropout
             assert [module.training for module in made.modules()] == before
             assert all(parameter.requires_grad for parameter in made.parameters())
 
     def test_points_are_whole_numbers_of_python_and_scaled_by_public_ones(self):
-        found = loss_points(network(), records())
+        found = sum_loss_points(network(), records())
         assert type(found) is int
-        assert mean_of_points(found, records().y) == pytest.approx(found * LOSS_BOUND / (GRID * 30))
-        assert loss_bound(records(number=True).y) == ERROR_BOUND
-        assert GRID == ERROR_GRID  # the noise of a plan is for that sensitivity
+        assert points_to_mean_loss(found, records().y) == pytest.approx(
+            found * MAX_CROSS_ENTROPY / (MAX_LOSS_POINTS * 30)
+        )
+        assert find_max_loss(records(number=True).y) == MAX_SQUARED_ERROR
+        assert MAX_LOSS_POINTS == ERROR_GRID  # the noise of a plan is for that sensitivity
 
     @pytest.mark.statistical
     def test_the_release_is_noisy_and_near(self):
         given, made = records(), network(scale=1.0)
-        noise, points = NoisySum(epsilon=0.5, most=GRID), loss_points(made, given)
+        noise, points = NoisySum(epsilon=0.5, most=MAX_LOSS_POINTS), sum_loss_points(made, given)
         keys = Keys.from_seed(1)
         seen = [
-            mean_of_points(noise.release(points, keys.stream("e", i)), given.y) for i in range(600)
+            points_to_mean_loss(noise.release(points, keys.stream("e", i)), given.y)
+            for i in range(600)
         ]
-        exact = mean_of_points(points, given.y)
-        scale = math.sqrt(2) * LOSS_BOUND / (0.5 * 30)  # of Laplace noise of scale G / epsilon
+        exact = points_to_mean_loss(points, given.y)
+        scale = (
+            math.sqrt(2) * MAX_CROSS_ENTROPY / (0.5 * 30)
+        )  # of Laplace noise of scale G / epsilon
         assert abs(np.mean(seen) - exact) < 4 * scale / math.sqrt(600)
         assert 0.85 < np.std(seen) / scale < 1.15
 
     def test_without_noise_only_for_public_records(self):
         with pytest.raises(UsageError, match="declared public"):
-            mean_loss(network(), records())
+            compute_mean_loss(network(), records())
         for claimed in (1, "yes", None):
             with pytest.raises(UsageError, match="declared public"):
-                mean_loss(network(), replace(records(), public=claimed))
+                compute_mean_loss(network(), replace(records(), public=claimed))
 
     @pytest.mark.oracle
     def test_without_noise_it_is_the_mean_loss(self):
@@ -314,8 +333,10 @@ class TestEnergies:
                 expected = 0.5 * (outputs.squeeze(1) - given.y[kept]).square().mean()
             else:
                 expected = nn.functional.cross_entropy(outputs, given.y[kept])
-            assert mean_loss(made, given, chunk=7) == pytest.approx(float(expected), rel=1e-5)
-            assert mean_loss(made, replace(given, valid=~kept & kept)) == 0.0
+            assert compute_mean_loss(made, given, chunk=7) == pytest.approx(
+                float(expected), rel=1e-5
+            )
+            assert compute_mean_loss(made, replace(given, valid=~kept & kept)) == 0.0
 
 
 # One weight, one record (there, or null): an update is its value plus noise, N(1, SIGMA^2) or
@@ -445,8 +466,8 @@ def test_a_short_screened_training_has_no_larger_step_than_measured():
     plain = Recipe(expected_batch_size=512, steps=150, noise_multiplier=0.7)
     screened = replace(plain, screening=Annealing(q0=10.0, mu0=10, every=7))
     norm = plain.bounding.sensitivity  # type: ignore[union-attr]
-    assert tuned_learning_rate(plain, 1.0, 60_000) * norm > 50
-    assert tuned_learning_rate(screened, 1.0, 60_000) * norm == pytest.approx(6.0)
+    assert tune_learning_rate(plain, 1.0, 60_000) * norm > 50
+    assert tune_learning_rate(screened, 1.0, 60_000) * norm == pytest.approx(6.0)
     long = {"steps": 1500}
-    pair = [tuned_learning_rate(replace(r, **long), 1.0, 60_000) for r in (plain, screened)]
+    pair = [tune_learning_rate(replace(r, **long), 1.0, 60_000) for r in (plain, screened)]
     assert pair[0] == pair[1], "the default length is not limited"

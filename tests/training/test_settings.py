@@ -13,15 +13,15 @@ from pasearch.search.plan import candidate_recipe, training_event
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import PRICED, SETTINGS, Candidate
 from pasearch.spaces.space import check_settings
-from pasearch.training.clipping import AutoS, Flat
-from pasearch.training.recipe import Recipe, default_recipe, tuned_learning_rate
+from pasearch.training.clipping import AutoSClipping, FlatClipping
+from pasearch.training.recipe import Recipe, make_default_recipe, tune_learning_rate
 from pasearch.training.settings import (
-    changed,
-    full_batches,
-    linear_recipe,
-    noised,
-    priced,
-    tuned,
+    apply_settings,
+    apply_settings_and_noise,
+    make_full_batch_settings,
+    make_linear_recipe,
+    select_cost_settings,
+    tune_recipe,
 )
 
 SLOTS = 2000
@@ -33,7 +33,7 @@ VALUES = {
 
 
 def recipe(**more: Any) -> Recipe:
-    return default_recipe(SLOTS, **more)
+    return make_default_recipe(SLOTS, **more)
 
 
 def linear(**settings: float) -> Candidate:
@@ -48,7 +48,7 @@ class TestChanged:
 
     @pytest.mark.unit
     def test_nothing_leaves_the_recipe_alone(self):
-        assert changed(recipe(), (), SLOTS) == recipe()
+        assert apply_settings(recipe(), (), SLOTS) == recipe()
 
     @pytest.mark.unit
     def test_each_changes_one_thing(self):
@@ -59,16 +59,16 @@ class TestChanged:
             ("batch_share", 0.25, "expected_batch_size", SLOTS // 4),
             ("batch_share", 1e-9, "expected_batch_size", 1),
             ("average", 0.3, "average", 0.3),
-            ("clip_norm", 2.0, "bounding", Flat(clip_norm=2.0)),
+            ("clip_norm", 2.0, "bounding", FlatClipping(clip_norm=2.0)),
         ]:
-            made = changed(recipe(), ((name, value),), SLOTS)
+            made = apply_settings(recipe(), ((name, value),), SLOTS)
             assert getattr(made, field) == expected
             assert {**made.to_json(), field: 0} == {**recipe().to_json(), field: 0}
 
     @pytest.mark.unit
     def test_a_clip_norm_is_for_a_bound_that_has_one(self):
         with pytest.raises(UsageError, match="clip_norm is of a recipe whose bound has one"):
-            changed(recipe(bounding=AutoS(bound=1.0)), (("clip_norm", 2.0),), SLOTS)
+            apply_settings(recipe(bounding=AutoSClipping(bound=1.0)), (("clip_norm", 2.0),), SLOTS)
 
     @pytest.mark.unit
     def test_a_share_is_one(self):
@@ -91,20 +91,25 @@ class TestPrice:
     @pytest.mark.contract
     def test_does_not_depend_on_the_others(self):
         for name in sorted(set(SETTINGS) - set(PRICED)):
-            assert priced(((name, VALUES[name]),)) == ()
-            plain = noised(recipe(), (), 0.2, SLOTS).event(SLOTS)
-            assert noised(recipe(), ((name, VALUES[name]),), 0.2, SLOTS).event(SLOTS) == plain
+            assert select_cost_settings(((name, VALUES[name]),)) == ()
+            plain = apply_settings_and_noise(recipe(), (), 0.2, SLOTS).event(SLOTS)
+            assert (
+                apply_settings_and_noise(recipe(), ((name, VALUES[name]),), 0.2, SLOTS).event(SLOTS)
+                == plain
+            )
 
     @pytest.mark.contract
     def test_is_the_worst_of_several(self):
         own = [linear(batch_share=share).settings for share in (0.1, 1.0)]
         found = training_event((recipe(),), own, SLOTS, 0.2)
         assert isinstance(found, WorstCase)
-        assert found.events == tuple(noised(recipe(), e, 0.2, SLOTS).event(SLOTS) for e in own)
+        assert found.events == tuple(
+            apply_settings_and_noise(recipe(), e, 0.2, SLOTS).event(SLOTS) for e in own
+        )
 
     @pytest.mark.unit
     def test_of_full_batches_is_one_gaussian_a_step(self):
-        own = linear_recipe(SLOTS, 0.2, regression=False)
+        own = make_linear_recipe(SLOTS, 0.2, regression=False)
         sigma = own.noise_multiplier
         assert sigma == pytest.approx(math.sqrt(160) / 0.2, rel=1e-3)
         event = own.event(SLOTS)
@@ -117,29 +122,30 @@ class TestPrice:
 class TestRate:
     @pytest.mark.unit
     def test_follows_the_rule_and_its_factors(self):
-        plain = tuned(recipe(), (), 0.2, SLOTS)
-        rule = tuned_learning_rate(noised(recipe(), (), 0.2, SLOTS), 0.2, SLOTS)
+        plain = tune_recipe(recipe(), (), 0.2, SLOTS)
+        rule = tune_learning_rate(apply_settings_and_noise(recipe(), (), 0.2, SLOTS), 0.2, SLOTS)
         assert plain.learning_rate == rule
-        twice = tuned(recipe(), (("learning_rate_scale", 2.0),), 0.2, SLOTS, 0.7)
+        twice = tune_recipe(recipe(), (("learning_rate_scale", 2.0),), 0.2, SLOTS, 0.7)
         assert twice.learning_rate == pytest.approx(1.4 * rule)
-        most = tuned(recipe(), (("learning_rate_most", rule / 3),), 0.2, SLOTS)
+        most = tune_recipe(recipe(), (("learning_rate_most", rule / 3),), 0.2, SLOTS)
         assert most.learning_rate == rule / 3
 
     @pytest.mark.unit
     def test_grows_only_where_the_signal_is_strong(self):
         growth = (("learning_rate_growth", 2.0),)
         for mu, factor in ((0.2, 1.0), (2.0 * math.sqrt(2.0), math.sqrt(math.sqrt(2.0))), (9, 2)):
-            grown, plain = (tuned(recipe(), s, mu, SLOTS).learning_rate for s in (growth, ()))
+            grown, plain = (tune_recipe(recipe(), s, mu, SLOTS).learning_rate for s in (growth, ()))
             assert grown == pytest.approx(factor * (plain or math.nan))
 
     @pytest.mark.unit
     def test_of_a_number_is_lower(self):
         same = ("batch_share", "steps", "average")
-        number, classes = (dict(full_batches(each)) for each in (True, False))
+        number, classes = (dict(make_full_batch_settings(each)) for each in (True, False))
         assert all(number[name] == classes[name] for name in same)
         for signal in (1.0, 1e2, 1e4, 1e6):
             classes, number = (
-                linear_recipe(SLOTS, signal / SLOTS, each).learning_rate for each in (False, True)
+                make_linear_recipe(SLOTS, signal / SLOTS, each).learning_rate
+                for each in (False, True)
             )
             assert classes is not None
             assert number is not None
@@ -149,5 +155,5 @@ class TestRate:
     @pytest.mark.unit
     def test_given_by_the_recipe_is_scaled_and_by_the_candidate_taken(self):
         given = recipe(learning_rate=0.1)
-        assert tuned(given, (("learning_rate_scale", 2.0),), 0.2, SLOTS).learning_rate == 0.2
-        assert tuned(given, (("learning_rate", 0.7),), 0.2, SLOTS).learning_rate == 0.7
+        assert tune_recipe(given, (("learning_rate_scale", 2.0),), 0.2, SLOTS).learning_rate == 0.2
+        assert tune_recipe(given, (("learning_rate", 0.7),), 0.2, SLOTS).learning_rate == 0.7

@@ -34,14 +34,19 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.training import one_step, screening
 from pasearch.training.augmentation import Augmentation
-from pasearch.training.clipping import AdaptiveQuantile, AutoS, Flat, PerLayer
-from pasearch.training.losses import losses_of
+from pasearch.training.clipping import (
+    AdaptiveClipping,
+    AutoSClipping,
+    FlatClipping,
+    PerLayerClipping,
+)
+from pasearch.training.losses import compute_losses
 from pasearch.training.noise_before_clip import NoiseBeforeClip
-from pasearch.training.one_step import State, batch_sum
-from pasearch.training.per_example import formed_gradients
-from pasearch.training.presets import PRESETS, fitted, read_recipe, settings_of
-from pasearch.training.recipe import CONFLICTS, Recipe
-from pasearch.training.schedules import Exponential, StepDecay, TimeBased, Validation
+from pasearch.training.one_step import TrainingState, compute_noisy_sum
+from pasearch.training.per_example import form_gradients
+from pasearch.training.presets import PRESETS, read_recipe, resolve_preset, stretch_schedule
+from pasearch.training.recipe import STAGE_CONFLICTS, Recipe
+from pasearch.training.schedules import ExponentialDecay, StepDecay, TimeDecay, ValidationSchedule
 from pasearch.training.screening import Annealing
 from pasearch.training.trainer import train
 
@@ -71,7 +76,7 @@ def recipe(**changes: Any) -> Recipe:
         "steps": 12,
         "learning_rate": 0.5,
         "noise_multiplier": 1.2,
-        "bounding": Flat(clip_norm=0.7),
+        "bounding": FlatClipping(clip_norm=0.7),
         "optimizer": "sgd",
         "average": None,
     }
@@ -87,9 +92,11 @@ def weights(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
 
 
-def noisy_sum(data: Records, made: Recipe, step: int = 0, state: State | None = None) -> Tensor:
-    slots = one_step.Slots(x=data.x, y=data.y, valid=data.valid)
-    parts = batch_sum(network(), slots, made, streams(), step, state=state)
+def noisy_sum(
+    data: Records, made: Recipe, step: int = 0, state: TrainingState | None = None
+) -> Tensor:
+    slots = one_step.DeviceRecords(x=data.x, y=data.y, valid=data.valid)
+    parts = compute_noisy_sum(network(), slots, made, streams(), step, state=state)
     return torch.cat([each.flatten() for each in parts])
 
 
@@ -107,12 +114,12 @@ class TestPrice:
 
     @pytest.mark.unit
     def test_every_step_has_the_noise_it_is_charged_for(self, monkeypatch: pytest.MonkeyPatch):
-        for schedule in [TimeBased(rate=0.3), Exponential(rate=0.2)]:
+        for schedule in [TimeDecay(rate=0.3), ExponentialDecay(rate=0.2)]:
             made = recipe(schedule=schedule, steps=19)
             charged: list[float] = []
             for factor, count in made.levels(N):
                 charged += [1.2 * factor] * count
-            assert charged == [made.noise_at(step, N) for step in range(19)]
+            assert charged == [made.noise_multiplier_at(step, N) for step in range(19)]
             noises = []
             # Two noises with the same numbers are compared, so the grid must be fine.
             monkeypatch.setattr(normals, "GRID_LOG2", 30)
@@ -126,7 +133,9 @@ class TestPrice:
     def test_reshuffled_batches_cost_a_release_for_every_epoch_that_was_started(self):
         made = recipe(batching="reshuffled", steps=9)
         assert made.event(N) == SelfComposition(Gaussian(1.2), 3)
-        falling = recipe(batching="reshuffled", steps=9, schedule=Exponential(rate=math.log(2)))
+        falling = recipe(
+            batching="reshuffled", steps=9, schedule=ExponentialDecay(rate=math.log(2))
+        )
         assert [count for _, count in falling.levels(N)] == [1, 1, 1]
         assert [factor for factor, _ in falling.levels(N)] == pytest.approx([1, 0.5, 0.25])
 
@@ -144,7 +153,7 @@ class TestPrice:
 
     @pytest.mark.unit
     def test_a_validation_driven_schedule_costs_its_filters_limit(self):
-        made = recipe(schedule=Validation(rate=0.5, threshold=0.1, average=1, every=1))
+        made = recipe(schedule=ValidationSchedule(rate=0.5, threshold=0.1, average=1, every=1))
         limit = SelfComposition(PoissonGaussian(0.25, 1.2), 12)
         delta = Budget(1.0).resolve(N).delta
         assert made.event(N) == FilteredReleases(limit, find_best_order(limit, delta))
@@ -157,21 +166,21 @@ class TestPrice:
     def test_the_dial_gives_noise_that_falls_as_mu_rises(self):
         for stages in [
             {},
-            {"schedule": Exponential(rate=0.1)},
+            {"schedule": ExponentialDecay(rate=0.1)},
             {"batching": "reshuffled"},
-            {"batching": "reshuffled", "schedule": TimeBased(rate=0.5)},
+            {"batching": "reshuffled", "schedule": TimeDecay(rate=0.5)},
             {"noise_before_clip": NoiseBeforeClip()},
-            {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1)},
+            {"schedule": ValidationSchedule(rate=0.5, threshold=0.1, average=1, every=1)},
         ]:
             made = recipe(**stages)
-            sigmas = [made.noise_for_mu(mu, N) for mu in (0.05, 0.5, 2.0)]
+            sigmas = [made.noise_multiplier_for_mu(mu, N) for mu in (0.05, 0.5, 2.0)]
             assert sigmas == sorted(sigmas, reverse=True)
             costs = [price(made.with_noise(sigma).event(N), 1e-5).epsilon for sigma in sigmas[::-1]]
             assert costs == sorted(costs, reverse=True)
 
     @pytest.mark.unit
     def test_too_many_different_noises_are_refused(self):
-        made = recipe(schedule=TimeBased(rate=0.01), expected_batch_size=N, steps=1200)
+        made = recipe(schedule=TimeDecay(rate=0.01), expected_batch_size=N, steps=1200)
         with pytest.raises(UsageError, match="1000 different noises"):
             made.event(N)
 
@@ -180,14 +189,14 @@ class TestAdaptive:
     @pytest.mark.oracle
     def test_a_step_is_its_formula(self):
         for per_layer in [False, True]:
-            bounding = AdaptiveQuantile(clip_norm=0.7, per_layer=per_layer, count_share=0.2)
+            bounding = AdaptiveClipping(clip_norm=0.7, per_layer=per_layer, count_share=0.2)
             data, made = records(null=(3,)), recipe(bounding=bounding)
             bounds = tuple(2.0 * each for each in bounding.start(2))  # not the first step's
-            state = State(bounds=bounds)
+            state = TrainingState(bounds=bounds)
             total = 2.0 * noisy_sum(data, made, state=state)
-            chosen = made.batches(N).batch(N, streams()["batch"], 0)
+            chosen = made.make_batching(N).batch(N, streams()["batch"], 0)
             z, deviation = bounding.noises(1.2, len(bounds))
-            loss = partial(losses_of, y=data.y[chosen])
+            loss = partial(compute_losses, y=data.y[chosen])
             sums = clipped_sum(
                 network(), data.x[chosen], loss, bounding.at(bounds), data.valid[chosen]
             )
@@ -197,7 +206,7 @@ class TestAdaptive:
             normals.draw_normals(len(expected), streams()["noise"]).add_to(expected, scale)
             # A sum whose last bit differs may be rounded to the next grid point.
             assert torch.allclose(total, expected, atol=1.1 * normals.grid_distance(scale))
-            gradients = formed_gradients(network(), data.x[chosen], loss)[data.valid[chosen]]
+            gradients = form_gradients(network(), data.x[chosen], loss)[data.valid[chosen]]
             layers = [36, 21] if per_layer else [57]
             norms = [part.norm(dim=1) for part in gradients.split(layers, dim=1)]
             centred = [float((n <= b).double().sum() - len(n) / 2) for n, b in zip(norms, bounds,
@@ -211,10 +220,10 @@ class TestAdaptive:
 
     @pytest.mark.contract
     def test_the_bound_of_a_step_comes_from_the_steps_before(self):
-        made = recipe(bounding=AdaptiveQuantile(clip_norm=0.7))
-        state = State(bounds=(0.01,))
+        made = recipe(bounding=AdaptiveClipping(clip_norm=0.7))
+        state = TrainingState(bounds=(0.01,))
         noisy_sum(records(null=tuple(range(N))), made, state=state)
-        quiet = State(bounds=(0.01,))
+        quiet = TrainingState(bounds=(0.01,))
         total = noisy_sum(records(null=tuple(range(N))), made, state=quiet)
         first = noisy_sum(records(null=tuple(range(N))), made)
         # noise of the small bound, which is then brought to the first one's scale, as its grid is
@@ -228,11 +237,12 @@ class TestNoiseFirst:
     def test_a_step_is_its_formula(self):
         data = records(null=(3,))
         made = recipe(
-            noise_before_clip=NoiseBeforeClip(record_bound=0.5), bounding=Flat(clip_norm=0.2)
+            noise_before_clip=NoiseBeforeClip(record_bound=0.5),
+            bounding=FlatClipping(clip_norm=0.2),
         )
-        chosen = made.batches(N).batch(N, streams()["batch"], 0)
-        gradients = formed_gradients(
-            network(), data.x[chosen], partial(losses_of, y=data.y[chosen])
+        chosen = made.make_batching(N).batch(N, streams()["batch"], 0)
+        gradients = form_gradients(
+            network(), data.x[chosen], partial(compute_losses, y=data.y[chosen])
         )
         expected = torch.zeros(57)
         for place, (gradient, valid) in enumerate(zip(gradients, data.valid[chosen], strict=True)):
@@ -264,7 +274,7 @@ class TestScreening:
         once = network()
         train(once, records(), recipe(optimizer="momentum", steps=1), streams())
         assert torch.equal(weights(model), weights(once))
-        assert asked == list(range(made.validation_queries(N)))
+        assert asked == list(range(made.count_validation_queries(N)))
 
     @pytest.mark.contract
     def test_updates_that_are_taken_give_the_weights_of_a_training_without_screening(self):
@@ -280,7 +290,7 @@ class TestScreening:
         asked: list[int] = []
         train(network(), records(), made, streams(), query=lambda _, k: asked.append(k) or 0.0)
         assert asked == [0, 1, 2]
-        assert made.validation_queries(N) == 3
+        assert made.count_validation_queries(N) == 3
 
     @pytest.mark.unit
     def test_energies_are_needed(self):
@@ -289,7 +299,7 @@ class TestScreening:
 
 
 class TestValidation:
-    SCHEDULE = Validation(rate=0.5, threshold=0.1, average=1, every=1)
+    SCHEDULE = ValidationSchedule(rate=0.5, threshold=0.1, average=1, every=1)
 
     @pytest.mark.contract
     def test_training_ends_when_the_filter_is_full_and_never_spends_more(
@@ -364,10 +374,10 @@ class TestViews:
             views = Augmentation(views=3, shift=1).apply(x, np.random.default_rng(0))
             from pasearch.training.per_example import clipped_sum_and_counts
 
-            loss = partial(losses_of, y=y.repeat_interleave(3))
-            bound = Flat(clip_norm=0.3)
+            loss = partial(compute_losses, y=y.repeat_interleave(3))
+            bound = FlatClipping(clip_norm=0.3)
             sums, counts = clipped_sum_and_counts(model, views, loss, bound, mask, views=3)
-            gradients = formed_gradients(model, views, loss).unflatten(0, (7, 3)).mean(dim=1)
+            gradients = form_gradients(model, views, loss).unflatten(0, (7, 3)).mean(dim=1)
             norms = gradients.norm(dim=1)
             factors = (0.3 / norms).clamp(max=1.0) * mask
             expected = factors @ gradients
@@ -380,28 +390,28 @@ class TestRefused:
     def test_what_has_no_proof_together_is_refused(self):
         for stages in [
             {
-                "schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
+                "schedule": ValidationSchedule(rate=0.5, threshold=0.1, average=1, every=1),
                 "batching": "truncated",
             },
             {
-                "schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
+                "schedule": ValidationSchedule(rate=0.5, threshold=0.1, average=1, every=1),
                 "batching": "reshuffled",
             },
             {
-                "schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
+                "schedule": ValidationSchedule(rate=0.5, threshold=0.1, average=1, every=1),
                 "screening": Annealing(q0=1.0, mu0=1),
             },
             {"noise_before_clip": NoiseBeforeClip(), "batching": "reshuffled"},
-            {"noise_before_clip": NoiseBeforeClip(), "bounding": AutoS()},
+            {"noise_before_clip": NoiseBeforeClip(), "bounding": AutoSClipping()},
             {
                 "noise_before_clip": NoiseBeforeClip(),
-                "schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1),
+                "schedule": ValidationSchedule(rate=0.5, threshold=0.1, average=1, every=1),
             },
             {"noise_before_clip": NoiseBeforeClip(), "optimizer": "adam-corrected"},
             {"noise_before_clip": NoiseBeforeClip(), "augmentation": Augmentation()},
             {"bounding": None, "noise_multiplier": None, "optimizer": "adam-corrected"},
-            {"bounding": AdaptiveQuantile(), "batching": "reshuffled"},
-            {"bounding": AdaptiveQuantile(per_layer=True), "optimizer": "adam-corrected"},
+            {"bounding": AdaptiveClipping(), "batching": "reshuffled"},
+            {"bounding": AdaptiveClipping(per_layer=True), "optimizer": "adam-corrected"},
             {"cap": 20},
             {"batching": "shuffled"},
         ]:
@@ -411,15 +421,15 @@ class TestRefused:
     @pytest.mark.contract
     def test_every_conflict_can_happen(self):
         """Each reason refuses something that goes with none of the others alone."""
-        assert len(CONFLICTS) >= 10
-        assert all(reason.endswith(".") for reason in CONFLICTS)
-        assert not any(conflict(recipe()) for conflict in CONFLICTS.values())
+        assert len(STAGE_CONFLICTS) >= 10
+        assert all(reason.endswith(".") for reason in STAGE_CONFLICTS)
+        assert not any(conflict(recipe()) for conflict in STAGE_CONFLICTS.values())
 
 
 class TestLayers:
     @pytest.mark.contract
     def test_a_bound_for_every_layer_trains(self):
-        made = recipe(bounding=PerLayer(clip_norm=0.7))
+        made = recipe(bounding=PerLayerClipping(clip_norm=0.7))
         model = network()
         train(model, records(), made, streams())
         assert not torch.equal(weights(model), weights(network()))
@@ -430,10 +440,10 @@ class TestStretched:
     def test_a_presets_schedule_ends_where_the_papers_does(self):
         for name in ["dynamic-time", "dynamic-exponential", "dynamic-step", "dynamic-polynomial"]:
             values = read_recipe(name)
-            base = recipe(**settings_of(values))
+            base = recipe(**resolve_preset(values))
             ends = []
             for steps in (400, 1600):  # q = 1/4: 100 and 400 epochs
-                made = fitted(replace(base, steps=steps), values, N)
+                made = stretch_schedule(replace(base, steps=steps), values, N)
                 ends.append(made.levels(N)[-1][0])
             paper = base.schedule.factor(PRESETS[name].epochs - 1)  # type: ignore[union-attr, operator]
             assert ends == pytest.approx([paper, paper], rel=0.05)
@@ -441,8 +451,8 @@ class TestStretched:
     @pytest.mark.unit
     def test_a_schedule_of_ones_own_is_taken_as_it_is(self):
         values = {"preset": "dynamic-time", "schedule": {"name": "time", "rate": 0.3}}
-        made = replace(recipe(**settings_of(values)), steps=1600)
-        assert fitted(made, values, N).schedule == TimeBased(rate=0.3)
+        made = replace(recipe(**resolve_preset(values)), steps=1600)
+        assert stretch_schedule(made, values, N).schedule == TimeDecay(rate=0.3)
 
 
 class TestFiles:
@@ -451,11 +461,11 @@ class TestFiles:
         for stages in [
             {},
             {"batching": "truncated", "cap": 35},
-            {"bounding": PerLayer(clip_norms=(0.5, 0.2))},
-            {"bounding": AdaptiveQuantile(per_layer=True)},
+            {"bounding": PerLayerClipping(clip_norms=(0.5, 0.2))},
+            {"bounding": AdaptiveClipping(per_layer=True)},
             {"noise_before_clip": NoiseBeforeClip(record_bound=0.3)},
-            {"schedule": Exponential(rate=0.1)},
-            {"schedule": Validation(rate=0.5, threshold=0.1, average=1, every=1)},
+            {"schedule": ExponentialDecay(rate=0.1)},
+            {"schedule": ValidationSchedule(rate=0.5, threshold=0.1, average=1, every=1)},
             {"screening": Annealing(q0=2.0, mu0=4, every=2)},
             {"augmentation": Augmentation(views=2, flip=True)},
         ]:
@@ -465,7 +475,7 @@ class TestFiles:
     @pytest.mark.contract
     def test_every_preset_is_a_recipe(self):
         for name in PRESETS:
-            made = recipe(**settings_of(read_recipe(name)))
+            made = recipe(**resolve_preset(read_recipe(name)))
             assert made.problems() == []
             assert Recipe.from_json(made.to_json()) == made
 
@@ -474,10 +484,10 @@ class TestFiles:
         path = tmp_path / "mine.toml"
         path.write_text('preset = "auto-s"\noptimizer = "adam"\n[schedule]\n'
                         'name = "exponential"\nrate = 0.1\n')  # fmt: skip
-        settings = settings_of(read_recipe(path))
-        assert settings["bounding"] == AutoS(bound=1.0, gamma=0.01)
+        settings = resolve_preset(read_recipe(path))
+        assert settings["bounding"] == AutoSClipping(bound=1.0, gamma=0.01)
         assert settings["optimizer"] == "adam"
-        assert settings["schedule"] == Exponential(rate=0.1)
+        assert settings["schedule"] == ExponentialDecay(rate=0.1)
 
     @pytest.mark.unit
     def test_a_bad_file_is_refused(self, tmp_path: Any):

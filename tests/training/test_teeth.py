@@ -30,9 +30,9 @@ from pasearch.accounting.gdp_approximation import gaussian_epsilon
 from pasearch.data.partitions import Records
 from pasearch.runs.keys import Keys, Stream
 from pasearch.training import one_step, per_example
-from pasearch.training.clipping import AutoS, Flat
+from pasearch.training.clipping import AutoSClipping, FlatClipping
 from pasearch.training.noise import Noise
-from pasearch.training.one_step import batch_sum
+from pasearch.training.one_step import compute_noisy_sum
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import train
 
@@ -57,9 +57,9 @@ def records(present: bool, opposed: bool = False) -> Records:
 
 
 @cache
-def slots(present: bool, opposed: bool = False) -> one_step.Slots:
+def slots(present: bool, opposed: bool = False) -> one_step.DeviceRecords:
     data = records(present, opposed)
-    return one_step.Slots(x=data.x, y=data.y, valid=data.valid)
+    return one_step.DeviceRecords(x=data.x, y=data.y, valid=data.valid)
 
 
 def network(certain: bool = False, chain: bool = True) -> nn.Module:
@@ -76,14 +76,18 @@ def network(certain: bool = False, chain: bool = True) -> nn.Module:
 
 
 def recipe(
-    *, batch: int = N, steps: int = 1, sigma: float = 1.0, bounding: Flat | AutoS | None = None
+    *,
+    batch: int = N,
+    steps: int = 1,
+    sigma: float = 1.0,
+    bounding: FlatClipping | AutoSClipping | None = None,
 ) -> Recipe:
     return Recipe(
         expected_batch_size=batch,
         steps=steps,
         learning_rate=0.01,
         noise_multiplier=sigma,
-        bounding=bounding or Flat(clip_norm=CLIP),
+        bounding=bounding or FlatClipping(clip_norm=CLIP),
         optimizer="sgd",
         average=None,
     )
@@ -106,7 +110,9 @@ def by_sum(
     present: bool, run: int, made: Recipe, opposed: bool = False, chain: bool = True
 ) -> float:
     """One noisy sum, straight from the step."""
-    total = batch_sum(network(chain=chain), slots(present, opposed), made, streams(run), 0)[0]
+    total = compute_noisy_sum(network(chain=chain), slots(present, opposed), made, streams(run), 0)[
+        0
+    ]
     return score(total, made) + (N - 1) * opposed
 
 
@@ -122,7 +128,7 @@ def by_weights(present: bool, run: int, made: Recipe) -> float:
 def candidates(present: bool, run: int, made: Recipe) -> float:
     """The difference of two candidates' sums, of which one has nothing to learn."""
     sums = [
-        batch_sum(network(certain), slots(present), made, streams(run, number), 0)[0]
+        compute_noisy_sum(network(certain), slots(present), made, streams(run, number), 0)[0]
         for number, certain in enumerate((False, True))
     ]
     return score(sums[0] - sums[1], made)
@@ -130,7 +136,9 @@ def candidates(present: bool, run: int, made: Recipe) -> float:
 
 def two_steps(present: bool, run: int, made: Recipe) -> float:
     """The difference of the first two steps' sums."""
-    sums = [batch_sum(network(), slots(present), made, streams(run), step)[0] for step in (0, 1)]
+    sums = [
+        compute_noisy_sum(network(), slots(present), made, streams(run), step)[0] for step in (0, 1)
+    ]
     return score(sums[0] - sums[1], made)
 
 
@@ -179,7 +187,7 @@ def test_the_bound_is_exact_for_gaussians_and_never_above_their_price():
 
 @pytest.mark.statistical
 def test_one_full_step_passes_and_the_audit_is_not_idle():
-    for bounding in [Flat(clip_norm=CLIP), AutoS()]:
+    for bounding in [FlatClipping(clip_norm=CLIP), AutoSClipping()]:
         for chain in [True, False]:
             made = recipe(bounding=bounding)
             exact = gaussian_epsilon(1.0, DELTA)
@@ -224,7 +232,7 @@ def forget_noise(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_clipping(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Flat, "factors", lambda _, norms: torch.ones_like(norms))
+    patch.setattr(FlatClipping, "factors", lambda _, norms: torch.ones_like(norms))
 
 
 def shrink_noise(patch: pytest.MonkeyPatch) -> None:
@@ -233,8 +241,8 @@ def shrink_noise(patch: pytest.MonkeyPatch) -> None:
 
 
 def clip_to_twice_the_bound(patch: pytest.MonkeyPatch) -> None:
-    honest = Flat.factors
-    patch.setattr(Flat, "factors", lambda self, norms: 2.0 * honest(self, norms))
+    honest = FlatClipping.factors
+    patch.setattr(FlatClipping, "factors", lambda self, norms: 2.0 * honest(self, norms))
 
 
 @pytest.mark.statistical
@@ -263,7 +271,14 @@ def test_a_wrong_training_is_caught_in_the_weights(monkeypatch: pytest.MonkeyPat
 def test_a_mean_over_the_records_that_are_there_is_caught(monkeypatch: pytest.MonkeyPatch):
     honest = per_example.clipped_sum_and_counts
 
-    def mean(network: nn.Module, x: Tensor, loss: object, bounding: Flat, mask: Tensor, **way: Any):
+    def mean(
+        network: nn.Module,
+        x: Tensor,
+        loss: object,
+        bounding: FlatClipping,
+        mask: Tensor,
+        **way: Any,
+    ):
         found = honest(network, x, loss, bounding, mask, **way)  # pyright: ignore
         for total in way["buffers"].totals:
             total *= N / int(mask.sum())
@@ -293,8 +308,10 @@ def test_candidates_that_share_batch_and_noise_are_caught(monkeypatch: pytest.Mo
 @pytest.mark.statistical
 def test_noise_that_is_used_for_two_steps_is_caught(monkeypatch: pytest.MonkeyPatch):
     made = recipe(batch=4)
-    honest = one_step.draw
+    honest = one_step.begin_gaussian_noise
     monkeypatch.setattr(
-        one_step, "draw", lambda count, device, stream, *_, **__: honest(count, device, stream, 0)
+        one_step,
+        "begin_gaussian_noise",
+        lambda count, device, stream, *_, **__: honest(count, device, stream, 0),
     )
     assert audited(two_steps, made) > paid(made, 2)

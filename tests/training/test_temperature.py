@@ -22,9 +22,9 @@ from pasearch.search.weights import Trajectory
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Dense
 from pasearch.training.metrics import METRICS
-from pasearch.training.recipe import Recipe, default_recipe
-from pasearch.training.settings import linear_recipe, tuned
-from pasearch.training.temperature import WEAK_FACTOR, divide_logits, temperature_of
+from pasearch.training.recipe import Recipe, make_default_recipe
+from pasearch.training.settings import make_linear_recipe, tune_recipe
+from pasearch.training.temperature import WEAK_FACTOR, compute_temperature, divide_logits
 from pasearch.training.trainer import train
 
 N, HELD_OUT = 9_000, 3_000
@@ -92,7 +92,7 @@ def check_statement(result: Result) -> None:
     recipe, slots = result.document["recipe"], result.document["dataset"]["slots"]["train"]
     signal = slots * math.sqrt(recipe["steps"] * math.expm1(recipe["noise_multiplier"] ** -2))
     classes = len(result.classes_)
-    assert recipe["temperature"] == pytest.approx(temperature_of(classes, signal), rel=1e-6)
+    assert recipe["temperature"] == pytest.approx(compute_temperature(classes, signal), rel=1e-6)
     assert verify(result.path)[1] == []
     assert "ogits divided by the public temperature" in result.report
 
@@ -166,36 +166,36 @@ class TestTrainer:
 class TestRule:
     def test_is_of_public_numbers_alone(self):
         for mu, slots in ((0.01, 500), (0.3, 20_000)):
-            expected = temperature_of(2, mu * slots)
-            assert linear_recipe(slots, mu, False, 2).temperature == expected
+            expected = compute_temperature(2, mu * slots)
+            assert make_linear_recipe(slots, mu, False, 2).temperature == expected
 
     def test_falls_with_the_number_of_classes(self):
-        found = [temperature_of(classes, 1e5) for classes in (2, 3, 5, 10, 26, 1000)]
+        found = [compute_temperature(classes, 1e5) for classes in (2, 3, 5, 10, 26, 1000)]
         assert found == sorted(found, reverse=True)
         assert 1.9 < found[0] < 2.4
         assert 1.0 < found[-1] < 1.05
 
     def test_rises_where_noise_dominates(self):
-        found = [temperature_of(2, signal) for signal in (1e-3, 50.0, 100.0, 260.0, 1e6)]
+        found = [compute_temperature(2, signal) for signal in (1e-3, 50.0, 100.0, 260.0, 1e6)]
         assert found == sorted(found, reverse=True)
         assert found[0] == found[2] == pytest.approx(WEAK_FACTOR * found[-1], rel=1e-3)
 
     def test_is_1_without_classes_or_without_clipping(self):
-        assert linear_recipe(1000, 0.2, True).temperature == 1.0
-        assert tuned(default_recipe(1000), (), None, 1000, outputs=2).temperature == 1.0
+        assert make_linear_recipe(1000, 0.2, True).temperature == 1.0
+        assert tune_recipe(make_default_recipe(1000), (), None, 1000, outputs=2).temperature == 1.0
 
     def test_leaves_the_recipe_of_a_user(self):
-        own = default_recipe(1000, temperature=1.5)
-        assert tuned(own, (), 0.2, 1000, outputs=2).temperature == 1.5
+        own = make_default_recipe(1000, temperature=1.5)
+        assert tune_recipe(own, (), 0.2, 1000, outputs=2).temperature == 1.5
 
     def test_refuses_what_is_no_temperature(self):
         for wrong in [0.0, -1.0, math.nan, math.inf, True, "2"]:
             with pytest.raises(UsageError, match="temperature"):
-                default_recipe(1000, temperature=wrong)
+                make_default_recipe(1000, temperature=wrong)
 
     def test_costs_nothing(self):
-        recipe = default_recipe(1000, noise_multiplier=1.0)
-        with_one = default_recipe(1000, noise_multiplier=1.0, temperature=3.0)
+        recipe = make_default_recipe(1000, noise_multiplier=1.0)
+        with_one = make_default_recipe(1000, noise_multiplier=1.0, temperature=3.0)
         assert recipe.event(1000) == with_one.event(1000)
 
 

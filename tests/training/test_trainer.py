@@ -21,8 +21,8 @@ from pasearch.runs.normals import draw_normals
 from pasearch.runs.sums import SUM_ROUNDING
 from pasearch.spaces.modules import KeyedDropout
 from pasearch.training import one_step, trainer
-from pasearch.training.clipping import AutoS, Flat
-from pasearch.training.one_step import batch_sum
+from pasearch.training.clipping import AutoSClipping, FlatClipping
+from pasearch.training.one_step import compute_noisy_sum
 from pasearch.training.recipe import Recipe
 from pasearch.training.trainer import Training, train
 
@@ -52,7 +52,7 @@ def recipe(**changes: Any) -> Recipe:
         "steps": 4,
         "learning_rate": 0.5,
         "noise_multiplier": 1.2,
-        "bounding": Flat(clip_norm=0.7),
+        "bounding": FlatClipping(clip_norm=0.7),
         "average": None,
     }
     return Recipe(**{**settings, **changes})
@@ -74,9 +74,9 @@ def trained(data: Records, made: Recipe, trial: int = 0, model: nn.Module | None
 
 
 def noisy_sum(data: Records, made: Recipe, step: int = 0, trial: int = 0) -> Tensor:
-    slots = one_step.Slots(x=data.x, y=data.y, valid=data.valid)
+    slots = one_step.DeviceRecords(x=data.x, y=data.y, valid=data.valid)
     return torch.cat(
-        [each.flatten() for each in batch_sum(network(), slots, made, streams(trial), step)]
+        [each.flatten() for each in compute_noisy_sum(network(), slots, made, streams(trial), step)]
     )
 
 
@@ -111,7 +111,7 @@ def test_a_private_step_is_its_formula():
     model = network()
     chosen = np.zeros(N, dtype=bool)
     generator = streams()["batch"].generator(0)
-    chosen[made.batches(N).indices(N, generator)] = True
+    chosen[made.make_batching(N).indices(N, generator)] = True
     total = torch.zeros_like(weights(model))
     for i in np.flatnonzero(chosen & data.valid.numpy()):
         loss = functional.cross_entropy(model(data.x[i : i + 1]), data.y[i : i + 1])
@@ -153,7 +153,7 @@ def test_an_empty_batch_still_adds_noise_and_steps():
     made = recipe(expected_batch_size=1, steps=1, optimizer="sgd")
     found = None
     for step in range(20):
-        if len(made.batches(4000).indices(4000, streams()["batch"].generator(step))) == 0:
+        if len(made.make_batching(4000).indices(4000, streams()["batch"].generator(step))) == 0:
             found = step
             break
     assert found is not None, "no step has an empty batch"
@@ -172,7 +172,7 @@ def test_an_empty_batch_without_noise_leaves_the_weights():
     empty = [
         trial
         for trial in range(20)
-        if len(made.batches(400).indices(400, streams(trial)["batch"].generator(0))) == 0
+        if len(made.make_batching(400).indices(400, streams(trial)["batch"].generator(0))) == 0
     ]
     assert torch.equal(trained(data, made, trial=empty[0]), weights(network()))
 
@@ -193,8 +193,8 @@ def test_every_stream_is_used_for_its_purpose_only():
     data, made = records(null=tuple(range(N))), recipe()
 
     def total(**others: Stream) -> Tensor:
-        slots = one_step.Slots(x=data.x, y=data.y, valid=data.valid)
-        parts = batch_sum(network(), slots, made, {**streams(), **others}, 0)
+        slots = one_step.DeviceRecords(x=data.x, y=data.y, valid=data.valid)
+        parts = compute_noisy_sum(network(), slots, made, {**streams(), **others}, 0)
         return torch.cat([part.flatten() for part in parts])
 
     noise = total()
@@ -275,7 +275,7 @@ def test_bounded_gradients_are_multiplied_by_their_classs_share_of_the_largest_w
         data = records(public=True)
         given = (3.0, 6.0, 0.0)
         assert sorted(set(data.y.tolist())) == [0, 1, 2]
-        clip = Flat(clip_norm=0.3)
+        clip = FlatClipping(clip_norm=0.3)
         made = recipe(
             expected_batch_size=N,
             noise_multiplier=1e-9,
@@ -299,7 +299,7 @@ def test_no_record_weighs_more_than_the_bound_whatever_the_weights():
     made = recipe(
         expected_batch_size=N,
         noise_multiplier=1e-9,
-        bounding=Flat(clip_norm=0.01),
+        bounding=FlatClipping(clip_norm=0.01),
         class_weights=(1e6, 1.0, 5.0),
     )
     whole = noisy_sum(records(public=True), made)
@@ -348,7 +348,9 @@ def test_a_number_to_predict_is_half_the_squared_error_of_plain_torch():
 def test_a_private_step_towards_numbers_is_its_formula():
     """A loss that set (batch, 1) outputs against (batch,) numbers would mix all records."""
     data, clip = numbers(null=(3, 9)), 0.7
-    made = recipe(steps=1, optimizer="sgd", expected_batch_size=N, bounding=Flat(clip_norm=clip))
+    made = recipe(
+        steps=1, optimizer="sgd", expected_batch_size=N, bounding=FlatClipping(clip_norm=clip)
+    )
     model = predictor()
     total = torch.zeros_like(weights(model))
     norms = []
@@ -377,13 +379,15 @@ def test_whatever_number_stands_in_a_null_slot_the_weights_are_the_same():
 @pytest.mark.property
 @pytest.mark.parametrize("gone", range(0, N, 5))
 def test_one_number_moves_a_sum_by_the_bound_at_most(gone: int):
-    made = recipe(expected_batch_size=N, noise_multiplier=1e-12, bounding=Flat(clip_norm=0.3))
+    made = recipe(
+        expected_batch_size=N, noise_multiplier=1e-12, bounding=FlatClipping(clip_norm=0.3)
+    )
     data, fewer = numbers(), numbers(null=(gone,))
     data.y[gone] = 1e6
 
     def total(each: Records) -> Tensor:
-        slots = one_step.Slots(x=each.x, y=each.y, valid=each.valid)
-        parts = batch_sum(predictor(), slots, made, streams(), 0)
+        slots = one_step.DeviceRecords(x=each.x, y=each.y, valid=each.valid)
+        parts = compute_noisy_sum(predictor(), slots, made, streams(), 0)
         return torch.cat([part.flatten() for part in parts])
 
     moved = float((total(data) - total(fewer)).norm())
@@ -414,7 +418,7 @@ def test_a_record_that_is_not_finite_neither_raises_nor_spreads():
 
 @pytest.mark.contract
 def test_chunks_give_the_sum_of_one_pass():
-    for bounding in [Flat(clip_norm=0.3), AutoS()]:
+    for bounding in [FlatClipping(clip_norm=0.3), AutoSClipping()]:
         for chunk in [1, 7, 23]:
             made = recipe(expected_batch_size=20, bounding=bounding)
             whole = noisy_sum(records(null=(2,)), made)
@@ -471,11 +475,11 @@ def test_layers_that_work_record_by_record_are_not_refused():
 def test_dropout_masks_come_from_the_dropout_stream_and_change_with_the_step():
     data = records()
     made = recipe(expected_batch_size=N, noise_multiplier=1e-9)
-    slots = one_step.Slots(x=data.x, y=data.y, valid=data.valid)
+    slots = one_step.DeviceRecords(x=data.x, y=data.y, valid=data.valid)
 
     def total(step: int, trial: int) -> Tensor:
         own = {**streams(), "dropout": streams(trial)["dropout"]}
-        return batch_sum(network(KeyedDropout(0.5)), slots, made, own, step)[0]
+        return compute_noisy_sum(network(KeyedDropout(0.5)), slots, made, own, step)[0]
 
     assert torch.equal(total(0, 0), total(0, 0))
     assert not torch.allclose(total(0, 0), total(1, 0), atol=1e-3)

@@ -42,8 +42,8 @@ from pasearch.accounting.checks import check_boolean, check_positive_integer
 from pasearch.registry import FieldChecks
 from pasearch.training.clipping import CLIPPING_METHODS, ClippingMethod, check_clip_norm
 from pasearch.training.encoded.codebook import Codebook, check_public_seed
-from pasearch.training.layer_rules import Captured, LinearRule, rule_of
-from pasearch.training.per_example import Loss, PreparedNetwork, capture
+from pasearch.training.layer_rules import CapturedLayer, LinearRule, find_rule
+from pasearch.training.per_example import Loss, PreparedNetwork, capture_layers
 from pasearch.training.record_sums import SumBuffers
 
 STEP_BITS = 21
@@ -127,7 +127,7 @@ def add_encoded_sum(
         exact: Whether gradients are formed and sorted, instead of ranked by their factors.
     """
     prepared = PreparedNetwork.of(network)
-    captured = capture(prepared, x, loss)
+    captured = capture_layers(prepared, x, loss)
     totals = dict(zip(map(id, prepared.parameters), buffers.total_views, strict=True))
     add = _sorted_sums if exact else _ranked_sums
     most = _max_records_at_once(captured, exact, x.device.type)
@@ -168,10 +168,10 @@ def _ranked_sums(
 class _FormedGradients:
     """The gradients d of one layer, formed: the only input is a 1."""
 
-    def __init__(self, seen: Captured, rows: slice):
+    def __init__(self, seen: CapturedLayer, rows: slice):
         self._own = dict(seen.layer.named_parameters(recurse=False))
         part = replace(seen, input=seen.input[rows], output_gradient=seen.output_gradient[rows])
-        formed = rule_of(seen.layer).gradients(part)
+        formed = find_rule(seen.layer).gradients(part)
         self._names = list(formed)
         self.d = torch.cat([each.flatten(1) for each in formed.values()], dim=1)
         self.a, self.ones = self.d[:, :0], 1
@@ -190,7 +190,7 @@ class _FormedGradients:
 class _FactoredGradients:
     """The factors of a linear layer's gradients d a^T; a has a 1 more where the bias is trained."""
 
-    def __init__(self, seen: Captured, rows: slice):
+    def __init__(self, seen: CapturedLayer, rows: slice):
         layer = seen.layer
         assert isinstance(layer, nn.Linear)
         self._weight = layer.weight if layer.weight.requires_grad else None
@@ -234,12 +234,12 @@ class _RoundedFactors:
         self.outputs = torch.stack([_count_levels(each, OUTPUT_LEVELS) for each in self.keys])
 
 
-def _is_factored(seen: Captured, exact: bool) -> bool:
-    linear = isinstance(rule_of(seen.layer), LinearRule)
+def _is_factored(seen: CapturedLayer, exact: bool) -> bool:
+    linear = isinstance(find_rule(seen.layer), LinearRule)
     return linear and seen.input.ndim == 2 and not exact
 
 
-def _max_records_at_once(layers: list[Captured], exact: bool, device: str) -> int:
+def _max_records_at_once(layers: list[CapturedLayer], exact: bool, device: str) -> int:
     """Return how many records are encoded at once."""
     formed, factors = 1, 1
     for seen in layers:
@@ -256,7 +256,7 @@ def _max_records_at_once(layers: list[Captured], exact: bool, device: str) -> in
     )
 
 
-def _select_records(seen: Captured, rows: slice, exact: bool) -> Any:
+def _select_records(seen: CapturedLayer, rows: slice, exact: bool) -> Any:
     return (_FactoredGradients if _is_factored(seen, exact) else _FormedGradients)(seen, rows)
 
 

@@ -40,11 +40,11 @@ from pasearch.runs.keys import Stream
 from pasearch.training.noise import (
     DENOISINGS,
     Denoising,
-    Drawn,
     Noise,
-    beside,
-    cuda_generator,
-    normals_on,
+    NoiseSource,
+    draw_device_normals,
+    make_cuda_generator,
+    run_in_thread,
 )
 
 TABLE_CELLS = 2**16
@@ -117,7 +117,7 @@ def begin_noise(
     step: int,
     *,
     spare: bool = False,
-) -> Drawn:
+) -> NoiseSource:
     """Begin to draw a step's noise of a density; call what is returned to get it.
 
     Guarantee: the numbers depend on density, count, stream, step and the kind of device alone; no
@@ -128,12 +128,12 @@ def begin_noise(
 
     def make() -> Noise:
         if isinstance(density, densities.GaussianNoise):
-            return Noise(normals_on(device, count, stream, step), scale=density.scale)
-        smooth = normals_on(device, count, stream.child("smoothing"), step)
+            return Noise(draw_device_normals(device, count, stream, step), scale=density.scale)
+        smooth = draw_device_normals(device, count, stream.child("smoothing"), step)
         values = sample_noise(density.unit, count, device, stream, step)
         return Noise(smooth, values, density.scale)
 
-    return beside(make, count, spare)
+    return run_in_thread(make, count, spare)
 
 
 def sample_noise(
@@ -143,7 +143,7 @@ def sample_noise(
     if device.type == "cpu" or stream.secure or type(density) not in MAGNITUDE_SAMPLERS:
         drawn = torch.from_numpy(density.sample(stream.generator(step), count))
         return drawn.to(device)
-    return draw_on(density, count, cuda_generator(device, stream, step))
+    return draw_on(density, count, make_cuda_generator(device, stream, step))
 
 
 def draw_on(density: Density, count: int, generator: torch.Generator) -> Tensor:

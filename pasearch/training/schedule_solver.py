@@ -23,15 +23,15 @@ from pasearch.accounting.checks import check_positive_integer
 from pasearch.accounting.events import Event
 from pasearch.accounting.gdp_approximation import estimate_epsilon
 from pasearch.errors import BudgetError, UsageError
-from pasearch.training.recipe import MOST_STEPS, Recipe
-from pasearch.training.schedules import SCHEDULES, Schedule, Steepness, Uniform
+from pasearch.training.recipe import MAX_STEPS, Recipe
+from pasearch.training.schedules import SCHEDULES, DecayRange, Schedule, UniformSchedule
 
-MOST_EPOCHS = 100_000
+MAX_EPOCHS = 100_000
 """No budget is followed for longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class ScheduleSolver:
     """Trainings of one schedule, for any number of epochs.
 
     Args:
@@ -52,8 +52,8 @@ class Course:
         for name in ("n", "batch"):
             object.__setattr__(self, name, check_positive_integer(name, getattr(self, name)))
         object.__setattr__(self, "budget", self.budget.resolve(self.n))
-        self.recipe(Uniform(), 1).sampling_probability(self.n)
-        if self.recipe(Uniform(), 1).sampling.capped:
+        self.recipe(UniformSchedule(), 1).sampling_probability(self.n)
+        if self.recipe(UniformSchedule(), 1).sampling.has_cap:
             raise UsageError(f"batching is {self.batching!r}: expected poisson or reshuffled.")
 
     def recipe(self, schedule: Schedule, epochs: int) -> Recipe:
@@ -84,11 +84,11 @@ class Course:
             UsageError: For more than 100,000 epochs, or ten million steps, or a thousand different
                 noises; or one epoch has more than ten million steps.
         """
-        most = min(MOST_EPOCHS, MOST_STEPS // math.ceil(self.n / self.batch))
+        most = min(MAX_EPOCHS, MAX_STEPS // math.ceil(self.n / self.batch))
         if not most:
             raise UsageError(
                 f"an epoch has {math.ceil(self.n / self.batch):,} steps: expected at most "
-                f"{MOST_STEPS:,}. Take a larger batch."
+                f"{MAX_STEPS:,}. Take a larger batch."
             )
         high, roughly, delta = 1, self.budget.epsilon * 1.5, self.budget.delta
         assert delta is not None
@@ -117,8 +117,8 @@ class Course:
             BudgetError: So many epochs cost more even if the noise does not fall.
         """
         epochs = check_positive_integer("epochs", epochs)
-        steepness = _known(kind)[1]
-        low, high = steepness.flattest, steepness.steepest
+        steepness = _solvable_schedule(kind)[1]
+        low, high = steepness.min_value, steepness.max_value
 
         def made(dial: float) -> Schedule:
             field = {steepness.field: math.exp(-dial) if steepness.falling else dial}
@@ -142,7 +142,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class SolvedSchedule:
     """A schedule, how long the budget lasts with it, and what that costs.
 
     Args:
@@ -180,7 +180,7 @@ class Answer:
         )
 
 
-def answer(
+def solve_schedule(
     kind: str,
     *,
     noise_multiplier: float,
@@ -192,7 +192,7 @@ def answer(
     rate: float | None = None,
     batching: str = "poisson",
     **settings: Any,
-) -> Answer:
+) -> SolvedSchedule:
     """Answer one of the two questions: `rate` is given, or `epochs` is.
 
     `kind` is "uniform", or a decay; noise, n, batch, budget and batching are those of a `Course`;
@@ -202,21 +202,21 @@ def answer(
         UsageError: Neither or both are given; a schedule that is none.
         BudgetError: The budget is too small.
     """
-    course = Course(
+    course = ScheduleSolver(
         noise_multiplier=noise_multiplier, batch=batch, n=n, batching=batching,
         budget=Budget(epsilon, delta),
     )  # fmt: skip
     solved = "epochs"
-    if kind == Uniform.name:
+    if kind == UniformSchedule.name:
         if rate is not None or epochs is not None:
             raise UsageError(
                 "uniform has no rate: leave `rate=` and `epochs=` out, or see a decay."
             )
-        schedule: Schedule = Uniform()
+        schedule: Schedule = UniformSchedule()
     elif (rate is None) == (epochs is None):
         raise UsageError("give `rate=`, and the epochs are solved; or `epochs=`, and the rate is.")
     else:
-        names, steepness = _known(kind)
+        names, steepness = _solvable_schedule(kind)
         own = {name: v for name, v in settings.items() if name in names or v not in (None, 1)}
         own = {name: value for name, value in own.items() if value is not None}
         if epochs is None:
@@ -226,14 +226,14 @@ def answer(
             schedule, solved = course.rate(kind, epochs, **own), steepness.field
     found = course.epochs(schedule) if epochs is None else epochs
     sigma = course.noise_multiplier
-    return Answer(
+    return SolvedSchedule(
         solved=solved, schedule=schedule, epochs=found,
         first=sigma * schedule.factor(0), last=sigma * schedule.factor(found - 1),
         price=course.price(schedule, found),
     )  # fmt: skip
 
 
-def _known(kind: str) -> tuple[list[str], Steepness]:
+def _solvable_schedule(kind: str) -> tuple[list[str], DecayRange]:
     """Return the fields of a schedule whose rate can be solved for, and how steep it may be."""
     known = {name: each for name, each in SCHEDULES.kinds().items() if each.steepness is not None}
     if kind not in known:

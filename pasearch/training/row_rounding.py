@@ -14,7 +14,7 @@ from pasearch.runs import processor
 
 
 @cache
-def check_alike() -> None:
+def check_row_rounding() -> None:
     """See that MKL rounds a row's products alike wherever it stands: tried, on public numbers.
 
     Raises:

@@ -41,10 +41,15 @@ Array = np.ndarray[Any, Any]
 Measure = dict[str, Any]
 """`value` and `error`, both None where nothing can be told, and the `reason` why, or None."""
 
-ODDS, ANSWER, RIGHT, ERROR = "log-odds", "answer", "wrong, right", "error"
+LOG_ODDS_COLUMNS, PREDICTION_COLUMNS, CORRECTNESS_COLUMNS, ERROR_COLUMNS = (
+    "log-odds",
+    "answer",
+    "wrong, right",
+    "error",
+)
 """What the columns of a table are."""
 
-EDGES = tuple(
+LOG_ODDS_EDGES = tuple(
     sign * each
     for sign, sizes in ((-1, (7.0, 5.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.0, 0.5)),
                         (1, (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0)))
@@ -52,10 +57,10 @@ EDGES = tuple(
 )  # fmt: skip
 """Where log-odds are cut, rising; a bin holds its upper edge."""
 
-FEW_EDGES = (-2.5, -1.0, 0.0, 1.0, 2.5)
+COARSE_LOG_ODDS_EDGES = (-2.5, -1.0, 0.0, 1.0, 2.5)
 """The edges of a table with six bins, for small tests: fewer cells have less noise together."""
 
-EDGES_OF = {len(edges) + 1: edges for edges in (EDGES, FEW_EDGES)}
+EDGES_BY_BINS = {len(edges) + 1: edges for edges in (LOG_ODDS_EDGES, COARSE_LOG_ODDS_EDGES)}
 """Edges by the number of bins. Half of the bins are above 0, where the second class is answered."""
 
 ERROR_EDGES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 1.0)
@@ -65,19 +70,19 @@ of its interval."""
 TARGET_BINS = 8
 """Number of equal intervals of a numeric target: enough for its median and its variance."""
 
-SEEN = 4.0
+DETECTION_DEVIATIONS = 4.0
 """How many deviations of its noise a class's count shows, for the class to count."""
 
-CALM = 0.05
+MAX_GROUP_NOISE = 0.05
 """The largest deviation, by noise, of a share in a group of a calibration."""
 
-LEAST = 20
+MIN_GROUP_RECORDS = 20
 """The fewest records of such a group."""
 
-OUTERMOST = 9.0
+MAX_LOG_ODDS = 9.0
 """Where the outer bins of log-odds are taken to end, for the mean of their probabilities."""
 
-TOO_FEW = "the test has fewer records of it than the noise would show"
+TOO_FEW_RECORDS = "the test has fewer records of it than the noise would show"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +105,7 @@ class Table:
     def right(self) -> Array:
         """Which cells are right answers, (classes, columns) bool."""
         classes, columns = self.counts.shape
-        if self.columns == RIGHT:
+        if self.columns == CORRECTNESS_COLUMNS:
             return np.tile([False, True], (classes, 1))
         return np.arange(classes)[:, None] == self.said[None, :columns]
 
@@ -108,7 +113,7 @@ class Table:
     def said(self) -> Array:
         """The class that each column answers, (columns,), where columns tell it."""
         columns = self.counts.shape[1]
-        if self.columns == ODDS:
+        if self.columns == LOG_ODDS_COLUMNS:
             return (np.arange(columns) >= columns // 2).astype(int)
         return np.arange(columns)
 
@@ -120,10 +125,12 @@ class Table:
     @cached_property
     def known(self) -> Array:
         """Which classes have more records than noise would show, (classes,) bool."""
-        return self.totals > max(SEEN * math.sqrt(self.counts.shape[1]) * self.noise, 0.5)
+        return self.totals > max(
+            DETECTION_DEVIATIONS * math.sqrt(self.counts.shape[1]) * self.noise, 0.5
+        )
 
 
-def table_of(score: dict[str, Any]) -> Table | None:
+def read_table(score: dict[str, Any]) -> Table | None:
     """Return the table that was released with a score; None where one number was.
 
     Args:
@@ -138,21 +145,27 @@ def table_of(score: dict[str, Any]) -> Table | None:
     )  # fmt: skip
 
 
-def table_json(cells: Sequence[int], columns: str) -> dict[str, Any]:
+def table_to_json(cells: Sequence[int], columns: str) -> dict[str, Any]:
     """Return what a `score` says of a table: `cells`, a list of counts for each class, and so on.
 
     Args:
         cells: Row by row, with noise.
         columns: What the columns are.
     """
-    widths = {ODDS: len(cells) // 2, RIGHT: 2, ERROR: len(cells) // TARGET_BINS}
+    widths = {
+        LOG_ODDS_COLUMNS: len(cells) // 2,
+        CORRECTNESS_COLUMNS: 2,
+        ERROR_COLUMNS: len(cells) // TARGET_BINS,
+    }
     width = widths.get(columns) or math.isqrt(len(cells))
     rows = [list(cells[start : start + width]) for start in range(0, len(cells), width)]
-    edges = {ODDS: EDGES_OF.get(width, ()), ERROR: ERROR_EDGES}.get(columns)
+    edges = {LOG_ODDS_COLUMNS: EDGES_BY_BINS.get(width, ()), ERROR_COLUMNS: ERROR_EDGES}.get(
+        columns
+    )
     return {"cells": rows, "columns": columns} | ({} if edges is None else {"edges": [*edges]})
 
 
-def measures(table: Table) -> dict[str, Any]:
+def compute_measures(table: Table) -> dict[str, Any]:
     """Return what a table tells, each with one standard error, of the sample and of the noise.
 
     Returns:
@@ -162,25 +175,25 @@ def measures(table: Table) -> dict[str, Any]:
         are true classes, columns answers, whole numbers of 0 or more, or None; `confusion_error`:
         of each by its noise. `calibration`: see `calibration`. `reasons`: why what is None is.
     """
-    confused = confusion(table)
+    confused = compute_confusion_matrix(table)
     found = {
-        "accuracy": accuracy(table),
-        "balanced_accuracy": balanced_accuracy(table),
-        "auc": area(table) if table.columns == ODDS else None,
-        "most_common": most_common(table),
-        "shares": [_share_of_class(table, each) for each in range(len(table.counts))],
-        "recall": recall(table),
-        "precision": precision(table),
+        "accuracy": estimate_accuracy(table),
+        "balanced_accuracy": estimate_balanced_accuracy(table),
+        "auc": estimate_auc(table) if table.columns == LOG_ODDS_COLUMNS else None,
+        "most_common": estimate_majority_baseline(table),
+        "shares": [_estimate_class_share(table, each) for each in range(len(table.counts))],
+        "recall": estimate_recalls(table),
+        "precision": estimate_precisions(table),
         "confusion": None
         if confused is None
         else [[max(0, int(each)) for each in row] for row in confused[0]],
         "confusion_error": None if confused is None else confused[1],
-        "calibration": calibration(table) if table.columns == ODDS else None,
+        "calibration": compute_calibration(table) if table.columns == LOG_ODDS_COLUMNS else None,
     }
-    return found | {"reasons": _reasons(found)}
+    return found | {"reasons": _explain_missing(found)}
 
 
-def measures_of(score: dict[str, Any], schema: AnySchema) -> dict[str, Any]:
+def compute_score_measures(score: dict[str, Any], schema: AnySchema) -> dict[str, Any]:
     """Return what a score's table tells, as of `measures`, and its `classes` by their names.
 
     Args:
@@ -190,16 +203,16 @@ def measures_of(score: dict[str, Any], schema: AnySchema) -> dict[str, Any]:
     Returns:
         Plain values; empty where one number was released.
     """
-    table = table_of(score)
+    table = read_table(score)
     if table is None:
         return {}
-    if table.columns == ERROR:
-        return error_measures(table)
+    if table.columns == ERROR_COLUMNS:
+        return compute_error_measures(table)
     names = schema.decode_class(np.arange(len(table.counts))).tolist()
-    return {"classes": names, **measures(table)}
+    return {"classes": names, **compute_measures(table)}
 
 
-def _reasons(found: dict[str, Any]) -> dict[str, str]:
+def _explain_missing(found: dict[str, Any]) -> dict[str, str]:
     """Return why a table does not tell what it does not tell, by name."""
     whys = {
         "auc": "the test counted answers, and not how sure the model is of two classes",
@@ -211,12 +224,14 @@ def _reasons(found: dict[str, Any]) -> dict[str, str]:
     return {name: why for name, why in whys.items() if not found[name]}
 
 
-def measure(value: float | None, error: float | None = None, reason: str | None = None) -> Measure:
+def make_measure(
+    value: float | None, error: float | None = None, reason: str | None = None
+) -> Measure:
     """Return a value with its error, or why there is none."""
     return {"value": value, "error": error, "reason": reason}
 
 
-def share_error(share: float, of: float, right: float, wrong: float, noise: float) -> float:
+def compute_share_error(share: float, of: float, right: float, wrong: float, noise: float) -> float:
     """Return the standard error of a share r / t.
 
     Args:
@@ -231,7 +246,7 @@ def share_error(share: float, of: float, right: float, wrong: float, noise: floa
     return math.sqrt(sample + own * (noise / of) ** 2)
 
 
-def interval(share: float, error: float, deviations: float) -> tuple[float, float]:
+def compute_wilson_interval(share: float, error: float, deviations: float) -> tuple[float, float]:
     """Return between which shares the true one lies: Wilson's interval.
 
     It is that of as many records as would have such an error, n = max(p (1 - p) / e^2, 1 / e). It
@@ -248,67 +263,73 @@ def interval(share: float, error: float, deviations: float) -> tuple[float, floa
     return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
-def accuracy(table: Table) -> Measure:
+def estimate_accuracy(table: Table) -> Measure:
     """Return the share of right answers; a record that cannot be read counts as wrong."""
-    value = _clamped(float(table.counts[table.right].sum()) / table.of)
+    value = _clamp(float(table.counts[table.right].sum()) / table.of)
     cells = int(table.right.sum())
-    return measure(value, share_error(value, table.of, cells, 0, table.noise))
+    return make_measure(value, compute_share_error(value, table.of, cells, 0, table.noise))
 
 
-def recall(table: Table) -> list[Measure]:
+def estimate_recalls(table: Table) -> list[Measure]:
     """Return of each class the share that is answered rightly."""
     found = []
     for counts, right, total, known in zip(
         table.counts, table.right, table.totals, table.known, strict=True
     ):
         if not known:
-            found.append(measure(None, reason=TOO_FEW))
+            found.append(make_measure(None, reason=TOO_FEW_RECORDS))
             continue
-        value, cells = _clamped(float(counts[right].sum() / total)), int(right.sum())
+        value, cells = _clamp(float(counts[right].sum() / total)), int(right.sum())
         wrong = len(counts) - cells
-        found.append(measure(value, share_error(value, total, cells, wrong, table.noise)))
+        found.append(
+            make_measure(value, compute_share_error(value, total, cells, wrong, table.noise))
+        )
     return found
 
 
-def balanced_accuracy(table: Table) -> Measure:
+def estimate_balanced_accuracy(table: Table) -> Measure:
     """Return the mean of the recalls of the classes that are known."""
-    told = [each for each in recall(table) if each["value"] is not None]
+    told = [each for each in estimate_recalls(table) if each["value"] is not None]
     classes = len(table.counts)
     if not told:
-        return measure(None, reason="every class has fewer test records than the noise would show")
+        return make_measure(
+            None, reason="every class has fewer test records than the noise would show"
+        )
     value = float(np.mean([each["value"] for each in told]))
     error = math.sqrt(sum(each["error"] ** 2 for each in told)) / len(told)
     reason = None if len(told) == classes else (
         f"over {len(told)} of {classes} classes: of the others the test has too few records"
     )  # fmt: skip
-    return measure(value, error, reason)
+    return make_measure(value, error, reason)
 
 
-def precision(table: Table) -> list[Measure] | None:
+def estimate_precisions(table: Table) -> list[Measure] | None:
     """Return of each class the share of its answers that are right; None as of `confusion`."""
-    confused, found = confusion(table), []
+    confused, found = compute_confusion_matrix(table), []
     if confused is None:
         return None
     # How many cells each count is the sum of.
-    each = table.counts.shape[1] // 2 if table.columns == ODDS else 1
+    each = table.counts.shape[1] // 2 if table.columns == LOG_ODDS_COLUMNS else 1
     for place, counts in enumerate(confused[0].T):
         total, cells = float(counts.sum()), each * len(counts)
-        if not total > max(SEEN * math.sqrt(cells) * table.noise, 0.5):
+        if not total > max(DETECTION_DEVIATIONS * math.sqrt(cells) * table.noise, 0.5):
             reason = "the model gives this answer less often than the noise would show"
-            found.append(measure(None, reason=reason))
+            found.append(make_measure(None, reason=reason))
             continue
-        value = _clamped(float(counts[place]) / total)
-        found.append(measure(value, share_error(value, total, each, cells - each, table.noise)))
+        value = _clamp(float(counts[place]) / total)
+        found.append(
+            make_measure(value, compute_share_error(value, total, each, cells - each, table.noise))
+        )
     return found
 
 
-def most_common(table: Table) -> Measure:
+def estimate_majority_baseline(table: Table) -> Measure:
     """Return what always answering the most common class reaches, and which `class` that is."""
     best = int(np.argmax(table.totals))
-    return {"class": best, **_share_of_class(table, best)}
+    return {"class": best, **_estimate_class_share(table, best)}
 
 
-def lead(table: Table) -> Measure:
+def estimate_lead(table: Table) -> Measure:
     """Return how many more answers are right than if all were the most common class; as a share.
 
     A record tells the two apart if one of them alone is right: u records for the model, v against
@@ -324,53 +345,53 @@ def lead(table: Table) -> Measure:
     for_it, against = (float(table.counts[each].sum()) / table.of for each in (won, lost))
     value, told = for_it - against, int(won.sum() + lost.sum())
     sample = max(for_it + against - value**2, 1 / table.of) / table.of
-    return measure(value, math.sqrt(sample + told * (table.noise / table.of) ** 2))
+    return make_measure(value, math.sqrt(sample + told * (table.noise / table.of) ** 2))
 
 
-def _share_of_class(table: Table, place: int) -> Measure:
+def _estimate_class_share(table: Table, place: int) -> Measure:
     """Return the share of a class among all test records; one unknown is small, not unknown."""
-    value = _clamped(float(table.totals[place]) / table.of)
+    value = _clamp(float(table.totals[place]) / table.of)
     cells = table.counts.shape[1]
-    return measure(value, share_error(value, table.of, cells, 0, table.noise))
+    return make_measure(value, compute_share_error(value, table.of, cells, 0, table.noise))
 
 
-def confusion(table: Table) -> tuple[Array, float] | None:
+def compute_confusion_matrix(table: Table) -> tuple[Array, float] | None:
     """Return counts by true class and by answer, with noise, and the deviation of the most noisy.
 
     None: what was answered is not told, unless there are two classes, where it is right or wrong.
     """
     counts = table.counts
-    if table.columns == ODDS:
+    if table.columns == LOG_ODDS_COLUMNS:
         half = counts.shape[1] // 2
         both = counts[:, :half].sum(axis=1), counts[:, half:].sum(axis=1)
         return np.stack(both, axis=1), math.sqrt(half) * table.noise
-    if table.columns == RIGHT:
+    if table.columns == CORRECTNESS_COLUMNS:
         if len(counts) != 2:
             return None
         return np.stack([counts[0, ::-1], counts[1]]), table.noise
     return counts, table.noise
 
 
-def area(table: Table) -> Measure:
+def estimate_auc(table: Table) -> Measure:
     """Return the area under the ROC curve; 0.5 is a guess."""
     first, second = table.counts
     if not table.known.all():
-        return measure(None, reason=f"one class is hardly there: {TOO_FEW}")
+        return make_measure(None, reason=f"one class is hardly there: {TOO_FEW_RECORDS}")
     n, m = table.totals
     beaten = (np.cumsum(first) - first / 2) / n  # by a record of the second class, bin by bin
     beats = 1.0 - (np.cumsum(second) - second / 2) / m
     raw = float(second @ beaten / m)
-    value = _clamped(raw)
+    value = _clamp(raw)
     one, two = value / (2 - value), 2 * value**2 / (1 + value)
     sample = (value * (1 - value) + (m - 1) * (one - value**2) + (n - 1) * (two - value**2)) / (
         n * m
     )
     slopes = np.concatenate([(beaten - raw) / m, (beats - raw) / n])
     noise = float(slopes @ slopes) * table.noise**2
-    return measure(value, math.sqrt(max(sample, 0.25 / (n * m)) + noise))
+    return make_measure(value, math.sqrt(max(sample, 0.25 / (n * m)) + noise))
 
 
-def calibration(table: Table) -> list[dict[str, Any]] | None:
+def compute_calibration(table: Table) -> list[dict[str, Any]] | None:
     """Return how often the second class comes true where the model gives it a probability.
 
     Returns:
@@ -378,53 +399,55 @@ def calibration(table: Table) -> list[dict[str, Any]] | None:
         log-odds (None: no end), `predicted` (the mean probability, from where the bins lie),
         `share` of the second class with its `error`, `records`. None where all bins have too few.
     """
-    groups = [*_groups(table)]
+    groups = [*_group_bins(table)]
     if not groups:
         return None
-    ends, found = (None, *EDGES_OF[table.counts.shape[1]], None), []
+    ends, found = (None, *EDGES_BY_BINS[table.counts.shape[1]], None), []
     for bins in groups:
         own = table.counts[:, bins]
         total, cells = float(own.sum()), len(bins)
-        share = _clamped(float(own[1].sum()) / total)
+        share = _clamp(float(own[1].sum()) / total)
         weights = np.maximum(own.sum(axis=0), 0.0)
-        chances = np.array([_mean_chance(ends[each], ends[each + 1]) for each in bins])
+        chances = np.array([_mean_probability(ends[each], ends[each + 1]) for each in bins])
         found.append(
             {
                 "low": ends[bins[0]],
                 "high": ends[bins[-1] + 1],
                 "predicted": float(weights @ chances / weights.sum()),
                 "share": share,
-                "error": share_error(share, total, cells, cells, table.noise),
+                "error": compute_share_error(share, total, cells, cells, table.noise),
                 "records": max(0, round(total)),
             }
         )
     return found
 
 
-def _groups(table: Table) -> Iterator[list[int]]:
+def _group_bins(table: Table) -> Iterator[list[int]]:
     """Return neighbouring bins that have enough records together; the last takes what is left."""
     totals, groups, own = table.counts.sum(axis=0), [], []
     for place in range(len(totals)):
         own.append(place)
-        few = max(LEAST, math.sqrt(2 * len(own)) * table.noise / CALM)
+        few = max(MIN_GROUP_RECORDS, math.sqrt(2 * len(own)) * table.noise / MAX_GROUP_NOISE)
         if totals[own].sum() >= few:
             groups.append(own)
             own = []
     while own and groups:  # too few records behind the last group: they join it
         own = groups.pop() + own
-        if totals[own].sum() >= max(LEAST, math.sqrt(2 * len(own)) * table.noise / CALM):
+        if totals[own].sum() >= max(
+            MIN_GROUP_RECORDS, math.sqrt(2 * len(own)) * table.noise / MAX_GROUP_NOISE
+        ):
             groups.append(own)
             own = []
     return iter(groups)
 
 
-def _mean_chance(low: float | None, high: float | None) -> float:
+def _mean_probability(low: float | None, high: float | None) -> float:
     """Return the mean probability of log-odds that are even between two ends."""
-    low, high = -OUTERMOST if low is None else low, OUTERMOST if high is None else high
+    low, high = -MAX_LOG_ODDS if low is None else low, MAX_LOG_ODDS if high is None else high
     return float((np.logaddexp(0.0, high) - np.logaddexp(0.0, low)) / (high - low))
 
 
-def error_measures(table: Table) -> dict[str, Measure]:
+def compute_error_measures(table: Table) -> dict[str, Measure]:
     """Return the test of a numeric target, each value with one standard error.
 
     All values are fractions of the target's range, over the records whose target can be read. Each
@@ -437,12 +460,12 @@ def error_measures(table: Table) -> dict[str, Measure]:
     """
     bins, total = table.counts.shape[0], float(table.counts.sum())
     levels = (np.array(ERROR_EDGES[1:]) + np.array(ERROR_EDGES[:-1])) / 2
-    if not total > max(SEEN * math.sqrt(table.counts.size) * table.noise, 0.5):
-        unknown = measure(None, reason="the test has fewer records than the noise would show")
+    if not total > max(DETECTION_DEVIATIONS * math.sqrt(table.counts.size) * table.noise, 0.5):
+        unknown = make_measure(None, reason="the test has fewer records than the noise would show")
         return {name: unknown for name in ("mean_absolute_error", "median", "lead", "r2")}
     rows = table.counts.sum(axis=1)
     middle = (np.arange(bins) + 0.5) / bins
-    median, width = _median(rows), 1 / bins
+    median, width = _interpolate_median(rows), 1 / bins
     away = np.abs(middle - median)
     inside = away < width / 2  # there values are on both sides of the median
     away[inside] = ((width / 2) ** 2 + away[inside] ** 2) / width
@@ -452,7 +475,7 @@ def error_measures(table: Table) -> dict[str, Measure]:
         value = max(least, float((table.counts * parts).sum() / total))
         off = np.broadcast_to(parts - value, table.counts.shape)
         sample = max(float((table.counts * off**2).sum()), 0.0) / total**2
-        return measure(
+        return make_measure(
             value, math.sqrt(sample + float((off**2).sum()) * (table.noise / total) ** 2)
         )
 
@@ -468,16 +491,16 @@ def error_measures(table: Table) -> dict[str, Measure]:
         "mean_absolute_error": mean_of(errors, least=0.0),  # noise alone may take it below 0
         "median": {**mean_of(constant, least=0.0), "at": median},
         "lead": mean_of(constant - errors),
-        "r2": measure(min(1.0, explained), slope["error"]),
+        "r2": make_measure(min(1.0, explained), slope["error"]),
     }
 
 
-def _median(rows: Array) -> float:
+def _interpolate_median(rows: Array) -> float:
     """Return the median of noisy counts in equal intervals of [0, 1], interpolated."""
     counts = np.maximum(rows, 0.0)
     below = np.concatenate([[0.0], np.cumsum(counts)])
     return float(np.interp(below[-1] / 2, below, np.linspace(0.0, 1.0, len(rows) + 1)))
 
 
-def _clamped(share: float) -> float:
+def _clamp(share: float) -> float:
     return min(1.0, max(0.0, share))
