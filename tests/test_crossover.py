@@ -229,7 +229,7 @@ class TestFeatures:
             ("linear+numbers:3", "numbers"),
             ("linear+cfs:2+numbers", "twice"),
             ("linear+cfs:2+standardise", "front end"),
-            ("linear+cfs:0", "whole number"),
+            ("linear+cfs:0", "integer|whole number"),
         ]:
             with pytest.raises(UsageError, match=said):
                 api.measure_crossover(str(table), ("linear", model), data_is_public=True, **FEW)

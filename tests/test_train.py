@@ -397,7 +397,7 @@ class TestViews:
     @pytest.mark.contract
     @pytest.mark.parametrize("shift", [-1, 1.5, True, "2"])
     def test_a_shift_that_is_no_number_of_pixels_is_refused(self, shift: object):
-        with pytest.raises(UsageError, match=r"shift is .*: expected a whole number, 0 or above"):
+        with pytest.raises(UsageError, match=r"shift is .*: expected an integer, 0 or above"):
             asked({"preset": "dpsgd", "augmentation": {"shift": shift}})
 
 

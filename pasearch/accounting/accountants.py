@@ -1,17 +1,17 @@
-"""What an event costs: the least of the bounds that are proved for it, and its name.
+"""Compute the privacy cost of an event: the lowest of the proven bounds.
 
-    RDP                           `renyi.rdp`, converted at the best order
+    RDP                           `renyi.rdp_curve`, converted at the best order
     PLD                           dp_accounting's privacy loss distributions, composed by FFT
     PLD, selection by profile     eps_Q(delta / m) + log c (`selection`); composed with others as
                                   the loss distribution dominating min(1, m delta_Q(e - log c))
     PLD, records with own noise   the loss distribution dominating q delta_Gaussian(e), e >= 0
 
-An (epsilon, delta)-DP release leaks its delta: PLD counts it as infinite loss, RDP takes it from
-the delta of the whole.
+An (epsilon, delta)-DP release has an additive delta. PLD counts it as infinite loss; RDP subtracts
+it from the total delta.
 
-All are upper bounds under zero-out adjacency, so the least is one too. `WorstCase` is the maximum
-of RDP curves order by order, and the pointwise largest profile. A partition's records meet only
-that partition's events, so several partitions cost the maximum, at the same delta.
+All are upper bounds under zero-out adjacency, so their minimum is an upper bound too. The bound of
+`WorstCase` is the maximum of RDP curves at each order, or the pointwise largest profile. A record
+is in one partition, so several partitions cost the maximum, at the same delta.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from pasearch.accounting.renyi import UnsupportedEvent, additive_delta, rdp_delt
 from pasearch.accounting.selection import RunCountDistribution, selection_log_constant
 from pasearch.errors import UsageError
 
-GRID_POINTS_PER_DEVIATION = 30  # grid points to a standard deviation; any grid gives an upper bound
-MAX_GRID_POINTS = 40_000  # of one release's losses
-MAX_TOTAL_GRID_POINTS = 1_000_000  # of all releases' losses together
-TYPICAL_DELTA = 1e-6  # only for choosing grids
-MAX_LOSS = 500.0  # whatever is larger counts as infinite; exp of it is still a float
+GRID_POINTS_PER_DEVIATION = 30  # any number gives an upper bound
+MAX_GRID_POINTS = 40_000  # losses of one release
+MAX_TOTAL_GRID_POINTS = 1_000_000  # losses of all releases
+TYPICAL_DELTA = 1e-6  # used only to choose grids
+MAX_LOSS = 500.0  # larger losses count as infinite; its exp is still a float
 NUMERICAL_ERRORS = (ArithmeticError, ValueError, MemoryError, IndexError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyCost:
-    """What a procedure costs: (epsilon, delta), and the accountant whose bound it is."""
+    """A privacy cost (epsilon, delta), and the name of the accountant that bounds it."""
 
     epsilon: float
     delta: float
@@ -58,30 +58,34 @@ class PrivacyCost:
 
 
 def price(event: Event, delta: float) -> PrivacyCost:
-    """The price of an event at delta.
+    """Compute the privacy cost of an event at delta.
 
-    Guarantee: the event is (epsilon, delta)-DP under zero-out adjacency; every numerical step
-    rounds to more epsilon, and a NaN is never a price.
+    Guarantee: the event is (epsilon, delta)-DP under zero-out adjacency. Every numerical step
+    rounds epsilon up, and the result is never NaN.
 
     Args:
-        event: what is released, fixed in advance.
-        delta: strictly between 0 and 1.
+        event: The releases, fixed in advance.
+        delta: Failure probability, in (0, 1).
 
     Raises:
-        Unsupported: no accountant has a bound for the whole event.
+        UnsupportedEvent: No accountant has a bound for the whole event.
 
     Cost: nothing; this is arithmetic on public numbers.
+
+    >>> from pasearch.accounting.events import Gaussian
+    >>> round(price(Gaussian(noise_multiplier=2.0), 1e-5).epsilon, 2)
+    1.99
     """
     return _cached_price(_check_event(event), check_fraction("delta", delta))
 
 
 def fast_price(event: Event, delta: float) -> PrivacyCost:
-    """An upper bound on the price that is quicker to compute: RDP only where PLD has no bound."""
+    """Bound the privacy cost quickly: RDP is used only where PLD has no bound."""
     return _cached_fast_price(_check_event(event), check_fraction("delta", delta))
 
 
 def compute_delta(event: Event, epsilon: float) -> float:
-    """The least delta at which the event costs at most epsilon >= 0."""
+    """Compute the smallest delta at which the event costs at most epsilon >= 0."""
     epsilon = check_nonnegative("epsilon", epsilon)
     found, _ = _choose_lowest_bound(
         _check_event(event), lambda: rdp_delta(event, epsilon), lambda: _pld_delta(event, epsilon)
@@ -92,16 +96,16 @@ def compute_delta(event: Event, epsilon: float) -> float:
 def price_partitions(
     events: Mapping[str, Event], delta: float
 ) -> tuple[PrivacyCost, dict[str, PrivacyCost]]:
-    """The price of events on disjoint partitions, and each partition's own.
+    """Compute the privacy cost of events on disjoint partitions: the total, and each partition's.
 
-    Guarantee: parallel composition. A record is in one partition, so the whole costs the maximum.
+    Guarantee: parallel composition. A record is in one partition, so the total is the maximum.
 
     Args:
-        events: everything that a partition is charged with, by the partition's name.
-        delta: the same for every partition, strictly between 0 and 1.
+        events: Event by partition name: everything charged to that partition.
+        delta: Failure probability of every partition, in (0, 1).
     """
     if not events:
-        raise UsageError("no partition is given; expected at least one with its event.")
+        raise UsageError("events is empty: expected at least one partition with its event.")
     prices = {name: price(event, delta) for name, event in events.items()}
     return max(prices.values(), key=lambda each: each.epsilon), prices
 
@@ -130,13 +134,13 @@ def _cached_fast_price(event: Event, delta: float) -> PrivacyCost:
 def _choose_lowest_bound(
     event: Event, by_rdp: Callable[[], float], by_pld: Callable[[], float]
 ) -> tuple[float, str]:
-    """The lesser of two bounds and its name; one that fails numerically is left out, and named."""
+    """Return the lower bound with its name; the name also states numerical failures."""
     bounds, missing, failed = [], [], ""
     for bound, accountant in ((by_pld, _pld_name(event)), (by_rdp, "RDP")):
         try:
             value = bound()
             if math.isnan(value):
-                raise FloatingPointError("the bound is not a number")
+                raise FloatingPointError("the bound is NaN")
             bounds.append((max(0.0, value), accountant))
         except UnsupportedEvent as reason:
             missing.append(str(reason))
@@ -144,13 +148,13 @@ def _choose_lowest_bound(
             failed = f" ({accountant} failed: {reason})"
             missing.append(f"{accountant} failed: {reason}")
     if not bounds:
-        raise UnsupportedEvent(f"[{describe_event(event)}] has no price: {'; '.join(missing)}")
+        raise UnsupportedEvent(f"no bound for [{describe_event(event)}]: {'; '.join(missing)}")
     value, accountant = min(bounds)
     return value, accountant + failed
 
 
 def _pld_epsilon(event: Event, delta: float) -> float:
-    """Epsilon at delta by loss distributions and profiles; a single selection needs no hull."""
+    """Compute epsilon at delta by loss distributions and profiles; one selection needs no hull."""
     match _single_atom(event):
         case events.WorstCase(several):
             return max(_pld_epsilon(each, delta) for each in several)
@@ -160,7 +164,7 @@ def _pld_epsilon(event: Event, delta: float) -> float:
 
 
 def _pld_delta(event: Event, epsilon: float) -> float:
-    """Delta at any real epsilon, the same way."""
+    """Compute delta at any real epsilon, in the same way."""
     match _single_atom(event):
         case events.WorstCase(several):
             return max(_pld_delta(each, epsilon) for each in several)
@@ -177,7 +181,7 @@ def _selection_log_constant(inner: Event, law: RunCountDistribution) -> float:
 
 @lru_cache(maxsize=64)
 def _privacy_profile(event: Event) -> PrivacyProfile:
-    """The profile of an event on a grid dense enough to compose and to select from."""
+    """Compute the profile of an event on a grid fine enough for composition and selection."""
     match _single_atom(event):
         case events.WorstCase(several):
             profiles = [_privacy_profile(each) for each in several]
@@ -201,14 +205,14 @@ def _privacy_profile(event: Event) -> PrivacyProfile:
 def _selection_bound(
     inner: Event, law: RunCountDistribution
 ) -> tuple[Callable[[Array], Array], float]:
-    """E -> min(1, m delta_Q(e - log c)), and where it stops falling."""
+    """Return E -> min(1, m delta_Q(E - log c)), and the epsilon beyond which it is constant."""
     base, log_c = _privacy_profile(inner), _selection_log_constant(inner, law)
     return lambda e: np.minimum(1.0, law.mean * base.at(e - log_c)), base.max_epsilon + log_c
 
 
 @lru_cache(maxsize=64)
 def _composed_pld(event: Event) -> Any:
-    """The loss distribution of an event: each atom composed `count` times, then all of them."""
+    """Compose the loss distribution of an event: each atom `count` times, then all atoms."""
     from dp_accounting.pld import privacy_loss_distribution
 
     interval = _grid_interval(event)
@@ -268,12 +272,12 @@ def _single_release_pld(atom: Event, interval: float) -> Any:
         case events.RepeatAndSelect(inner, law):
             return dominating_pld(*_selection_bound(inner, law), interval)
     raise UnsupportedEvent(
-        f"PLD has no bound for [{describe_event(atom)}]; use an event that PLD or RDP has."
+        f"PLD has no bound for [{describe_event(atom)}]; use an event that PLD or RDP supports."
     )
 
 
 def _revealed_sample_profile(q: float, noise_multiplier: float) -> Callable[[Array], Array]:
-    """The profile, for e >= 0, of a Gaussian release that happens with probability q, seen.
+    """Return the profile, for e >= 0, of a Gaussian release on a public sample (probability q).
 
     Source: Balle and Wang 2018, Theorem 8, for the Gaussian; docs/guarantees/noise-before-clip.md.
     """
@@ -282,14 +286,14 @@ def _revealed_sample_profile(q: float, noise_multiplier: float) -> Callable[[Arr
     def delta(epsilon: Array) -> Array:
         head = log_ndtr(mu / 2 - epsilon / mu)
         tail = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-        rounding = 1e-13 * (1 + np.abs(head) + np.abs(epsilon))  # of logs, so that it is a share
+        rounding = 1e-13 * (1 + np.abs(head) + np.abs(epsilon))  # of logarithms, so it is relative
         return q * np.exp(head) * (rounding - np.expm1(np.minimum(tail - head, 0.0)))
 
     return delta
 
 
 def _single_atom(event: Event) -> Event | None:
-    """The one atom of an event that is released once, if that is all there is."""
+    """Return the event's only atomic release if it is made once, else None."""
     found = count_atomic_releases(event)
     return next(iter(found)) if list(found.values()) == [1] else None
 
@@ -307,20 +311,20 @@ def _contains_selection(event: Event) -> bool:
 
 
 def _grid_interval(event: Event) -> float:
-    """The grid of losses: a share of one release's standard deviation.
+    """Choose the grid interval of losses: a fraction of one release's standard deviation.
 
-    Losses on a grid of interval h gain at most h^2 / 4 in variance. Releases with two values +-eps
-    have no small losses to average over: the grid then holds eps itself.
+    Losses on a grid of interval h gain at most h^2 / 4 in variance. Releases with the two losses
+    +-epsilon have no small losses to average over, so their grid contains epsilon itself.
     """
     size = estimate_size(event, TYPICAL_DELTA)
     interval = max(
         math.sqrt(size.variance / size.count) / GRID_POINTS_PER_DEVIATION,
         size.width / MAX_GRID_POINTS,
     )
-    # Coarse grids are for losses so large that nobody would pay them.
+    # Only losses far above any useful epsilon get a coarse grid.
     interval = min(max(interval, 1e-9), max(0.1, size.width * size.count / MAX_TOTAL_GRID_POINTS))
     two_valued = events.Geometric, events.PureDP, events.ApproximateDP
-    # A leak's loss, 0, is on every grid.
+    # The loss 0 of a purely additive delta is on every grid.
     values = {
         atom.epsilon for atom in count_atomic_releases(event) if isinstance(atom, two_valued)
     } - {0.0}
@@ -328,7 +332,7 @@ def _grid_interval(event: Event) -> float:
         return interval
     if len(values) == 1:
         (epsilon,) = values
-        # A grain more than a whole share: no rounding may leave the grid's last point below eps.
+        # Slightly more than an integer fraction, so rounding cannot leave the last point below it.
         return epsilon / math.ceil(epsilon / interval) * (1 + 1e-15)
     return max(min(interval, 1e-3 * min(values)), max(values) / MAX_GRID_POINTS)
 
@@ -336,6 +340,6 @@ def _grid_interval(event: Event) -> float:
 def _check_event(event: object) -> Event:
     if type(event) not in events.EVENT_TYPES.values():
         raise UnsupportedEvent(
-            f"{event!r} is no event of pasearch's own table, so it has no price."
+            f"{event!r} is not an event class of `accounting.events`: it has no bound."
         )
     return event  # type: ignore[return-value]

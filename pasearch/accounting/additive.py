@@ -1,22 +1,22 @@
 """Renyi differential privacy of a Poisson-sampled sum with noise of any density on each coordinate.
 
-    P = (1-q) Q + q Q_v             Q the noise's law, Q_v its shift by what one record adds
+    P = (1-q) Q + q Q_v             Q the noise distribution, Q_v shifted by one record's vector
     I_k(t) = integral of z(x-t)^k z(x)^(1-k) dx
     A_a    = sum over k of C(a, k) (1-q)^(a-k) q^k  product over coordinates j of I_k(psi_j)
     D_a    <= log(A_a) / (a-1)      both directions; a = 2, 3, ... ; between them by a chord
 
-for a record whose sorted magnitudes |v|_(j) are at most the sorted psi_j: z is even and falls with
-|x|, so I_k grows with |t|. `Shifts` holds the psi_j, rounded up to a grid and counted; of several,
-a codebook's vectors, the largest product is taken for each k. I_0 = I_1 = 1, so
+for a record whose sorted magnitudes |v|_(j) are at most the sorted psi_j. The density z is even and
+falls with |x|, so I_k grows with |t|. `Shifts` holds the psi_j, rounded up to a grid and counted.
+For several vectors, a codebook, the largest product is used for each k. I_0 = I_1 = 1, so
 
     A_a - 1    = sum over k >= 2 of C(a, k) (1-q)^(a-k) q^k (product of I_k - 1)
     I_k(t) - 1 = integral over y > 0 of  4 sqrt(z(y-t/2) z(y+t/2)) sinh(k r/2) sinh((k-1) r/2) dy
     r(y)       = log z(y-t/2) - log z(y+t/2)
 
-have no cancellation, however small the shifts. To the integral are added the whole difference
-between the 15-point rule, which is used, and its 7-point part, a bound on what is beyond the last
-panel, and an allowance for rounding. An order whose integral is not known to one part in a thousand
-has no bound (`inf`), as has one whose integral diverges.
+have no cancellation, however small the shifts. Three terms are added to the integral: the whole
+difference between the 15-point rule, which is used, and its 7-point part; a bound on the part
+beyond the last panel; and an allowance for rounding. An order has no bound (`inf`) if its integral
+diverges, or is not known to one part in a thousand.
 
 Source: Nasr, Shokri and Houmansadr 2020, Lemmas 4 and 5 (where 1/(1-a) is a misprint); Mironov,
 Talwar and Zhang 2019 (both directions). Proof: docs/guarantees/encoding.md.
@@ -39,34 +39,35 @@ from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 
 MAX_ORDER = 256
-"""The highest order with a bound."""
+"""Largest Renyi order with a bound."""
 ORDERS: Array = np.arange(2.0, MAX_ORDER + 1)
 SHIFTS_PER_OCTAVE = 20
-"""How many shifts between t and 2 t are integrated; between them a chord bounds the curve."""
+"""Number of integrated shifts between t and 2 t; a chord bounds the curve between them."""
 GRID_RATIO = 1 + 2.0**-8
-"""Magnitudes are rounded up to its powers: by .2 % on average, which costs twice that in RDP."""
+"""Ratio of the magnitude grid: rounding up by .2 % on average costs twice that in RDP."""
 MIN_RELATIVE_MAGNITUDE = 1 / 64
-"""Magnitudes below so much of their root mean square are rounded up to it."""
+"""Smallest magnitude over the root mean square; smaller ones are rounded up to it."""
 MAX_INTEGRAL_ERROR = 1e-3
-"""The largest relative error of an integral that is used."""
+"""Largest relative error of an integral that is used."""
 ROUNDING_ALLOWANCE = 1e-9
 MAX_PANELS = 600
-"""A light density is integrated over no more: orders whose bulk lies beyond have no bound."""
+"""Largest number of panels for a light-tailed density: orders with mass beyond them have no
+bound."""
 MIN_SHIFT = 1e-9
-"""A shift below it, in units of the scale, is taken as it."""
+"""Smallest shift, in units of the scale; smaller ones are rounded up to it."""
 ORDERS_PER_BLOCK = 32
-"""How many orders are integrated at once: what fits a cache."""
+"""Number of orders that are integrated at once: as many as fit into a cache."""
 CHECKED_OCTAVES = 16
-"""How far below the largest shift the growth of I_k is looked at."""
+"""Number of octaves below the largest shift in which the growth of I_k is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shifts:
-    """The most that one record adds to the coordinates, sorted by magnitude.
+    """Upper bounds on the sorted magnitudes that one record adds to the coordinates.
 
     Args:
         values: Magnitudes, each above 0, descending.
-        counts: How many coordinates have each.
+        counts: Number of coordinates with each magnitude.
     """
 
     values: tuple[float, ...]
@@ -75,28 +76,27 @@ class Shifts:
     def __post_init__(self) -> None:
         for name in ("values", "counts"):
             if not isinstance(getattr(self, name), (tuple, list)) or not getattr(self, name):
-                raise UsageError(f"{name} is {getattr(self, name)!r}: expected some numbers.")
+                raise UsageError(f"{name} is {getattr(self, name)!r}: expected a list of numbers.")
         object.__setattr__(self, "values", tuple(check_positive("values", v) for v in self.values))
         object.__setattr__(
             self, "counts", tuple(check_positive_integer("counts", c) for c in self.counts)
         )
         if len(self.values) != len(self.counts):
             raise UsageError(
-                f"There are {len(self.values)} values and {len(self.counts)} counts: give each "
-                "value its count."
+                f"{len(self.values)} values and {len(self.counts)} counts: expected equal numbers."
             )
         if any(a <= b for a, b in zip(self.values, self.values[1:], strict=False)):
-            raise UsageError("values: expected numbers that descend, each once with its count.")
+            raise UsageError("values: expected strictly descending numbers.")
 
     @classmethod
     def of(cls, vectors: Array, ratio: float = GRID_RATIO) -> Self:
-        """Return shifts that are at least every vector's, sorted: one bound for all of them.
+        """Compute shifts that are at least every vector's sorted magnitudes.
 
         Guarantee: the j-th largest shift is at least the j-th largest magnitude of each vector.
 
         Args:
-            vectors: (coordinates,) or (vectors, coordinates), finite.
-            ratio: The grid's, above 1, at most 2: finer is longer and costs less.
+            vectors: Finite vectors, (coordinates,) or (vectors, coordinates).
+            ratio: Ratio of the grid, in (1, 2]: a smaller one is slower and costs less.
         """
         rows = np.abs(np.atleast_2d(np.asarray(vectors, dtype=float)))
         if rows.ndim != 2 or not (np.isfinite(rows).all() and rows.any()):
@@ -107,7 +107,7 @@ class Shifts:
         if not 1 < check_positive("ratio", ratio) <= 2:
             raise UsageError(f"ratio is {ratio}: expected a number above 1, such as {GRID_RATIO}.")
         step = math.log(ratio)
-        # A grain more, so that rounding can't leave a value above its grid point.
+        # Slightly more, so that rounding cannot leave a value above its grid point.
         exponents = np.ceil(np.log(np.maximum(top, low)) / step - 1e-9).astype(int)
         grid, counts = np.unique(exponents, return_counts=True)
         values = np.exp(grid * step) * (1 + 1e-8)
@@ -115,7 +115,7 @@ class Shifts:
 
     @property
     def coordinates(self) -> int:
-        """How many coordinates a record adds to."""
+        """Number of coordinates that a record changes."""
         return sum(self.counts)
 
     @property
@@ -125,18 +125,18 @@ class Shifts:
 
     @property
     def norm(self) -> float:
-        """The l2 norm: what a record adds at most."""
+        """The l2 norm, which bounds the norm of what a record adds."""
         return math.sqrt(
             math.fsum(c * v * v for v, c in zip(self.values, self.counts, strict=True))
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return JSON values."""
         return {"values": list(self.values), "counts": list(self.counts)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote; anything else is a UsageError."""
+        """Read the shifts that `to_json` wrote; anything else is a UsageError."""
         if not isinstance(values, Mapping) or set(values) != {"values", "counts"}:
             raise UsageError("shifts: expected `values` and `counts`, as `to_json` wrote them.")
         return cls(values=values["values"], counts=values["counts"])
@@ -148,22 +148,23 @@ def additive_rdp(
     sampling_probability: float,
     orders: Array = ORDERS,
 ) -> Array:
-    """Return an upper bound on the Renyi divergence of one step at each order, both directions.
+    """Compute an upper bound on the Renyi divergence of one step at each order, both directions.
 
-    Guarantee: holds for records that are drawn by Poisson sampling, each for itself, and whose
-    sorted magnitudes are at most those of one of the shifts.
+    Guarantee: holds if each record is sampled independently (Poisson), and its sorted magnitudes
+    are at most those of one of the shifts.
 
     Args:
-        density: Of the noise, the same on every coordinate, independent.
-        shifts: One, or the codebook's: the bound holds for each of them.
+        density: Noise density, the same on every coordinate, independent.
+        shifts: One or several shifts (a codebook's); the bound holds for each of them.
         sampling_probability: q, in (0, 1].
-        orders: (m,) above 1; whole or not.
+        orders: Orders above 1, (m,), integer or not.
 
     Returns:
-        (m,) bounds, 0 or above; `inf` above order 256 and where no integral is certain.
+        Bounds, (m,), 0 or above; `inf` above order 256 and if an integral is not accurate enough.
 
     Raises:
-        UsageError: A bad number, or a density whose I_k falls somewhere (`check_density`).
+        UsageError: A number is invalid, or I_k of the density decreases somewhere
+            (`check_density`).
     """
     q = check_probability("sampling_probability", sampling_probability)
     several = [shifts] if isinstance(shifts, Shifts) else list(shifts)
@@ -182,18 +183,18 @@ def additive_rdp(
 
 
 def check_density(density: Density, reach: float, orders: Array = ORDERS) -> None:
-    """Refuse a density whose integral I_k(t) falls as t grows to the reach, for any k in use.
+    """Refuse a density if its integral I_k(t) decreases as t grows to the reach, for any k in use.
 
-    A density that is even and does not rise with |x| has none such (encoding.md); this looks at the
-    numbers that are used, for what a proof can't know of.
+    No even density that decreases with |x| has such a k (encoding.md). This checks the computed
+    numbers, because the proof does not cover numerical errors.
 
     Args:
-        density: Of the noise.
-        reach: The largest shift, above 0.
-        orders: (m,) above 1; every k up to the largest is looked at.
+        density: Noise density.
+        reach: Largest shift, above 0.
+        orders: Orders above 1, (m,); every k up to the largest is checked.
 
     Raises:
-        UsageError: I_k falls, and the message says where.
+        UsageError: I_k decreases; the message states where.
     """
     if not isinstance(density, Density):
         raise UsageError(f"density is {density!r}: expected one of `accounting.densities`.")
@@ -211,18 +212,18 @@ def _check_orders(orders: Array) -> Array:
 
 
 def _highest_integral_order(orders: Array) -> int:
-    """Return up to which k integrals are needed: 16, 32, 64, 128 or 256, for few tables."""
+    """Return the largest required k: 16, 32, 64, 128 or 256, so that few tables are made."""
     most = min(MAX_ORDER, float(np.max(orders)))
     return 2 ** max(4, math.ceil(math.log2(most)))
 
 
 def _log_moments(logs: Array, q: float) -> Array:
-    """Return log A_a for a = 1, 2, ..., from log of the product of I_k for k = 2, 3, ..."""
+    """Compute log A_a for a = 1, 2, ..., from log of the product of I_k for k = 2, 3, ..."""
     if q == 1:
         return np.append(0.0, logs)
     with np.errstate(divide="ignore"):
         terms = _log_binomials(q, len(logs) + 1) + _log_expm1(logs)
-    terms[np.triu_indices(len(terms), 1)] = -np.inf  # a term that is not there, unknown or not
+    terms[np.triu_indices(len(terms), 1)] = -np.inf  # terms with k > a do not exist
     peaks = terms.max(axis=1)
     peaks = np.where(peaks < np.inf, peaks, 0.0)
     with np.errstate(over="ignore"):
@@ -232,7 +233,7 @@ def _log_moments(logs: Array, q: float) -> Array:
 
 @lru_cache(maxsize=64)
 def _log_binomials(q: float, highest: int) -> Array:
-    """Return log of C(a, k) (1-q)^(a-k) q^k for a, k = 2 ... highest; above the diagonal any."""
+    """Compute log of C(a, k) (1-q)^(a-k) q^k, a, k = 2 ... highest; arbitrary for k > a."""
     orders = np.arange(2, highest + 1)
     a, k = orders[:, None], orders[None, :]
     rest = np.maximum(a - k, 0)
@@ -241,7 +242,7 @@ def _log_binomials(q: float, highest: int) -> Array:
 
 
 def _interpolate_orders(moments: Array, orders: Array) -> Array:
-    """Return bounds at any order: log A is convex in the order, so a chord lies above it."""
+    """Bound any order: log A is convex in the order, so a chord is an upper bound."""
     below = np.clip(np.floor(orders).astype(int), 1, len(moments))
     above = np.clip(np.ceil(orders).astype(int), 1, len(moments))
     share = orders - below
@@ -256,13 +257,13 @@ def _octave_index(shifts: Array) -> Array:
 
 
 def _log_integrals(density: Density, shifts: Array, highest: int) -> Array:
-    """Return upper bounds on log I_k(t), (t, k): between integrated shifts by a chord.
+    """Bound log I_k(t) from above, (t, k), between integrated shifts by a chord.
 
-    It is one of log I_k, or of I_k^(1 / (k-1)), whichever is convex (encoding.md); of a density for
-    which neither is known, the value at the next larger integrated shift. A Gaussian has a formula.
+    The chord is of log I_k or of I_k^(1 / (k-1)), whichever is convex (encoding.md). If neither is
+    known to be, the value at the next larger integrated shift is used. A Gaussian has a formula.
     """
     shifts = np.maximum(shifts, MIN_SHIFT)
-    if isinstance(density, GaussianNoise):  # its own formula: k (k-1) t^2 / 2
+    if isinstance(density, GaussianNoise):  # closed form: k (k-1) t^2 / 2
         orders = np.arange(2.0, highest + 1)
         return np.multiply.outer(shifts**2, orders * (orders - 1) / 2) * (1 + ROUNDING_ALLOWANCE)
     cells, place = np.unique(_octave_index(shifts), return_inverse=True)
@@ -276,7 +277,7 @@ def _log_integrals(density: Density, shifts: Array, highest: int) -> Array:
     share = (shifts / 2.0 ** (cells[place] / SHIFTS_PER_OCTAVE) - 1) / (
         2.0 ** (1 / SHIFTS_PER_OCTAVE) - 1
     )
-    # Rounded up: the further end may be many powers of ten larger.
+    # Rounded up: the farther end may be larger by many powers of ten.
     share = np.clip(share + 1e-12, 0.0, 1.0)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         if density.log_concave:
@@ -290,7 +291,7 @@ def _log_integrals(density: Density, shifts: Array, highest: int) -> Array:
 
 
 def _log_expm1(x: Array) -> Array:
-    """Return log(e^x - 1), x 0 or above."""
+    """Compute log(e^x - 1), x 0 or above."""
     return x + np.log(-np.expm1(-x))
 
 
@@ -302,9 +303,9 @@ def _reject_falling(density: Density, steps: Array, rows: Array) -> None:
         at, k = np.argwhere(falls)[0]
         shift = 2.0 ** (steps[at + 1] / SHIFTS_PER_OCTAVE) * density.scale
         raise UsageError(
-            f"The divergence integral I_{k + 2}(t) of {density.name!r} noise falls as the shift t "
-            f"grows to {shift:g}: then the codebook's vectors would not be the worst case. Use a "
-            "density with one mode, at 0."
+            f"The divergence integral I_{k + 2}(t) of {density.name!r} noise decreases as the shift "
+            f"t grows to {shift:g}, so the codebook's vectors are not the worst case. Use a density "
+            "with one mode, at 0."
         )
 
 
@@ -314,7 +315,7 @@ def _integral_rows(density: Density, steps: Array, highest: int) -> Array:
 
 @lru_cache(maxsize=8192)
 def _integral_row(density: Density, step: int, highest: int) -> Array:
-    """Return upper bounds on log I_k(t) for k = 2 ... highest at t = 2^(step / PER_OCTAVE)."""
+    """Bound log I_k(t) from above for k = 2 ... highest at t = 2^(step / SHIFTS_PER_OCTAVE)."""
     shift = 2.0 ** (step / SHIFTS_PER_OCTAVE)
     orders = np.arange(2.0, highest + 1)
     edges = _panel_edges(density, shift, orders)
@@ -343,7 +344,7 @@ def _integral_row(density: Density, step: int, highest: int) -> Array:
 
 
 def _panel_edges(density: Density, shift: float, orders: Array) -> Array:
-    """Return the panels' ends on y >= 0: fine around t/2, where the density's 0 lies."""
+    """Return the panels' ends on y >= 0: fine around t/2, the mode of the density."""
     grain = density.panel_width
     end = _integration_end(density, shift, orders)
     near = grain * 3.0 ** np.arange(-14, 0)
@@ -364,12 +365,12 @@ def _panel_edges(density: Density, shift: float, orders: Array) -> Array:
 
 
 def _growing_edges(start: float, end: float) -> Array:
-    """Return ends of panels, each a quarter longer than the one before, from start to end."""
+    """Return panel ends from start to end, each panel 25 % longer than the previous one."""
     return np.geomspace(start, end, 2 + math.ceil(math.log(end / start) / math.log(1.25)))
 
 
 def _integration_end(density: Density, shift: float, orders: Array) -> float:
-    """Return how far beyond t/2 to integrate: until the rest is nothing, if that is not too far."""
+    """Choose the integration limit beyond t/2: the rest is negligible, up to a maximum."""
     some = orders[[0, len(orders) // 8, -1]]
     goals = np.log(some * (some - 1.0)) + 2 * math.log(min(shift, 1.0)) - 34
     grain = density.panel_width

@@ -1,13 +1,12 @@
-"""What a price means: how often the best attacker is right, from the whole privacy profile.
+"""Bound membership inference: the true-positive rate of the best attacker.
 
-An attacker who knows all other records and sees everything that is released says whether one given
-record was in the data. If it says so wrongly with probability alpha, it is right with at most
+An attacker who knows all other records and all releases decides whether one record was in the data.
+If its false-positive rate is alpha, its true-positive rate is at most
 
     TPR(alpha) = min over e >= 0 of  min( e^e alpha + delta(e),  1 - e^-e (1 - alpha - delta(e)) )
 
-Each term is the definition of (e, delta(e))-DP for the event "it says so", or for its complement,
-so any e gives an upper bound, and the least is nearly exact; at one e alone,
-it may be far too large.
+Each term is the definition of (e, delta(e))-DP for the event "member", or for its complement. Any e
+gives an upper bound, and their minimum is nearly exact; a single e may be far too large.
 
 Source: Kairouz, Oh and Viswanath 2015; Dong, Roth and Su 2022, Proposition 6.
 """
@@ -24,28 +23,32 @@ from pasearch.accounting.events import Event, count_atomic_releases
 
 COARSE_POINTS = 24
 FINE_POINTS = 12
-"""At how many epsilons the bound is looked at, and at how many around the best of them."""
+"""Number of epsilons at which the bound is evaluated: first on all of the range, then near the
+best."""
 
 
 def true_positive_rate(event: Event, false_positive_rate: float) -> float:
-    """Return how often the best attacker is right at most, in [alpha, 1].
+    """Bound the true-positive rate of the best membership inference attack, in [alpha, 1].
 
     Guarantee: an upper bound for the event under zero-out adjacency.
 
     Args:
-        event: Everything that is released of a partition.
-        false_positive_rate: alpha, in (0, 1): how often it may be wrong about a record that is not
-            in the data.
+        event: All releases from a partition.
+        false_positive_rate: alpha, the fraction of non-members called members, in (0, 1).
 
     Raises:
-        Unsupported: No accountant has a bound for the event.
+        UnsupportedEvent: No accountant has a bound for the event.
 
     Cost: nothing; this is arithmetic on public numbers.
+
+    >>> from pasearch.accounting.events import PureDP
+    >>> round(true_positive_rate(PureDP(epsilon=1.0), 0.01), 4)
+    0.0272
     """
     return _cached_rate(event, check_fraction("false_positive_rate", false_positive_rate))
 
 
-@lru_cache(maxsize=256)  # a run, its resume and its check ask for the same
+@lru_cache(maxsize=256)  # a run, its resume and its verification repeat the call
 def _cached_rate(event: Event, alpha: float) -> float:
     if not count_atomic_releases(event):
         return alpha
@@ -68,5 +71,5 @@ def _rate_bound(event: Event, epsilon: float, alpha: float) -> float:
 
 
 def max_true_positive_rate(events: Mapping[str, Event], false_positive_rate: float) -> float:
-    """Return the same of a whole run: a record is in one partition, so the most of any."""
+    """Bound the rate for a whole run: a record is in one partition, so it is their maximum."""
     return max(true_positive_rate(event, false_positive_rate) for event in events.values())

@@ -1,7 +1,7 @@
-"""The budget of a whole run: (epsilon, delta), with one public default for delta.
+"""Privacy budget of a whole run: (epsilon, delta), with a public default for delta.
 
-Default delta: the largest power of ten strictly below 1/n, n the public number of slots. A delta of
-1/n allows a mechanism that publishes one record outright, so it is refused.
+The default is the largest power of ten strictly below 1/n, where n is the public number of records
+including null records. A delta of 1/n or more is refused: it allows publishing one record outright.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pasearch.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the whole run may cost, everything that is looked at included.
+    """A privacy budget of a whole run, which pays for everything that the run reads.
 
     Args:
-        epsilon: finite, above 0.
-        delta: strictly between 0 and 1, or None: decided by `resolve` once n is known.
+        epsilon: Total epsilon, finite and above 0.
+        delta: Total delta, in (0, 1); None: `resolve` sets it once n is known.
     """
 
     epsilon: float
@@ -31,11 +31,11 @@ class Budget:
             object.__setattr__(self, "delta", check_fraction("delta", self.delta))
 
     def resolve(self, n: int, name: str = "delta") -> Budget:
-        """The budget with its delta decided for n slots.
+        """Return the budget with its delta set for n records.
 
         Args:
-            n: number of slots, public, 1 or above.
-            name: Of the delta, for messages.
+            n: Public number of records, null records included; 1 or above.
+            name: Name of the delta in messages.
 
         Raises:
             UsageError: delta is 1/n or more.
@@ -47,30 +47,31 @@ class Budget:
         if self.delta is None:
             return replace(self, delta=float(f"1e-{len(str(n))}"))  # 10^k > n iff k digits
         if not self.delta < 1 / n:
-            advice = "Leave it out, or lower it." if name == "delta" else "Lower it."
+            advice = "Omit it or lower it." if name == "delta" else "Lower it."
             raise UsageError(
-                f"{name} is {self.delta:g}, but with {n:,} records it must be below 1/n = "
-                f"{1 / n:g}: at 1/n a record may be published outright. {advice}"
+                f"{name} is {self.delta:g}: with {n:,} records it must be below 1/n = {1 / n:g}, "
+                f"because a larger delta allows publishing a record outright. {advice}"
             )
         return self
 
     def warnings(self, n: int) -> list[str]:
-        """What a cautious reader would object to, for n slots; never to the default delta."""
+        """List warnings about a weak budget for n records; the default delta never causes one."""
         n, found = check_positive_integer("n", n), []
         if self.epsilon > MAX_USEFUL_EPSILON:
             found.append(
-                f"epsilon {self.epsilon:g} is so large that it protects nobody: who sees the "
-                "result may tell whose records were used. Usual choices are 0.1 to 8."
+                f"epsilon {self.epsilon:g} gives almost no protection: membership in the data may "
+                "be inferred from the result. Common values are 0.1 to 8."
             )
-        usual = Budget(self.epsilon).resolve(n).delta
-        if self.delta is not None and self.delta > 1 / (10 * n) and self.delta != usual:
+        default = Budget(self.epsilon).resolve(n).delta
+        if self.delta is not None and self.delta > 1 / (10 * n) and self.delta != default:
             cautious = 10.0 ** math.floor(math.log10(1 / (10 * n)))
             found.append(
-                f"delta {self.delta:g} is above 1/(10 n) = {1 / (10 * n):.2g}: cautious readers "
-                f"will want a delta of {cautious:g}."
+                f"delta {self.delta:g} is above 1/(10 n) = {1 / (10 * n):.2g}; a conservative "
+                f"choice is {cautious:g}."
             )
         return found
 
 
 MAX_USEFUL_EPSILON = 20.0
-"""Above it an attacker who is wrong once in 100 is right nearly always."""
+"""Largest epsilon without a warning: above it, an attack with 1 % false positives detects nearly
+all members."""

@@ -1,11 +1,10 @@
-"""A calculator: one number of a DP-SGD training, or of a search over many, from all the others.
+"""Privacy calculator: solve for one parameter of a DP-SGD training or search, given all others.
 
-    one training     steps x [PoissonGaussian(batch / n, sigma)]
-    composed         candidates x one training
-    a law            RepeatAndSelect(one training, Law(candidates))
+    one training              steps x [PoissonGaussian(batch / n, sigma)]
+    composed                  candidates x one training
+    random number of trials   RepeatAndSelect(one training, RunCountDistribution(candidates))
 
-Nothing here knows of data; every answer ends on the private side: the price it stands for is at
-most the epsilon that was asked for.
+Nothing here reads data. Every solution is on the private side: its cost is at most epsilon.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ MAX_STEPS = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """All the numbers of one mechanism, one of them solved for.
+    """A complete set of parameters of one mechanism, one of which was solved for.
 
     Args:
-        solved: The name of the number that was solved for.
-        epsilon: Price at delta.
-        delta: Of the whole.
-        sigma: Noise multiplier.
-        steps: Of one training.
-        batch: Expected batch size.
-        n: Records trained on.
+        solved: Name of the parameter that was solved for.
+        epsilon: Privacy cost at delta.
+        delta: Total delta.
+        sigma: Noise multiplier of a step.
+        steps: Number of steps of one training.
+        batch: Expected batch size, records.
+        n: Number of training records.
         candidates: Number of trainings, or its mean; None for one training.
-        law: "composed", the law's name, or None for one training.
-        accountant: Whose bound epsilon is.
+        law: "composed", the name of the distribution, or None for one training.
+        accountant: Name of the accountant whose bound epsilon is.
     """
 
     solved: str
@@ -63,11 +62,11 @@ class Solution:
     accountant: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the fields as JSON values."""
         return asdict(self)
 
     def describe(self) -> str:
-        """Return one line; the solved number comes first."""
+        """Describe the solution in one line; the solved parameter comes first."""
         numbers = {
             "epsilon": f"{self.epsilon:.6g}",
             "delta": f"{self.delta:.3g}",
@@ -80,9 +79,9 @@ class Solution:
             numbers["candidates"] = f"{self.candidates:g} ({self.law})"
         first = numbers.pop(self.solved)
         if self.solved == "candidates" and self.candidates == MAX_RUNS:
-            first += ", or more: the most that is priced,"
+            first += " (the largest supported; more may fit),"
         rest = ", ".join(f"{name} {value}" for name, value in numbers.items())
-        return f"{self.solved} {first}   with {rest}; by {self.accountant}"
+        return f"{self.solved} {first}   with {rest}; accountant: {self.accountant}"
 
 
 def solve(
@@ -96,25 +95,29 @@ def solve(
     candidates: float | None = None,
     law: str | None = None,
 ) -> list[Solution]:
-    """Solve for the one number that is left out.
+    """Solve for the one parameter that is omitted.
 
     Args:
-        epsilon: Of the whole, above 0.
-        delta: Of the whole, in (0, 1).
-        sigma: Noise multiplier of a step.
-        steps: Steps of one training.
+        epsilon: Total epsilon, above 0.
+        delta: Total delta, in (0, 1).
+        sigma: Noise multiplier of a step, above 0.
+        steps: Number of steps of one training.
         batch: Expected batch size, records.
         n: Number of records.
-        candidates: Number of trainings (composed) or its mean (a law); left out beside a law, the
-            most that fit.
-        law: One of `LAWS`; left out beside `candidates`, each of them.
+        candidates: Number of trainings (composed), or its mean (random); omitted with `law`: the
+            largest that fits.
+        law: Name from `RUN_COUNT_NAMES`; omitted with `candidates`: each of them.
 
     Returns:
-        One answer, or one for each law, cheapest first.
+        One solution, or one per distribution, lowest epsilon first.
 
     Raises:
-        UsageError: Not exactly one number left out, or a number out of its range.
-        BudgetError: No value of it keeps the price at epsilon.
+        UsageError: Not exactly one parameter is omitted, or a value is out of its range.
+        BudgetError: No value keeps the cost within epsilon.
+
+    >>> (solution,) = solve(delta=1e-5, sigma=1.0, steps=100, batch=10, n=1000)
+    >>> solution.solved, round(solution.epsilon, 2)
+    ('epsilon', 0.72)
     """
     given: dict[str, Any] = {
         "epsilon": epsilon, "delta": delta, "sigma": sigma, "steps": steps, "batch": batch, "n": n
@@ -129,8 +132,8 @@ def solve(
         missing.append("candidates")
     if len(missing) != 1:
         raise UsageError(
-            f"left out: {', '.join(missing) or 'nothing'}. Leave out exactly one of epsilon, "
-            "delta, sigma, steps, batch, n and (beside `law=`) candidates: it is solved for."
+            f"omitted: {', '.join(missing) or 'nothing'}. Omit exactly one of epsilon, delta, "
+            "sigma, steps, batch, n and (with `law=`) candidates: it is solved for."
         )
     (wanted,) = missing
     laws = [law] if law is not None or candidates is None else list(RUN_COUNT_NAMES)
@@ -149,7 +152,7 @@ def _solve_one(wanted: str, given: dict[str, Any], law: str | None) -> Solution:
         if not 0 < value < 1:
             raise UsageError(
                 f"no delta in (0, 1) gives epsilon {given['epsilon']:g} (found {value:g}): "
-                "take another epsilon."
+                "use another epsilon."
             )
     else:
         value = _solve_within_budget(wanted, given, law, event)
@@ -164,13 +167,13 @@ def _solve_one(wanted: str, given: dict[str, Any], law: str | None) -> Solution:
 def _solve_within_budget(
     wanted: str, given: dict[str, Any], law: str | None, event: Callable[[Any], Event]
 ) -> Any:
-    """Return the most useful value whose price is at most epsilon."""
+    """Return the most useful parameter value whose privacy cost is at most epsilon."""
     budget = Budget(given["epsilon"], given["delta"])
     match wanted:
         case "sigma":
             return calibration.calibrate_min(event, budget, *SIGMA_RANGE)
         case "n":
-            # More records make a batch a smaller sample: the fewest that do.
+            # More records lower the sampling probability: find the smallest number that fits.
             batch = check_positive_integer("batch", given["batch"])
             return calibration.calibrate_min_count(event, budget, batch, MAX_STEPS)
         case "batch":
@@ -201,7 +204,7 @@ def _build_event(numbers: dict[str, Any], law: str | None) -> Event:
         return one
     if law == COMPOSITION:
         if not float(candidates).is_integer():
-            raise UsageError(f"candidates is {candidates}: composed trainings are a whole number.")
+            raise UsageError(f"candidates is {candidates}: expected an integer.")
         return SelfComposition(
             one, check_positive_integer("candidates", int(candidates), most=MAX_RUNS)
         )

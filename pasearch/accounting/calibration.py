@@ -1,25 +1,25 @@
-"""Solving for noise, counts and budgets, always from the private side.
+"""Calibrate noise parameters, counts and budgets, always on the private side.
 
-A root finder ends near the root; which side is luck. Here the answer is a value whose exact price
-was computed and is at most the budget, and that is asserted at the end.
+A root finder may end on either side of the root. Here the exact cost of every returned value was
+computed and is at most the budget.
 
-    noise_for_mu:  sigma = 1 / sqrt(log(1 + (mu / q)^2 / T))
+    noise_multiplier_for_mu:  sigma = 1 / sqrt(log(1 + (mu / q)^2 / T))
 
-is the central limit rule of Gaussian differential privacy, mu = q sqrt(T (exp(1/sigma^2) - 1)): a
-dial that gives trainings with different steps T comparable noise. It only proposes; the exact
-price of what it proposes is what is compared with the budget.
+is the central limit rule of Gaussian differential privacy, mu = q sqrt(T (exp(1/sigma^2) - 1)). It
+gives trainings with different numbers of steps T comparable noise. The rule only proposes a value;
+the exact cost of that value is compared with the budget.
 
-A plan is arithmetic on public numbers except for the calibrated noise parameters.
+A plan is arithmetic on public numbers, except for the calibrated noise parameters.
 `NoiseParameters` calibrates and records them, so that a result can state them.
-`StatedNoiseParameters` takes the stated values without solving, and reports those that differ from
-a solution: a release that costs more than its part of the budget, or one that leaves some of it
-over (docs/verify.md).
+`StatedNoiseParameters` checks stated values without solving. It reports a release that costs more
+than its part of the budget, or leaves some of it unused (docs/verify.md).
 
-`compare` calibrates densities to equal price and ranks them by the error of one coordinate (Nasr
-et al. 2020, Fig. 6): l1 = E|z| and l2 = sqrt(E z^2). For small shifts the price depends on the
-Fisher information J of the location alone, as a (a-1) q^2 J ||psi||^2 / 2 in A_a. There the
-Gaussian has the least l2 (Cramer and Rao), and no density has an l1 below .9921 of its: that is of
-Airy's function, squared. If a record adds to few coordinates, others can have less of both.
+`compare_densities` calibrates densities to equal cost and ranks them by the error of one coordinate
+(Nasr et al. 2020, Fig. 6): l1 = E|z| and l2 = sqrt(E z^2). For small shifts the cost depends only
+on the Fisher information J of the location, as a (a-1) q^2 J ||psi||^2 / 2 in A_a. There the
+Gaussian has the smallest l2 (Cramer and Rao). No density has an l1 below .9921 times the
+Gaussian's; the squared Airy function attains it. If a record changes few coordinates, other
+densities can have less of both.
 
 Source: Bu, Dong, Long and Su 2020 (the rule); docs/rules.md, rule 5.
 """
@@ -43,43 +43,52 @@ from pasearch.accounting.renyi import epsilon_from_rdp
 from pasearch.errors import BudgetError, UsageError
 
 RELATIVE_ACCURACY = 1e-3
-"""How far below the budget the price may stay, relatively."""
+"""Relative gap that the cost may leave below the budget."""
 
 MAX_ITERATIONS = 40
-"""The most prices a search may compute; a few are usual."""
+"""Largest number of costs that one search computes; usually a few are enough."""
 
 MAX_UNUSED_FRACTION = 0.01
-"""The share of its budget that a solved dial may leave; `calibration.ACCURACY` is usual."""
+"""Largest fraction of its budget that a stated parameter may leave unused; RELATIVE_ACCURACY is
+usual."""
 
 COST_TOLERANCE = 1e-6
-"""How much two computations of one price may differ, relatively."""
+"""Largest relative difference between two computations of the same cost."""
 
 EventFactory = Callable[[float], Event]
-"""From where a dial stands to what that costs."""
+"""Function from a noise parameter to the event that is paid for."""
 
 CostFunction = Callable[[float], float]
 
 
 def noise_multiplier_for_mu(mu: float, sampling_probability: float, steps: int) -> float:
-    """Return the noise multiplier of a step for the whole training's mu (central limit rule)."""
+    """Return the noise multiplier that gives a training this mu (central limit rule).
+
+    >>> round(noise_multiplier_for_mu(mu=1.0, sampling_probability=0.01, steps=1000), 3)
+    0.646
+    """
     return 1.0 / math.sqrt(math.log1p((mu / sampling_probability) ** 2 / steps))
 
 
 def calibrate_max(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
 ) -> float:
-    """Return the largest value in [low, high] whose event costs at most the budget.
+    """Find the largest value in [low, high] whose event costs at most the budget.
 
-    Guarantee: `price` of the returned value's event is at most the budget; it was computed.
+    Guarantee: the exact cost of the returned value's event was computed and is at most the budget.
 
     Args:
-        make_event: From a value to an event whose price grows with the value.
-        budget: With its delta known.
-        low: Where the price is least, above 0.
-        high: Where it is most.
+        make_event: Function from a value to an event; its cost increases with the value.
+        budget: Privacy budget with delta set.
+        low: Value of the lowest cost, above 0.
+        high: Value of the highest cost.
 
     Raises:
-        BudgetError: Even `low` costs more; the message says how much would do.
+        BudgetError: Even `low` costs more; the message states a sufficient epsilon.
+
+    >>> from pasearch.accounting.events import PureDP
+    >>> round(calibrate_max(PureDP, Budget(1.0, 1e-5), 0.01, 10.0), 2)
+    1.0
     """
 
     def exact_epsilon(value: float) -> float:
@@ -88,7 +97,7 @@ def calibrate_max(
     value, _ = _search_by_fast_price(make_event, budget, low, high)
     cost = exact_epsilon(value)
     if not cost >= budget.epsilon * (1 - RELATIVE_ACCURACY) and value < high:
-        # RDP bounds less than the rough price did: there is room above.
+        # RDP gives a lower cost than the fast bound, so a larger value may fit.
         value = _search_value(exact_epsilon, budget.epsilon, value, low, high)
         cost = exact_epsilon(value)
     while not cost <= budget.epsilon:
@@ -102,9 +111,10 @@ def calibrate_max(
 def approximate_max(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
 ) -> float:
-    """Return about what `largest` would, quickly and without its guarantee: never to be charged.
+    """Approximate the value of `calibrate_max`, without its guarantee: never charge this cost.
 
-    Args, raises: as of `largest`.
+    Raises:
+        BudgetError: Even `low` costs more.
     """
     value, fast_epsilon = _search_by_fast_price(make_event, budget, low, high)
     if not fast_epsilon(value) <= budget.epsilon:
@@ -115,33 +125,37 @@ def approximate_max(
 def calibrate_min(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
 ) -> float:
-    """Return the smallest value in [low, high], such as a noise, that costs at most the budget.
+    """Find the smallest value (noise multiplier) in [low, high] that costs at most the budget.
 
-    Guarantee: as of `largest`.
+    Guarantee: the exact cost of the returned value's event was computed and is at most the budget.
 
     Args:
-        make_event: From a value to an event whose price falls with the value.
-        budget: With its delta known.
-        low: Where the price is most, above 0.
-        high: Where it is least.
+        make_event: Function from a value to an event; its cost decreases with the value.
+        budget: Privacy budget with delta set.
+        low: Value of the highest cost, above 0.
+        high: Value of the lowest cost.
 
     Raises:
-        BudgetError: Even `high` costs more; the message says how much would do.
+        BudgetError: Even `high` costs more; the message states a sufficient epsilon.
+
+    >>> from pasearch.accounting.events import Gaussian
+    >>> round(calibrate_min(Gaussian, Budget(1.0, 1e-5), 0.1, 100.0), 1)
+    3.7
     """
 
-    def value(dial: float) -> float:
-        return min(high, max(low, high * low / dial))
+    def invert(value: float) -> float:
+        return min(high, max(low, high * low / value))
 
-    return value(calibrate_max(lambda dial: make_event(value(dial)), budget, low, high))
+    return invert(calibrate_max(lambda value: make_event(invert(value)), budget, low, high))
 
 
 def calibrate_max_count(make_event: Callable[[int], Event], budget: Budget, high: int) -> int:
-    """Return the largest count in [1, high] whose event costs at most the budget.
+    """Find the largest count in [1, high] whose event costs at most the budget.
 
-    Guarantee: as of `largest`; one more costs more than the budget, or is above `high`.
+    Guarantee: the exact cost was computed; one more costs more than the budget, or is above `high`.
 
     Raises:
-        BudgetError: One costs more already; the message says how much would do.
+        BudgetError: A count of 1 costs more; the message states a sufficient epsilon.
     """
     return _search_count(make_event, budget, 1, high + 1)
 
@@ -149,12 +163,12 @@ def calibrate_max_count(make_event: Callable[[int], Event], budget: Budget, high
 def calibrate_min_count(
     make_event: Callable[[int], Event], budget: Budget, low: int, high: int
 ) -> int:
-    """Return the smallest count in [low, high], such as n, whose event costs at most the budget.
+    """Find the smallest count in [low, high], such as n, whose event costs at most the budget.
 
-    Guarantee: as of `largest`; one less costs more than the budget, or is below `low`.
+    Guarantee: the exact cost was computed; one less costs more than the budget, or is below `low`.
 
     Raises:
-        BudgetError: Even `high` costs more; the message says how much would do.
+        BudgetError: Even `high` costs more; the message states a sufficient epsilon.
     """
     return _search_count(make_event, budget, high, low - 1)
 
@@ -162,7 +176,7 @@ def calibrate_min_count(
 def _search_by_fast_price(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
 ) -> tuple[float, CostFunction]:
-    """Return about the largest value that fits, and the rough price by which it does."""
+    """Return approximately the largest value that fits, and the fast cost function."""
 
     def fast_epsilon(value: float) -> float:
         return fast_price(make_event(value), _resolved_delta(budget)).epsilon
@@ -174,7 +188,7 @@ def _search_by_fast_price(
 def _guess_value(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
 ) -> float:
-    """Return about where the central limit estimate meets the budget."""
+    """Return approximately the value at which the central limit estimate meets the budget."""
     delta = _resolved_delta(budget)
     for _ in range(14):
         middle = math.sqrt(low * high)
@@ -188,10 +202,11 @@ def _guess_value(
 def _search_value(
     cost: CostFunction, target: float, start: float, low: float, high: float
 ) -> float:
-    """Return a value that costs nearly the target; `low` if none was found that costs less.
+    """Find a value that costs nearly the target; `low` if no cheaper value was found.
 
-    A secant in logarithms, where a price is close to a straight line, kept between the best value
-    below the target and the least above it; where it does not settle, those two are halved.
+    The search is a secant in logarithms, where a cost is nearly a straight line. It stays between
+    the largest value below the target and the smallest above it, and bisects where the secant
+    stalls.
     """
     goal = target * (1 - RELATIVE_ACCURACY / 2)
     below, above, value = low, high, start
@@ -209,7 +224,7 @@ def _search_value(
         aim = _secant_step(previous, (value, now), goal)
         previous = value, now
         if turn % 4 == 3 or not below < aim < above:
-            # Between the two ends, or an end whose cost is not known yet.
+            # Bisect, or try an end whose cost is not known yet.
             untried = aim >= above and not found
             aim = above if untried else math.sqrt(below * above)
         value = aim
@@ -219,7 +234,7 @@ def _search_value(
 def _secant_step(
     previous: tuple[float, float] | None, last: tuple[float, float], goal: float
 ) -> float:
-    """Return where the line through two points (log value, log cost) meets the goal."""
+    """Compute where the line through two points (log value, log cost) meets the goal."""
     value, cost = last
     if not (cost > 0 and math.isfinite(cost)):
         return value * (100.0 if cost <= 0 else 0.01)
@@ -234,9 +249,9 @@ def _secant_step(
 
 
 def _search_count(make_event: Callable[[int], Event], budget: Budget, good: int, bad: int) -> int:
-    """Return the last count from `good`, which must fit, towards `bad`, which does not or is none.
+    """Find the last count that fits, from `good`, which must fit, towards `bad`.
 
-    Every third try halves; the others interpolate the two ends in logarithms.
+    Every third iteration bisects; the others interpolate the two ends in logarithms.
     """
     delta, target = _resolved_delta(budget), budget.epsilon
     costs = {good: _exact_epsilon(make_event(good), budget)}
@@ -271,16 +286,16 @@ def _guess_count(
 
 
 def _interpolate_count(costs: dict[int, float], good: int, bad: int, target: float) -> int:
-    """Return the count between the ends at which the price would be the target."""
+    """Interpolate the count between the ends at which the cost equals the target."""
     if bad not in costs:
-        # Only one side is known so far: the price grows about like a power of the count.
+        # Only one side is known: the cost grows about like a power of the count.
         ratio = target / costs[good] if costs[good] > 0 else 100.0
         step = min(100.0, max(1.001, ratio)) ** 1.5
         return round(good * step) + 1 if bad > good else round(good / step) - 1
     low, high = math.log(costs[good] or 1e-300), math.log(min(costs[bad], 1e300))
     share = (math.log(target) - low) / (high - low) if high > low else 0.5
     aim = math.exp(math.log(good) + share * math.log(max(1, bad) / good))
-    # Rounded towards `good` at first, so that the next try may be its neighbour that does not fit.
+    # Round towards `good`, so that the next try may be its neighbour that does not fit.
     return math.floor(aim) if bad > good else math.ceil(aim)
 
 
@@ -295,14 +310,13 @@ def _resolved_delta(budget: Budget) -> float:
 
 def _budget_error(budget: Budget, cost: float) -> BudgetError:
     return BudgetError(
-        f"The budget of epsilon {budget.epsilon:g} at delta {budget.delta:g} is too small: the "
-        f"least that this plan can cost is epsilon {_round_up(cost):g}. "
-        "Raise epsilon, or plan less."
+        f"The budget of epsilon {budget.epsilon:g} at delta {budget.delta:g} is too small: "
+        f"this plan costs at least epsilon {_round_up(cost):g}. Raise epsilon, or plan less."
     )
 
 
 def _round_up(value: float) -> float:
-    """Round to three digits, upwards."""
+    """Round up to three digits."""
     if not (math.isfinite(value) and value > 0):
         return value
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
@@ -313,7 +327,7 @@ def _round_up(value: float) -> float:
 
 
 class NoiseParameters:
-    """Turns each dial as far as its budget goes, and remembers where it stands, by name."""
+    """The noise parameters of a plan by name, each calibrated to its part of the budget."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
@@ -321,23 +335,23 @@ class NoiseParameters:
     def calibrate_max(
         self, name: str, make_event: EventFactory, budget: Budget, low: float, high: float
     ) -> float:
-        """Return the largest value whose event costs at most the budget; see `calibration`."""
+        """Find the largest value whose event costs at most the budget, and record it."""
         self.values[name] = calibrate_max(make_event, budget, low, high)
         return self.values[name]
 
     def calibrate_min(
         self, name: str, make_event: EventFactory, budget: Budget, low: float, high: float
     ) -> float:
-        """Return the smallest value whose event costs at most the budget; see `calibration`."""
+        """Find the smallest value whose event costs at most the budget, and record it."""
         self.values[name] = calibrate_min(make_event, budget, low, high)
         return self.values[name]
 
 
 class StatedNoiseParameters(NoiseParameters):
-    """Takes where each dial stands from a result, and checks it.
+    """The noise parameters that a result states, checked against its plan instead of solved for.
 
     Args:
-        stated: Where each dial stands, by name, as a file has it.
+        stated: Noise parameter by name, as read from a file.
     """
 
     def __init__(self, stated: Mapping[str, Any]) -> None:
@@ -348,17 +362,17 @@ class StatedNoiseParameters(NoiseParameters):
     def calibrate_max(
         self, name: str, make_event: EventFactory, budget: Budget, low: float, high: float
     ) -> float:
-        """Return the stated value, which must use the budget up or be `high`."""
+        """Return the stated value, which must use up the budget or equal `high`."""
         return self._check_stated(name, make_event, budget, low, high, last=high)
 
     def calibrate_min(
         self, name: str, make_event: EventFactory, budget: Budget, low: float, high: float
     ) -> float:
-        """Return the stated value, which must use the budget up or be `low`."""
+        """Return the stated value, which must use up the budget or equal `low`."""
         return self._check_stated(name, make_event, budget, low, high, last=low)
 
     def unknown_names(self) -> list[str]:
-        """Return the names of dials that the plan does not have."""
+        """List stated names that the plan does not have."""
         return sorted(set(self.stated) - set(self.values))
 
     def _check_stated(
@@ -372,41 +386,39 @@ class StatedNoiseParameters(NoiseParameters):
         last: float,
     ) -> float:
         if name not in self.stated:
-            raise UsageError(f"the plan does not state how large the noise of {name!r} is.")
+            raise UsageError(f"the plan states no noise parameter for {name!r}.")
         value = check_positive(f"the noise of {name!r}", self.stated[name])
         if not low * (1 - COST_TOLERANCE) <= value <= high * (1 + COST_TOLERANCE):
-            raise UsageError(
-                f"the noise of {name!r} stands at {value:g}: expected {low:g} to {high:g}."
-            )
+            raise UsageError(f"the noise of {name!r} is {value:g}: expected {low:g} to {high:g}.")
         self.values[name] = value
         assert budget.delta is not None
         cost = price(make_event(value), budget.delta).epsilon
         if not cost <= budget.epsilon * (1 + COST_TOLERANCE):
             self.problems.append(
-                f"{name}: its noise costs epsilon {cost:.4g}, and its part of the budget is "
+                f"{name}: its noise costs epsilon {cost:.4g}, more than its part of the budget, "
                 f"{budget.epsilon:.4g}."
             )
         at_end = abs(value - last) <= COST_TOLERANCE * last
         if not (cost >= budget.epsilon * (1 - MAX_UNUSED_FRACTION) or at_end):
             self.problems.append(
-                f"{name}: its noise costs epsilon {cost:.4g} only; a plan uses up its part of the "
+                f"{name}: its noise costs only epsilon {cost:.4g}; a plan uses up its part of the "
                 f"budget, {budget.epsilon:.4g}."
             )
         return value
 
 
-# --- densities at equal price ---
+# --- densities at equal cost ---
 
 SCALE_ACCURACY = 1e-4
-"""How much larger than the least a solved scale may be, relatively."""
+"""Largest relative excess of a calibrated scale over the smallest possible one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibratedDensity:
-    """What a density's noise is like at the scale at which it costs what the others cost.
+    """A density at the scale at which all compared densities have equal cost.
 
     Args:
-        density: At that scale.
+        density: Density at that scale.
         price: Epsilon at delta, or the divergence at one order.
     """
 
@@ -415,16 +427,16 @@ class CalibratedDensity:
 
     @property
     def mean_absolute(self) -> float:
-        """The l1 error of a coordinate; `inf` if there is none."""
+        """The l1 error of a coordinate; `inf` if it does not exist."""
         return self.density.mean_absolute
 
     @property
     def standard_deviation(self) -> float:
-        """The l2 error of a coordinate; `inf` if there is none."""
+        """The l2 error of a coordinate; `inf` if it does not exist."""
         return self.density.standard_deviation
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; null for an error that is infinite."""
+        """Return JSON values; null for an infinite error."""
         names = ("mean_absolute", "standard_deviation", "fisher_information")
         numbers = {"price": self.price} | {name: getattr(self.density, name) for name in names}
         finite = {name: v if math.isfinite(v) else None for name, v in numbers.items()}
@@ -441,21 +453,21 @@ def compare_densities(
     *,
     orders: Array = ORDERS,
 ) -> list[CalibratedDensity]:
-    """Return the densities at equal price, least l1 error first.
+    """Calibrate densities to equal cost, and sort them by l1 error.
 
-    Guarantee: the price of each was computed, and is at most epsilon.
+    Guarantee: the cost of each was computed, and is at most epsilon.
 
     Args:
-        densities: Of the noise, at any scale.
-        shifts: See `additive_rdp`.
+        densities: Noise densities, at any scale.
+        shifts: Bounds on the sorted magnitudes that one record adds, one or several.
         sampling_probability: q, in (0, 1].
-        steps: How many are composed.
-        epsilon: Above 0.
-        delta: In (0, 1).
-        orders: (m,) above 1: fewer are faster and may cost more.
+        steps: Number of composed steps.
+        epsilon: Total epsilon, above 0.
+        delta: Total delta, in (0, 1).
+        orders: Renyi orders above 1, (m,): fewer are faster and may cost more.
 
     Raises:
-        BudgetError: No scale within reach is cheap enough.
+        BudgetError: No scale up to the largest is cheap enough.
     """
     target = check_positive("epsilon", epsilon)
 
@@ -479,7 +491,7 @@ def compute_epsilon(
     delta: float,
     orders: Array = ORDERS,
 ) -> float:
-    """Return the price at delta of so many steps, by RDP at these orders; args as of `compare`."""
+    """Compute epsilon at delta of several steps by RDP at the given orders."""
     values = check_positive_integer("steps", steps) * additive_rdp(
         density, shifts, sampling_probability, orders
     )
@@ -487,13 +499,13 @@ def compute_epsilon(
 
 
 def calibrate_scale(cost: Callable[[float], float], target: float) -> float:
-    """Return the least scale whose cost is at most the target, or at most `SCALE_ACCURACY` more.
+    """Find the smallest scale whose cost is at most the target, up to `SCALE_ACCURACY`.
 
     Guarantee: the cost at the returned scale was computed, and is at most the target.
 
     Args:
-        cost: From a scale to what falls as it grows.
-        target: Above 0.
+        cost: Function from a scale to its cost, which falls as the scale grows.
+        target: Largest cost, above 0.
 
     Raises:
         BudgetError: No scale up to 10^9 is cheap enough.

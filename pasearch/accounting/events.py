@@ -1,14 +1,14 @@
-"""What can be released, as a closed table of frozen values; accountants interpret them.
+"""Privacy events: a closed table of frozen values, which accountants interpret.
 
-Only these types reach an accountant, so "supported" is decided here and not by a library's
-`supports()`. Every number passes `checks`, so a float32 sigma, an int sigma or a NaN cannot change
-a price. Files are read by this table's own short names, never by importing what a file names.
+Only these types reach an accountant, so this table decides what is supported. `checks` validates
+every number, so a float32 sigma, an int sigma or a NaN cannot change a privacy cost. Files name
+events by this table's short names; reading a file never imports what it names.
 
-The one place that knows about counts is `parts`: an event is a multiset of atomic releases, and an
-accountant multiplies by the count once, outside. Adjacency everywhere: one record is replaced by
-the null record (zero-out).
+`count_atomic_releases` alone knows about counts: an event is a multiset of atomic releases, and an
+accountant multiplies by the count once. Adjacency is zero-out: one record is replaced by the null
+record.
 
-Source: the idea is Google's `dp_accounting.dp_event`; the prices are in `accountants`.
+Source: the idea is Google's `dp_accounting.dp_event`; costs are in `accountants`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from pasearch.accounting.selection import RunCountDistribution
 from pasearch.errors import UsageError
 
 MAX_DEPTH = 32
-MAX_ORDER = 1024.0  # the last of the Renyi grid
-MAX_SHOWN_PARTS = 6  # parts of a composition in one line of text; files have all
+MAX_ORDER = 1024.0  # largest order of the Renyi grid
+MAX_SHOWN_PARTS = 6  # parts of a composition in one line of text
 
 
 class Event:
@@ -40,25 +40,25 @@ class Event:
 
     __slots__ = ()
     name: ClassVar[str]
-    """What files call it."""
+    """Name of the event type in files."""
     description_template: ClassVar[str] = ""
-    """How it reads, its fields put in; compositions have words of their own, in `describe`."""
+    """Text with the fields as placeholders; `describe_event` describes compositions."""
 
 
 def _check_event(name: str, value: object) -> Event:
     if type(value) not in EVENT_TYPES.values():
-        raise UsageError(f"{name} is {value!r}; expected an event of pasearch's own table.")
+        raise UsageError(f"{name} is {value!r}; expected an event class of `accounting.events`.")
     return value  # type: ignore[return-value]
 
 
 def _check_events(name: str, value: object) -> tuple[Event, ...]:
     if not isinstance(value, tuple | list) or not value:
-        raise UsageError(f"{name} is {value!r}; expected one event or more (or use NoRelease()).")
+        raise UsageError(f"{name} is {value!r}; expected at least one event (or NoRelease()).")
     return tuple(_check_event(name, each) for each in value)
 
 
 def _make_instance_check(kind: type, expected: str) -> Callable[[str, Any], Any]:
-    """Make a check of a field for values of one class, subclasses excluded."""
+    """Create a field check for values of one class, excluding subclasses."""
 
     def check(name: str, value: object) -> object:
         if type(value) is not kind:
@@ -70,7 +70,7 @@ def _make_instance_check(kind: type, expected: str) -> Callable[[str, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class NoRelease(Event):
-    """Nothing private is released: public data, or post-processing."""
+    """No private release: public data, or post-processing."""
 
     name: ClassVar[str] = "no-release"
     description_template: ClassVar[str] = "nothing private"
@@ -104,7 +104,7 @@ class PoissonGaussian(Event):
 
 @dataclass(frozen=True, slots=True)
 class TruncatedPoissonGaussian(Event):
-    """A `PoissonGaussian` whose sample keeps at most `truncated_batch_size` slots (PLD only)."""
+    """A `PoissonGaussian` whose sample has at most `truncated_batch_size` records (PLD only)."""
 
     name: ClassVar[str] = "truncated-poisson-gaussian"
     description_template: ClassVar[str] = (
@@ -125,14 +125,14 @@ class TruncatedPoissonGaussian(Event):
 
 @dataclass(frozen=True, slots=True)
 class NoisyRecords(Event):
-    """One step in which every drawn record has its own Gaussian noise, and all draws are revealed.
+    """One step in which each sampled record has separate Gaussian noise, and the sample is public.
 
-    The noise multiplier is the noise's standard deviation / the bound of a record's own value.
+    The noise multiplier is the noise's standard deviation / the clipping norm of one record.
     """
 
     name: ClassVar[str] = "noisy-records"
     description_template: ClassVar[str] = (
-        "records with Gaussian noise of their own (multiplier {noise_multiplier:g}) in a revealed "
+        "records with separate Gaussian noise (multiplier {noise_multiplier:g}) in a public "
         "sample (probability {sampling_probability:g})"
     )
     sampling_probability: float
@@ -146,14 +146,14 @@ class NoisyRecords(Event):
 class AdditiveNoise(Event):
     """A sum over a Poisson sample, with noise of one density on every coordinate (RDP only).
 
-    What a record adds has sorted magnitudes of at most the shifts. Density and shifts have the
+    The sorted magnitudes that one record adds are at most the shifts. Density and shifts have the
     same unit.
     """
 
     name: ClassVar[str] = "additive"
     description_template: ClassVar[str] = (
         "{density.name} noise (scale {density.scale:g}) on each of {shifts.coordinates:,} "
-        "coordinates of encoded gradients, which reach {shifts.reach:.3g}, on a Poisson sample "
+        "coordinates of encoded gradients (at most {shifts.reach:.3g} each), on a Poisson sample "
         "(probability {sampling_probability:g})"
     )
     sampling_probability: float
@@ -178,7 +178,7 @@ class Geometric(Event):
 
 @dataclass(frozen=True, slots=True)
 class PureDP(Event):
-    """Any epsilon-DP release, such as an exponential mechanism; priced as `Geometric`."""
+    """Any epsilon-DP release, such as an exponential mechanism; accounted for like `Geometric`."""
 
     name: ClassVar[str] = "pure"
     description_template: ClassVar[str] = "a pure-DP release (epsilon {epsilon:g})"
@@ -188,9 +188,10 @@ class PureDP(Event):
 
 @dataclass(frozen=True, slots=True)
 class ApproximateDP(Event):
-    """Any (epsilon, delta)-DP release; of epsilon 0, a leak: nothing at all, but for delta.
+    """Any (epsilon, delta)-DP release; with epsilon 0, a purely additive delta.
 
-    Priced as the worst of them: it tells all with probability delta, and is `PureDP` otherwise.
+    The accountant uses the worst such release: it reveals everything with probability delta, and is
+    `PureDP` otherwise.
     """
 
     name: ClassVar[str] = "approximate"
@@ -204,7 +205,7 @@ class ApproximateDP(Event):
 
 @dataclass(frozen=True, slots=True)
 class DiscreteGaussian(Event):
-    """Integers of L2 sensitivity `sensitivity` plus discrete Gaussian noise `sigma` (RDP only)."""
+    """Integers of L2 sensitivity `sensitivity` with discrete Gaussian noise `sigma` (RDP only)."""
 
     name: ClassVar[str] = "discrete-gaussian"
     description_template: ClassVar[str] = (
@@ -236,7 +237,7 @@ class SelfComposition(Event):
 
 @dataclass(frozen=True, slots=True)
 class WorstCase(Event):
-    """One of these releases, chosen adaptively: the price is the maximum over all of them."""
+    """One of these releases, chosen adaptively: the cost is the maximum over all of them."""
 
     name: ClassVar[str] = "worst"
     events: tuple[Event, ...]
@@ -245,23 +246,23 @@ class WorstCase(Event):
 
 @dataclass(frozen=True, slots=True)
 class RepeatAndSelect(Event):
-    """K runs of `event` (its noisy score included), K secret from `law`; the best is released."""
+    """The best of K runs of `event`, with its noisy score; K is secret and drawn from `law`."""
 
     name: ClassVar[str] = "repeat-and-select"
     event: Event
     law: RunCountDistribution
     __post_init__ = make_post_init(
         event=_check_event,
-        law=_make_instance_check(RunCountDistribution, "a Law of the number of runs"),
+        law=_make_instance_check(RunCountDistribution, "a RunCountDistribution"),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class FilteredReleases(Event):
-    """Releases chosen adaptively, whose RDP adds up to at most that of `event` (RDP only).
+    """Adaptively chosen releases whose total RDP is at most that of `event` (RDP only).
 
-    At every order of the accountant's grid up to the highest kept one, whatever was chosen:
-    `filters.Filter` sees to it. At higher orders nothing is claimed.
+    `renyi.PrivacyFilter` enforces it at every order of the accountant's grid up to `highest_order`.
+    At higher orders there is no bound.
     """
 
     name: ClassVar[str] = "filtered"
@@ -286,11 +287,11 @@ FIELD_READERS: dict[str, Callable[[Any], object]] = {
 
 
 def count_atomic_releases(event: Event) -> dict[Event, int]:
-    """The atomic releases of an event and how often each is made.
+    """Count the atomic releases of an event.
 
-    Guarantee: `SelfComposition(e, k)` and k copies of e have the same parts, so no accountant can
-    price them differently. Public releases are dropped; a `WorstCase` of one event is that event.
-    `FilteredReleases` is atomic: what was chosen is not known, only that its limit holds.
+    Guarantee: `SelfComposition(e, k)` and k copies of e have the same counts, so no accountant can
+    charge them differently. Public releases are dropped; a `WorstCase` of one event is that event.
+    A `FilteredReleases` is atomic: only its limit is known.
     """
     counts: dict[Event, int] = {}
     for atom, count in _iterate_atoms(event, 1):
@@ -316,7 +317,7 @@ def _iterate_atoms(event: Event, count: int) -> Iterable[tuple[Event, int]]:
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
-    """The event as plain JSON values, under its short type name."""
+    """Convert an event to JSON values with its short type name."""
     values = {
         name: _to_plain(value)
         for name, value in _field_values(_check_event("event", event)).items()
@@ -325,17 +326,17 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 
 def event_from_json(document: object) -> Event:
-    """The event that `to_json` wrote.
+    """Read the event that `event_to_json` wrote.
 
     Raises:
-        UsageError: unknown type, a missing or unknown field, or a number that `checks` refuses.
+        UsageError: The type is unknown, a field is missing or unknown, or a number is invalid.
     """
     return _read_event(document, MAX_DEPTH)
 
 
 def _read_event(document: object, depth: int) -> Event:
     if not depth > 0:
-        raise UsageError(f"an event is nested deeper than {MAX_DEPTH}; write it flatter.")
+        raise UsageError(f"an event is nested deeper than {MAX_DEPTH}: use fewer levels.")
     if not isinstance(document, Mapping):
         raise UsageError(f"an event is {document!r}; expected a JSON object with a type.")
     name = document.get("type")
@@ -376,16 +377,20 @@ def _to_plain(value: object) -> object:
 
 
 def describe_event(event: Event) -> str:
-    """The event in one readable line."""
+    """Describe an event in one line.
+
+    >>> describe_event(SelfComposition(Gaussian(noise_multiplier=2.0), 10))
+    '10 x [Gaussian noise (multiplier 2)]'
+    """
     match event:
         case ApproximateDP(epsilon=0.0):
-            return f"a leak (delta {event.delta:g})"
+            return f"an additive delta ({event.delta:g})"
         case SelfComposition():
             return f"{event.count:,} x [{describe_event(event.event)}]"
         case Composition():
             shown = [describe_event(part) for part in event.events]
             if len(shown) > MAX_SHOWN_PARTS:
-                shown[2:-1] = [f"({len(shown) - 3} more, in between)"]
+                shown[2:-1] = [f"({len(shown) - 3} more)"]
             return " + ".join(shown)
         case WorstCase():
             return "the worst of [" + "; ".join(describe_event(part) for part in event.events) + "]"
@@ -398,7 +403,7 @@ def describe_event(event: Event) -> str:
             kept = f", at orders up to {event.highest_order:g}" if limited else ""
             return f"adaptive releases within the RDP of [{describe_event(event.event)}]{kept}"
     if not isinstance(event, tuple(EVENT_TYPES.values())):
-        raise UsageError(f"{event!r} is no event of this table.")
+        raise UsageError(f"{event!r} is not an event class of this table.")
     return event.description_template.format_map(_field_values(event))
 
 

@@ -1,6 +1,7 @@
-"""Central limit estimates: they choose grids and first guesses, and are never a price.
+"""Gaussian (central limit) approximation of privacy costs: for grids and initial guesses only.
 
-Many small losses add up to a Gaussian's: N(mu^2 / 2, mu^2). So an event is sketched by its mu^2,
+Many small losses add up to the loss of a Gaussian release, N(mu^2 / 2, mu^2). So an event is
+approximated by its mu^2:
 
     Gaussian                  1 / sigma^2
     Poisson-sampled Gaussian  q^2 (exp(1 / sigma^2) - 1)
@@ -31,7 +32,7 @@ MAX_VALUE = 1e150
 
 @dataclass(frozen=True, slots=True)
 class EventSize:
-    """The size of an event: its mu^2, its releases, and the largest loss one of them can have."""
+    """An event's mu^2, its number of releases, and the largest loss of one release."""
 
     variance: float
     count: int
@@ -39,12 +40,12 @@ class EventSize:
 
 
 def estimate_epsilon(event: Event, delta: float) -> float:
-    """Roughly the epsilon of an event at delta; grows and falls as the price does."""
+    """Estimate epsilon of an event at delta; it increases and decreases with the privacy cost."""
     return gaussian_epsilon(math.sqrt(estimate_size(event, delta).variance), delta)
 
 
 def estimate_size(event: Event, delta: float) -> EventSize:
-    """The size of an event; delta matters to selections only."""
+    """Estimate the size of an event; delta affects selections only."""
     variance, releases, width = 0.0, 0, 0.0
     for atom, count in count_atomic_releases(event).items():
         size, loss = _atom_size(atom, delta)
@@ -55,7 +56,11 @@ def estimate_size(event: Event, delta: float) -> EventSize:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Epsilon of a Gaussian release with sensitivity / sigma = mu, by bisection."""
+    """Compute epsilon of a Gaussian release with sensitivity / sigma = mu, by bisection.
+
+    >>> round(gaussian_epsilon(mu=1.0, delta=1e-5), 2)
+    4.38
+    """
     if not mu > 0:
         return 0.0
     low, high = 0.0, mu * mu / 2 + mu * (1 + math.sqrt(-2 * math.log(delta)))
@@ -67,7 +72,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 @lru_cache(maxsize=4096)
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Sensitivity / sigma of a Gaussian release of about this epsilon, the inverse of the other."""
+    """Compute sensitivity / sigma of a Gaussian release of about this epsilon (the inverse)."""
     low, high = 1e-9, 1e3
     for _ in range(60):
         middle = math.sqrt(low * high)
@@ -96,7 +101,7 @@ def _atom_size(atom: Event, delta: float) -> tuple[float, float]:
             size, _ = _poisson_gaussian_size(atom.sampling_probability, atom.noise_multiplier)
             return size, tail_loss(atom.noise_multiplier / 2)
         case events.AdditiveNoise():
-            # For small shifts the divergence is that of a Gaussian of the same information.
+            # For small shifts the divergence equals that of a Gaussian of the same information.
             sigma = 1 / (atom.shifts.norm * math.sqrt(atom.density.fisher_information))
             return _poisson_gaussian_size(atom.sampling_probability, sigma)
         case events.NoisyRecords():
@@ -126,7 +131,7 @@ def _selection_size(
 
 
 def _approximate_log_constant(mu: float, law: RunCountDistribution) -> float:
-    """About log c: e0 + log(1 + delta_Q(e0) / (gamma e^e0)), eta + 1 times, at the best e0."""
+    """Approximate log c: (eta + 1) (e0 + log(1 + delta_Q(e0) / (gamma e^e0))), best e0."""
     if isinstance(law.shape, str):
         return law.base_mean * _gaussian_delta(mu, 0.0)
     x = law.log_inverse_gamma
@@ -156,12 +161,12 @@ def _poisson_gaussian_size(q: float, sigma: float) -> tuple[float, float]:
 
 
 def tail_loss(sigma: float) -> float:
-    """The loss of a Gaussian release that is exceeded with probability e^-50."""
+    """Return the loss of a Gaussian release that is exceeded with probability e^-50."""
     return min(MAX_VALUE, (10 + 0.5 / sigma) / sigma)
 
 
 def _total_tail_loss(size: EventSize) -> float:
-    """The loss of all releases that is hardly ever exceeded."""
+    """Return a loss of all releases that is hardly ever exceeded."""
     return size.variance / 2 + 8 * math.sqrt(size.variance) + size.width
 
 

@@ -1,15 +1,15 @@
-"""Privacy profiles: delta as a function of epsilon, kept as an upper bound at every point.
+"""Privacy profiles: upper bounds on delta as a function of epsilon.
 
     delta(e) = max over neighbours, both directions, of sup_S P(S) - exp(e) P'(S)
 
 As a function of alpha = exp(e), delta is convex and non-increasing, so a chord between two points
-lies above it; and below 0 it follows from the other direction,
+is an upper bound. Below 0 it follows from the other direction,
 
     delta(-e) = 1 - exp(-e) + exp(-e) delta(e).
 
-So a few points at e >= 0 bound the whole curve. `hull` goes one step further: a convex curve that
-is below g at some points is below the lower convex hull of these points, which is what a privacy
-loss distribution can represent (Doroshenko et al. 2022, "Connect the Dots").
+So a few points at e >= 0 bound the whole curve. A convex curve that is below g at some points is
+also below their lower convex hull, which a privacy loss distribution can represent (Doroshenko et
+al. 2022, "Connect the Dots").
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-DELTA_FLOAT_ERROR = 1e-14  # the FFTs and sums that a sampled delta went through
+DELTA_FLOAT_ERROR = 1e-14  # rounding of the FFTs and sums in a sampled delta
 LINEAR_STEPS = 64  # grid points one interval apart, before their spacing grows
 
 
 def epsilon_grid(top: float, interval: float, growth: float = 1.01) -> Array:
-    """Multiples of `interval` from 0 to at least `top`: dense near 0, then growing by `growth`."""
+    """Return multiples of `interval` from 0 to `top` or more: dense near 0, then geometric."""
     last = max(int(np.ceil(top / interval)), 1)
     steps = np.log(max(last / LINEAR_STEPS, 1.0)) / np.log(growth)
     spread = np.ceil(LINEAR_STEPS * growth ** np.arange(int(steps) + 1))
@@ -41,8 +41,8 @@ class PrivacyProfile:
     """An upper bound on delta(e) at every real e, for both directions of the adjacency.
 
     Args:
-        epsilons: (k,) ascending, the first is 0.
-        deltas: (k,) upper bounds on delta at these epsilons, in [0, 1].
+        epsilons: Ascending epsilons, (k,); the first is 0.
+        deltas: Upper bounds on delta at these epsilons, (k,), in [0, 1].
     """
 
     epsilons: Array
@@ -50,7 +50,7 @@ class PrivacyProfile:
 
     @classmethod
     def sampled(cls, delta: Callable[[Array], Array], epsilons: Array) -> PrivacyProfile:
-        """The profile through delta at these epsilons, float error added."""
+        """Evaluate delta at these epsilons, and add the floating-point error."""
         deltas = np.asarray(delta(epsilons)) * (1 + 1e-9) + DELTA_FLOAT_ERROR
         if not np.isfinite(deltas).all():
             raise FloatingPointError("a privacy profile is not finite")
@@ -58,11 +58,11 @@ class PrivacyProfile:
 
     @property
     def max_epsilon(self) -> float:
-        """The largest epsilon at which the bound still falls."""
+        """The largest epsilon at which the bound still decreases."""
         return float(self.epsilons[-1])
 
     def at(self, epsilon: float | Array) -> Array:
-        """The bound at any epsilon, negative ones included."""
+        """Evaluate the bound at any epsilon, including negative ones."""
         epsilon = np.asarray(epsilon, dtype=float)
         alpha = np.exp(np.minimum(np.abs(epsilon), self.max_epsilon))
         above = np.interp(alpha, np.exp(self.epsilons), self.deltas)
@@ -70,10 +70,10 @@ class PrivacyProfile:
         return np.where(epsilon >= 0, above, np.minimum(below, 1.0))
 
     def neighbour_probability(self, u: Array) -> Array:
-        """T(u): the most probability a neighbour can give to an event that has u at most.
+        """Compute T(u): a neighbour's largest probability of an event of probability u.
 
-        The minimum over e of exp(e) u + delta(e), at grid points: delta is convex in exp(e), so
-        the best point is where its slope passes -u. Any other point would give a bound too.
+        It is the minimum over e of exp(e) u + delta(e), at grid points: delta is convex in exp(e),
+        so the best point is where its slope passes -u. Any other point would give a bound too.
         """
         epsilons = np.concatenate([-self.epsilons[:0:-1], self.epsilons])
         alphas, deltas = np.exp(epsilons), self.at(epsilons)
@@ -83,10 +83,10 @@ class PrivacyProfile:
 
 
 def approximate_dp_profile(epsilon: float, delta: float) -> Callable[[Array], Array]:
-    """The profile, for e >= 0, that bounds every (epsilon, delta)-DP release.
+    """Return the profile, for e >= 0, that bounds every (epsilon, delta)-DP release.
 
-    It is that of randomised response which tells all with probability delta:
-    delta + (1 - delta) max(0, 1 - exp(e - epsilon)) / (1 + exp(-epsilon)).
+    It is the profile of randomised response that reveals everything with probability delta: delta +
+    (1 - delta) max(0, 1 - exp(e - epsilon)) / (1 + exp(-epsilon)).
 
     Source: Kairouz, Oh and Viswanath 2015, Theorem 3.1.
     """
@@ -95,7 +95,7 @@ def approximate_dp_profile(epsilon: float, delta: float) -> Callable[[Array], Ar
 
 
 def lower_hull_indices(x: Array, y: Array) -> Array:
-    """Indices of the lower convex hull of the points (x, y), x ascending (monotone chain)."""
+    """Find the lower convex hull of the points (x, y), x ascending (monotone chain)."""
     kept: list[int] = []
     for c in range(len(x)):
         while len(kept) > 1:
@@ -108,12 +108,12 @@ def lower_hull_indices(x: Array, y: Array) -> Array:
 
 
 def dominating_pld(delta: Callable[[Array], Array], top: float, interval: float) -> Any:
-    """A privacy loss distribution that dominates every mechanism whose profile is below `delta`.
+    """Construct a loss distribution that dominates each mechanism with a profile below `delta`.
 
     Args:
-        delta: bound on the profile for e >= 0, both directions, vectorised.
-        top: the bound beyond this epsilon is the bound at it (it becomes infinite loss).
-        interval: discretisation interval of the losses.
+        delta: Vectorised bound on the profile for e >= 0, both directions.
+        top: Epsilon beyond which the bound is constant (the rest becomes infinite loss).
+        interval: Discretisation interval of the losses.
 
     Returns:
         dp_accounting's PrivacyLossDistribution, the same for both directions.

@@ -1,4 +1,4 @@
-"""What the papers' own formulas would charge: printed beside the price, and never charged.
+"""Privacy bounds as published, which are printed next to the privacy cost and never charged.
 
     Bao et al. Eq. 8    c runs cost  eps sqrt(2 c ln(1/d')) + c eps (e^eps - 1)
     Bao et al. Eq. 9    eps + 8 e',  e' the least with  x v >= (4/e') ln(1/(e' d p)),  p = 1/k;
@@ -8,9 +8,9 @@
                         up to U = sigma^2 ln(1/(q sigma)) + 1; if ln(1/delta) > rho (U-1)^2,
                         rho U + ln(1/delta) / (U-1)
 
-Each comes with a verdict: why it is no valid bound, or on what condition it is one. The last one
-is a conjecture, and wrong: at sigma 1, q .04 and order 4, below U = 4.22, the divergence is
-.00690, and 4 q^2 / sigma^2 is .00640.
+Each has a verdict: why it is not a valid bound, or on which condition it is. The last one is a
+conjecture, and wrong: at sigma 1, q .04 and order 4, below U = 4.22, the divergence is .00690, and
+4 q^2 / sigma^2 is .00640.
 
 Sources: Bao, Bauer and Bindschaedler, Section VIII-C; Gupta, Ligett, McSherry, Roth and Talwar
 2010, Theorem 10.2 (as in Abadi et al. 2016, Appendix D); Fu, Chen and Ling, Theorem 1; Yu et al.,
@@ -34,18 +34,18 @@ from pasearch.accounting.checks import (
 )
 
 MAX_EPSILON_PRIME = 0.5
-"""Eq. 9 is stated for epsilon' in (0, 1/2)."""
+"""Upper end of the interval (0, 1/2) of epsilon' for which Eq. 9 is stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedBound:
-    """A paper's own figure.
+    """A privacy bound as a paper states it.
 
     Args:
-        value: Epsilon as the paper would print it; None where its formula gives no number.
+        value: Epsilon by the paper's formula; None if the formula gives no number.
         source: Paper and equation.
-        verdict: What the figure is worth.
-        formula: What was evaluated.
+        verdict: Assessment of the figure's validity.
+        formula: Formula that was evaluated.
     """
 
     value: float | None
@@ -54,30 +54,30 @@ class PublishedBound:
     formula: str
 
     def describe(self) -> str:
-        """Return one line for the plan and the card."""
+        """Describe the bound in one line for the plan and the card."""
         shown = "no figure" if self.value is None else f"epsilon {self.value:.4g}"
         return f"claimed ({self.source}): {shown}; {self.verdict}"
 
     def with_printed_figure(self, printed: str) -> PublishedBound:
-        """Return the claim with the paper's printed figure for its own settings in the verdict."""
+        """Return the bound with the paper's printed figure added to its verdict."""
         return replace(self, verdict=f"{self.verdict}; {printed}") if printed else self
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, the one-line text included."""
+        """Return JSON values, including the one-line description."""
         return {**asdict(self), "text": self.describe()}
 
 
 def bao_equation_8(*, epsilon: float, runs: int, delta_prime: float) -> PublishedBound:
-    """Return the claim of advanced composition for `runs` trainings.
+    """Evaluate the advanced-composition bound of a paper for `runs` trainings.
 
     Args:
-        epsilon: Of one training, above 0.
-        runs: c, 1 or more.
+        epsilon: Epsilon of one training, above 0.
+        runs: Number c of trainings, 1 or more.
         delta_prime: Slack, in (0, 1).
 
     Source: Bao et al. Eq. 8.
 
-    >>> round(eq8(epsilon=0.1, runs=2313, delta_prime=1e-6).value, 3)
+    >>> round(bao_equation_8(epsilon=0.1, runs=2313, delta_prime=1e-6).value, 3)
     49.607
     """
     epsilon, runs = check_positive("epsilon", epsilon), check_positive_integer("runs", runs)
@@ -99,21 +99,21 @@ def bao_equation_9_corrected(
     runs: Sequence[int],
     epsilon: float,
 ) -> PublishedBound:
-    """Return the claim of Eq. 9 with the theorem's own ln(k/(e' d)), summed over generations.
+    """Evaluate Eq. 9 with the theorem's own ln(k/(e' d)), summed over generations.
 
     Args:
-        acceptable_loss: x, share of the target accuracy that may be lost, in (0, 1).
-        validation_size: v, records.
-        failure_probability: d, that the target is missed, in (0, 1).
+        acceptable_loss: x, fraction of the target accuracy that may be lost, in (0, 1).
+        validation_size: v, number of validation records.
+        failure_probability: d, probability that the target is missed, in (0, 1).
         runs: k of each generation, 1 or more. Randomized search (RS) has one generation.
-        epsilon: Of one training, above 0.
+        epsilon: Epsilon of one training, above 0.
 
     Source: Gupta et al. 2010, Theorem 10.2, with p = 1/k; the sum: Bao et al., section VIII-C.
 
     >>> table_viii = dict(acceptable_loss=0.05, validation_size=5000, failure_probability=0.05)
-    >>> round(eq9_corrected(**table_viii, epsilon=2.11, runs=(400,)).value, 3)
+    >>> round(bao_equation_9_corrected(**table_viii, epsilon=2.11, runs=(400,)).value, 3)
     3.486
-    >>> round(eq9_corrected(**table_viii, epsilon=2.11, runs=(40, 20, 10)).value, 3)
+    >>> round(bao_equation_9_corrected(**table_viii, epsilon=2.11, runs=(40, 20, 10)).value, 3)
     9.419
     """
     values = [
@@ -139,14 +139,14 @@ def fu_theorem_1(
     delta: float,
     condition: str = "",
 ) -> PublishedBound:
-    """Return the claim that only accepted updates cost, with the log that the print lacks.
+    """Evaluate the bound that charges accepted updates only, with the log that the print lacks.
 
     Args:
         sampling_probability: q = B / N, in (0, 1].
         noise_multiplier: sigma, above 0.
         accepted: tau, number of accepted updates, 1 or more.
-        delta: In (0, 1).
-        condition: On what `accepted` is, where it is not known yet.
+        delta: Failure probability, in (0, 1).
+        condition: Condition on `accepted`, if it is not known yet.
 
     Source: Fu et al. Theorem 1, orders 2..64.
     """
@@ -167,7 +167,7 @@ def fu_theorem_1(
 
 
 def _epsilon_prime(x: float, v: int, d: float, p: float) -> float | None:
-    """Return the least e' in (0, 1/2) with x v e' >= 4 ln(1/(e' d p)); None if there is none."""
+    """Return the smallest e' in (0, 1/2) with x v e' >= 4 ln(1/(e' d p)); None if there is none."""
     weight = check_fraction("acceptable_loss", x) * check_positive_integer("validation_size", v)
     share = check_fraction("failure_probability", d) * p
 
@@ -189,7 +189,7 @@ def _bao_equation_9_value(epsilon: float, prime: float | None) -> float | None:
 
 
 def _log_moment(order: int, q: float, sigma: float) -> float:
-    """Return (a - 1) rdp(a) of the sampled Gaussian at a whole order a, one direction."""
+    """Return (a - 1) rdp(a) of the sampled Gaussian at an integer order a, one direction."""
     i = np.arange(order + 1)
     choose = np.array([math.lgamma(order + 1) - math.lgamma(k + 1) - math.lgamma(order - k + 1)
                        for k in i])  # fmt: skip
@@ -205,7 +205,7 @@ def _finite_or_none(value: float) -> float | None:
 
 
 def compute_order_limit(sampling_probability: float, noise_multiplier: float) -> float | None:
-    """Return U, up to which order Theorem 3 is meant; None where it is not: q > 1 / (16 sigma).
+    """Compute U, the largest order of Theorem 3; None if q > 1 / (16 sigma).
 
     Args:
         sampling_probability: q, in (0, 1].
@@ -221,14 +221,14 @@ def compute_order_limit(sampling_probability: float, noise_multiplier: float) ->
 def estimate_sampled_epsilon(
     releases: Iterable[tuple[float, float, int]], delta: float
 ) -> float | None:
-    """Estimate epsilon at delta of steps on Poisson samples: no bound, never charged.
+    """Estimate epsilon at delta of steps on Poisson samples: not a bound, never charged.
 
     Args:
         releases: Any number of (q, sigma, steps).
-        delta: In (0, 1).
+        delta: Failure probability, in (0, 1).
 
     Returns:
-        The estimate; None where the paper gives none.
+        The estimate; None if the paper gives none.
 
     Source: Yu et al., Theorem 3 and the paragraph on composition, P = q^2 / sigma^2.
     """
@@ -252,11 +252,11 @@ def estimate_sampled_epsilon(
 def yu_theorem_3_schedule(
     releases: Iterable[tuple[float, float, int]], delta: float
 ) -> PublishedBound:
-    """Return the paper's easy estimate for sampled batches; none where some q > 1 / (16 sigma).
+    """Evaluate Theorem 3 for sampled batches; no value if some q > 1 / (16 sigma).
 
     Args:
-        releases: (q, sigma, steps) each; summed.
-        delta: In (0, 1).
+        releases: Any number of (q, sigma, steps), which are summed.
+        delta: Failure probability, in (0, 1).
     """
     value = estimate_sampled_epsilon(releases, delta)
     return PublishedBound(

@@ -1,4 +1,4 @@
-"""Renyi differential privacy: the curve of an event over a grid of orders a, and its conversion.
+"""Renyi differential privacy (RDP): curves over a grid of orders a, and their conversion.
 
     Gaussian                  a / (2 sigma^2)
     discrete Gaussian         a Delta^2 / (2 sigma^2)
@@ -7,10 +7,10 @@
     noise of any density      the binomial sum of `additive` (Nasr et al. 2020)
     geometric, any pure DP    log(p e^((a-1) eps) + (1-p) e^(-(a-1) eps)) / (a-1),
                               p = e^eps / (1 + e^eps)
-    any (eps, delta)-DP       the same line, and delta leaks: no curve holds for the whole of it
-    composition               sum over releases, each multiplied by its count once, in `rdp`
-    worst of several          maximum, order by order
-    filtered                  its limit's, at the least kept order of the grid that is a or above
+    any (eps, delta)-DP       the same line plus the additive delta: no curve holds for the whole
+    composition               sum over releases, each multiplied by its count once, in `rdp_curve`
+    worst of several          maximum at each order
+    filtered                  its limit's, at the smallest kept order of the grid that is >= a
     repeat and select         TNB:      eps(a) + (1+eta) min over b of
                                         [(1-1/b) eps(b) + log(1/gamma)/b] + log(m)/(a-1)
                               Poisson:  eps(a) + mean delta_Q(log(a/(a-1))) + log(m)/(a-1)
@@ -21,17 +21,18 @@ A `PrivacyFilter` admits adaptively chosen releases, under a limit B that is fix
 
     spend(e)  only if  for every kept order a:  eps_1(a) + ... + eps_k(a) + eps_e(a)  <=  B(a)
 
-Its claim is the conversion of B at the best order, never that of what was spent, which depends on
-the data. Each order by itself is a valid filter, so all of them hold together, and the whole curve
-B does. Loss distributions have no such theorem, so a filter is priced by RDP only.
+Its claim is the conversion of B at the best order, never of the spent sum, which depends on the
+data. Each order by itself is a valid filter, so all of them hold together, and so does the whole
+curve B. Loss distributions have no such theorem, so only RDP bounds a filter.
 
-What leaks is taken from delta first: the curve of the rest is converted at delta - sum of leaks.
+An additive delta is subtracted first: the remaining curve is converted at delta minus the sum of
+additive deltas.
 
 Sources: Papernot and Steinke 2022, Theorems 2 and 6; Canonne, Kamath and Steinke 2020, Proposition
 12; for the geometric line, randomised response dominates every pure-DP release (Kairouz, Oh and
-Viswanath 2015) and the geometric mechanism's loss takes its two values; the same theorem for the
-leaks (docs/guarantees/estimated-schema.md); docs/guarantees/noise-before-clip.md for records with
-noise of their own; Feldman and Zrnic 2021, Theorem 4.3, and Lecuyer 2021 for filters
+Viswanath 2015) and the geometric mechanism's loss has the same two values; the same theorem for
+additive deltas (docs/guarantees/estimated-schema.md); docs/guarantees/noise-before-clip.md for
+records with separate noise; Feldman and Zrnic 2021, Theorem 4.3, and Lecuyer 2021 for filters
 (docs/guarantees/filters.md).
 """
 
@@ -61,50 +62,50 @@ from pasearch.errors import BudgetError, UsageError
 ORDERS: Array = np.array(
     [1 + x / 10 for x in range(1, 100)] + [*range(11, 64), 128, 256, 512, MAX_ORDER], dtype=float
 )
-LOG_MOMENT_ERROR = 1e-12  # on log A(a) of a sampled Gaussian: log-binomials up to order 1024
-FILTER_SLACK = 1e-8  # a filter's limit is grown by it: for the rounding of ten million additions
+LOG_MOMENT_ERROR = 1e-12  # of log A(a) of a sampled Gaussian: log-binomials up to order 1024
+FILTER_SLACK = 1e-8  # relative increase of a filter's limit, for rounding in 10^7 additions
 
 
 class UnsupportedEvent(UsageError):
-    """An event that an accountant has no bound for."""
+    """An event for which an accountant has no bound."""
 
 
 def rdp_curve(event: Event, orders: Array = ORDERS) -> Array:
-    """An upper bound on the Renyi divergence at each order, both directions.
+    """Compute an upper bound on the Renyi divergence at each order, both directions.
 
     Args:
-        event: what is released.
-        orders: (k,) orders above 1, ascending.
+        event: The releases.
+        orders: Ascending orders above 1, (k,).
 
     Returns:
-        (k,) bounds, each 0 or above, `inf` where none is known.
+        Bounds, (k,), each 0 or above; `inf` if none is known.
 
     Raises:
-        Unsupported: part of the event has no RDP bound here; the message names it.
+        UnsupportedEvent: A part of the event has no RDP bound; the message names it.
     """
     if additive_delta(event) > 0:
         raise UnsupportedEvent(
-            f"RDP has no bound for the whole of [{describe_event(event)}]: with some probability "
-            "it may tell all; use `rdp_epsilon`, which takes that from delta, or PLD."
+            f"RDP has no bound for [{describe_event(event)}], which has an additive delta; use "
+            "`rdp_epsilon`, which subtracts it from delta, or PLD."
         )
     return _sum_curves(event, orders)
 
 
 def rdp_epsilon(event: Event, delta: float) -> float:
-    """The least epsilon for delta by RDP; `inf` if no delta is left after what leaks."""
+    """Compute the smallest epsilon for delta by RDP; `inf` if the additive delta uses up delta."""
     left = delta - additive_delta(event)
     curve = _grid_curve(event)
     return epsilon_from_rdp(curve, left) if left > 0 else math.inf
 
 
 def rdp_delta(event: Event, epsilon: float) -> float:
-    """The least delta for epsilon >= 0 by RDP, with what leaks."""
+    """Compute the smallest delta for epsilon >= 0 by RDP, including the additive delta."""
     return min(1.0, additive_delta(event) + delta_from_rdp(_grid_curve(event), epsilon))
 
 
 @lru_cache(maxsize=256)
 def additive_delta(event: Event) -> float:
-    """The most probability with which an event tells all; what no epsilon can pay for."""
+    """Compute the largest probability with which an event reveals everything, at any epsilon."""
     leaks = (
         count * _atom_additive_delta(atom) for atom, count in count_atomic_releases(event).items()
     )
@@ -112,26 +113,26 @@ def additive_delta(event: Event) -> float:
 
 
 def filter_rdp_limit(event: Event, highest_order: float = MAX_ORDER) -> Array:
-    """What a filter of this limit may spend, and is priced at: a bound at each of `ORDERS`.
+    """Compute the RDP that a filter with this limit may spend: a bound at each of `ORDERS`.
 
     Args:
         event: The limit.
-        highest_order: The highest kept order; above it there is neither limit nor claim, `inf`.
+        highest_order: Largest kept order; above it the limit is `inf`, and there is no bound.
 
     Raises:
-        Unsupported: part of the event has no RDP bound, or it leaks.
+        UnsupportedEvent: A part of the event has no RDP bound, or an additive delta.
     """
     kept = np.where(ORDERS <= highest_order, rdp_curve(event), np.inf)
     return make_monotone(kept) * (1 + FILTER_SLACK)
 
 
 def find_best_order(event: Event, delta: float) -> float:
-    """The order of the grid at which an event's curve converts to the least epsilon for delta."""
+    """Find the order at which an event's curve converts to the smallest epsilon for delta."""
     return float(ORDERS[np.argmin(_epsilons_by_order(rdp_curve(event), delta, ORDERS))])
 
 
 def make_monotone(values: Array) -> Array:
-    """The least bound at this order or above: a divergence grows with its order."""
+    """Return the smallest bound at this order or above: a divergence grows with its order."""
     return np.minimum.accumulate(values[::-1])[::-1]
 
 
@@ -147,36 +148,36 @@ def _atom_additive_delta(atom: Event) -> float:
 
 
 def _sum_curves(event: Event, orders: Array) -> Array:
-    """The curve of what is left of an event when nothing leaks."""
+    """Sum the curves of the releases, without their additive deltas."""
     total = np.zeros(len(orders))
     for atom, count in count_atomic_releases(event).items():
         values = _atom_curve(atom, orders)
-        # A NaN or negative bound is a numerical failure at that order: no bound there.
+        # A NaN or negative bound is a numerical failure: there is no bound at that order.
         total = total + count * np.where(values >= 0, values, np.inf)
     return total
 
 
-@lru_cache(maxsize=256)  # a profile asks for one event's at a hundred epsilons
+@lru_cache(maxsize=256)  # a profile needs one event's curve at a hundred epsilons
 def _grid_curve(event: Event) -> Array:
     curve = _sum_curves(event, ORDERS)
-    curve.flags.writeable = False  # whoever asks again is given the same
+    curve.flags.writeable = False  # callers share the cached array
     return curve
 
 
 def epsilon_from_rdp(values: Array, delta: float, orders: Array = ORDERS) -> float:
-    """The least epsilon for delta; where KL <= -log(1 - delta^2), total variation <= delta: 0."""
+    """Convert to the smallest epsilon for delta; 0 if KL <= -log(1 - delta^2), so TV <= delta."""
     if np.any(-np.expm1(-values) < delta**2):
         return 0.0
     return max(0.0, float(np.min(_epsilons_by_order(values, delta, orders))))
 
 
 def _epsilons_by_order(values: Array, delta: float, orders: Array) -> Array:
-    sound = np.where(np.isnan(values), np.inf, values)  # no bound: never the least
+    sound = np.where(np.isnan(values), np.inf, values)  # no bound: never the minimum
     return sound + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
 
 
 def delta_from_rdp(values: Array, epsilon: float, orders: Array = ORDERS) -> float:
-    """The least delta for epsilon >= 0, by the same two conversions."""
+    """Convert to the smallest delta for epsilon >= 0, by the same two conversions."""
     logs = (orders - 1) * (values - epsilon + np.log1p(-1 / orders)) - np.log(orders)
     variation = math.sqrt(float(np.min(-np.expm1(-values))))
     return min(1.0, variation, math.exp(min(0.0, float(np.min(logs)))))
@@ -202,10 +203,10 @@ def _atom_curve(event: Event, orders: Array) -> Array:
             return _selection_curve(rdp_curve(event.event, orders), event.law, orders)
         case events.FilteredReleases():
             limit = filter_rdp_limit(event.event, event.highest_order)
-            known = np.append(limit, np.inf)  # of no order above the grid
+            known = np.append(limit, np.inf)  # no bound above the grid
             return known[np.searchsorted(ORDERS, orders)]
     raise UnsupportedEvent(
-        f"RDP has no bound for [{describe_event(event)}]; use an event that PLD or RDP has."
+        f"RDP has no bound for [{describe_event(event)}]; use an event that PLD or RDP supports."
     )
 
 
@@ -248,7 +249,7 @@ def _noisy_records_curve(q: float, noise_multiplier: float, orders: Array) -> Ar
 def _two_valued_curve(epsilon: float, orders: Array) -> Array:
     x = (orders - 1) * epsilon
     small, large = np.minimum(x, 1.0), np.maximum(x, 1.0)
-    # Two forms of one sum: the first does not cancel, the second does not overflow.
+    # Two forms of one sum: the first avoids cancellation, the second overflow.
     near = np.log1p(2 * np.sinh(small / 2) ** 2 + math.tanh(epsilon / 2) * np.sinh(small))
     far = np.logaddexp(large, -large - epsilon) - math.log1p(math.exp(-epsilon))
     return np.where(x <= 1, near, far) / (orders - 1)
@@ -256,7 +257,7 @@ def _two_valued_curve(epsilon: float, orders: Array) -> Array:
 
 def _selection_curve(values: Array, law: RunCountDistribution, orders: Array) -> Array:
     if law.cap is not None:
-        raise UnsupportedEvent("RDP has no bound for a capped law; the privacy profile has one.")
+        raise UnsupportedEvent("RDP has no bound if K is capped; the privacy profile has one.")
     if law.shape == POISSON:
         hats = [delta_from_rdp(values, math.log(a / (a - 1)), orders) for a in orders]
         constant = law.base_mean * np.array(hats)
@@ -268,20 +269,20 @@ def _selection_curve(values: Array, law: RunCountDistribution, orders: Array) ->
 
 
 class PrivacyFilter:
-    """What releases may still be made, on one partition.
+    """A filter for adaptively chosen releases on one partition.
 
-    Guarantee: whatever is spent, and however it was chosen from earlier releases, all of it costs
-    `claim` at most. Never copied or pickled: two copies would spend twice.
+    Guarantee: all spent events together cost at most `claim`, however they were chosen from earlier
+    releases. A filter is never copied or pickled: two copies would spend the limit twice.
 
     Args:
-        limit: B, as an event that is fixed before a record is read.
-        highest_order: The highest kept order, fixed as early: nothing is claimed above it, and
-            nothing must fit there.
+        limit: B, an event that is fixed before a record is read.
+        highest_order: Largest kept order, also fixed in advance: above it nothing is claimed, and
+        nothing must fit.
 
     Raises:
-        Unsupported: the limit has no RDP bound at any order, or it leaks.
+        UnsupportedEvent: The limit has no RDP bound at any order, or an additive delta.
 
-    Cost: `claim`, at once and whole, even if less is spent.
+    Cost: the whole `claim`, at once, even if less is spent.
     """
 
     __slots__ = ("_limit", "_lock", "_most", "_spent")
@@ -291,47 +292,47 @@ class PrivacyFilter:
         self._most = filter_rdp_limit(limit, self._limit.highest_order)
         if not np.isfinite(self._most).any():
             raise UnsupportedEvent(
-                f"RDP bounds [{describe_event(limit)}] at no order, so it limits nothing: take one "
-                "that has a price by RDP."
+                f"RDP bounds [{describe_event(limit)}] at no order, so it limits nothing: use one "
+                "with an RDP bound."
             )
         self._spent = np.zeros_like(self._most)
         self._lock = Lock()
 
     @property
     def claim(self) -> FilteredReleases:
-        """What the whole costs, whatever was spent."""
+        """The event to charge for everything, whatever was spent."""
         return self._limit
 
     @property
     def spent(self) -> Array:
-        """An upper bound on the sum of what was spent, at each order of the grid: not for show.
+        """An upper bound on the spent RDP at each order of the grid; never report it.
 
-        It depends on what was chosen; only `claim` is a price.
+        It depends on adaptive choices; only `claim` is a privacy cost.
         """
         return self._spent.copy()
 
     def spend(self, event: Event) -> None:
-        """Spend an event; release it after that.
+        """Spend an event, which may be released afterwards.
 
         Args:
-            event: Chosen from public numbers and earlier releases only.
+            event: Event chosen from public numbers and earlier releases only.
 
         Raises:
-            BudgetError: It does not fit: nothing is spent, and nothing may be released.
-            Unsupported: the event has no RDP bound, or it leaks: nothing is spent.
+            BudgetError: The event does not fit: nothing is spent, and nothing may be released.
+            UnsupportedEvent: The event has no RDP bound or an additive delta: nothing is spent.
         """
         with self._lock:
             total = self._with(event)
             if not self._fits(total):
                 raise BudgetError(
-                    f"[{describe_event(event)}] does not fit into what is left of "
-                    f"[{describe_event(self._limit.event)}]: stop here, or take a cheaper release. "
+                    f"[{describe_event(event)}] does not fit into the remaining budget of "
+                    f"[{describe_event(self._limit.event)}]: stop, or use a cheaper release. "
                     "Nothing was spent."
                 )
             self._spent = total
 
     def _with(self, event: Event) -> Array:
-        """Return the sum with one event more, rounded up."""
+        """Add one event to the sum, rounded up."""
         added = make_monotone(rdp_curve(event))
         return np.where(added == 0, self._spent, np.nextafter(self._spent + added, np.inf))
 

@@ -1,25 +1,25 @@
-"""Releasing only the best of K runs, K secret: the law of K, and what the selection costs.
+"""Privacy cost of releasing only the best of K runs, where K is secret and random.
 
 Q is one run including its noisy score, phi the generating function of K, m = E[K] = phi'(1). The
-winner's density is q(y) phi'(F(y)), F the distribution function of the score. If
-phi'(F) <= c phi'(F') for all neighbours, then
+winner's density is q(y) phi'(F(y)), where F is the distribution function of the score. If phi'(F)
+<= c phi'(F') for all neighbours, then
 
     delta(e) <= m delta_Q(e - log c),    so    eps(delta) <= eps_Q(delta / m) + log c
 
     log c = max over u in [0, 1] of log phi'(1 - u) - log phi'(1 - T(u))
     T(u)  = min(1, min over e of exp(e) u + delta_Q(e))
 
-where u = 1 - F and T(u) >= 1 - F'. Laws (x = log(1/gamma)):
+where u = 1 - F and T(u) >= 1 - F'. Distributions of K (x = log(1/gamma)):
 
     truncated negative binomial, shape eta:  phi'(s) = m (gamma / (1 - (1-gamma) s))^(eta+1)
         m = eta expm1(x) / (1 - exp(-eta x));  eta = 0 (logarithmic): m = expm1(x) / x
     Poisson(mean) given K >= 1:  phi'(s) = m exp(-mean (1 - s)),  m = mean / (1 - exp(-mean))
         log c = mean delta_Q(0)
     binomial: of N trials, each made with probability mean / N, given K >= 1
-    a cap redraws K until K <= cap:  phi'(s) = sum of k p_k s^(k-1);  of a binomial the cap is N
+    a cap redraws K until K <= cap:  phi'(s) = sum of k p_k s^(k-1);  for a binomial the cap is N
 
 Source: Papernot and Steinke 2022 ("Hyperparameter Tuning with Renyi Differential Privacy") for the
-laws and the RDP bounds (in `renyi`); docs/guarantees/repeat-and-select.md for the profile.
+distributions and the RDP bounds (in `renyi`); docs/guarantees/repeat-and-select.md for the profile.
 """
 
 from __future__ import annotations
@@ -48,20 +48,23 @@ BINOMIAL = "binomial"
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class RunCountDistribution:
-    """The law of the number of runs K >= 1; a frozen, hashable value.
+    """The distribution of the number of runs K >= 1, a frozen, hashable value.
 
     Args:
-        mean: the mean before conditioning, above 1 (Poisson: above 0) and at most 10,000.
-            Conditioning on K >= 1 (Poisson, binomial) and on K <= cap changes it: `.mean` is E[K]
-            as drawn.
+        mean: Mean before conditioning, above 1 (Poisson: above 0) and at most 10,000. Conditioning
+            on K >= 1 (Poisson, binomial) and on K <= cap changes it; `.mean` is E[K] after
+            conditioning.
         shape: 0 logarithmic, 1 geometric, any other >= 0 truncated negative binomial, "poisson" or
             "binomial".
-        cap: K is redrawn until K <= cap; None for no cap. Of a binomial law N, above the mean.
+        cap: Largest K (K is redrawn above it), or None; for a binomial N, above the mean.
 
     Raises:
-        UsageError: a number out of its range, or an unknown shape.
+        UsageError: A number is out of its range, or the shape is unknown.
 
-    Cost: `RepeatAndSelect(event, law)`. K is secret: only the law may be published.
+    Cost: `RepeatAndSelect(event, law)`. K is secret: only its distribution may be published.
+
+    >>> RunCountDistribution.from_name("geometric", mean=10.0).quantile(0.5)
+    7
     """
 
     NAMES: ClassVar[dict[str, float | str]] = {
@@ -98,16 +101,16 @@ class RunCountDistribution:
             raise UsageError(f"cap is {cap}; expected at most {100 * MAX_RUNS}, or none.")
         if shape == BINOMIAL and not (self.cap is not None and self.cap > base_mean):
             raise UsageError(
-                f"cap is {cap}; expected how many trainings a binomial law may have at most, above "
-                f"its mean, {base_mean:g}."
+                f"cap is {cap}; expected the largest number of trainings, above its mean, "
+                f"{base_mean:g}, for a binomial distribution."
             )
 
     @classmethod
     def from_name(cls, name: str, *, mean: float, cap: int | None = None) -> RunCountDistribution:
-        """The law called "logarithmic", "geometric", "poisson" or "binomial".
+        """Return the distribution called "logarithmic", "geometric", "poisson" or "binomial".
 
-        A binomial law without a cap has twice its mean, so each training is made with probability
-        one half.
+        A binomial without a cap has a cap of twice its mean, so each training is made with
+        probability one half.
         """
         if name not in cls.NAMES:
             raise UsageError(f"law {name!r} is unknown; expected one of {', '.join(cls.NAMES)}.")
@@ -117,13 +120,13 @@ class RunCountDistribution:
 
     @property
     def name(self) -> str:
-        """The law's usual name."""
+        """The usual name of the distribution."""
         names = {shape: name for name, shape in self.NAMES.items()}
         return names.get(self.shape, f"negative binomial (shape {self.shape})")
 
     @property
     def mean(self) -> float:
-        """E[K] of the law as drawn, all conditioning included."""
+        """E[K], including all conditioning."""
         if self.cap is not None:
             weights = _pmf(self)
             return float(weights @ np.arange(1, len(weights) + 1))
@@ -135,20 +138,20 @@ class RunCountDistribution:
     def log_inverse_gamma(self) -> float:
         """X = log(1 / gamma) of the truncated negative binomial with this mean."""
         if isinstance(self.shape, str):
-            raise UsageError(f"a {self.shape} law has no gamma.")
+            raise UsageError(f"a {self.shape} distribution has no gamma.")
         return _log_inverse_gamma(self.base_mean, float(self.shape))
 
     def quantile(self, p: float) -> int:
-        """The smallest k with P(K <= k) >= p, p in (0, 1)."""
+        """Return the smallest k with P(K <= k) >= p, p in (0, 1)."""
         cumulative = _cdf(self)
         return 1 + int(np.searchsorted(cumulative[:-1], check_fraction("p", p)))
 
     def sample(self, uniform: float) -> int:
-        """K from one uniform number in (0, 1), by inversion: drawn once, then kept secret."""
+        """Draw K by inversion from a uniform number in (0, 1), once; keep it secret."""
         return self.quantile(uniform)
 
     def derivative(self, s: Array | float) -> Array:
-        """phi'(s) = E[K s^(K-1)], s in [0, 1]."""
+        """Compute phi'(s) = E[K s^(K-1)], s in [0, 1]."""
         s = np.asarray(s, dtype=float)
         if self.cap is not None:
             weights = _pmf(self)
@@ -160,20 +163,22 @@ class RunCountDistribution:
         return self.mean * (gamma / (gamma + (1 - gamma) * (1 - s))) ** (float(self.shape) + 1)
 
     def to_json(self) -> dict[str, Any]:
-        """The law as plain JSON values."""
+        """Return the parameters as JSON values."""
         return {"mean": self.base_mean, "shape": self.shape, "cap": self.cap}
 
     @classmethod
     def from_json(cls, document: object) -> RunCountDistribution:
-        """The law that `to_json` wrote; anything else is a UsageError."""
+        """Read the distribution that `to_json` wrote; anything else is a UsageError."""
         if not isinstance(document, Mapping) or set(document) != {"mean", "shape", "cap"}:
-            raise UsageError(f"a law is {document!r}; expected exactly mean, shape and cap.")
+            raise UsageError(
+                f"law is {document!r}; expected an object with exactly mean, shape and cap."
+            )
         return cls(document["mean"], document["shape"], document["cap"])
 
     def describe(self) -> str:
-        """The law in a few words, with the 99.9% quantile that a plan must print."""
+        """Describe the distribution, with the 99.9 % quantile that a plan must print."""
         cap = "" if self.cap is None else f", redrawn above {self.cap}"
-        cap = f", {self.cap} at most" if self.shape == BINOMIAL else cap
+        cap = f", at most {self.cap}" if self.shape == BINOMIAL else cap
         return (
             f"{self.name} with mean {self.mean:.4g}{cap} (99.9%: {self.quantile(0.999)} or fewer)"
         )
@@ -186,11 +191,11 @@ class RunCountDistribution:
 
 
 def selection_log_constant(law: RunCountDistribution, profile: PrivacyProfile) -> float:
-    """Log c of the profile line: how much a selection from Q adds to epsilon, at delta / E[K].
+    """Compute log c, which a selection from Q adds to epsilon at delta / E[K].
 
-    Guarantee: at least the supremum over u in [0, 1]. Every interval of u is bounded by its worse
-    ends, log phi'(1 - low) - log phi'(1 - T(high)), and intervals that could still exceed the best
-    value attained are split until the bound is within 1e-5 of an attained value or 8 rounds passed.
+    Guarantee: at least the supremum over u in [0, 1]. Each interval of u is bounded by its worse
+    ends, log phi'(1 - low) - log phi'(1 - T(high)). Intervals that could still exceed the largest
+    attained value are split until the bound is within 1e-5 of an attained value, at most 8 times.
 
     Source: docs/guarantees/repeat-and-select.md.
     """
@@ -225,7 +230,7 @@ def _log_inverse_gamma(mean: float, shape: float) -> float:
     low, high = 0.0, 64.0
     while (middle := (low + high) / 2) not in (low, high):
         low, high = (middle, high) if _tnb_mean(middle, shape) < mean else (low, middle)
-    return high  # the larger x, so the smaller gamma: the costlier law of the two
+    return high  # the larger x, so the smaller gamma and the higher cost
 
 
 def _tnb_mean(x: float, shape: float) -> float:
@@ -236,7 +241,7 @@ def _tnb_mean(x: float, shape: float) -> float:
 
 @lru_cache(maxsize=8)
 def _pmf(law: RunCountDistribution) -> Array:
-    """P(K = 1), P(K = 2), ... up to the cap, or to where less than 2^-54 remains."""
+    """Compute P(K = 1), P(K = 2), ... up to the cap, or until less than 2^-54 remains."""
     if law.shape == POISSON:
         length = law.cap or math.ceil(law.base_mean + 12 * math.sqrt(law.base_mean) + 60)
         ratios = law.base_mean / np.arange(2, length + 1)

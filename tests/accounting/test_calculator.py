@@ -64,14 +64,14 @@ def test_a_whole_batch_has_no_sampling():
 
 def test_what_cannot_be_solved_is_refused():
     for numbers, message in [
-        ({}, "left out: epsilon, delta, sigma, steps, batch, n"),
-        ({**NUMBERS, "epsilon": 1.0}, "left out: nothing"),
+        ({}, "omitted: epsilon, delta, sigma, steps, batch, n"),
+        ({**NUMBERS, "epsilon": 1.0}, "omitted: nothing"),
         ({**NUMBERS, "law": "uniform", "candidates": 3}, "law 'uniform' is unknown"),
         ({**NUMBERS, "batch": 10_001}, "at most n"),
         ({**NUMBERS, "sigma": -1.0}, "sigma"),
         ({**NUMBERS, "delta": 1.0}, "delta"),
         ({**NUMBERS, "steps": 0}, "steps"),
-        ({**NUMBERS, "candidates": 2.5, "law": "composed"}, "whole number"),
+        ({**NUMBERS, "candidates": 2.5, "law": "composed"}, "an integer"),
         ({**NUMBERS, "candidates": 1, "law": "geometric"}, "mean"),
     ]:
         with pytest.raises(UsageError, match=message):

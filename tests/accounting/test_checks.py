@@ -69,7 +69,7 @@ def test_whole_gives_a_python_int():
 
 def test_whole_refuses_floats_and_what_is_below_one():
     for value in [0, -1, 1.0, 2.5, np.float64(3)]:
-        with pytest.raises(UsageError, match="a whole number, 1 or above"):
+        with pytest.raises(UsageError, match="an integer, 1 or above"):
             checks.check_positive_integer("steps", value)
 
 

@@ -183,7 +183,7 @@ def test_a_bad_number_never_enters_an_event():
 def test_a_leak_may_be_all_there_is_and_no_less():
     for bad in [-1e-9, float("nan"), float("inf"), "0", False, None]:
         assert ApproximateDP(0, 1e-6) == ApproximateDP(0.0, 1e-6)
-        assert describe_event(ApproximateDP(0.0, 1e-6)) == "a leak (delta 1e-06)"
+        assert describe_event(ApproximateDP(0.0, 1e-6)) == "an additive delta (1e-06)"
         with pytest.raises(UsageError, match="0 or above"):
             ApproximateDP(bad, 1e-6)
 
@@ -196,7 +196,7 @@ def test_a_leak_is_below_1():
 
 def test_a_count_is_whole():
     for bad in [1.0, 2.5, np.float64(3)]:
-        with pytest.raises(UsageError, match="whole number"):
+        with pytest.raises(UsageError, match="integer"):
             SelfComposition(Gaussian(1.0), bad)
 
 

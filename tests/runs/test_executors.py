@@ -132,8 +132,8 @@ def test_what_is_handed_over_is_as_said():
 def test_settings_without_a_use_are_refused():
     for given, told in [
         ({"executor": "dask"}, "executor is 'dask': expected one of auto, local, process, ray"),
-        ({"workers": 0}, "workers is 0: expected a whole number"),
-        ({"workers": 2.0}, "workers is 2.0: expected a whole number"),
+        ({"workers": 0}, "workers is 0: expected an integer"),
+        ({"workers": 2.0}, "workers is 2.0: expected an integer"),
         ({"executor": "local", "workers": 2}, "trains one by one"),
         ({"ray_address": "auto"}, "ray_address is 'auto', and only a Ray cluster"),
         ({"executor": "process", "gpus_per_worker": 1.0}, "gpus_per_worker is 1.0, and only"),

@@ -473,11 +473,11 @@ def test_an_audit_of_an_epoch_passes_at_its_price_and_catches_the_poisson_price(
 def test_what_is_no_count_of_slots_is_refused():
     for value in [0, -3, 1.5, True, None, "4"]:
         for names in ({"n": value, "batch_size": 4}, {"n": 4, "batch_size": value}):
-            with pytest.raises(UsageError, match="whole number"):
+            with pytest.raises(UsageError, match="integer"):
                 Reshuffled(**names)  # pyright: ignore
         for names in (
             {"n": value, "expected_batch_size": 4},
             {"n": 4, "expected_batch_size": value},
         ):
-            with pytest.raises(UsageError, match="whole number"):
+            with pytest.raises(UsageError, match="integer"):
                 TruncatedPoisson(**names)  # pyright: ignore
