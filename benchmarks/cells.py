@@ -89,7 +89,7 @@ def measure(
     Args:
         path: The file, one JSON line a cell.
         cells: What is asked for, in the order in which they begin.
-        by: As of `side_by_side`; so are `given` and `workers`.
+        by: As of `train_in_parallel`; so are `given` and `workers`.
         given: What it needs beside the cell.
         workers: How many are measured at a time.
         minutes: After so many no more begin.

@@ -32,7 +32,7 @@ from pasearch.api.request import (
     Request,
     SearchRequest,
     TrainRequest,
-    options_of,
+    list_options,
 )
 from pasearch.cli import app
 from pasearch.cli.options import DATA_HELP, DELTA, EPSILON, flag_name
@@ -69,7 +69,7 @@ def page() -> str:
     ]
     for request, function in TASKS:
         parts.append(f"\n## `pasearch {request.task}`, `{function}`\n")
-        rows = list(options_of(request))
+        rows = list(list_options(request))
         for group in GROUPS:
             own = [row for row in rows if row[2].group == group and row[0] != "budget"]
             if own:

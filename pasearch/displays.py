@@ -27,7 +27,7 @@ from pasearch.documents import PARSING_ERRORS
 from pasearch.documents import short_repr as shown_error
 from pasearch.errors import UsageError
 from pasearch.files import read_json
-from pasearch.planning import Charged
+from pasearch.planning import CalibratedPlan
 from pasearch.results import FEATURES, Result, read_document, trained_model
 from pasearch.terminal_escaping import escape_text
 
@@ -219,7 +219,9 @@ class BudgetDisplay(Display):
     bars_: BarContainer = field(init=False, repr=False)
 
     @classmethod
-    def from_plan(cls, plan_or_result: Charged | Result | dict[str, Any] | str | Path) -> Self:
+    def from_plan(
+        cls, plan_or_result: CalibratedPlan | Result | dict[str, Any] | str | Path
+    ) -> Self:
         """Return the display of a plan, or of a finished run.
 
         Args:
@@ -230,7 +232,7 @@ class BudgetDisplay(Display):
             UsageError: It is none of them, or not well formed.
         """
         given = plan_or_result
-        values = given.priced_json() if isinstance(given, Charged) else document_of(given)
+        values = given.plan_json() if isinstance(given, CalibratedPlan) else document_of(given)
         with well_formed("The plan" if "lines" in values else RESULT):
             releases: dict[str, list[str]] = {name: [] for name in values["price_by_partition"]}
             for line in values["lines"] if "lines" in values else values["events"]:
@@ -351,7 +353,8 @@ class CrossoverDisplay(Display):
         """Return the display of a measured crossover.
 
         Args:
-            report: A report of `measure_crossover`, its `to_json()`, or a crossover.json or its
+            report: A report of `measure_crossover`, its `request_to_json()`, or a crossover.json
+                or its
                 folder.
 
         Raises:

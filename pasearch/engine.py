@@ -66,7 +66,7 @@ class Engine:
         Returns:
             The noisy score, and the exact points; None for private records.
         """
-        metric, stream = self.plan.tested_by, self.keys.stream("test")
+        metric, stream = self.plan.test_metric, self.keys.stream("test")
         noise = metric.noise(self.plan.test.epsilon)
         with charged as records:
             found, slots = counts_of(records, metric), len(records)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pasearch import cautions, notebooks
+from pasearch import notebooks, plan_warnings
 from pasearch.accounting.accountants import PrivacyCost, price_partitions
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import NoiseParameters
@@ -59,23 +59,23 @@ ESTIMATE_SHARE = 0.75
 ESTIMATE_DELTA = 0.1
 """The share of delta that goes to categories which one record alone might show."""
 
-CLASSES = "classes"
+CLASSES_LINE = "classes"
 """The name of the line that an undeclared class list is charged to."""
 
-CLASS_SHARE = 0.25
+MAX_CLASS_SHARE = 0.25
 """The largest share of epsilon that the class list takes, of the training records: at most 5 % less
 signal for the training, because squares of signals add up."""
 
-LEDGER_LEAK = 1e-3
+LEDGER_ESTIMATE_DELTA = 1e-3
 """The same where runs share a ledger, whose delta must do for all of them."""
 
 FRONT_END_SHARE = 0.1
 """The share of epsilon that the fit of one front end takes, of the slots it reads."""
 
-TEST = "test accuracy"
+TEST_LINE = "test accuracy"
 """The name of the line that the test of the released model is charged to."""
 
-ACCUSED = (0.01, 0.1)
+FALSE_POSITIVE_RATES = (0.01, 0.1)
 """How often an attacker may be wrong, for what a price means."""
 
 MU_RANGE = (1e-4, 50.0)
@@ -102,7 +102,7 @@ SELECTION_RULES = {
 """How a winner can be chosen, and what that costs."""
 
 
-def check_rule(kind: type) -> None:
+def check_selection_rule(kind: type) -> None:
     """Refuse a strategy, or a selector, whose rule has no theorem here."""
     rule = getattr(kind, "selection_rule", None)
     if rule is not None and rule not in SELECTION_RULES:
@@ -123,7 +123,7 @@ def check_rule(kind: type) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class PlanTerms:
     """Public numbers that a plan is solved for.
 
     Args:
@@ -153,11 +153,11 @@ class Terms:
     type_failures: tuple[str, ...] = ()
 
     @property
-    def scored_by(self) -> Metric:
+    def score_metric(self) -> Metric:
         """By what models are scored."""
         return find_metric(self.metric, regression=self.schema.regression, outputs=None)
 
-    def resolved(self) -> Terms:
+    def resolved(self) -> PlanTerms:
         """Return them with a budget whose delta is known.
 
         Raises:
@@ -189,20 +189,20 @@ class Terms:
             classes: How an undeclared class list is estimated.
             mu: The dial of the released model's training, if it has one.
         """
-        split, outputs = self.split, planned_form(self.schema, self.most)[1]
+        split, outputs = self.split, bound_network_form(self.schema, self.most)[1]
         return (
             *self.budget.warnings(split.n),
-            *cautions.of_two_classes(self.metric, self.schema),
-            *cautions.task_not_said(self.schema),
-            *cautions.identifiers(self.schema, self.assumed_public),
-            *cautions.rare_categories(estimate, split),
-            *cautions.rare_classes(classes, split),
-            *cautions.mostly_noise(mu, split.train, outputs),
+            *plan_warnings.warn_of_auc_classes(self.metric, self.schema),
+            *plan_warnings.warn_of_undeclared_task(self.schema),
+            *plan_warnings.warn_of_identifiers(self.schema, self.assumed_public),
+            *plan_warnings.warn_of_rare_categories(estimate, split),
+            *plan_warnings.warn_of_rare_classes(classes, split),
+            *plan_warnings.warn_of_weak_signal(mu, split.train, outputs),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Charged(Terms):
+class CalibratedPlan(PlanTerms):
     """A solved plan of any task, and what follows from its lines alone.
 
     Args:
@@ -250,10 +250,10 @@ class Charged(Terms):
             return ()
         return (
             *self.type_failures,
-            *cautions.unestimable(
+            *plan_warnings.find_estimation_failures(
                 self.schema_estimate, self.class_estimate, self.split, self.schema
             ),
-            *cautions.guessing(self.signal, self.schema, self.budget.epsilon),
+            *plan_warnings.find_signal_failures(self.signal, self.schema, self.budget.epsilon),
         )
 
     @property
@@ -283,7 +283,10 @@ class Charged(Terms):
 
         together = events_by_partition(self.lines)
         try:
-            return [[alpha, round(max_true_positive_rate(together, alpha), 6)] for alpha in ACCUSED]
+            return [
+                [alpha, round(max_true_positive_rate(together, alpha), 6)]
+                for alpha in FALSE_POSITIVE_RATES
+            ]
         except UnsupportedEvent:
             return None
 
@@ -296,10 +299,10 @@ class Charged(Terms):
         """
         from pasearch.runs.shared_ledger import calibrate_total
 
-        leak = LEDGER_LEAK / self.leak_share
+        leak = LEDGER_ESTIMATE_DELTA / self.leak_share
         first = events_by_partition(self.lines)
         second = {
-            name: event_from_json(_leaking(event_to_json(each), leak))
+            name: event_from_json(_scale_pure_delta(event_to_json(each), leak))
             for name, each in first.items()
         }
         epsilon = calibrate_total([first, second], self.delta)
@@ -321,9 +324,9 @@ class Charged(Terms):
         return self.split.trial_partition
 
     @property
-    def judged_by(self) -> Metric:
+    def ranking_metric(self) -> Metric:
         """By what candidates are compared."""
-        return self.scored_by
+        return self.score_metric
 
     @property
     def score_slots(self) -> int:
@@ -331,9 +334,9 @@ class Charged(Terms):
         return self.split.validation
 
     @property
-    def points_each(self) -> int:
+    def max_count_per_record(self) -> int:
         """How many points the best answer to a record has."""
-        return self.scored_by.most
+        return self.score_metric.most
 
     def estimated_privately(self) -> list[str]:
         """Return what is estimated beside the model, one line each: all of it is released.
@@ -369,14 +372,14 @@ class Charged(Terms):
         """
         return notebooks.plot_figure(self, ["budget"], None, ax, **kwargs)
 
-    def priced_json(self) -> dict[str, Any]:
+    def plan_json(self) -> dict[str, Any]:
         """Return what every plan says of itself as plain values: data, budget, lines, prices."""
         total, by_partition = self.prices
         return {
             "budget": {"epsilon": self.budget.epsilon, "delta": self.delta},
             "split": self.split.sizes(),
             "fixed_tail": self.split.fixed_tail,
-            "metric": self.scored_by.name,
+            "metric": self.score_metric.name,
             "lines": [
                 {
                     "name": line.name,
@@ -412,15 +415,15 @@ class Charged(Terms):
         }
 
 
-def _leaking(event: Any, factor: float) -> Any:
+def _scale_pure_delta(event: Any, factor: float) -> Any:
     """Return an event, as plain values, whose pure leaks have so much of their delta."""
     if isinstance(event, list):
-        return [_leaking(each, factor) for each in event]
+        return [_scale_pure_delta(each, factor) for each in event]
     if not isinstance(event, dict):
         return event
     if event.get("type") == "approximate" and event["epsilon"] == 0.0:
         return {**event, "delta": event["delta"] * factor}
-    return {name: _leaking(value, factor) for name, value in event.items()}
+    return {name: _scale_pure_delta(value, factor) for name, value in event.items()}
 
 
 def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event]:
@@ -437,12 +440,12 @@ def events_by_partition(lines: tuple[Line, ...] | list[Line]) -> dict[str, Event
     }
 
 
-Dial = Callable[[float], list[Line]]
+LinesOfValue = Callable[[float], list[Line]]
 """From the value of a noise parameter to the lines that it sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
+class NoiseParameter:
     """A noise parameter of a release, and the meaning of its value.
 
     Args:
@@ -456,22 +459,22 @@ class Knob:
     noise: Callable[[float], float] = float
 
 
-GAUSSIAN = Knob(
+GAUSSIAN_NOISE = NoiseParameter(
     bounds=(1.0 / SIGMA_RANGE[1], 1.0 / SIGMA_RANGE[0]),
     event=lambda inverse: Gaussian(1.0 / inverse),
     noise=lambda inverse: 1.0 / inverse,
 )
 """A Gaussian release; its value is 1 / noise multiplier."""
 
-PURE = Knob(bounds=SCORE_RANGE, event=PureDP)
+PURE_NOISE = NoiseParameter(bounds=SCORE_RANGE, event=PureDP)
 """A release by an epsilon-DP mechanism; its value is epsilon."""
 
-SCORE = Knob(bounds=SCORE_RANGE, event=lambda epsilon: Geometric(epsilon=epsilon))
+SCORE_NOISE = NoiseParameter(bounds=SCORE_RANGE, event=lambda epsilon: Geometric(epsilon=epsilon))
 """A noisy count of correct predictions; its value is epsilon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DialledLine:
+class LineTemplate:
     """A line of a plan before its noise is calibrated.
 
     Args:
@@ -485,7 +488,7 @@ class DialledLine:
     """
 
     name: str
-    knob: Knob
+    knob: NoiseParameter
     share: float = 1.0
     times: int = 1
     composed: Callable[[Event], Event] | None = None
@@ -500,7 +503,7 @@ class DialledLine:
 
 
 @dataclass(slots=True, kw_only=True)
-class Solver:
+class PlanCalibrator:
     """Calibrates the lines of a plan one after another, each within the budget of its partition.
 
     Args:
@@ -509,11 +512,13 @@ class Solver:
         lines: Everything that was calibrated before.
     """
 
-    terms: Terms
+    terms: PlanTerms
     dials: NoiseParameters = field(default_factory=NoiseParameters)
     lines: list[Line] = field(default_factory=list)
 
-    def calibrate(self, make_lines: Dial, bounds: tuple[float, float], share: float = 1.0) -> float:
+    def calibrate(
+        self, make_lines: LinesOfValue, bounds: tuple[float, float], share: float = 1.0
+    ) -> float:
         """Return the largest value of a noise parameter (less noise) that the budget allows.
 
         Args:
@@ -523,16 +528,18 @@ class Solver:
                 calibrated before leave of it.
         """
         budget = Budget(share * self.terms.budget.epsilon, self.terms.budget.delta)
-        make_event = composed_with(make_lines, self.lines if share == 1.0 else [])
+        make_event = compose_with(make_lines, self.lines if share == 1.0 else [])
         return self.dials.calibrate_max(make_lines(bounds[0])[0].name, make_event, budget, *bounds)
 
-    def solve(self, make_lines: Dial, bounds: tuple[float, float], share: float = 1.0) -> float:
+    def solve(
+        self, make_lines: LinesOfValue, bounds: tuple[float, float], share: float = 1.0
+    ) -> float:
         """Calibrate a noise parameter, add its lines to the plan, and return its value."""
         value = self.calibrate(make_lines, bounds, share)
         self.lines += make_lines(value)
         return value
 
-    def solve_line(self, line: DialledLine, share: float = 1.0) -> float:
+    def solve_line(self, line: LineTemplate, share: float = 1.0) -> float:
         """Calibrate a line, add it to the plan, and return its noise."""
         return line.knob.noise(self.solve(line.make_lines, line.knob.bounds, share))
 
@@ -562,8 +569,8 @@ class Solver:
             ) / far
             enough = max(SIGMA_RANGE[0], (RARE_CLASS_FRACTION * terms.split.train - 1.0) / slope)
             sigma = self.dials.calibrate_min(
-                CLASSES, lambda value: estimate(value, leak).event,
-                Budget(CLASS_SHARE * budget.epsilon, budget.delta),
+                CLASSES_LINE, lambda value: estimate(value, leak).event,
+                Budget(MAX_CLASS_SHARE * budget.epsilon, budget.delta),
                 enough, SIGMA_RANGE[1],
             )  # fmt: skip
             classes = estimate(sigma, leak)
@@ -580,7 +587,9 @@ class Solver:
             place = choose_estimation_partition(terms.split)
             self.lines.append(Line(name="schema", partition=place, event=found.event, count=items))
         if classes is not None:
-            self.lines.append(Line(name=CLASSES, partition="train", event=classes.event, count=1))
+            self.lines.append(
+                Line(name=CLASSES_LINE, partition="train", event=classes.event, count=1)
+            )
         return found, classes
 
     def solve_front_ends(
@@ -599,7 +608,7 @@ class Solver:
         return tuple(noise)
 
 
-def check_affordable(plan: Charged, advice: str) -> None:
+def check_affordable(plan: CalibratedPlan, advice: str) -> None:
     """Refuse a plan that costs more than its budget.
 
     Raises:
@@ -630,7 +639,7 @@ def check_class_weights(weights: tuple[float, ...] | None, schema: AnySchema) ->
         )
 
 
-def planned_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], int]:
+def bound_network_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], int]:
     """Return the shape of a record and the outputs of a network, at most, whatever is estimated.
 
     Args:
@@ -640,7 +649,7 @@ def planned_form(schema: AnySchema, most: int) -> tuple[tuple[int, ...], int]:
     return schema.max_shape(most), schema.outputs or max(2, most)
 
 
-def composed_with(make_lines: Dial, others: Sequence[Line]) -> Callable[[float], Event]:
+def compose_with(make_lines: LinesOfValue, others: Sequence[Line]) -> Callable[[float], Event]:
     """Return the composition of a parameter's lines with the other lines of their partition.
 
     For lines of several partitions it is the worst of them: no record is in two.

@@ -201,7 +201,7 @@ class Registry(Generic[Kind]):
         raise UsageError(f"{field} is {value!r}: expected one of {known}.")
 
     def from_json(self, values: Mapping[str, Any]) -> Kind:
-        """Read what `to_json` wrote.
+        """Read what `request_to_json` wrote.
 
         Raises:
             UsageError: An unknown name or number.

@@ -68,8 +68,8 @@ MUTANTS = (
     ),
     Mutant(
         "workers: a training receives its trial's whole stream",
-        "return {purpose: stream.child(purpose) for purpose in PURPOSES}",
-        'return {**{each: stream.child(each) for each in PURPOSES}, "trial": stream}',
+        "return {purpose: stream.child(purpose) for purpose in STREAM_PURPOSES}",
+        'return {**{each: stream.child(each) for each in STREAM_PURPOSES}, "trial": stream}',
         "search/test_fitness.py",
     ),
     Mutant(
@@ -351,8 +351,8 @@ MUTANTS = (
     ),
     Mutant(
         "looks: priced at a share of mu, trained with more",
-        "own = recipes[recipe_of(candidate.settings)], None if mu is None else mu * shape.mu",
-        "own = recipes[recipe_of(candidate.settings)], None if mu is None else 2 * mu * shape.mu",
+        "recipes[recipe_index(candidate.settings)], None if mu is None else mu * shape.mu",
+        "recipes[recipe_index(candidate.settings)], None if mu is None else 2 * mu * shape.mu",
         "search/test_ahead.py",
     ),
     Mutant(
@@ -375,7 +375,7 @@ MUTANTS = (
     ),
     Mutant(
         "scores: charged to a line that was given another price",
-        "events = [each for each in events if any(_is_within(own, each) for own in wanted)]",
+        "events = [each for each in events if any(_contains_event(own, each) for own in wanted)]",
         "events = list(events)",
         "search/test_grid.py",
     ),
@@ -387,8 +387,8 @@ MUTANTS = (
     ),
     Mutant(
         "variants: thresholds from counts without noise",
-        "place = variants.best_edge(noise.release(found, stream))",
-        "place = variants.best_edge(found)",
+        "place = variants.choose_threshold(noise.release(found, stream))",
+        "place = variants.choose_threshold(found)",
         "search/test_variants.py",
     ),
     Mutant(
@@ -430,8 +430,8 @@ MUTANTS = (
     ),
     Mutant(
         "crossover: no correction for the number of tests",
-        "float(stats.t.ppf(1 - (1 - LEVEL) / (2 * tests), freedom))",
-        "float(stats.t.ppf(1 - (1 - LEVEL) / 2, freedom))",
+        "float(stats.t.ppf(1 - (1 - CONFIDENCE_LEVEL) / (2 * tests), freedom))",
+        "float(stats.t.ppf(1 - (1 - CONFIDENCE_LEVEL) / 2, freedom))",
         "crossover/test_curves.py",
     ),
     Mutant(
@@ -848,7 +848,7 @@ MUTANTS = (
     ),
     Mutant(
         "in turns: who lacks memory among others fails",
-        "            if turn.fell_short:\n",
+        "            if turn.was_postponed:\n",
         "            if False:\n",
         "search/test_population.py",
     ),
@@ -1091,8 +1091,8 @@ MUTANTS = (
     ),
     Mutant(
         "classes: the list is estimated with the noise of many items",
-        "Budget(CLASS_SHARE * budget.epsilon, budget.delta),",
-        "Budget(CLASS_SHARE * budget.epsilon / 4, budget.delta),",
+        "Budget(MAX_CLASS_SHARE * budget.epsilon, budget.delta),",
+        "Budget(MAX_CLASS_SHARE * budget.epsilon / 4, budget.delta),",
         "test_refusals.py",
     ),
     Mutant(

@@ -23,7 +23,7 @@ from pasearch.features.plan import FeaturePlan, make_feature_plan
 from pasearch.features.selector import SELECTORS, make_choice
 from pasearch.features.top import ClassShares, class_tables, points_of_tables
 from pasearch.features.trainers import Perturbed, Solved, Steps
-from pasearch.planning import Terms
+from pasearch.planning import PlanTerms
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line, Receipt
 
@@ -132,8 +132,8 @@ def plan_of(
 
 def planned(**given: Any) -> FeaturePlan:
     """Return the plan of a selection from the fields of its terms, and what else is asked for."""
-    terms = {name: given.pop(name) for name in Terms.__dataclass_fields__ if name in given}
-    return make_feature_plan(Terms(**{"public": False, **terms}), **given)
+    terms = {name: given.pop(name) for name in PlanTerms.__dataclass_fields__ if name in given}
+    return make_feature_plan(PlanTerms(**{"public": False, **terms}), **given)
 
 
 def search_of(

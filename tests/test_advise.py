@@ -19,25 +19,24 @@ import pasearch
 from pasearch.accounting.budget import Budget
 from pasearch.api.advise import (
     AGREEMENTS,
-    FROZEN_CNN,
-    FROZEN_FCN,
-    ONE_HOT,
-    OURS,
-    PAPER,
+    MAX_EPSILON_FROZEN_CNN,
+    MAX_EPSILON_FROZEN_FCN,
+    MIN_EPSILON_ONE_HOT,
+    PAPER_EVIDENCE,
+    PROJECT_EVIDENCE,
+    QUESTION_TABLE,
     QUESTIONS,
-    TABLE,
     Advice,
     Command,
     Evidence,
     Facts,
     advise,
-    branches,
-    level,
-    more_signal,
+    answer_questions,
+    format_signal,
+    suggest_more_signal,
 )
 from pasearch.api.request import DATA_OPTIONS, SearchRequest
-from pasearch.api.search import plan_architecture_search, prepared
-from pasearch.cautions import LEAST_SIGNAL
+from pasearch.api.search import plan_architecture_search, prepare_run
 from pasearch.cli import app
 from pasearch.cli.advise import format_shell_command
 from pasearch.data.column import Column
@@ -45,7 +44,8 @@ from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
-from pasearch.planning import planned_form
+from pasearch.plan_warnings import MIN_SIGNAL
+from pasearch.planning import bound_network_form
 
 ROOT = Path(__file__).parent.parent
 YES, NO, PART = AGREEMENTS[:3]
@@ -145,7 +145,7 @@ class TestReadsNoValue:
     def test_advice_that_read_a_value_would_be_caught(self, monkeypatch: pytest.MonkeyPatch):
         def reading(request: Any, dataset: Any) -> Any:
             np.asarray(dataset.features._array)
-            return prepared(request, dataset)
+            return prepare_run(request, dataset)
 
         monkeypatch.setattr("pasearch.api.advise.prepared", reading)
         with pytest.raises(AssertionError, match="touched"):
@@ -183,19 +183,19 @@ class TestFigures:
         ]
 
     def test_ours(self):
-        for about in sorted(OURS):
-            evidence = OURS[about]
+        for about in sorted(PROJECT_EVIDENCE):
+            evidence = PROJECT_EVIDENCE[about]
             names = re.sub(r"CIFAR-10", "CIFAR", evidence.says)
             assert self.missing(names, (ROOT / evidence.where).read_text()) == []
 
     def test_a_wrong_figure_would_be_seen(self):
-        evidence = OURS["declared"]
+        evidence = PROJECT_EVIDENCE["declared"]
         assert self.missing(evidence.says.replace(".864", ".8651"), Path(
             ROOT / evidence.where).read_text()) == [0.8651]  # fmt: skip
 
     def test_frozen_layers_and_recipes_are_those_runs(self):
         rows = [json.loads(each) for each in
-                (ROOT / OURS["frozen"].where).read_text().splitlines()]  # fmt: skip
+                (ROOT / PROJECT_EVIDENCE["frozen"].where).read_text().splitlines()]  # fmt: skip
         found = {
             (each["data"], each["recipe"]): each["accuracy"]
             for each in rows
@@ -241,22 +241,25 @@ class TestFigures:
 
     def test_the_papers_thresholds_are_said_as_they_are_used(self):
         for used, evidence in (
-            (FROZEN_CNN, "frozen"), (FROZEN_FCN, "frozen"), (ONE_HOT, "one-hot"),
-            (FIT[0], "signal"), (FIT[1], "signal"),
-        ):  # fmt: skip
-            assert used in [value for value, _ in self.numbers(PAPER[evidence].says)]
+            (MAX_EPSILON_FROZEN_CNN, "frozen"),
+            (MAX_EPSILON_FROZEN_FCN, "frozen"),
+            (MIN_EPSILON_ONE_HOT, "one-hot"),
+            (FIT[0], "signal"),
+            (FIT[1], "signal"),
+        ):
+            assert used in [value for value, _ in self.numbers(PAPER_EVIDENCE[evidence].says)]
 
     def test_what_the_paper_s_fit_gives(self):
-        said = branches(facts())[0].paper.says
+        said = answer_questions(facts())[0].paper.says
         assert "5,514" in said
         assert math.log(FIT[0] + FIT[1] / 5514) == pytest.approx(1.0, abs=1e-4)
 
     def test_the_plan_s_own_numbers(self):
         plan = plan_architecture_search("digits", budget=Budget(2.0))
         assert plan.trial_mu is not None
-        signal = plan.trial_mu * plan.kept_slots / planned_form(plan.schema, plan.most)[1]
+        signal = plan.trial_mu * plan.released_slots / bound_network_form(plan.schema, plan.most)[1]
         found = advise("digits", epsilon=2.0)
-        assert level(signal) in found.branch("signal").answer
+        assert format_signal(signal) in found.branch("signal").answer
         recipe = plan.trial_recipe(plan.space.candidate(plan.space.fixed()))
         assert recipe.learning_rate is not None
         assert f"rate {recipe.learning_rate:.2g}," in found.branch("recipe").answer
@@ -266,17 +269,17 @@ class TestFigures:
 
 class TestBranches:
     def test_every_question_is_answered_in_order(self):
-        names = [each.name for each in branches(facts())]
+        names = [each.name for each in answer_questions(facts())]
         assert names == list(QUESTIONS)
         assert all(
             {"agree", "because", "answer", "advice", "ours"} <= set(row := each | case)
             and row["agree"] in AGREEMENTS
-            for each in TABLE
+            for each in QUESTION_TABLE
             for case in each["case"]
         ), "every case of the table has all parts"
 
     def test_every_branch_has_evidence_of_both(self):
-        for each in branches(facts()):
+        for each in answer_questions(facts()):
             assert each.question == QUESTIONS[each.name]
             assert each.agree in AGREEMENTS
             assert each.because
@@ -286,23 +289,27 @@ class TestBranches:
                 assert (ROOT / own.where).is_file(), own.where
 
     def test_questions_without_a_meaning_are_left_out(self):
-        of_images = [each.name for each in branches(facts(table=False, kind="image", pixels=True))]
+        of_images = [
+            each.name for each in answer_questions(facts(table=False, kind="image", pixels=True))
+        ]
         assert "one-hot" not in of_images
-        of_numbers = [each.name for each in branches(facts(kind="regression", outputs=1))]
+        of_numbers = [each.name for each in answer_questions(facts(kind="regression", outputs=1))]
         assert "rare" not in of_numbers
 
     def test_a_weak_signal_says_what_would_help(self):
         weak = facts(signal=2.0, enough=3.0, records=1000, outputs=10)
-        said = more_signal(weak)
+        said = suggest_more_signal(weak)
         for words in ("Do not train yet", "2,500 instead of 1,000", "epsilon (about 3)", "into 4"):
             assert words in said
-        assert branches(weak)[0].answer.startswith(NO)
-        assert "merge" not in more_signal(facts(signal=2.0, outputs=2, enough=None))
-        assert "declare the classes" in more_signal(facts(signal=2.0, known=False, outputs=32))
+        assert answer_questions(weak)[0].answer.startswith(NO)
+        assert "merge" not in suggest_more_signal(facts(signal=2.0, outputs=2, enough=None))
+        assert "declare the classes" in suggest_more_signal(
+            facts(signal=2.0, known=False, outputs=32)
+        )
 
     def test_the_limit_of_the_signal_is_the_plan_s(self):
-        for signal in [LEAST_SIGNAL * 0.99, LEAST_SIGNAL]:
-            assert facts(signal=signal).learns == (signal >= LEAST_SIGNAL)
+        for signal in [MIN_SIGNAL * 0.99, MIN_SIGNAL]:
+            assert facts(signal=signal).learns == (signal >= MIN_SIGNAL)
 
     def test_simple_below_agrees_with_the_paper_and_complex_below_does_not(self):
         for changes, agree in [
@@ -311,7 +318,9 @@ class TestBranches:
             ((("large", "small"),), NO),
             ((("small", "large"), ("large", "small")), PART),
         ]:
-            found = {each.name: each for each in branches(facts(forecast=forecast(*changes)))}
+            found = {
+                each.name: each for each in answer_questions(facts(forecast=forecast(*changes)))
+            }
             assert found["complexity"].agree == agree
             assert ("between 0.2 and 0.9" in found["complexity"].answer) == bool(changes)
 
@@ -320,13 +329,15 @@ class TestBranches:
             (1800.0, "all records are in every step"),
             (500.0, "a random part of the records"),
         ]:
-            found = {each.name: each for each in branches(facts(batch=batch))}["recipe"]
+            found = {each.name: each for each in answer_questions(facts(batch=batch))}["recipe"]
             assert told in found.advice
             assert ("all 1,800 training records" in found.answer) == (batch == 1800.0)
             assert "full batches" not in found.advice
 
     def test_without_a_forecast_the_comparison_is_not_known(self):
-        found = {each.name: each for each in branches(facts(outside="there are 99 classes."))}
+        found = {
+            each.name: each for each in answer_questions(facts(outside="there are 99 classes."))
+        }
         assert found["complexity"].agree == UNMEASURED
         assert "99 classes" in found["complexity"].answer
 
@@ -337,19 +348,21 @@ class TestBranches:
             (2.0, 1, "no: epsilon 2", YES),
             (0.3, 0, "no hidden layer", PART),
         ]:
-            found = {e.name: e for e in branches(facts(epsilon=epsilon, hidden=hidden))}["frozen"]
+            found = {e.name: e for e in answer_questions(facts(epsilon=epsilon, hidden=hidden))}[
+                "frozen"
+            ]
             assert answer in found.answer
             assert found.agree == agree
 
     def test_rare_classes_are_not_known_unless_said(self):
-        assert branches(facts())[-1].answer.startswith("not known")
-        assert branches(facts(metric="balanced-accuracy"))[-1].answer.startswith(YES)
-        assert "threshold" in branches(facts(outputs=2))[-1].advice
+        assert answer_questions(facts())[-1].answer.startswith("not known")
+        assert answer_questions(facts(metric="balanced-accuracy"))[-1].answer.startswith(YES)
+        assert "threshold" in answer_questions(facts(outputs=2))[-1].advice
 
     def test_every_kind_of_data_has_evidence_of_its_front_end(self):
         for kind in ("table", "regression", "arrays", "image", "photo"):
-            assert isinstance(OURS[f"front of {kind}"], Evidence)
-            assert branches(facts(kind=kind))
+            assert isinstance(PROJECT_EVIDENCE[f"front of {kind}"], Evidence)
+            assert answer_questions(facts(kind=kind))
 
 
 class TestCommands:
@@ -576,8 +589,10 @@ class TestGuide:
         assert places == sorted(places)
 
     def test_its_figures_are_those_of_the_rules(self):
-        known = " ".join(each.says for each in (*OURS.values(), *PAPER.values()))
-        known += f" {branches(facts())[0].paper.says} 50 {LEAST_SIGNAL:g} .003 8 11"
+        known = " ".join(
+            each.says for each in (*PROJECT_EVIDENCE.values(), *PAPER_EVIDENCE.values())
+        )
+        known += f" {answer_questions(facts())[0].paper.says} 50 {MIN_SIGNAL:g} .003 8 11"
         figures = TestFigures()
         told = re.sub(r"\]\([^)]*\)|CIFAR-10|Fig. \d+", "]", steps_of_the_guide())
         assert figures.missing(told, known) == []

@@ -24,7 +24,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.api import binding
 from pasearch.api import lifecycle as running
 from pasearch.api import search as api
-from pasearch.api.binding import fingerprint, versions
+from pasearch.api.binding import compute_fingerprint, list_versions
 from pasearch.api.lifecycle import Prepared
 from pasearch.api.request import SearchRequest
 from pasearch.api.resume import resume
@@ -220,10 +220,10 @@ def test_an_interrupted_run_is_taken_up_and_pays_once(
 def test_a_read_without_a_charge_would_be_caught(tmp_path: Path, monkeypatch):
     """The instruments above have teeth: a ledger that charges nothing opens nothing."""
 
-    def peek(search: engine.Search, candidate, network):
+    def peek(search: engine.SearchEngine, candidate, network):
         return search.dataset["test"].open(Receipt("train")), None
 
-    monkeypatch.setattr(engine.Search, "_test", peek)
+    monkeypatch.setattr(engine.SearchEngine, "_test", peek)
     with pytest.raises(UnchargedReadError):
         run(tmp_path / "x", "fixed")
     assert not os.listdir(tmp_path / "x" / "release")
@@ -386,13 +386,22 @@ class TestResume:
         ("place", "name", "changed", "told"),
         [
             (torch, "get_num_threads", lambda: 17, "threads were .*, and are 17 .OMP_NUM_THREADS"),
-            (binding, "versions", lambda: {**versions(), "torch": "0"}, "torch was .*, and is 0;?"),
-            (binding, "compiler", lambda: {"NUMBA_DISABLE_JIT": "1"},
-             "NUMBA_DISABLE_JIT was not set, and is 1"),
+            (
+                binding,
+                "versions",
+                lambda: {**list_versions(), "torch": "0"},
+                "torch was .*, and is 0;?",
+            ),
+            (
+                binding,
+                "compiler",
+                lambda: {"NUMBA_DISABLE_JIT": "1"},
+                "NUMBA_DISABLE_JIT was not set, and is 1",
+            ),
             (binding, "processor", lambda: ["another"], "processor is another"),
-            (binding, "linear_algebra", lambda: ["another"], "libraries that multiply"),
+            (binding, "list_blas_libraries", lambda: ["another"], "libraries that multiply"),
         ],
-    )  # fmt: skip
+    )
     def test_what_surrounds_a_run_is_set_back_and_then_it_is_finished(
         self, stopped: Path, place: Any, name: str, changed: Any, told: str, monkeypatch
     ):
@@ -466,7 +475,7 @@ class TestResume:
 
         for name in ("x", "y"):
             with monkeypatch.context() as patch:
-                patch.setattr(running, "fingerprint", stop)
+                patch.setattr(running, "compute_fingerprint", stop)
                 with pytest.raises(InterruptedRunError):
                     run(tmp_path / name, "fixed")
         x, y = arrays()
@@ -687,7 +696,7 @@ class TestAlteredRuns:
         with Ledger.open(folder.private / "ledger.sqlite"):
             pass
         made, asked = prepared("paas"), (folder.private / "request.json").read_bytes()
-        mark, _ = fingerprint(made.dataset, made.plan, "cpu", None, None, request=asked)
+        mark, _ = compute_fingerprint(made.dataset, made.plan, "cpu", None, None, request=asked)
         Keys().save(folder.private / "keys", mark)
         with pytest.raises(UsageError, match="trials of other keys"):
             resume(stopped, data=arrays())
@@ -707,7 +716,7 @@ class TestAlteredRuns:
             resume(stopped, data=(x, y))
         for dataset in (arrays(), (x, y)):
             made = from_arrays(*dataset, bounds=(-3.0, 3.0), classes=2)
-            whole, parts = fingerprint(made, prepared("paas").plan, "cpu")
+            whole, parts = compute_fingerprint(made, prepared("paas").plan, "cpu")
             for mark in (whole, *parts.values()):
                 for length in range(6, len(mark)):
                     assert mark[:length] not in str(refused.value)
@@ -1061,16 +1070,16 @@ class TestPublicData:
         self, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
     ):
         whole = run(tmp_path / "whole", way, data_is_public=True, seed=4)
-        genuine = api.describe_public_run
+        genuine = api.measure_public_run
 
         def stop(*arguments: Any) -> dict:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(api, "describe_public_run", stop)
+            patch.setattr(api, "measure_public_run", stop)
             with pytest.raises(InterruptedRunError):
                 run(tmp_path / "x", way, data_is_public=True, seed=4)
-        assert api.describe_public_run is genuine
+        assert api.measure_public_run is genuine
         assert resume(tmp_path / "x", data=arrays()).document == whole.document
 
 

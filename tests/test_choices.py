@@ -19,7 +19,7 @@ from pasearch.accounting.events import Composition, SelfComposition
 from pasearch.accounting.selection import RunCountDistribution
 from pasearch.api import search as api
 from pasearch.api.features import FeatureRunOutput, select_features
-from pasearch.api.lifecycle import RunEnvironment, rendered, result_document
+from pasearch.api.lifecycle import RunEnvironment, make_result_document, render_release_files
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.features.selector import SELECTORS, Selector, choice_from_json, make_choice
 from pasearch.report.plan import feature_plan_text, plan_text
@@ -76,7 +76,7 @@ def of_selector(plan: Any) -> dict[str, Any]:
     found = FeatureRunOutput(
         best=best, width=1, test_points=20, exact_points=None, sha256="", link="softmax", shown={}
     )
-    return result_document(plan, found, MADE)
+    return make_result_document(plan, found, MADE)
 
 
 @pytest.mark.contract
@@ -104,13 +104,13 @@ class TestStrategy:
         found = api.SearchRunOutput(
             candidate=candidate, test_points=9, exact_points=None, sha256="", trials=trials
         )
-        document = result_document(plan, found, MADE)
-        texts = [plan_text(plan), *map(html.unescape, rendered(document).values())]
+        document = make_result_document(plan, found, MADE)
+        texts = [plan_text(plan), *map(html.unescape, render_release_files(document).values())]
         told = json.loads(json.dumps(document["strategy"]))
-        assert told == {**plan.strategy.summary(), "judged_by": plan.judged_by.noun}
+        assert told == {**plan.strategy.summary(), "judged_by": plan.ranking_metric.noun}
         for text in texts:
             # Of one network that is fixed beforehand, they say that nothing is searched.
-            searched = plan.strategy.only(plan.space) is None
+            searched = plan.strategy.single_candidate(plan.space) is None
             assert (plan.strategy.describe() if searched else "fixed beforehand") in text
 
 
@@ -138,9 +138,9 @@ class TestSelector:
 
     def test_plan_card_and_report_show_them(self, name: str):
         plan = plan_of(name)
-        texts = rendered(of_selector(plan)).values()
+        texts = render_release_files(of_selector(plan)).values()
         for text in (feature_plan_text(plan), *map(html.unescape, texts)):
-            assert plan.selection_words in text
+            assert plan.selection_description in text
 
     def test_on_public_records_too(self, name: str):
         selector = make_choice(name, **FEW.get(name, {})).selector

@@ -771,7 +771,7 @@ class TestMistakes:
         def planned(*_: object, **__: object) -> None:
             raise AssertionError("planned")
 
-        monkeypatch.setattr("pasearch.api.search.prepared", planned)
+        monkeypatch.setattr("pasearch.api.search.prepare_run", planned)
         (tmp_path / "there").mkdir()
         for arguments in (["arch"], ["plan", "arch"], ["arch", "--dry-run"]):
             code, _, err = run(*arguments, "--schema", "no.toml")
@@ -797,7 +797,7 @@ class TestMachine:
             def planned(*_: object, error: Exception = error, **__: object) -> None:
                 raise error
 
-            monkeypatch.setattr("pasearch.api.search.prepared", planned)
+            monkeypatch.setattr("pasearch.api.search.prepare_run", planned)
             code, out, err = run("arch", "--eps", 2, *FIXED)
             assert (code, out) == (1, "")
             assert err.startswith("Error: ")
@@ -812,7 +812,7 @@ class TestMachine:
         def planned(*_: object, **__: object) -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr("pasearch.api.search.prepared", planned)
+        monkeypatch.setattr("pasearch.api.search.prepare_run", planned)
         with pytest.raises(RuntimeError, match="a bug"):
             run("arch", "--eps", 2, *FIXED)
 
@@ -822,7 +822,7 @@ class TestMachine:
         def planned(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("pasearch.api.search.prepared", planned)
+        monkeypatch.setattr("pasearch.api.search.prepare_run", planned)
         code, out, err = run("arch", "--eps", 2, *FIXED)
         assert (code, out) == (130, "")
         assert err == "Interrupted. No run was under way, so nothing was charged.\n"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import pasearch as api
 from pasearch.api import compare as workflows
-from pasearch.api.compare import Comparison, Workflow, candidates_of
+from pasearch.api.compare import Comparison, Workflow, draw_candidates
 from pasearch.cli.app import app
 from pasearch.data.partitions import Dataset
 from pasearch.errors import PasearchError, UsageError
@@ -89,7 +89,7 @@ class TestCompare:
 
     def test_workers_do_not_change_it(self, monkeypatch: pytest.MonkeyPatch, found: Comparison):
         seen: list[tuple[int, int]] = []
-        monkeypatch.setattr("pasearch.api.compare.LONG", 0.0)
+        monkeypatch.setattr("pasearch.api.compare.MIN_SECONDS_FOR_PROCESSES", 0.0)
         beside = compared(workers=2, on_training=lambda *told: seen.append(told))
         assert beside == found
         done, every = zip(*seen, strict=True)
@@ -122,13 +122,13 @@ class TestTheTestRecords:
         self, monkeypatch: pytest.MonkeyPatch
     ):
         seen = []
-        genuine = workflows.measured
+        genuine = workflows.measure_points
 
         def spy(study, points, *more, **options):
             seen.append(study.places)
             return genuine(study, points, *more, **options)
 
-        monkeypatch.setattr(workflows, "measured", spy)
+        monkeypatch.setattr(workflows, "measure_points", spy)
         compared(repeats=1, steps=2)
         (train, validation), (again, test) = seen
         assert np.array_equal(train, again)
@@ -183,14 +183,14 @@ def test_the_command_prints_a_row_each_and_writes_a_file(tmp_path: Path):
 class TestCandidates:
     def test_are_all_of_a_small_space_and_each_once(self):
         chosen = space(TINY)
-        found = candidates_of(chosen, 10, Keys.from_seed(0).stream("x"))
+        found = draw_candidates(chosen, 10, Keys.from_seed(0).stream("x"))
         assert len(found) == len(set(found)) == 5
         assert found[0] == chosen.candidate(chosen.fixed())
 
     def test_of_a_large_one_are_as_many_as_are_wanted(self):
         for most in [2, 3, 10, 40]:
             chosen = space("fcn-paper")
-            found = candidates_of(chosen, most, Keys.from_seed(0).stream("x"))
+            found = draw_candidates(chosen, most, Keys.from_seed(0).stream("x"))
             assert len(found) == len(set(found)) == most
             assert found[0] == chosen.candidate(chosen.fixed())
 
@@ -200,7 +200,7 @@ class TestCandidates:
             name="wide", family="fcn",
             choices=(("layers", (0, 0)), ("units_1", units), ("units_2", units)),
         )  # fmt: skip
-        assert len(candidates_of(chosen, 10, Keys.from_seed(0).stream("x"))) == 1
+        assert len(draw_candidates(chosen, 10, Keys.from_seed(0).stream("x"))) == 1
 
 
 def row(name: str, units: int, private: tuple[float, ...], parameters: int = 100) -> Workflow:

@@ -24,7 +24,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pasearch.accounting.budget import Budget
-from pasearch.api.request import SearchRequest, options_of
+from pasearch.api.request import SearchRequest, list_options
 from pasearch.data.estimation import read_public_schema
 from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.data.partitions import Dataset, Partition, PartitionCells
@@ -572,7 +572,7 @@ class TestSettings:
         assert seen.pop("seed") is None
         assert seen.pop("progress") is False, "an estimator is silent"
         assert seen == given
-        assert set(seen) <= {name for name, _, _ in options_of(SearchRequest)}
+        assert set(seen) <= {name for name, _, _ in list_options(SearchRequest)}
 
     def test_are_all_named_in_the_constructor(self):
         ours = set(classifier().get_params()) ^ set(regressor().get_params())

@@ -22,13 +22,20 @@ from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.features.selector import SELECTORS
 from pasearch.features.top import Top
 from pasearch.features.wrappers import Subsets
-from pasearch.planning import check_rule
+from pasearch.planning import check_selection_rule
 from pasearch.registry import Registry
 from pasearch.runs.journal import Journal
 from pasearch.runs.ledger import Line
 from pasearch.search.portions import DisjointPortions
 from pasearch.search.randomized import RandomizedSearch
-from pasearch.search.strategy import STRATEGIES, WHOLE, Fixed, Round, RoundPrice, RoundShape
+from pasearch.search.strategy import (
+    FULL_ROUND,
+    STRATEGIES,
+    EventOfRound,
+    FixedStrategy,
+    RoundShape,
+    TrialRound,
+)
 from pasearch.training.clipping import CLIPPING_METHODS, FlatClipping
 
 GIVEN: dict[str, Any] = {
@@ -68,10 +75,10 @@ def test_exact_points_of_portions_go_with_no_other_rule():
 @pytest.mark.contract
 def test_a_round_is_trained_only_in_a_shape_that_was_priced(tmp_path: Path):
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Cheap(Fixed):
+    class Cheap(FixedStrategy):
         name: ClassVar[str] = "cheap"
 
-        def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+        def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
             event = price(RoundShape(steps=0.5))
             return [Line(name=noun, partition=partition, event=event, count=1)]
 
@@ -85,7 +92,7 @@ def test_a_round_is_trained_only_in_a_shape_that_was_priced(tmp_path: Path):
 @pytest.mark.contract
 def test_validation_queries_of_one_training_pay_for_no_other():
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Pair(Fixed):
+    class Pair(FixedStrategy):
         name: ClassVar[str] = "pair"
 
         @property
@@ -109,8 +116,8 @@ def test_rules_that_contradict_each_other():
 
     for kind, word in ((Remembering, "memoised"), (Open, "private_trials")):
         with pytest.raises(UsageError, match=word):
-            check_rule(kind)
-    check_rule(RandomizedSearch)
+            check_selection_rule(kind)
+    check_selection_rule(RandomizedSearch)
 
 
 @pytest.mark.contract
@@ -133,12 +140,12 @@ def test_only_the_user_declares_records_public():
 @pytest.mark.contract
 def test_one_charge_pays_for_one_training(tmp_path: Path):
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Twice(Fixed):
+    class Twice(FixedStrategy):
         name: ClassVar[str] = "twice"
         selection_rule: ClassVar[str] = "composition"
 
-        def ask(self, state: Any, space: Any, stream: Any) -> Round | None:
-            return None if state.rounds else Round(number=0, genotypes=(space.fixed(),) * 2)
+        def ask(self, state: Any, space: Any, stream: Any) -> TrialRound | None:
+            return None if state.rounds else TrialRound(number=0, genotypes=(space.fixed(),) * 2)
 
     with registered(STRATEGIES, Twice):
         made = api.prepare(arrays(), strategy="twice", **GIVEN)
@@ -227,11 +234,11 @@ def two_trials(name: str, line: str, place: str | None) -> type:
     """A search of two trials that charges the second to another line or partition."""
 
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Two(Fixed):
+    class Two(FixedStrategy):
         selection_rule: ClassVar[str] = "composition"
 
-        def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
-            return [Line(name=noun, partition=partition, event=price(WHOLE), count=2)]
+        def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+            return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=2)]
 
         def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
             return (line, "test") if trial else (noun, f"trial {trial}")
@@ -239,8 +246,8 @@ def two_trials(name: str, line: str, place: str | None) -> type:
         def place(self, partition: str, trial: int) -> str:
             return place if place and trial else partition
 
-        def ask(self, state: Any, space: Any, stream: Any) -> Round | None:
-            return None if state.rounds else Round(number=0, genotypes=(space.fixed(),) * 2)
+        def ask(self, state: Any, space: Any, stream: Any) -> TrialRound | None:
+            return None if state.rounds else TrialRound(number=0, genotypes=(space.fixed(),) * 2)
 
     Two.name = name
     return Two
@@ -269,9 +276,9 @@ def test_one_score_pays_for_one_score_after_a_resume_too(
     class OneScore(two_trials("one-score", "training", None)):  # type: ignore[misc]
         scored: ClassVar[bool] = True
 
-        def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+        def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
             count = 2 if noun == "training" else 1
-            return [Line(name=noun, partition=partition, event=price(WHOLE), count=count)]
+            return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=count)]
 
         def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
             return (noun, f"trial {trial}") if noun == "training" else (noun, "only")
@@ -296,11 +303,11 @@ def test_one_score_pays_for_one_score_after_a_resume_too(
 @pytest.mark.contract
 def test_a_round_is_no_longer_than_its_own_line_has_priced(tmp_path: Path):
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Longer(Fixed):
+    class Longer(FixedStrategy):
         name: ClassVar[str] = "longer"
 
-        def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
-            price(WHOLE)  # asked for, and charged to nothing
+        def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
+            price(FULL_ROUND)  # asked for, and charged to nothing
             event = price(RoundShape(steps=0.5))
             return [Line(name=noun, partition=partition, event=event, count=1)]
 

@@ -522,7 +522,7 @@ class TestResume:
         def refuse(*arguments, **options):
             raise UsageError("no")
 
-        monkeypatch.setattr(lifecycle, "fingerprint", refuse)
+        monkeypatch.setattr(lifecycle, "compute_fingerprint", refuse)
         with pytest.raises(UsageError, match="no"):
             select(tmp_path / "x", "all")
         assert not (tmp_path / "x").exists()

@@ -28,7 +28,7 @@ LAYERS = [
     {"data"},
     {"spaces"},
     {"training", "gpu"},
-    {"cautions"},
+    {"plan_warnings"},
     {"planning"},
     {"engine"},
     {"search", "features", "crossover"},
@@ -194,7 +194,7 @@ def test_a_small_run_imports_what_it_needs_alone(task: str, unneeded: set[str], 
 @pytest.mark.contract
 def test_what_a_run_is_bound_to_does_not_depend_on_what_else_was_imported():
     """A run that was begun with scikit-learn imported is taken up where it is not."""
-    ask = "from pasearch.api.binding import linear_algebra\nprint(linear_algebra())\n"
+    ask = "from pasearch.api.binding import list_blas_libraries\nprint(list_blas_libraries())\n"
     scipy, sklearn = "import scipy.optimize\n", "import sklearn.linear_model\n"
     found = [
         line

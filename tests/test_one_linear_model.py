@@ -21,7 +21,7 @@ from pasearch.features.views import View
 from pasearch.runs.keys import Keys
 from pasearch.search import engine
 from pasearch.search.candidate_training import train_candidate, training_streams
-from pasearch.search.plan import Plan, candidate_recipe
+from pasearch.search.plan import Plan, make_candidate_recipe
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
@@ -74,7 +74,9 @@ def test_one_stream_trains_the_same_model(number: bool, monkeypatch: pytest.Monk
         architecture=Architecture(layers=()), settings=own, front_end=parse_front_end("centred")
     )
     outputs = schema.outputs
-    recipe = candidate_recipe((make_default_recipe(200),), candidate, 0.3, 200, outputs=outputs)
+    recipe = make_candidate_recipe(
+        (make_default_recipe(200),), candidate, 0.3, 200, outputs=outputs
+    )
     assert recipe == make_linear_recipe(200, 0.3, number, outputs)
     seen = Records(x=fitted.module(records.x), y=records.y, valid=records.valid, public=True)
     streams = training_streams(STREAM)

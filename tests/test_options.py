@@ -21,8 +21,8 @@ from pasearch.api.request import (
     Request,
     SearchRequest,
     TrainRequest,
-    options_of,
-    takes,
+    accept_request_fields,
+    list_options,
 )
 from pasearch.cli import app, main
 from pasearch.cli.options import GroupedCommand, flag_name, format_flags
@@ -74,7 +74,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 @pytest.mark.quick
 def test_command_signature_and_docstring_have_the_options_of_the_request():
     for request_, function in TASKS:
-        said = {name: (default, option) for name, default, option in options_of(request_)}
+        said = {name: (default, option) for name, default, option in list_options(request_)}
         signature = inspect.signature(function).parameters
         assert set(signature) == {"data", *said}
         assert all(signature[name].default == default for name, (default, _) in said.items())
@@ -116,7 +116,7 @@ def test_the_reference_is_what_the_code_says():
 @pytest.mark.contract
 def test_estimators_have_the_defaults_of_the_request():
     for kind in [PrivateArchitectureSearchClassifier, PrivateArchitectureSearchRegressor]:
-        said = {name: default for name, default, _ in options_of(SearchRequest)}
+        said = {name: default for name, default, _ in list_options(SearchRequest)}
         own = inspect.signature(kind).parameters
         shared = set(own) & set(said) - {"classes"}
         assert len(shared) >= 10
@@ -162,7 +162,7 @@ def test_a_function_takes_data_by_place_and_nothing_else():
             function("digits", "target")
         with pytest.raises(UsageError, match=r"epsilon: no such option.*budget=Budget"):
             function("digits", epsilon=2.0)
-    assert takes(TrainRequest)(lambda request: request.steps)(steps=7) == 7
+    assert accept_request_fields(TrainRequest)(lambda request: request.steps)(steps=7) == 7
 
 
 @pytest.mark.unit
@@ -285,13 +285,13 @@ def test_a_training_is_planned_as_it_is_run():
 def test_who_takes_an_option_is_who_is_said_to():
     """What a request says of strategies and methods, lightly, is what their classes say."""
     for request, registry, taken in (
-        (SearchRequest, STRATEGIES, lambda kind: set(kind.takes)),
+        (SearchRequest, STRATEGIES, lambda kind: set(kind.request_options)),
         (FeatureRequest, SELECTORS, lambda kind: {each.name for each in fields(kind)}),
     ):
         kinds = registry.kinds()
         shipped = {n: k for n, k in kinds.items() if k.__module__.startswith("pasearch.")}
         assert set(request.among) == set(shipped)
-        for option, _, said in options_of(request):
+        for option, _, said in list_options(request):
             if said.of:
                 takers = {name for name, kind in shipped.items() if option in taken(kind)}
                 assert set(said.of) == takers, option

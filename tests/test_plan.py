@@ -28,22 +28,27 @@ from pasearch.accounting.events import (
 )
 from pasearch.accounting.published_bounds import bao_equation_9_corrected
 from pasearch.api.search import plan_architecture_search
-from pasearch.cautions import (
-    LEAST_SIGNAL,
-    LITTLE_SIGNAL,
-    drowned,
-    mostly_noise,
-    rare_categories,
-)
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.split import Split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
-from pasearch.planning import ESTIMATE_SHARE, FRONT_END_SHARE, events_by_partition, planned_form
+from pasearch.plan_warnings import (
+    MIN_GOOD_SIGNAL,
+    MIN_SIGNAL,
+    warn_of_rare_categories,
+    warn_of_test_noise,
+    warn_of_weak_signal,
+)
+from pasearch.planning import (
+    ESTIMATE_SHARE,
+    FRONT_END_SHARE,
+    bound_network_form,
+    events_by_partition,
+)
 from pasearch.report.plan import plan_text, time_text
-from pasearch.search.plan import Plan, candidate_recipe
+from pasearch.search.plan import Plan, make_candidate_recipe
 from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.training.metrics import METRICS, find_default_metric, find_metric
 from pasearch.training.recipe import Recipe, tune_learning_rate
@@ -267,7 +272,7 @@ class TestWays:
         expected = tune_learning_rate(recipe, plan.trial_mu, 900)
         assert recipe.learning_rate == expected * candidate.architecture.rate_factor()
         given = Recipe(expected_batch_size=10, steps=10, learning_rate=0.3)
-        assert candidate_recipe((given,), candidate, 0.5, 900, outputs=2).learning_rate == 0.3
+        assert make_candidate_recipe((given,), candidate, 0.5, 900, outputs=2).learning_rate == 0.3
 
 
 class TestGrouping:
@@ -416,7 +421,7 @@ class TestUndeclared:
     )  # fmt: skip
     def test_a_warning_says_what_will_be_found_of_so_many_records(self, least: int, told: str):
         estimate: Any = SimpleNamespace(min_records=least)
-        found = " ".join(rare_categories(estimate, Split(train=10, test=3000)))
+        found = " ".join(warn_of_rare_categories(estimate, Split(train=10, test=3000)))
         assert told in found
         assert bool(found) == bool(told)
 
@@ -424,25 +429,25 @@ class TestUndeclared:
     @pytest.mark.parametrize(("epsilon", "told"), [(0.01, "47 %"), (0.1, ""), (1.0, "")])
     def test_a_test_that_will_tell_nothing_is_warned_of(self, epsilon: float, told: str):
         metric = find_metric("accuracy", regression=False, outputs=2)
-        found = " ".join(drowned(metric, metric.noise(epsilon), 300))
+        found = " ".join(warn_of_test_noise(metric, metric.noise(epsilon), 300))
         assert told in found
         assert bool(found) == bool(told)
         points = find_metric("mae", regression=True, outputs=1)
-        assert bool(drowned(points, points.noise(epsilon), 300)) == bool(told)
+        assert bool(warn_of_test_noise(points, points.noise(epsilon), 300)) == bool(told)
         loss = find_metric("log-loss", regression=False, outputs=2)
-        assert drowned(loss, loss.noise(epsilon), 300) == []
+        assert warn_of_test_noise(loss, loss.noise(epsilon), 300) == []
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
         ("signal", "told"),
-        [(LEAST_SIGNAL - 0.1, "little better than guessing"), (LEAST_SIGNAL, "far from what more"),
-         (LITTLE_SIGNAL - 0.1, "far from what more"), (LITTLE_SIGNAL, "")],
+        [(MIN_SIGNAL - 0.1, "little better than guessing"), (MIN_SIGNAL, "far from what more"),
+         (MIN_GOOD_SIGNAL - 0.1, "far from what more"), (MIN_GOOD_SIGNAL, "")],
     )  # fmt: skip
     def test_records_that_stand_little_out_are_warned_of(self, signal: float, told: str):
-        found = " ".join(mostly_noise(signal * 3 / 1000, 1000, 3))
+        found = " ".join(warn_of_weak_signal(signal * 3 / 1000, 1000, 3))
         assert told in found
         assert bool(found) == bool(told)
-        assert mostly_noise(None, 1000, 3) == []
+        assert warn_of_weak_signal(None, 1000, 3) == []
 
     @pytest.mark.unit
     def test_a_plan_says_both(self):
@@ -513,8 +518,8 @@ class TestUndeclared:
     @pytest.mark.unit
     def test_networks_are_checked_at_the_widest_that_may_be_estimated(self):
         table = UNDECLARED["table"][0]
-        assert planned_form(table, 7) == ((12 + 12,), 7)
-        assert planned_form(table, 70) == ((12 + 72,), 70)
+        assert bound_network_form(table, 7) == ((12 + 12,), 7)
+        assert bound_network_form(table, 70) == ((12 + 72,), 70)
         wide = {"choices": {"units_1": [50_000]}}
         assert priced(table, space=wide, max_categories=20)
         with pytest.raises(UsageError, match="largest network"):
@@ -603,10 +608,10 @@ class TestRegression:
         plan, classes = (priced(each, strategy="rs") for each in (number, KNOWN))
         assert plan.lines == classes.lines
         grid = METRICS["mae"].most
-        assert (plan.points_each, classes.points_each) == (grid, 1)
+        assert (plan.max_count_per_record, classes.max_count_per_record) == (grid, 1)
         ratio = plan.test.standard_deviation / classes.test.standard_deviation
         assert ratio == pytest.approx(grid, rel=0.2)
-        assert planned_form(number, 32)[1] == 1
+        assert bound_network_form(number, 32)[1] == 1
 
     @pytest.mark.property
     @given(epsilon=st.floats(1e-4, 10.0))

@@ -34,7 +34,7 @@ from pasearch.results import (
     trained_model,
 )
 from pasearch.runs.ledger import Receipt
-from pasearch.search.candidate_training import points
+from pasearch.search.candidate_training import compute_score_count
 from pasearch.verification.verify import check_price, verify
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -122,7 +122,9 @@ class TestEveryResult:
             model = result.model
             units = records.x * 6.0 - 3.0  # the data's own units
             hits = int(((model(units).argmax(dim=1) == records.y) & records.valid).sum())
-            assert hits == points(behind_encoding(made.paths[way]), records, device="cpu")
+            assert hits == compute_score_count(
+                behind_encoding(made.paths[way]), records, device="cpu"
+            )
             score = result.document["score"]
             # The noise of the right cells of a table is that of a few tenths of a record.
             assert 0 < score["noise"]["standard_deviation"] * score["of"] < 0.2

@@ -10,7 +10,7 @@ from selections import table
 
 import pasearch as api
 from pasearch.accounting.budget import Budget
-from pasearch.api.resolve import MOST_SHARE
+from pasearch.api.resolve import MAX_ESTIMATION_SHARE
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.tables import TableSchema
@@ -33,7 +33,7 @@ def test_grow_as_the_noise_does_up_to_a_limit():
     shares = [sizes(undeclared(8000), each)["test"] / 8000 for each in (8.0, 1.0, 0.3, 0.15)]
     assert shares[0] == 0.1, "a tenth is enough"
     assert shares == sorted(shares)
-    assert 0.1 < shares[2] < shares[3] <= MOST_SHARE
+    assert 0.1 < shares[2] < shares[3] <= MAX_ESTIMATION_SHARE
     assert sizes(undeclared(8000), 0.05)["test"] == 800, "no share would do: left to the training"
     assert sizes(undeclared(300), 1.0)["test"] == 30
 

@@ -16,8 +16,8 @@ from doubles import Untouchable
 from pasearch import Budget, SearchResult, verify
 from pasearch.accounting.events import Composition, FilteredReleases, SelfComposition
 from pasearch.api import search as api
-from pasearch.api.lifecycle import Prepared, request_of
-from pasearch.api.request import SearchRequest, TrainRequest, options_of
+from pasearch.api.lifecycle import Prepared, read_request
+from pasearch.api.request import SearchRequest, TrainRequest, list_options
 from pasearch.api.resume import REQUESTS, resume
 from pasearch.api.search import prepare
 from pasearch.cli import main
@@ -28,7 +28,7 @@ from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.progress import Progress
 from pasearch.runs.ledger import Ledger
 from pasearch.search import engine
-from pasearch.search.plan import VALIDATION_QUERY
+from pasearch.search.plan import VALIDATION_QUERY_LINE
 from pasearch.training import presets
 from pasearch.training.presets import (
     FORBIDDEN_FIELDS,
@@ -42,8 +42,8 @@ from pasearch.training.presets import (
 NETWORK = {"layers": [{"kind": "dense", "units": 6}]}
 BUDGET = Budget(4.0, 1e-4)
 SEARCHED = sorted(
-    {name for name, _, _ in options_of(SearchRequest)}
-    - {name for name, _, _ in options_of(TrainRequest)}
+    {name for name, _, _ in list_options(SearchRequest)}
+    - {name for name, _, _ in list_options(TrainRequest)}
 )
 SCHEMA = Schema(shape=(5,), low=-3.0, high=3.0, classes=3)
 QUERYING = ("sa-dpsgd", "dynamic-validation")
@@ -90,7 +90,7 @@ class TestEveryRecipe:
         assert result.document["recipe"]["noise_multiplier"] > 0
         assert 0.0 <= result.test_accuracy <= 1.0
         assert "noise multiplier" in result.card
-        looks = [e for e in result.document["events"] if e["name"] == VALIDATION_QUERY]
+        looks = [e for e in result.document["events"] if e["name"] == VALIDATION_QUERY_LINE]
         assert bool(looks) == (name in QUERYING)
         assert all(event["partition"] == "validation" for event in looks)
 
@@ -121,13 +121,13 @@ class TestLooks:
         self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         prepared = asked(name)
-        (line,) = (each for each in prepared.plan.lines if each.name == VALIDATION_QUERY)
+        (line,) = (each for each in prepared.plan.lines if each.name == VALIDATION_QUERY_LINE)
         spent: list[str] = []
         charge = Ledger._charge
 
         def watched(self: Ledger, line: str, names: list[str], keys: list[str]) -> None:
             charge(self, line, names, keys)
-            if line == VALIDATION_QUERY:
+            if line == VALIDATION_QUERY_LINE:
                 spent.extend(keys)
                 assert names == ["validation"]
 
@@ -142,15 +142,15 @@ class TestLooks:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         """Teeth: an engine that looks twice as often runs out of what was charged."""
-        query = engine.Search._validation_query
+        query = engine.SearchEngine._make_validation_query
 
         def greedy(self: Any, *arguments: Any) -> Callable[[Any, int], float] | None:
             own = query(self, *arguments)
             assert own is not None
             return lambda network, k: own(network, 2 * k) + 0 * own(network, 2 * k + 1)
 
-        monkeypatch.setattr(engine.Search, "_validation_query", greedy)
-        with pytest.raises(BudgetError, match=VALIDATION_QUERY):
+        monkeypatch.setattr(engine.SearchEngine, "_make_validation_query", greedy)
+        with pytest.raises(BudgetError, match=VALIDATION_QUERY_LINE):
             run(asked("sa-dpsgd"), out=tmp_path / "run")
 
     @pytest.mark.contract
@@ -159,7 +159,7 @@ class TestLooks:
         exact: list[int] = []
         told: list[float] = []
         measure = engine.sum_loss_points
-        query = engine.Search._validation_query
+        query = engine.SearchEngine._make_validation_query
 
         def measured(*arguments: Any, **options: Any) -> int:
             exact.append(measure(*arguments, **options))
@@ -176,7 +176,7 @@ class TestLooks:
             return listened
 
         monkeypatch.setattr(engine, "sum_loss_points", measured)
-        monkeypatch.setattr(engine.Search, "_validation_query", watched)
+        monkeypatch.setattr(engine.SearchEngine, "_make_validation_query", watched)
         prepared = asked("sa-dpsgd")
         run(prepared, out=tmp_path / "run")
         slots, noise = prepared.plan.split.validation, prepared.plan.validation_noise
@@ -190,7 +190,7 @@ class TestLooks:
     @pytest.mark.parametrize("name", QUERYING)
     def test_at_public_data_cost_nothing(self, name: str, others: Path, tmp_path: Path):
         prepared = asked(name, validate_on=others)
-        assert VALIDATION_QUERY not in [line.name for line in prepared.plan.lines]
+        assert VALIDATION_QUERY_LINE not in [line.name for line in prepared.plan.lines]
         assert "validation" not in {line.partition for line in prepared.plan.lines}
         document = run(prepared, out=tmp_path / "run").document
         assert document["validated_on"] == "others"
@@ -433,7 +433,7 @@ class TestResume:
         path = tmp_path / "broken"
         with pytest.raises(InterruptedRunError):
             run(prepare(data, budget=BUDGET, **settings), out=path, progress=Stops())
-        request: Any = request_of(path / "private", REQUESTS, data)
+        request: Any = read_request(path / "private", REQUESTS, data)
         assert request.recipe == [{"preset": name}]
         resumed = resume(path, data=people()).document
         assert resumed["model"]["sha256"] == whole["model"]["sha256"]

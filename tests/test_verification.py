@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from pasearch import Budget, load, load_result, search_architecture, select_features, verify
 from pasearch.accounting.accountants import price_partitions
-from pasearch.api.lifecycle import rendered
+from pasearch.api.lifecycle import render_release_files
 from pasearch.cli import app
 from pasearch.documents import RESULT_FIELDS, check_fields, short_repr
 from pasearch.errors import PasearchError, UsageError
@@ -152,7 +152,7 @@ class Copy:
 
     def reseal(self, document: Document) -> None:
         """Make card, report and digests fit a forged document, as a careful forger would."""
-        for name, text in rendered(document).items():
+        for name, text in render_release_files(document).items():
             (self.path / name).write_text(text)
         for name in document["files"]:
             document["files"][name] = digest((self.path / name).read_bytes())

@@ -31,7 +31,7 @@ import numpy as np
 from left_out import Compared, LeftOut, left_out, pairs, shown
 from scipy import stats
 
-from pasearch.crossover.forecast import Own, forecast, last_ahead
+from pasearch.crossover.forecast import MeasuredModel, find_last_lead, forecast_crossover
 from pasearch.data.tables import TableSchema
 from pasearch.spaces.portfolio import studies
 
@@ -48,7 +48,7 @@ def of_sets(dropped: int) -> Rule:
     """Return the range of the single data sets' crossings without so many at either end."""
 
     def rule(one: np.ndarray, other: np.ndarray, epsilons: tuple[float, ...]) -> Range:
-        found = sorted(last_ahead(a, b, epsilons) for a, b in zip(one, other, strict=True))
+        found = sorted(find_last_lead(a, b, epsilons) for a, b in zip(one, other, strict=True))
         inner = found[dropped : len(found) - dropped] if len(found) > 2 * dropped + 1 else found
         return inner[0], inner[-1]
 
@@ -65,10 +65,10 @@ def nearest(dropped: int) -> Rule:
             return 0.0 if above.all() or (above[0] and above.mean() > 0.5) else math.inf
         place = min(rises, key=lambda at: abs(at - near))
         until = slice(0, place + 1)
-        return last_ahead(-lead[until], np.zeros(place + 1), epsilons[until])
+        return find_last_lead(-lead[until], np.zeros(place + 1), epsilons[until])
 
     def rule(one: np.ndarray, other: np.ndarray, epsilons: tuple[float, ...]) -> Range:
-        mean = last_ahead(one.mean(axis=0), other.mean(axis=0), epsilons)
+        mean = find_last_lead(one.mean(axis=0), other.mean(axis=0), epsilons)
         near = int(np.searchsorted(epsilons, mean))
         found = sorted(crossing(lead, near, epsilons) for lead in other - one)
         inner = found[dropped : len(found) - dropped] if len(found) > 3 else found
@@ -88,7 +88,9 @@ def band(level: float) -> Rule:
         mean, spread = lead.mean(axis=0), lead.std(axis=0, ddof=1)
         half = stats.t.ppf((1 + level) / 2, sets - 1) * spread * math.sqrt(1 + 1 / sets)
         zero = np.zeros(len(mean))
-        return last_ahead(zero, mean + half, epsilons), last_ahead(zero, mean - half, epsilons)
+        return find_last_lead(zero, mean + half, epsilons), find_last_lead(
+            zero, mean - half, epsilons
+        )
 
     return rule
 
@@ -150,11 +152,11 @@ def plain(each: Compared, left: LeftOut, of: str) -> dict[str, object]:
 
 def seconds() -> list[float]:
     """Return how long forecasts of a table take, the first of which reads the study."""
-    own = Own(epsilon=1.0, delta=1e-5, mu=0.2, slots=10_000, score=0.8, error=0.01)
+    own = MeasuredModel(epsilon=1.0, delta=1e-5, mu=0.2, slots=10_000, score=0.8, error=0.01)
     schema, winner, found = TableSchema.from_toml(SCHEMA), studies()[0].entries[0], []
     for _ in range(6):
         start = time.perf_counter()
-        assert forecast(schema, "mine", own, winner, 2, lambda candidate: True)
+        assert forecast_crossover(schema, "mine", own, winner, 2, lambda candidate: True)
         found.append(time.perf_counter() - start)
     return found
 

@@ -1,6 +1,7 @@
 """How often the forecast's range of a crossing holds the measured one: data sets left out in turn.
 
-For every data set of a study and every two of its entries: the range that `pair_crossing` gives of
+For every data set of a study and every two of its entries: the range that `find_pair_crossing`
+gives of
 the other data sets, and the crossing of Definition 2 on the curves of the one left out, at the
 epsilons of `EPSILONS` whose signal was measured on it. n is the number of records at which the last
 of these epsilons has the last measured signal. Another n or delta moves all crossings, and changes
@@ -25,14 +26,14 @@ import numpy as np
 
 from pasearch.accounting.gdp_approximation import gaussian_mu
 from pasearch.crossover.forecast import (
-    EPSILONS,
+    FORECAST_EPSILONS,
     Epsilons,
-    crossings,
-    curves_at,
-    last_ahead,
-    pair_crossing,
-    plain_name,
-    preferred,
+    choose_models,
+    describe_model,
+    find_crossings,
+    find_last_lead,
+    find_pair_crossing,
+    interpolate_curves,
 )
 from pasearch.spaces.portfolio import COLOURS, Study, signal_of
 
@@ -110,23 +111,23 @@ def left_out(study: Study) -> Iterator[LeftOut]:
     """Yield every data set of a study, left out in turn; none where there is one alone."""
     if len(study.signals) < 2:
         return
-    mus = [gaussian_mu(epsilon, DELTA) for epsilon in EPSILONS]
+    mus = [gaussian_mu(epsilon, DELTA) for epsilon in FORECAST_EPSILONS]
     for name, signals in study.signals.items():
         classes = study.classes[name]
         records = math.ceil(10 ** signals[-1] * classes / mus[-1])
         drawn = {
             epsilon: signal
-            for epsilon, mu in zip(EPSILONS, mus, strict=True)
+            for epsilon, mu in zip(FORECAST_EPSILONS, mus, strict=True)
             if (signal := signal_of(mu, records, classes)) >= signals[0]
         }
-        curves = curves_at(study.without(name).among(classes), list(drawn.values()))
+        curves = interpolate_curves(study.without(name).among(classes), list(drawn.values()))
         measured = [np.interp(list(drawn.values()), signals, each) for each in study.accuracy[name]]
         shape = _shape(study, name)
         sizes = [each.parameters(shape, classes)[0] for each in study.entries]
         order = sorted(range(len(sizes)), key=lambda place: (sizes[place], place))
         yield LeftOut(
             kind=study.kind, data_set=name, records=records, epsilons=tuple(drawn),
-            models=tuple(plain_name(study.entries[place]) for place in order),
+            models=tuple(describe_model(study.entries[place]) for place in order),
             curves=curves[order], measured=np.array(measured)[order],
         )  # fmt: skip
 
@@ -134,7 +135,7 @@ def left_out(study: Study) -> Iterator[LeftOut]:
 def pairs(left: LeftOut) -> list[Compared]:
     """Return every two models of a data set that was left out."""
     return [
-        _compared(left, *pair, pair_crossing(left.curves, *pair, left.epsilons))
+        _compared(left, *pair, find_pair_crossing(left.curves, *pair, left.epsilons))
         for pair in combinations(range(len(left.models)), 2)
     ]
 
@@ -144,8 +145,8 @@ def shown(left: LeftOut) -> list[Compared]:
     epsilon = min(max(1.0, left.epsilons[0]), left.epsilons[-1])
     place = int(np.abs(np.log(left.epsilons) - math.log(epsilon)).argmin())
     released = int(left.curves.mean(axis=1)[:, place].argmax())
-    route, found = preferred(left.curves, released, epsilon, left.epsilons), []
-    for each in crossings(route, left.curves, list(left.models), left.epsilons):
+    route, found = choose_models(left.curves, released, epsilon, left.epsilons), []
+    for each in find_crossings(route, left.curves, list(left.models), left.epsilons):
         pair = left.models.index(each.before), left.models.index(each.after)
         high = math.inf if each.high is None else each.high
         found.append(_compared(left, *pair, (each.epsilon, each.low, high)))
@@ -159,7 +160,7 @@ def _compared(
     return Compared(
         kind=left.kind, data_set=left.data_set, before=left.models[before],
         after=left.models[after], epsilons=(left.epsilons[0], left.epsilons[-1]),
-        measured=last_ahead(left.measured[before], left.measured[after], left.epsilons),
+        measured=find_last_lead(left.measured[before], left.measured[after], left.epsilons),
         epsilon=epsilon, low=low, high=high,
     )  # fmt: skip
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from run import RESULTS, STUDIES
 
-from pasearch.crossover.curves import band, crossover
-from pasearch.crossover.theory import records_needed, sample_size_curve
+from pasearch.crossover.curves import estimate_mean_and_half_width, find_crossover
+from pasearch.crossover.theory import fit_sample_size_curve, predict_records
 
 Rows = list[dict[str, Any]]
 PAIRS = {
@@ -65,7 +65,7 @@ def shown(values: dict[int, float]) -> str:
     """Return a mean and half of its interval, with the number of seeds if that is one."""
     if not values:
         return "-"
-    means, half = band(1.0 - np.array([list(values.values())]))
+    means, half = estimate_mean_and_half_width(1.0 - np.array([list(values.values())]))
     text = f"{1.0 - float(means[0]):.3f}".lstrip("0")
     return f"{text} ± {float(half[0]):.3f}".replace("0.", ".") if len(values) > 1 else f"{text} (1)"
 
@@ -95,7 +95,7 @@ def told(found: dict[Any, dict[int, float]], pair: tuple[str, str], epsilons: li
     if len(drawn) < 2 or len(seeds := sorted(set.intersection(*every))) < 2:
         return
     errors = [np.array([[1 - found[arm, str(e)][s] for s in seeds] for e in drawn]) for arm in pair]
-    each = crossover(errors[0], errors[1], tuple(drawn), pair)
+    each = find_crossover(errors[0], errors[1], tuple(drawn), pair)
     every_change = ", ".join(f"{e:.2g}" for e in each.every) or "none"
     print(
         f"\n{pair[0]} is better than {pair[1]} up to epsilon {each.text(tuple(drawn))}; changes of "
@@ -134,12 +134,12 @@ def sample_sizes(rows: Rows) -> None:
         if len(by_n) > 1:
             sizes = np.array(sorted(by_n))
             epsilons = np.array([float(np.median(by_n[int(n)])) for n in sizes])
-            alpha, beta = sample_size_curve(sizes, epsilons)
+            alpha, beta = fit_sample_size_curve(sizes, epsilons)
             fit = np.log(np.maximum(alpha + beta / sizes, 1e-9))
             worst = float(np.abs(fit / epsilons - 1).max())
             print(
                 f"\n{name}: eps = ln({alpha:.3f} + {beta:.0f} / n), off by {worst:.0%} at most; at "
-                f"epsilon 1 {records_needed(1.0, alpha, beta):,.0f} records."
+                f"epsilon 1 {predict_records(1.0, alpha, beta):,.0f} records."
             )
 
 

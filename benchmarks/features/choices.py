@@ -42,7 +42,7 @@ from pasearch.features.plan import make_feature_plan
 from pasearch.features.selector import make_choice
 from pasearch.features.trainers import Steps
 from pasearch.features.views import View
-from pasearch.planning import Terms
+from pasearch.planning import PlanTerms
 from pasearch.runs.keys import Keys
 
 SCHEMA = Path(__file__).parents[2] / "examples" / "adult.toml"
@@ -85,7 +85,7 @@ def viewed(table: Path, arm: str, epsilon: float, seed: int) -> dict[str, float]
     (schema, every), keys = adult(table), Keys.from_seed(seed)
     order, bound = np.arange(len(every)), schema.row_bound
     train, test = every.take(order[:-TEST]), every.take(order[-TEST:])
-    terms = Terms(
+    terms = PlanTerms(
         name="adult", schema=schema, public=True, budget=Budget(epsilon, 1e-5),
         split=make_split(len(every), scored=False, official_test=TEST),
     )  # fmt: skip

@@ -49,7 +49,7 @@ from pasearch.data.schema import Schema
 from pasearch.data.shared_records import SharedRecords
 from pasearch.runs.executors import ProcessExecutor
 from pasearch.runs.keys import Keys
-from pasearch.search.candidate_training import Job, in_turns, side_by_side
+from pasearch.search.candidate_training import TrainingJob, train_in_parallel, train_interleaved
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import cost, planned_seconds
 from pasearch.spaces.space import space
@@ -71,7 +71,7 @@ POOL = ProcessExecutor()
 """Its processes wait for work between two generations."""
 
 
-def jobs(candidates: int, steps: int, folder: Path, device: str = "cpu") -> list[Job]:
+def jobs(candidates: int, steps: int, folder: Path, device: str = "cpu") -> list[TrainingJob]:
     """Return the trainings of a generation, as a search begins them: the longest ones first.
 
     Their records are written to a folder.
@@ -91,7 +91,7 @@ def jobs(candidates: int, steps: int, folder: Path, device: str = "cpu") -> list
     )  # fmt: skip
     schema = Schema(shape=(FEATURES,), low=0.0, high=1.0, classes=CLASSES)
     found = [
-        Job(
+        TrainingJob(
             candidate=drawn.candidate(drawn.draw(keys.stream("candidate", number).generator())),
             schema=schema, recipe=recipe, stream=keys.stream("trial", number), records=opened,
             device=device,
@@ -105,18 +105,18 @@ def _work(architecture: Architecture, steps: int) -> float:
     return planned_seconds(cost(architecture, (FEATURES,), CLASSES), BATCH, steps)
 
 
-def trained(given: list[Job], each: int, workers: int) -> list[torch.Tensor]:
+def trained(given: list[TrainingJob], each: int, workers: int) -> list[torch.Tensor]:
     """Return all weights of a generation."""
     return [
-        weight for network, _ in side_by_side(given, each, workers, POOL)
+        weight for network, _ in train_in_parallel(given, each, workers, POOL)
         for weight in network.state_dict().values()
     ]  # fmt: skip
 
 
-def in_turn(given: list[Job]) -> list[torch.Tensor]:
+def in_turn(given: list[TrainingJob]) -> list[torch.Tensor]:
     """Return all weights of trainings that take turns on a GPU."""
     return [
-        weight.cpu() for network, _ in in_turns(given, given[0].device)
+        weight.cpu() for network, _ in train_interleaved(given, given[0].device)
         for weight in network.state_dict().values()
     ]  # fmt: skip
 
@@ -138,7 +138,7 @@ class Peer:
         share: One of so many steps is taken, whose time counts as often.
     """
 
-    def __init__(self, given: list[Job], name: str, share: int):
+    def __init__(self, given: list[TrainingJob], name: str, share: int):
         self._given, self._name, self._share = given, name, share
 
     @cached_property
@@ -177,7 +177,7 @@ class Peer:
         return spent
 
 
-def ways_on_a_gpu(given: list[Job]) -> dict[str, Callable[[], Any]]:
+def ways_on_a_gpu(given: list[TrainingJob]) -> dict[str, Callable[[], Any]]:
     """Return each way of training a generation on a GPU, by its name."""
     return {
         "Opacus": Peer(given, "hooks", FEW),
@@ -186,7 +186,7 @@ def ways_on_a_gpu(given: list[Job]) -> dict[str, Callable[[], Any]]:
     }
 
 
-def ways(given: list[Job], workers: int) -> dict[str, Callable[[], Any]]:
+def ways(given: list[TrainingJob], workers: int) -> dict[str, Callable[[], Any]]:
     """Return each way of training a generation, by its name."""
 
     def cold() -> list[torch.Tensor]:

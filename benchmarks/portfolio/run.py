@@ -31,8 +31,13 @@ from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
-from pasearch.search.candidate_training import counts, points, train_candidate, training_streams
-from pasearch.search.plan import candidate_recipe
+from pasearch.search.candidate_training import (
+    compute_metric_counts,
+    compute_score_count,
+    train_candidate,
+    training_streams,
+)
+from pasearch.search.plan import make_candidate_recipe
 from pasearch.spaces.candidate import Candidate
 from pasearch.training.metrics import METRICS
 from pasearch.training.recipe import make_default_recipe
@@ -280,7 +285,7 @@ def measured(
 def train(data: Public, candidate: Candidate, n: int, mu: float, seed: int) -> dict[str, Any]:
     """Train one candidate and return what it reached."""
     slots = data.head[:n]
-    recipe = candidate_recipe(
+    recipe = make_candidate_recipe(
         (make_default_recipe(len(slots)),), candidate, mu, len(slots),
         outputs=data.dataset.schema.outputs,
     )  # fmt: skip
@@ -291,12 +296,12 @@ def train(data: Public, candidate: Candidate, n: int, mu: float, seed: int) -> d
     network = train_candidate(candidate, records, schema, recipe, streams, device="cpu")
     seconds = time.perf_counter() - start
     test = data.records(data.test, front)
-    reached = points(network, test, device="cpu") / len(test)
+    reached = compute_score_count(network, test, device="cpu") / len(test)
     found = {"seconds": round(seconds, 1)}
     if schema.regression:
         return {"accuracy": round(reached / 100, 5), **found}
     brier = METRICS["brier"]
-    share = counts(network, test, brier, device="cpu")[0] / (len(test) * brier.most)
+    share = compute_metric_counts(network, test, brier, device="cpu")[0] / (len(test) * brier.most)
     return {"accuracy": round(reached, 5), "brier": round(1.0 - share, 5), **found}
 
 

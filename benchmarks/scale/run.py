@@ -45,7 +45,7 @@ from run import jobs  # type: ignore[import-not-found]  # noqa: E402
 from pasearch import Budget, search_architecture  # noqa: E402
 from pasearch.runs.cluster import Cluster  # noqa: E402
 from pasearch.runs.executors import Executor, LocalExecutor, Work  # noqa: E402
-from pasearch.search.candidate_training import side_by_side  # noqa: E402
+from pasearch.search.candidate_training import train_in_parallel  # noqa: E402
 
 LEAST = 2.0
 """Seconds of a training, at least."""
@@ -63,7 +63,7 @@ def trained(given: list[Any], executor: Executor) -> tuple[list[torch.Tensor], f
     """Return all weights of a generation, and how many seconds it took."""
     start = time.perf_counter()
     found = [
-        weight for network, _ in side_by_side(given, 1, 1, executor)
+        weight for network, _ in train_in_parallel(given, 1, 1, executor)
         for weight in network.state_dict().values()
     ]  # fmt: skip
     return found, time.perf_counter() - start

@@ -34,8 +34,12 @@ import torch
 
 from pasearch.data.sources import load_dataset
 from pasearch.runs.keys import Keys
-from pasearch.search.candidate_training import counts, train_candidate, training_streams
-from pasearch.search.plan import candidate_recipe
+from pasearch.search.candidate_training import (
+    compute_metric_counts,
+    train_candidate,
+    training_streams,
+)
+from pasearch.search.plan import make_candidate_recipe
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.portfolio import signal_of, study_for
 from pasearch.training.metrics import METRICS
@@ -87,13 +91,17 @@ class Table:
             for each in (own, held):
                 x = torch.where(torch.tensor(kept), each.x, torch.zeros(()))
                 each.x[:] = NORM * x / x.norm(dim=1, keepdim=True).clamp(min=1e-9)
-        recipe = candidate_recipe(
+        recipe = make_candidate_recipe(
             (make_default_recipe(len(own)),), candidate, mu, len(own), outputs=self.schema.outputs
         )
         streams = training_streams(Keys.from_seed(seed).stream("proxy", str(mu)))
         network = train_candidate(candidate, own, self.schema, recipe, streams, device="cpu")
-        accuracy = counts(network, held, METRICS["accuracy"], device="cpu")[0] / len(held)
-        brier = counts(network, own, METRICS["brier"], device="cpu")[0] / (1000 * len(own))
+        accuracy = compute_metric_counts(network, held, METRICS["accuracy"], device="cpu")[0] / len(
+            held
+        )
+        brier = compute_metric_counts(network, own, METRICS["brier"], device="cpu")[0] / (
+            1000 * len(own)
+        )
         return accuracy, brier
 
     def entries(self, mu: float) -> tuple[Candidate, ...]:

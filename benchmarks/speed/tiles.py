@@ -35,7 +35,7 @@ from pasearch.data.partitions import Records
 from pasearch.gpu import dense_steps
 from pasearch.gpu.dense_steps import GpuTraining, Tile, TrainingGroup
 from pasearch.runs.keys import Keys
-from pasearch.search.candidate_training import PURPOSES
+from pasearch.search.candidate_training import STREAM_PURPOSES
 from pasearch.spaces.space import space
 from pasearch.training import trainer
 from pasearch.training.clipping import FlatClipping
@@ -83,7 +83,7 @@ class Work:
             )  # fmt: skip
             start = stream.child("weights").generator()
             network = drawn.candidate(genotype).build((FEATURES,), CLASSES, start)
-            streams = {purpose: stream.child(purpose) for purpose in PURPOSES}
+            streams = {purpose: stream.child(purpose) for purpose in STREAM_PURPOSES}
             made = trainer.Training(
                 network, records, recipe, streams, device=device, in_rounds=True, together=together
             )

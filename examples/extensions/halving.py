@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pasearch.accounting.checks import check_positive_integer
 from pasearch.runs.ledger import Line
-from pasearch.search.randomized import draw
+from pasearch.search.randomized import draw_genotypes
 from pasearch.search.strategy import (
     STRATEGIES,
-    Round,
-    RoundPrice,
+    EventOfRound,
     RoundShape,
-    State,
+    SearchState,
     Strategy,
-    whole_candidates,
+    TrialRound,
+    check_candidate_count,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class SuccessiveHalving(Strategy):
         """Return so many rungs, a request's generations, of so many candidates."""
         own = {"rungs": given["generations"]} if "generations" in given else {}
         if "candidates" in given:
-            own["candidates"] = whole_candidates(given["candidates"])
+            own["candidates"] = check_candidate_count(given["candidates"])
         return cls(**own)
 
     def count(self, number: int) -> int:
@@ -72,7 +72,7 @@ class SuccessiveHalving(Strategy):
         """Return how long a rung's trainings are: the last one's are whole."""
         return RoundShape(steps=2.0 ** (number + 1 - self.rungs))
 
-    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
         """Return a line a rung."""
         return [
             Line(
@@ -88,18 +88,18 @@ class SuccessiveHalving(Strategy):
         """Return a key a trial: each is a release of its own."""
         return f"{noun}, rung {number + 1}", f"trial {trial}"
 
-    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
+    def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
         """Return the next rung."""
         number = len(state.rounds)
         if number == self.rungs:
             return None
         if not number:
-            genotypes = draw(space, stream.child("candidates"), self.candidates)
+            genotypes = draw_genotypes(space, stream.child("candidates"), self.candidates)
         else:
             before, fitness = state.rounds[-1].genotypes, state.fitness[-1]
             ranked = sorted(range(len(before)), key=fitness.__getitem__, reverse=True)
             genotypes = tuple(before[place] for place in ranked[: self.count(number)])
-        return Round(number=number, genotypes=genotypes, shape=self.shape(number))
+        return TrialRound(number=number, genotypes=genotypes, shape=self.shape(number))
 
     @property
     def finalists(self) -> int:

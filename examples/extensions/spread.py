@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Chosen, Form, Reads, Sized
-from pasearch.planning import GAUSSIAN, DialledLine
+from pasearch.planning import GAUSSIAN_NOISE, LineTemplate
 from pasearch.runs.sums import GaussianSum
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class Spread(Sized):
     centred: ClassVar[bool] = True
     size: int | None = None
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
+    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return one Gaussian release of all sums."""
-        return (DialledLine(name=LINE, knob=GAUSSIAN),)
+        return (LineTemplate(name=LINE, knob=GAUSSIAN_NOISE),)
 
     def choose(self, reads: Reads, stream: Stream) -> Chosen:
         """Return them, the one that varies most first."""

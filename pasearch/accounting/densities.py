@@ -751,7 +751,7 @@ def check_known_density(name: str, value: object) -> Density:
 
 
 def density_from_json(values: Mapping[str, Any]) -> Density:
-    """Read what `to_json` wrote.
+    """Read what `request_to_json` wrote.
 
     Raises:
         UsageError: An unknown name or number.

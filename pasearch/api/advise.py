@@ -30,31 +30,41 @@ from typing import TYPE_CHECKING, Any
 
 from pasearch.accounting.budget import Budget
 from pasearch.api.request import DATA_OPTIONS, SearchRequest
-from pasearch.api.resolve import dataset_of, public_data
-from pasearch.api.search import prepared
-from pasearch.cautions import LEAST_SIGNAL, LITTLE_SIGNAL, mostly_noise, rare_categories
-from pasearch.crossover.forecast import Own, forecast, plain_name, range_words
+from pasearch.api.resolve import load_public_data, resolve_dataset
+from pasearch.api.search import prepare_run
+from pasearch.crossover.forecast import (
+    MeasuredModel,
+    describe_model,
+    describe_range,
+    forecast_crossover,
+)
 from pasearch.data.front_ends import Raw
 from pasearch.errors import UsageError
 from pasearch.features.auto import MANY, columns_of
 from pasearch.files import read_toml
-from pasearch.planning import planned_form
+from pasearch.plan_warnings import (
+    MIN_GOOD_SIGNAL,
+    MIN_SIGNAL,
+    warn_of_rare_categories,
+    warn_of_weak_signal,
+)
+from pasearch.planning import bound_network_form
 from pasearch.spaces.portfolio import features_of, kind_of, signal_of, study_for
 from pasearch.training.metrics import find_default_metric
 
 if TYPE_CHECKING:
     from pasearch.search.plan import Plan
 
-STUDY = "pasearch/spaces/portfolio/portfolio-1.json"
+STUDY_FILE = "pasearch/spaces/portfolio/portfolio-1.json"
 """The study on public data (benchmarks/portfolio), as it is shipped."""
 
-FROZEN_CNN, FROZEN_FCN = 0.6, 1.4
+MAX_EPSILON_FROZEN_CNN, MAX_EPSILON_FROZEN_FCN = 0.6, 1.4
 """Below which epsilon random weights training wins on MNIST in the paper (Fig. 10)."""
 
-ONE_HOT = 0.05
+MIN_EPSILON_ONE_HOT = 0.05
 """From which epsilon on one-hot categories pay on Adult (Table XVI, and ours)."""
 
-EPSILONS_TRIED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+CANDIDATE_EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Epsilons that are tried if the signal is too small."""
 
 MAX_ALTERNATIVES = 2
@@ -85,13 +95,13 @@ class Branch:
     because: str = ""  # why, if they do not agree, or what the agreement leaves open
 
 
-_TABLE = read_toml(Path(__file__).with_name("advice.toml"))
-TABLE: list[dict[str, Any]] = _TABLE["question"]
-OURS = {about: Evidence(**each) for about, each in _TABLE["ours"].items()}
+_ADVICE_FILE = read_toml(Path(__file__).with_name("advice.toml"))
+QUESTION_TABLE: list[dict[str, Any]] = _ADVICE_FILE["question"]
+PROJECT_EVIDENCE = {about: Evidence(**each) for about, each in _ADVICE_FILE["ours"].items()}
 """Measurements of ours, by subject."""
-PAPER = {each["name"]: Evidence(**each["paper"]) for each in TABLE}
+PAPER_EVIDENCE = {each["name"]: Evidence(**each["paper"]) for each in QUESTION_TABLE}
 """Statements of Bao et al., by question."""
-QUESTIONS: dict[str, str] = {each["name"]: each["text"] for each in TABLE}
+QUESTIONS: dict[str, str] = {each["name"]: each["text"] for each in QUESTION_TABLE}
 """All questions in the order in which they are asked."""
 
 
@@ -108,7 +118,7 @@ class Facts:
     outputs: int  # classes (the most that would be estimated, if undeclared); 1 for a number
     known: bool  # whether the classes, or a numeric target, are declared
     signal: float  # signal-to-noise ratio of the planned training, per class
-    enough: float | None  # smallest epsilon of `EPSILONS_TRIED` with enough signal, if any
+    enough: float | None  # smallest epsilon of `CANDIDATE_EPSILONS` with enough signal, if any
     columns: int  # columns, or numbers of a record, to choose from
     pixels: bool  # whether records are images, or have more than one axis
     table: bool  # whether records are rows of a table
@@ -133,7 +143,7 @@ class Facts:
     @property
     def learns(self) -> bool:
         """Whether the signal is large enough to learn anything."""
-        return self.signal >= LEAST_SIGNAL
+        return self.signal >= MIN_SIGNAL
 
     @property
     def of_numbers(self) -> bool:
@@ -150,7 +160,7 @@ class Facts:
         found = self.forecast or {"crossings": (), "models": (), "epsilons": ()}
         sizes = {each["name"]: each["parameters"] for each in found["models"]}
         rises = [sizes[each["before"]] < sizes[each["after"]] for each in found["crossings"]]
-        low, two = self.epsilon < FROZEN_FCN, self.outputs == 2 and self.known
+        low, two = self.epsilon < MAX_EPSILON_FROZEN_FCN, self.outputs == 2 and self.known
         images = self.kind in ("image", "photo")
         sets = found.get("data_sets")
         first = ", ".join(self.undeclared[:5]) + (", ..." if len(self.undeclared) > 5 else "")
@@ -158,7 +168,7 @@ class Facts:
             **{each.name: getattr(self, each.name) for each in fields(self)},
             "many columns": self.many_columns,
             "undeclared columns": self.table and bool(self.undeclared),
-            "table at a low epsilon": self.table and self.epsilon < ONE_HOT,
+            "table at a low epsilon": self.table and self.epsilon < MIN_EPSILON_ONE_HOT,
             "no forecast": self.forecast is None,
             "no crossing": not rises,
             "larger above": all(rises),
@@ -171,16 +181,16 @@ class Facts:
             and self.metric in ("balanced-accuracy", "auc"),
             "classes": not self.of_numbers,
             "learns": self.learns,
-            "least": LEAST_SIGNAL,
+            "least": MIN_SIGNAL,
             "many": MANY,
-            "one hot": ONE_HOT,
-            "frozen": FROZEN_FCN,
-            "level": level(self.signal),
+            "one hot": MIN_EPSILON_ONE_HOT,
+            "frozen": MAX_EPSILON_FROZEN_FCN,
+            "level": format_signal(self.signal),
             "ratio": "signal-to-noise" + ("" if self.of_numbers else " per class"),
             "counted": ""
             if self.known
             else f"; the classes are not declared, so {self.outputs} count",
-            "more_signal": "" if self.learns else more_signal(self),
+            "more_signal": "" if self.learns else suggest_more_signal(self),
             "search evidence": "backbones" if images else "a private search",
             "open": len(self.undeclared),
             "first open": first,
@@ -192,11 +202,11 @@ class Facts:
             "forecast": found.get("sentence"),
             "ranges": "".join(
                 f" The change at epsilon {each['epsilon']:.2g} is "
-                f"{range_words(each, found['epsilons'])}."
+                f"{describe_range(each, found['epsilons'])}."
                 for each in found["crossings"]
             ),
             "frozen kinds": "networks of either kind"
-            if self.epsilon < FROZEN_CNN
+            if self.epsilon < MAX_EPSILON_FROZEN_CNN
             else "fully connected ones",
             "threshold": " The threshold between the two classes is then moved privately."
             if two
@@ -204,7 +214,7 @@ class Facts:
         }
 
 
-def branches(facts: Facts) -> tuple[Branch, ...]:
+def answer_questions(facts: Facts) -> tuple[Branch, ...]:
     """Answer every question that has a meaning for the data.
 
     Args:
@@ -215,14 +225,14 @@ def branches(facts: Facts) -> tuple[Branch, ...]:
     Source: with each row of `advice.toml`.
     """
     terms, found = facts.terms(), []
-    for each in TABLE:
+    for each in QUESTION_TABLE:
         cases = (case for case in each["case"] if "when" not in case or terms[case["when"]])
         if (case := next(cases, None)) is None:
             continue
         row = each | case
-        says = [OURS[about.format_map(terms)] for about in row["ours"]]
+        says = [PROJECT_EVIDENCE[about.format_map(terms)] for about in row["ours"]]
         if "study" in row:
-            says.append(Evidence(says=row["study"].format_map(terms), where=STUDY))
+            says.append(Evidence(says=row["study"].format_map(terms), where=STUDY_FILE))
         found.append(
             Branch(
                 name=each["name"],
@@ -230,7 +240,7 @@ def branches(facts: Facts) -> tuple[Branch, ...]:
                 answer=row["answer"].format_map(terms),
                 advice=row["advice"].format_map(terms),
                 ours=tuple(says),
-                paper=PAPER[each["name"]],
+                paper=PAPER_EVIDENCE[each["name"]],
                 agree=row["agree"],
                 because=row["because"],
             )
@@ -238,7 +248,7 @@ def branches(facts: Facts) -> tuple[Branch, ...]:
     return tuple(found)
 
 
-def level(signal: float) -> str:
+def format_signal(signal: float) -> str:
     """Return a signal in figures: 4.56, or 1,234.
 
     >>> level(4.5678), level(1234.5)
@@ -247,37 +257,37 @@ def level(signal: float) -> str:
     return f"{signal:,.0f}" if signal >= 100 else f"{signal:.3g}"
 
 
-def more_signal(facts: Facts) -> str:
+def suggest_more_signal(facts: Facts) -> str:
     """Return what would make the signal large enough: a sentence."""
-    records = math.ceil(facts.records * LEAST_SIGNAL / facts.signal)
+    records = math.ceil(facts.records * MIN_SIGNAL / facts.signal)
     ways = [f"collect records (about {float(f'{records:.2g}'):,.0f} instead of {facts.records:,})"]
     if facts.enough is not None:
         ways.append(f"allow a larger epsilon (about {facts.enough:g})")
-    merged = int(facts.signal * facts.outputs / LEAST_SIGNAL)
+    merged = int(facts.signal * facts.outputs / MIN_SIGNAL)
     if facts.known and merged >= 2:
         ways.append(f"merge classes (into {merged} at most)")
     if not facts.known:
-        two = level(facts.signal * facts.outputs / 2)
+        two = format_signal(facts.signal * facts.outputs / 2)
         ways.insert(0, f"declare the classes (of two, the signal is {two} each)")
     return f"Do not train yet: {', or '.join(ways)}."
 
 
-CHECK = "check"
+CHECK_COMMAND = "check"
 """The curator's own command: what it prints is private."""
 
-FUNCTIONS = {
+PYTHON_FUNCTIONS = {
     "arch": "search_architecture",
     "features": "select_features",
     "plan arch": "plan_architecture_search",
     "crossover": "measure_crossover",
-    CHECK: "pasearch.curator.check.check_table",
+    CHECK_COMMAND: "pasearch.curator.check.check_table",
 }
 """What does a command's work in Python."""
 
 CHECK_OPTIONS = ("schema", "target", "quotes", "columns", "separator")
 """Options of `pasearch check` that describe the data."""
 
-INSTEAD_OF_LISTS = {
+LIST_ALTERNATIVES = {
     "labels": "declare the classes of a table in a schema (`schema=`)",
     "classes": "leave them out, so that they are estimated privately",
     "columns": "name a .txt file with one column on a line",
@@ -299,7 +309,7 @@ class Command:
     def call(self) -> str:
         """Return it as a call in Python; data that were handed over in memory are called `data`."""
         given = dict(self.options)
-        if self.task == CHECK:
+        if self.task == CHECK_COMMAND:
             given = {name: given[name] for name in CHECK_OPTIONS[1:] if name in given}
         budget = {name: given.pop(name) for name in ("epsilon", "delta") if name in given}
         said = [f"{name}={value!r}" for name, value in given.items()]
@@ -308,10 +318,10 @@ class Command:
             said.insert(0, f"budget=Budget({inside})")
         data = "data" if self.data is None else repr(self.data)
         models = [repr(list(self.models))] if self.models else []
-        return f"{FUNCTIONS[self.task]}({', '.join([data, *models, *said])})"
+        return f"{PYTHON_FUNCTIONS[self.task]}({', '.join([data, *models, *said])})"
 
 
-Line = Callable[[Command], str]
+CommandWriter = Callable[[Command], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +354,7 @@ class Advice:
         """Return the branch of a name, as in `api.advise.QUESTIONS`; KeyError without one."""
         return {each.name: each for each in self.branches}[name]
 
-    def text(self, line: Line = Command.call, *, whole: bool = True) -> str:
+    def text(self, line: CommandWriter = Command.call, *, whole: bool = True) -> str:
         """Return it for a terminal: five lines that sum it up, other commands, then every question.
 
         Args:
@@ -359,15 +369,15 @@ class Advice:
             lines += [
                 "",
                 f"{number}. {branch.question}",
-                f"Answer  {_ended(branch.answer)}",
-                f"Advice  {_ended(branch.advice)}",
+                f"Answer  {_end_sentence(branch.answer)}",
+                f"Advice  {_end_sentence(branch.advice)}",
                 *(f"Ours    {each.says} [{each.where}]" for each in branch.ours),
                 f"Paper   {branch.paper.says} [{branch.paper.where}]",
-                f"Agree   {_ended(f'{branch.agree}: {branch.because}')}",
+                f"Agree   {_end_sentence(f'{branch.agree}: {branch.because}')}",
             ]
         return "\n".join(lines)
 
-    def to_json(self, line: Line = Command.call) -> dict[str, Any]:
+    def to_json(self, line: CommandWriter = Command.call) -> dict[str, Any]:
         """Return plain values; `line` as of `text`."""
         values = {name: getattr(self, name) for name in ("data", "epsilon", "delta", "records")}
         return {
@@ -381,7 +391,7 @@ class Advice:
         }
 
 
-def _ended(text: str) -> str:
+def _end_sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -424,28 +434,28 @@ def advise(
             f"{', '.join(DATA_OPTIONS)}."
         )
     request = SearchRequest(data, budget=Budget(epsilon, delta), **options)
-    dataset = dataset_of(request.data, request)
+    dataset = resolve_dataset(request.data, request)
     if public is not None:
-        _, dataset, _ = public_data("public", str(public), request, dataset)
+        _, dataset, _ = load_public_data("public", str(public), request, dataset)
         request = replace(request, strategy="fixed")  # the search is made on the public data
-    plan = prepared(request, dataset).plan
-    facts = _facts(plan, request, None if public is None else Path(str(public)).name)
+    plan = prepare_run(request, dataset).plan
+    facts = _collect_facts(plan, request, None if public is None else Path(str(public)).name)
     given: dict[str, Any] = {"epsilon": epsilon, "delta": delta}
     for name, value in options.items():
-        if name in INSTEAD_OF_LISTS and not isinstance(value, str | Path | Integral | None):
+        if name in LIST_ALTERNATIVES and not isinstance(value, str | Path | Integral | None):
             value = [getattr(each, "tolist", lambda each=each: each)() for each in value]
         if value is not None and value != SearchRequest.__dataclass_fields__[name].default:
             given[name] = str(value) if isinstance(value, Path) else value
-    command, *others = _commands(
+    command, *others = _choose_commands(
         facts, str(data) if isinstance(data, (str, Path)) else None, given,
         None if public is None else str(public),
     )  # fmt: skip
     # A weak signal has a branch of its own.
-    weak = mostly_noise(plan.final_mu or plan.trial_mu, plan.split.train, facts.outputs)
+    weak = warn_of_weak_signal(plan.final_mu or plan.trial_mu, plan.split.train, facts.outputs)
     with_comma = [
         f"An element of `{name}=` contains a comma, so that only Python can pass it. On the "
         f"command line, {instead}."
-        for name, instead in INSTEAD_OF_LISTS.items()
+        for name, instead in LIST_ALTERNATIVES.items()
         if isinstance(given.get(name), list) and any("," in str(each) for each in given[name])
     ]
     return Advice(
@@ -453,81 +463,103 @@ def advise(
         epsilon=facts.epsilon,
         delta=facts.delta,
         records=facts.records,
-        summary=_summary(facts),
+        summary=_summarize(facts),
         command=command,
         alternatives=tuple(others[:MAX_ALTERNATIVES]),
-        branches=branches(facts),
+        branches=answer_questions(facts),
         warnings=(*(each for each in plan.warnings if each not in weak), *with_comma),
     )
 
 
-def _facts(plan: Plan, request: SearchRequest, public: str | None) -> Facts:
+def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Facts:
     """Collect what the advice may depend on from a plan."""
     schema, epsilon = plan.schema, plan.budget.epsilon
-    shape, outputs = planned_form(schema, plan.most)
+    shape, outputs = bound_network_form(schema, plan.most)
     mu = plan.final_mu or plan.trial_mu
     assert mu is not None
     default = plan.space.candidate(plan.space.fixed())
-    signal = signal_of(mu, plan.kept_slots, outputs)
+    signal = signal_of(mu, plan.released_slots, outputs)
     study = study_for(schema, plan.name).among(outputs)
     outside = study.outside(signal, outputs, features_of(schema))
     recipe = plan.final_recipe(default) if plan.retrained else plan.trial_recipe(default)
-    usual = plan.scored_by is find_default_metric(schema.regression)
+    usual = plan.score_metric is find_default_metric(schema.regression)
     found = None
     if usual and not outside:
-        own = Own(
-            epsilon=epsilon, delta=plan.delta, mu=mu, slots=plan.kept_slots, score=None, error=0.0
+        own = MeasuredModel(
+            epsilon=epsilon,
+            delta=plan.delta,
+            mu=mu,
+            slots=plan.released_slots,
+            score=None,
+            error=0.0,
         )
-        found = forecast(schema, plan.name, own, default, outputs, plan.space.contains)
-    enough = epsilon if mu * plan.kept_slots >= LEAST_SIGNAL * outputs else None
+        found = forecast_crossover(schema, plan.name, own, default, outputs, plan.space.contains)
+    enough = epsilon if mu * plan.released_slots >= MIN_SIGNAL * outputs else None
     if enough is None:
-        factors = tuple(each / epsilon for each in EPSILONS_TRIED if each > epsilon)
+        factors = tuple(each / epsilon for each in CANDIDATE_EPSILONS if each > epsilon)
         for each in plan.alternatives(default, factors):
             other = each["signal_to_noise"]
-            if other is not None and other >= LEAST_SIGNAL * outputs:
+            if other is not None and other >= MIN_SIGNAL * outputs:
                 enough = float(f"{each['epsilon']:.3g}")
                 break
     weakest = min(study.signals, key=lambda each: float(study.signals[each][0]))
     guess, classes = "", study.classes.get(weakest, 0)
     if study.kind != "regression" and classes:
-        guess = f", guessing {_share(1 / classes)}"
+        guess = f", guessing {_format_fraction(1 / classes)}"
     means = study.at(signal).mean(axis=0)
     sizes = [each.parameters(shape, outputs)[0] for each in study.entries]
     order = sorted(range(len(sizes)), key=lambda place: (sizes[place], place))
     return Facts(
-        name=plan.name, form=schema.describe(), kind=kind_of(schema), epsilon=epsilon,
-        delta=plan.delta, records=plan.split.n, outputs=outputs, known=bool(schema.outputs),
-        signal=10**signal, enough=enough, columns=columns_of(schema),
-        pixels=len(schema.max_shape(2)) > 1, table=schema.to_json()["kind"] == "table",
-        undeclared=schema.undeclared, poor=bool(rare_categories(plan.schema_estimate, plan.split)),
-        public=public, metric=request.metric, default=plain_name(default),
+        name=plan.name,
+        form=schema.describe(),
+        kind=kind_of(schema),
+        epsilon=epsilon,
+        delta=plan.delta,
+        records=plan.split.n,
+        outputs=outputs,
+        known=bool(schema.outputs),
+        signal=10**signal,
+        enough=enough,
+        columns=columns_of(schema),
+        pixels=len(schema.max_shape(2)) > 1,
+        table=schema.to_json()["kind"] == "table",
+        undeclared=schema.undeclared,
+        poor=bool(warn_of_rare_categories(plan.schema_estimate, plan.split)),
+        public=public,
+        metric=request.metric,
+        default=describe_model(default),
         front="" if isinstance(default.front_end, Raw) else default.front_end.describe(),
-        hidden=len(default.architecture.layers), rate=recipe.learning_rate or 0.0,
-        batch=recipe.expected_batch_size, slots=plan.kept_slots, steps=recipe.steps,
-        compares=plan.strategy.scored, why="" if plan.auto is None else plan.auto["why"],
+        hidden=len(default.architecture.layers),
+        rate=recipe.learning_rate or 0.0,
+        batch=recipe.expected_batch_size,
+        slots=plan.released_slots,
+        steps=recipe.steps,
+        compares=plan.strategy.scored,
+        why="" if plan.auto is None else plan.auto["why"],
         outside=outside,
         weakest=f"{10 ** float(study.signals[weakest][0]):.2g} ({weakest}): the best model has "
-        f"{_share(float(study.accuracy[weakest][:, 0].max()))}{guess}",
+        f"{_format_fraction(float(study.accuracy[weakest][:, 0].max()))}{guess}",
         reached=", ".join(
-            f"{plain_name(study.entries[place])} {_share(float(means[place]))}" for place in order
+            f"{describe_model(study.entries[place])} {_format_fraction(float(means[place]))}"
+            for place in order
         ),
         forecast=found,
-    )  # fmt: skip
+    )
 
 
-def _share(value: float) -> str:
+def _format_fraction(value: float) -> str:
     """Return a fraction as the tables have it: .913."""
     return f"{value:.3f}".removeprefix("0")
 
 
-def _summary(facts: Facts) -> tuple[str, ...]:
+def _summarize(facts: Facts) -> tuple[str, ...]:
     """Return the data, the signal, the model and the search, a line each."""
     per = "" if facts.of_numbers else " per class"
     enough = "Little to learn from: more records, or a larger epsilon, would give far more."
-    if facts.signal >= LITTLE_SIGNAL:
+    if facts.signal >= MIN_GOOD_SIGNAL:
         enough = "Enough to learn from."
     if not facts.learns:
-        enough = more_signal(facts)
+        enough = suggest_more_signal(facts)
     told = "Not measured on public data." if facts.forecast is None else facts.forecast["sentence"]
     model = f"{facts.default}. {told}"
     search = "one training, no other candidate"
@@ -540,14 +572,14 @@ def _summary(facts: Facts) -> tuple[str, ...]:
     return (
         f"Data: {facts.name}, {facts.records:,} records, {facts.form}; epsilon {facts.epsilon:g}, "
         f"delta {facts.delta:g}. No value was read, nothing is charged.",
-        f"Signal-to-noise: {level(facts.signal)}{per} (below {LEAST_SIGNAL:g} a model guesses). "
-        f"{enough}",
+        f"Signal-to-noise ratio{per}: {format_signal(facts.signal)} (below {MIN_SIGNAL:g}, "
+        f"accuracy is near chance). {enough}",
         f"Model: {model}",
         f"Search: {search}.",
     )
 
 
-def _commands(
+def _choose_commands(
     facts: Facts, data: str | None, given: Mapping[str, Any], public: str | None
 ) -> list[Command]:
     """Return the command to run, then others, the most useful first.
@@ -590,10 +622,10 @@ def _commands(
             "it proposes a schema, for you alone: edit it into what is publicly known, and give it "
             "as `schema=`."
         )
-        checks = [Command(task=CHECK, data=data, options=(*told, proposed), why=why)]
+        checks = [Command(task=CHECK_COMMAND, data=data, options=(*told, proposed), why=why)]
     if public is not None:
         told = tuple((name, value) for name, value in given.items() if name in DATA_OPTIONS)
-        frozen = ("fcn+rwt",) if facts.hidden and facts.epsilon < FROZEN_FCN else ()
+        frozen = ("fcn+rwt",) if facts.hidden and facts.epsilon < MAX_EPSILON_FROZEN_FCN else ()
         others.append(
             Command(
                 task="crossover",

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from pasearch.features.plan import FeaturePlan
 
 
-PACKAGE = Path(pasearch.__file__).parent
+PACKAGE_FOLDER = Path(pasearch.__file__).parent
 """Whose code a run's keys are bound to: all of it."""
 
-KEPT = "surroundings.json"
+SURROUNDINGS_FILE = "surroundings.json"
 """In `private/`: what surrounded a run when it began."""
 
 
-NAMED = {
+PART_NAMES = {
     "request": "what was asked for",
     "code": "the code of pasearch, or of an extension",
     "libraries": "the libraries that multiply matrices",
@@ -47,7 +47,7 @@ NAMED = {
 """What parts of a fingerprint are called, where that is not their own name."""
 
 
-def fingerprint(
+def compute_fingerprint(
     dataset: Dataset,
     plan: Plan | FeaturePlan,
     device: str,
@@ -66,9 +66,9 @@ def fingerprint(
         request: What was asked for, as it is kept for a resume.
     """
     code = hashlib.sha256()
-    for file in [*sorted(PACKAGE.rglob("*.py")), *extension_files()]:
-        inside = file.is_relative_to(PACKAGE)
-        code.update(str(file.relative_to(PACKAGE) if inside else file).encode() + b"\0")
+    for file in [*sorted(PACKAGE_FOLDER.rglob("*.py")), *extension_files()]:
+        inside = file.is_relative_to(PACKAGE_FOLDER)
+        code.update(str(file.relative_to(PACKAGE_FOLDER) if inside else file).encode() + b"\0")
         code.update(file.read_bytes())
     parts = {
         "data": dataset.fingerprint(),
@@ -76,29 +76,29 @@ def fingerprint(
         "plan": plan.to_json(),
         "request": hashlib.sha256(request).hexdigest(),
         "code": code.hexdigest(),
-        **surroundings(device),
+        **describe_surroundings(device),
     }
-    named = {NAMED.get(name, f"the {name}"): _hash(part) for name, part in parts.items()}
-    return _hash(parts), named
+    named = {PART_NAMES.get(name, f"the {name}"): _hash_json(part) for name, part in parts.items()}
+    return _hash_json(parts), named
 
 
-def _hash(part: Any) -> str:
+def _hash_json(part: Any) -> str:
     return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
 
 
-def surroundings(device: str) -> dict[str, Any]:
+def describe_surroundings(device: str) -> dict[str, Any]:
     """Return what a run is bound to beside data, plan, request and code: nothing of a record."""
     import torch
 
     from pasearch.gpu.dense_steps import gpu_library_versions
 
     return {
-        "versions": versions(),
+        "versions": list_versions(),
         "machine": [platform.machine(), *describe_processor()],
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
-        "libraries": linear_algebra() + gpu_library_versions(device),
-        "compiler": compiler(),
+        "libraries": list_blas_libraries() + gpu_library_versions(device),
+        "compiler": read_compiler_environment(),
     }
 
 
@@ -116,11 +116,11 @@ def check_surroundings(private: Path, device: str, *, begun: bool) -> None:
 
         check_row_rounding()
     if not begun:
-        atomic_write(private / KEPT, json.dumps(surroundings(device)))
+        atomic_write(private / SURROUNDINGS_FILE, json.dumps(describe_surroundings(device)))
         return
     try:
-        before = read_json(private / KEPT, follow=False)
-        told = _differences(before, surroundings(device))
+        before = read_json(private / SURROUNDINGS_FILE, follow=False)
+        told = _describe_differences(before, describe_surroundings(device))
     except (UsageError, AttributeError, KeyError, TypeError):
         return
     if told:
@@ -133,7 +133,7 @@ def check_surroundings(private: Path, device: str, *, begun: bool) -> None:
         )
 
 
-def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def _describe_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return in words what differs."""
     told = [
         f"{name} was {before[kind].get(name, 'not set')}, and is {now[kind].get(name, 'not set')}"
@@ -158,7 +158,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return told
 
 
-def compiler() -> dict[str, str]:
+def read_compiler_environment() -> dict[str, str]:
     """Return what the environment tells numba and BLAS, but where their files are."""
     return {
         name: value
@@ -167,7 +167,7 @@ def compiler() -> dict[str, str]:
     }
 
 
-def linear_algebra() -> list[str]:
+def list_blas_libraries() -> list[str]:
     """Return what multiplies matrices here: a sum's last bit may change with it.
 
     Guarantee: the same in every process of one environment, whatever else was imported before.
@@ -181,7 +181,7 @@ def linear_algebra() -> list[str]:
 
 
 @functools.cache
-def versions(*, cluster: bool = False) -> dict[str, str]:
+def list_versions(*, cluster: bool = False) -> dict[str, str]:
     """Return the versions of everything a result depends on; of a cluster's run Ray's, too."""
     names = (
         "dp-accounting", "torch", "torchvision", "numpy", "scipy", "scikit-learn",

@@ -27,16 +27,24 @@ import numpy as np
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import check_positive_integer
-from pasearch.api.crossover import MAX_TRAININGS, setting_of
-from pasearch.api.request import DATA_OPTIONS, SearchRequest, executor_of
-from pasearch.api.resolve import assume_public, dataset_of, device_of
-from pasearch.api.resolve_search import prepared_search
-from pasearch.cautions import LEAST_SIGNAL
-from pasearch.crossover.curves import band
-from pasearch.crossover.trainings import FEW, Kept, Model, Point, Study, Told, measured
+from pasearch.api.crossover import MAX_TRAININGS, make_setting
+from pasearch.api.request import DATA_OPTIONS, SearchRequest, make_executor
+from pasearch.api.resolve import assume_public, choose_device, resolve_dataset
+from pasearch.api.resolve_search import prepare_search
+from pasearch.crossover.curves import estimate_mean_and_half_width
+from pasearch.crossover.trainings import (
+    MAX_SERIAL_TRAININGS,
+    CheckpointFile,
+    CrossoverStudy,
+    Model,
+    Point,
+    ProgressCallback,
+    measure_points,
+)
 from pasearch.errors import BudgetError, UsageError
+from pasearch.plan_warnings import MIN_SIGNAL
 from pasearch.runs.keys import Keys
-from pasearch.search.ahead import distinct
+from pasearch.search.successive_halving import draw_distinct_genotypes
 from pasearch.spaces.space import space as named_space
 from pasearch.terminal_escaping import escape_text
 from pasearch.training.metrics import find_metric_by_noun
@@ -49,12 +57,12 @@ if TYPE_CHECKING:
     from pasearch.spaces.candidate import Candidate
     from pasearch.spaces.space import Space
 
-TAKES = (
+ACCEPTED_OPTIONS = (
     *DATA_OPTIONS, "data_is_public", "steps", "batch", "learning_rate", "device", "force",
 )  # fmt: skip
 """Options of `search_architecture` that a comparison has too."""
 
-LONG = 60.0
+MIN_SECONDS_FOR_PROCESSES = 60.0
 """Estimated training time from which on other processes are worth starting, seconds."""
 
 MAX_GENOTYPES = 4096
@@ -62,7 +70,7 @@ MAX_GENOTYPES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class ScoredCandidate:
     """A candidate with its validation scores, in the metric's unit."""
 
     name: str  # layers, front end and settings
@@ -92,8 +100,8 @@ class Workflow:
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
 
-        def told(scores: tuple[float, ...]) -> dict[str, Any]:
-            mean, half = band(np.array(scores))
+        def scores_json(scores: tuple[float, ...]) -> dict[str, Any]:
+            mean, half = estimate_mean_and_half_width(np.array(scores))
             return {
                 "mean": round(float(mean), 5), "half_width": round(float(half), 5),
                 "every": [round(each, 5) for each in scores],
@@ -102,7 +110,7 @@ class Workflow:
         return {
             "workflow": self.name, "model": self.candidate.describe(),
             "candidate": self.candidate.to_json(), "parameters": self.parameters,
-            "with_privacy": told(self.private), "without_privacy": told(self.plain),
+            "with_privacy": scores_json(self.private), "without_privacy": scores_json(self.plain),
         }  # fmt: skip
 
 
@@ -137,7 +145,7 @@ class Comparison:
     signal: float
     metric: str
     space: str
-    tried: tuple[Tried, ...]
+    tried: tuple[ScoredCandidate, ...]
     standard: Workflow
     aware: Workflow
 
@@ -147,7 +155,7 @@ class Comparison:
         return len(self.aware.private)
 
     @property
-    def same(self) -> bool:
+    def is_same_model(self) -> bool:
         """Whether both workflows chose the same model."""
         return self.standard.candidate == self.aware.candidate
 
@@ -170,13 +178,13 @@ class Comparison:
         aware, standard = (np.array(each.private if private else each.plain) for each in both)
         metric = find_metric_by_noun(self.metric)
         sign = 1.0 if metric.shown(1.0) > metric.shown(0.0) else -1.0  # a smaller error is better
-        mean, half = band(sign * (aware - standard))
+        mean, half = estimate_mean_and_half_width(sign * (aware - standard))
         return float(mean), float(half)
 
     def sentence(self) -> str:
         """Return the result in one sentence."""
         aware, standard = (f"{np.mean(e.private):.4f}" for e in (self.aware, self.standard))
-        if self.same:
+        if self.is_same_model:
             return (
                 f"Both workflows chose the same model, {self.aware.candidate.describe()}: at "
                 f"epsilon {self.epsilon:g} its {self.metric} is {aware}."
@@ -223,7 +231,7 @@ class Comparison:
                 name: {"mean": round(mean, 5), "half_width": round(half, 5)}
                 for name, (mean, half) in gaps.items()
             },
-            "parameter_ratio": round(self.ratio, 4), "same_model": self.same,
+            "parameter_ratio": round(self.ratio, 4), "same_model": self.is_same_model,
             "sentence": self.sentence(),
         }  # fmt: skip
 
@@ -235,11 +243,14 @@ class Comparison:
 
         rows = [["workflow", "parameters", f"{self.metric} with privacy", "without privacy"]]
         for word, each in (("standard", self.standard), ("privacy-aware", self.aware)):
-            scores = (with_interval(*band(np.array(e))) for e in (each.private, each.plain))
+            scores = (
+                with_interval(*estimate_mean_and_half_width(np.array(e)))
+                for e in (each.private, each.plain)
+            )
             rows.append([f"{word} ({each.name})", f"{each.parameters:,}", *scores])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         gap = "Gap: none, both chose the same model."
-        if not self.same:
+        if not self.is_same_model:
             private, plain = (with_interval(*self.gap(each), "+") for each in (True, False))
             gap = f"Gap, how much better the PAW model is: {private} with privacy, {plain} without."
         repeats = "one training each" if self.repeats == 1 else f"{self.repeats:,} trainings each"
@@ -249,7 +260,7 @@ class Comparison:
             f"{self.data}: {self.train:,} records to train on, {self.validation:,} to choose by, "
             f"{self.test:,} to test on; all declared public, so nothing is charged.",
             f"Every training with privacy is at epsilon {self.epsilon:g}, delta {self.delta:g}: "
-            f"signal-to-noise {self.signal:.3g} per output (below {LEAST_SIGNAL:g} a model "
+            f"signal-to-noise {self.signal:.3g} per output (below {MIN_SIGNAL:g} a model "
             "guesses).",
             "",
             *(
@@ -278,7 +289,7 @@ def compare_workflows(
     repeats: int = 5,
     seed: int = 0,
     workers: int | None = None,
-    on_training: Told | None = None,
+    on_training: ProgressCallback | None = None,
     **options: Any,
 ) -> Comparison:
     """Compare the model that is chosen without privacy with the one chosen with privacy in mind.
@@ -316,10 +327,10 @@ def compare_workflows(
 
     Source: Bao et al., section V-A, Table I.
     """
-    if unknown := [name for name in options if name not in TAKES]:
+    if unknown := [name for name in options if name not in ACCEPTED_OPTIONS]:
         raise UsageError(
             f"`{unknown[0]}=`: a comparison of workflows does not take it. It takes "
-            f"{', '.join(TAKES)}, and arguments of its own."
+            f"{', '.join(ACCEPTED_OPTIONS)}, and arguments of its own."
         )
     if not check_positive_integer("candidates", candidates) >= 2:
         raise UsageError("candidates is 1: expected 2 or more, to choose among.")
@@ -330,27 +341,27 @@ def compare_workflows(
             f"That is {trainings:,} trainings: expected at most {MAX_TRAININGS:,}. Take fewer "
             "candidates or repeats."
         )
-    with executor_of("auto", workers) as executor:
+    with make_executor("auto", workers) as executor:
         request = SearchRequest(
             data, strategy="stw", space=space, budget=Budget(epsilon, delta), seed=seed, **options
         )
-        study, test, plans, name = _planned(request, candidates)
-        metric, slow = plans[0].scored_by, sum(2 * e.seconds_per_training()[0] for e in plans)
-        signal, done, every = _checked_signal(plans[0], force=request.force), 0, 0
+        study, test, plans, name = _plan_comparison(request, candidates)
+        metric, slow = plans[0].score_metric, sum(2 * e.seconds_per_training()[0] for e in plans)
+        signal, done, every = _check_signal(plans[0], force=request.force), 0, 0
 
-        def told(finished: int, _: int) -> None:
+        def report(finished: int, _: int) -> None:
             if on_training is not None:
                 on_training(done + finished, every)
 
-        def errors(study: Study, models: list[int], numbers: range) -> np.ndarray:
+        def errors(study: CrossoverStudy, models: list[int], numbers: range) -> np.ndarray:
             """Return the errors of trainings with privacy and without, (models, 2, numbers)."""
             points: list[Point] = [
                 (model, place, repeat)
                 for model in models for place in (0, 1) for repeat in numbers
             ]  # fmt: skip
-            found = measured(
-                study, points, Kept(None, {}), executor=executor, told=told,
-                few=1 if slow > LONG else FEW,
+            found = measure_points(
+                study, points, CheckpointFile(None, {}), executor=executor, on_training=report,
+                max_serial=1 if slow > MIN_SECONDS_FOR_PROCESSES else MAX_SERIAL_TRAININGS,
             )  # fmt: skip
             shape = len(models), 2, len(numbers)
             return np.array([found[point] for point in points]).reshape(shape)
@@ -377,19 +388,30 @@ def compare_workflows(
         )  # fmt: skip
 
     return Comparison(
-        data=study.dataset.name, train=len(study.places[0]), validation=len(study.places[1]),
-        test=len(test), epsilon=plans[0].budget.epsilon, delta=plans[0].delta, signal=signal,
-        metric=metric.noun, space=name,
+        data=study.dataset.name,
+        train=len(study.places[0]),
+        validation=len(study.places[1]),
+        test=len(test),
+        epsilon=plans[0].budget.epsilon,
+        delta=plans[0].delta,
+        signal=signal,
+        metric=metric.noun,
+        space=name,
         tried=tuple(
-            Tried(name=model.name, parameters=model.parameters, private=private, plain=plain)
+            ScoredCandidate(
+                name=model.name, parameters=model.parameters, private=private, plain=plain
+            )
             for model, errors_ in zip(study.models, choice, strict=True)
             for private, plain in [scores(errors_)]
         ),
-        standard=workflow("STW", standard), aware=workflow("PAW", aware),
-    )  # fmt: skip
+        standard=workflow("STW", standard),
+        aware=workflow("PAW", aware),
+    )
 
 
-def _planned(request: SearchRequest, candidates: int) -> tuple[Study, np.ndarray, list[Plan], str]:
+def _plan_comparison(
+    request: SearchRequest, candidates: int
+) -> tuple[CrossoverStudy, np.ndarray, list[Plan], str]:
     """Plan a comparison.
 
     Args:
@@ -405,7 +427,7 @@ def _planned(request: SearchRequest, candidates: int) -> tuple[Study, np.ndarray
     """
     if request.space != "auto":
         named_space(request.space)  # an unknown name is refused before anything else
-    dataset = dataset_of(request.data, request)
+    dataset = resolve_dataset(request.data, request)
     if not dataset.public:
         raise UsageError(
             "Two workflows are compared on public data only: one of them trains every candidate "
@@ -413,27 +435,27 @@ def _planned(request: SearchRequest, candidates: int) -> tuple[Study, np.ndarray
             "records are public; if not, name public data of the same kind in their place."
         )
     dataset, _ = assume_public(dataset, request.max_categories)
-    plan, keys = prepared_search(request, dataset).plan, Keys.from_seed(request.seed or 0)
-    found = candidates_of(plan.space, candidates, keys.stream("candidates"))
+    plan, keys = prepare_search(request, dataset).plan, Keys.from_seed(request.seed or 0)
+    found = draw_candidates(plan.space, candidates, keys.stream("candidates"))
     if len(found) < 2:
         raise UsageError(
             f"Space {plan.space.name!r} has one candidate, so both workflows would choose it: name "
             "a space with two or more (`space=`)."
         )
-    named = (Model(name=e.describe(), candidate=e).sized(dataset.schema) for e in found)
+    named = (Model(name=e.describe(), candidate=e).with_parameters(dataset.schema) for e in found)
     models = sorted(named, key=lambda model: model.parameters)
-    plans = [_plan_alone(request, dataset, plan.split, model) for model in models]
+    plans = [_plan_single_training(request, dataset, plan.split, model) for model in models]
     slots = plan.split.draw_positions(keys.stream("split").generator())
-    study = Study(
-        dataset=dataset, models=models, settings=[[setting_of(each)] for each in plans],
-        train=plan.split.train, test=plan.split.validation, metric=plan.scored_by.name,
-        seed=request.seed or 0, device=device_of(request),
+    study = CrossoverStudy(
+        dataset=dataset, models=models, settings=[[make_setting(each)] for each in plans],
+        train=plan.split.train, test=plan.split.validation, metric=plan.score_metric.name,
+        seed=request.seed or 0, device=choose_device(request),
         places=(slots["train"], slots["validation"]),
     )  # fmt: skip
     return study, slots["test"], plans, plan.space.name
 
 
-def candidates_of(space: Space, most: int, stream: Stream) -> tuple[Candidate, ...]:
+def draw_candidates(space: Space, most: int, stream: Stream) -> tuple[Candidate, ...]:
     """Draw different candidates of a space, its default first.
 
     Two genotypes may mean one candidate: candidates are counted, not genotypes.
@@ -445,14 +467,16 @@ def candidates_of(space: Space, most: int, stream: Stream) -> tuple[Candidate, .
     """
     count = most
     while True:
-        genotypes = distinct(space, count, stream)
+        genotypes = draw_distinct_genotypes(space, count, stream)
         found = tuple(dict.fromkeys(space.candidate(each) for each in genotypes))
         if len(found) >= most or count >= min(space.count(), MAX_GENOTYPES):
             return found[:most]
         count = min(2 * count, space.count(), MAX_GENOTYPES)
 
 
-def _plan_alone(request: SearchRequest, dataset: Dataset, split: Split, model: Model) -> Plan:
+def _plan_single_training(
+    request: SearchRequest, dataset: Dataset, split: Split, model: Model
+) -> Plan:
     """Plan one training of a model on the training records, and no other records.
 
     A plan that compares nothing has no validation records and would train on them: its split has
@@ -464,12 +488,12 @@ def _plan_alone(request: SearchRequest, dataset: Dataset, split: Split, model: M
         request, architecture=model.candidate, strategy="fixed", space="auto", variants=False,
         split=f"{train!r},{least!r},{1.0 - train - least!r}",
     )  # fmt: skip
-    plan = prepared_search(asked, dataset).plan
+    plan = prepare_search(asked, dataset).plan
     assert plan.split.train == split.train
     return plan
 
 
-def _checked_signal(plan: Plan, *, force: bool) -> float:
+def _check_signal(plan: Plan, *, force: bool) -> float:
     """Return the signal-to-noise ratio per output of a training with privacy.
 
     Raises:
@@ -477,10 +501,10 @@ def _checked_signal(plan: Plan, *, force: bool) -> float:
     """
     assert plan.signal is not None
     signal = plan.signal / plan.schema.outputs
-    if not (signal >= LEAST_SIGNAL or force):
+    if not (signal >= MIN_SIGNAL or force):
         raise BudgetError(
             f"epsilon is {plan.budget.epsilon:g}: {plan.split.train:,} training records have a "
-            f"signal-to-noise ratio of {signal:.2g} per output there, and below {LEAST_SIGNAL:g} a "
+            f"signal-to-noise ratio of {signal:.2g} per output there, and below {MIN_SIGNAL:g} a "
             "model guesses, whichever is chosen. Raise `epsilon=`, add records, or compare all the "
             "same with `force=True`."
         )

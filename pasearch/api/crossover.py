@@ -23,20 +23,20 @@ import numpy as np
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.checks import check_positive_integer
-from pasearch.api.request import SearchRequest, check_trainers
-from pasearch.api.resolve import assume_public, dataset_of, device_of, public_data
-from pasearch.api.resolve_search import prepared_search
-from pasearch.crossover.curves import crossover, grid_of
+from pasearch.api.request import SearchRequest, check_executor
+from pasearch.api.resolve import assume_public, choose_device, load_public_data, resolve_dataset
+from pasearch.api.resolve_search import prepare_search
+from pasearch.crossover.curves import find_crossover, parse_epsilon_grid
 from pasearch.crossover.report import CrossoverReport
 from pasearch.crossover.trainings import (
-    Kept,
+    CheckpointFile,
+    CrossoverStudy,
     Model,
-    Setting,
-    Study,
-    Told,
-    measured,
-    models_of,
-    named,
+    ProgressCallback,
+    TrainingSetting,
+    measure_points,
+    parse_model,
+    parse_models,
 )
 from pasearch.errors import UsageError
 from pasearch.search.grid import Grid
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from pasearch.data.partitions import Dataset
     from pasearch.search.plan import Plan
 
-BESIDE_AS = (
+SHARED_OPTIONS = (
     "steps", "batch", "device", "metric", "executor", "workers", "ray_address", "gpus_per_worker",
 )  # fmt: skip
 """What of a run's request is the same of what is measured beside it."""
 
-BESIDE, REPEATS_BESIDE = ".1:10:log8", 5
+COMPANION_GRID, COMPANION_REPEATS = ".1:10:log8", 5
 """What is measured beside a run on public data."""
 
 MAX_TRAININGS = 100_000
@@ -71,7 +71,7 @@ def measure_crossover(
     seed: int = 0,
     workers: int | None = None,
     store: str | Path | None = None,
-    on_training: Told | None = None,
+    on_training: ProgressCallback | None = None,
     **options: Any,
 ) -> CrossoverReport:
     """Measure the error of models over epsilon, and at which epsilon another one becomes the best.
@@ -99,26 +99,26 @@ def measure_crossover(
 
     Cost: none: only records that were declared public are read.
     """
-    grid, number = grid_of(epsilons), check_positive_integer("repeats", repeats)
+    grid, number = parse_epsilon_grid(epsilons), check_positive_integer("repeats", repeats)
     request = SearchRequest(data, **options)
-    dataset, planned, assumes = _public(proxy, request)
+    dataset, planned, assumes = _resolve_public_records(proxy, request)
     if (trainings := len(grid) * number * len(models)) > MAX_TRAININGS:
         raise UsageError(
             f"That is {trainings:,} trainings: expected at most {MAX_TRAININGS:,}. Take fewer "
             "epsilons or repeats."
         )
-    found = models_of(models, dataset.schema)
+    found = parse_models(models, dataset.schema)
     plans = [
-        [_plan_alone(request, planned, each, Budget(epsilon, delta)) for epsilon in grid]
+        [_plan_single_training(request, planned, each, Budget(epsilon, delta)) for epsilon in grid]
         for each in found
     ]
     first = plans[0][0]
-    study = Study(
-        dataset=dataset, models=found, settings=[[setting_of(p) for p in row] for row in plans],
-        train=first.split.train, test=first.split.test, metric=first.scored_by.name, seed=seed,
-        device=device_of(request),
+    study = CrossoverStudy(
+        dataset=dataset, models=found, settings=[[make_setting(p) for p in row] for row in plans],
+        train=first.split.train, test=first.split.test, metric=first.score_metric.name, seed=seed,
+        device=choose_device(request),
     )  # fmt: skip
-    check_trainers(request.executor, study.device, {})
+    check_executor(request.executor, study.device, {})
     points = list(product(range(len(found)), range(len(grid) + 1), range(number)))
     stored = {
         "data": study.dataset.name, "records": study.dataset.n, "train": study.train,
@@ -128,13 +128,13 @@ def measure_crossover(
         "steps": [[each.recipes[0].steps for each in row] for row in study.settings],
         "batches": [[e.recipes[0].expected_batch_size for e in row] for row in study.settings],
     }  # fmt: skip
-    kept = Kept(None if store is None else Path(store), stored)
+    kept = CheckpointFile(None if store is None else Path(store), stored)
     errors = np.empty((len(found), len(grid) + 1, number))
-    with replace(request, workers=workers).trainers() as trainers:
-        every = measured(study, points, kept, executor=trainers, told=on_training)
+    with replace(request, workers=workers).make_executor() as trainers:
+        every = measure_points(study, points, kept, executor=trainers, on_training=on_training)
     for point, error in every.items():
         errors[point] = error
-    metric, noisy = first.scored_by, errors[:, :-1]
+    metric, noisy = first.score_metric, errors[:, :-1]
     held = min(first.split.test, max(1, dataset.n // 5))
     pairs = list(combinations(range(len(found)), 2))
     return CrossoverReport(
@@ -145,7 +145,7 @@ def measure_crossover(
         parameters=tuple(each.parameters for each in found), epsilons=grid, errors=noisy,
         plain=errors[:, -1],
         crossovers=tuple(
-            crossover(
+            find_crossover(
                 noisy[a], noisy[b], grid, (found[a].name, found[b].name), pairs=len(pairs)
             )
             for a, b in pairs
@@ -154,7 +154,7 @@ def measure_crossover(
     )  # fmt: skip
 
 
-def measured_beside(
+def measure_public_crossover(
     request: SearchRequest, dataset: Dataset, space: Space, winner: Candidate
 ) -> dict[str, Any]:
     """Return a crossover measured beside a run on public data: its winner, simplest and largest.
@@ -174,14 +174,19 @@ def measured_beside(
     others.sort(key=lambda each: each.parameters(shape, outputs)[0])
     plain = Candidate(architecture=Architecture(layers=()))
     models = list(dict.fromkeys((winner, others[0], others[-1], plain)))[:3]
-    options = {name: getattr(request, name) for name in BESIDE_AS}
+    options = {name: getattr(request, name) for name in SHARED_OPTIONS}
     found = measure_crossover(
-        dataset, models, epsilons=BESIDE, repeats=REPEATS_BESIDE, seed=request.seed or 0, **options
+        dataset,
+        models,
+        epsilons=COMPANION_GRID,
+        repeats=COMPANION_REPEATS,
+        seed=request.seed or 0,
+        **options,
     )
     return found.as_accuracy(winner.describe_network())
 
 
-def grid_options(
+def make_grid_options(
     data: Any, models: Sequence[str | Path | Candidate], **options: Any
 ) -> dict[str, Any]:
     """Return what `search_architecture` is asked for, to measure a crossover on private records.
@@ -198,10 +203,10 @@ def grid_options(
         UsageError: Models that are none, or that have features or a recipe of their own.
     """
     request = SearchRequest(data, **options)
-    schema = dataset_of(request.data, request).schema
+    schema = resolve_dataset(request.data, request).schema
     found = []
     for each in models:
-        model = each if isinstance(each, Candidate) else named(str(each), schema.regression)
+        model = each if isinstance(each, Candidate) else parse_model(str(each), schema.regression)
         if isinstance(model, Model) and (model.features is not None or model.recipe is not None):
             raise UsageError(
                 f"Model {model.name!r} has features or a recipe of its own: on private records all "
@@ -215,23 +220,27 @@ def grid_options(
     return {"strategy": Grid.name, "space": space, **options}
 
 
-def setting_of(plan: Plan) -> Setting:
+def make_setting(plan: Plan) -> TrainingSetting:
     """Return how the one training of a plan is made: of strategy `fixed`, its noise solved."""
     assert plan.trial_mu is not None
     noise = next((noise for _, noise in plan.front_noise), None)
-    return Setting(recipes=plan.recipes, mu=plan.trial_mu, front_noise=noise)
+    return TrainingSetting(recipes=plan.recipes, mu=plan.trial_mu, front_noise=noise)
 
 
-def _plan_alone(request: SearchRequest, dataset: Dataset, model: Model, budget: Budget) -> Plan:
+def _plan_single_training(
+    request: SearchRequest, dataset: Dataset, model: Model, budget: Budget
+) -> Plan:
     """Plan one training of a model at a budget, for the n of a data set."""
     own = {"recipe": model.recipe} if model.recipe is not None else {}
     asked = replace(request, architecture=model.candidate, strategy="fixed", budget=budget, **own)
-    return prepared_search(asked, dataset).plan
+    return prepare_search(asked, dataset).plan
 
 
-def _public(proxy: str | Path | None, request: SearchRequest) -> tuple[Dataset, Dataset, str]:
+def _resolve_public_records(
+    proxy: str | Path | None, request: SearchRequest
+) -> tuple[Dataset, Dataset, str]:
     """Return the public records, the data to plan for, and what must hold for their comparison."""
-    dataset = dataset_of(request.data, request)
+    dataset = resolve_dataset(request.data, request)
     if proxy is None:
         if not dataset.public:
             raise UsageError(
@@ -241,7 +250,7 @@ def _public(proxy: str | Path | None, request: SearchRequest) -> tuple[Dataset, 
             )
         dataset, _ = assume_public(dataset, request.max_categories)
         return dataset, dataset, ""
-    records, sized, _ = public_data("proxy", str(proxy), request, dataset)
+    records, sized, _ = load_public_data("proxy", str(proxy), request, dataset)
     said = (
         f"measured on {records.name} at the signal of {dataset.n:,} records of {dataset.name}: it "
         "tells of yours as far as the two are alike in how hard they are and in what they need"

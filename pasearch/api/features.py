@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pasearch.accounting.checks import check_positive_integer
-from pasearch.api.lifecycle import Prepared, RunOutput, Session, release, run
-from pasearch.api.request import FeatureRequest, check_trainers, takes
+from pasearch.api.lifecycle import Prepared, RunOutput, Session, release_result, run
+from pasearch.api.request import FeatureRequest, accept_request_fields, check_executor
 from pasearch.api.resolve import (
     assume_public,
-    dataset_of,
-    device_of,
-    public_data,
-    split_of,
-    terms_of,
+    choose_device,
+    load_public_data,
+    make_plan_terms,
+    make_request_split,
+    resolve_dataset,
 )
 from pasearch.data.partitions import Dataset
 from pasearch.errors import UsageError
@@ -27,11 +27,11 @@ from pasearch.features.selector import SELECTORS, Choice, Chosen, make_choice, s
 from pasearch.features.trainers import TRAINERS
 from pasearch.results import FEATURES, FeatureResult, digest
 
-CALLED = {"logistic": "objective"}
+TRAINER_ALIASES = {"logistic": "objective"}
 """Other names of trainers."""
 
 
-@takes(FeatureRequest)
+@accept_request_fields(FeatureRequest)
 def plan_feature_selection(request: FeatureRequest) -> FeaturePlan:
     """Plan a selection: every release, its calibrated noise, and the total privacy cost.
 
@@ -47,10 +47,10 @@ def plan_feature_selection(request: FeatureRequest) -> FeaturePlan:
         >>> plan = plan_feature_selection(frame, schema=schema, budget=Budget(1.0))
         >>> print(plan)
     """
-    return prepared(request).plan
+    return prepare_run(request).plan
 
 
-@takes(FeatureRequest)
+@accept_request_fields(FeatureRequest)
 def select_features(request: FeatureRequest) -> FeatureResult:
     """Choose features and train a linear model on them, under one budget that pays for both.
 
@@ -68,12 +68,12 @@ def select_features(request: FeatureRequest) -> FeatureResult:
         >>> result = select_features(frame, schema=schema, budget=Budget(1.0))
         >>> result.features, result.price, result.predict(new)
     """
-    return run(prepared(request))
+    return run(prepare_run(request))
 
 
-def prepared(request: FeatureRequest, dataset: Dataset | None = None) -> PreparedSelection:
+def prepare_run(request: FeatureRequest, dataset: Dataset | None = None) -> PreparedSelection:
     """Load the data's form and solve the plan; nothing is written."""
-    trainer = CALLED.get(request.trainer, request.trainer)
+    trainer = TRAINER_ALIASES.get(request.trainer, request.trainer)
     for name, value, known in (
         ("method", request.method, SELECTORS), ("trainer", trainer, TRAINERS),
     ):  # fmt: skip
@@ -81,7 +81,7 @@ def prepared(request: FeatureRequest, dataset: Dataset | None = None) -> Prepare
             raise UsageError(f"{name} is {value!r}: expected auto, or one of {', '.join(known)}.")
     if request.k is not None:
         check_positive_integer("k", request.k)
-    dataset = dataset or dataset_of(request.data, request)
+    dataset = dataset or resolve_dataset(request.data, request)
     public, assumed = None, ()
     if request.search_on is not None:
         if request.method == "auto":
@@ -89,31 +89,31 @@ def prepared(request: FeatureRequest, dataset: Dataset | None = None) -> Prepare
                 "`search_on=` says where features are chosen: say how too, such as `method=pca`."
             )
         source = str(request.search_on)
-        public, dataset, assumed = public_data("search_on", source, request, dataset)
+        public, dataset, assumed = load_public_data("search_on", source, request, dataset)
     if request.assume_public_schema or dataset.public:
         dataset, read = assume_public(dataset, request.max_categories)
         assumed = (*assumed, *read)
     method, trainer, auto = choose(request.method, trainer, dataset.schema, request.k)
-    choice = choice_of(request, method, trainer)
-    split = split_of(
+    choice = make_selection_choice(request, method, trainer)
+    split = make_request_split(
         request, dataset, search_share=request.search_share,
         scored=choice.selector.trains_candidates and request.search_on is None,
     )  # fmt: skip
     plan = make_feature_plan(
-        terms_of(request, dataset, split, assumed),
+        make_plan_terms(request, dataset, split, assumed),
         choice=choice,
         selection_share=request.selection_share,
         searched_on=None if public is None else public.name,
     )
     plan = replace(plan, auto=auto)
-    check_trainers(request.executor, device_of(request), plan.without_workers())
+    check_executor(request.executor, choose_device(request), plan.explain_idle_executors())
     return PreparedSelection(request=request, dataset=dataset, plan=plan, searched_on=public)
 
 
-prepare = takes(FeatureRequest)(prepared)
+prepare = accept_request_fields(FeatureRequest)(prepare_run)
 
 
-def choice_of(request: FeatureRequest, method: str, trainer: str) -> Choice:
+def make_selection_choice(request: FeatureRequest, method: str, trainer: str) -> Choice:
     """Make the choice of a selector, with the settings that `auto` leaves open filled in.
 
     Raises:
@@ -132,13 +132,13 @@ class PreparedSelection(Prepared[FeaturePlan]):
 
         plan = self.plan
         outcome = FeatureSearch(
-            plan=plan, dataset=self.dataset, public=self.searched_on, **session.of_engine()
+            plan=plan, dataset=self.dataset, public=self.searched_on, **session.engine_fields()
         ).run()
         model, chosen = outcome.model, outcome.chosen
         weights = packed(model.weights, model.intercept)
         if plan.selection_rule == "repeat-and-select":
             chosen = replace(chosen, trials=())  # losers, and how many there were, are secret
-        best, shown = chosen_json(chosen, feature_names(plan.schema, model.weights.shape[1]))
+        best, shown = selection_json(chosen, feature_names(plan.schema, model.weights.shape[1]))
         found = FeatureRunOutput(
             best=best,
             width=chosen.view.width,
@@ -149,7 +149,7 @@ class PreparedSelection(Prepared[FeaturePlan]):
             link=model.link,
             shown=shown | ({"by_size": list(outcome.curve)} if outcome.curve else {}),
         )
-        return FeatureResult(**release(self, session, found, weights))
+        return FeatureResult(**release_result(self, session, found, weights))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +157,10 @@ class FeatureRunOutput(RunOutput):
     """What only the run of a feature selection can tell.
 
     Args:
-        best: Which features were chosen, as `chosen_json` has it.
+        best: Which features were chosen, as `selection_json` has it.
         width: How many numbers of a record the model is given: features, or directions in them.
         link: From scores to probabilities.
-        shown: What was released to choose them, as `chosen_json` has it, and curves.
+        shown: What was released to choose them, as `selection_json` has it, and curves.
     """
 
     best: dict[str, Any]
@@ -173,10 +173,10 @@ class FeatureRunOutput(RunOutput):
         return {
             "task": FEATURES,
             "space": {"name": f"sets of {self.best['of']:,} features"},
-            "recipe": _recipe(plan),
+            "recipe": _recipe_json(plan),
             "best": {
                 **self.best,
-                "columns": columns_of(self.best["features"], plan.schema),
+                "columns": list_source_columns(self.best["features"], plan.schema),
                 "parameters": parameters,
                 "trainable_parameters": parameters,
             },
@@ -190,7 +190,7 @@ class FeatureRunOutput(RunOutput):
         }
 
 
-def chosen_json(chosen: Chosen, names: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def selection_json(chosen: Chosen, names: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """List the chosen features, and the values that were released to choose them.
 
     Args:
@@ -222,13 +222,13 @@ def chosen_json(chosen: Chosen, names: list[str]) -> tuple[dict[str, Any], dict[
     return best, shown
 
 
-def columns_of(names: list[str], schema: Any) -> list[str]:
+def list_source_columns(names: list[str], schema: Any) -> list[str]:
     """Return the columns that features come from, in order; arrays have none."""
     columns = {name: c.name for c in getattr(schema, "columns", ()) for name in c.feature_names()}
     return list(dict.fromkeys(columns[name] for name in names if name in columns))
 
 
-def _recipe(plan: FeaturePlan) -> dict[str, Any]:
+def _recipe_json(plan: FeaturePlan) -> dict[str, Any]:
     """Describe the training of the released model."""
     recipe = plan.recipe
     if recipe is None:

@@ -4,7 +4,8 @@
              ->  search or selection (`Prepared.execute`)  ->  release/ (all at once)
              ->  keys destroyed
 
-`run` starts a run and `carry_out` also finishes an interrupted one. `new_run` and `found_run` give
+`run` starts a run and `carry_out` also finishes an interrupted one. `create_run` and `reopen_run`
+give
 its folder, `opened` its ledger and keys; `publish` writes what is released.
 
 Source: docs/rules.md, rules 1, 10, 11 and 12; docs/result.md.
@@ -23,10 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pasearch.accounting.budget import Budget
-from pasearch.api.binding import check_surroundings, fingerprint, versions
-from pasearch.api.request import MEMORY, Request, TrainRequest
-from pasearch.api.resolve import device_of
-from pasearch.cautions import MIN_CLASSES
+from pasearch.api.binding import check_surroundings, compute_fingerprint, list_versions
+from pasearch.api.request import IN_MEMORY_NAME, Request, TrainRequest
+from pasearch.api.resolve import choose_device
 from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema_argument import to_plain_json
@@ -42,7 +42,8 @@ from pasearch.errors import (
     describe_system_error,
 )
 from pasearch.files import parse_json, read_json
-from pasearch.planning import CLASSES, SELECTION_RULES, events_by_partition
+from pasearch.plan_warnings import MIN_CLASSES
+from pasearch.planning import CLASSES_LINE, SELECTION_RULES, events_by_partition
 from pasearch.progress import Progress, resolve_progress
 from pasearch.registry import describe_extensions
 from pasearch.report.facts import useless
@@ -63,12 +64,12 @@ if TYPE_CHECKING:
     from pasearch.runs.shared_ledger import Forecast
 
 
-Solved = TypeVar("Solved", bound="Plan | FeaturePlan")
+AnyPlan = TypeVar("AnyPlan", bound="Plan | FeaturePlan")
 
-SOURCES = ("search_on", "validate_on")
+DATA_SOURCE_FIELDS = ("search_on", "validate_on")
 """What of a request names data beside its own: a file, or built-in ones."""
 
-PLACES = ("data_root", "schema", "cache", "ledger")
+PATH_FIELDS = ("data_root", "schema", "cache", "ledger")
 """What else of it names files."""
 
 
@@ -94,14 +95,14 @@ class Session:
     executor: Executor
     trials: Callable[[Stream], Journal]
 
-    def of_engine(self) -> dict[str, Any]:
+    def engine_fields(self) -> dict[str, Any]:
         """Return the fields that both engines take over."""
         names = ("folder", "ledger", "keys", "device", "progress", "executor")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared(Generic[Solved]):
+class Prepared(Generic[AnyPlan]):
     """A request with its data set and solved plan; nothing private was read.
 
     Args:
@@ -114,7 +115,7 @@ class Prepared(Generic[Solved]):
 
     request: Request
     dataset: Dataset
-    plan: Solved
+    plan: AnyPlan
     searched_on: Dataset | None = None
     validated_on: Dataset | None = None
 
@@ -134,7 +135,7 @@ def run(
     progress: Progress | bool | None = None,
 ) -> Any:
     """Run what was prepared in a new folder, and return its result."""
-    with new_run(prepared, out) as folder:
+    with create_run(prepared, out) as folder:
         return carry_out(prepared, folder, resumed=False, progress=progress)
 
 
@@ -146,14 +147,14 @@ def carry_out(
     progress: Progress | bool | None = None,
 ) -> Any:
     """Carry out a plan in its folder, from the start or from where it stopped."""
-    from pasearch.api.trials import trials_of
+    from pasearch.api.trials import open_trials
 
     plan, dataset, request = prepared.plan, prepared.dataset, prepared.request
-    device, cache = device_of(request), folder.private / "cache"
+    device, cache = choose_device(request), folder.private / "cache"
     with (
-        request.trainers() as executor,
-        trials_of(folder, request) as trials,
-        opened(prepared, folder, device, resumed=resumed) as (ledger, keys),
+        request.make_executor() as executor,
+        open_trials(folder, request) as trials,
+        open_ledger_and_keys(prepared, folder, device, resumed=resumed) as (ledger, keys),
     ):
         dataset.partition(plan.split, keys.stream("split").generator())
         dataset.workspace = cache
@@ -193,7 +194,7 @@ def check_not_refused(prepared: Prepared[Any]) -> None:
 
 
 @contextmanager
-def new_run(prepared: Prepared, out: str | Path | None) -> Iterator[RunFolder]:
+def create_run(prepared: Prepared, out: str | Path | None) -> Iterator[RunFolder]:
     """Make a run's folder, and take it away again if the run is refused before it has spent.
 
     Guarantee: afterwards no time of `release/`, `private/` or the folder tells when the run ended.
@@ -210,18 +211,20 @@ def new_run(prepared: Prepared, out: str | Path | None) -> Iterator[RunFolder]:
     """
     request = prepared.request
     check_not_refused(prepared)
-    device_of(request)
+    choose_device(request)
     if not prepared.plan.public:
-        check_total(request)
-    kept = json.dumps(to_json(request, **prepared.request_for_resume()), default=to_plain_json)
+        check_ledger_budget(request)
+    kept = json.dumps(
+        request_to_json(request, **prepared.request_for_resume()), default=to_plain_json
+    )
     out = request.out if out is None else out
     folder = RunFolder.create(out, prepared.dataset.name, {"request.json": kept})
-    with _guarded(folder, new=True):
+    with _handle_errors(folder, new=True):
         yield folder
 
 
 @contextmanager
-def _guarded(folder: RunFolder, *, new: bool) -> Iterator[None]:
+def _handle_errors(folder: RunFolder, *, new: bool) -> Iterator[None]:
     """Hide the times of a run that has ended; state after an error what is charged and what to do.
 
     Args:
@@ -229,7 +232,7 @@ def _guarded(folder: RunFolder, *, new: bool) -> Iterator[None]:
         new: Whether it starts here: if it is refused before it has spent, its folder is deleted.
     """
     try:
-        with _reporting_loss(folder):
+        with _report_lost_folder(folder):
             yield
             folder.hide_times()
     except KeyboardInterrupt:
@@ -255,7 +258,7 @@ def _guarded(folder: RunFolder, *, new: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _reporting_loss(folder: RunFolder) -> Iterator[None]:
+def _report_lost_folder(folder: RunFolder) -> Iterator[None]:
     """Say that a run stays charged if its folder was taken away while it ran.
 
     Raises:
@@ -284,10 +287,10 @@ def _has_begun(folder: RunFolder) -> bool:
 
 
 @contextmanager
-def found_run(path: str | Path) -> Iterator[RunFolder]:
+def reopen_run(path: str | Path) -> Iterator[RunFolder]:
     """Find an interrupted run's folder again.
 
-    Guarantee: as of `new_run`.
+    Guarantee: as of `create_run`.
 
     Raises:
         UsageError: No run there, or a finished one.
@@ -302,7 +305,7 @@ def found_run(path: str | Path) -> Iterator[RunFolder]:
         Keys.forget(folder.private / "keys")
         folder.hide_times()
     folder = RunFolder.open(path)
-    with _guarded(folder, new=False):
+    with _handle_errors(folder, new=False):
         yield folder
 
 
@@ -320,14 +323,14 @@ def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
     elapsed = round(time.time() - folder.started, 1)
     folder.atomic_write("timings.json", json.dumps({"seconds_since_start": elapsed}))
     # As a reader of the file has it, so that `verify` makes the same texts of it.
-    texts = rendered(parse_json(json.dumps(document), "result.json"))
+    texts = render_release_files(parse_json(json.dumps(document), "result.json"))
     files = {**{name: text.encode() for name, text in texts.items()}, model_name(document): model}
     document["files"] = {name: digest(content) for name, content in sorted(files.items())}
     folder.publish({**files, "result.json": json.dumps(document, indent=2) + "\n"})
     return texts["privacy-card.md"]
 
 
-def rendered(document: dict[str, Any]) -> dict[str, str]:
+def render_release_files(document: dict[str, Any]) -> dict[str, str]:
     """Return the texts of `release/` that follow from `result.json`, by file name."""
     from pasearch.report.card import card_json, card_markdown
     from pasearch.report.html import report_html
@@ -340,7 +343,7 @@ def rendered(document: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def head(plan: Plan | FeaturePlan, task: str) -> dict[str, Any]:
+def make_result_head(plan: Plan | FeaturePlan, task: str) -> dict[str, Any]:
     """Make the first part of `result.json`: data, budget, privacy cost, selection rule.
 
     Args:
@@ -365,7 +368,7 @@ def head(plan: Plan | FeaturePlan, task: str) -> dict[str, Any]:
         "winner": planned["winner"],
         "selection": {
             "rule": plan.selection_rule,
-            "law": plan.selection_words,
+            "law": plan.selection_description,
             "bound": plan.price.accountant,
             "formula": SELECTION_RULES[plan.selection_rule],
         },
@@ -396,7 +399,7 @@ class RunEnvironment:
     data_root: bool = False
 
 
-def tail(plan: Plan | FeaturePlan, made: RunEnvironment) -> dict[str, Any]:
+def make_result_tail(plan: Plan | FeaturePlan, made: RunEnvironment) -> dict[str, Any]:
     """Make the last part of `result.json`: assumptions, published bounds, run environment."""
     if made.secure_noise:
         drawn = "everything random from AES-256"
@@ -423,7 +426,7 @@ def tail(plan: Plan | FeaturePlan, made: RunEnvironment) -> dict[str, Any]:
         "secure_noise": made.secure_noise,
         "randomness": randomness,
         "warnings": list(plan.warnings),
-        "versions": versions(cluster=made.cluster) | describe_extensions(plan.parts),
+        "versions": list_versions(cluster=made.cluster) | describe_extensions(plan.parts),
         **({} if made.storage is None else {"storage": made.storage}),
         **({"executor": Cluster.name} if made.cluster else {}),
         **({"data_root": True} if made.data_root else {}),
@@ -451,19 +454,19 @@ class RunOutput:
 
         Args:
             plan: The run's.
-            score: As `score_json` returns it.
+            score: As `make_score_json` returns it.
         """
         raise NotImplementedError
 
 
-def result_document(
+def make_result_document(
     plan: Plan | FeaturePlan, found: RunOutput, made: RunEnvironment
 ) -> dict[str, Any]:
     """Make `result.json` without derived fields; docs/result.md describes every field."""
-    score = score_json(plan, found.test_points, found.exact_points, found.test_cells)
+    score = make_score_json(plan, found.test_points, found.exact_points, found.test_cells)
     own = found.task_fields(plan, score)
     return {
-        **head(plan, own["task"]),
+        **make_result_head(plan, own["task"]),
         "space": own["space"],
         "recipe": own["recipe"],
         "best": own["best"],
@@ -473,13 +476,13 @@ def result_document(
         "alternatives": [],
         "searched_on": plan.searched_on,
         "validated_on": plan.validated_on,
-        **tail(plan, made),
+        **make_result_tail(plan, made),
         "plan": plan.basis,
         **own,
     }
 
 
-def release(
+def release_result(
     prepared: Prepared[Any],
     session: Session,
     found: RunOutput,
@@ -495,13 +498,13 @@ def release(
         model: The weights, as bytes of a file.
         extra: What else `result.json` says.
     """
-    made = made_by(prepared, session.device, session.keys.reproducible)
-    document = result_document(prepared.plan, found, made) | dict(extra or {})
+    made = describe_environment(prepared, session.device, session.keys.reproducible)
+    document = make_result_document(prepared.plan, found, made) | dict(extra or {})
     card = publish(session.folder, document, model)
     return {"path": session.folder.path, "document": document, "card": card}
 
 
-def score_json(
+def make_score_json(
     plan: Plan | FeaturePlan, points: int, exact: int | None, cells: Sequence[int] = ()
 ) -> dict[str, Any]:
     """Make the test score of the released model: noisy, and also exact on public data.
@@ -512,18 +515,18 @@ def score_json(
         exact: Without; declared-public data only.
         cells: The counts of a table, row by row, with noise; empty where one number was released.
     """
-    tested, metric = plan.split.test, plan.tested_by if cells else plan.scored_by
+    tested, metric = plan.split.test, plan.test_metric if cells else plan.score_metric
     own, deviation = list(cells) or [points], metric.noise(plan.test.epsilon).standard_deviation
     if cells:
         points = metric.points(own, tested, deviation)
     spread = metric.spread(own, tested, deviation)
 
-    def shown(of: int) -> float:
-        return metric.shown(min(1.0, max(0.0, of / (tested * metric.most))))
+    def fraction_of(count: int) -> float:
+        return metric.shown(min(1.0, max(0.0, count / (tested * metric.most))))
 
     score: dict[str, Any] = {
         "metric": metric.noun,
-        "test": shown(points),
+        "test": fraction_of(points),
         "points": points,
         "of": tested,
         "noise": {
@@ -538,28 +541,28 @@ def score_json(
         null = "are left out" if cells else "count as wrong by all"
         score["scale"] = f"of the width of the target's bounds; null records {null}"
     if exact is not None:
-        score["exact"] = shown(exact)
+        score["exact"] = fraction_of(exact)
     return score
 
 
-def name_of(data: object) -> str:
+def name_data(data: object) -> str:
     """Read the name of a run's data."""
-    return str(data) if isinstance(data, (str, Path)) else MEMORY
+    return str(data) if isinstance(data, (str, Path)) else IN_MEMORY_NAME
 
 
-def to_json(request: Request, **spelt_out: Any) -> dict[str, Any]:
+def request_to_json(request: Request, **spelt_out: Any) -> dict[str, Any]:
     """Return a request as plain values, as a resume from another working directory needs it."""
     left = {"data", "budget", "progress", "out", *spelt_out}
     values = {each.name: getattr(request, each.name) for each in fields(request)}
-    paths = {name: values.get(name) for name in (*SOURCES, *PLACES)}
+    paths = {name: values.get(name) for name in (*DATA_SOURCE_FIELDS, *PATH_FIELDS)}
     absolute = {
         name: str(Path(path).absolute())
-        for name, path in {**paths, "data": name_of(request.data)}.items()
-        if isinstance(path, (str, Path)) and path != MEMORY and is_path(str(path))
+        for name, path in {**paths, "data": name_data(request.data)}.items()
+        if isinstance(path, (str, Path)) and path != IN_MEMORY_NAME and is_path(str(path))
     }
     return {
         "task": request.task,
-        "data": name_of(request.data),
+        "data": name_data(request.data),
         "epsilon": request.total.epsilon,
         "delta": request.total.delta,
         **{name: value for name, value in values.items() if name not in left},
@@ -568,7 +571,7 @@ def to_json(request: Request, **spelt_out: Any) -> dict[str, Any]:
     }
 
 
-def request_of(private: Path, kinds: Mapping[str, type[Request]], data: Any = None) -> Request:
+def read_request(private: Path, kinds: Mapping[str, type[Request]], data: Any = None) -> Request:
     """Read the request of a run.
 
     Args:
@@ -599,7 +602,7 @@ def request_of(private: Path, kinds: Mapping[str, type[Request]], data: Any = No
         if (private / "keys").exists():
             told = f"{private.parent} has a request that cannot be read ({type(error).__name__})."
         raise UsageError(f"{told} Start a new run.") from None
-    if data is None and request.data == MEMORY:
+    if data is None and request.data == IN_MEMORY_NAME:
         raise UsageError(
             f"{private.parent} began on records in memory: pass them again as `data=`."
         )
@@ -607,7 +610,7 @@ def request_of(private: Path, kinds: Mapping[str, type[Request]], data: Any = No
 
 
 @contextmanager
-def opened(
+def open_ledger_and_keys(
     prepared: Prepared, folder: Any, device: str, *, resumed: bool
 ) -> Iterator[tuple[Ledger, Keys]]:
     """Open a run's ledger and keys, made anew or found again, its plan reserved.
@@ -636,7 +639,7 @@ def opened(
         asked = folder.private / "request.json"
         kept = asked.read_bytes() if asked.exists() else b""
         check_surroundings(folder.private, device, begun=resumed and begun)
-        marks, parts = fingerprint(prepared.dataset, plan, device, *public, request=kept)
+        marks, parts = compute_fingerprint(prepared.dataset, plan, device, *public, request=kept)
         if resumed and begun:
             keys = Keys.open(keys_path, marks, parts, secure=secure)
         elif ledger.spent():
@@ -647,13 +650,13 @@ def opened(
             seed = request.seed
             keys = Keys(secure=secure) if seed is None else Keys.from_seed(seed, secure=secure)
             keys.save(keys_path, marks, parts)
-        _reserve(prepared, folder, keys)
+        _reserve_plan(prepared, folder, keys)
         yield ledger, keys
 
 
 def _has_spent(folder: Any) -> bool:
     """Return whether a run that was refused is charged, in its own ledger or in a shared one."""
-    if _reserved_as(folder):
+    if _read_reservation(folder):
         return True
     path = folder.private / "ledger.sqlite"
     if not path.exists():
@@ -662,14 +665,14 @@ def _has_spent(folder: Any) -> bool:
         return bool(ledger.spent())
 
 
-def made_by(prepared: Prepared, device: str, reproducible: bool) -> RunEnvironment:
+def describe_environment(prepared: Prepared, device: str, reproducible: bool) -> RunEnvironment:
     """Describe the environment that makes a run."""
     from pasearch.runs.shared_ledger import SharedLedger
 
     request, shared = prepared.request, None
     if request.ledger is not None and not prepared.plan.public:
         if not Path(request.ledger).exists():
-            raise _lost_ledger(request.ledger, "is gone")
+            raise _make_lost_ledger_error(request.ledger, "is gone")
         total = SharedLedger.open(request.ledger).total()
         assert total.delta is not None
         shared = {"epsilon": total.epsilon, "delta": total.delta}
@@ -680,12 +683,12 @@ def made_by(prepared: Prepared, device: str, reproducible: bool) -> RunEnvironme
         ledger=shared,
         storage=getattr(getattr(request, "storage", None), "kind", None),
         cluster=request.executor == Cluster.name,
-        data_root=name_of(request.data) in BUILT_IN_NAMES
+        data_root=name_data(request.data) in BUILT_IN_NAMES
         and request.data_root != Request.data_root,
     )
 
 
-def check_total(request: Request) -> None:
+def check_ledger_budget(request: Request) -> None:
     """Refuse a ledger that is not there yet and has no budget."""
     if request.ledger is None or Path(request.ledger).exists() or request.ledger_budget is not None:
         return
@@ -695,14 +698,14 @@ def check_total(request: Request) -> None:
     )
 
 
-def _reserve(prepared: Prepared, folder: Any, keys: Keys) -> None:
+def _reserve_plan(prepared: Prepared, folder: Any, keys: Keys) -> None:
     """Reserve the whole plan in the ledger of the data set, if the user named one."""
     from pasearch.runs.shared_ledger import SharedLedger
 
     request, plan = prepared.request, prepared.plan
     if request.ledger is None or plan.public:
         return
-    check_total(request)
+    check_ledger_budget(request)
     path, identity = Path(request.ledger), folder.private / "run-id"
     if not keys.reproducible:
         # Other keys make other releases: what they reserve must be a reservation of their own.
@@ -712,30 +715,32 @@ def _reserve(prepared: Prepared, folder: Any, keys: Keys) -> None:
         if not identity.exists():
             folder.atomic_write(identity, secrets.token_hex(16))
         name = identity.read_text(encoding="utf-8")
-    before = _reserved_as(folder)
+    before = _read_reservation(folder)
     if before is not None and not path.exists():
-        raise _lost_ledger(path, "is gone")
+        raise _make_lost_ledger_error(path, "is gone")
     if before and all(name != run for run, _, _ in SharedLedger.open(path).runs()):
-        raise _lost_ledger(path, "does not hold this run, so it is not the file that did")
+        raise _make_lost_ledger_error(
+            path, "does not hold this run, so it is not the file that did"
+        )
     if before is None and path.exists():
-        folder.atomic_write(RESERVED, "")
-    total = _total_asked(request, plan.split.n)
+        folder.atomic_write(RESERVATION_FILE, "")
+    total = _resolve_ledger_budget(request, plan.split.n)
     SharedLedger.begin(path, total, name, events_by_partition(plan.lines), plan.split.n)
-    folder.atomic_write(RESERVED, name)
+    folder.atomic_write(RESERVATION_FILE, name)
 
 
-RESERVED = "reserved"
+RESERVATION_FILE = "reserved"
 """In `private/`: the run's name in a shared ledger. Empty: that ledger was there, and the run is
 not known to be reserved in it."""
 
 
-def _reserved_as(folder: RunFolder) -> str | None:
+def _read_reservation(folder: RunFolder) -> str | None:
     """Read the file `RESERVED`; None if the run has no shared ledger."""
-    path = folder.private / RESERVED
+    path = folder.private / RESERVATION_FILE
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
-def _lost_ledger(path: str | Path, what: str) -> BudgetError:
+def _make_lost_ledger_error(path: str | Path, what: str) -> BudgetError:
     return BudgetError(
         f"The shared ledger {path} {what}. It held what all runs on these data have spent, and a "
         "new one would begin at 0, so none is made. Put back its newest copy, then finish the run "
@@ -743,7 +748,7 @@ def _lost_ledger(path: str | Path, what: str) -> BudgetError:
     )
 
 
-def ledger_forecast(prepared: Prepared[Any]) -> Forecast | None:
+def forecast_ledger(prepared: Prepared[Any]) -> Forecast | None:
     """Forecast the total of a run's shared ledger; None without a ledger or a total.
 
     Raises:
@@ -754,7 +759,7 @@ def ledger_forecast(prepared: Prepared[Any]) -> Forecast | None:
     from pasearch.runs.shared_ledger import SharedLedger
 
     request, plan = prepared.request, prepared.plan
-    total = _total_asked(request, plan.split.n)
+    total = _resolve_ledger_budget(request, plan.split.n)
     if request.ledger is None or plan.public or not (total or Path(request.ledger).exists()):
         return None
     return SharedLedger.forecast(
@@ -762,15 +767,15 @@ def ledger_forecast(prepared: Prepared[Any]) -> Forecast | None:
     )
 
 
-def _total_asked(request: Request, n: int) -> Budget | None:
+def _resolve_ledger_budget(request: Request, n: int) -> Budget | None:
     """Return the total that a request gives its ledger, if it gives one."""
     named = "The delta of `ledger_budget=`"
     return Budget(*total).resolve(n, named) if (total := request.ledger_budget) else None
 
 
 def estimate_schema(
-    plan: Solved, dataset: Dataset, ledger: Ledger, keys: Keys, folder: RunFolder
-) -> Solved:
+    plan: AnyPlan, dataset: Dataset, ledger: Ledger, keys: Keys, folder: RunFolder
+) -> AnyPlan:
     """Estimate what the schema leaves undeclared, and return the plan with the complete schema.
 
     Guarantee: the price and every line of the plan stay as they are: they depend on no schema.
@@ -796,8 +801,10 @@ def estimate_schema(
     else:
         estimated = schema
         if (classes := plan.class_estimate) is not None:
-            with ledger.charged(CLASSES, dataset["train"].labels(), key=CLASSES) as labels:
-                estimated = classes.estimate_classes(schema, labels, keys.stream(CLASSES))
+            with ledger.charged(
+                CLASSES_LINE, dataset["train"].labels(), key=CLASSES_LINE
+            ) as labels:
+                estimated = classes.estimate_classes(schema, labels, keys.stream(CLASSES_LINE))
         if (estimate := plan.schema_estimate) is not None:
             cells = dataset[plan.estimate_partition].cells()
             items = [f"item {number}" for number in range(len(estimated.undeclared))]

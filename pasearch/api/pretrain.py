@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from pasearch.accounting.checks import check_positive_integer
 from pasearch.api.request import TrainRequest
-from pasearch.api.resolve import assume_public, device_of
+from pasearch.api.resolve import assume_public, choose_device
 from pasearch.data.backbones import (
     MODULES,
     PublicBackbone,
@@ -96,7 +96,7 @@ def pretrain(
         raise UsageError(f"The folder of {path} is not there: name one that is.")
     if not check_positive_integer("epochs", epochs) <= MAX_EPOCHS:
         raise UsageError(f"epochs is {epochs:,}: expected 1 to {MAX_EPOCHS:,}.")
-    where = device_of(TrainRequest(data=data, device=device))  # pyright: ignore[reportArgumentType]
+    where = choose_device(TrainRequest(data=data, device=device))  # pyright: ignore[reportArgumentType]
     dataset = load_dataset(data, data_root=data_root, public=True)
     if dataset.schema.regression or dataset.schema.to_json()["kind"] == "table":
         raise UsageError("A backbone is trained on images with classes: name such data.")

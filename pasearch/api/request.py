@@ -46,19 +46,19 @@ Values = Mapping[str, Any]
 
 DEVICES = ("auto", "cpu", "cuda")
 
-MEMORY = "arrays"
+IN_MEMORY_NAME = "arrays"
 """What data is called that was handed over in memory."""
 
-USUAL_EPSILON = 1.0
+DEFAULT_EPSILON = 1.0
 """Epsilon of a run that was given none."""
 
-MOST_SCORE_EPSILON = 100.0
+MAX_SCORE_EPSILON = 100.0
 """The largest epsilon of one score."""
 
-MOST_RATE = 1e6
+MAX_LEARNING_RATE = 1e6
 """The largest learning rate."""
 
-MOST_CATEGORIES = 1_000_000
+MAX_CATEGORIES = 1_000_000
 """The most categories that a column may be allowed."""
 
 DATA, BUDGET, SEARCH, TRAINING, PUBLIC, RUN = GROUPS = (
@@ -79,7 +79,7 @@ class Option:
     Args:
         help: What it does: a sentence for a colleague from another field.
         group: One of `GROUPS`.
-        usual: What is taken if it is not given, where that is no value of its own.
+        default_text: What is taken if it is not given, where that is no value of its own.
         flag: On the command line; its name with dashes if empty; None where only Python has it.
         reads: Its type on the command line, where that is another than in Python.
         of: Strategies or methods that take it, each with its own default; empty where all do.
@@ -87,7 +87,7 @@ class Option:
 
     help: str
     group: str
-    usual: str = ""
+    default_text: str = ""
     flag: str | None = ""
     reads: Any = None
     of: Mapping[str, str] = field(default_factory=dict)
@@ -96,22 +96,22 @@ class Option:
     def help_text(self) -> str:
         """The help, with what is taken otherwise, and the strategies or methods that take it."""
         of = "; ".join(f"{name}, default {of}" if of else name for name, of in self.of.items())
-        usual = f" [default: {self.usual}]" if self.usual else ""
+        usual = f" [default: {self.default_text}]" if self.default_text else ""
         return self.help + (f" [only with {of}]" if of else "") + usual
 
 
-def said(default: Any, help: str, group: str, **more: Any) -> Any:
+def option(default: Any, help: str, group: str, **more: Any) -> Any:
     """Return a field of a request: an option with its default; `more` as of `Option`."""
     return field(default=default, metadata={"option": Option(help, group, **more)})
 
 
 EXECUTORS = ("auto", "local", "process", "ray")
 
-MOST_WORKERS = 100_000
+MAX_WORKERS = 100_000
 """The most trainings at a time."""
 
 
-def executor_of(
+def make_executor(
     name: str = "auto",
     workers: int | None = None,
     ray_address: str | None = None,
@@ -131,7 +131,7 @@ def executor_of(
     if name not in EXECUTORS:
         raise UsageError(f"executor is {name!r}: expected one of {', '.join(EXECUTORS)}.")
     if workers is not None:
-        workers = check_positive_integer("workers", workers, most=MOST_WORKERS)
+        workers = check_positive_integer("workers", workers, most=MAX_WORKERS)
     if gpus_per_worker is not None:
         gpus_per_worker = check_positive("gpus_per_worker", gpus_per_worker)
     if name == "ray":
@@ -151,7 +151,7 @@ def executor_of(
     return ProcessExecutor(workers) if name == "process" else AutomaticExecutor(workers)
 
 
-def check_trainers(name: str, device: str, why_none: Mapping[str, str]) -> None:
+def check_executor(name: str, device: str, why_none: Mapping[str, str]) -> None:
     """Refuse an executor that would have nothing to do, rather than leave it idle.
 
     Args:
@@ -182,139 +182,147 @@ class Request:
 
     data: Data = "digits"
     _: KW_ONLY
-    budget: Budget | None = said(
-        None, "Epsilon and delta of the whole run.", BUDGET, usual="Budget(epsilon=1.0)", flag=None
+    budget: Budget | None = option(
+        None,
+        "Epsilon and delta of the whole run.",
+        BUDGET,
+        default_text="Budget(epsilon=1.0)",
+        flag=None,
     )
-    target: str | None = said(None, "The column of a table to predict.", DATA, usual="the last one")
-    schema: SchemaArgument | None = said(
+    target: str | None = option(
+        None, "The column of a table to predict.", DATA, default_text="the last one"
+    )
+    schema: SchemaArgument | None = option(
         None,
         "A table's declared columns: a .toml (`pasearch check` proposes one), or in Python a dict "
         "with its keys or a pasearch.Schema.",
         DATA,
         reads=Path,
     )
-    quotes: bool = said(
+    quotes: bool = option(
         True,
         "Whether quotation marks may enclose a cell of a .csv, within its line, or are ordinary "
         "characters.",
         DATA,
         flag="--quotes/--no-quotes",
     )
-    columns: str | Path | Sequence[str] | None = said(
+    columns: str | Path | Sequence[str] | None = option(
         None,
         "Names of the columns of a table without a header, in order: with commas between, or a "
         ".txt with one on a line.",
         DATA,
-        usual="the first line has them",
+        default_text="the first line has them",
         reads=str,
     )
-    separator: str | None = said(
-        None, "What stands between two cells of a table: one of , ; | : and the like, or tab.",
-        DATA, usual="comma, semicolon, tab or |: which the header has; a comma if there is none",
-    )  # fmt: skip
-    regression: bool = said(False, "Predict a number, not a class.", DATA)
-    labels: str | Sequence[Any] | None = said(
+    separator: str | None = option(
+        None,
+        "What stands between two cells of a table: one of , ; | : and the like, or tab.",
+        DATA,
+        default_text="comma, semicolon, tab or |: which the header has; a comma if there is none",
+    )
+    regression: bool = option(False, "Predict a number, not a class.", DATA)
+    labels: str | Sequence[Any] | None = option(
         None,
         "Declared classes of a table's target, or all labels of arrays: with commas between, such "
         "as no,yes. In Python also a list.",
         DATA,
-        usual="those of the schema or of `classes`; without one estimated privately",
+        default_text="those of the schema or of `classes`; without one estimated privately",
         reads=str,
     )
-    metric: str | None = said(
+    metric: str | None = option(
         None,
         "By what candidates are compared and the test is reported: accuracy, balanced-accuracy, "
         "auc (two classes), log-loss or brier of classes; mae or rmse of a number.",
         DATA,
-        usual="accuracy; of a number mae",
+        default_text="accuracy; of a number mae",
     )
-    bounds: tuple[float, float] | None = said(
+    bounds: tuple[float, float] | None = option(
         None, "Declared lowest and highest value of all features of arrays (.npz).", DATA,
-        usual="estimated privately",
+        default_text="estimated privately",
     )  # fmt: skip
-    classes: int | str | Sequence[Any] | None = said(
+    classes: int | str | Sequence[Any] | None = option(
         None,
         "Declared classes of arrays (.npz): their number, if labels are 0, 1 ..., or all labels "
         "with commas between, such as --classes=-1,1.",
         DATA,
-        usual="estimated privately",
+        default_text="estimated privately",
         reads=str,
     )
-    image_side: int | None = said(
-        None, "Pixels that the images of a folder are scaled to.", DATA, usual="32"
+    image_side: int | None = option(
+        None, "Pixels that the images of a folder are scaled to.", DATA, default_text="32"
     )
-    grey: bool = said(False, "Give the images of a folder one channel.", DATA)
-    max_categories: int = said(
+    grey: bool = option(False, "Give the images of a folder one channel.", DATA)
+    max_categories: int = option(
         32, "The most categories that are estimated privately for an undeclared column.", DATA
     )
-    data_root: str = said("data", "The folder with MNIST/raw/ and the like.", DATA)
-    download: bool = said(False, "Let torchvision download image sets that are missing.", DATA)
-    split: str | None = said(
+    data_root: str = option("data", "The folder with MNIST/raw/ and the like.", DATA)
+    download: bool = option(False, "Let torchvision download image sets that are missing.", DATA)
+    split: str | None = option(
         None, "Fractions 'train,validation,test' of the records, or 'paper': the sizes that Bao et "
         "al. print in IV-A. With fractions, if no candidates are compared, the validation records "
         "are trained on.", DATA,
-        usual="0.8,0.1,0.1 (so 0.9,0,0.1 where no candidates are compared), or the data's own test "
-        "set; more to estimate an undeclared table from",
+        default_text="0.8,0.1,0.1 (so 0.9,0,0.1 where no candidates are compared), or the data's "
+        "own test set; more to estimate an undeclared table from",
     )  # fmt: skip
-    search_share: float = said(
+    search_share: float = option(
         0.0, "Share of the training records that only the search or the choice reads.", SEARCH
     )
-    ledger: str | Path | None = said(
+    ledger: str | Path | None = option(
         None, "A file that adds up all runs on these data, and refuses one too many.", BUDGET,
         reads=Path,
     )  # fmt: skip
-    ledger_budget: tuple[float, float] | None = said(
+    ledger_budget: tuple[float, float] | None = option(
         None, "Epsilon and delta of all its runs together, for a ledger that is not there yet.",
         BUDGET,
     )  # fmt: skip
-    data_is_public: bool = said(False, "You declare every record public.", PUBLIC)
-    assume_public_schema: bool = said(
+    data_is_public: bool = option(False, "You declare every record public.", PUBLIC)
+    assume_public_schema: bool = option(
         False,
         "Read what the schema leaves undeclared from the records, uncharged. Not private.",
         PUBLIC,
     )
-    force: bool = said(
+    force: bool = option(
         False,
         "Run and charge even if public facts (number of records, schema, column types, epsilon) "
         "show that the run will fail.",
         RUN,
     )
-    device: str = said("auto", "auto, cpu or cuda.", RUN)
-    executor: str = said(
+    device: str = option("auto", "auto, cpu or cuda.", RUN)
+    executor: str = option(
         "auto",
         "Who trains: this process (local), others of this machine (process), or a Ray cluster "
         "(ray); auto takes processes where that is faster. The result is the same.",
         RUN,
     )
-    workers: int | None = said(
+    workers: int | None = option(
         None, "How many trainings at a time, at most.", RUN,
-        usual="as many as the run's threads, or the cluster, have room for",
+        default_text="as many as the run's threads, or the cluster, have room for",
     )  # fmt: skip
-    ray_address: str | None = said(
+    ray_address: str | None = option(
         None, "Of a Ray cluster that runs, host:port or auto.", RUN,
-        usual="with executor ray, one on this machine that ends with the run",
+        default_text="with executor ray, one on this machine that ends with the run",
     )  # fmt: skip
-    gpus_per_worker: float | None = said(
+    gpus_per_worker: float | None = option(
         None, "Of each training on a Ray cluster: .25 lets four share one GPU.", RUN,
-        usual="none: on CPUs",
+        default_text="none: on CPUs",
     )  # fmt: skip
-    secure_noise: bool = said(
+    secure_noise: bool = option(
         False,
         "Draw everything random from AES-256: batches too, and on a GPU the noise. Slower.",
         RUN,
     )
-    seed: int | None = said(
+    seed: int | None = option(
         None, "Make the noise reproducible. NOT private: for tests and benchmarks.", RUN
     )
-    out: str | Path | None = said(
-        None, "A new folder for the run.", RUN, usual="runs/<name>-<number>", reads=Path
+    out: str | Path | None = option(
+        None, "A new folder for the run.", RUN, default_text="runs/<name>-<number>", reads=Path
     )
-    progress: Progress | bool | None = said(
+    progress: Progress | bool | None = option(
         None,
         "Whether one line tells how far the run is: True, False, or a pasearch.progress.Progress "
         "of your own.",
         RUN,
-        usual="shown in a notebook and on a terminal",
+        default_text="shown in a notebook and on a terminal",
         flag=None,
     )
 
@@ -346,11 +354,11 @@ class Request:
                 "`ledger_budget=` is the total of a ledger: name its file too, `ledger=`."
             )
         if (
-            not check_positive_integer("max_categories", self.max_categories, most=MOST_CATEGORIES)
+            not check_positive_integer("max_categories", self.max_categories, most=MAX_CATEGORIES)
             >= 2
         ):
             raise UsageError(f"max_categories is {self.max_categories}: expected 2 or more.")
-        self.trainers()
+        self.make_executor()
         for each in fields(self):
             if each.type == "bool" and type(value := getattr(self, each.name)) is not bool:
                 raise UsageError(f"{each.name} is {value!r}: expected True or False.")
@@ -359,14 +367,14 @@ class Request:
             shown = "too large" if counted and self.seed > 0 else repr(self.seed)
             raise UsageError(f"Seed is {shown}: expected a whole number, 0 to 2^64 - 1.")
 
-    def trainers(self) -> Executor:
+    def make_executor(self) -> Executor:
         """Return who trains; nothing is begun before its `with` block."""
-        return executor_of(self.executor, self.workers, self.ray_address, self.gpus_per_worker)
+        return make_executor(self.executor, self.workers, self.ray_address, self.gpus_per_worker)
 
     @property
     def total(self) -> Budget:
         """Epsilon and delta of the whole run: epsilon is 1 where none was given."""
-        return self.budget or Budget(USUAL_EPSILON)
+        return self.budget or Budget(DEFAULT_EPSILON)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -375,56 +383,61 @@ class TrainRequest(Request):
 
     task: ClassVar[str] = "train"
 
-    recipe: str | Path | Values | Sequence[str | Path | Values] = said(
+    recipe: str | Path | Values | Sequence[str | Path | Values] = option(
         "default",
         "How networks are trained: a name that `pasearch recipes` lists, or a .toml. Of several, "
         "one is chosen; each trains on records of its own.",
         TRAINING,
         reads=list[str],
     )
-    architecture: str | Path | Values | None = said(
+    architecture: str | Path | Values | None = option(
         None, "The one network to train, a .toml: nothing is searched.", TRAINING, reads=Path
     )
-    noise: str | None = said(
+    noise: str | None = option(
         None,
         "Law of the noise on encoded gradients (recipe encoded-gaussian): gaussian, student-t:9, "
         "laplace, ..., or search for the one of least error at equal price.",
         TRAINING,
-        usual="the recipe's",
+        default_text="the recipe's",
     )
-    batch: int | None = said(
-        None, "Expected batch size.", TRAINING, usual="the default network's, or min(2048, n/4)"
+    batch: int | None = option(
+        None,
+        "Expected batch size.",
+        TRAINING,
+        default_text="the default network's, or min(2048, n/4)",
     )
-    steps: int | None = said(
-        None, "Steps of one training.", TRAINING, usual="the default network's, or 5 sqrt(n)"
+    steps: int | None = option(
+        None, "Steps of one training.", TRAINING, default_text="the default network's, or 5 sqrt(n)"
     )
-    learning_rate: float | None = said(None, "Learning rate.", TRAINING, usual="tuned to the noise")
-    variants: bool | None = said(
+    learning_rate: float | None = option(
+        None, "Learning rate.", TRAINING, default_text="tuned to the noise"
+    )
+    variants: bool | None = option(
         None,
         "Compare averages, earlier weights, thresholds, pruned and rounded weights of the one "
         "training by a private pick on a tenth of the records.",
         TRAINING,
-        usual="thresholds, for two declared classes by balanced-accuracy",
+        default_text="thresholds, for two declared classes by balanced-accuracy",
         flag="--variants/--no-variants",
     )
-    validate_on: str | Path | None = said(
+    validate_on: str | Path | None = option(
         None,
         "Public data of the same kind for a recipe's validation queries, which then cost nothing.",
         PUBLIC,
         reads=str,
     )
-    cache: str | Path | None = said(
+    cache: str | Path | None = option(
         None,
         "A private folder that keeps transformed images for other runs on the same data.",
         RUN,
         reads=Path,
     )
-    storage: str | Path | Address | None = said(
+    storage: str | Path | Address | None = option(
         None,
         "Where finished trials are kept, if several machines shall reach them: "
         "postgresql://user@host/database, or a .log file. Whoever can read it sees their scores.",
         RUN,
-        usual="a file in the run's own folder",
+        default_text="a file in the run's own folder",
         reads=str,
     )
 
@@ -440,9 +453,10 @@ class TrainRequest(Request):
                 check_positive_integer(name, getattr(self, name))
         if self.learning_rate is not None:
             check_positive("learning_rate", self.learning_rate)
-            if not self.learning_rate <= MOST_RATE:
+            if not self.learning_rate <= MAX_LEARNING_RATE:
                 raise UsageError(
-                    f"learning_rate is {self.learning_rate!r}: expected at most {MOST_RATE:g}."
+                    f"learning_rate is {self.learning_rate!r}: expected at most "
+                    f"{MAX_LEARNING_RATE:g}."
                 )
 
     @property
@@ -455,20 +469,20 @@ class TrainRequest(Request):
 class ChoiceRequest(Request):
     """What a choice among candidates is asked for, of networks or of features."""
 
-    candidates: float | None = said(
+    candidates: float | None = option(
         None, "Mean number of trainings, or how many candidates a generation has.", SEARCH,
         of={"rs": "10", "mgrs": "40", "paas": "10", "stw": "10", "portions": "4",
             "ahead": "4", "insured": "4", "subsets": "8"},
     )  # fmt: skip
-    generations: int | None = said(
+    generations: int | None = option(
         None, "Number of generations.", SEARCH,
         of={"mgrs": "3", "paas": "6", "stw": "6", "pafs": "3", "cfs-ga": "10"},
     )  # fmt: skip
-    law: str | None = said(
+    law: str | None = option(
         None, "Law of the number of trainings: geometric, logarithmic, poisson or binomial.",
-        SEARCH, usual="geometric", of={"rs": "", "mgrs": "", "subsets": ""},
+        SEARCH, default_text="geometric", of={"rs": "", "mgrs": "", "subsets": ""},
     )  # fmt: skip
-    search_on: str | Path | None = said(
+    search_on: str | Path | None = option(
         None, "Public data of the same kind to search on; the search then costs nothing.", PUBLIC,
         reads=str,
     )  # fmt: skip
@@ -484,49 +498,49 @@ class SearchRequest(TrainRequest, ChoiceRequest):
         "stw",
     )  # fmt: skip
 
-    strategy: str = said(
+    strategy: str = option(
         "auto",
         "Who is tried: auto, fixed, rs, mgrs, paas, paas-paper (the paper's epsilon .02 a score), "
         "portions, ahead, insured, grid, or stw (public data only).",
         SEARCH,
     )
-    space: str | Path | Values | Space = said(
+    space: str | Path | Values | Space = option(
         "auto",
         "What candidates are drawn from: auto (the portfolio), images, tables, fcn, cnn, "
         "fcn-paper, cnn-paper, fcn-rwt, cnn-rwt, or a .toml.",
         SEARCH,
         reads=str,
     )
-    returns: str | None = said(
+    returns: str | None = option(
         None, "Which is returned: the best of all generations, or of the last, as in the paper.",
-        SEARCH, usual="best", of={"paas": "", "stw": ""},
+        SEARCH, default_text="best", of={"paas": "", "stw": ""},
     )  # fmt: skip
-    rungs: int | None = said(
+    rungs: int | None = option(
         None, "How often candidates are looked at, each time at half of those before.", SEARCH,
-        usual="1", of={"ahead": "", "insured": ""},
+        default_text="1", of={"ahead": "", "insured": ""},
     )  # fmt: skip
-    crossover: bool = said(
+    crossover: bool = option(
         False,
         "Measure which model is the best at which epsilon, instead of forecasting it. Of private "
         "records a part of the budget pays (strategy grid), of public ones nothing does.",
         SEARCH,
     )
-    eps_grid: str | None = said(
+    eps_grid: str | None = option(
         None,
         "At which epsilons every model is trained, for a crossover report measured on your own "
         "records: low:high:logN, or numbers with commas.",
-        SEARCH, usual="five, with three tenths of the squared budget", of={"grid": ""},
+        SEARCH, default_text="five, with three tenths of the squared budget", of={"grid": ""},
     )  # fmt: skip
-    repeats: int | None = said(
+    repeats: int | None = option(
         None, "How often every model is trained at each epsilon of the grid, 2 or more.", SEARCH,
-        usual="2", of={"grid": ""},
+        default_text="2", of={"grid": ""},
     )  # fmt: skip
-    max_candidates: int | None = said(
+    max_candidates: int | None = option(
         None, "Redraw the number of trainings above this; priced.", SEARCH,
-        usual="no limit", of={"rs": "", "mgrs": ""},
+        default_text="no limit", of={"rs": "", "mgrs": ""},
     )  # fmt: skip
-    score_epsilon: float | None = said(
-        None, "Epsilon of one candidate's score.", BUDGET, usual="the most that fits",
+    score_epsilon: float | None = option(
+        None, "Epsilon of one candidate's score.", BUDGET, default_text="the most that fits",
         flag="--score-eps",
     )  # fmt: skip
 
@@ -538,14 +552,14 @@ class SearchRequest(TrainRequest, ChoiceRequest):
         for name in ("candidates", "score_epsilon"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
-        if self.score_epsilon is not None and not self.score_epsilon <= MOST_SCORE_EPSILON:
+        if self.score_epsilon is not None and not self.score_epsilon <= MAX_SCORE_EPSILON:
             raise UsageError(
                 f"score_epsilon is {self.score_epsilon!r}: expected at most "
-                f"{MOST_SCORE_EPSILON:g}: above, a score has no noise that anybody could measure."
+                f"{MAX_SCORE_EPSILON:g}: above, a score has no noise that anybody could measure."
             )
 
 
-EVOLVED = {"pafs": "", "cfs-ga": ""}
+GENETIC_METHODS = {"pafs": "", "cfs-ga": ""}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -558,53 +572,63 @@ class FeatureRequest(ChoiceRequest):
         "max-pool",
     )  # fmt: skip
 
-    method: str = said(
+    method: str = option(
         "auto",
         "How features are chosen: auto, all, random, cfs-greedy, cfs-ga, top, pca, pafs, one-hot, "
         "subsets or max-pool.",
         SEARCH,
     )
-    k: int | None = said(None, "How many features.", SEARCH, usual="the method's own")
-    merits: str | None = said(
+    k: int | None = option(None, "How many features.", SEARCH, default_text="the method's own")
+    merits: str | None = option(
         None, "Merits from noisy tables, or from noisy entropies as the paper has them.", SEARCH,
-        usual="tables", of={"cfs-greedy": "", "cfs-ga": ""},
+        default_text="tables", of={"cfs-greedy": "", "cfs-ga": ""},
     )  # fmt: skip
-    until_no_gain: bool | None = said(
-        None, "Stop at the first feature that does not raise the merit.", SEARCH, usual="no",
+    until_no_gain: bool | None = option(
+        None, "Stop at the first feature that does not raise the merit.", SEARCH, default_text="no",
         of={"cfs-greedy": ""},
     )  # fmt: skip
-    population: int | None = said(
+    population: int | None = option(
         None, "Sets of features a generation.", SEARCH, of={"pafs": "20", "cfs-ga": "5000"}
     )
-    alpha: float | None = said(
+    alpha: float | None = option(
         None, "Share of the fittest that become parents.", SEARCH,
         of={"pafs": "0.3", "cfs-ga": "0.03"},
     )  # fmt: skip
-    p_co: float | None = said(None, "Probability of a crossover.", SEARCH, usual="0.8", of=EVOLVED)
-    p_mu: float | None = said(
-        None, "Probability of a mutation; with p_co at most 1.", SEARCH, usual="0.2", of=EVOLVED
+    p_co: float | None = option(
+        None, "Probability of a crossover.", SEARCH, default_text="0.8", of=GENETIC_METHODS
     )
-    pick: str | None = said(
-        None, "permute-and-flip or gumbel.", SEARCH, usual="permute-and-flip", of={"top": ""}
+    p_mu: float | None = option(
+        None,
+        "Probability of a mutation; with p_co at most 1.",
+        SEARCH,
+        default_text="0.2",
+        of=GENETIC_METHODS,
     )
-    pool: int | None = said(
-        None, "Side of the square of pixels that is pooled.", SEARCH, usual="2", of={"max-pool": ""}
+    pick: str | None = option(
+        None, "permute-and-flip or gumbel.", SEARCH, default_text="permute-and-flip", of={"top": ""}
     )
-    trainer: str = said(
+    pool: int | None = option(
+        None,
+        "Side of the square of pixels that is pooled.",
+        SEARCH,
+        default_text="2",
+        of={"max-pool": ""},
+    )
+    trainer: str = option(
         "auto", "How the model is trained: auto, dpsgd, or objective (also: logistic).", TRAINING,
         flag="--model",
     )  # fmt: skip
-    selection_share: float | None = said(
-        None, "Share of epsilon that the choice takes.", BUDGET, usual="0.4, pafs 0.6"
+    selection_share: float | None = option(
+        None, "Share of epsilon that the choice takes.", BUDGET, default_text="0.4, pafs 0.6"
     )
 
 
 P = ParamSpec("P")
-Asked = TypeVar("Asked", bound=Request)
+AnyRequest = TypeVar("AnyRequest", bound=Request)
 Answer = TypeVar("Answer")
 
 
-def options_of(request: type[Request]) -> Iterator[tuple[str, Any, Option]]:
+def list_options(request: type[Request]) -> Iterator[tuple[str, Any, Option]]:
     """Go through (name, default, option) of what a task may be asked, its own options first.
 
     Of strategies and methods, an option has those that the task knows.
@@ -617,36 +641,36 @@ def options_of(request: type[Request]) -> Iterator[tuple[str, Any, Option]]:
             yield each.name, each.default, replace(option, of=of)
 
 
-DATA_OPTIONS = tuple(name for name, _, option in options_of(SearchRequest) if option.group == DATA)
+DATA_OPTIONS = tuple(name for name, _, each in list_options(SearchRequest) if each.group == DATA)
 """Options that describe the data: those of every command that reads or plans with data."""
 
 
-def takes(
-    request: Callable[P, Asked],
-) -> Callable[[Callable[[Asked], Answer]], Callable[P, Answer]]:
+def accept_request_fields(
+    request: Callable[P, AnyRequest],
+) -> Callable[[Callable[[AnyRequest], Answer]], Callable[P, Answer]]:
     """Let a function of a request take the request's fields as its arguments."""
     kind: Any = request
 
-    def decorated(function: Callable[[Asked], Answer]) -> Callable[P, Answer]:
+    def decorated(function: Callable[[AnyRequest], Answer]) -> Callable[P, Answer]:
         @functools.wraps(function)
         def call(*args: P.args, **given: P.kwargs) -> Answer:
-            _check_known(kind, function.__name__, len(args), set(given))
+            _check_options(kind, function.__name__, len(args), set(given))
             return function(request(*args, **given))
 
         arguments = list(inspect.signature(request).parameters.values())
         returned = inspect.signature(function).return_annotation
-        told: Any = call
-        told.__signature__ = inspect.Signature(arguments, return_annotation=returned)
-        told.__doc__ = _with_arguments(inspect.cleandoc(function.__doc__ or ""), kind)
+        documented: Any = call
+        documented.__signature__ = inspect.Signature(arguments, return_annotation=returned)
+        documented.__doc__ = _add_arguments(inspect.cleandoc(function.__doc__ or ""), kind)
         return call
 
     return decorated
 
 
-WIDTH = 92
+ARGUMENTS_WIDTH = 92
 """Of a line of a docstring's arguments."""
 
-ARGUMENTS = """\
+ARGUMENTS_TEMPLATE = """\
 Args:
     data: A built-in name, a path, a pandas frame, (x, y) arrays, or a data set. [default: 'digits']
 {options}
@@ -659,25 +683,29 @@ Raises:
 """
 
 
-def _with_arguments(text: str, request: type[Request]) -> str:
+def _add_arguments(text: str, request: type[Request]) -> str:
     """Return a docstring with the request's options and errors, before what is returned."""
     options = "\n".join(
         fill(
-            f"{name}: {option.help_text}" + (
-                "" if option.usual or any(option.of.values()) else f" [default: {default!r}]"
+            f"{name}: {option.help_text}"
+            + (
+                "" if option.default_text or any(option.of.values()) else f" [default: {default!r}]"
             ),
-            WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False,
+            ARGUMENTS_WIDTH,
+            initial_indent=" " * 4,
+            subsequent_indent=" " * 8,
+            break_long_words=False,
             break_on_hyphens=False,
         )
-        for name, default, option in options_of(request)
-    )  # fmt: skip
+        for name, default, option in list_options(request)
+    )
     place = min((text.find(part) for part in ("Returns:", "Cost:") if part in text), default=None)
     if place is None:
         return text
-    return text[:place] + ARGUMENTS.format(options=options) + text[place:]
+    return text[:place] + ARGUMENTS_TEMPLATE.format(options=options) + text[place:]
 
 
-def _check_known(request: type[Request], name: str, places: int, given: set[str]) -> None:
+def _check_options(request: type[Request], name: str, places: int, given: set[str]) -> None:
     """Refuse more than data by place, and options that the task does not have."""
     known = {each.name for each in fields(request)}
     if places > 1:

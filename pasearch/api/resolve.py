@@ -29,10 +29,10 @@ from pasearch.data.sources import DECLARATIONS, list_declarations, load_dataset
 from pasearch.data.split import DEFAULT_FRACTIONS, Split, make_split
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
-from pasearch.planning import ESTIMATE_DELTA, ESTIMATE_SHARE, LEDGER_LEAK, Terms
+from pasearch.planning import ESTIMATE_DELTA, ESTIMATE_SHARE, LEDGER_ESTIMATE_DELTA, PlanTerms
 
 
-def device_of(request: Request) -> str:
+def choose_device(request: Request) -> str:
     """Return "cpu" or "cuda".
 
     Raises:
@@ -55,7 +55,7 @@ def device_of(request: Request) -> str:
     return "cpu"
 
 
-PROPOSED = "the schema, which was read from the records"
+PROPOSED_SCHEMA = "the schema, which was read from the records"
 """What is assumed public of a schema that nobody has edited."""
 
 
@@ -63,7 +63,7 @@ def _is_proposed(dataset: Dataset) -> bool:
     return getattr(dataset.schema, "proposed", False) and not dataset.public
 
 
-def dataset_of(data: Any, request: Request) -> Dataset:
+def resolve_dataset(data: Any, request: Request) -> Dataset:
     """Return the data that a request names, or was given: its form is looked at, no value.
 
     Raises:
@@ -73,11 +73,11 @@ def dataset_of(data: Any, request: Request) -> Dataset:
     if isinstance(data, Dataset):
         dataset = replace(data, public=data.public or request.data_is_public)
     elif isinstance(data, (str, Path)):
-        dataset = load(str(data), request, DECLARATIONS)
+        dataset = load_declared(str(data), request, DECLARATIONS)
     elif isinstance(data, tuple) and len(data) == 2:
-        dataset = from_arrays(*data, **_said(request, DECLARATIONS))
+        dataset = from_arrays(*data, **_collect_declarations(request, DECLARATIONS))
     elif hasattr(data, "columns") and hasattr(data, "iloc"):
-        dataset = of_frame(data, request)
+        dataset = make_dataset_from_frame(data, request)
     else:  # its type only: to show it would be to print records
         raise UsageError(
             f"data is a {type(data).__name__}: expected a name, a path, a pandas frame, or a pair "
@@ -93,7 +93,7 @@ def dataset_of(data: Any, request: Request) -> Dataset:
     return dataset
 
 
-def of_frame(frame: Any, request: Request) -> Dataset:
+def make_dataset_from_frame(frame: Any, request: Request) -> Dataset:
     """Return a pandas frame as a data set: its columns' names and types are its form.
 
     Types that are none of texts are listed as taken as public: see `data.frames`.
@@ -142,12 +142,12 @@ def of_frame(frame: Any, request: Request) -> Dataset:
     )
 
 
-def load(source: str, request: Request, declared: tuple[str, ...]) -> Dataset:
+def load_declared(source: str, request: Request, declared: tuple[str, ...]) -> Dataset:
     """Return the data set at a path or of a built-in name, under some of the declarations."""
-    return load_dataset(source, **_said(request, declared))
+    return load_dataset(source, **_collect_declarations(request, declared))
 
 
-def _said(request: Request, declared: tuple[str, ...]) -> dict[str, Any]:
+def _collect_declarations(request: Request, declared: tuple[str, ...]) -> dict[str, Any]:
     """Return what the user says about data, as `DataDeclaration` takes it."""
     said = {name: getattr(request, name) for name in (*declared, "data_root", "download")}
     return {**said, "public": request.data_is_public}
@@ -158,14 +158,14 @@ def assume_public(dataset: Dataset, most: int) -> tuple[Dataset, tuple[str, ...]
     from pasearch.data.estimation import read_public_schema
 
     names = dataset.schema.undeclared
-    proposed = (PROPOSED,) if _is_proposed(dataset) else ()
+    proposed = (PROPOSED_SCHEMA,) if _is_proposed(dataset) else ()
     if not names:
         return dataset, proposed
     found = dataset.completed(lambda schema, x, y: read_public_schema(schema, x, y, most))
     return found, (*proposed, *names)
 
 
-def public_data(
+def load_public_data(
     option: str, source: str, request: Request, dataset: Dataset
 ) -> tuple[Dataset, Dataset, tuple[str, ...]]:
     """Return public data, the private data with its schema completed by them, and what that is.
@@ -179,7 +179,7 @@ def public_data(
     Raises:
         UsageError: Data of another form, or that may be the private ones themselves.
     """
-    public = load(source, replace(request, data_is_public=True), list_declarations(source))
+    public = load_declared(source, replace(request, data_is_public=True), list_declarations(source))
     itself = source in BUILT_IN_NAMES and source == dataset.name and not dataset.public
     if itself or (source not in BUILT_IN_NAMES and public.n == dataset.n):
         # By the number of records alone: whether the records are equal, no answer may tell.
@@ -216,7 +216,7 @@ def check_same_form(public: Dataset, schema: AnySchema, option: str) -> None:
         )
 
 
-def shares_of(split: str | None) -> Any:
+def parse_split_shares(split: str | None) -> Any:
     """Return the shares of train, validation and test that `split=` names; None without any.
 
     Raises:
@@ -236,18 +236,18 @@ def shares_of(split: str | None) -> Any:
     return shares
 
 
-def split_of(request: Request, dataset: Dataset, *, scored: bool, **more: Any) -> Split:
+def make_request_split(request: Request, dataset: Dataset, *, scored: bool, **more: Any) -> Split:
     """Return the sizes of the partitions; `scored` and `more` as of `data.split.make_split`."""
     paper, official_test = request.split == "paper", dataset.official_test
-    shares = shares_of(request.split)
+    shares = parse_split_shares(request.split)
     if shares is None and not (paper or official_test):
-        shares = _shares_to_estimate(request, dataset, scored=scored)
+        shares = _choose_shares_for_estimation(request, dataset, scored=scored)
     return make_split(
         dataset.n, shares=shares, official_test=official_test, paper=paper, scored=scored, **more
     )
 
 
-def _shares_to_estimate(
+def _choose_shares_for_estimation(
     request: Request, dataset: Dataset, *, scored: bool
 ) -> tuple[float, float, float] | None:
     """Return shares with records enough to estimate a table's columns from; None: the usual ones.
@@ -263,25 +263,27 @@ def _shares_to_estimate(
     once = calibration.calibrate_min(
         lambda sigma: Gaussian(noise_multiplier=sigma), part, 0.02, 1e7
     )
-    wanted = SLOTS_TO_ESTIMATE * once * math.sqrt(items) / dataset.n
+    wanted = ESTIMATION_RECORDS * once * math.sqrt(items) / dataset.n
     train, validation, test = DEFAULT_FRACTIONS
-    if not (validation if scored else test) < wanted <= MOST_SHARE:
+    if not (validation if scored else test) < wanted <= MAX_ESTIMATION_SHARE:
         return None
     if scored:
         return train + validation - wanted, wanted, test
     return train + test - wanted, validation, wanted
 
 
-SLOTS_TO_ESTIMATE, MOST_SHARE = 40.0, 0.3
+ESTIMATION_RECORDS, MAX_ESTIMATION_SHARE = 40.0, 0.3
 """How many slots a table's columns are estimated from, in deviations of the noise; and the largest
 share of the records for it. Measured on four tables of 7,000 to 17,000 records at epsilon .5 (one
 or two seeds): with a fifth instead of a tenth, areas under the curve of .56 to .80 become .77 to
 .89."""
 
 
-def terms_of(request: Request, dataset: Dataset, split: Split, assumed: tuple[str, ...]) -> Terms:
+def make_plan_terms(
+    request: Request, dataset: Dataset, split: Split, assumed: tuple[str, ...]
+) -> PlanTerms:
     """Return what a run's plan is solved for; `assumed` was read from the records for nothing."""
-    return Terms(
+    return PlanTerms(
         name=dataset.name,
         schema=dataset.schema,
         public=dataset.public,
@@ -289,7 +291,7 @@ def terms_of(request: Request, dataset: Dataset, split: Split, assumed: tuple[st
         split=split,
         most=request.max_categories,
         assumed_public=(*dataset.assumed, *assumed),
-        leak_share=ESTIMATE_DELTA if request.ledger is None else LEDGER_LEAK,
+        leak_share=ESTIMATE_DELTA if request.ledger is None else LEDGER_ESTIMATE_DELTA,
         metric=request.metric,
         notes=dataset.notes,
         type_failures=dataset.type_failures,

@@ -21,22 +21,33 @@ from pasearch.api.lifecycle import (
 from pasearch.api.request import SearchRequest
 from pasearch.api.resolve import (
     assume_public,
-    device_of,
-    public_data,
-    split_of,
-    terms_of,
+    choose_device,
+    load_public_data,
+    make_plan_terms,
+    make_request_split,
 )
-from pasearch.crossover.curves import grid_of
+from pasearch.crossover.curves import parse_epsilon_grid
 from pasearch.data.partitions import Dataset
 from pasearch.data.split import Split
 from pasearch.errors import UsageError
-from pasearch.planning import planned_form
-from pasearch.search.ahead import Insured, insured_by
-from pasearch.search.auto import FIXED, Option, choose, ranked_study, shares_of_looks
-from pasearch.search.grid import REPEATS, Grid, shares_of, usual_shares
-from pasearch.search.plan import RECIPE, Plan, make_plan
+from pasearch.planning import bound_network_form
+from pasearch.search.auto import (
+    FIXED_OPTION,
+    StrategyOption,
+    choose_look_settings,
+    choose_strategy,
+    rank_study,
+)
+from pasearch.search.grid import (
+    DEFAULT_REPEATS,
+    Grid,
+    convert_epsilons_to_shares,
+    make_default_shares,
+)
+from pasearch.search.plan import RECIPE_SETTING, Plan, make_plan
 from pasearch.search.proxy import Proxy
 from pasearch.search.strategy import Strategy, make_strategy
+from pasearch.search.successive_halving import ProtectedHalving, set_prior_leads
 from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.spaces.portfolio import Study
 from pasearch.spaces.space import Portfolio, Space, check_settings
@@ -45,10 +56,10 @@ from pasearch.training.presets import find_preset, read_recipe, resolve_preset, 
 from pasearch.training.recipe import Recipe, make_default_recipe
 from pasearch.training.settings import make_full_batch_settings
 
-TUNING = {"expected_batch_size", "steps", "learning_rate", "average"}
+TUNING_FIELDS = {"expected_batch_size", "steps", "learning_rate", "average"}
 """What of a recipe may be changed without changing what it does."""
 
-OVER = {
+OVERRIDING_FIELDS = {
     "learning_rate": "learning_rate", "learning_rate_scale": "learning_rate",
     "learning_rate_growth": "learning_rate", "learning_rate_most": "learning_rate",
     "steps": "steps", "steps_scale": "steps", "batch_share": "expected_batch_size",
@@ -56,16 +67,16 @@ OVER = {
 }  # fmt: skip
 """By a portfolio entry's setting: what of a recipe, if the user says it, stands instead."""
 
-GIVEN = "given"
+GIVEN_SPACE_NAME = "given"
 """What the space of one given architecture is called."""
 
-FOUND = "found on public data"
+PUBLIC_WINNER_NAME = "found on public data"
 """The name of a space of the one candidate that a search on public data found."""
 
-PAID_QUERIES = 20
+PRIVATE_QUERIES = 20
 """How many validation queries a training makes that pays for them, about: each costs epsilon."""
 
-PAPER = {"paas-paper": {"strategy": "paas", "score_epsilon": 0.02, "returns": "last"}}
+PAPER_STRATEGIES = {"paas-paper": {"strategy": "paas", "score_epsilon": 0.02, "returns": "last"}}
 """Strategies with a paper's settings: epsilon' of a score (Bao et al., IX-A); and which one of all
 candidates is returned."""
 
@@ -86,9 +97,9 @@ class PlannedSearch(Prepared[Plan]):
     given: Candidate | None = None
 
 
-def spelt_out(request: SearchRequest) -> SearchRequest:
+def expand_request(request: SearchRequest) -> SearchRequest:
     """Return the request with its recipes read, and a paper's strategy as what it stands for."""
-    settings: dict[str, Any] = PAPER.get(request.strategy, {})
+    settings: dict[str, Any] = PAPER_STRATEGIES.get(request.strategy, {})
     for name in ("score_epsilon", "returns"):
         if name in settings and getattr(request, name) is not None:
             raise UsageError(
@@ -98,9 +109,9 @@ def spelt_out(request: SearchRequest) -> SearchRequest:
     return replace(request, **settings, recipe=[read_recipe(each) for each in request.recipes])
 
 
-def prepared_search(asked: SearchRequest, dataset: Dataset) -> PlannedSearch:
+def prepare_search(asked: SearchRequest, dataset: Dataset) -> PlannedSearch:
     """Return a search with its solved plan; nothing private was read."""
-    request = spelt_out(asked)
+    request = expand_request(asked)
     if request.crossover and not dataset.public:  # measured on private records by a grid
         if request.strategy not in ("auto", Grid.name):
             raise UsageError(
@@ -115,13 +126,13 @@ def prepared_search(asked: SearchRequest, dataset: Dataset) -> PlannedSearch:
                 "`search_on=` searches on public data and trains once: "
                 f"`strategy={request.strategy}` has no place there. Leave it out."
             )
-        _check_auto(request)
+        _check_auto_options(request)
         source = str(request.search_on)
-        searched_on, dataset, assumed = public_data("search_on", source, request, dataset)
+        searched_on, dataset, assumed = load_public_data("search_on", source, request, dataset)
     if request.assume_public_schema or dataset.public:
         dataset, read = assume_public(dataset, request.max_categories)
         assumed = (*assumed, *read)
-    has_queries = _queries(replace(request, validate_on=None))
+    has_queries = _has_private_queries(replace(request, validate_on=None))
     if request.validate_on is not None:
         if not has_queries:
             raise UsageError(
@@ -129,23 +140,23 @@ def prepared_search(asked: SearchRequest, dataset: Dataset) -> PlannedSearch:
                 "one makes none: leave it out, or take sa-dpsgd or dynamic-validation."
             )
         source = str(request.validate_on)
-        validated_on, dataset, read = public_data("validate_on", source, request, dataset)
+        validated_on, dataset, read = load_public_data("validate_on", source, request, dataset)
         assumed = (*assumed, *read)
-    study = partial(_study, request, dataset)
-    request, space, given = _given(request, study, dataset.schema.regression)
-    names = [_recipe_name(each) for each in request.recipes]
-    ours = _is_ours(request, space)
+    study = partial(_rank_study, request, dataset)
+    request, space, given = _resolve_networks(request, study, dataset.schema.regression)
+    names = [_describe_recipe(each) for each in request.recipes]
+    ours = _is_portfolio(request, space)
     if request.strategy == Grid.name and ours:  # of the program's portfolio, three are compared
         assert isinstance(space, Portfolio)
-        form = planned_form(dataset.schema, request.max_categories)
+        form = bound_network_form(dataset.schema, request.max_categories)
         sizes = [each.parameters(*form)[0] for each in space.entries]
         places = dict.fromkeys((0, sizes.index(min(sizes)), sizes.index(max(sizes))))
         space = Portfolio(
             name=f"default, simplest and largest of the {space.name}",
             entries=tuple(space.entries[place] for place in places),
         )
-    request, ranked = _noised(request, dataset, space)
-    assembled = partial(assemble, request, dataset, assumed)
+    request, ranked = _resolve_noise(request, dataset, space)
+    assembled = partial(assemble_plan, request, dataset, assumed)
     auto = None
     if searched_on is not None:
         if given is not None:
@@ -158,23 +169,23 @@ def prepared_search(asked: SearchRequest, dataset: Dataset) -> PlannedSearch:
                 "`search_on=` trains on the public data, and a recipe with validation queries has "
                 "no validation records there: take another recipe, or leave it out."
             )
-        if space.name != FOUND:
-            plan = assembled(space, FIXED, free_front_ends=True)
-            best = Proxy(dataset=searched_on).best(plan, space, device=device_of(request))
-            space = Portfolio(name=FOUND, entries=(best,))
-        plan = assembled(space, FIXED, free_front_ends=True)
+        if space.name != PUBLIC_WINNER_NAME:
+            plan = assembled(space, FIXED_OPTION, free_front_ends=True)
+            best = Proxy(dataset=searched_on).best(plan, space, device=choose_device(request))
+            space = Portfolio(name=PUBLIC_WINNER_NAME, entries=(best,))
+        plan = assembled(space, FIXED_OPTION, free_front_ends=True)
         plan = replace(plan, searched_on=searched_on.name)
     elif request.strategy == "auto":
-        _check_auto(request)
-        choice = choose(
+        _check_auto_options(request)
+        choice = choose_strategy(
             study() if ours else None, partial(assembled, space), count=space.count(),
-            device=device_of(request),
+            device=choose_device(request),
         )  # fmt: skip
         plan, auto = choice.plan, choice.to_json()
     else:
         plan = assembled(space, None)
-    if isinstance(plan.strategy, Insured):
-        plan = insured_by(plan, study(), ours=ours)
+    if isinstance(plan.strategy, ProtectedHalving):
+        plan = set_prior_leads(plan, study(), ours=ours)
     return PlannedSearch(
         request=asked,
         dataset=dataset,
@@ -185,13 +196,13 @@ def prepared_search(asked: SearchRequest, dataset: Dataset) -> PlannedSearch:
     )
 
 
-def _recipe_name(recipe: Mapping[str, Any]) -> str:
+def _describe_recipe(recipe: Mapping[str, Any]) -> str:
     """Return the recipe's name and what it does, for the plan; nothing for the default."""
     name = _preset_name(recipe)
     own = sorted(set(recipe) - {"preset"})
     if name == "default" and not own:
         return ""
-    if not TUNING.issuperset(own):
+    if not TUNING_FIELDS.issuperset(own):
         return f"{name}, but for its {' and '.join(own)}"
     changed = f"; changed: {', '.join(own)}" if own else ""
     return f"{name}: {find_preset(name).about}{changed}"
@@ -201,7 +212,7 @@ def _preset_name(recipe: Mapping[str, Any]) -> str:
     return recipe.get("preset", "default")
 
 
-def _given(
+def _resolve_networks(
     request: SearchRequest, study: Callable[[], Study], regression: bool
 ) -> tuple[SearchRequest, Space, Candidate | None]:
     """Return the request, its space, and the network if one is given or changed by a recipe.
@@ -212,7 +223,7 @@ def _given(
     presets = [find_preset(_preset_name(each)) for each in request.recipes]
     several = len(presets) > 1
     changing = any(each.activation or each.trained_last or each.full_batches for each in presets)
-    settled = partial(_settled, request=request, regression=regression)
+    settled = partial(_apply_overrides, request=request, regression=regression)
 
     def entries_of(portfolio: Portfolio, *, apart: bool) -> tuple[Candidate, ...]:
         """Return the entries; where portions stay apart, no fit reads all their records."""
@@ -243,7 +254,7 @@ def _given(
         candidate = entries_of(study().portfolio(), apart=several)[0]
     else:
         candidate = read_candidate(request.architecture)
-        check_settings({name: each for name, each in candidate.settings if name != RECIPE})
+        check_settings({name: each for name, each in candidate.settings if name != RECIPE_SETTING})
     entries = []
     for number, (recipe, preset) in enumerate(zip(request.recipes, presets, strict=True)):
         network = candidate.architecture
@@ -252,7 +263,7 @@ def _given(
         if preset.trained_last:
             network = network.train_last(preset.trained_last)
         own = settled(replace(candidate, architecture=network), recipe)
-        marked = ((RECIPE, float(number)),) if number else ()
+        marked = ((RECIPE_SETTING, float(number)),) if number else ()
         entries.append(replace(own, settings=(*own.settings, *marked)))
     if several and request.candidates not in (None, len(presets)):
         raise UsageError(
@@ -260,11 +271,11 @@ def _given(
             "leave it out."
         )
     count = float(len(presets)) if several else request.candidates
-    chosen = Portfolio(name=GIVEN, entries=tuple(entries))
+    chosen = Portfolio(name=GIVEN_SPACE_NAME, entries=tuple(entries))
     return replace(request, strategy=strategy, candidates=count), chosen, candidate
 
 
-def _settled(
+def _apply_overrides(
     candidate: Candidate, recipe: Mapping[str, Any], *, request: SearchRequest, regression: bool
 ) -> Candidate:
     """Return a candidate whose settings leave alone what the user says.
@@ -284,11 +295,15 @@ def _settled(
         "learning_rate": request.learning_rate,
     }  # fmt: skip
     said = {*recipe, *(name for name, value in options.items() if value is not None)}
-    kept = tuple((name, value) for name, value in own.items() if OVER[name] not in said)
+    kept = tuple(
+        (name, value) for name, value in own.items() if OVERRIDING_FIELDS[name] not in said
+    )
     return replace(candidate, settings=kept)
 
 
-def _noised(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[SearchRequest, str]:
+def _resolve_noise(
+    request: SearchRequest, dataset: Dataset, space: Space
+) -> tuple[SearchRequest, str]:
     """Return the request with its recipes' noise of the law asked for, and why, in words."""
     if request.noise is None:
         return request, ""
@@ -305,12 +320,12 @@ def _noised(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Sea
         )
     why = f"; noise {request.noise}"
     if law is None:
-        law, why = _least_noise(request, dataset, space)
+        law, why = _search_noise(request, dataset, space)
     chosen = None if density_name(law) == GaussianNoise.name else law.unit.to_json()
     return replace(request, recipe=[{**each, "noise": chosen} for each in request.recipes]), why
 
 
-def _least_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Density, str]:
+def _search_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tuple[Density, str]:
     """Return the law of least error at the request's price, and why, in words."""
     from pasearch.training.encoded.gradients import EncodedClipping
     from pasearch.training.encoded.noise_search import density_name, rank_densities
@@ -321,9 +336,9 @@ def _least_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tupl
             "declare the schema, or leave `noise=` out."
         )
     once = replace(request, search_share=0.0)
-    slots = _split(once, dataset, make_strategy("fixed")).train
-    recipe = _made(request, request.recipes[0], slots)
-    form = planned_form(dataset.schema, request.max_categories)
+    slots = _make_split(once, dataset, make_strategy("fixed")).train
+    recipe = _make_recipe(request, request.recipes[0], slots)
+    form = bound_network_form(dataset.schema, request.max_categories)
     assert isinstance(recipe.bounding, EncodedClipping)
     found = rank_densities(
         dimension=space.candidate(space.fixed()).parameters(*form)[1],
@@ -340,12 +355,12 @@ def _least_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tupl
     )
 
 
-def assemble(
+def assemble_plan(
     request: SearchRequest,
     dataset: Dataset,
     assumed: tuple[str, ...],
     space: Space,
-    option: Option | None,
+    option: StrategyOption | None,
     *,
     free_front_ends: bool = False,
 ) -> Plan:
@@ -354,44 +369,52 @@ def assemble(
     settings: dict[str, Any] = {each: getattr(request, each) for each in STRATEGY_SETTINGS}
     if name == Grid.name:
         repeats = check_positive_integer(
-            "repeats", REPEATS if request.repeats is None else request.repeats
+            "repeats", DEFAULT_REPEATS if request.repeats is None else request.repeats
         )
         points = space.count() * repeats  # of each level
         settings["eps_grid"] = (
-            usual_shares(points)
+            make_default_shares(points)
             if request.eps_grid is None
-            else shares_of(grid_of(request.eps_grid), total, points)
+            else convert_epsilons_to_shares(parse_epsilon_grid(request.eps_grid), total, points)
         )
     if option is not None:
         name, settings = option.name, dict(option.settings)
     strategy = make_strategy(name, **settings).within(space)
-    if isinstance(strategy, Insured):
-        known = _study(request, dataset), dataset.schema, total, dataset.n, request.max_categories
-        strategy = replace(strategy, **shares_of_looks(*known, ours=_is_ours(request, space)))
+    if isinstance(strategy, ProtectedHalving):
+        known = (
+            _rank_study(request, dataset),
+            dataset.schema,
+            total,
+            dataset.n,
+            request.max_categories,
+        )
+        strategy = replace(
+            strategy, **choose_look_settings(*known, ours=_is_portfolio(request, space))
+        )
     return make_plan(
-        terms_of(request, dataset, _split(request, dataset, strategy), assumed),
+        make_plan_terms(request, dataset, _make_split(request, dataset, strategy), assumed),
         strategy=strategy,
         space=space,
-        make_recipes=lambda slots: tuple(_made(request, e, slots) for e in request.recipes),
+        make_recipes=lambda slots: tuple(_make_recipe(request, e, slots) for e in request.recipes),
         score_epsilon=request.score_epsilon if strategy.scored else None,
         free_front_ends=free_front_ends,
         validated_on=None if request.validate_on is None else Path(request.validate_on).stem,
-        picks=_picks(request, dataset, strategy),
+        picks=_selects_variant(request, dataset, strategy),
     )
 
 
-def _is_ours(request: SearchRequest, space: Space) -> bool:
+def _is_portfolio(request: SearchRequest, space: Space) -> bool:
     """Return whether the space is the study's portfolio, and not what a user gives."""
-    return request.space == "auto" and space.name not in (GIVEN, FOUND)
+    return request.space == "auto" and space.name not in (GIVEN_SPACE_NAME, PUBLIC_WINNER_NAME)
 
 
-def _study(request: SearchRequest, dataset: Dataset) -> Study:
+def _rank_study(request: SearchRequest, dataset: Dataset) -> Study:
     """Return the study of this kind of data, in order of what is best at about this signal."""
     budget = request.total.resolve(dataset.n)
-    return ranked_study(dataset.schema, dataset.name, budget, dataset.n, request.max_categories)
+    return rank_study(dataset.schema, dataset.name, budget, dataset.n, request.max_categories)
 
 
-def _check_auto(request: SearchRequest) -> None:
+def _check_auto_options(request: SearchRequest) -> None:
     """Refuse what only one strategy has, when auto is to choose the strategy."""
     names = (
         "candidates", "generations", "law", "max_candidates", "search_share", "score_epsilon",
@@ -406,34 +429,38 @@ def _check_auto(request: SearchRequest) -> None:
         )
 
 
-def _split(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> Split:
+def _make_split(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> Split:
     if request.search_share and not (strategy.scored and strategy.private_trials):
         raise UsageError(
             f"`search_share=` keeps records for a private search; strategy {strategy.name!r} makes "
             "none. Leave it out, or take rs, mgrs or paas."
         )
-    needs = strategy.needs_validation or _queries(request)
-    return split_of(
+    needs = strategy.needs_validation or _has_private_queries(request)
+    return make_request_split(
         request,
         dataset,
         search_share=request.search_share,
-        scored=needs or _picks(request, dataset, strategy),
+        scored=needs or _selects_variant(request, dataset, strategy),
         portions=strategy.portions,
     )
 
 
-def _picks(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> bool:
+def _selects_variant(request: SearchRequest, dataset: Dataset, strategy: Strategy) -> bool:
     """Return whether one of the training's variants is picked: as asked, or where it always pays.
 
     By balanced accuracy a network's own threshold is the wrong one wherever a class is rarer.
     """
     if request.variants is not None:
         return request.variants
-    free = strategy.private_trials and not strategy.needs_validation and not _queries(request)
+    free = (
+        strategy.private_trials
+        and not strategy.needs_validation
+        and not _has_private_queries(request)
+    )
     return free and request.metric == "balanced-accuracy" and dataset.schema.outputs == 2
 
 
-def _queries(request: SearchRequest) -> bool:
+def _has_private_queries(request: SearchRequest) -> bool:
     """Return whether a recipe makes validation queries on private records."""
     every = [resolve_preset(each) for each in request.recipes]
     queries = [
@@ -443,7 +470,7 @@ def _queries(request: SearchRequest) -> bool:
     return request.validate_on is None and any(queries)
 
 
-def _made(request: SearchRequest, values: Mapping[str, Any], slots: int) -> Recipe:
+def _make_recipe(request: SearchRequest, values: Mapping[str, Any], slots: int) -> Recipe:
     """Return one of the request's recipes, for so many slots."""
     settings = resolve_preset(values)
     if request.learning_rate is not None:
@@ -454,6 +481,6 @@ def _made(request: SearchRequest, values: Mapping[str, Any], slots: int) -> Reci
     recipe.sampling_probability(slots)  # a batch larger than the partition is refused here
     recipe = stretch_schedule(recipe, values, slots)
     if recipe.screening is not None and request.validate_on is None:
-        every = max(recipe.screening.every, recipe.steps // PAID_QUERIES)
+        every = max(recipe.screening.every, recipe.steps // PRIVATE_QUERIES)
         recipe = replace(recipe, screening=replace(recipe.screening, every=every))
     return recipe

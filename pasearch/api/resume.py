@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasearch.api import features, search
-from pasearch.api.lifecycle import carry_out, found_run, request_of
+from pasearch.api.lifecycle import carry_out, read_request, reopen_run
 from pasearch.api.request import FeatureRequest, SearchRequest
-from pasearch.api.trials import moved
+from pasearch.api.trials import move_store
 from pasearch.results import Result
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def resume(
 
     Cost: what the run's plan has left; its price stays what it was.
     """
-    with found_run(path) as folder:
-        request = request_of(folder.private, REQUESTS, data)
+    with reopen_run(path) as folder:
+        request = read_request(folder.private, REQUESTS, data)
         if storage is not None:
-            request = moved(folder, request, storage)
+            request = move_store(folder, request, storage)
         if ray_address is not None:
             request = replace(request, ray_address=ray_address)
         task: Any = features if isinstance(request, FeatureRequest) else search
-        return carry_out(task.prepared(request), folder, resumed=True, progress=progress)
+        return carry_out(task.prepare_run(request), folder, resumed=True, progress=progress)

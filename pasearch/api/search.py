@@ -15,31 +15,31 @@ from typing import TYPE_CHECKING, Any
 from pasearch.api.lifecycle import (
     RunOutput,
     Session,
-    release,
+    make_score_json,
+    release_result,
     run,
-    score_json,
 )
-from pasearch.api.request import SearchRequest, TrainRequest, check_trainers, takes
+from pasearch.api.request import SearchRequest, TrainRequest, accept_request_fields, check_executor
 from pasearch.api.resolve import (
-    dataset_of,
-    device_of,
+    choose_device,
+    resolve_dataset,
 )
-from pasearch.api.resolve_search import PlannedSearch, assemble, prepared_search, spelt_out
+from pasearch.api.resolve_search import PlannedSearch, assemble_plan, expand_request, prepare_search
 from pasearch.data.partitions import Dataset
 from pasearch.results import SearchResult, digest
-from pasearch.search.auto import FIXED
+from pasearch.search.auto import FIXED_OPTION
 from pasearch.search.grid import Grid
 from pasearch.search.plan import Plan
-from pasearch.search.proxy import Proxy, place_fits
+from pasearch.search.proxy import Proxy, store_public_fits
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import BUILT_IN as SPACES
 from pasearch.training.metrics import find_default_metric
 
 if TYPE_CHECKING:
-    from pasearch.search.engine import Outcome
+    from pasearch.search.engine import SearchOutcome
 
 
-@takes(SearchRequest)
+@accept_request_fields(SearchRequest)
 def plan_architecture_search(request: SearchRequest) -> Plan:
     """Plan a search: every release, its calibrated noise, and the total privacy cost.
 
@@ -54,10 +54,10 @@ def plan_architecture_search(request: SearchRequest) -> Plan:
         >>> plan = plan_architecture_search(frame, schema=schema, budget=Budget(1.0))
         >>> print(plan)
     """
-    return prepared(request).plan
+    return prepare_run(request).plan
 
 
-@takes(SearchRequest)
+@accept_request_fields(SearchRequest)
 def search_architecture(request: SearchRequest) -> SearchResult:
     """Search for the best architecture under one budget, and return its trained model.
 
@@ -75,10 +75,10 @@ def search_architecture(request: SearchRequest) -> SearchResult:
         >>> result = search_architecture(frame, schema=schema, budget=Budget(1.0))
         >>> result.price, result.test_score, result.predict(new)
     """
-    return run(prepared(request))
+    return run(prepare_run(request))
 
 
-@takes(TrainRequest)
+@accept_request_fields(TrainRequest)
 def plan_training(request: TrainRequest) -> Plan:
     """Plan a training: every release, its calibrated noise, and the total privacy cost.
 
@@ -93,10 +93,10 @@ def plan_training(request: TrainRequest) -> Plan:
         >>> plan = plan_training(frame, schema=schema, budget=Budget(1.0))
         >>> print(plan)
     """
-    return prepared(request).plan
+    return prepare_run(request).plan
 
 
-@takes(TrainRequest)
+@accept_request_fields(TrainRequest)
 def train(request: TrainRequest) -> SearchResult:
     """Train one network by one recipe under one budget; of several recipes one is chosen.
 
@@ -117,21 +117,21 @@ def train(request: TrainRequest) -> SearchResult:
         >>> result = train(frame, schema=schema, budget=Budget(1.0))
         >>> result.price, result.test_score, result.predict(new)
     """
-    return run(prepared(request))
+    return run(prepare_run(request))
 
 
-def prepared(request: TrainRequest, dataset: Dataset | None = None) -> PreparedSearch:
+def prepare_run(request: TrainRequest, dataset: Dataset | None = None) -> PreparedSearch:
     """Load the data's form and solve the plan; nothing is written."""
     if not isinstance(request, SearchRequest):  # one network, or a choice among recipes
         values = {each.name: getattr(request, each.name) for each in fields(request)}
         request = SearchRequest(**values, strategy="auto" if len(request.recipes) > 1 else "fixed")
-    planned = prepared_search(request, dataset or dataset_of(request.data, request))
+    planned = prepare_search(request, dataset or resolve_dataset(request.data, request))
     found = PreparedSearch(**vars(planned))
-    check_trainers(request.executor, device_of(request), found.plan.without_workers())
+    check_executor(request.executor, choose_device(request), found.plan.explain_idle_executors())
     return found
 
 
-prepare = takes(SearchRequest)(prepared)
+prepare = accept_request_fields(SearchRequest)(prepare_run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class PreparedSearch(PlannedSearch):
     def request_for_resume(self) -> dict[str, Any]:
         request, plan = self.request, self.plan
         assert isinstance(request, SearchRequest)
-        found: dict[str, Any] = {"recipe": spelt_out(request).recipe}
+        found: dict[str, Any] = {"recipe": expand_request(request).recipe}
         named = isinstance(request.space, str) and request.space in ("auto", *SPACES)
         if not named or plan.searched_on is not None:
             found["space"] = plan.space.to_json()
@@ -154,16 +154,16 @@ class PreparedSearch(PlannedSearch):
     def execute(self, session: Session) -> SearchResult:
         import torch
 
-        from pasearch.search.engine import Search
+        from pasearch.search.engine import SearchEngine
 
         plan = self.plan
         if self.searched_on is not None:
-            place_fits(plan, Proxy(dataset=self.searched_on), session.folder, session.device)
-        outcome = Search(
+            store_public_fits(plan, Proxy(dataset=self.searched_on), session.folder, session.device)
+        outcome = SearchEngine(
             plan=plan, strategy=plan.strategy, dataset=self.dataset, public=self.validated_on,
-            journal=session.trials(session.keys.stream("journal")), **session.of_engine(),
+            journal=session.trials(session.keys.stream("journal")), **session.engine_fields(),
         ).run()  # fmt: skip
-        extra = describe_public_run(self, outcome, session)
+        extra = measure_public_run(self, outcome, session)
         buffer = io.BytesIO()
         network = torch.nn.Sequential(outcome.front.module, outcome.network)
         torch.save(network.state_dict(), buffer)
@@ -177,12 +177,12 @@ class PreparedSearch(PlannedSearch):
             steps_made=outcome.steps_made,
             variant=outcome.variant,
         )
-        released = release(self, session, found, buffer.getvalue(), extra)
+        released = release_result(self, session, found, buffer.getvalue(), extra)
         return SearchResult(**released, trials=outcome.trials)
 
 
-def describe_public_run(
-    prepared: PreparedSearch, outcome: Outcome, session: Session
+def measure_public_run(
+    prepared: PreparedSearch, outcome: SearchOutcome, session: Session
 ) -> dict[str, Any]:
     """Make the results for public data alone: curves, and `fixed` at the same total budget."""
     plan, request, folder = prepared.plan, prepared.request, session.folder
@@ -193,22 +193,24 @@ def describe_public_run(
     curve = {"name": "released network", "steps": [s for s, _ in outcome.curve]}
     shown: dict[str, Any] = {"curves": [{**curve, "accuracy": accuracy}]} if accuracy else {}
     if request.crossover:
-        from pasearch.api.crossover import measured_beside
+        from pasearch.api.crossover import measure_public_crossover
 
-        shown["measured_crossover"] = measured_beside(
+        shown["measured_crossover"] = measure_public_crossover(
             request, prepared.dataset, plan.space, outcome.candidate
         )
     if not plan.strategy.scored:
         return shown
-    once = replace(spelt_out(request), score_epsilon=None)
-    fixed_plan = assemble(once, prepared.dataset, plan.assumed_public, plan.space, FIXED)
+    once = replace(expand_request(request), score_epsilon=None)
+    fixed_plan = assemble_plan(
+        once, prepared.dataset, plan.assumed_public, plan.space, FIXED_OPTION
+    )
     beside = replace(
         prepared, plan=fixed_plan, searched_on=None, request=replace(request, storage=None)
     )
     place = folder.private / "fixed"
     shutil.rmtree(place, ignore_errors=True)
     fixed = run(beside, out=place, progress=session.progress).document
-    score = score_json(plan, outcome.test.points, outcome.exact_points, outcome.test.cells)
+    score = make_score_json(plan, outcome.test.points, outcome.exact_points, outcome.test.cells)
     shown["compared"] = {
         "this": {"name": plan.strategy.name, **score},
         "fixed": {"name": "fixed", **fixed["score"]},
@@ -245,7 +247,7 @@ class SearchRunOutput(RunOutput):
             "space": plan.space.to_json(),
             "recipe": {
                 **recipe.to_json(),
-                "sampling_probability": recipe.sampling_probability(plan.kept_slots),
+                "sampling_probability": recipe.sampling_probability(plan.released_slots),
                 "name": plan.recipe_name(candidate),
                 **({"steps_made": self.steps_made} if recipe.schedule.is_validation_driven else {}),
             },
@@ -279,8 +281,8 @@ class SearchRunOutput(RunOutput):
 
         None if nothing like these data was measured there in the metric of the run.
         """
-        from pasearch.crossover.forecast import Own, forecast
-        from pasearch.crossover.report import paid_crossover
+        from pasearch.crossover.forecast import MeasuredModel, forecast_crossover
+        from pasearch.crossover.report import make_private_crossover
         from pasearch.report.score import is_drowned
         from pasearch.results import standard_error
 
@@ -291,15 +293,17 @@ class SearchRunOutput(RunOutput):
         share = 1.0 - test if plan.schema.regression else test  # of points, as the study has it
         usual = score["metric"] == find_default_metric(plan.schema.regression).noun
         usable = usual and not is_drowned(score)
-        own = Own(
-            epsilon=plan.budget.epsilon, delta=plan.delta, mu=mu, slots=plan.kept_slots,
+        own = MeasuredModel(
+            epsilon=plan.budget.epsilon, delta=plan.delta, mu=mu, slots=plan.released_slots,
             score=share if usable else None, error=float(standard_error(score)),
-            compared=plan.strategy.scored,
+            has_compared=plan.strategy.scored,
         )  # fmt: skip
         if isinstance(plan.strategy, Grid):
-            return paid_crossover(plan, [value for _, value in self.trials], own, self.candidate)
+            return make_private_crossover(
+                plan, [value for _, value in self.trials], own, self.candidate
+            )
         if not usable:  # the study has no curves of this metric, or no score to anchor them
             return None
-        return forecast(
+        return forecast_crossover(
             plan.schema, plan.name, own, self.candidate, plan.schema.outputs, plan.space.contains
         )

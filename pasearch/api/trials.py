@@ -23,12 +23,12 @@ from pasearch.runs.folder import RunFolder
 from pasearch.runs.journal import Address, Journal, MissingStudyError, parse_address
 from pasearch.runs.keys import Stream
 
-KEPT = "study.json"
+STUDY_FILE = "study.json"
 """In `private/`: the name of the run's study, and where it is."""
 
 
 @contextmanager
-def trials_of(folder: RunFolder, request: Request) -> Iterator[Callable[[Stream], Journal]]:
+def open_trials(folder: RunFolder, request: Request) -> Iterator[Callable[[Stream], Journal]]:
     """Open the store of a run's trials, and yield what gives it the seal of the run's keys.
 
     A shared store is opened at once, so that a run whose store is out of reach has neither keys nor
@@ -40,13 +40,13 @@ def trials_of(folder: RunFolder, request: Request) -> Iterator[Callable[[Stream]
     """
     address = parse_address(getattr(request, "storage", None))
     journal = None
-    if address is not None and (folder.private / KEPT).exists():
-        name, kept = _kept(folder)
+    if address is not None and (folder.private / STUDY_FILE).exists():
+        name, kept = _read_study(folder)
         journal = Journal(address if address.text == kept.text else kept, name, new=False)
     elif address is not None:
         name = f"{folder.path.name[:80]} {secrets.token_hex(16)}"
         journal = Journal(address, name)
-        _keep(folder, name, address)
+        _write_study(folder, name, address)
 
     def sealed(seal: Stream) -> Journal:
         nonlocal journal
@@ -58,14 +58,16 @@ def trials_of(folder: RunFolder, request: Request) -> Iterator[Callable[[Stream]
         yield sealed
     except (UsageError, BudgetError):
         if journal is not None and journal.forget_if_empty():
-            (folder.private / KEPT).unlink(missing_ok=True)
+            (folder.private / STUDY_FILE).unlink(missing_ok=True)
         raise
     finally:
         if journal is not None:
             journal.close()
 
 
-def moved(folder: RunFolder, request: Any, storage: str | PathLike[str] | Address) -> TrainRequest:
+def move_store(
+    folder: RunFolder, request: Any, storage: str | PathLike[str] | Address
+) -> TrainRequest:
     """Return an interrupted run's request with its store named anew, or its password given.
 
     A store that does not hold the run's study gets a new one: the trials are then made again.
@@ -80,26 +82,26 @@ def moved(folder: RunFolder, request: Any, storage: str | PathLike[str] | Addres
         raise UsageError(
             f"{folder.path} keeps its trials in {own}: leave `storage=` out, or name such a store."
         )
-    if (folder.private / KEPT).exists():
-        name, _ = _kept(folder)
+    if (folder.private / STUDY_FILE).exists():
+        name, _ = _read_study(folder)
         try:
             Journal(address, name, new=False).close()
-            _keep(folder, name, address)
+            _write_study(folder, name, address)
         except MissingStudyError:
-            (folder.private / KEPT).unlink()
+            (folder.private / STUDY_FILE).unlink()
     return replace(request, storage=address)
 
 
-def _keep(folder: RunFolder, name: str, address: Address) -> None:
-    folder.atomic_write(KEPT, json.dumps({"study": name, "storage": address.text}))
+def _write_study(folder: RunFolder, name: str, address: Address) -> None:
+    folder.atomic_write(STUDY_FILE, json.dumps({"study": name, "storage": address.text}))
 
 
-def _kept(folder: RunFolder) -> tuple[str, Address]:
-    values = read_json(folder.private / KEPT, "where a run's trials are", follow=False)
+def _read_study(folder: RunFolder) -> tuple[str, Address]:
+    values = read_json(folder.private / STUDY_FILE, "where a run's trials are", follow=False)
     try:
         name, address = values["study"], parse_address(values["storage"])
     except (TypeError, KeyError, UsageError):
         name = address = None
     if not isinstance(name, str) or address is None:
-        raise UsageError(f"{folder.private / KEPT} is damaged: start a new run.")
+        raise UsageError(f"{folder.private / STUDY_FILE} is damaged: start a new run.")
     return name, address

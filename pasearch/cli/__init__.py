@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pasearch.api.request import SearchRequest, TrainRequest, options_of
+from pasearch.api.request import SearchRequest, TrainRequest, list_options
 from pasearch.cli import advise, finished, ledger, tasks, tools
 from pasearch.cli.app import app
 from pasearch.cli.options import flag_name, format_flags, wrap_lines
@@ -25,8 +25,8 @@ __all__ = ["advise", "app", "finished", "ledger", "main", "tasks", "tools"]
 
 INTERRUPTED_CODE = 130
 
-SEARCH_ONLY_FLAGS = {flag_name(name) for name, _, _ in options_of(SearchRequest)} - {
-    flag_name(name) for name, _, _ in options_of(TrainRequest)
+SEARCH_ONLY_FLAGS = {flag_name(name) for name, _, _ in list_options(SearchRequest)} - {
+    flag_name(name) for name, _, _ in list_options(TrainRequest)
 }
 """Options of a search, which the training of one network lacks."""
 

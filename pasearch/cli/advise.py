@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pasearch.accounting.budget import Budget
-from pasearch.api.request import DATA_OPTIONS, SearchRequest, options_of
+from pasearch.api.request import DATA_OPTIONS, SearchRequest, list_options
 from pasearch.cli.app import Json, Quiet, app
 from pasearch.cli.options import (
     Data,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Seed = Annotated[
     int, typer.Option("--seed", help="Seed of splits, candidates and noise: not private.")
 ]
-SPACES = next(option.help for name, _, option in options_of(SearchRequest) if name == "space")
+SPACES = next(option.help for name, _, option in list_options(SearchRequest) if name == "space")
 
 
 @app.command()
@@ -142,11 +142,15 @@ def crossover(
                 f"`eps=` measures on private records, and pays for it: leave `{named[0]}=` out."
                 + (" It is finished by `pasearch resume RUN`." if "resume" in named else "")
             )
-        from pasearch.api.crossover import grid_options
+        from pasearch.api.crossover import make_grid_options
         from pasearch.cli.tasks import plan_and_run
 
         grid = {"eps_grid": eps_grid, "repeats": repeats, "out": out}
-        asked = {"data": data, "budget": Budget(eps, delta), **grid_options(data, models, **given)}
+        asked = {
+            "data": data,
+            "budget": Budget(eps, delta),
+            **make_grid_options(data, models, **given),
+        }
         asked |= {name: value for name, value in grid.items() if value is not None}
         plan_and_run(
             "pasearch.api.search", SearchRequest, asked, dry_run=dry_run, as_json=as_json,

@@ -20,7 +20,15 @@ from typer.core import TyperCommand
 
 from pasearch.accounting.budget import Budget
 from pasearch.api import request as requests
-from pasearch.api.request import BUDGET, DATA, GROUPS, USUAL_EPSILON, Option, Request, options_of
+from pasearch.api.request import (
+    BUDGET,
+    DATA,
+    DEFAULT_EPSILON,
+    GROUPS,
+    Option,
+    Request,
+    list_options,
+)
 from pasearch.errors import OPTION_REFERENCE
 
 DATA_HELP = (
@@ -30,9 +38,11 @@ DATA_HELP = (
 )
 Data = Annotated[str, typer.Argument(help=DATA_HELP, rich_help_panel=DATA)]
 EPSILON = Option(
-    "Epsilon of the whole run: the smaller, the more private.", BUDGET, usual=f"{USUAL_EPSILON:g}"
+    "Epsilon of the whole run: the smaller, the more private.",
+    BUDGET,
+    default_text=f"{DEFAULT_EPSILON:g}",
 )
-DELTA = Option("Delta of the whole run.", BUDGET, usual="power of ten below 1/n")
+DELTA = Option("Delta of the whole run.", BUDGET, default_text="power of ten below 1/n")
 Delta = Annotated[
     float | None,
     typer.Option(
@@ -43,12 +53,12 @@ REQUESTS = (requests.SearchRequest, requests.FeatureRequest)
 FLAGS = {"epsilon": "--eps", "delta": "--delta"} | {
     name: option.flag.split("/")[0]
     for kind in REQUESTS
-    for name, _, option in options_of(kind)
+    for name, _, option in list_options(kind)
     if option.flag
 }
 """Fields whose flag is not their name with dashes."""
 
-OPTION_NAMES = {name for kind in REQUESTS for name, _, _ in options_of(kind)} | {
+OPTION_NAMES = {name for kind in REQUESTS for name, _, _ in list_options(kind)} | {
     "epsilon", "delta", "sigma", "n", "steps", "batch", "vectors", "dimension"
 }  # fmt: skip
 """Names at the start of a message that are options of the command line."""
@@ -146,7 +156,7 @@ def add_request_options(
     def with_budget(asked: dict[str, Any]) -> dict[str, Any]:
         eps, delta = asked.pop("eps"), asked.pop("delta")
         if eps is not None or delta is not None:
-            asked["budget"] = Budget(USUAL_EPSILON if eps is None else eps, delta)
+            asked["budget"] = Budget(DEFAULT_EPSILON if eps is None else eps, delta)
         return asked
 
     return lambda command: _replace_parameter(command, "asked", options, with_budget)
@@ -197,7 +207,7 @@ def _option_parameters(
     """Return the chosen fields that the command line has, as parameters that typer reads."""
     types = {each.name: str(each.type) for each in fields(request)}
     found = []
-    for name, default, option in options_of(request):
+    for name, default, option in list_options(request):
         if option.flag is None or not chosen(name):
             continue
         kind = option.reads

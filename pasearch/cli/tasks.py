@@ -92,10 +92,10 @@ def plan_and_run(
         _show_plan(prepared, as_json=as_json, quiet=quiet, alone=True, verbose=verbose)
         return
     from pasearch.api.lifecycle import check_not_refused
-    from pasearch.api.resolve import device_of
+    from pasearch.api.resolve import choose_device
     from pasearch.progress import show_progress
 
-    device_of(prepared.request)
+    choose_device(prepared.request)
     check_not_refused(prepared)
     with _note_broken_pipe("The run was not begun."):
         _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False, verbose=verbose)
@@ -219,7 +219,7 @@ def _prepare(
 ) -> Prepared[Any]:
     """Make the plan that a command's options ask for; say what takes long, if it is to be shown."""
     with _show_log_messages(show=show):
-        return import_module(module).prepared(request(asked.pop("data"), **asked))
+        return import_module(module).prepare_run(request(asked.pop("data"), **asked))
 
 
 def _show_plan(
@@ -231,7 +231,7 @@ def _show_plan(
     verbose: bool = False,
 ) -> None:
     """Print a plan: a summary before a run, or with each price, or as JSON, or its price alone."""
-    from pasearch.api.lifecycle import ledger_forecast
+    from pasearch.api.lifecycle import forecast_ledger
     from pasearch.report.plan import feature_plan_text, ledger_words, plan_text
     from pasearch.runs.folder import RUNS_FOLDER
     from pasearch.search.plan import Plan
@@ -258,7 +258,7 @@ def _show_plan(
             folder = f"{RUNS_FOLDER}/{prepared.dataset.name}-<number>" if out is None else str(out)
             report = f"{folder}/release/report.html"
         if prepared.request.ledger is not None and not plan.public:
-            ledger = ledger_words(str(prepared.request.ledger), ledger_forecast(prepared))
+            ledger = ledger_words(str(prepared.request.ledger), forecast_ledger(prepared))
         told = format_flags(text(plan, usual=usual, detail=detail, report=report, ledger=ledger))
         typer.echo(wrap_lines(told) + "\n")
         if prepared.request.seed is not None:

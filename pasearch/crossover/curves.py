@@ -34,13 +34,13 @@ from scipy import stats
 
 from pasearch.errors import UsageError
 
-RESAMPLES = 2000
-LEVEL = 0.95
+BOOTSTRAP_RESAMPLES = 2000
+CONFIDENCE_LEVEL = 0.95
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def grid_of(given: str | Sequence[float]) -> tuple[float, ...]:
+def parse_epsilon_grid(given: str | Sequence[float]) -> tuple[float, ...]:
     """Return a grid of epsilons, rising.
 
     Args:
@@ -125,7 +125,7 @@ class Crossover:
         }  # fmt: skip
 
 
-def crossover(
+def find_crossover(
     simple: Array, other: Array, epsilons: tuple[float, ...], names: tuple[str, str], seed: int = 0,
     pairs: int = 1,
 ) -> Crossover:  # fmt: skip
@@ -142,14 +142,18 @@ def crossover(
     lead = np.asarray(simple, float) - np.asarray(other, float)
     mean, repeats, resampled = lead.mean(axis=1), lead.shape[1], None
     if repeats > 1:
-        drawn = np.random.default_rng(seed).integers(repeats, size=(RESAMPLES, repeats))
+        drawn = np.random.default_rng(seed).integers(repeats, size=(BOOTSTRAP_RESAMPLES, repeats))
         means = lead[:, drawn].mean(axis=2).T  # (resamples, epsilons)
-        wider = stats.t.ppf((1 + LEVEL) / 2, repeats - 1) / stats.norm.ppf((1 + LEVEL) / 2)
+        wider = stats.t.ppf((1 + CONFIDENCE_LEVEL) / 2, repeats - 1) / stats.norm.ppf(
+            (1 + CONFIDENCE_LEVEL) / 2
+        )
         resampled = mean + wider * math.sqrt(repeats / (repeats - 1)) * (means - mean)
-    return _crossover(mean, resampled, epsilons, names, _least_difference(lead, pairs))
+    return _make_crossover(
+        mean, resampled, epsilons, names, _min_significant_difference(lead, pairs)
+    )
 
 
-def _crossover(
+def _make_crossover(
     mean: Array, resampled: Array | None, epsilons: tuple[float, ...], names: tuple[str, str],
     least: Array,
 ) -> Crossover:  # fmt: skip
@@ -158,17 +162,17 @@ def _crossover(
     Without resamples nothing is known of its spread. `least` is the smallest significant
     difference, (epsilons,).
     """
-    found, low, high = float(_last(mean[None], epsilons)[0]), 0.0, math.inf
+    found, low, high = float(_find_last_crossings(mean[None], epsilons)[0]), 0.0, math.inf
     if resampled is not None:
-        ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-        every = _last(resampled, epsilons)
+        ends = [(1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2]
+        every = _find_last_crossings(resampled, epsilons)
         low, high = map(float, np.quantile(every, ends, method="closest_observation"))
     logs, below = np.log(epsilons), mean < 0
     return Crossover(
         simple=names[0], complex=names[1], epsilon=found, low=min(low, found),
         high=max(high, found), significant=bool((np.abs(mean) > least).any()),
         every=tuple(
-            _between(mean, place, logs)
+            _interpolate_crossing(mean, place, logs)
             for place in range(len(mean) - 1)
             if below[place] != below[place + 1]
         ),
@@ -182,10 +186,10 @@ def critical_value(tests: int, freedom: int) -> float:
         tests: Number of tests.
         freedom: Degrees of freedom.
     """
-    return float(stats.t.ppf(1 - (1 - LEVEL) / (2 * tests), freedom))
+    return float(stats.t.ppf(1 - (1 - CONFIDENCE_LEVEL) / (2 * tests), freedom))
 
 
-def _least_difference(lead: Array, pairs: int) -> Array:
+def _min_significant_difference(lead: Array, pairs: int) -> Array:
     """Return the smallest significant mean difference at each epsilon; infinity for one repeat."""
     epsilons, repeats = lead.shape
     if repeats < 2:
@@ -194,7 +198,7 @@ def _least_difference(lead: Array, pairs: int) -> Array:
     return limit * lead.std(axis=1, ddof=1)
 
 
-def crossover_of_means(
+def find_crossover_of_means(
     simple: Array, other: Array, spread: Array, epsilons: tuple[float, ...], names: tuple[str, str],
     least: Array,
 ) -> Crossover:  # fmt: skip
@@ -209,12 +213,12 @@ def crossover_of_means(
         least: The smallest significant difference at each epsilon.
     """
     mean = np.asarray(simple, float) - np.asarray(other, float)
-    drawn = np.random.default_rng(0).standard_normal((RESAMPLES, len(mean)))
+    drawn = np.random.default_rng(0).standard_normal((BOOTSTRAP_RESAMPLES, len(mean)))
     resampled = mean + math.sqrt(2.0) * spread * drawn
-    return _crossover(mean, resampled, epsilons, names, least)
+    return _make_crossover(mean, resampled, epsilons, names, least)
 
 
-def _last(leads: Array, epsilons: tuple[float, ...]) -> Array:
+def _find_last_crossings(leads: Array, epsilons: tuple[float, ...]) -> Array:
     """Return the last epsilon at which each lead is below 0: (curves,)."""
     logs = np.log(epsilons)
     found = np.empty(len(leads))
@@ -225,27 +229,27 @@ def _last(leads: Array, epsilons: tuple[float, ...]) -> Array:
         elif wins[-1] == len(lead) - 1:
             found[place] = math.inf
         else:
-            found[place] = _between(lead, int(wins[-1]), logs)
+            found[place] = _interpolate_crossing(lead, int(wins[-1]), logs)
     return found
 
 
-def _between(lead: Array, place: int, logs: Array) -> float:
+def _interpolate_crossing(lead: Array, place: int, logs: Array) -> float:
     low, high = lead[place], lead[place + 1]
     share = -low / (high - low)
     return float(np.exp(logs[place] + share * (logs[place + 1] - logs[place])))
 
 
-def band(errors: Array) -> tuple[Array, Array]:
+def estimate_mean_and_half_width(errors: Array) -> tuple[Array, Array]:
     """Return mean errors and half the width of their 95 % interval, (epsilons,)."""
     errors = np.asarray(errors, float)
     repeats = errors.shape[-1]
     if repeats < 2:
         return errors.mean(axis=-1), np.zeros(errors.shape[:-1])
-    half = stats.t.ppf((1 + LEVEL) / 2, repeats - 1) / math.sqrt(repeats)
+    half = stats.t.ppf((1 + CONFIDENCE_LEVEL) / 2, repeats - 1) / math.sqrt(repeats)
     return errors.mean(axis=-1), half * errors.std(axis=-1, ddof=1)
 
 
-def envelope(errors: Array) -> Array:
+def find_best_models(errors: Array) -> Array:
     """Return which model has the least mean error at each epsilon, (epsilons,).
 
     Args:
@@ -254,7 +258,7 @@ def envelope(errors: Array) -> Array:
     return np.asarray(errors).mean(axis=2).argmin(axis=0)
 
 
-def simplest(errors: Array) -> Array:
+def find_simplest_models(errors: Array) -> Array:
     """Return the first model at each epsilon that is not significantly worse than the best.
 
     The test is that of a crossover, so both lead to one conclusion. With one repeat, the best.
@@ -266,17 +270,19 @@ def simplest(errors: Array) -> Array:
         Indices of models, (epsilons,).
     """
     errors = np.asarray(errors, float)
-    best: Any = envelope(errors)
+    best: Any = find_best_models(errors)
     models, _, repeats = errors.shape
     if repeats < 2:
         return best
     lead = errors - np.take_along_axis(errors, best[None, :, None], axis=0)
     pairs = max(1, math.comb(models, 2))
-    worse = np.stack([each.mean(axis=1) > _least_difference(each, pairs) for each in lead])
+    worse = np.stack(
+        [each.mean(axis=1) > _min_significant_difference(each, pairs) for each in lead]
+    )
     return (~worse).argmax(axis=0)
 
 
-def roles_of(released: Sequence[bool], sizes: Sequence[int]) -> list[list[str]]:
+def assign_roles(released: Sequence[bool], sizes: Sequence[int]) -> list[list[str]]:
     """Return which models are the released one, the simplest and the largest.
 
     Args:

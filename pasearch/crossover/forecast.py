@@ -39,7 +39,7 @@ import numpy as np
 from scipy import stats
 
 from pasearch.accounting.gdp_approximation import gaussian_mu
-from pasearch.crossover.curves import LEVEL, crossover, roles_of
+from pasearch.crossover.curves import CONFIDENCE_LEVEL, assign_roles, find_crossover
 from pasearch.data.front_ends import Raw
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.portfolio import FEW_CATEGORIES, Study, features_of, signal_of, study_for
@@ -51,27 +51,27 @@ if TYPE_CHECKING:
 
 Epsilons = tuple[float, ...]
 
-EPSILONS: Epsilons = tuple(round(float(each), 4) for each in np.geomspace(0.1, 10.0, 25))
+FORECAST_EPSILONS: Epsilons = tuple(round(float(each), 4) for each in np.geomspace(0.1, 10.0, 25))
 """Where a forecast is made."""
 
-BEYOND = 0.3
+MAX_EXTRAPOLATION = 0.3
 """By how many powers of ten a signal may lie outside what was measured, and is still drawn."""
 
-LEAST_DRAWN = 5
+MIN_FORECAST_EPSILONS = 5
 """With fewer epsilons there is no forecast."""
 
-POINT = 0.01
+MIN_LEAD = 0.01
 """Smallest lead that is reported: one percentage point, or 1 % of a target's range."""
 
-HELD = 0.8
+RANGE_COVERAGE = 0.8
 """The range of a crossing holds those of at least so many of the study's data sets, as a share."""
 
-SHOWN = 4
+MAX_DRAWN_MODELS = 4
 """At most so many models: the winner, the simplest, the largest, and the best ones in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
+class MeasuredModel:
     """What a run released of itself."""
 
     epsilon: float  # of the whole run
@@ -80,7 +80,7 @@ class Own:
     slots: int  # training records
     score: float | None  # the noisy test score as a share; None before a run
     error: float  # the standard error of that score
-    compared: bool = False  # whether the run compared models on its own records
+    has_compared: bool = False  # whether the run compared models on its own records
 
     @property
     def status(self) -> str:
@@ -89,7 +89,7 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class StudyModel:
     """A model of the study."""
 
     name: str  # in words
@@ -108,10 +108,10 @@ class Crossing:
     after: str  # the model to take above
 
 
-def forecast(
+def forecast_crossover(
     schema: AnySchema,
     name: str,
-    own: Own,
+    own: MeasuredModel,
     winner: Candidate,
     outputs: int,
     searched: Callable[[Candidate], bool],
@@ -132,46 +132,46 @@ def forecast(
     """
     study = study_for(schema, name).among(outputs)
     study = study.restricted_to([searched(each) for each in study.entries])
-    signals = [signal_of(own.mu * ratio, own.slots, outputs) for ratio in _ratios(own)]
+    signals = [signal_of(own.mu * ratio, own.slots, outputs) for ratio in _signal_ratios(own)]
     features = features_of(schema)
     drawn = [
         place
         for place, signal in enumerate(signals)
-        if not study.outside(signal, outputs, features, BEYOND)
+        if not study.outside(signal, outputs, features, MAX_EXTRAPOLATION)
     ]
-    if winner not in study.entries or len(study.entries) < 2 or len(drawn) < LEAST_DRAWN:
+    if winner not in study.entries or len(study.entries) < 2 or len(drawn) < MIN_FORECAST_EPSILONS:
         return None
-    epsilons = tuple(EPSILONS[place] for place in drawn)
+    epsilons = tuple(FORECAST_EPSILONS[place] for place in drawn)
     if not epsilons[0] <= own.epsilon <= epsilons[-1]:
         return None
-    curves = curves_at(study, [signals[place] for place in drawn])
+    curves = interpolate_curves(study, [signals[place] for place in drawn])
     shape = schema.max_shape(FEW_CATEGORIES)
     sizes = [each.parameters(shape, outputs)[0] for each in study.entries]
-    shown = _shown(curves, sizes, study, winner)
+    shown = _choose_drawn_models(curves, sizes, study, winner)
     entries = [
-        Entry(
-            name=plain_name(study.entries[place]),
+        StudyModel(
+            name=describe_model(study.entries[place]),
             parameters=sizes[place],
             released=study.entries[place] == winner,
         )
         for place in shown
     ]
     released = next(place for place, each in enumerate(entries) if each.released)
-    route = preferred(curves[shown], released, own.epsilon, epsilons)
+    route = choose_models(curves[shown], released, own.epsilon, epsilons)
     names = [each.name for each in entries]
-    found = crossings(route, curves[shown], names, epsilons)
+    found = find_crossings(route, curves[shown], names, epsilons)
     return {
         "kind": "forecast",
         "data_sets": curves.shape[1],
         "epsilons": list(epsilons),
-        "models": _lines(curves[shown], entries, own, epsilons),
+        "models": _curves_json(curves[shown], entries, own, epsilons),
         "own": {"epsilon": own.epsilon, "score": own.score, "standard_error": round(own.error, 5)},
         "crossings": [asdict(each) for each in found],
-        "sentence": sentence(found, route, curves[shown], entries, own, epsilons),
+        "sentence": summarize_forecast(found, route, curves[shown], entries, own, epsilons),
     }
 
 
-def curves_at(study: Study, signals: Sequence[float]) -> np.ndarray:
+def interpolate_curves(study: Study, signals: Sequence[float]) -> np.ndarray:
     """Return the accuracy of every entry, (entries, data sets, signals).
 
     More epsilon does no harm: where a measured curve falls, that is its own noise.
@@ -184,7 +184,7 @@ def curves_at(study: Study, signals: Sequence[float]) -> np.ndarray:
     return np.maximum.accumulate(curves.transpose(2, 1, 0), axis=2)
 
 
-def plain_name(candidate: Candidate) -> str:
+def describe_model(candidate: Candidate) -> str:
     """Return a model in words: the network, and what it is given."""
     layers = candidate.architecture.layers
     network = f"network ({candidate.architecture.describe()})" if layers else "linear model"
@@ -192,19 +192,21 @@ def plain_name(candidate: Candidate) -> str:
     return network if isinstance(front, Raw) else f"{network} on {front.describe()}"
 
 
-def _at(curves: np.ndarray, epsilon: float, epsilons: Epsilons) -> np.ndarray:
+def _interpolate_at(curves: np.ndarray, epsilon: float, epsilons: Epsilons) -> np.ndarray:
     """Return curves at one epsilon: the last axis is gone."""
     place = math.log(epsilon)
     return np.apply_along_axis(lambda one: np.interp(place, np.log(epsilons), one), -1, curves)
 
 
-def _ratios(own: Own) -> list[float]:
+def _signal_ratios(own: MeasuredModel) -> list[float]:
     """Return mu at each epsilon, as a share of what the run had: that of one Gaussian release."""
     here = gaussian_mu(own.epsilon, own.delta)
-    return [gaussian_mu(epsilon, own.delta) / here for epsilon in EPSILONS]
+    return [gaussian_mu(epsilon, own.delta) / here for epsilon in FORECAST_EPSILONS]
 
 
-def _shown(curves: np.ndarray, sizes: list[int], study: Study, winner: Candidate) -> list[int]:
+def _choose_drawn_models(
+    curves: np.ndarray, sizes: list[int], study: Study, winner: Candidate
+) -> list[int]:
     """Return which entries are drawn: winner, simplest, largest, and those that are best somewhere.
 
     Of equal sizes the better one is taken.
@@ -215,12 +217,12 @@ def _shown(curves: np.ndarray, sizes: list[int], study: Study, winner: Candidate
     largest = max(range(len(sizes)), key=lambda place: (sizes[place], level[place]))
     own = [place for place, each in enumerate(study.entries) if each == winner]
     best = means.argmax(axis=0).tolist()
-    chosen = list(dict.fromkeys([*own, simplest, largest, *map(int, best)]))[:SHOWN]
+    chosen = list(dict.fromkeys([*own, simplest, largest, *map(int, best)]))[:MAX_DRAWN_MODELS]
     return sorted(chosen, key=lambda place: (sizes[place], place))
 
 
-def _lines(
-    curves: np.ndarray, entries: list[Entry], own: Own, epsilons: Epsilons
+def _curves_json(
+    curves: np.ndarray, entries: list[StudyModel], own: MeasuredModel, epsilons: Epsilons
 ) -> list[dict[str, Any]]:
     """Return the models' curves, moved until that of the winner passes through its score.
 
@@ -238,12 +240,12 @@ def _lines(
     def four_decimals(values: np.ndarray) -> list[float]:
         return [round(float(each), 4) for each in values]
 
-    here = _at(curves, own.epsilon, epsilons)
+    here = _interpolate_at(curves, own.epsilon, epsilons)
     released = [entry.released for entry in entries]
     reference = here[released.index(True)]
     level = float(reference.mean()) if own.score is None else own.score
     moved = np.clip(curves - reference[None, :, None] + level, 0.0, 1.0)
-    roles = roles_of(released, [entry.parameters for entry in entries])
+    roles = assign_roles(released, [entry.parameters for entry in entries])
     return [
         {
             "name": entry.name,
@@ -257,8 +259,8 @@ def _lines(
     ]
 
 
-def preferred(
-    curves: np.ndarray, released: int, epsilon: float, epsilons: Epsilons = EPSILONS
+def choose_models(
+    curves: np.ndarray, released: int, epsilon: float, epsilons: Epsilons = FORECAST_EPSILONS
 ) -> list[int]:
     """Return the index of the model to take at each epsilon, from the run's epsilon outwards.
 
@@ -292,18 +294,22 @@ def _is_better(curves: np.ndarray, one: int, other: int, place: int) -> bool:
     lead = curves[one, :, place] - curves[other, :, place]
     if len(lead) < 2:
         return False
-    noise = stats.t.ppf((1 + LEVEL) / 2, len(lead) - 1) * lead.std(ddof=1) / math.sqrt(len(lead))
-    return bool(lead.mean() > max(POINT, noise))
+    noise = (
+        stats.t.ppf((1 + CONFIDENCE_LEVEL) / 2, len(lead) - 1)
+        * lead.std(ddof=1)
+        / math.sqrt(len(lead))
+    )
+    return bool(lead.mean() > max(MIN_LEAD, noise))
 
 
 def _is_located(curves: np.ndarray, one: int, other: int, epsilons: Epsilons) -> bool:
     """Return whether the range of two models' crossing excludes a part of the epsilons."""
-    _, low, high = pair_crossing(curves, one, other, epsilons)
+    _, low, high = find_pair_crossing(curves, one, other, epsilons)
     return low >= epsilons[0] or high <= epsilons[-1]
 
 
-def crossings(
-    route: list[int], curves: np.ndarray, names: list[str], epsilons: Epsilons = EPSILONS
+def find_crossings(
+    route: list[int], curves: np.ndarray, names: list[str], epsilons: Epsilons = FORECAST_EPSILONS
 ) -> list[Crossing]:
     """Return where the model to take changes, with the range over single data sets.
 
@@ -318,13 +324,13 @@ def crossings(
         before, after = route[place - 1], route[place]
         if before == after:
             continue
-        mean, low, high = pair_crossing(curves, before, after, epsilons)
+        mean, low, high = find_pair_crossing(curves, before, after, epsilons)
         within = min(max(mean, epsilons[place - 1]), epsilons[place])
         found.append(
             Crossing(
-                epsilon=_rounded_epsilon(within),
-                low=_rounded_epsilon(min(low, within)),
-                high=None if math.isinf(high) else _rounded_epsilon(max(high, within)),
+                epsilon=_round_epsilon(within),
+                low=_round_epsilon(min(low, within)),
+                high=None if math.isinf(high) else _round_epsilon(max(high, within)),
                 before=names[before],
                 after=names[after],
             )
@@ -332,8 +338,8 @@ def crossings(
     return found
 
 
-def pair_crossing(
-    curves: np.ndarray, before: int, after: int, epsilons: Epsilons = EPSILONS
+def find_pair_crossing(
+    curves: np.ndarray, before: int, after: int, epsilons: Epsilons = FORECAST_EPSILONS
 ) -> tuple[float, float, float]:
     """Return up to which epsilon one of two models is the better one, with its range.
 
@@ -348,16 +354,18 @@ def pair_crossing(
     Returns:
         (epsilon, low, high): by the mean over data sets, and the range by single ones.
     """
-    mean = last_ahead(curves[before].mean(axis=0), curves[after].mean(axis=0), epsilons)
+    mean = find_last_lead(curves[before].mean(axis=0), curves[after].mean(axis=0), epsilons)
     by_set = [
-        last_ahead(one, other, epsilons)
+        find_last_lead(one, other, epsilons)
         for one, other in zip(curves[before], curves[after], strict=True)
     ]
-    low, high = _range(by_set, epsilons)
+    low, high = _find_shortest_range(by_set, epsilons)
     return mean, min(low, mean), max(high, mean)
 
 
-def last_ahead(one: np.ndarray, other: np.ndarray, epsilons: Epsilons = EPSILONS) -> float:
+def find_last_lead(
+    one: np.ndarray, other: np.ndarray, epsilons: Epsilons = FORECAST_EPSILONS
+) -> float:
     """Return the last epsilon at which one curve is above another (Definition 2).
 
     Args:
@@ -368,15 +376,15 @@ def last_ahead(one: np.ndarray, other: np.ndarray, epsilons: Epsilons = EPSILONS
     Returns:
         0 where it never is, and infinity where it is at the last epsilon.
     """
-    return crossover(1.0 - one[:, None], 1.0 - other[:, None], epsilons, ("", "")).epsilon
+    return find_crossover(1.0 - one[:, None], 1.0 - other[:, None], epsilons, ("", "")).epsilon
 
 
-def _range(crossings: list[float], epsilons: Epsilons) -> tuple[float, float]:
+def _find_shortest_range(crossings: list[float], epsilons: Epsilons) -> tuple[float, float]:
     """Return the shortest range that holds `HELD` of them and one more; of few, everything.
 
     What is off the grid counts as long as the grid's end.
     """
-    count = math.ceil(HELD * (len(crossings) + 1) - 1e-9)
+    count = math.ceil(RANGE_COVERAGE * (len(crossings) + 1) - 1e-9)
     if count > len(crossings):
         return 0.0, math.inf
     rising = sorted(crossings)
@@ -388,13 +396,13 @@ def _range(crossings: list[float], epsilons: Epsilons) -> tuple[float, float]:
     return rising[first], rising[first + count - 1]
 
 
-def sentence(
+def summarize_forecast(
     found: list[Crossing],
     route: list[int],
     curves: np.ndarray,
-    entries: list[Entry],
-    own: Own,
-    epsilons: Epsilons = EPSILONS,
+    entries: list[StudyModel],
+    own: MeasuredModel,
+    epsilons: Epsilons = FORECAST_EPSILONS,
 ) -> str:
     """Return the forecast in one sentence, and one for each crossing.
 
@@ -418,20 +426,20 @@ def sentence(
     lead = (means - means[here])[:, same].max()
     simplest = entries[here].parameters == min(each.parameters for each in entries)
     if here != released:
-        gap = 100 * float(_at(means[here] - means[released], own.epsilon, epsilons))
+        gap = 100 * float(_interpolate_at(means[here] - means[released], own.epsilon, epsilons))
         said = (
             f"At epsilon {own.epsilon:g}, {names[here]} is expected to be better than the "
             f"{own.status} model, {names[released]}, by {gap:.1f} points on public data."
         )
-        if own.compared:
+        if own.has_compared:
             said += " The noisy scores on your own records preferred the released model."
-    elif np.ptp(means[:, same], axis=0).max() <= POINT and simplest:
+    elif np.ptp(means[:, same], axis=0).max() <= MIN_LEAD and simplest:
         said = (
             f"From epsilon {first} to {last} no difference of more than one point is expected; "
             f"the simplest model {'was' if own.status == 'released' else 'is'} {own.status}."
         )
     else:
-        margin = "one point" if lead <= POINT else "the noise of the study on public data"
+        margin = "one point" if lead <= MIN_LEAD else "the noise of the study on public data"
         said = (
             f"From epsilon {first} to {last} no other model of the searched space is expected to "
             f"be better than the {own.status} one by more than {margin}."
@@ -443,7 +451,7 @@ def sentence(
     return said
 
 
-def range_words(crossing: dict[str, Any], epsilons: Sequence[float]) -> str:
+def describe_range(crossing: dict[str, Any], epsilons: Sequence[float]) -> str:
     """Return where most data sets have a crossing, in words; empty where they do not agree."""
     low, high = crossing["low"], crossing["high"]
     if low <= epsilons[0] and high is None:
@@ -453,5 +461,5 @@ def range_words(crossing: dict[str, Any], epsilons: Sequence[float]) -> str:
     return f"on most of the data sets between {first} and {last}"
 
 
-def _rounded_epsilon(epsilon: float) -> float:
+def _round_epsilon(epsilon: float) -> float:
     return float(f"{epsilon:.3g}")

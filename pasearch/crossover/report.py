@@ -1,7 +1,7 @@
 """A measured crossover: error over epsilon, and where the best model changes.
 
 On public records nothing is charged (`CrossoverReport`). On private records it is made of the noisy
-scores that a grid has released and paid for (`paid_crossover`):
+scores that a grid has released and paid for (`make_private_crossover`):
 
     error of a point = 1 - noisy points / most points
     spread           = deviation of points around their model's mean, pooled over a level's models;
@@ -28,24 +28,24 @@ from pasearch import notebooks
 from pasearch.accounting.accountants import price_partitions
 from pasearch.accounting.events import Composition, Event
 from pasearch.crossover.curves import (
-    LEVEL,
+    CONFIDENCE_LEVEL,
     Crossover,
-    band,
+    assign_roles,
     critical_value,
-    crossover_of_means,
     describe_changes,
-    envelope,
-    roles_of,
-    simplest,
+    estimate_mean_and_half_width,
+    find_best_models,
+    find_crossover_of_means,
+    find_simplest_models,
 )
-from pasearch.crossover.forecast import plain_name
+from pasearch.crossover.forecast import describe_model
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
-from pasearch.search.ahead import distinct
 from pasearch.search.grid import Grid
+from pasearch.search.successive_halving import draw_distinct_genotypes
 
 if TYPE_CHECKING:
-    from pasearch.crossover.forecast import Own
+    from pasearch.crossover.forecast import MeasuredModel
     from pasearch.search.plan import Plan
     from pasearch.spaces.candidate import Candidate
 
@@ -88,23 +88,23 @@ class CrossoverReport:
     @property
     def best(self) -> tuple[str, ...]:
         """The model of least mean error at each epsilon."""
-        return tuple(self.names[place] for place in envelope(self.errors))
+        return tuple(self.names[place] for place in find_best_models(self.errors))
 
     @property
-    def taken(self) -> tuple[str, ...]:
+    def recommended(self) -> tuple[str, ...]:
         """The model to take at each epsilon: the simplest not significantly worse than the best.
 
         By a two-sided paired t-test over repeats at 95 %, corrected for the number of tests. With
         one repeat, the best.
         """
-        return tuple(self.names[place] for place in simplest(self.errors))
+        return tuple(self.names[place] for place in find_simplest_models(self.errors))
 
     def cost_of_privacy(self) -> np.ndarray:
         """Return cost(eps, h) = err_eps(h) - err(h), means over repeats, (models, epsilons)."""
         return self.errors.mean(axis=2) - self.plain.mean(axis=1)[:, None]
 
     def model_at(self, epsilon: float) -> str:
-        """Return the model to take at an epsilon, as `taken` at the nearest one measured.
+        """Return the model to take at an epsilon, as `recommended` at the nearest one measured.
 
         Raises:
             UsageError: It is not above 0.
@@ -112,14 +112,14 @@ class CrossoverReport:
         if not (epsilon > 0.0 and math.isfinite(epsilon)):
             raise UsageError(f"epsilon is {epsilon!r}: expected a number above 0.")
         logs = np.abs(np.log(self.epsilons) - math.log(epsilon))
-        return self.taken[int(logs.argmin())]
+        return self.recommended[int(logs.argmin())]
 
     def sentence(self) -> str:
         """Return which model to take where, in one or two sentences.
 
         Where that is not the best on average, the best is named too.
         """
-        taken = self.taken
+        taken = self.recommended
         first, last = self.epsilons[0], self.epsilons[-1]
         if changes := describe_changes(taken, self.epsilons):
             said = f"From epsilon {first:g} on take {taken[0]}; {changes}."
@@ -157,32 +157,44 @@ class CrossoverReport:
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         return {
-            "data": self.data, "n": self.n, "delta": self.delta, "metric": self.metric,
-            "repeats": self.repeats, "epsilons": list(self.epsilons),
+            "data": self.data,
+            "n": self.n,
+            "delta": self.delta,
+            "metric": self.metric,
+            "repeats": self.repeats,
+            "epsilons": list(self.epsilons),
             "models": [
                 {
-                    "name": name, "parameters": size, "error": np.round(means, 5).tolist(),
+                    "name": name,
+                    "parameters": size,
+                    "error": np.round(means, 5).tolist(),
                     "half_width": np.round(halves, 5).tolist(),
                     "error_without_privacy": round(float(plain.mean()), 5),
                     "cost_of_privacy": np.round(cost, 5).tolist(),
                 }
                 for name, size, (means, halves), plain, cost in zip(
-                    self.names, self.parameters, map(band, self.errors), self.plain,
-                    self.cost_of_privacy(), strict=True,
+                    self.names,
+                    self.parameters,
+                    map(estimate_mean_and_half_width, self.errors),
+                    self.plain,
+                    self.cost_of_privacy(),
+                    strict=True,
                 )
             ],
-            "best": list(self.best), "taken": list(self.taken),
+            "best": list(self.best),
+            "taken": list(self.recommended),
             "crossovers": [
                 {
-                    "simple": each.simple, "complex": each.complex,
-                    **each.to_json(self.epsilons, _five_decimals),
+                    "simple": each.simple,
+                    "complex": each.complex,
+                    **each.to_json(self.epsilons, _round_to_five_decimals),
                     "every": [round(e, 4) for e in each.every],
                 }
                 for each in self.crossovers
             ],
             "sentence": self.sentence(),
             "assumes": self.assumes,
-        }  # fmt: skip
+        }
 
     def as_accuracy(self, released: str) -> dict[str, Any]:
         """Return what a run's report shows of it, as a grid's: one minus the error of each model.
@@ -190,11 +202,13 @@ class CrossoverReport:
         Args:
             released: Name of the model that the run released.
         """
-        means, halves = np.array([band(each) for each in self.errors]).transpose(1, 0, 2)
-        return _document(
+        means, halves = np.array(
+            [estimate_mean_and_half_width(each) for each in self.errors]
+        ).transpose(1, 0, 2)
+        return _crossover_json(
             self.epsilons, self.repeats, self.names, self.parameters,
             [name == released for name in self.names], 1.0 - means, halves, self.crossovers,
-            _five_decimals, self.taken,
+            _round_to_five_decimals, self.recommended,
             own={"epsilon": self.epsilons[-1], "score": None, "standard_error": 0.0},
             sentence=f"Measured on these public records. {self.sentence()}",
         )  # fmt: skip
@@ -202,7 +216,7 @@ class CrossoverReport:
     def table(self) -> str:
         """Return mean errors, half the width of their intervals, and crossovers, as text."""
         width = max(19, *(len(name) + 2 for name in self.names))
-        bands = [band(each) for each in self.errors]
+        bands = [estimate_mean_and_half_width(each) for each in self.errors]
         lines = [f"{'epsilon':>8}" + "".join(f"{name:>{width}}" for name in self.names)]
         for place, epsilon in enumerate(self.epsilons):
             cells = (
@@ -216,15 +230,15 @@ class CrossoverReport:
         return "\n".join([*lines, self.sentence()])
 
 
-def _five_decimals(epsilon: float) -> float:
+def _round_to_five_decimals(epsilon: float) -> float:
     return round(epsilon, 5)
 
 
-def _three_digits(epsilon: float) -> float:
+def _round_to_three_digits(epsilon: float) -> float:
     return float(f"{epsilon:.3g}")
 
 
-def _document(
+def _crossover_json(
     epsilons: Sequence[float],
     repeats: int,
     names: Sequence[str],
@@ -271,7 +285,7 @@ def _document(
                 "high": four_decimals(np.clip(mean + half, 0.0, 1.0)),
             }
             for name, size, roles, mean, half in zip(
-                names, sizes, roles_of(released, sizes), means, halves, strict=True
+                names, sizes, assign_roles(released, sizes), means, halves, strict=True
             )
         ],
         "own": own,
@@ -285,8 +299,8 @@ def _document(
     }  # fmt: skip
 
 
-def paid_crossover(
-    plan: Plan, points: Sequence[float | None], own: Own, winner: Candidate
+def make_private_crossover(
+    plan: Plan, points: Sequence[float | None], own: MeasuredModel, winner: Candidate
 ) -> dict[str, Any]:
     """Return the crossover report of a grid, as plain values.
 
@@ -300,28 +314,28 @@ def paid_crossover(
     """
     strategy = plan.strategy
     assert isinstance(strategy, Grid)
-    most = plan.judged_by.most * plan.score_slots
+    most = plan.ranking_metric.most * plan.score_slots
     levels, models, repeats = len(strategy.shares), strategy.candidates, strategy.repeats
     shares = np.array([0.0 if each is None else each / most for each in points])
     shares = shares.reshape(levels, models, repeats)
     noise = getattr(plan.score, "standard_deviation", 0.0) / most
     each_level = np.maximum(shares.var(axis=2, ddof=1).mean(axis=1), noise**2)
     spread, freedom = np.sqrt(each_level / repeats), models * (repeats - 1)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * spread
+    half = float(stats.t.ppf((1 + CONFIDENCE_LEVEL) / 2, freedom)) * spread
     tests = max(1, levels * math.comb(models, 2))
     least = critical_value(tests, freedom) * math.sqrt(2.0) * spread
-    epsilons = _epsilons(plan)
+    epsilons = _compute_level_epsilons(plan)
     # The genotypes in the grid's order: a small space is gone through in order, without a draw.
-    genotypes = distinct(plan.space, models, Keys.from_seed(0).stream("unused"))
+    genotypes = draw_distinct_genotypes(plan.space, models, Keys.from_seed(0).stream("unused"))
     trained = [plan.space.candidate(each) for each in genotypes]
     shape, outputs = plan.schema.shape, plan.schema.outputs
     sizes = [each.parameters(shape, outputs)[0] for each in trained]
     order = sorted(range(models), key=sizes.__getitem__)
     candidates, means = [trained[place] for place in order], shares.mean(axis=2).T[order]
-    names = _names(candidates)
-    deviation = half / float(stats.norm.ppf((1 + LEVEL) / 2))
+    names = _name_models(candidates)
+    deviation = half / float(stats.norm.ppf((1 + CONFIDENCE_LEVEL) / 2))
     found = [
-        crossover_of_means(
+        find_crossover_of_means(
             1.0 - means[a], 1.0 - means[b], deviation, epsilons, (names[a], names[b]), least
         )
         for a in range(models)
@@ -348,18 +362,18 @@ def paid_crossover(
             f" The points end at epsilon {last:g}: above, up to your total of {own.epsilon:g}, "
             "nothing was compared."
         )
-    return _document(
+    return _crossover_json(
         epsilons, repeats, names, [sizes[place] for place in order],
         [each == winner for each in candidates], means, np.broadcast_to(half, means.shape), found,
-        _three_digits, taken,
+        _round_to_three_digits, taken,
         own={"epsilon": own.epsilon, "score": own.score, "standard_error": round(own.error, 5)},
         sentence=said,
     )  # fmt: skip
 
 
-def _names(candidates: Sequence[Candidate]) -> list[str]:
+def _name_models(candidates: Sequence[Candidate]) -> list[str]:
     """Return models in words; of two that are the same network, what is changed in the recipe."""
-    names = [plain_name(each) for each in candidates]
+    names = [describe_model(each) for each in candidates]
     twice = {name for name in names if names.count(name) > 1}
     return [
         f"{name} ({each.describe().partition('; ')[2] or 'as usual'})" if name in twice else name
@@ -367,7 +381,7 @@ def _names(candidates: Sequence[Candidate]) -> list[str]:
     ]
 
 
-def _epsilons(plan: Plan) -> tuple[float, ...]:
+def _compute_level_epsilons(plan: Plan) -> tuple[float, ...]:
     """Return what one training of each level costs by itself, with its front end.
 
     Of several front ends the dearest is taken: whoever trains one model alone pays no more.
@@ -379,4 +393,4 @@ def _epsilons(plan: Plan) -> tuple[float, ...]:
     fits = [each.event for each in plan.lines if each.name.startswith("front end ")]
     dearest = [max(fits, key=epsilon)] if fits else []
     lines = [each for each in plan.lines if each.name.startswith("training, level")]
-    return tuple(_three_digits(epsilon(each.event, *dearest)) for each in lines)
+    return tuple(_round_to_three_digits(epsilon(each.event, *dearest)) for each in lines)

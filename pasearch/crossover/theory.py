@@ -27,7 +27,7 @@ from pasearch.accounting.checks import check_nonnegative, check_positive, check_
 from pasearch.errors import UsageError
 
 
-def noise_scale(sensitivity: float, epsilon: float, delta: float) -> float:
+def compute_noise_scale(sensitivity: float, epsilon: float, delta: float) -> float:
     """Return the paper's sigma of output perturbation, Delta sqrt(2 ln(1.25 / delta)) / eps.
 
     An illustration: it is no price (the formula holds for epsilon up to 1).
@@ -102,12 +102,12 @@ def largest_coefficient_to_drop(
     return min(abs(each) for each in found)
 
 
-def features_worth_their_noise(coefficients: np.ndarray, sigma: float) -> np.ndarray:
+def find_features_above_noise(coefficients: np.ndarray, sigma: float) -> np.ndarray:
     """Return which coefficients are larger than the noise (Corollary 1), bool, (m,)."""
     return np.abs(np.asarray(coefficients, float)) > sigma
 
 
-def epsilon_of_one_more_feature(coefficient: float, sensitivity: float, delta: float) -> float:
+def min_epsilon_for_feature(coefficient: float, sensitivity: float, delta: float) -> float:
     """Return from which epsilon on a feature of this coefficient is worth its noise.
 
     Corollary 1 solved for epsilon; infinite of a coefficient of 0.
@@ -117,7 +117,7 @@ def epsilon_of_one_more_feature(coefficient: float, sensitivity: float, delta: f
     return sensitivity * math.sqrt(2.0 * math.log(1.25 / delta)) / abs(coefficient)
 
 
-def sample_size_curve(n: np.ndarray, epsilon: np.ndarray) -> tuple[float, float]:
+def fit_sample_size_curve(n: np.ndarray, epsilon: np.ndarray) -> tuple[float, float]:
     """Return (alpha, beta) of eps = ln(alpha + beta / n): least squares of e^eps on 1 / n.
 
     Args:
@@ -136,13 +136,13 @@ def sample_size_curve(n: np.ndarray, epsilon: np.ndarray) -> tuple[float, float]
     return float(alpha), float(beta)
 
 
-def epsilon_needed(n: int, alpha: float, beta: float) -> float:
+def predict_epsilon(n: int, alpha: float, beta: float) -> float:
     """Return the epsilon that n records need; 0 where the fit says that they need none."""
     inside = alpha + beta / check_positive_integer("n", n)
     return max(0.0, math.log(inside)) if inside > 0.0 else 0.0
 
 
-def records_needed(epsilon: float, alpha: float, beta: float) -> float:
+def predict_records(epsilon: float, alpha: float, beta: float) -> float:
     """Return the smallest number of records for a target at epsilon; infinite if none will do."""
     room = math.exp(check_positive("epsilon", epsilon)) - alpha
     if room <= 0.0:

@@ -42,8 +42,13 @@ from pasearch.errors import UsageError, suggest_name
 from pasearch.files import parse_json, read_bytes
 from pasearch.runs.executors import Executor, Work
 from pasearch.runs.keys import Keys
-from pasearch.search.candidate_training import counts, failed, train_candidate, training_streams
-from pasearch.search.plan import candidate_recipe
+from pasearch.search.candidate_training import (
+    compute_metric_counts,
+    has_failed,
+    train_candidate,
+    training_streams,
+)
+from pasearch.search.plan import make_candidate_recipe
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.spaces.space import space
@@ -58,15 +63,15 @@ if TYPE_CHECKING:
 Point = tuple[int, int, int]
 """(model, index of its epsilon, repeat)."""
 
-Told = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
-MAX_BYTES = 2**26
+MAX_FILE_BYTES = 2**26
 """Length of a file of finished trainings, bytes."""
 
-FEW = 24
+MAX_SERIAL_TRAININGS = 24
 """Number of trainings up to which it does not pay to start processes, unless each takes long."""
 
-FAMILIES = ("linear", "fcn", "cnn")
+MODEL_FAMILIES = ("linear", "fcn", "cnn")
 """Models with a name; a network's file is another."""
 
 
@@ -74,7 +79,7 @@ FAMILIES = ("linear", "fcn", "cnn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
+class FeatureChoice:
     """The features of an encoded record that a model is given."""
 
     choice: str  # "cfs", "random", "columns" or "numbers"
@@ -82,7 +87,7 @@ class Features:
     names: tuple[str, ...] = ()  # names of columns, of `columns`
 
     @classmethod
-    def read(cls, text: str) -> Features | None:
+    def parse(cls, text: str) -> FeatureChoice | None:
         """Parse a part of a model's name; None if it has another meaning.
 
         Raises:
@@ -112,7 +117,9 @@ class Features:
             raise UsageError(f"`+{self.choice}:{self.size}`: the records have {every}.")
         return self.size
 
-    def places(self, schema: AnySchema, own: Records, draw: np.random.Generator) -> np.ndarray:
+    def select_indices(
+        self, schema: AnySchema, own: Records, draw: np.random.Generator
+    ) -> np.ndarray:
         """Choose the features.
 
         Args:
@@ -163,7 +170,7 @@ class Model:
 
     name: str  # name that the user gave
     candidate: Candidate  # network and settings
-    features: Features | None = None  # features that it is given; None: all
+    features: FeatureChoice | None = None  # features that it is given; None: all
     recipe: str | None = None  # recipe of its own; None: that of the request
     parameters: int = 0  # number of trained parameters
 
@@ -171,13 +178,13 @@ class Model:
         """Return the shape of a record that its front end is given."""
         return schema.shape if self.features is None else (self.features.width(schema),)
 
-    def sized(self, schema: AnySchema) -> Model:
+    def with_parameters(self, schema: AnySchema) -> Model:
         """Return it with its number of trained parameters on records of a schema."""
         trained = self.candidate.parameters(self.shape(schema), schema.outputs)[1]
         return replace(self, parameters=trained)
 
 
-def models_of(given: Sequence[str | Path | Candidate], schema: AnySchema) -> list[Model]:
+def parse_models(given: Sequence[str | Path | Candidate], schema: AnySchema) -> list[Model]:
     """Return the models of a comparison, the one with the fewest trained parameters first.
 
     Raises:
@@ -188,8 +195,8 @@ def models_of(given: Sequence[str | Path | Candidate], schema: AnySchema) -> lis
         if isinstance(each, Candidate):
             model = Model(name=each.describe_network(), candidate=each)
         else:
-            model = named(str(each), schema.regression)
-        model = model.sized(schema)
+            model = parse_model(str(each), schema.regression)
+        model = model.with_parameters(schema)
         for other in found:
             if other.name == model.name or replace(other, name="") == replace(model, name=""):
                 raise UsageError(f"{other.name} and {model.name} are the same model: name another.")
@@ -199,7 +206,7 @@ def models_of(given: Sequence[str | Path | Candidate], schema: AnySchema) -> lis
     return sorted(found, key=lambda model: model.parameters)
 
 
-def named(text: str, regression: bool) -> Model:
+def parse_model(text: str, regression: bool) -> Model:
     """Parse the name of a model, or of a file, with the parts behind it.
 
     Raises:
@@ -208,15 +215,15 @@ def named(text: str, regression: bool) -> Model:
     name, *parts = text.split("+")
     if name == "linear":
         candidate = Candidate(architecture=Architecture(layers=()))
-    elif name in FAMILIES:
+    elif name in MODEL_FAMILIES:
         chosen = space(name)
         candidate = Candidate(architecture=chosen.candidate(chosen.fixed()).architecture)
     elif name.endswith(".toml"):
         candidate = read_candidate(name)
     else:
         raise UsageError(
-            f"Model {name!r} is not known: expected {', '.join(FAMILIES)} or a network's .toml "
-            f"file.{suggest_name(name, FAMILIES)}"
+            f"Model {name!r} is not known: expected {', '.join(MODEL_FAMILIES)} or a network's "
+            f".toml file.{suggest_name(name, MODEL_FAMILIES)}"
         )
     features, recipe = None, None
     for part in parts:
@@ -227,7 +234,7 @@ def named(text: str, regression: bool) -> Model:
             candidate = replace(candidate, settings=make_full_batch_settings(regression))
         elif part.startswith("recipe:"):
             recipe = part.removeprefix("recipe:")
-        elif (chosen := Features.read(part)) is not None:
+        elif (chosen := FeatureChoice.parse(part)) is not None:
             if features is not None:
                 raise UsageError(f"Model {text!r} chooses features twice: expected once.")
             features = chosen
@@ -246,7 +253,7 @@ def named(text: str, regression: bool) -> Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class TrainingSetting:
     """How a model is trained at one epsilon."""
 
     recipes: tuple[Recipe, ...]  # recipes of the plan of one such training
@@ -255,13 +262,13 @@ class Setting:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Study:
+class CrossoverStudy:
     """Everything that a point's training needs."""
 
     dataset: Dataset  # records, declared public, with a complete schema
     models: Sequence[Model]  # models of the comparison
-    settings: Sequence[Sequence[Setting]]  # settings, (models, epsilons)
-    train: int  # number of training records that `Setting.mu` is for
+    settings: Sequence[Sequence[TrainingSetting]]  # settings, (models, epsilons)
+    train: int  # number of training records that `TrainingSetting.mu` is for
     test: int  # number of records to test on
     metric: str  # name of the metric of the errors
     seed: int  # seed of splits and noise
@@ -288,7 +295,7 @@ class Study:
         every = self.dataset.all_records(mapped)
         if model.features is not None:
             draw = keys.stream("features", repeat).generator()
-            kept = model.features.places(schema, every.take(own_places), draw)
+            kept = model.features.select_indices(schema, every.take(own_places), draw)
             every = replace(every, x=every.x.flatten(1)[:, kept])
         own, held = every.take(own_places), every.take(held_places)
         if front.fitted:
@@ -304,15 +311,17 @@ class Study:
         # As many records as planned have the planned signal; fewer have the same, by less noise.
         mu = setting.mu * self.train / len(own) if noisy else None
         recipes = tuple(each.within(len(own)) for each in setting.recipes)
-        recipe = candidate_recipe(recipes, model.candidate, mu, len(own), outputs=schema.outputs)
+        recipe = make_candidate_recipe(
+            recipes, model.candidate, mu, len(own), outputs=schema.outputs
+        )
         form: Any = SimpleNamespace(shape=model.shape(schema), outputs=schema.outputs)
         network = train_candidate(
             model.candidate, own, form, recipe, training_streams(stream), device=self.device
         )
-        if failed(network):
+        if has_failed(network):
             return 1.0
         metric = METRICS[self.metric]
-        found = counts(network, held, metric, device=self.device)
+        found = compute_metric_counts(network, held, metric, device=self.device)
         return 1.0 - metric.points(found, len(held)) / (len(held) * metric.most)
 
     def _split(self, keys: Keys, repeat: int) -> tuple[np.ndarray, np.ndarray]:
@@ -326,7 +335,7 @@ class Study:
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
+class CheckpointFile:
     """Finished points in a file, one JSON line each; the first line describes the comparison.
 
     Args:
@@ -337,7 +346,7 @@ class Kept:
     path: Path | None
     of: dict[str, Any]
 
-    def read(self) -> dict[Point, float]:
+    def load_points(self) -> dict[Point, float]:
         """Read the points that were finished before.
 
         Raises:
@@ -345,7 +354,7 @@ class Kept:
         """
         if self.path is None or not self.path.exists():
             return {}
-        text = read_bytes(self.path, "finished trainings", most=MAX_BYTES)
+        text = read_bytes(self.path, "finished trainings", most=MAX_FILE_BYTES)
         whole = text[: text.rfind(b"\n") + 1]
         where = str(self.path)
         try:
@@ -375,14 +384,14 @@ class Kept:
             os.fsync(file.fileno())
 
 
-def measured(
-    study: Study,
+def measure_points(
+    study: CrossoverStudy,
     points: list[Point],
-    kept: Kept,
+    kept: CheckpointFile,
     *,
     executor: Executor,
-    told: Told | None,
-    few: int = FEW,
+    on_training: ProgressCallback | None,
+    max_serial: int = MAX_SERIAL_TRAININGS,
 ) -> dict[Point, float]:
     """Train every point that is not finished.
 
@@ -391,28 +400,28 @@ def measured(
         points: Points to train.
         kept: Finished points.
         executor: Open executor that trains.
-        told: Called with (points finished, all points).
-        few: Number of points up to which it does not pay to start processes.
+        on_training: Called with (points finished, all points).
+        max_serial: Number of points up to which it does not pay to start processes.
 
     Returns:
         Error of every point.
     """
-    found = {p: e for p, e in kept.read().items() if p in set(points)}
+    found = {p: e for p, e in kept.load_points().items() if p in set(points)}
     left = [point for point in points if point not in found]
-    for point, error in _trained(study, left, executor, few):
+    for point, error in _train_points(study, left, executor, max_serial):
         found[point] = error
         kept.add(point, error)
-        if told is not None:
-            told(len(found), len(points))
+        if on_training is not None:
+            on_training(len(found), len(points))
     return found
 
 
-def _trained(
-    study: Study, points: list[Point], executor: Executor, few: int
+def _train_points(
+    study: CrossoverStudy, points: list[Point], executor: Executor, max_serial: int
 ) -> Iterator[tuple[Point, float]]:
     """Yield points and their errors, in any order."""
     shared = study.device != "cpu" and not executor.is_remote
-    if shared or not executor.takes(len(points), long=len(points) > few):
+    if shared or not executor.takes(len(points), long=len(points) > max_serial):
         with use_threads(1):  # results do not depend on the number of processors
             for point in points:
                 yield point, study.error(point)
@@ -420,12 +429,12 @@ def _trained(
     from joblib import cpu_count, dump
 
     with tempfile.TemporaryDirectory(prefix="pasearch-") as folder:
-        source = _Stored(Path(folder))
+        source = _StoredStudy(Path(folder))
         own = replace(study.dataset, cache=source.folder)
         device = "cuda" if executor.gpus else "cpu"
         dump(replace(study, dataset=own, device=device), source.folder / "study")
         works = [
-            Work(key=f"point {point}", do=partial(_error_of, point), reads=(source,))
+            Work(key=f"point {point}", do=partial(_measure_error, point), reads=(source,))
             for point in points
         ]
         with closing(executor.finished(works, 1, cpu_count())) as finished:
@@ -434,25 +443,25 @@ def _trained(
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StoredStudy:
     """A study in a folder of this machine, which a worker reads once: it is public."""
 
     folder: Path
     kept = True
 
-    def load(self) -> Study:
+    def load(self) -> CrossoverStudy:
         """Read it."""
-        return _study(str(self.folder / "study"))
+        return _load_study(str(self.folder / "study"))
 
 
 @lru_cache(maxsize=1)
-def _study(path: str) -> Study:
+def _load_study(path: str) -> CrossoverStudy:
     from joblib import load
 
     return load(path)  # written by this program just now, into a folder of its own
 
 
-def _error_of(point: Point, study: Study) -> bytes:
+def _measure_error(point: Point, study: CrossoverStudy) -> bytes:
     """Return a point's error: in another process, or on another machine."""
     cache = study.dataset.cache
     if cache is not None and not cache.is_dir():

@@ -311,7 +311,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Schema:
-        """Read what `to_json` wrote.
+        """Read what `request_to_json` wrote.
 
         Raises:
             UsageError: Anything else.

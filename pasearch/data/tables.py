@@ -452,7 +452,7 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TableSchema:
-        """Read what `to_json` wrote.
+        """Read what `request_to_json` wrote.
 
         Raises:
             UsageError: Anything else.

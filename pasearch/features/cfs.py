@@ -57,7 +57,7 @@ from pasearch.features.selector import (
     check_one_of,
 )
 from pasearch.features.trainers import Trainer
-from pasearch.planning import GAUSSIAN, PURE, DialledLine
+from pasearch.planning import GAUSSIAN_NOISE, PURE_NOISE, LineTemplate
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import NoisySum
 
@@ -487,16 +487,16 @@ class ByMerit(Selector):
         words = self.does_on_public if public else self.does
         return words.replace("tables", self.merits)
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
+    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return one Gaussian release of all tables, or every entropy: the paper's way."""
         if self.merits == "tables":
-            return (DialledLine(name=TABLES, knob=GAUSSIAN),)
+            return (LineTemplate(name=TABLES, knob=GAUSSIAN_NOISE),)
         count = NoisyEntropies(epsilon=1.0, attributes=attributes_of(form.schema)).count
 
         def composed(event: Event) -> Event:
             return SelfComposition(event=event, count=count)
 
-        return (DialledLine(name=ENTROPIES, knob=PURE, composed=composed),)
+        return (LineTemplate(name=ENTROPIES, knob=PURE_NOISE, composed=composed),)
 
     def claims(
         self, form: Form, trainer: type[Trainer], noises: Mapping[str, float], delta: float

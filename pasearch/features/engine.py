@@ -37,7 +37,7 @@ from pasearch.features.plan import FINAL, MEANS, SCORES, FeaturePlan
 from pasearch.features.selector import Chosen, Compared, Form, Reads, mask_of
 from pasearch.features.trainers import Array, Fit, LinearModel, Trainer, counts_of_all
 from pasearch.features.views import View
-from pasearch.planning import TEST
+from pasearch.planning import TEST_LINE
 from pasearch.runs.executors import Work
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys, Stream
@@ -165,7 +165,7 @@ class FeatureSearch(Engine):
                 model = self._trainer(FINAL).fit(
                     records, chosen.view, stream, on_step=self.progress.step
                 )
-        test, exact = self.release_test(self._open(TEST, "test"), model.counts)
+        test, exact = self.release_test(self._open(TEST_LINE, "test"), model.counts)
         return FeatureOutcome(
             chosen=chosen,
             model=model,
@@ -208,7 +208,7 @@ class FeatureSearch(Engine):
         self.progress.stage("choice on public data")
         return PublicReads(
             dataset=self.public, schema=schema, means=means, columns=self.columns,
-            trainer=self._trainer(FINAL), slots=split.train, metric=self.plan.scored_by,
+            trainer=self._trainer(FINAL), slots=split.train, metric=self.plan.score_metric,
         )  # fmt: skip
 
     def _open(self, line: str, partition: str, *keys: str) -> AbstractContextManager[Records]:
@@ -385,7 +385,7 @@ class PrivateReads(Reads):
         noise = self.search.plan.score
         assert noise is not None, "the plan solved no noise for scores"
         with self.opened(SCORES, *self._one_each("score", trials, keys)) as records:
-            metric, slots = self.search.plan.scored_by, len(records)
+            metric, slots = self.search.plan.score_metric, len(records)
             counts = counts_of_all(models, records, metric)
             streams = (self.search.keys.stream("score", trial) for trial in trials)
             return [

@@ -16,7 +16,7 @@ import numpy as np
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Array, Chosen, Form, Reads, Sized
 from pasearch.features.trainers import Trainer
 from pasearch.features.views import View, second_moments
-from pasearch.planning import GAUSSIAN, DialledLine
+from pasearch.planning import GAUSSIAN_NOISE, LineTemplate
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum
 
@@ -40,9 +40,9 @@ class PrincipalComponents(Sized):
     centred: ClassVar[bool] = True
     size: int | None = None
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
+    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return one Gaussian release of all second moments."""
-        return (DialledLine(name=MOMENTS, knob=GAUSSIAN),)
+        return (LineTemplate(name=MOMENTS, knob=GAUSSIAN_NOISE),)
 
     def choose(self, reads: Reads, stream: Stream) -> Chosen:
         """Return the first directions."""

@@ -25,22 +25,22 @@ from pasearch.accounting.calibration import NoiseParameters
 from pasearch.accounting.checks import check_fraction
 from pasearch.accounting.events import Gaussian
 from pasearch.accounting.published_bounds import PublishedBound
-from pasearch.cautions import drowned
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features.logistic import check_objective
 from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Choice, Form
 from pasearch.features.trainers import Trainer, trainer_of
+from pasearch.plan_warnings import warn_of_test_noise
 from pasearch.planning import (
-    GAUSSIAN,
-    SCORE,
+    GAUSSIAN_NOISE,
+    SCORE_NOISE,
     SIGMA_RANGE,
-    TEST,
-    Charged,
-    DialledLine,
-    Solver,
-    Terms,
+    TEST_LINE,
+    CalibratedPlan,
+    LineTemplate,
+    PlanCalibrator,
+    PlanTerms,
+    bound_network_form,
     check_affordable,
-    planned_form,
 )
 from pasearch.registry import check_descriptions
 from pasearch.spaces.architecture import Architecture
@@ -64,12 +64,12 @@ MOST_FEATURES = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeaturePlan(Charged):
+class FeaturePlan(CalibratedPlan):
     """A solved plan of a selection. Made by `make_feature_plan`; nothing runs outside it.
 
     Args:
         choice: How features are chosen and the model is trained.
-        noises: The solved noise of each line by its name: see the line's `Knob`.
+        noises: The solved noise of each line by its name: see the line's `NoiseParameter`.
     """
 
     choice: Choice
@@ -113,18 +113,18 @@ class FeaturePlan(Charged):
     @property
     def test(self) -> ScoreNoise:
         """The noise of the printed accuracy, or of its counts, of a plan that trains a model."""
-        return self._score(TEST)
+        return self._score(TEST_LINE)
 
     @property
-    def tested_by(self) -> Metric:
+    def test_metric(self) -> Metric:
         """By what the released model is tested, of a complete schema: more than its score."""
         return choose_test_metric(
-            self.scored_by, outputs=self.schema.outputs, slots=self.split.test,
+            self.score_metric, outputs=self.schema.outputs, slots=self.split.test,
             epsilon=self.test.epsilon,
         )  # fmt: skip
 
     def _score(self, line: str) -> ScoreNoise:
-        return self.scored_by.noise(self.noise(line))
+        return self.score_metric.noise(self.noise(line))
 
     @property
     def model_noise(self) -> float | None:
@@ -144,7 +144,7 @@ class FeaturePlan(Charged):
         mu = self.model_noise
         if mu is None or self.trainer.noise_name != "mu":
             return None
-        _, outputs = planned_form(self.schema, self.most)
+        _, outputs = bound_network_form(self.schema, self.most)
         return make_linear_recipe(self.split.train, mu, self.schema.regression, outputs)
 
     def seconds_of_steps(self) -> float | None:
@@ -155,7 +155,7 @@ class FeaturePlan(Charged):
         """
         if self.trainer.noise_name != "mu":
             return None
-        shape, outputs = planned_form(self.schema, min(self.most, FEW_CATEGORIES))
+        shape, outputs = bound_network_form(self.schema, min(self.most, FEW_CATEGORIES))
         features, selector = math.prod(shape), self.choice.selector
 
         def seconds(slots: int, width: int) -> float:
@@ -177,11 +177,11 @@ class FeaturePlan(Charged):
         )
 
     @property
-    def selection_words(self) -> str:
+    def selection_description(self) -> str:
         """What the method does."""
         return self.choice.selector.describe(public=self.searched_on is not None)
 
-    def without_workers(self) -> dict[str, str]:
+    def explain_idle_executors(self) -> dict[str, str]:
         """Return why no training is handed over, by executor; empty where some is."""
         why = ""
         if not self.choice.selector.trains_candidates:
@@ -204,7 +204,7 @@ class FeaturePlan(Charged):
         """Return the plan as plain values; two plans are the same when these are."""
         recipe = self.recipe
         return {
-            **self.priced_json(),
+            **self.plan_json(),
             "strategy": self.choice.to_json(),
             "winner": "retrained" if self.split.search else "kept",
             "recipe": None if recipe is None else recipe.to_json(),
@@ -213,7 +213,7 @@ class FeaturePlan(Charged):
 
 
 def make_feature_plan(
-    terms: Terms,
+    terms: PlanTerms,
     *,
     choice: Choice,
     selection_share: float | None = None,
@@ -246,10 +246,13 @@ def make_feature_plan(
     check_descriptions(choice)
     _check_choice(choice, form)
     share = _share_of_choice(choice, form, selection_share)
-    solver, noises = Solver(terms=terms, dials=dials or NoiseParameters()), dict[str, float]()
+    solver, noises = (
+        PlanCalibrator(terms=terms, dials=dials or NoiseParameters()),
+        dict[str, float](),
+    )
     estimate, classes = solver.solve_estimates()
 
-    def solve(line: DialledLine, share: float) -> None:
+    def solve(line: LineTemplate, share: float) -> None:
         """Calibrate a line on a share of epsilon; all of it: next to the lines before."""
         line = replace(line, partition=line.partition or form.split.trial_partition)
         try:
@@ -266,18 +269,18 @@ def make_feature_plan(
     retrained = final and not (selector.keeps_winner and not split.search)
     share = 1.0 if split.search or not retrained else share  # nothing else is read there after
     if final or selector.centred:
-        solve(DialledLine(name=MEANS, knob=GAUSSIAN, partition="train"), MEANS_SHARE)
+        solve(LineTemplate(name=MEANS, knob=GAUSSIAN_NOISE, partition="train"), MEANS_SHARE)
     for line in own:
         if line.partition is None:
             solve(line, share * line.share)
     if retrained:
         knob = trainer.knob(split.train, terms.schema.regression)
-        solve(DialledLine(name=FINAL, knob=knob, partition="train"), 1.0)
+        solve(LineTemplate(name=FINAL, knob=knob, partition="train"), 1.0)
     for line in own:
         if line.partition is not None:
             solve(line, line.share)
     if final:
-        solve(DialledLine(name=TEST, knob=SCORE, partition="test"), 1.0)
+        solve(LineTemplate(name=TEST_LINE, knob=SCORE_NOISE, partition="test"), 1.0)
     mu = noises.get(FINAL, noises.get(selector.training_line))
     plan = FeaturePlan(
         **vars(terms), choice=choice, lines=tuple(solver.lines), schema_estimate=estimate,
@@ -292,7 +295,7 @@ def make_feature_plan(
         ),
     )  # fmt: skip
     if final:
-        untold = drowned(plan.scored_by, plan.test, plan.split.test)
+        untold = warn_of_test_noise(plan.score_metric, plan.test, plan.split.test)
         plan = replace(plan, warnings=(*plan.warnings, *untold))
     check_affordable(plan, "raise `epsilon=`, or lower `selection_share=`")
     return plan

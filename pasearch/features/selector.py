@@ -42,7 +42,7 @@ from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError, suggest_name
 from pasearch.features.trainers import TRAINERS, Array, LinearModel, Trainer
 from pasearch.features.views import View
-from pasearch.planning import SCORE, DialledLine, check_rule
+from pasearch.planning import SCORE_NOISE, LineTemplate, check_selection_rule
 from pasearch.registry import NamedComponent, Registry
 from pasearch.runs.keys import Stream
 
@@ -160,7 +160,7 @@ class Reads(ABC):
 
     @abstractmethod
     def noise(self, line: str) -> float:
-        """Return the noise that the plan has solved for a line: see its `Knob`."""
+        """Return the noise that the plan has solved for a line: see its `NoiseParameter`."""
 
     @abstractmethod
     def compared(self) -> Compared:
@@ -206,7 +206,7 @@ class Selector(NamedComponent, ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a rule that has no theorem."""
         super().__init_subclass__(**options)
-        check_rule(cls)
+        check_selection_rule(cls)
 
     @property
     def trains_candidates(self) -> bool:
@@ -241,7 +241,7 @@ class Selector(NamedComponent, ABC):
     def check(self, form: Form) -> None:
         """Refuse data that it has no use for, with what to do instead."""
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
+    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return what the choice is charged on private records, in the order of solving.
 
         Args:
@@ -335,12 +335,14 @@ class Comparing(Selector):
         """Return how many releases candidates are trained from: one each, if they share none."""
         return 1 if trainer.shared else self.trainings
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
+    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return every planned training and score."""
         knob = trainer.knob(form.split.trial_size, form.schema.regression)
         return (
-            DialledLine(name=self.training_line, knob=knob, times=self.charged(trainer)),
-            DialledLine(name="score", knob=SCORE, times=self.trainings, partition="validation"),
+            LineTemplate(name=self.training_line, knob=knob, times=self.charged(trainer)),
+            LineTemplate(
+                name="score", knob=SCORE_NOISE, times=self.trainings, partition="validation"
+            ),
         )
 
     def claims(
@@ -421,7 +423,7 @@ def make_choice(name: str, trainer: str = "dpsgd", **settings: Any) -> Choice:
 
 
 def choice_from_json(values: object) -> Choice:
-    """Read what a choice's `to_json` wrote.
+    """Read what a choice's `request_to_json` wrote.
 
     Raises:
         UsageError: An unknown method, a setting that it lacks, or a value that it refuses.

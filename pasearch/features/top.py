@@ -50,7 +50,7 @@ from pasearch.features.selector import (
     check_one_of,
 )
 from pasearch.features.trainers import Trainer
-from pasearch.planning import GAUSSIAN, PURE, DialledLine
+from pasearch.planning import GAUSSIAN_NOISE, PURE_NOISE, LineTemplate
 from pasearch.runs.keys import Stream
 from pasearch.runs.mechanisms import ExponentialMechanism, bernoulli_decay
 from pasearch.runs.sums import GaussianSum
@@ -298,13 +298,13 @@ class Top(Sized):
         words = self.does_on_public if public else f"{self.does}, by {self.pick}"
         return words + self.unusual("size")
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
+    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return the class shares, and k picks."""
         count = self.count(form.features)
         return (
-            DialledLine(name=SHARES, knob=GAUSSIAN, share=CLASS_SHARE),
-            DialledLine(
-                name=PICKED, knob=PURE, share=1.0 - CLASS_SHARE,
+            LineTemplate(name=SHARES, knob=GAUSSIAN_NOISE, share=CLASS_SHARE),
+            LineTemplate(
+                name=PICKED, knob=PURE_NOISE, share=1.0 - CLASS_SHARE,
                 composed=lambda pick: SelfComposition(event=pick, count=count),
             ),
         )  # fmt: skip

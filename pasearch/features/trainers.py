@@ -28,7 +28,7 @@ from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic
 from pasearch.features.views import REACH, Array, View
-from pasearch.planning import GAUSSIAN, MU_RANGE, PURE, Knob
+from pasearch.planning import GAUSSIAN_NOISE, MU_RANGE, PURE_NOISE, NoiseParameter
 from pasearch.runs.keys import Stream
 from pasearch.spaces.architecture import Architecture
 from pasearch.training.metrics import Metric
@@ -130,7 +130,7 @@ class Trainer(ABC):
 
     @classmethod
     @abstractmethod
-    def knob(cls, slots: int, regression: bool) -> Knob:
+    def knob(cls, slots: int, regression: bool) -> NoiseParameter:
         """Return how the noise of one training on so many slots is found."""
 
     @classmethod
@@ -213,8 +213,8 @@ class Steps(Trainer):
     apart: ClassVar[bool] = True
 
     @classmethod
-    def knob(cls, slots: int, regression: bool) -> Knob:
-        return Knob(
+    def knob(cls, slots: int, regression: bool) -> NoiseParameter:
+        return NoiseParameter(
             bounds=MU_RANGE, event=lambda mu: make_linear_recipe(slots, mu, regression).event(slots)
         )
 
@@ -249,8 +249,8 @@ class Perturbed(Trainer):
     at_once: ClassVar[bool] = True
 
     @classmethod
-    def knob(cls, slots: int, regression: bool) -> Knob:
-        return PURE
+    def knob(cls, slots: int, regression: bool) -> NoiseParameter:
+        return PURE_NOISE
 
     @classmethod
     def link(cls, outputs: int, regression: bool) -> str:
@@ -298,8 +298,8 @@ class Solved(Trainer):
     shared: ClassVar[bool] = True
 
     @classmethod
-    def knob(cls, slots: int, regression: bool) -> Knob:
-        return GAUSSIAN
+    def knob(cls, slots: int, regression: bool) -> NoiseParameter:
+        return GAUSSIAN_NOISE
 
     def strengthened(self, factor: float) -> Self:
         return replace(self, noise=self.noise / factor)

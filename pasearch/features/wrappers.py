@@ -50,7 +50,7 @@ from pasearch.features.selector import (
     places_of,
 )
 from pasearch.features.trainers import Trainer
-from pasearch.planning import SCORE, DialledLine
+from pasearch.planning import SCORE_NOISE, LineTemplate
 from pasearch.runs.keys import Stream
 
 
@@ -223,7 +223,7 @@ class Subsets(Selector):
     def describe(self, *, public: bool = False) -> str:
         return f"{self.does}; the number of trainings is secret, {self.count_law().describe()}"
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[DialledLine, ...]:
+    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return one repeat-and-select of trainings, and one of scores."""
         law = self.count_law()
 
@@ -232,8 +232,8 @@ class Subsets(Selector):
 
         knob = trainer.knob(form.split.trial_size, form.schema.regression)
         return (
-            DialledLine(name=self.training_line, knob=knob, composed=selected),
-            DialledLine(name="score", knob=SCORE, composed=selected, partition="validation"),
+            LineTemplate(name=self.training_line, knob=knob, composed=selected),
+            LineTemplate(name="score", knob=SCORE_NOISE, composed=selected, partition="validation"),
         )
 
     def choose(self, reads: Reads, stream: Stream) -> Chosen:

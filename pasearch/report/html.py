@@ -22,12 +22,12 @@ from markupsafe import Markup, escape
 
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import describe_event, event_from_json
-from pasearch.cautions import LEAST_SIGNAL
-from pasearch.crossover.forecast import range_words
+from pasearch.crossover.forecast import describe_range
 from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.errors import OPTION_REFERENCE, UsageError
+from pasearch.plan_warnings import MIN_SIGNAL
 from pasearch.report import figures, score, wording
 from pasearch.report.card import card_json
 from pasearch.report.facts import (
@@ -550,7 +550,7 @@ def describe_crossover(document: Values) -> Values | None:
             each["sentence"]
             if found["kind"] == "measured"
             else f"From about epsilon {each['epsilon']:g} on, {each['after']} instead of "
-            f"{each['before']} ({range_words(each, epsilons)})."
+            f"{each['before']} ({describe_range(each, epsilons)})."
             for each in crossings
         ],
     }  # fmt: skip
@@ -611,7 +611,7 @@ def _alternatives(document: Values, outputs: int) -> list[tuple[str, str]]:
                 f"Noise {noise / noise_here:.2g} times as large: like training on "
                 f"{signal / here:.2g} times as many records."
             )
-        if signal is not None and noise is not None and signal < LEAST_SIGNAL * outputs:
+        if signal is not None and noise is not None and signal < MIN_SIGNAL * outputs:
             words += " Noise drowns it: little better than guessing."
         rows.append((f"\u03b5 {each['epsilon']:g}", words))
     return rows

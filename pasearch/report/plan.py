@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from pasearch.accounting.events import Event, RepeatAndSelect, WorstCase, describe_event
-from pasearch.cautions import MOSTLY_NOISE
 from pasearch.data.estimation import CLASS_DETECTION_PROBABILITY, find_undeclared_classes
 from pasearch.data.frames import TYPES_DESCRIPTION
-from pasearch.planning import TEST
+from pasearch.plan_warnings import NOISE_PHRASE
+from pasearch.planning import TEST_LINE
 from pasearch.report import wording
 from pasearch.report.facts import CHOICE, SEARCH, TRAINING, meaning
 from pasearch.terminal_escaping import escape_text, format_duration, format_epsilon
@@ -43,7 +43,7 @@ def plan_text(
     """
     task, whole = task_of(plan), detail == "whole"
     network = wording.network_line(plan.space.candidate(plan.space.fixed()))
-    only = plan.strategy.only(plan.space) is not None
+    only = plan.strategy.single_candidate(plan.space) is not None
     # The model: the one network, or the number of candidates.
     if task == CHOICE:
         model = f"{network}; only its recipe is chosen"
@@ -51,7 +51,7 @@ def plan_text(
         why = "" if plan.auto is None else ": a search is not expected to pay here"
         model = f"{network}, fixed beforehand{why}"
     else:
-        every, compared = plan.space.count(), plan.strategy.compared
+        every, compared = plan.space.count(), plan.strategy.candidate_count
         few = compared is not None and compared < every
         among = f"{compared:,} of the {every:,}" if few else f"{every:,}"
         model = f"the best that the strategy {plan.strategy.name} finds among {among} candidates"
@@ -99,7 +99,7 @@ def feature_plan_text(
         lines += [
             *_records(plan),
             _row("Target", f"{target}, {'a number' if plan.schema.regression else 'classes'}"),
-            _row("Method", f"{name}: {plan.selection_words}{public}"),
+            _row("Method", f"{name}: {plan.selection_description}{public}"),
             _row("Training", TRAINERS[choice.trainer][0]),
             _row("Time", feature_time_text(plan)),
         ]
@@ -113,7 +113,7 @@ def task_of(plan: Plan) -> str:
     if len(plan.recipe_names) > 1:
         return CHOICE
     chosen = plan.auto is not None or plan.searched_on is not None
-    return SEARCH if chosen or plan.strategy.only(plan.space) is None else TRAINING
+    return SEARCH if chosen or plan.strategy.single_candidate(plan.space) is None else TRAINING
 
 
 def ledger_words(name: str, found: Forecast | None) -> str:
@@ -151,7 +151,7 @@ def ledger_words(name: str, found: Forecast | None) -> str:
 def time_text(plan: Plan) -> str:
     """Estimate the duration of the trainings from public numbers."""
     usual, average, longest = plan.seconds_per_training()
-    strategy, seconds = plan.strategy, plan.seconds_before()
+    strategy, seconds = plan.strategy, plan.preprocessing_seconds()
     before = ""
     if seconds is None:
         before = "; how long its front end takes with all records before that is not known"
@@ -208,11 +208,10 @@ def _head(plan: Plan | FeaturePlan, usual: bool, model: str, report: str, ledger
         protects = wording.odds_line(meaning({"attack": plan.attack}))
         protects += wording.beside(plan.assumed_public)
     # The expected score is never of these records: that of public data, for accuracy alone.
-    quality = (
-        f"test {plan.scored_by.noun} not yet measured (noisy, on {plan.split.test:,} test records)."
-    )
-    drowned = any(MOSTLY_NOISE in each for each in plan.warnings)
-    if plan.scored_by.name == "accuracy" and plan.schema.outputs and not drowned:
+    noun, records = plan.score_metric.noun, f"{plan.split.test:,} test records"
+    quality = f"test {noun} not yet measured (noisy, on {records})."
+    drowned = any(NOISE_PHRASE in each for each in plan.warnings)
+    if plan.score_metric.name == "accuracy" and plan.schema.outputs and not drowned:
         auto = plan.auto or {}
         for each in auto.get("expected") or []:
             if f"{each['strategy']}, {each['winner']}" == auto["chosen"]:
@@ -246,7 +245,7 @@ def _records(plan: Plan | FeaturePlan) -> list[str]:
     return [
         "",
         _row("Records", f"{sizes} (random split{unused})"),
-        *([] if plan.metric is None else [_row("Metric", plan.scored_by.noun)]),
+        *([] if plan.metric is None else [_row("Metric", plan.score_metric.noun)]),
     ]
 
 
@@ -274,7 +273,7 @@ def _selection(plan: Plan, task: str) -> list[str]:
         space = f"{plan.space.name}, {plan.space.count():,} combinations"
         if plan.space.count() == 1:
             space = f"one network: {fixed}"
-        elif strategy.only(plan.space) is not None:
+        elif strategy.single_candidate(plan.space) is not None:
             space += f"; trained is its default, {fixed}"
         lines.append(_row("Space", space))
     return lines
@@ -282,7 +281,7 @@ def _selection(plan: Plan, task: str) -> list[str]:
 
 def _training(plan: Plan, task: str) -> str:
     """Describe the training: batches, clipping, optimizer and further stages."""
-    recipe, slots, first = plan.recipe, plan.kept_slots, ""
+    recipe, slots, first = plan.recipe, plan.released_slots, ""
     if task == CHOICE:
         first = "by the first: "
     if task == SEARCH and len(plan.strategy.settings(plan.space)) > 1:
@@ -363,7 +362,7 @@ def _released(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
     for line in plan.lines:
         is_front_end = brief and line.name.startswith("front end ")  # without its settings
         name = "front end" if is_front_end else line.name
-        name = wording.release_name(name, plan.scored_by.noun)
+        name = wording.release_name(name, plan.score_metric.noun)
         name = name if line.count == 1 else f"{name}, {line.count} times"
         share = ""
         if last[line.partition] is line:
@@ -378,8 +377,8 @@ def _released(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
         noise = ["as above"] if line.event in seen else _noise(line.event)
         lines += [f"      {text}" for text in noise]
         seen.add(line.event)
-        if line.name == TEST and plan.schema.outputs and plan.tested_by.columns:
-            cells = plan.tested_by.cells(plan.schema.outputs)
+        if line.name == TEST_LINE and plan.schema.outputs and plan.test_metric.columns:
+            cells = plan.test_metric.cells(plan.schema.outputs)
             lines.append(f"      on each of {cells:,} counts: a record is in one of them at most")
     return [*lines, ""]
 

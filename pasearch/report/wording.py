@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pasearch.planning import TEST
+from pasearch.planning import TEST_LINE
 from pasearch.report.facts import meaning
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Conv, Dense, Layer, Pool
@@ -129,7 +129,7 @@ def setting_words(settings: Values) -> list[tuple[str, str]]:
 
 def release_name(name: str, noun: str) -> str:
     """Name a release for a reader: the test's release is named after the run's metric."""
-    return f"test {noun}" if name == TEST else name
+    return f"test {noun}" if name == TEST_LINE else name
 
 
 def counts_words(document: Values, name: str, noise: str) -> str:
@@ -141,7 +141,7 @@ def counts_words(document: Values, name: str, noise: str) -> str:
         noise: Description of the noise of one count.
     """
     score = document.get("score") or {}
-    if name != TEST or not score.get("cells"):
+    if name != TEST_LINE or not score.get("cells"):
         return noise
     axes = {
         LOG_ODDS_COLUMNS: "of the true class and how sure the model is",

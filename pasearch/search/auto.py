@@ -7,7 +7,8 @@ Predicted accuracy = mean over the study's data sets of the same kind (the one a
 
 s is the signal of each training under that strategy's own plan: looks and scores take a part of
 the budget and of the records. `insured` is taken where it is predicted to cost less than
-`MOST_COST`: that is what it costs to find out that the default is wrong for these records. Outside
+`MAX_PREDICTED_LOSS`: that is what it costs to find out that the default is wrong for these
+records. Outside
 what it has measured, nothing is predicted and one good default is trained.
 
 Everything read here is public: schema, n, budget, device; the study is a file of this package.
@@ -28,35 +29,41 @@ from pasearch.accounting import calibration
 from pasearch.accounting.budget import Budget
 from pasearch.accounting.events import Gaussian
 from pasearch.errors import BudgetError
-from pasearch.planning import planned_form
-from pasearch.search.ahead import CAUTION, Insured, Leads, affordable, leads
+from pasearch.planning import bound_network_form
+from pasearch.search.successive_halving import (
+    MIN_LEAD_DEVIATIONS,
+    ProtectedHalving,
+    StudyLeads,
+    choose_look_share,
+    estimate_leads,
+)
 from pasearch.spaces.portfolio import Study, features_of, signal_of, study_for
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
     from pasearch.search.plan import Plan
 
-DRAWS = 2000
+SIMULATED_RUNS = 2000
 """How many runs are imagined on each data set for one prediction."""
 
-PATIENCE = 3600.0
+MAX_SECONDS_ON_CPU = 3600.0
 """Looks that would take longer than this many seconds on a CPU are left out."""
 
-MOST_COST = 0.003
+MAX_PREDICTED_LOSS = 0.003
 """How much accuracy looks may be predicted to cost, and are made: on `USUALLY` of the data sets."""
 
-USUALLY = 0.9
+LOSS_QUANTILE = 0.9
 """The share of the study's data sets on which looks may cost no more."""
 
-LEAST_TRUST = 0.1
+MIN_SHRINKAGE = 0.1
 """Where less of a lead at a look would last, looks are not worth their price."""
 
-MOST_LOOKS = 5
+MAX_COMPARED_CANDIDATES = 5
 """How many candidates `insured` looks at, at most: every entry of a portfolio has been enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class StrategyOption:
     """A strategy that auto compares.
 
     Args:
@@ -70,15 +77,15 @@ class Option:
     @property
     def winner(self) -> str:
         """What becomes of the winner: one training without any other, or one after looks."""
-        return "one training" if self == FIXED else "trained anew"
+        return "one training" if self == FIXED_OPTION else "trained anew"
 
 
-FIXED = Option(name="fixed")
+FIXED_OPTION = StrategyOption(name="fixed")
 """The one training that a search is compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class StrategyChoice:
     """What auto took, and why.
 
     Args:
@@ -88,7 +95,7 @@ class Choice:
         expected: Predicted accuracy of every option that could be priced.
     """
 
-    option: Option
+    option: StrategyOption
     plan: Plan
     why: str
     expected: tuple[dict[str, Any], ...] = ()
@@ -99,7 +106,7 @@ class Choice:
         return {"chosen": chosen, "why": self.why, "expected": list(self.expected)}
 
 
-def ranked_study(schema: AnySchema, name: str, budget: Budget, n: int, most: int) -> Study:
+def rank_study(schema: AnySchema, name: str, budget: Budget, n: int, most: int) -> Study:
     """Return the study of a kind of data, in order of what is best at about this budget's signal.
 
     Args:
@@ -109,37 +116,37 @@ def ranked_study(schema: AnySchema, name: str, budget: Budget, n: int, most: int
         n: Records.
         most: The most categories that are estimated privately for a column.
     """
-    study = study_for(schema, name).among(planned_form(schema, most)[1])
-    return study.ordered(_signal_alone(schema, budget, n, most))
+    study = study_for(schema, name).among(bound_network_form(schema, most)[1])
+    return study.ordered(_approximate_signal(schema, budget, n, most))
 
 
-def shares_of_looks(
+def choose_look_settings(
     study: Study, schema: AnySchema, budget: Budget, n: int, most: int, *, ours: bool
 ) -> dict[str, float]:
     """Return what `insured` may spend, as its settings.
 
     Args:
-        study: As `ranked_study` gives it.
+        study: As `rank_study` gives it.
         schema: As there.
         budget: As there.
         n: As there.
         most: As there.
         ours: Whether the space is the study's portfolio.
     """
-    return affordable(study, _signal_alone(schema, budget, n, most), ours=ours)
+    return choose_look_share(study, _approximate_signal(schema, budget, n, most), ours=ours)
 
 
-def _signal_alone(schema: AnySchema, budget: Budget, n: int, most: int) -> float:
+def _approximate_signal(schema: AnySchema, budget: Budget, n: int, most: int) -> float:
     """Return about the signal of one training with the whole budget and all records."""
     sigma = calibration.calibrate_min(
         lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7
     )
-    return signal_of(1.0 / sigma, n, planned_form(schema, most)[1])
+    return signal_of(1.0 / sigma, n, bound_network_form(schema, most)[1])
 
 
-def choose(
-    study: Study | None, make: Callable[[Option], Plan], *, count: int, device: str
-) -> Choice:
+def choose_strategy(
+    study: Study | None, make: Callable[[StrategyOption], Plan], *, count: int, device: str
+) -> StrategyChoice:
     """Return `insured`, or `fixed` where that is predicted to be better, or nothing is predicted.
 
     Args:
@@ -152,65 +159,76 @@ def choose(
     Raises:
         BudgetError: Not even `fixed` fits the budget.
     """
-    fixed = make(FIXED)
+    fixed = make(FIXED_OPTION)
 
-    def default(why: str) -> Choice:
-        return Choice(option=FIXED, plan=fixed, why=f"{why} So one good default is trained.")
+    def default(why: str) -> StrategyChoice:
+        return StrategyChoice(
+            option=FIXED_OPTION, plan=fixed, why=f"{why} So one good default is trained."
+        )
 
     if study is not None:
-        outputs, features = planned_form(fixed.schema, fixed.most)[1], features_of(fixed.schema)
-        if outside := study.outside(_signal(fixed, fixed.trial_mu), outputs, features):
+        outputs, features = (
+            bound_network_form(fixed.schema, fixed.most)[1],
+            features_of(fixed.schema),
+        )
+        if outside := study.outside(_signal_of_training(fixed, fixed.trial_mu), outputs, features):
             return default(f"Nothing is predicted: {outside}")
-    looks = min(count, MOST_LOOKS)
+    looks = min(count, MAX_COMPARED_CANDIDATES)
     if not looks > 1:
         return default("There is one candidate alone.")
-    option = Option(name=Insured.name, settings=(("candidates", looks),))
+    option = StrategyOption(name=ProtectedHalving.name, settings=(("candidates", looks),))
     try:
         plan = make(option)
     except BudgetError:
         return default("Looks at other candidates do not fit this budget.")
-    if device == "cpu" and plan.seconds_per_training()[0] * (looks + 1) > PATIENCE:
+    if device == "cpu" and plan.seconds_per_training()[0] * (looks + 1) > MAX_SECONDS_ON_CPU:
         return default("Looks at other candidates would take over an hour.")
     if study is None:
         why = (
             f"Nobody has measured this space on public data. Its default is trained, unless a look "
             f"finds one of {looks - 1} others well ahead."
         )
-        return Choice(option=option, plan=plan, why=why)
-    return _compared(study, fixed, plan, option)
+        return StrategyChoice(option=option, plan=plan, why=why)
+    return _compare_predictions(study, fixed, plan, option)
 
 
-def _compared(study: Study, fixed: Plan, plan: Plan, option: Option) -> Choice:
+def _compare_predictions(
+    study: Study, fixed: Plan, plan: Plan, option: StrategyOption
+) -> StrategyChoice:
     """Return the better of both as the study predicts them."""
-    alone, insured = default_alone(study, fixed), predicted(study, plan)
+    alone, insured = predict_default_accuracy(study, fixed), predict_accuracy(study, plan)
     expected = tuple(
         {"strategy": each.name, "winner": each.winner, "expected": round(value, 4)}
-        for each, value in ((FIXED, alone), (option, insured))
+        for each, value in ((FIXED_OPTION, alone), (option, insured))
     )
-    known = leads(plan, study, plan.strategy.trials)
+    known = estimate_leads(plan, study, plan.strategy.trials)
     before, after = (
-        study.at(_signal(each, mu))[:, 0]
+        study.at(_signal_of_training(each, mu))[:, 0]
         for each, mu in ((fixed, fixed.trial_mu), (plan, plan.final_mu))
     )
-    price = max(0.0, float(np.quantile(before - after, USUALLY)))
-    took = price <= MOST_COST and insured > alone - MOST_COST and known.trust > LEAST_TRUST
-    why = _why(study, plan, known, (alone, insured, price), took)
-    chosen = (option, plan) if took else (FIXED, fixed)
-    return Choice(option=chosen[0], plan=chosen[1], why=why, expected=expected)
+    price = max(0.0, float(np.quantile(before - after, LOSS_QUANTILE)))
+    took = (
+        price <= MAX_PREDICTED_LOSS
+        and insured > alone - MAX_PREDICTED_LOSS
+        and known.shrinkage > MIN_SHRINKAGE
+    )
+    why = _explain_choice(study, plan, known, (alone, insured, price), took)
+    chosen = (option, plan) if took else (FIXED_OPTION, fixed)
+    return StrategyChoice(option=chosen[0], plan=chosen[1], why=why, expected=expected)
 
 
-def _signal(plan: Plan, mu: float | None) -> float:
+def _signal_of_training(plan: Plan, mu: float | None) -> float:
     assert mu is not None
     slots = plan.split.trial_size
-    return signal_of(mu, slots, planned_form(plan.schema, plan.most)[1])
+    return signal_of(mu, slots, bound_network_form(plan.schema, plan.most)[1])
 
 
-def default_alone(study: Study, plan: Plan) -> float:
+def predict_default_accuracy(study: Study, plan: Plan) -> float:
     """Return the accuracy that the study's first entry is predicted to reach by `fixed`."""
-    return float(study.at(_signal(plan, plan.trial_mu))[:, 0].mean())
+    return float(study.at(_signal_of_training(plan, plan.trial_mu))[:, 0].mean())
 
 
-def predicted(study: Study, plan: Plan) -> float:
+def predict_accuracy(study: Study, plan: Plan) -> float:
     """Return the accuracy that a plan of `insured` is predicted to reach.
 
     Each data set of the study stands for the one at hand, and only the others are known of.
@@ -218,26 +236,28 @@ def predicted(study: Study, plan: Plan) -> float:
     Guarantee: the same plan and study give the same number.
     """
     strategy = plan.strategy
-    assert isinstance(strategy, Insured)
-    known = leads(plan, study, strategy.candidates)
-    reached = study.at(_signal(plan, plan.final_mu))[:, : strategy.candidates]
+    assert isinstance(strategy, ProtectedHalving)
+    known = estimate_leads(plan, study, strategy.candidates)
+    reached = study.at(_signal_of_training(plan, plan.final_mu))[:, : strategy.candidates]
     generator = np.random.default_rng(0)
     found = []
     for place in range(len(reached)):
         others = [other for other in range(len(reached)) if other != place] or [place]
-        rule = Leads(look=known.look[others], final=known.final[others], noise=known.noise)
-        errs = np.sqrt(known.noise / 2) * generator.standard_normal((DRAWS, reached.shape[1]))
+        rule = StudyLeads(look=known.look[others], final=known.final[others], noise=known.noise)
+        errs = np.sqrt(known.noise / 2) * generator.standard_normal(
+            (SIMULATED_RUNS, reached.shape[1])
+        )
         scores = known.look[place] + errs
         apart = scores - scores[:, :1]
-        counts = apart >= CAUTION * math.sqrt(known.noise)
-        ahead = np.where(counts, rule.handicaps + rule.trust * apart, -math.inf)
+        counts = apart >= MIN_LEAD_DEVIATIONS * math.sqrt(known.noise)
+        ahead = np.where(counts, rule.prior_leads + rule.shrinkage * apart, -math.inf)
         ahead[:, 0] = 0.0
         found.append(reached[place][ahead.argmax(axis=1)].mean())
     return float(np.mean(found))
 
 
-def _why(
-    study: Study, plan: Plan, known: Leads, expected: tuple[float, float, float], took: bool
+def _explain_choice(
+    study: Study, plan: Plan, known: StudyLeads, expected: tuple[float, float, float], took: bool
 ) -> str:
     """Say what the default would do, what looks may find, and what they cost."""
     alone, insured, price = expected
@@ -258,7 +278,7 @@ def _why(
         )
     if took:
         return f"{said} So the default is trained, unless a look finds another well ahead."
-    if not known.trust > LEAST_TRUST:
+    if not known.shrinkage > MIN_SHRINKAGE:
         return (
             f"{said} With so much noise a look tells next to nothing, so the default is trained "
             "alone."

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from pasearch.training.recipe import Recipe
 
 
-PURPOSES = ("weights", "batch", "noise", "dropout")
+STREAM_PURPOSES = ("weights", "batch", "noise", "dropout")
 """Purposes of the random streams that one training uses: initial weights first, then the steps."""
 
 
@@ -72,7 +72,7 @@ def training_streams(stream: Stream) -> dict[str, Stream]:
     Args:
         stream: Random stream of the whole trial; it stays with the coordinator.
     """
-    return {purpose: stream.child(purpose) for purpose in PURPOSES}
+    return {purpose: stream.child(purpose) for purpose in STREAM_PURPOSES}
 
 
 def train_candidate(
@@ -104,7 +104,7 @@ def train_candidate(
 
     Cost: `recipe.event(len(records))`, charged by the caller before `records` was opened.
     """
-    network, rounds = candidate_in_rounds(
+    network, rounds = start_candidate_training(
         candidate, records, schema, recipe, streams, device=device, on_step=on_step, looks=looks,
         query=query,
     )  # fmt: skip
@@ -114,7 +114,7 @@ def train_candidate(
     return network
 
 
-def candidate_in_rounds(
+def start_candidate_training(
     candidate: Candidate,
     records: Records,
     schema: AnySchema,
@@ -133,14 +133,22 @@ def candidate_in_rounds(
     Args and cost: like `train_candidate`; `splits` and `together` as there.
     """
     network = candidate.build(schema.shape, schema.outputs, streams["weights"].generator())
-    told = None if on_step is None else lambda finished: on_step(finished, network)
+    call_back = None if on_step is None else lambda finished: on_step(finished, network)
     return network, run_rounds(
-        network, records, recipe, streams, device=device, on_step=told, looks=looks, query=query,
-        splits=splits, together=together,
-    )  # fmt: skip
+        network,
+        records,
+        recipe,
+        streams,
+        device=device,
+        on_step=call_back,
+        looks=looks,
+        query=query,
+        splits=splits,
+        together=together,
+    )
 
 
-def or_failed(
+def train_or_mark_failed(
     train: Callable[[], nn.Module],
     candidate: Candidate,
     schema: AnySchema,
@@ -156,7 +164,7 @@ def or_failed(
         return mark_failed(candidate.build(schema.shape, schema.outputs, generator))
 
 
-def failed(network: nn.Module) -> bool:
+def has_failed(network: nn.Module) -> bool:
     """Return whether training ended in weights that are not finite: the worst score, no redraw."""
     return not all(bool(torch.isfinite(p).all()) for p in network.state_dict().values())
 
@@ -170,7 +178,7 @@ def mark_failed(network: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def counts(
+def compute_metric_counts(
     network: nn.Module, records: Records, metric: Metric, *, device: str, chunk: int = 8192
 ) -> list[int]:
     """Return what tells how good the network's answers are: private.
@@ -193,24 +201,28 @@ def counts(
     return [sum(each) for each in zip(*found, strict=True)]
 
 
-def points(network: nn.Module, records: Records, *, device: str, chunk: int = 8192) -> int:
+def compute_score_count(
+    network: nn.Module, records: Records, *, device: str, chunk: int = 8192
+) -> int:
     """Return the network's points by the usual metric; the rest is as of `counts`."""
     metric = find_default_metric(records.y.is_floating_point())
-    return metric.points(counts(network, records, metric, device=device, chunk=chunk), len(records))
+    return metric.points(
+        compute_metric_counts(network, records, metric, device=device, chunk=chunk), len(records)
+    )
 
 
-WORST = -math.inf
+FAILED_SCORE = -math.inf
 """The fitness of a trial that failed."""
 
 
-WORTH = 10.0
+MIN_SECONDS_FOR_PROCESSES = 10.0
 """From how many seconds of training, together, it pays to begin processes: each takes two until it
 is ready."""
 
-TURNS = 64
+MAX_INTERLEAVED_TRAININGS = 64
 """How many trainings take turns on a GPU at a time, at most; others begin when these are done."""
 
-QUEUES = 5
+GPU_QUEUES = 5
 """Trainings that take turns are dealt to so many groups: while one's steps are looked at and others
 are prepared, a GPU works on those of the others; and on some calls of several groups at once."""
 
@@ -219,12 +231,12 @@ CURVE_POINTS = 20
 
 _Any = TypeVar("_Any")
 
-CURVE_RECORDS = 2000
+MAX_CURVE_RECORDS = 2000
 """On how many of the test records, at most."""
 
 
 @dataclass(slots=True)
-class Course:
+class TrainingHistory:
     """How a training went.
 
     Args:
@@ -252,12 +264,12 @@ class Course:
         """
         every = max(1, steps // CURVE_POINTS)
         if seen is not None:
-            seen = seen.take(np.arange(min(CURVE_RECORDS, len(seen))))
+            seen = seen.take(np.arange(min(MAX_CURVE_RECORDS, len(seen))))
 
         def watch(finished: int, network: nn.Module) -> None:
             self.steps = finished
             if seen is not None and (finished % every == 0 or finished == steps):
-                found = points(network, seen, device=device)
+                found = compute_score_count(network, seen, device=device)
                 most = len(seen) * find_default_metric(seen.y.is_floating_point()).most
                 self.curve.append((finished, found / most))
                 network.train()
@@ -266,7 +278,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TrainingJob:
     """One training, and everything that it follows from.
 
     Args:
@@ -292,16 +304,16 @@ class Job:
     def __call__(self, *read: dict[str, np.ndarray]) -> bytes:
         """Train as a worker does, and return the weights and how it went."""
         with use_threads(self.threads):
-            network, course = self.trained(*read)
+            network, course = self.train_network(*read)
         found = io.BytesIO()
         torch.save({"weights": network.cpu().state_dict(), "course": asdict(course)}, found)
         return found.getvalue()
 
-    def trained(
+    def train_network(
         self, records: dict[str, np.ndarray], seen: dict[str, np.ndarray] | None = None
-    ) -> tuple[nn.Module, Course]:
+    ) -> tuple[nn.Module, TrainingHistory]:
         """Train, and return the network and how it went."""
-        course = Course()
+        course = TrainingHistory()
         shown = None if self.seen is None or seen is None else self.seen.records(seen)
         watch, looks = course.watch(self.recipe.steps, shown, self.device)
 
@@ -311,12 +323,12 @@ class Job:
                 self.streams, device=self.device, on_step=watch, looks=looks,
             )  # fmt: skip
 
-        return or_failed(train, self.candidate, self.schema, self.streams), course
+        return train_or_mark_failed(train, self.candidate, self.schema, self.streams), course
 
 
-def side_by_side(
-    jobs: Sequence[Job], each: int, room: int, executor: Executor
-) -> Generator[tuple[nn.Module, Course], None, None]:
+def train_in_parallel(
+    jobs: Sequence[TrainingJob], each: int, room: int, executor: Executor
+) -> Generator[tuple[nn.Module, TrainingHistory], None, None]:
     """Yield networks and how their trainings went, in the order of the jobs.
 
     Guarantee: the same to the bit whoever trains, and where a worker is killed: its job is done
@@ -342,11 +354,13 @@ def side_by_side(
         result = torch.load(io.BytesIO(found), weights_only=True)
         network = job.candidate.build(job.schema.shape, job.schema.outputs)
         network.load_state_dict(result["weights"])
-        yield network, Course(**result["course"])
+        yield network, TrainingHistory(**result["course"])
 
 
-def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Course], None, None]:
-    """Yield what `side_by_side` does, of trainings that take turns on this machine's GPUs.
+def train_interleaved(
+    jobs: Sequence[TrainingJob], device: str
+) -> Generator[tuple[nn.Module, TrainingHistory], None, None]:
+    """Yield what `train_in_parallel` does, of trainings that take turns on this machine's GPUs.
 
     They are dealt to groups, each with a queue of work of its own. A group is given a round of
     steps before the next one is looked at: so a GPU works on some while others are prepared, and so
@@ -362,32 +376,36 @@ def in_turns(jobs: Sequence[Job], device: str) -> Generator[tuple[nn.Module, Cou
 
     Cost: none beside what was charged for the jobs.
     """
-    places = _places(device)
-    for low in range(0, len(jobs), TURNS * len(places)):
+    places = _list_devices(device)
+    for low in range(0, len(jobs), MAX_INTERLEAVED_TRAININGS * len(places)):
         for place in places:
             place.together = TrainingGroup()
-        part = jobs[low : low + TURNS * len(places)]
-        dealt = _dealt([(place, group) for group in range(QUEUES) for place in places])
-        turns = left = [_Turn(job, *to) for job, to in zip(part, dealt, strict=False)]
+        part = jobs[low : low + MAX_INTERLEAVED_TRAININGS * len(places)]
+        dealt = _alternate_devices(
+            [(place, group) for group in range(GPU_QUEUES) for place in places]
+        )
+        turns = left = [
+            _InterleavedTraining(job, *to) for job, to in zip(part, dealt, strict=False)
+        ]
         try:
             with full_precision():  # of the steps alone: who is given a network has other settings
                 while left:
                     left = [
-                        turn for group in range(QUEUES) for place in places
-                        for turn in place.round_of(group, left)
+                        turn for group in range(GPU_QUEUES) for place in places
+                        for turn in place.run_round(group, left)
                     ]  # fmt: skip
         finally:  # of who fell short, nobody shares anything any more
             for place in places:
                 place.end()
         for turn in turns:
-            if turn.fell_short:
-                turn.alone()
+            if turn.was_postponed:
+                turn.train_alone()
             yield turn.network, turn.course
 
 
 @dataclass(slots=True)
-class _Place:
-    """A GPU: within `chosen`, it is what torch means by "cuda".
+class _Device:
+    """A GPU: within `as_current_device`, it is what torch means by "cuda".
 
     Args:
         device: "cuda", or "cpu".
@@ -403,7 +421,7 @@ class _Place:
     together: TrainingGroup = field(default_factory=TrainingGroup)
     queues: dict[int, torch.cuda.Stream] = field(default_factory=dict)
 
-    def chosen(self) -> AbstractContextManager[Any]:
+    def as_current_device(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.number is None else torch.cuda.device(self.number)
 
     def records(self, opened: SharedRecords) -> Records:
@@ -422,7 +440,7 @@ class _Place:
 
     def end(self) -> None:
         """Wait for all trainings, and let go of what they shared."""
-        with self.chosen():
+        with self.as_current_device():
             self.wait()
         self.together = TrainingGroup()
 
@@ -433,31 +451,33 @@ class _Place:
             self.queues[group] = torch.cuda.Stream()
         return torch.cuda.stream(self.queues[group])
 
-    def round_of(self, group: int, turns: Sequence[_Turn]) -> list[_Turn]:
+    def run_round(
+        self, group: int, turns: Sequence[_InterleavedTraining]
+    ) -> list[_InterleavedTraining]:
         """Give it a round of steps of each turn of its own, of a group; return those that go on."""
-        with self.chosen(), self._queue(group):
+        with self.as_current_device(), self._queue(group):
             own = [turn for turn in turns if turn.place is self and turn.group == group]
-            left = [turn for turn in own if turn.goes_on()]
+            left = [turn for turn in own if turn.start_next_round()]
             try:
                 self.together.run_pending(group)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
                 for turn in left:
-                    turn.give_up()
+                    turn.postpone()
                 return []
         return left
 
 
-def _dealt(places: Sequence[_Any]) -> Iterator[_Any]:
+def _alternate_devices(places: Sequence[_Any]) -> Iterator[_Any]:
     """Return where the first job is trained, where the second ...: there and back again."""
     return cycle([*places, *places[::-1]])
 
 
-def _places(device: str) -> list[_Place]:
+def _list_devices(device: str) -> list[_Device]:
     """Return what is trained on: of GPUs all that are like the one that torch takes, it first."""
     if device != "cuda" or torch.cuda.device_count() < 2:
-        return [_Place(device, None)]
+        return [_Device(device, None)]
     own = torch.cuda.current_device()
 
     def model(number: int) -> tuple[Any, ...]:
@@ -471,10 +491,10 @@ def _places(device: str) -> list[_Place]:
 
     every = sorted(range(torch.cuda.device_count()), key=lambda number: number != own)
     alike = [number for number in every if model(number) == model(own)]
-    return [_Place(device, number) for number in alike if computes(number) == computes(own)]
+    return [_Device(device, number) for number in alike if computes(number) == computes(own)]
 
 
-class _Turn:
+class _InterleavedTraining:
     """One training that takes turns with others.
 
     Args:
@@ -483,42 +503,42 @@ class _Turn:
         group: With whom it shares calls there.
     """
 
-    def __init__(self, job: Job, place: _Place, group: int):
-        self._job, self.place, self.group, self.course = job, place, group, Course()
+    def __init__(self, job: TrainingJob, place: _Device, group: int):
+        self._job, self.place, self.group, self.course = job, place, group, TrainingHistory()
         self._seen = None if job.seen is None else job.seen.records(job.seen.load())
         self._rounds: Iterator[int] | None = None
         self.network: nn.Module = nn.Identity()
-        self.fell_short = False
+        self.was_postponed = False
 
-    def _begun(self, together: TrainingGroup | None) -> tuple[nn.Module, Iterator[int]]:
-        job, device, self.course = self._job, self.place.device, Course()
+    def _start(self, together: TrainingGroup | None) -> tuple[nn.Module, Iterator[int]]:
+        job, device, self.course = self._job, self.place.device, TrainingHistory()
         records = self.place.records(job.records)
         watch, looks = self.course.watch(job.recipe.steps, self._seen, device)
-        return candidate_in_rounds(
+        return start_candidate_training(
             job.candidate, records, job.schema, job.recipe, job.streams, device=device,
             on_step=watch, looks=looks, splits=together is None, together=together,
         )  # fmt: skip
 
-    def goes_on(self) -> bool:
+    def start_next_round(self) -> bool:
         """End the last round and begin the next; return whether there is one."""
         try:
             if self._rounds is None:
-                self.network, self._rounds = self._begun(self.place.together)
+                self.network, self._rounds = self._start(self.place.together)
             more = next(self._rounds, None) is not None
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             more = False
-            self.give_up()
+            self.postpone()
         if not more:
             self._end()
             self.network = self.network.cpu()
         return more
 
-    def give_up(self) -> None:
+    def postpone(self) -> None:
         """Have no memory among others: it is trained again alone."""
         self._end()
-        self.fell_short = True
+        self.was_postponed = True
 
     def _end(self) -> None:
         """Hold nothing on the device any more, once what it was given is done."""
@@ -528,18 +548,18 @@ class _Turn:
             torch.cuda.current_stream().synchronize()
         self._rounds = iter(())
 
-    def alone(self) -> None:
+    def train_alone(self) -> None:
         """Train it again, from the same keys, when no other is under way."""
 
         def train() -> nn.Module:
-            network, rounds = self._begun(None)
+            network, rounds = self._start(None)
             with full_precision():
                 for _ in rounds:
                     pass
             return network
 
         job = self._job
-        with self.place.chosen():
+        with self.place.as_current_device():
             if self.place.device == "cuda":
                 torch.cuda.empty_cache()
-            self.network = or_failed(train, job.candidate, job.schema, job.streams)
+            self.network = train_or_mark_failed(train, job.candidate, job.schema, job.streams)

@@ -27,35 +27,35 @@ from pasearch.data.threads import divide_threads, use_threads
 from pasearch.engine import Engine
 from pasearch.errors import UsageError
 from pasearch.files import read_json
-from pasearch.planning import TEST
+from pasearch.planning import TEST_LINE
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Stream
 from pasearch.runs.mechanisms import ExponentialMechanism, NoisyCounts
 from pasearch.search import variants
 from pasearch.search.candidate_training import (
-    WORST,
-    WORTH,
-    Course,
-    Job,
-    counts,
-    failed,
-    in_turns,
-    or_failed,
-    points,
-    side_by_side,
+    FAILED_SCORE,
+    MIN_SECONDS_FOR_PROCESSES,
+    TrainingHistory,
+    TrainingJob,
+    compute_metric_counts,
+    compute_score_count,
+    has_failed,
     train_candidate,
+    train_in_parallel,
+    train_interleaved,
+    train_or_mark_failed,
     training_streams,
 )
-from pasearch.search.plan import VALIDATION_QUERY, Plan
-from pasearch.search.strategy import PORTIONS, Fitness, Round, RoundShape, Strategy
-from pasearch.search.variants import PICK
+from pasearch.search.plan import VALIDATION_QUERY_LINE, Plan
+from pasearch.search.strategy import PORTIONS_RULE, Fitness, RoundShape, Strategy, TrialRound
+from pasearch.search.variants import VARIANT_LINE
 from pasearch.search.weights import (
     Trajectory,
-    fit_path,
+    front_end_path,
     load_weights,
     read_weights,
     save_weights,
-    shifted,
+    set_threshold,
     write_weights,
 )
 from pasearch.spaces.candidate import Candidate
@@ -68,15 +68,22 @@ if TYPE_CHECKING:
     from pasearch.runs.journal import Journal, TrialRecord
 
 
-ENGINE_LINES = ("final training", TEST, "schema", "front end", VALIDATION_QUERY, PICK)
+ENGINE_LINES = (
+    "final training",
+    TEST_LINE,
+    "schema",
+    "front end",
+    VALIDATION_QUERY_LINE,
+    VARIANT_LINE,
+)
 """How the names of lines begin that the engine charges itself, and no strategy."""
 
-Trained = Callable[[int], tuple[nn.Module, Course] | None]
+NetworkOfTrial = Callable[[int], tuple[nn.Module, TrainingHistory] | None]
 """From a trial's number to its network, if it was trained ahead; asked in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SearchOutcome:
     """What a finished search hands over.
 
     Args:
@@ -103,7 +110,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search(Engine):
+class SearchEngine(Engine):
     """An architecture search, or the training of one network.
 
     Args:
@@ -119,7 +126,7 @@ class Search(Engine):
     journal: Journal
     _charged_for: dict[tuple[str, str], int] = field(default_factory=dict, init=False, repr=False)
 
-    def run(self) -> Outcome:
+    def run(self) -> SearchOutcome:
         """Search, train the final model if the plan has one, and measure it.
 
         Cost: the plan's lines, each charged before its partition is opened.
@@ -128,17 +135,17 @@ class Search(Engine):
             # Kept before anything is charged: a run that is resumed sees the same records.
             for each in (front_end, front_end.first_stage):
                 if each is not None and each.learned:
-                    self._front(each)
-        candidate, network, course = self._winner()
+                    self._fit_front_end(each)
+        candidate, network, course = self._search_winner()
         if self.plan.retrained:
             network, course = self._train_final(candidate)
-        variant = None if self.plan.pick is None else self._pick(candidate, network)
-        test, exact = self._test(candidate, network)
+        variant = None if self.plan.pick is None else self._pick_variant(candidate, network)
+        test, exact = self._release_test_score(candidate, network)
         shown = () if self.strategy.hides_trials else tuple(self.journal.all())
-        return Outcome(
+        return SearchOutcome(
             candidate=candidate,
             network=network.to("cpu").eval(),
-            front=self._front(candidate.front_end),
+            front=self._fit_front_end(candidate.front_end),
             test=test,
             exact_points=exact,
             trials=shown,
@@ -147,25 +154,31 @@ class Search(Engine):
             variant=variant,
         )
 
-    def _pick(self, candidate: Candidate, network: nn.Module) -> str:
+    def _pick_variant(self, candidate: Candidate, network: nn.Module) -> str:
         """Give the network the weights of the variant that is picked, and return its name."""
-        metric, noise, stream = self.plan.scored_by, self.plan.pick, self.keys.stream(PICK)
-        names = variants.names(metric, self.plan.schema.outputs)
-        opened = self.dataset["validation"].with_front_end(self._front(candidate.front_end))
-        every = read_weights(self._variants)
-        with self.ledger.charged(PICK, opened, key="pick") as records:
+        metric, noise, stream = (
+            self.plan.score_metric,
+            self.plan.pick,
+            self.keys.stream(VARIANT_LINE),
+        )
+        names = variants.list_variant_names(metric, self.plan.schema.outputs)
+        opened = self.dataset["validation"].with_front_end(self._fit_front_end(candidate.front_end))
+        every = read_weights(self._variants_path)
+        with self.ledger.charged(VARIANT_LINE, opened, key="pick") as records:
             if isinstance(noise, NoisyCounts):
                 found = [0] * METRICS["auc"].cells(2)
-                if not failed(network):
-                    found = counts(network, records, METRICS["auc"], device=self.device)
-                place = variants.best_edge(noise.release(found, stream))
-                network.load_state_dict(shifted(every[0], place))
+                if not has_failed(network):
+                    found = compute_metric_counts(
+                        network, records, METRICS["auc"], device=self.device
+                    )
+                place = variants.choose_threshold(noise.release(found, stream))
+                network.load_state_dict(set_threshold(every[0], place))
                 return names[place]
             assert isinstance(noise, ExponentialMechanism)
             reached = []
             for weights in every:
                 network.load_state_dict(weights)
-                own = 0 if failed(network) else counts(
+                own = 0 if has_failed(network) else compute_metric_counts(
                     network, records, metric, device=self.device
                 )[0]  # fmt: skip
                 reached.append(own)
@@ -174,10 +187,10 @@ class Search(Engine):
         return names[place]
 
     @property
-    def _variants(self) -> Path:
+    def _variants_path(self) -> Path:
         return self.folder.private / "trials" / "variants.pt"
 
-    def _winner(self) -> tuple[Candidate, nn.Module, Course]:
+    def _search_winner(self) -> tuple[Candidate, nn.Module, TrainingHistory]:
         strategy, space = self.strategy, self.plan.space
         stream = self.keys.stream("strategy")
         state = strategy.init()
@@ -187,18 +200,20 @@ class Search(Engine):
             state = strategy.tell(state, asked, fitness)
         number, index = strategy.best(state)
         if isinstance(self.plan.score, ExponentialMechanism):
-            right = [max(0, round(score)) if score > WORST else 0 for score, _ in state.fitness[0]]
+            right = [
+                max(0, round(score)) if score > FAILED_SCORE else 0 for score, _ in state.fitness[0]
+            ]
             index = self.plan.score.pick(right, self.keys.stream("pick"))
         trial = sum(len(round.genotypes) for round in state.rounds[:number]) + index
         candidate = space.candidate(state.rounds[number].genotypes[index])
         record = self.journal.get(trial)
         assert record is not None
-        network = self._load(
+        network = self._load_network(
             candidate, self.folder.private / "trials" / str(record.attributes["weights"])
         )
-        return candidate, network, Course(**record.attributes["course"])
+        return candidate, network, TrainingHistory(**record.attributes["course"])
 
-    def _check_round(self, asked: Round) -> None:
+    def _check_round(self, asked: TrialRound) -> None:
         """Refuse a round that was not priced: of another shape, or after portions were scored."""
         shapes = set[RoundShape]()
 
@@ -214,47 +229,49 @@ class Search(Engine):
                 "have not priced: nothing was trained for it."
             )
 
-    def _run_trials(self, asked: Round, before: int) -> tuple[Fitness, ...]:
+    def _run_trials(self, asked: TrialRound, before: int) -> tuple[Fitness, ...]:
         """Return the scores of a round, whose longest trainings come first."""
         self._check_round(asked)
         candidates = [self.plan.space.candidate(genotype) for genotype in asked.genotypes]
-        order = self.plan.longest_first(candidates, asked.shape)
+        order = self.plan.sort_longest_first(candidates, asked.shape)
         trials = {before + index: candidates[index] for index in order}
         found: dict[int, Fitness] = {}
-        with self._side_by_side(asked, trials) as trained:
+        with self._train_round(asked, trials) as trained:
             for trial, candidate in trials.items():
                 self.progress.search(asked.number, len(found), len(trials))
-                record = self._trial(asked, trial, candidate, trained)
-                score = WORST if record.value is None else float(record.value)
+                record = self._run_trial(asked, trial, candidate, trained)
+                score = FAILED_SCORE if record.value is None else float(record.value)
                 found[trial] = score, int(record.attributes["tie_break"])
         return tuple(found[trial] for trial in sorted(found))
 
     @contextmanager
-    def _side_by_side(self, asked: Round, trials: dict[int, Candidate]) -> Iterator[Trained]:
+    def _train_round(
+        self, asked: TrialRound, trials: dict[int, Candidate]
+    ) -> Iterator[NetworkOfTrial]:
         """Yield what trains the trials of a round, in order: side by side where it is worth it."""
-        turns = self._takes_turns()
+        turns = self._interleaves_trainings()
         each, room = divide_threads(len(trials), torch.get_num_threads())
-        long = len(trials) * self.plan.seconds_per_training()[0] >= WORTH
+        long = len(trials) * self.plan.seconds_per_training()[0] >= MIN_SECONDS_FOR_PROCESSES
         with use_threads(each) if self.device == "cpu" and not turns else nullcontext():
             if not (turns or self.executor.takes(len(trials), long=long)):
                 yield lambda trial: None
                 return
             with create_records_folder(self.folder.private) as folder, ExitStack() as charges:
-                jobs = dict(self._jobs(asked, trials, charges, folder))
+                jobs = dict(self._charge_jobs(asked, trials, charges, folder))
                 every = [*jobs.values()]
-                found = in_turns(every, self.device) if turns else (
-                    side_by_side(every, each, room, self.executor)
+                found = train_interleaved(every, self.device) if turns else (
+                    train_in_parallel(every, each, room, self.executor)
                 )  # fmt: skip
                 with closing(found):
                     yield lambda trial: next(found) if trial in jobs else None
 
-    def _takes_turns(self) -> bool:
+    def _interleaves_trainings(self) -> bool:
         """Check whether the trainings of a round take turns on this machine's GPU."""
         return self.device != "cpu" and not self.executor.is_remote
 
-    def _jobs(
-        self, asked: Round, trials: dict[int, Candidate], charges: ExitStack, folder: Path
-    ) -> Iterator[tuple[int, Job]]:
+    def _charge_jobs(
+        self, asked: TrialRound, trials: dict[int, Candidate], charges: ExitStack, folder: Path
+    ) -> Iterator[tuple[int, TrainingJob]]:
         """Yield the trainings of a round that need nothing of this process, by trial: charged.
 
         Charged are all of them before the first begins. Left out are those that are finished, those
@@ -264,72 +281,72 @@ class Search(Engine):
         for trial, candidate in trials.items():
             recipe, name = self.plan.trial_recipe(candidate, asked.shape), repr(candidate.to_json())
             same = self.strategy.memoised and (
-                name in known or self._equal_trial(candidate, steps) is not None
+                name in known or self._find_equal_trial(candidate, steps) is not None
             )
             if same or self.journal.get(trial) is not None:
                 continue
-            line, key = self._line_and_key("training", asked, trial)
-            if self._stays(recipe, key):
+            line, key = self._check_charge("training", asked, trial)
+            if self._needs_coordinator(recipe, key):
                 continue
             known.add(name)
-            partition = self.strategy.place(self.plan.trial_partition, trial)
+            partition = self.strategy.partition_of_trial(self.plan.trial_partition, trial)
             stream = self.keys.stream("trial", trial)
             yield (
                 trial,
-                self._job(
+                self._charge_job(
                     candidate, recipe, stream, line, partition, key, charges=charges, folder=folder
                 ),
             )
 
-    def _stays(self, recipe: Recipe, key: str) -> bool:
+    def _needs_coordinator(self, recipe: Recipe, key: str) -> bool:
         """Return whether a training needs more than records: answers, or its way to be kept."""
         return (
             recipe.screening is not None
             or recipe.schedule.is_validation_driven
-            or self._released(key)
+            or self._has_variants(key)
         )
 
-    def _released(self, key: str) -> bool:
+    def _has_variants(self, key: str) -> bool:
         """Return whether a training is the one of whose variants one is picked."""
         return self.plan.pick is not None and (key == "final") == self.plan.retrained
 
-    def _job(
+    def _charge_job(
         self, candidate: Candidate, recipe: Recipe, stream: Stream, line: str, partition: str,
         key: str, *, charges: ExitStack, folder: Path,
-    ) -> Job:  # fmt: skip
+    ) -> TrainingJob:  # fmt: skip
         """Charge a training, and return it with the records that it is charged for."""
-        front = self._front(candidate.front_end)
+        front = self._fit_front_end(candidate.front_end)
         opened = self.dataset[partition].with_front_end(front).with_files(folder)
         records = charges.enter_context(self.ledger.charged(line, opened, key=key))
         seen = None
         if self.plan.public:
             shown = self.dataset["test"].with_front_end(front).with_files(folder)
             seen = SharedRecords(shown.public_records(), public=True)
-        return Job(
+        return TrainingJob(
             candidate=candidate, schema=self.plan.schema, recipe=recipe,
             streams=training_streams(stream),
             records=SharedRecords(records, public=self.plan.public), seen=seen,
             device=self.executor.device_of_works or self.device,
         )  # fmt: skip
 
-    def _trial(
-        self, asked: Round, trial: int, candidate: Candidate, trained: Trained
+    def _run_trial(
+        self, asked: TrialRound, trial: int, candidate: Candidate, trained: NetworkOfTrial
     ) -> TrialRecord:
         """Return a finished trial: from the journal, from an equal trial, or by running it."""
         steps, stream = asked.shape.steps, self.keys.stream("trial", trial)
         mark = f"{stream.child('mark').seed64():016x}"
         if (done := self.journal.get(trial)) is not None:
-            self._check_own(done, candidate, mark, asked)
+            self._check_stored_trial(done, candidate, mark, asked)
             return done
         tie_break = int(stream.child("tie-break").generator().integers(2**62))
-        same = self._equal_trial(candidate, steps) if self.strategy.memoised else None
+        same = self._find_equal_trial(candidate, steps) if self.strategy.memoised else None
         if same is not None:
             attributes = {**same.attributes, "tie_break": tie_break, "mark": mark}
             attributes["same_as"] = same.number
             return self.journal.add(trial, candidate.to_json(), same.value, attributes)
-        line, key = self._line_and_key("training", asked, trial)
+        line, key = self._check_charge("training", asked, trial)
         recipe = self.plan.trial_recipe(candidate, asked.shape)
-        partition = self.strategy.place(self.plan.trial_partition, trial)
+        partition = self.strategy.partition_of_trial(self.plan.trial_partition, trial)
         network, course = trained(trial) or self._train(
             candidate, recipe, stream, line, partition, key
         )
@@ -337,13 +354,13 @@ class Search(Engine):
         save_weights(network, weights, self.folder)
         score: int | None = 0
         if self.strategy.scored:
-            line, key = self._line_and_key("score", asked, trial)
-            score = self._score(candidate, network, line, key, stream)
+            line, key = self._check_charge("score", asked, trial)
+            score = self._release_score(candidate, network, line, key, stream)
         attributes = {"tie_break": tie_break, "mark": mark, "weights": weights.name}
         attributes |= {"course": course.to_json(), "steps": steps}
         return self.journal.add(trial, candidate.to_json(), score, attributes)
 
-    def _line_and_key(self, noun: str, asked: Round, trial: int) -> tuple[str, str]:
+    def _check_charge(self, noun: str, asked: TrialRound, trial: int) -> tuple[str, str]:
         """Return what a trial is charged to; refuse one charge for several, but under a theorem.
 
         Refused too is a line that the strategy has not planned for the partition that is read, or
@@ -359,21 +376,21 @@ class Search(Engine):
 
         planned = self.strategy.lines(price, partition, noun)
         if noun == "training":
-            place = self.strategy.place(partition, trial)
+            place = self.strategy.partition_of_trial(partition, trial)
         events = [each.event for each in planned if (each.name, each.partition) == (line, place)]
         mark = marks.get(asked.shape)
         if self.strategy.private_trials:
             wanted: list[Event] = [mark] if noun == "training" and mark is not None else []
             if noun == "score":  # a pick is priced by its epsilon alone, which bounds it
                 wanted = [e for m in marks.values() for e in (m, PureDP(m.epsilon))]
-            events = [each for each in events if any(_is_within(own, each) for own in wanted)]
+            events = [each for each in events if any(_contains_event(own, each) for own in wanted)]
         if not events or line.startswith(ENGINE_LINES):
             raise UsageError(
                 f"Strategy {self.strategy.name!r} charges the {noun} of trial {trial} on {place!r} "
                 f"to {line!r}, which is none of its own lines there for {asked.shape}: nothing was "
                 "read."
             )
-        paid_together = rule == "repeat-and-select" or (rule == PORTIONS and noun == "score")
+        paid_together = rule == "repeat-and-select" or (rule == PORTIONS_RULE and noun == "score")
         other = self._charged_for.setdefault((line, key), trial)
         if other != trial and not paid_together:
             raise UsageError(
@@ -383,15 +400,17 @@ class Search(Engine):
             )
         return line, key
 
-    def _check_own(self, done: TrialRecord, candidate: Candidate, mark: str, asked: Round) -> None:
+    def _check_stored_trial(
+        self, done: TrialRecord, candidate: Candidate, mark: str, asked: TrialRound
+    ) -> None:
         """Refuse a stored trial that these keys did not make, or that this ledger does not hold.
 
         Under other keys the slots were split otherwise: a record that an old trial was trained on
         could then be among those it is scored with.
         """
-        line, key = self._line_and_key("training", asked, done.number)
+        line, key = self._check_charge("training", asked, done.number)
         if self.strategy.scored:
-            self._line_and_key("score", asked, done.number)
+            self._check_charge("score", asked, done.number)
         paid = "same_as" in done.attributes or self.ledger.holds(line, key)
         ours = done.attributes.get("mark") == mark and done.parameters == candidate.to_json()
         if not (paid and ours):
@@ -408,19 +427,19 @@ class Search(Engine):
         line: str,
         partition: str,
         key: str,
-    ) -> tuple[nn.Module, Course]:
+    ) -> tuple[nn.Module, TrainingHistory]:
         """Charge and train; without the memory for it, the network is a failed one."""
         schema = self.plan.schema
-        if self.executor.takes(1, long=False) and not self._stays(recipe, key):
+        if self.executor.takes(1, long=False) and not self._needs_coordinator(recipe, key):
             with create_records_folder(self.folder.private) as folder, ExitStack() as charges:
-                job = self._job(
+                job = self._charge_job(
                     candidate, recipe, stream, line, partition, key, charges=charges, folder=folder
                 )
-                (found,) = side_by_side([job], torch.get_num_threads(), 1, self.executor)
+                (found,) = train_in_parallel([job], torch.get_num_threads(), 1, self.executor)
             return found
-        front = self._front(candidate.front_end)
+        front = self._fit_front_end(candidate.front_end)
         opened = self.dataset[partition].with_front_end(front)
-        course, kept = Course(), Trajectory(recipe.steps, recipe.temperature)
+        course, kept = TrainingHistory(), Trajectory(recipe.steps, recipe.temperature)
         seen = (
             self.dataset["test"].with_front_end(front).public_records()
             if self.plan.public
@@ -428,29 +447,36 @@ class Search(Engine):
         )
         watch, looks = course.watch(recipe.steps, seen, self.device)
 
-        def told(finished: int, network: nn.Module) -> None:
-            if self._released(key):
+        def call_back(finished: int, network: nn.Module) -> None:
+            if self._has_variants(key):
                 kept.watch(finished, network)
             self.progress.step(finished, recipe.steps)
             watch(finished, network)
 
-        query = self._validation_query(recipe, front, stream, key)
+        query = self._make_validation_query(recipe, front, stream, key)
         streams = training_streams(stream)
         with self.ledger.charged(line, opened, key=key) as records:
 
             def train() -> nn.Module:
                 return train_candidate(
-                    candidate, records, schema, recipe, streams, device=self.device, on_step=told,
-                    looks=None if self._released(key) else looks, query=query,
-                )  # fmt: skip
+                    candidate,
+                    records,
+                    schema,
+                    recipe,
+                    streams,
+                    device=self.device,
+                    on_step=call_back,
+                    looks=None if self._has_variants(key) else looks,
+                    query=query,
+                )
 
-            network = or_failed(train, candidate, schema, streams)
-        if self._released(key):
+            network = train_or_mark_failed(train, candidate, schema, streams)
+        if self._has_variants(key):
             every = kept.variants(network, schema.outputs)
-            write_weights(every, self._variants, self.folder)
+            write_weights(every, self._variants_path, self.folder)
         return network, course
 
-    def _validation_query(
+    def _make_validation_query(
         self, recipe: Recipe, front: FittedFrontEnd, stream: Stream, training: str
     ) -> ValidationQuery | None:
         """Return what a training asks how good its network is: public, or charged and noisy.
@@ -467,33 +493,35 @@ class Search(Engine):
             def of_public(network: nn.Module, asked: int) -> float:
                 if screening:
                     return compute_mean_loss(network, seen, device=self.device)
-                return points(network, seen, device=self.device) / self._most(len(seen))
+                return compute_score_count(
+                    network, seen, device=self.device
+                ) / self._max_score_count(len(seen))
 
             return of_public
         noise = self.plan.validation_noise
         opened = self.dataset["validation"].with_front_end(front)
         assert noise is not None, "the plan solved no noise for validation queries"
-        measure = sum_loss_points if screening else points
+        measure = sum_loss_points if screening else compute_score_count
 
         def of_private(network: nn.Module, asked: int) -> float:
             key = f"query {asked}" if training == "only" else f"query {asked} of {training}"
-            with self.ledger.charged(VALIDATION_QUERY, opened, key=key) as records:
+            with self.ledger.charged(VALIDATION_QUERY_LINE, opened, key=key) as records:
                 found = measure(network, records, device=self.device)
                 # The stream's old name: a fixed seed draws the noise that it always drew.
                 noisy = noise.release(found, stream.child("look", asked))
             if screening:
                 return points_to_mean_loss(noisy, records.y)
-            return noisy / self._most(self.plan.split.validation)
+            return noisy / self._max_score_count(self.plan.split.validation)
 
         return of_private
 
-    def _most(self, slots: int) -> int:
+    def _max_score_count(self, slots: int) -> int:
         """Return the points of right answers to so many slots, by the usual metric."""
         return slots * find_default_metric(self.plan.schema.regression).most
 
-    def _front(self, front_end: FrontEnd) -> FittedFrontEnd:
+    def _fit_front_end(self, front_end: FrontEnd) -> FittedFrontEnd:
         """Return a front end ready for use: one fit for all candidates, charged once."""
-        shape, path = self.plan.schema.shape, fit_path(self.folder, front_end)
+        shape, path = self.plan.schema.shape, front_end_path(self.folder, front_end)
         if path.exists():
             module = front_end.module(shape)
             load_weights(module, path)
@@ -503,7 +531,9 @@ class Search(Engine):
             if front_end.learned:
                 save_weights(found.module, path, self.folder)
             return found
-        before = None if front_end.first_stage is None else self._front(front_end.first_stage)
+        before = (
+            None if front_end.first_stage is None else self._fit_front_end(front_end.first_stage)
+        )
         line, noise = f"front end {front_end.text}", dict(self.plan.front_noise)[front_end.text]
         stream = self.keys.stream("front end", front_end.text)
         opened = self.dataset[self.plan.trial_partition].with_front_end(before)
@@ -515,29 +545,29 @@ class Search(Engine):
         save_weights(fitted.module, path, self.folder)
         return FittedFrontEnd(front_end, fitted.module, self.device)
 
-    def _equal_trial(self, candidate: Candidate, steps: float) -> TrialRecord | None:
+    def _find_equal_trial(self, candidate: Candidate, steps: float) -> TrialRecord | None:
         wanted = candidate.to_json(), steps
         trials = ((t, (t.parameters, t.attributes["steps"])) for t in self.journal.all())
         return next((trial for trial, own in trials if own == wanted), None)
 
-    def _score(
+    def _release_score(
         self, candidate: Candidate, network: nn.Module, line: str, key: str, stream: Stream
     ) -> int | None:
         noise = self.plan.score
         if noise is None:
             return 0
         place = self.strategy.scored_on
-        opened = self.dataset[place].with_front_end(self._front(candidate.front_end))
+        opened = self.dataset[place].with_front_end(self._fit_front_end(candidate.front_end))
         with self.ledger.charged(line, opened, key=key) as records:
-            if failed(network):
+            if has_failed(network):
                 return None
-            metric = self.plan.judged_by
-            found = counts(network, records, metric, device=self.device)
+            metric = self.plan.ranking_metric
+            found = compute_metric_counts(network, records, metric, device=self.device)
             if isinstance(noise, ExponentialMechanism):
                 return found[0]  # kept in `private/`: what is released is the pick
             return Score.of(metric, found, noise, len(records), stream.child("score")).points
 
-    def _train_final(self, candidate: Candidate) -> tuple[nn.Module, Course]:
+    def _train_final(self, candidate: Candidate) -> tuple[nn.Module, TrainingHistory]:
         weights = self.folder.private / "trials" / "final.pt"
         kept = weights.with_suffix(".json")
         if not weights.exists():
@@ -553,30 +583,32 @@ class Search(Engine):
         # Read again, as a resume does: tensors of their own, and no others that share their memory.
         values = read_json(kept, "what a training left", follow=False)
         try:
-            course = Course(**values)
+            course = TrainingHistory(**values)
         except TypeError:
             raise UsageError(f"{kept} is damaged: start a new run.") from None
-        return self._load(candidate, weights), course
+        return self._load_network(candidate, weights), course
 
-    def _test(self, candidate: Candidate, network: nn.Module) -> tuple[Score, int | None]:
-        opened = self.dataset["test"].with_front_end(self._front(candidate.front_end))
+    def _release_test_score(
+        self, candidate: Candidate, network: nn.Module
+    ) -> tuple[Score, int | None]:
+        opened = self.dataset["test"].with_front_end(self._fit_front_end(candidate.front_end))
 
         def counts_of(records: Any, metric: Metric) -> list[int]:
-            if failed(network):
+            if has_failed(network):
                 return [0] * metric.cells(self.plan.schema.outputs)
-            return counts(network, records, metric, device=self.device)
+            return compute_metric_counts(network, records, metric, device=self.device)
 
-        return self.release_test(self.ledger.charged(TEST, opened, key="test"), counts_of)
+        return self.release_test(self.ledger.charged(TEST_LINE, opened, key="test"), counts_of)
 
-    def _load(self, candidate: Candidate, path: Path) -> nn.Module:
+    def _load_network(self, candidate: Candidate, path: Path) -> nn.Module:
         schema = self.plan.schema
         network = candidate.build(schema.shape, schema.outputs)
         load_weights(network, path)
         return network
 
 
-def _is_within(part: Event, event: Event) -> bool:
+def _contains_event(part: Event, event: Event) -> bool:
     """Return whether an event is made of another."""
     inside = (getattr(event, each.name) for each in fields(event))  # type: ignore[arg-type]
     every = (each for held in inside for each in (held if isinstance(held, tuple) else (held,)))
-    return part == event or any(isinstance(e, Event) and _is_within(part, e) for e in every)
+    return part == event or any(isinstance(e, Event) and _contains_event(part, e) for e in every)

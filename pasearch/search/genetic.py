@@ -37,33 +37,33 @@ from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
 from pasearch.search.strategy import (
+    FULL_ROUND,
     STRATEGIES,
-    WHOLE,
+    EventOfRound,
     Fitness,
-    Round,
-    RoundPrice,
     RoundShape,
-    State,
+    SearchState,
     Strategy,
-    whole_candidates,
+    TrialRound,
+    check_candidate_count,
 )
 
 if TYPE_CHECKING:
     from pasearch.spaces.space import Genotype, Space
 
 
-TRIES = 50
+MAX_MUTATION_ATTEMPTS = 50
 """How often a candidate that was trained already is mutated before it is taken as it is."""
 
-LISTED = 4096
+MAX_ENUMERATED_GENOTYPES = 4096
 """Up to so many genotypes, the candidates of a space are counted."""
 
-RETURNS = ("best", "last")
+RETURN_CHOICES = ("best", "last")
 """What may be returned: the best candidate of all, or of the last generation, as in the paper."""
 
 
 @contextmanager
-def global_random(stream: Stream) -> Iterator[None]:
+def seed_global_random(stream: Stream) -> Iterator[None]:
     """Lend DEAP, which uses Python's global `random`, a keyed state; give the old one back."""
     saved = random.getstate()
     random.seed(int(stream.generator().integers(2**63)))
@@ -73,11 +73,11 @@ def global_random(stream: Stream) -> Iterator[None]:
         random.setstate(saved)
 
 
-def crossover(first: Genotype, second: Genotype, stream: Stream) -> Genotype:
+def cross_genotypes(first: Genotype, second: Genotype, stream: Stream) -> Genotype:
     """Return a child that has each gene from either parent with probability 1/2."""
     from deap import tools
 
-    with global_random(stream):
+    with seed_global_random(stream):
         child, _ = tools.cxUniform(list(first), list(second), indpb=0.5)
     return tuple(child)
 
@@ -89,29 +89,29 @@ def mutate(genotype: Genotype, space: Space, stream: Stream) -> Genotype:
     if not genotype:
         return genotype
     top = [size - 1 for size in space.sizes]
-    with global_random(stream):
+    with seed_global_random(stream):
         (mutant,) = tools.mutUniformInt(
             list(genotype), low=[0] * len(top), up=top, indpb=1.0 / len(top)
         )
     return tuple(mutant)
 
 
-def mutated(genotype: Genotype, space: Space, stream: Stream) -> Genotype:
+def mutate_to_other_candidate(genotype: Genotype, space: Space, stream: Stream) -> Genotype:
     """Return the genotype mutated until it means another candidate; as it is after `TRIES`.
 
     A mutation may redraw the value that was there, or a gene that this candidate does not use.
     """
     own = space.candidate(genotype)
-    for number in range(TRIES):
+    for number in range(MAX_MUTATION_ATTEMPTS):
         mutant = mutate(genotype, space, stream.child("try", number))
         if space.candidate(mutant) != own:
             return mutant
     return genotype
 
 
-def how_many(space: Space, most: int) -> int:
+def count_candidates(space: Space, most: int) -> int:
     """Return how many different candidates a space has, `most` if it has more, or may have."""
-    if space.count() > LISTED:
+    if space.count() > MAX_ENUMERATED_GENOTYPES:
         return most
     every = product(*(range(size) for size in space.sizes))
     return min(most, len({space.candidate(each) for each in every}))
@@ -138,8 +138,14 @@ class PrivacyAwareArchitectureSearch(Strategy):
 
     name: ClassVar[str] = "paas"
     selection_rule: ClassVar[str] = "composition"
-    takes: ClassVar[tuple[str, ...]] = ("candidates", "generations", "returns")
-    unasked: ClassVar[tuple[str, ...]] = ("alpha", "beta", "mutation", "returns", "distinct")
+    request_options: ClassVar[tuple[str, ...]] = ("candidates", "generations", "returns")
+    internal_settings: ClassVar[tuple[str, ...]] = (
+        "alpha",
+        "beta",
+        "mutation",
+        "returns",
+        "distinct",
+    )
     memoised: ClassVar[bool] = True
     population: int = 10
     generations: int = 6
@@ -154,7 +160,7 @@ class PrivacyAwareArchitectureSearch(Strategy):
         check_positive_integer("generations", self.generations)
         if self.distinct is not None:
             check_positive_integer("distinct", self.distinct)
-        if self.returns not in RETURNS:
+        if self.returns not in RETURN_CHOICES:
             raise UsageError(
                 f"returns is {self.returns!r}: expected best (of all generations) or last (of the "
                 "last generation alone, as in the paper)."
@@ -164,10 +170,10 @@ class PrivacyAwareArchitectureSearch(Strategy):
                 raise UsageError(f"{name} is {getattr(self, name)!r}: expected a number in [0, 1].")
 
     @classmethod
-    def asked(cls, **given: Any) -> Self:
+    def from_request(cls, **given: Any) -> Self:
         own: dict[str, Any] = {"returns": given["returns"]} if "returns" in given else {}
         if "candidates" in given:
-            own["population"] = whole_candidates(given["candidates"])
+            own["population"] = check_candidate_count(given["candidates"])
         if "generations" in given:
             own["generations"] = check_positive_integer(
                 "generations", given["generations"], most=MAX_RUNS
@@ -178,9 +184,9 @@ class PrivacyAwareArchitectureSearch(Strategy):
     def trials(self) -> int:
         return self.population * self.generations
 
-    def may_win(self, scores: Sequence[float]) -> list[int]:
+    def possible_winners(self, scores: Sequence[float]) -> list[int]:
         first = len(scores) - self.population if self.returns == "last" else 0
-        return [first + place for place in Strategy.may_win(self, scores[first:])]
+        return [first + place for place in Strategy.possible_winners(self, scores[first:])]
 
     @property
     def trainings(self) -> int:
@@ -189,18 +195,18 @@ class PrivacyAwareArchitectureSearch(Strategy):
 
     def within(self, space: Space) -> Self:
         """Return it for a space, of which it trains each candidate once at most."""
-        found = how_many(space, self.trials)
+        found = count_candidates(space, self.trials)
         return replace(self, distinct=found if found < self.trials else None)
 
-    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
         """Return the planned maximum of candidate runs."""
-        return [Line(name=noun, partition=partition, event=price(WHOLE), count=self.trainings)]
+        return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=self.trainings)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return a key a trial: each is a release of its own."""
         return noun, f"trial {trial}"
 
-    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
+    def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
         number = len(state.rounds)
         if number == self.generations:
             return None
@@ -214,15 +220,15 @@ class PrivacyAwareArchitectureSearch(Strategy):
         fresh: list[Genotype] = []
         for place, own in enumerate(found):
             retry = source.child("unseen", place)
-            for attempt in range(TRIES):
+            for attempt in range(MAX_MUTATION_ATTEMPTS):
                 if space.candidate(own) not in seen:
                     break
                 own = mutate(own, space, retry.child(attempt))
             seen.add(space.candidate(own))
             fresh.append(own)
-        return Round(number=number, genotypes=tuple(fresh))
+        return TrialRound(number=number, genotypes=tuple(fresh))
 
-    def best(self, state: State) -> tuple[int, int]:
+    def best(self, state: SearchState) -> tuple[int, int]:
         """Return the fittest of all generations, of equal ones the first; or of the last one."""
         rounds = range(len(state.rounds))
         if self.returns == "last":
@@ -240,14 +246,14 @@ class PrivacyAwareArchitectureSearch(Strategy):
         """Return the next generation (Algorithm 2)."""
         generator = stream.generator()
         ranked = sorted(range(len(population)), key=fitness.__getitem__, reverse=True)
-        top = max(1, _share(self.alpha, len(ranked)))
+        top = max(1, _count_share(self.alpha, len(ranked)))
         rest = ranked[top:]
-        lucky = generator.permutation(len(rest))[: _share(self.beta, len(rest))]
+        lucky = generator.permutation(len(rest))[: _count_share(self.beta, len(rest))]
         parents = [population[i] for i in ranked[:top]] + [population[rest[i]] for i in lucky]
         children = []
         for child in range(len(population)):
             first, second = (parents[int(i)] for i in generator.integers(len(parents), size=2))
-            genotype = crossover(first, second, stream.child("crossover", child))
+            genotype = cross_genotypes(first, second, stream.child("crossover", child))
             if generator.random() < self.mutation:
                 genotype = mutate(genotype, space, stream.child("mutation", child))
             children.append(genotype)
@@ -257,9 +263,9 @@ class PrivacyAwareArchitectureSearch(Strategy):
     def expected_trainings(self) -> float:
         return float(self.trainings)
 
-    def unusual_words(self) -> str:
+    def describe_changed_settings(self) -> str:
         """Return the settings that are not as usual; what is returned is told in full."""
-        names = [name for name in self.unusual() if name not in ("returns", "distinct")]
+        names = [name for name in self.changed_settings() if name not in ("returns", "distinct")]
         own = "".join(f"; {name} {getattr(self, name):g}" for name in names)
         return own + "; the best of the last generation is returned" * (self.returns == "last")
 
@@ -267,21 +273,21 @@ class PrivacyAwareArchitectureSearch(Strategy):
         few = "" if self.distinct is None else f" (the space has {self.distinct} candidates)"
         return (
             f"at most {self.generations} generations of {self.population}: "
-            f"{self.trainings} trainings, all charged{few}{self.unusual_words()}"
+            f"{self.trainings} trainings, all charged{few}{self.describe_changed_settings()}"
         )
 
     def claims(
         self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
     ) -> list[PublishedBound]:
         """Return the paper's own price (Eq. 8): beside, never charged."""
-        if not (epsilon := cost(WHOLE)) > 0.0:
+        if not (epsilon := cost(FULL_ROUND)) > 0.0:
             return []
         return [
             bao_equation_8(epsilon=epsilon, runs=round(self.expected_trainings), delta_prime=delta)
         ]
 
 
-def _share(share: float, count: int) -> int:
+def _count_share(share: float, count: int) -> int:
     """Return that share of a count, rounded up, with none more for a rounding error."""
     return math.ceil(share * count - 1e-9)
 
@@ -300,7 +306,7 @@ class StandardWorkflow(PrivacyAwareArchitectureSearch):
     selection_rule: ClassVar[str] = "not private"
     private_trials: ClassVar[bool] = False
 
-    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
         """Return reads that release nothing private, because the data is public."""
         free = NoRelease()
         return PrivacyAwareArchitectureSearch.lines(self, lambda shape: free, partition, noun)

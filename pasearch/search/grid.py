@@ -27,34 +27,34 @@ from pasearch.accounting.gdp_approximation import gaussian_epsilon, gaussian_mu
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
-from pasearch.search.ahead import distinct
 from pasearch.search.strategy import (
+    FULL_ROUND,
     STRATEGIES,
-    WHOLE,
-    Round,
-    RoundPrice,
+    EventOfRound,
     RoundShape,
-    State,
+    SearchState,
     Strategy,
-    check_several,
+    TrialRound,
+    check_multiple_candidates,
 )
+from pasearch.search.successive_halving import draw_distinct_genotypes
 
 if TYPE_CHECKING:
     from pasearch.spaces.space import Space
 
-MOST_OF_SQUARES = 0.9
+MAX_SQUARED_SHARE = 0.9
 """Which share of the squared budget a grid may take: the rest trains the model that is released."""
 
-USUAL, USUAL_OF_SQUARES = (0.16, 0.25, 0.4, 0.63, 1.0), 0.3
+DEFAULT_LEVELS, DEFAULT_SQUARED_SHARE = (0.16, 0.25, 0.4, 0.63, 1.0), 0.3
 """The levels of a grid that nobody asked for, as shares of the last, and what they take."""
 
-REPEATS = 2
+DEFAULT_REPEATS = 2
 """How often each model is trained at each level, usually."""
 
-MOST_MODELS = 8
+MAX_MODELS = 8
 """More models than this are no comparison that a budget pays for."""
 
-MOST_LEVELS = 100
+MAX_LEVELS = 100
 """The most epsilons of a grid."""
 
 
@@ -64,7 +64,7 @@ class Grid(Strategy):
     """Every candidate at every level, several times; then one full training of the best.
 
     Args:
-        candidates: k, all that the space has, 2 to `MOST_MODELS`.
+        candidates: k, all that the space has, 2 to `MAX_MODELS`.
         shares: s_i, the share of mu that a training of each level has, rising, in (0, 1).
         repeats: r, how often each candidate is trained at each level, 2 or more: how far trainings
             differ tells how sure a difference is.
@@ -75,36 +75,36 @@ class Grid(Strategy):
 
     name: ClassVar[str] = "grid"
     selection_rule: ClassVar[str] = "composition"
-    takes: ClassVar[tuple[str, ...]] = ("eps_grid", "repeats")
+    request_options: ClassVar[tuple[str, ...]] = ("eps_grid", "repeats")
     candidates: int = 2
     shares: tuple[float, ...] = (0.1, 0.2)
-    repeats: int = REPEATS
+    repeats: int = DEFAULT_REPEATS
 
     def __post_init__(self) -> None:
-        check_several(self.candidates)
-        if not self.candidates <= MOST_MODELS:
+        check_multiple_candidates(self.candidates)
+        if not self.candidates <= MAX_MODELS:
             raise UsageError(
-                f"A grid compares {MOST_MODELS} models at most, and these are {self.candidates}: "
+                f"A grid compares {MAX_MODELS} models at most, and these are {self.candidates}: "
                 "name a few of them, a space of the kind portfolio (docs/search.md)."
             )
         object.__setattr__(
             self, "shares", tuple(check_probability("shares", s) for s in self.shares)
         )
         rising = all(a < b for a, b in zip(self.shares, self.shares[1:], strict=False))
-        if not (rising and 2 <= len(self.shares) <= MOST_LEVELS and 0.0 < self.shares[0]):
-            raise UsageError(f"A grid has 2 to {MOST_LEVELS} levels, rising, above 0.")
+        if not (rising and 2 <= len(self.shares) <= MAX_LEVELS and 0.0 < self.shares[0]):
+            raise UsageError(f"A grid has 2 to {MAX_LEVELS} levels, rising, above 0.")
         if not check_positive_integer("repeats", self.repeats) >= 2:
             raise UsageError(
                 f"repeats is {self.repeats}: expected 2 or more, to tell how far trainings differ."
             )
-        if not self.squares <= MOST_OF_SQUARES:
+        if not self.squares <= MAX_SQUARED_SHARE:
             raise UsageError(
                 f"The grid takes {self.squares:.2f} of the squared privacy budget: expected "
-                f"{MOST_OF_SQUARES} at most."
+                f"{MAX_SQUARED_SHARE} at most."
             )
 
     @classmethod
-    def asked(cls, **given: Any) -> Self:
+    def from_request(cls, **given: Any) -> Self:
         """Return it with a request's settings; `eps_grid` has become shares (`shares_of`)."""
         shares = {"shares": given.pop("eps_grid")} if "eps_grid" in given else {}
         return cls(**shares, **given)
@@ -123,7 +123,7 @@ class Grid(Strategy):
         return replace(self, candidates=space.count())
 
     @property
-    def compared(self) -> int:
+    def candidate_count(self) -> int:
         return self.candidates
 
     @property
@@ -131,12 +131,12 @@ class Grid(Strategy):
         """The share of mu that a training of the last level has."""
         return self.shares[-1]
 
-    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
         """Return the trainings of each level, or all scores."""
         each = self.candidates * self.repeats
         if noun != "training":
             count = each * len(self.shares)
-            return [Line(name=noun, partition=partition, event=price(WHOLE), count=count)]
+            return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=count)]
         return [
             Line(
                 name=self._line(level), partition=partition,
@@ -152,22 +152,24 @@ class Grid(Strategy):
     def _line(self, level: int) -> str:
         return f"training, level {level + 1} of the grid"
 
-    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
+    def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
         """Return the next level: every candidate, each as often as it is repeated."""
         level = len(state.rounds)
         if level == len(self.shares):
             return None
-        every = distinct(space, self.candidates, stream)
+        every = draw_distinct_genotypes(space, self.candidates, stream)
         genotypes = tuple(each for each in every for _ in range(self.repeats))
-        return Round(number=level, genotypes=genotypes, shape=RoundShape(mu=self.shares[level]))
+        return TrialRound(
+            number=level, genotypes=genotypes, shape=RoundShape(mu=self.shares[level])
+        )
 
-    def best(self, state: State) -> tuple[int, int]:
+    def best(self, state: SearchState) -> tuple[int, int]:
         """Return the candidate of the best mean score at the last level; of equals, one by lot."""
         last = state.fitness[-1]
         winners = self._winners([score for score, _ in last])
         return len(state.rounds) - 1, max(winners, key=lambda place: last[place][1])
 
-    def may_win(self, scores: Sequence[float]) -> list[int]:
+    def possible_winners(self, scores: Sequence[float]) -> list[int]:
         start = len(scores) - self.candidates * self.repeats
         return [start + place for place in self._winners(scores[start:])]
 
@@ -190,7 +192,9 @@ class Grid(Strategy):
         )
 
 
-def shares_of(epsilons: Sequence[float], budget: Budget, points: int) -> tuple[float, ...]:
+def convert_epsilons_to_shares(
+    epsilons: Sequence[float], budget: Budget, points: int
+) -> tuple[float, ...]:
     """Return the share of mu that a training at each epsilon has, as Gaussian releases have it.
 
     Args:
@@ -206,8 +210,8 @@ def shares_of(epsilons: Sequence[float], budget: Budget, points: int) -> tuple[f
     levels = [gaussian_mu(epsilon, delta) for epsilon in epsilons]
     mu = gaussian_mu(budget.epsilon, delta)
     together = points * math.fsum(level**2 for level in levels)
-    if not together <= MOST_OF_SQUARES * mu**2:
-        least = gaussian_epsilon(math.sqrt(together / MOST_OF_SQUARES), delta)
+    if not together <= MAX_SQUARED_SHARE * mu**2:
+        least = gaussian_epsilon(math.sqrt(together / MAX_SQUARED_SHARE), delta)
         digits = 10.0 ** (math.floor(math.log10(least)) - 2)
         least = math.ceil(least / digits) * digits  # three digits, rounded up
         raise BudgetError(
@@ -218,11 +222,13 @@ def shares_of(epsilons: Sequence[float], budget: Budget, points: int) -> tuple[f
     return tuple(round(level / mu, 6) for level in levels)
 
 
-def usual_shares(points: int) -> tuple[float, ...]:
-    """Return five levels that take `USUAL_OF_SQUARES` together.
+def make_default_shares(points: int) -> tuple[float, ...]:
+    """Return five levels that take `DEFAULT_SQUARED_SHARE` together.
 
     Args:
         points: How many trainings each level has.
     """
-    top = math.sqrt(USUAL_OF_SQUARES / (points * math.fsum(each**2 for each in USUAL)))
-    return tuple(round(top * each, 6) for each in USUAL)
+    top = math.sqrt(
+        DEFAULT_SQUARED_SHARE / (points * math.fsum(each**2 for each in DEFAULT_LEVELS))
+    )
+    return tuple(round(top * each, 6) for each in DEFAULT_LEVELS)

@@ -26,32 +26,32 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import NoiseParameters
 from pasearch.accounting.events import Event, Geometric, WorstCase
 from pasearch.accounting.published_bounds import PublishedBound
-from pasearch.cautions import drowned
 from pasearch.data.split import Split
 from pasearch.errors import BudgetError, UsageError
+from pasearch.plan_warnings import warn_of_test_noise
 from pasearch.planning import (
-    CLASSES,
+    CLASSES_LINE,
     MU_RANGE,
-    SCORE,
+    SCORE_NOISE,
     SCORE_RANGE,
-    TEST,
-    Charged,
-    Dial,
-    DialledLine,
-    Knob,
-    Solver,
-    Terms,
+    TEST_LINE,
+    CalibratedPlan,
+    LinesOfValue,
+    LineTemplate,
+    NoiseParameter,
+    PlanCalibrator,
+    PlanTerms,
+    bound_network_form,
     check_affordable,
     check_class_weights,
-    composed_with,
-    planned_form,
+    compose_with,
 )
 from pasearch.registry import check_descriptions
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import ExponentialMechanism
 from pasearch.runs.sums import NoisySum
 from pasearch.search import variants
-from pasearch.search.strategy import PORTIONS, WHOLE, RoundPrice, RoundShape, Strategy
+from pasearch.search.strategy import FULL_ROUND, PORTIONS_RULE, EventOfRound, RoundShape, Strategy
 from pasearch.spaces.architecture import MOST_PARAMETERS
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.cost import cost, planned_seconds
@@ -78,9 +78,9 @@ if TYPE_CHECKING:
     from pasearch.data.front_ends import FrontEnd
 
 
-def check_space(strategy: Strategy, space: Space, terms: Terms) -> None:
+def check_space(strategy: Strategy, space: Space, terms: PlanTerms) -> None:
     """Refuse now what could only fail when it is drawn: under a secret law that would tell."""
-    form = planned_form(terms.schema, terms.most)
+    form = bound_network_form(terms.schema, terms.most)
     space.check_fits(*form)
     largest = space.parameter_range(*form)[1]
     if largest > MOST_PARAMETERS:
@@ -95,8 +95,8 @@ def check_space(strategy: Strategy, space: Space, terms: Terms) -> None:
         )
 
 
-def dimensions_of(
-    recipes: tuple[Recipe, ...], strategy: Strategy, space: Space, terms: Terms
+def list_trained_sizes(
+    recipes: tuple[Recipe, ...], strategy: Strategy, space: Space, terms: PlanTerms
 ) -> tuple[int | None, ...]:
     """Return how many numbers any candidate trains, if a recipe's price depends on it."""
     named = next((each.noise.name for each in recipes if each.noise is not None), None)
@@ -107,12 +107,12 @@ def dimensions_of(
             f"{named} noise is priced for the network's size, which an undeclared schema leaves "
             "open: declare the schema, or take Gaussian noise."
         )
-    if any(law.cap is not None for law in strategy.counts):
+    if any(law.cap is not None for law in strategy.trial_distributions):
         raise UsageError(
             f"{named} noise has no loss distribution, which a capped number of trainings needs: "
             "leave `max_candidates=` out, or take Gaussian noise."
         )
-    if (only := strategy.only(space)) is not None:
+    if (only := strategy.single_candidate(space)) is not None:
         candidates = [only]
     elif isinstance(space, Portfolio):
         candidates = list(space.entries)
@@ -121,13 +121,13 @@ def dimensions_of(
             f"{named} noise is priced for the network's size, and space {space.name!r} has too "
             "many: take one network, a portfolio, or Gaussian noise."
         )
-    form = planned_form(terms.schema, terms.most)
+    form = bound_network_form(terms.schema, terms.most)
     return tuple(sorted({each.parameters(*form)[1] for each in candidates}))
 
 
-def check_recipes(recipes: tuple[Recipe, ...], space: Space, terms: Terms) -> None:
+def check_recipes(recipes: tuple[Recipe, ...], space: Space, terms: PlanTerms) -> None:
     """Refuse views and weights that the records do not have, before anything is charged."""
-    shape = planned_form(terms.schema, terms.most)[0]
+    shape = bound_network_form(terms.schema, terms.most)[0]
     for recipe in recipes:
         check_class_weights(recipe.class_weights, terms.schema)
         if (views := recipe.augmentation) is not None:
@@ -137,29 +137,29 @@ def check_recipes(recipes: tuple[Recipe, ...], space: Space, terms: Terms) -> No
 
 def check_portions(strategy: Strategy) -> None:
     """Refuse portions without their selection rule, and the rule without portions."""
-    if (strategy.portions > 1) != (strategy.selection_rule == PORTIONS):
+    if (strategy.portions > 1) != (strategy.selection_rule == PORTIONS_RULE):
         raise UsageError(
             f"Strategy {strategy.name!r} has {strategy.portions} portions and selection_rule "
-            f"{strategy.selection_rule!r}: several portions are for {PORTIONS!r}, whose scores are "
-            "exact and stay private."
+            f"{strategy.selection_rule!r}: several portions are for {PORTIONS_RULE!r}, whose "
+            "scores are exact and stay private."
         )
 
 
-RECIPE = "recipe"
+RECIPE_SETTING = "recipe"
 """The setting that says which of a plan's recipes a candidate has."""
 
 
-def recipe_of(settings: Settings) -> int:
+def recipe_index(settings: Settings) -> int:
     """Return which of a plan's recipes a candidate has."""
-    return int(dict(settings).get(RECIPE, 0))
+    return int(dict(settings).get(RECIPE_SETTING, 0))
 
 
-def candidate_recipe(
+def make_candidate_recipe(
     recipes: tuple[Recipe, ...],
     candidate: Candidate,
     mu: float | None,
     slots: int,
-    shape: RoundShape = WHOLE,
+    shape: RoundShape = FULL_ROUND,
     *,
     outputs: int,
 ) -> Recipe:
@@ -169,22 +169,22 @@ def candidate_recipe(
     training, with fewer steps; in one of less mu, with more noise. `outputs` is the number of
     classes, 1 for a regression target: the temperature depends on it.
     """
-    recipe, own = recipes[recipe_of(candidate.settings)], None if mu is None else mu * shape.mu
+    recipe, own = recipes[recipe_index(candidate.settings)], None if mu is None else mu * shape.mu
     whole = tune_recipe(recipe, candidate.settings, own, slots, candidate.rate_factor(), outputs)
     return replace(whole, steps=shape.shortened(whole.steps))
 
 
-def training_event(
+def make_training_event(
     recipes: tuple[Recipe, ...],
     settings: list[Settings],
     slots: int,
     mu: float,
     dimensions: tuple[int | None, ...] = (None,),
-    shape: RoundShape = WHOLE,
+    shape: RoundShape = FULL_ROUND,
 ) -> Event:
     """Return the price of one training with any of these settings: the worst of them."""
     kinds = dict.fromkeys(
-        (recipes[recipe_of(each)], select_cost_settings(each)) for each in settings
+        (recipes[recipe_index(each)], select_cost_settings(each)) for each in settings
     )
     whole = [apply_settings_and_noise(recipe, each, mu * shape.mu, slots) for recipe, each in kinds]
     made = [replace(each, steps=shape.shortened(each.steps)) for each in whole]
@@ -193,14 +193,14 @@ def training_event(
     return events[0] if len(events) == 1 else WorstCase(events=events)
 
 
-Release = ScoreNoise | ExponentialMechanism
+ScoreRelease = ScoreNoise | ExponentialMechanism
 
-VALIDATION_QUERY = "validation query"
+VALIDATION_QUERY_LINE = "validation query"
 """The name of the line of a recipe's queries of validation records while it trains."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Charged):
+class Plan(CalibratedPlan):
     """A solved plan of a search. Made by `make_plan`; nothing runs outside it.
 
     Args:
@@ -228,13 +228,13 @@ class Plan(Charged):
     finals: tuple[Recipe, ...]
     trial_mu: float | None
     final_mu: float | None
-    score: Release | None
+    score: ScoreRelease | None
     test: ScoreNoise
     front_noise: tuple[tuple[str, float], ...] = ()
     validation_noise: SumNoise | None = None
     recipe_names: tuple[str, ...] = ("",)
     dimensions: tuple[int | None, ...] = (None,)
-    pick: Release | None = None
+    pick: ScoreRelease | None = None
 
     def estimated_privately(self) -> list[str]:
         """Return what is estimated beside the model: front ends, and what the schema left open."""
@@ -257,11 +257,11 @@ class Plan(Charged):
         return self.strategy.selection_rule
 
     @property
-    def selection_words(self) -> str:
+    def selection_description(self) -> str:
         """The law of the number of trainings."""
         return self.strategy.describe()
 
-    def without_workers(self) -> dict[str, str]:
+    def explain_idle_executors(self) -> dict[str, str]:
         """Return why no training is handed over, by executor; empty where some is."""
         why = ""
         if all(
@@ -305,29 +305,31 @@ class Plan(Charged):
         It is before noise and learning rate; of one candidate alone, with what that changes.
         """
         recipes = self.finals or self.recipes
-        if (only := self.strategy.only(self.space)) is None:
+        if (only := self.strategy.single_candidate(self.space)) is None:
             return recipes[0]
-        return apply_settings(recipes[recipe_of(only.settings)], only.settings, self.kept_slots)
+        return apply_settings(
+            recipes[recipe_index(only.settings)], only.settings, self.released_slots
+        )
 
     @property
-    def kept_slots(self) -> int:
+    def released_slots(self) -> int:
         """How many slots the released network is trained on."""
         return self.split.train if self.retrained else self.split.trial_size
 
     @property
     def signal(self) -> float | None:
         mu = self.final_mu if self.retrained else self.trial_mu
-        return None if mu is None else mu * self.kept_slots
+        return None if mu is None else mu * self.released_slots
 
     @property
-    def judged_by(self) -> Metric:
-        return self.strategy.judged_by(self.scored_by)
+    def ranking_metric(self) -> Metric:
+        return self.strategy.ranking_metric(self.score_metric)
 
     @property
-    def tested_by(self) -> Metric:
+    def test_metric(self) -> Metric:
         """By what the released model is tested, of a complete schema: more than its score."""
         return choose_test_metric(
-            self.scored_by, outputs=self.schema.outputs, slots=self.split.test,
+            self.score_metric, outputs=self.schema.outputs, slots=self.split.test,
             epsilon=self.test.epsilon,
         )  # fmt: skip
 
@@ -337,20 +339,20 @@ class Plan(Charged):
 
     def recipe_name(self, candidate: Candidate) -> str:
         """Return what the user calls a candidate's recipe, and what it does."""
-        return self.recipe_names[recipe_of(candidate.settings)]
+        return self.recipe_names[recipe_index(candidate.settings)]
 
-    def trial_recipe(self, candidate: Candidate, shape: RoundShape = WHOLE) -> Recipe:
+    def trial_recipe(self, candidate: Candidate, shape: RoundShape = FULL_ROUND) -> Recipe:
         """Return how a candidate is trained in a round of the search."""
-        slots, (_, outputs) = self.split.trial_size, planned_form(self.schema, self.most)
-        return candidate_recipe(
+        slots, (_, outputs) = self.split.trial_size, bound_network_form(self.schema, self.most)
+        return make_candidate_recipe(
             self.recipes, candidate, self.trial_mu, slots, shape, outputs=outputs
         )
 
     def final_recipe(self, candidate: Candidate) -> Recipe:
         """Return how the winner is trained anew."""
         assert self.retrained
-        slots, (_, outputs) = self.split.train, planned_form(self.schema, self.most)
-        return candidate_recipe(self.finals, candidate, self.final_mu, slots, outputs=outputs)
+        slots, (_, outputs) = self.split.train, bound_network_form(self.schema, self.most)
+        return make_candidate_recipe(self.finals, candidate, self.final_mu, slots, outputs=outputs)
 
     def seconds_per_training(self) -> tuple[float, float, float]:
         """Return how long the default, all candidates on average, and the slowest of them take.
@@ -364,7 +366,7 @@ class Plan(Charged):
 
         def seconds(each: Candidate) -> float:
             recipe = apply_settings(
-                recipes[recipe_of(each.settings)], each.settings, self.kept_slots
+                recipes[recipe_index(each.settings)], each.settings, self.released_slots
             )
             return self._seconds(each, recipe)
 
@@ -372,17 +374,17 @@ class Plan(Charged):
         every = [*map(seconds, self.space.extremes())]
         return usual, sum(every) / len(every), max(usual, *every)
 
-    def seconds_before(self) -> float | None:
+    def preprocessing_seconds(self) -> float | None:
         """Return about how long all records take through front ends, before they are trained on.
 
         On two CPU cores; None where nobody knows.
         """
-        shape, _ = planned_form(self.schema, min(self.most, FEW_CATEGORIES))
+        shape, _ = bound_network_form(self.schema, min(self.most, FEW_CATEGORIES))
         firsts = {each.first_stage or each for each in self.front_ends}
         found = [each.seconds(shape, self.split.n) for each in firsts]
         return None if None in found else math.fsum(each or 0.0 for each in found)
 
-    def longest_first(self, candidates: Sequence[Candidate], shape: RoundShape) -> list[int]:
+    def sort_longest_first(self, candidates: Sequence[Candidate], shape: RoundShape) -> list[int]:
         """Return places of candidates in the order in which a round trains them.
 
         What takes long is begun before what does not, so that those who train side by side end at
@@ -392,7 +394,7 @@ class Plan(Charged):
         return sorted(range(len(candidates)), key=lambda place: -each[place])
 
     def _seconds(self, candidate: Candidate, recipe: Recipe) -> float:
-        shape, outputs = planned_form(self.schema, min(self.most, FEW_CATEGORIES))
+        shape, outputs = bound_network_form(self.schema, min(self.most, FEW_CATEGORIES))
         work = cost(candidate.architecture, candidate.front_end.output_shape(shape), outputs)
         return planned_seconds(work, recipe.expected_batch_size, recipe.steps)
 
@@ -409,10 +411,10 @@ class Plan(Charged):
             One dictionary a factor: epsilon, noise_multiplier, signal_to_noise (mu n). Both are
             None where the budget would be too small.
         """
-        slots, recipe, settings = self.kept_slots, self.recipe, ()
+        slots, recipe, settings = self.released_slots, self.recipe, ()
         if released is not None:
             settings = released.settings
-            recipe = (self.finals or self.recipes)[recipe_of(settings)]
+            recipe = (self.finals or self.recipes)[recipe_index(settings)]
         found = []
         for factor in factors:
             budget = Budget(factor * self.budget.epsilon, self.delta)
@@ -432,27 +434,27 @@ class Plan(Charged):
 
     def _mu(self, budget: Budget) -> float:
         """Return about the mu of the released model's training under another budget."""
-        solver = Solver(terms=replace(self, budget=budget))
+        solver = PlanCalibrator(terms=replace(self, budget=budget))
         if self.retrained:  # after looks, of about all of it: they take a few hundredths
-            make_lines = _final_line(self._of_mu(self.finals, self.split.train)).make_lines
+            make_lines = _make_final_line(self._of_mu(self.finals, self.split.train)).make_lines
         else:
             of_mu = self._of_mu(self.recipes, self.split.trial_size)
-            make_lines = _trial_lines(self.strategy, self.split, of_mu)
+            make_lines = _make_trial_lines(self.strategy, self.split, of_mu)
         if self.front_noise:
             solver.solve_front_ends(self.front_ends, self.trial_partition)
         if (classes := self.class_estimate) is not None:
             factor = budget.epsilon / self.budget.epsilon
             event = replace(classes, noise_multiplier=classes.noise_multiplier / factor).event
-            solver.lines.append(Line(name=CLASSES, partition="train", event=event, count=1))
+            solver.lines.append(Line(name=CLASSES_LINE, partition="train", event=event, count=1))
         return calibration.approximate_max(
-            composed_with(make_lines, solver.lines), budget, *MU_RANGE
+            compose_with(make_lines, solver.lines), budget, *MU_RANGE
         )
 
     def claims(self) -> list[PublishedBound]:
         """Return what the papers' own formulas would charge for this run; never charged here."""
         recipes = self.finals or self.recipes
-        slots, released = self.kept_slots, self.final_mu if self.retrained else self.trial_mu
-        only = self.strategy.only(self.space)
+        slots, released = self.released_slots, self.final_mu if self.retrained else self.trial_mu
+        only = self.strategy.single_candidate(self.space)
         settings = () if only is None else only.settings
         noisy = [] if released is None else [
             apply_settings_and_noise(each, settings, released, slots) for each in recipes
@@ -469,14 +471,14 @@ class Plan(Charged):
         validation = self.split.validation
         return [*recipe, *self.strategy.claims(cost, delta=self.delta, validation=validation)]
 
-    def _of_mu(self, recipes: tuple[Recipe, ...], slots: int) -> OfMu:
-        return _of_mu(self.strategy, self.space, recipes, slots, self.dimensions)
+    def _of_mu(self, recipes: tuple[Recipe, ...], slots: int) -> EventOfMu:
+        return _make_event_of_mu(self.strategy, self.space, recipes, slots, self.dimensions)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values; two plans are the same when these are."""
         return {
-            **self.priced_json(),
-            "strategy": {**self.strategy.summary(), "judged_by": self.judged_by.noun},
+            **self.plan_json(),
+            "strategy": {**self.strategy.summary(), "judged_by": self.ranking_metric.noun},
             "winner": self.winner,
             "space": self.space.to_json(),
             "recipe": self.recipe.to_json(),
@@ -486,12 +488,12 @@ class Plan(Charged):
         }
 
 
-OfMu = Callable[[float], RoundPrice]
+EventOfMu = Callable[[float], EventOfRound]
 """From where the dial mu stands to what one training of any candidate costs."""
 
 
 def make_plan(
-    terms: Terms,
+    terms: PlanTerms,
     *,
     strategy: Strategy,
     space: Space,
@@ -531,21 +533,21 @@ def make_plan(
     recipes = make_recipes(split.trial_size)
     if not strategy.private_trials:
         recipes[0].with_noise(None)  # what needs noise is refused here
-    finals = make_recipes(split.train) if split.search or strategy.trains_anew else ()
+    finals = make_recipes(split.train) if split.search or strategy.retrains_winner else ()
     check_recipes(recipes, space, terms)
     check_portions(strategy)
-    dimensions = dimensions_of(recipes, strategy, space, terms)
+    dimensions = list_trained_sizes(recipes, strategy, space, terms)
     check_descriptions((strategy, recipes, finals, space.front_ends()))
     slots = split.trial_size
     queries = max(
-        apply_settings(recipes[recipe_of(each)], each, slots).count_validation_queries(slots)
+        apply_settings(recipes[recipe_index(each)], each, slots).count_validation_queries(slots)
         for each in strategy.settings(space)
     )
     private_queries = 0 if validated_on is not None else queries
     if private_queries:
         check_queries(strategy, split, retrained=bool(finals))
 
-    solver = Solver(terms=terms, dials=dials or NoiseParameters())
+    solver = PlanCalibrator(terms=terms, dials=dials or NoiseParameters())
     estimate, classes = solver.solve_estimates()
     front_noise = ()
     if not free_front_ends:
@@ -556,15 +558,19 @@ def make_plan(
                 "every portion: take another front end, or a strategy without portions."
             )
         front_noise = solver.solve_front_ends(front_ends, split.trial_partition)
-    trial_mu = _solve_trials(solver, strategy, _of_mu(strategy, space, recipes, slots, dimensions))
+    trial_mu = _solve_trials(
+        solver, strategy, _make_event_of_mu(strategy, space, recipes, slots, dimensions)
+    )
     score = _solve_score(solver, strategy, score_epsilon, trial_mu)
     final_mu = None
     if finals:
-        final = _of_mu(strategy, space, finals, split.train, dimensions)
-        final_mu = solver.solve_line(_final_line(final))
+        final = _make_event_of_mu(strategy, space, finals, split.train, dimensions)
+        final_mu = solver.solve_line(_make_final_line(final))
     validation_noise = None
     if private_queries:
-        line = DialledLine(name=VALIDATION_QUERY, knob=SCORE, times=queries, partition="validation")
+        line = LineTemplate(
+            name=VALIDATION_QUERY_LINE, knob=SCORE_NOISE, times=queries, partition="validation"
+        )
         value, regression = solver.solve_line(line), terms.schema.regression
         screens = recipes[0].screening is not None
         validation_noise = (
@@ -582,10 +588,10 @@ def make_plan(
             )
         if not strategy.private_trials:
             raise UsageError("`variants=` is for a training with privacy: leave it out.")
-        make_lines = variants.lines(terms.scored_by, terms.schema.outputs)
-        pick = variants.release(terms.scored_by, solver.solve(make_lines, SCORE_RANGE))
-    test = terms.scored_by.noise(
-        solver.solve_line(DialledLine(name=TEST, knob=SCORE, partition="test"))
+        make_lines = variants.make_lines_of_epsilon(terms.score_metric, terms.schema.outputs)
+        pick = variants.make_mechanism(terms.score_metric, solver.solve(make_lines, SCORE_RANGE))
+    test = terms.score_metric.noise(
+        solver.solve_line(LineTemplate(name=TEST_LINE, knob=SCORE_NOISE, partition="test"))
     )
     plan = Plan(
         **vars(terms), schema_estimate=estimate, class_estimate=classes, strategy=strategy,
@@ -595,7 +601,7 @@ def make_plan(
         validated_on=validated_on if queries else None, dimensions=dimensions, pick=pick,
         warnings=(
             *terms.collect_warnings(estimate, classes, trial_mu if final_mu is None else final_mu),
-            *drowned(terms.scored_by, test, split.test),
+            *warn_of_test_noise(terms.score_metric, test, split.test),
         ),
         basis={
             **terms.basis_json(), "recipes": [each.to_json() for each in recipes],
@@ -607,14 +613,14 @@ def make_plan(
     return plan
 
 
-def _solve_trials(solver: Solver, strategy: Strategy, of_mu: OfMu) -> float | None:
+def _solve_trials(solver: PlanCalibrator, strategy: Strategy, of_mu: EventOfMu) -> float | None:
     """Calibrate mu of the candidates' trainings; None where they have no noise."""
     split = solver.terms.split
     if not strategy.private_trials:
         free = Geometric(epsilon=1.0)
         solver.lines += strategy.lines(lambda shape: free, split.trial_partition, "training")
         return None
-    make_lines = _trial_lines(strategy, split, of_mu)
+    make_lines = _make_trial_lines(strategy, split, of_mu)
     if strategy.look_share is None:
         return solver.solve(make_lines, MU_RANGE)
     if split.search:
@@ -623,20 +629,20 @@ def _solve_trials(solver: Solver, strategy: Strategy, of_mu: OfMu) -> float | No
             "records: leave `search_share=` out."
         )
     # Short trials have a share of the mu of one training with the whole budget.
-    alone = solver.calibrate(_final_line(of_mu, "final training alone").make_lines, MU_RANGE)
+    alone = solver.calibrate(_make_final_line(of_mu, "final training alone").make_lines, MU_RANGE)
     solver.lines += make_lines(alone)
     return alone
 
 
 def _solve_score(
-    solver: Solver, strategy: Strategy, given: float | None, trial_mu: float | None
-) -> Release | None:
+    solver: PlanCalibrator, strategy: Strategy, given: float | None, trial_mu: float | None
+) -> ScoreRelease | None:
     """Calibrate the release of candidates' scores: each by itself, or in one private selection.
 
     Scores of the training records have a share of the same budget as short trials: geometric noise
     of epsilon tells about as much as a Gaussian of mu = epsilon, where both are small.
     """
-    terms, metric = solver.terms, strategy.judged_by(solver.terms.scored_by)
+    terms, metric = solver.terms, strategy.ranking_metric(solver.terms.score_metric)
     if not strategy.scored:
         return None
 
@@ -679,24 +685,26 @@ def check_queries(strategy: Strategy, split: Split, *, retrained: bool) -> None:
         )
 
 
-def _of_mu(
+def _make_event_of_mu(
     strategy: Strategy,
     space: Space,
     recipes: tuple[Recipe, ...],
     slots: int,
     dimensions: tuple[int | None, ...],
-) -> OfMu:
+) -> EventOfMu:
     """Return what one training of any candidate costs, from the dial mu."""
     settings = strategy.settings(space)
-    return lambda mu: lambda shape: training_event(recipes, settings, slots, mu, dimensions, shape)
+    return lambda mu: (
+        lambda shape: make_training_event(recipes, settings, slots, mu, dimensions, shape)
+    )
 
 
-def _trial_lines(strategy: Strategy, split: Split, of_mu: OfMu) -> Dial:
+def _make_trial_lines(strategy: Strategy, split: Split, of_mu: EventOfMu) -> LinesOfValue:
     """Return the lines of the candidates' trainings, from mu."""
     return lambda mu: strategy.lines(of_mu(mu), split.trial_partition, "training")
 
 
-def _final_line(of_mu: OfMu, name: str = "final training") -> DialledLine:
+def _make_final_line(of_mu: EventOfMu, name: str = "final training") -> LineTemplate:
     """Return the line of the training of the winner."""
-    knob = Knob(bounds=MU_RANGE, event=lambda mu: of_mu(mu)(WHOLE))
-    return DialledLine(name=name, knob=knob, partition="train")
+    knob = NoiseParameter(bounds=MU_RANGE, event=lambda mu: of_mu(mu)(FULL_ROUND))
+    return LineTemplate(name=name, knob=knob, partition="train")

@@ -23,17 +23,17 @@ from pasearch.accounting.events import Geometric, PureDP
 from pasearch.data.split import name_subset
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
-from pasearch.search.randomized import draw
+from pasearch.search.randomized import draw_genotypes
 from pasearch.search.strategy import (
-    PORTIONS,
+    FULL_ROUND,
+    PORTIONS_RULE,
     STRATEGIES,
-    WHOLE,
-    Round,
-    RoundPrice,
-    State,
+    EventOfRound,
+    SearchState,
     Strategy,
-    check_several,
-    whole_candidates,
+    TrialRound,
+    check_candidate_count,
+    check_multiple_candidates,
 )
 
 if TYPE_CHECKING:
@@ -53,50 +53,50 @@ class DisjointPortions(Strategy):
     """
 
     name: ClassVar[str] = "portions"
-    selection_rule: ClassVar[str] = PORTIONS
-    takes: ClassVar[tuple[str, ...]] = ("candidates",)
+    selection_rule: ClassVar[str] = PORTIONS_RULE
+    request_options: ClassVar[tuple[str, ...]] = ("candidates",)
     candidates: int = 4
 
     def __post_init__(self) -> None:
-        check_several(self.candidates)
+        check_multiple_candidates(self.candidates)
 
     @classmethod
-    def asked(cls, **given: Any) -> Self:
-        return cls(**{name: whole_candidates(value) for name, value in given.items()})
+    def from_request(cls, **given: Any) -> Self:
+        return cls(**{name: check_candidate_count(value) for name, value in given.items()})
 
     @property
-    def compared(self) -> int:
+    def candidate_count(self) -> int:
         return self.candidates
 
     @property
     def portions(self) -> int:
         return self.candidates
 
-    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
         """Return a training for every portion; for scores, one pick among all."""
-        event = price(WHOLE)
+        event = price(FULL_ROUND)
         if noun == "score":
             assert isinstance(event, Geometric), "a pick is priced by its epsilon"
             return [Line(name="pick", partition=partition, event=PureDP(event.epsilon), count=1)]
-        places = (self.place(partition, trial) for trial in range(self.candidates))
+        places = (self.partition_of_trial(partition, trial) for trial in range(self.candidates))
         return [Line(name=noun, partition=place, event=event, count=1) for place in places]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return a key for each training, and one for the pick, which reads all scores."""
         return ("pick", "pick") if noun == "score" else (noun, f"portion {trial + 1}")
 
-    def place(self, partition: str, trial: int) -> str:
+    def partition_of_trial(self, partition: str, trial: int) -> str:
         return name_subset(partition, trial)
 
-    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
+    def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
         """Return all candidates in one round."""
         if state.rounds:
             return None
         if space.count() == self.candidates:
             every = tuple(product(*(range(size) for size in space.sizes)))
         else:
-            every = draw(space, stream.child("candidates"), self.candidates)
-        return Round(number=0, genotypes=every)
+            every = draw_genotypes(space, stream.child("candidates"), self.candidates)
+        return TrialRound(number=0, genotypes=every)
 
     @property
     def expected_trainings(self) -> float:

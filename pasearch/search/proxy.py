@@ -18,7 +18,7 @@ import numpy as np
 
 from pasearch.data.front_ends import FittedFrontEnd, FrontEnd, prepare_front_end
 from pasearch.runs.keys import Keys, Stream
-from pasearch.search.plan import candidate_recipe
+from pasearch.search.plan import make_candidate_recipe
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.space import Portfolio, Space
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pasearch.runs.folder import RunFolder
     from pasearch.search.plan import Plan
 
-TRIALS = 10
+DRAWN_CANDIDATES = 10
 """How many candidates are drawn from a space; of a portfolio every entry is tried."""
 
 
@@ -67,7 +67,7 @@ class Proxy:
             candidates = list(space.entries)
         else:
             generator = stream.child("candidates").generator()
-            drawn = [space.fixed(), *(space.draw(generator) for _ in range(TRIALS - 1))]
+            drawn = [space.fixed(), *(space.draw(generator) for _ in range(DRAWN_CANDIDATES - 1))]
             candidates = [space.candidate(genotype) for genotype in drawn]
         every = {each.front_end for each in candidates}
         fits = {front: self.fit(front, device) for front in every}
@@ -95,8 +95,8 @@ class Proxy:
     ) -> float:
         from pasearch.engine import hold_out
         from pasearch.search.candidate_training import (
-            counts,
-            failed,
+            compute_metric_counts,
+            has_failed,
             train_candidate,
             training_streams,
         )
@@ -107,17 +107,19 @@ class Proxy:
         signal = plan.trial_mu * plan.split.train / len(train)
         recipe = plan.recipe.within(len(train))
         schema = self.dataset.schema
-        recipe = candidate_recipe((recipe,), candidate, signal, len(train), outputs=schema.outputs)
+        recipe = make_candidate_recipe(
+            (recipe,), candidate, signal, len(train), outputs=schema.outputs
+        )
         streams = training_streams(stream)
         network = train_candidate(candidate, train, schema, recipe, streams, device=device)
-        if failed(network):
+        if has_failed(network):
             return -np.inf
-        metric = plan.scored_by
-        found = counts(network, records.take(held), metric, device=device)
+        metric = plan.score_metric
+        found = compute_metric_counts(network, records.take(held), metric, device=device)
         return metric.points(found, len(held)) / len(held)
 
 
-def place_fits(plan: Plan, proxy: Proxy, folder: RunFolder, device: str) -> None:
+def store_public_fits(plan: Plan, proxy: Proxy, folder: RunFolder, device: str) -> None:
     """Fit the feature extractors of a plan to public data, and store them for the search.
 
     The device is that on which the proxy's candidates were trained, so that no record is
@@ -125,8 +127,10 @@ def place_fits(plan: Plan, proxy: Proxy, folder: RunFolder, device: str) -> None
 
     Cost: none.
     """
-    from pasearch.search.weights import fit_path, save_weights
+    from pasearch.search.weights import front_end_path, save_weights
 
     for front_end in plan.space.front_ends():
-        if front_end.fitted and not fit_path(folder, front_end).exists():
-            save_weights(proxy.fit(front_end, device).module, fit_path(folder, front_end), folder)
+        if front_end.fitted and not front_end_path(folder, front_end).exists():
+            save_weights(
+                proxy.fit(front_end, device).module, front_end_path(folder, front_end), folder
+            )

@@ -30,15 +30,15 @@ from pasearch.accounting.selection import MAX_RUNS, RunCountDistribution
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
-from pasearch.search.genetic import mutated
+from pasearch.search.genetic import mutate_to_other_candidate
 from pasearch.search.strategy import (
+    FULL_ROUND,
     STRATEGIES,
-    WHOLE,
-    Round,
-    RoundPrice,
+    EventOfRound,
     RoundShape,
-    State,
+    SearchState,
     Strategy,
+    TrialRound,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def draw_count(law: RunCountDistribution, stream: Stream) -> int:
     return law.sample(stream.uniform())
 
 
-def law_asked(law: str, mean: float, cap: int | None) -> RunCountDistribution:
+def make_trial_distribution(law: str, mean: float, cap: int | None) -> RunCountDistribution:
     """Return the law that a request names, of a mean that it has checked.
 
     Raises:
@@ -64,7 +64,7 @@ def law_asked(law: str, mean: float, cap: int | None) -> RunCountDistribution:
     return RunCountDistribution.from_name(law, mean=mean, cap=cap)
 
 
-def check_mean(candidates: float) -> None:
+def check_mean_trials(candidates: float) -> None:
     """Refuse a mean number of trainings that needs no selection, or is more than can be priced."""
     if not 1 < candidates <= MAX_RUNS:
         raise UsageError(
@@ -73,7 +73,7 @@ def check_mean(candidates: float) -> None:
         )
 
 
-class Secret(Strategy):
+class SecretCountStrategy(Strategy):
     """What strategies of a secret number of trainings share: the paper's figure, where it is one.
 
     Guarantee: only the law of the number is told.
@@ -86,14 +86,14 @@ class Secret(Strategy):
         self, cost: Callable[[RoundShape], float], *, delta: float, validation: int
     ) -> list[PublishedBound]:
         """Return the paper's own price: Eq. 9, corrected, per generation. Never charged."""
-        if not (epsilon := cost(WHOLE)) > 0.0:
+        if not (epsilon := cost(FULL_ROUND)) > 0.0:
             return []
         return [
             bao_equation_9_corrected(
                 acceptable_loss=0.05,
                 validation_size=validation,
                 failure_probability=0.05,
-                runs=[max(1, round(law.mean)) for law in self.counts],
+                runs=[max(1, round(law.mean)) for law in self.trial_distributions],
                 epsilon=epsilon,
             ).with_printed_figure(self.printed)
         ]
@@ -101,7 +101,7 @@ class Secret(Strategy):
 
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomizedSearch(Secret):
+class RandomizedSearch(SecretCountStrategy):
     """Repeat-and-select over candidates drawn uniformly from the space.
 
     Args:
@@ -111,38 +111,40 @@ class RandomizedSearch(Secret):
     """
 
     name: ClassVar[str] = "rs"
-    takes: ClassVar[tuple[str, ...]] = ("candidates", "law", "max_candidates")
+    request_options: ClassVar[tuple[str, ...]] = ("candidates", "law", "max_candidates")
     law: RunCountDistribution
 
     @classmethod
-    def asked(  # pyright: ignore[reportIncompatibleMethodOverride] - of `takes` alone
+    def from_request(  # pyright: ignore[reportIncompatibleMethodOverride] - of its options alone
         cls, candidates: float = 10.0, law: str = "geometric", max_candidates: int | None = None
     ) -> Self:
-        check_mean(candidates)
-        return cls(law=law_asked(law, candidates, max_candidates))
+        check_mean_trials(candidates)
+        return cls(law=make_trial_distribution(law, candidates, max_candidates))
 
     @classmethod
     def from_values(cls, **values: Any) -> Self:
         return cls(law=RunCountDistribution.from_json(values["law"]))
 
     @property
-    def counts(self) -> tuple[RunCountDistribution, ...]:
+    def trial_distributions(self) -> tuple[RunCountDistribution, ...]:
         return (self.law,)
 
-    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
         """Return one repeat-and-select, charged before the first trial."""
-        selection = RepeatAndSelect(event=price(WHOLE), law=self.law)
+        selection = RepeatAndSelect(event=price(FULL_ROUND), law=self.law)
         return [Line(name=noun, partition=partition, event=selection, count=1)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return one key for all trials: together they are one release."""
         return noun, "search"
 
-    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
+    def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
         if state.rounds:
             return None
         count = draw_count(self.law, stream.child("count"))
-        return Round(number=0, genotypes=draw(space, stream.child("candidates"), count))
+        return TrialRound(
+            number=0, genotypes=draw_genotypes(space, stream.child("candidates"), count)
+        )
 
     @property
     def expected_trainings(self) -> float:
@@ -155,19 +157,19 @@ class RandomizedSearch(Secret):
         return self.law.describe()
 
 
-def draw(space: Space, stream: Stream, count: int) -> tuple[Genotype, ...]:
+def draw_genotypes(space: Space, stream: Stream, count: int) -> tuple[Genotype, ...]:
     """Return `count` independent genotypes."""
     generator = stream.generator()
     return tuple(space.draw(generator) for _ in range(count))
 
 
-MOST_HALVINGS = 30
+MAX_GENERATIONS = 30
 """The most generations: each has half of the trainings of the one before."""
 
 
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MultiGenerationRandomizedSearch(Secret):
+class MultiGenerationRandomizedSearch(SecretCountStrategy):
     """One repeat-and-select a generation, composed; winners alone carry over.
 
     Args:
@@ -179,8 +181,13 @@ class MultiGenerationRandomizedSearch(Secret):
     """
 
     name: ClassVar[str] = "mgrs"
-    takes: ClassVar[tuple[str, ...]] = ("candidates", "generations", "law", "max_candidates")
-    unasked: ClassVar[tuple[str, ...]] = ("mutation",)
+    request_options: ClassVar[tuple[str, ...]] = (
+        "candidates",
+        "generations",
+        "law",
+        "max_candidates",
+    )
+    internal_settings: ClassVar[tuple[str, ...]] = ("mutation",)
     printed: ClassVar[str] = (
         "the paper prints 8.53 for its settings, this formula gives 9.419: not reproduced"
     )
@@ -194,7 +201,7 @@ class MultiGenerationRandomizedSearch(Secret):
             raise UsageError(f"mutation is {self.mutation!r}: expected a number in [0, 1].")
 
     @classmethod
-    def asked(  # pyright: ignore[reportIncompatibleMethodOverride] - of `takes` alone
+    def from_request(  # pyright: ignore[reportIncompatibleMethodOverride] - of its options alone
         cls,
         candidates: float = 40.0,
         generations: int = 3,
@@ -205,15 +212,15 @@ class MultiGenerationRandomizedSearch(Secret):
 
         Every next one has half of the one before, each at most `max_candidates` (priced).
         """
-        check_mean(candidates)
-        count = check_positive_integer("generations", generations, most=MOST_HALVINGS)
+        check_mean_trials(candidates)
+        count = check_positive_integer("generations", generations, most=MAX_GENERATIONS)
         means = [candidates / 2**number for number in range(count)]
         if law != "poisson" and not means[-1] > 1:
             raise UsageError(
                 f"candidates is {candidates:g}: expected above {2 ** (count - 1)}, since its mean "
                 f"is halved in each of {count} generations and the last must be above 1."
             )
-        return cls(laws=tuple(law_asked(law, mean, max_candidates) for mean in means))
+        return cls(laws=tuple(make_trial_distribution(law, mean, max_candidates) for mean in means))
 
     @classmethod
     def from_values(cls, **values: Any) -> Self:
@@ -225,12 +232,12 @@ class MultiGenerationRandomizedSearch(Secret):
         )
 
     @property
-    def counts(self) -> tuple[RunCountDistribution, ...]:
+    def trial_distributions(self) -> tuple[RunCountDistribution, ...]:
         return self.laws
 
-    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
         """Return one repeat-and-select a generation."""
-        event = price(WHOLE)
+        event = price(FULL_ROUND)
         return [
             Line(
                 name=self.charge(noun, number, 0)[0],
@@ -245,14 +252,14 @@ class MultiGenerationRandomizedSearch(Secret):
         """Return one key a generation: its trials together are one release."""
         return f"{noun}, generation {number + 1}", "search"
 
-    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
+    def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
         number = len(state.rounds)
         if number == len(self.laws):
             return None
         count = draw_count(self.laws[number], stream.child("count", number))
         source = stream.child("candidates", number)
         if not number:
-            return Round(number=0, genotypes=draw(space, source, count))
+            return TrialRound(number=0, genotypes=draw_genotypes(space, source, count))
         winner = state.rounds[-1].genotypes[state.winner(number - 1)]
         genotypes = []
         for index in range(count):
@@ -260,9 +267,11 @@ class MultiGenerationRandomizedSearch(Secret):
             generator = own.generator()
             descends = generator.random() < self.mutation
             genotypes.append(
-                mutated(winner, space, own.child("mutation")) if descends else space.draw(generator)
+                mutate_to_other_candidate(winner, space, own.child("mutation"))
+                if descends
+                else space.draw(generator)
             )
-        return Round(number=number, genotypes=tuple(genotypes))
+        return TrialRound(number=number, genotypes=tuple(genotypes))
 
     @property
     def expected_trainings(self) -> float:
@@ -273,4 +282,6 @@ class MultiGenerationRandomizedSearch(Secret):
         return sum(law.quantile(1.0 - (1.0 - share) / len(self.laws)) for law in self.laws)
 
     def describe(self) -> str:
-        return "; then ".join(law.describe() for law in self.laws) + self.unusual_words()
+        return (
+            "; then ".join(law.describe() for law in self.laws) + self.describe_changed_settings()
+        )

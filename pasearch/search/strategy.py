@@ -43,7 +43,7 @@ from pasearch.accounting.checks import (
 from pasearch.accounting.events import Event
 from pasearch.accounting.selection import MAX_RUNS, RunCountDistribution
 from pasearch.errors import UsageError, suggest_name
-from pasearch.planning import check_rule
+from pasearch.planning import check_selection_rule
 from pasearch.registry import NamedComponent, Registry
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pasearch.training.settings import Settings
 
 
-PORTIONS = "disjoint portions"
+PORTIONS_RULE = "disjoint portions"
 """The selection rule under which every candidate has records of its own."""
 
 Fitness = tuple[float, int]
@@ -86,15 +86,15 @@ class RoundShape:
         return max(1, round(steps * self.steps))
 
 
-WHOLE = RoundShape()
+FULL_ROUND = RoundShape()
 """A round of whole trainings."""
 
-RoundPrice = Callable[[RoundShape], Event]
+EventOfRound = Callable[[RoundShape], Event]
 """The price of one candidate's access to a partition, in a round of that shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class TrialRound:
     """Candidates that may be trained side by side: none depends on another's outcome.
 
     Args:
@@ -105,14 +105,14 @@ class Round:
 
     number: int
     genotypes: tuple[Genotype, ...]
-    shape: RoundShape = WHOLE
+    shape: RoundShape = FULL_ROUND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class SearchState:
     """Everything a strategy knows: the rounds so far and the fitness of their candidates."""
 
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[TrialRound, ...] = ()
     fitness: tuple[tuple[Fitness, ...], ...] = ()
 
     def winner(self, number: int) -> int:
@@ -126,9 +126,10 @@ class Strategy(NamedComponent, ABC):
 
     selection_rule: ClassVar[str]
     """How candidates are chosen among, which decides the price: `planning.SELECTION_RULES`."""
-    takes: ClassVar[tuple[str, ...]] = ()
-    """What of candidates, generations, law and max_candidates a request may set; see `asked`."""
-    unasked: ClassVar[tuple[str, ...]] = ()
+    request_options: ClassVar[tuple[str, ...]] = ()
+    """What of candidates, generations, law and max_candidates a request may set; see
+    `from_request`."""
+    internal_settings: ClassVar[tuple[str, ...]] = ()
     """Fields that no request sets: told, in words and JSON, only where they are not as usual."""
     scored: ClassVar[bool] = True
     """Whether candidates are compared."""
@@ -152,7 +153,7 @@ class Strategy(NamedComponent, ABC):
         """The share of mu that each score has, where scores are of training records."""
         return None
 
-    def judged_by(self, metric: Metric) -> Metric:
+    def ranking_metric(self, metric: Metric) -> Metric:
         """Return by what candidates are compared, where the test is reported by a metric."""
         return metric
 
@@ -162,17 +163,17 @@ class Strategy(NamedComponent, ABC):
         return self.scored and self.scored_on == "validation"
 
     @property
-    def trains_anew(self) -> bool:
+    def retrains_winner(self) -> bool:
         """Whether the winner is trained anew, whatever records the search reads."""
         return self.look_share is not None or not self.private_trials
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a rule that has no theorem."""
         super().__init_subclass__(**options)
-        check_rule(cls)
+        check_selection_rule(cls)
 
     @classmethod
-    def asked(cls, **given: Any) -> Self:
+    def from_request(cls, **given: Any) -> Self:
         """Return it with a request's settings: those of `takes` that were given.
 
         A subclass names them, with the defaults of a request.
@@ -181,26 +182,29 @@ class Strategy(NamedComponent, ABC):
 
     @classmethod
     def from_values(cls, **values: Any) -> Self:
-        """Return it from the plain values of its fields, as `to_json` writes them."""
+        """Return it from the plain values of its fields, as `request_to_json` writes them."""
         return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, from which `strategy_from_json` makes it again."""
-        told = {**self._fields(unasked=False), **self.unusual()}
-        return {"name": self.name, **{name: _plain(value) for name, value in told.items()}}
+        told = {**self._fields(unasked=False), **self.changed_settings()}
+        return {
+            "name": self.name,
+            **{name: _to_plain_values(value) for name, value in told.items()},
+        }
 
-    def unusual(self) -> dict[str, float]:
-        """Return the fields of `unasked` that are not as usual."""
+    def changed_settings(self) -> dict[str, float]:
+        """Return the fields of `internal_settings` that are not as usual."""
         usual = {each.name: each.default for each in fields(self)}  # pyright: ignore[reportArgumentType]
         return {n: v for n, v in self._fields(unasked=True).items() if v != usual[n]}
 
     def _fields(self, *, unasked: bool) -> dict[str, Any]:
         names = [each.name for each in fields(self)]  # pyright: ignore[reportArgumentType]
-        return {n: getattr(self, n) for n in names if (n in self.unasked) is unasked}
+        return {n: getattr(self, n) for n in names if (n in self.internal_settings) is unasked}
 
-    def unusual_words(self) -> str:
+    def describe_changed_settings(self) -> str:
         """Return them in words, behind a semicolon; nothing where there are none."""
-        return "".join(f"; {name} {value:g}" for name, value in self.unusual().items())
+        return "".join(f"; {name} {value:g}" for name, value in self.changed_settings().items())
 
     def summary(self) -> dict[str, Any]:
         """Return what `result.json` says of it."""
@@ -209,15 +213,15 @@ class Strategy(NamedComponent, ABC):
     @property
     def hides_trials(self) -> bool:
         """Whether the number of trials and all losing ones must stay in `private/` (rule 10)."""
-        return self.selection_rule in ("repeat-and-select", PORTIONS)
+        return self.selection_rule in ("repeat-and-select", PORTIONS_RULE)
 
     @property
-    def compared(self) -> int | None:
+    def candidate_count(self) -> int | None:
         """How many candidates are compared, a public constant; None where that is drawn."""
         return None
 
     @property
-    def counts(self) -> tuple[RunCountDistribution, ...]:
+    def trial_distributions(self) -> tuple[RunCountDistribution, ...]:
         """The law of each round's secret number of trainings, where it has one."""
         return ()
 
@@ -230,7 +234,7 @@ class Strategy(NamedComponent, ABC):
         """How many trials are told of, where they may be shown."""
         return round(self.expected_trainings)
 
-    def may_win(self, scores: Sequence[float]) -> list[int]:
+    def possible_winners(self, scores: Sequence[float]) -> list[int]:
         """Return which trials `best` may have taken, by the scores of all; equal ones are several.
 
         Args:
@@ -239,7 +243,7 @@ class Strategy(NamedComponent, ABC):
         return [place for place, score in enumerate(scores) if score == max(scores)]
 
     @abstractmethod
-    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
         """Return what the search is charged on one partition.
 
         Args:
@@ -263,12 +267,12 @@ class Strategy(NamedComponent, ABC):
         """Into how many disjoint parts the slots are cut that candidates are trained on."""
         return 1
 
-    def place(self, partition: str, trial: int) -> str:
+    def partition_of_trial(self, partition: str, trial: int) -> str:
         """Return the name of the slots that a trial is trained on."""
         return partition
 
     @abstractmethod
-    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
+    def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
         """Return the next round, or None when the search is over."""
 
     @property
@@ -297,31 +301,33 @@ class Strategy(NamedComponent, ABC):
         """
         return []
 
-    def init(self) -> State:
+    def init(self) -> SearchState:
         """Return the state before the first round."""
-        return State()
+        return SearchState()
 
-    def tell(self, state: State, finished: Round, fitness: tuple[Fitness, ...]) -> State:
+    def tell(
+        self, state: SearchState, finished: TrialRound, fitness: tuple[Fitness, ...]
+    ) -> SearchState:
         """Return the state after a round."""
-        return State(rounds=(*state.rounds, finished), fitness=(*state.fitness, fitness))
+        return SearchState(rounds=(*state.rounds, finished), fitness=(*state.fitness, fitness))
 
-    def best(self, state: State) -> tuple[int, int]:
+    def best(self, state: SearchState) -> tuple[int, int]:
         """Return (round, index) of the candidate that won: the fittest of the last round."""
         last = len(state.rounds) - 1
         return last, state.winner(last)
 
-    def only(self, space: Space) -> Candidate | None:
+    def single_candidate(self, space: Space) -> Candidate | None:
         """Return the one candidate that is trained whatever happens; None if they are drawn."""
         return None
 
     def settings(self, space: Space) -> list[Settings]:
         """Return every combination of recipe settings that a candidate may have."""
-        only = self.only(space)
+        only = self.single_candidate(space)
         return space.settings() if only is None else [only.settings]
 
     def front_ends(self, space: Space) -> tuple[FrontEnd, ...]:
         """Return every front end that a candidate may have."""
-        only = self.only(space)
+        only = self.single_candidate(space)
         return space.front_ends() if only is None else (only.front_end,)
 
     def quantile(self, share: float) -> int:
@@ -329,13 +335,13 @@ class Strategy(NamedComponent, ABC):
         return round(self.expected_trainings)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain_values(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_to_plain_values(each) for each in value]
     return value.to_json() if isinstance(value, RunCountDistribution) else value
 
 
-def whole_candidates(candidates: float) -> int:
+def check_candidate_count(candidates: float) -> int:
     """Return a request's number of candidates, which a strategy counts."""
     number = check_positive("candidates", candidates)
     if not number.is_integer():
@@ -343,7 +349,7 @@ def whole_candidates(candidates: float) -> int:
     return check_positive_integer("candidates", int(number), most=MAX_RUNS)
 
 
-def check_several(candidates: object) -> None:
+def check_multiple_candidates(candidates: object) -> None:
     """Refuse fewer than two candidates.
 
     Raises:
@@ -358,14 +364,14 @@ def check_several(candidates: object) -> None:
 
 STRATEGIES = Registry(
     "strategy", Strategy, "pasearch.search.randomized",
-    "pasearch.search.genetic", "pasearch.search.portions", "pasearch.search.ahead",
+    "pasearch.search.genetic", "pasearch.search.portions", "pasearch.search.successive_halving",
     "pasearch.search.grid",
 )  # fmt: skip
 
 
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed(Strategy):
+class FixedStrategy(Strategy):
     """Train the space's default candidate once, with the whole budget.
 
     Guarantee: the candidate is chosen before data is read, so only its training is charged.
@@ -375,18 +381,18 @@ class Fixed(Strategy):
     selection_rule: ClassVar[str] = "none"
     scored: ClassVar[bool] = False
 
-    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
         """Return one training; there is no score."""
-        return [Line(name=noun, partition=partition, event=price(WHOLE), count=1)]
+        return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=1)]
 
     def charge(self, noun: str, number: int, trial: int) -> tuple[str, str]:
         """Return the one line's key."""
         return noun, "only"
 
-    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
-        return None if state.rounds else Round(number=0, genotypes=(space.fixed(),))
+    def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
+        return None if state.rounds else TrialRound(number=0, genotypes=(space.fixed(),))
 
-    def only(self, space: Space) -> Candidate:
+    def single_candidate(self, space: Space) -> Candidate:
         return space.candidate(space.fixed())
 
     @property
@@ -414,14 +420,14 @@ def make_strategy(name: str, **settings: Any) -> Strategy:
             f"paas-paper.{suggest_name(name, ('auto', *STRATEGIES, 'paas-paper'))}"
         )
     given = {setting: value for setting, value in settings.items() if value is not None}
-    if unknown := [setting for setting in given if setting not in kind.takes]:
-        has = ", ".join(f"`{each}=`" for each in kind.takes) or "no settings"
+    if unknown := [setting for setting in given if setting not in kind.request_options]:
+        has = ", ".join(f"`{each}=`" for each in kind.request_options) or "no settings"
         raise UsageError(f"Strategy {name!r} takes no `{unknown[0]}=`: it has {has}.")
-    return kind.asked(**given)
+    return kind.from_request(**given)
 
 
 def strategy_from_json(values: object) -> Strategy:
-    """Read what a strategy's `to_json` wrote.
+    """Read what a strategy's `request_to_json` wrote.
 
     Raises:
         UsageError: An unknown strategy, a field it lacks, or a value that it refuses.

@@ -37,21 +37,21 @@ from pasearch.runs.mechanisms import ExponentialMechanism, NoisyCounts
 from pasearch.training.metrics import Metric
 from pasearch.training.score_tables import LOG_ODDS_EDGES
 
-PICK = "variant pick"
+VARIANT_LINE = "variant pick"
 """The name of the line that the choice is charged to."""
 
 AS_TRAINED = "as trained"
-CHECKPOINTS = {
+CHECKPOINT_NAMES = {
     0.25: "after a quarter of the steps", 0.5: "after half of the steps",
     0.75: "after three quarters of the steps", 1.0: "the last iterate",
 }  # fmt: skip
-MEANS = {0.1: "the mean of the last tenth", 0.5: "the mean of the last half"}
-SHIFTS = (-1.0, -0.5, -0.25, 0.25, 0.5, 1.0)
-PRUNED = {1 / 3: "a third pruned", 2 / 3: "two thirds pruned"}
-BITS = (8, 4)
+AVERAGE_NAMES = {0.1: "the mean of the last tenth", 0.5: "the mean of the last half"}
+LOG_ODDS_SHIFTS = (-1.0, -0.5, -0.25, 0.25, 0.5, 1.0)
+PRUNING_NAMES = {1 / 3: "a third pruned", 2 / 3: "two thirds pruned"}
+QUANTISATION_BITS = (8, 4)
 
 
-def names(metric: Metric, outputs: int) -> tuple[str, ...]:
+def list_variant_names(metric: Metric, outputs: int) -> tuple[str, ...]:
     """Return what the variants of a network are called: a public list.
 
     Args:
@@ -63,13 +63,20 @@ def names(metric: Metric, outputs: int) -> tuple[str, ...]:
     """
     if not metric.summed:
         _check_thresholds(metric, outputs)
-        return tuple(_shift(-each) for each in edges())
-    shifts = tuple(map(_shift, SHIFTS)) if outputs == 2 else ()
-    bits = tuple(f"{each} bits" for each in BITS)
-    return (AS_TRAINED, *CHECKPOINTS.values(), *MEANS.values(), *shifts, *PRUNED.values(), *bits)
+        return tuple(_name_shift(-each) for each in list_thresholds())
+    shifts = tuple(map(_name_shift, LOG_ODDS_SHIFTS)) if outputs == 2 else ()
+    bits = tuple(f"{each} bits" for each in QUANTISATION_BITS)
+    return (
+        AS_TRAINED,
+        *CHECKPOINT_NAMES.values(),
+        *AVERAGE_NAMES.values(),
+        *shifts,
+        *PRUNING_NAMES.values(),
+        *bits,
+    )
 
 
-def _shift(by: float) -> str:
+def _name_shift(by: float) -> str:
     return f"odds shifted by {by:g}" if by else AS_TRAINED
 
 
@@ -81,31 +88,31 @@ def _check_thresholds(metric: Metric, outputs: int) -> None:
         )
 
 
-def lines(metric: Metric, outputs: int) -> Callable[[float], list[Line]]:
+def make_lines_of_epsilon(metric: Metric, outputs: int) -> Callable[[float], list[Line]]:
     """Return the dial of the pick: epsilon to its line on the validation records."""
     if not metric.summed:
         _check_thresholds(metric, outputs)
 
     def of(epsilon: float) -> list[Line]:
         event: Event = PureDP(epsilon) if metric.summed else Geometric(epsilon)
-        return [Line(name=PICK, partition="validation", event=event, count=1)]
+        return [Line(name=VARIANT_LINE, partition="validation", event=event, count=1)]
 
     return of
 
 
-def release(metric: Metric, epsilon: float) -> ExponentialMechanism | NoisyCounts:
+def make_mechanism(metric: Metric, epsilon: float) -> ExponentialMechanism | NoisyCounts:
     """Return what the choice is released by, at the price of its line."""
     if metric.summed:
         return ExponentialMechanism(epsilon=epsilon, most=metric.most)
     return NoisyCounts(epsilon=epsilon)
 
 
-def edges() -> tuple[float, ...]:
+def list_thresholds() -> tuple[float, ...]:
     """Return the log-odds that thresholds are tried at, rising."""
     return LOG_ODDS_EDGES
 
 
-def best_edge(noisy: Sequence[int]) -> int:
+def choose_threshold(noisy: Sequence[int]) -> int:
     """Return the place of the edge of the largest balanced accuracy: post-processing.
 
     Args:
@@ -115,5 +122,5 @@ def best_edge(noisy: Sequence[int]) -> int:
     below = np.cumsum(first)[:-1] / max(first.sum(), 1.0)
     above = 1.0 - np.cumsum(second)[:-1] / max(second.sum(), 1.0)
     balanced = below + above
-    near = np.abs(edges())  # of equal ones the nearest to the network's own
+    near = np.abs(list_thresholds())  # of equal ones the nearest to the network's own
     return int(np.lexsort((near, -np.round(balanced, 9)))[0])

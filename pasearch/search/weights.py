@@ -19,11 +19,18 @@ from torch import nn
 from pasearch.data.front_ends import FrontEnd
 from pasearch.errors import UsageError
 from pasearch.runs.folder import RunFolder
-from pasearch.search.variants import BITS, CHECKPOINTS, MEANS, PRUNED, SHIFTS, edges
+from pasearch.search.variants import (
+    AVERAGE_NAMES,
+    CHECKPOINT_NAMES,
+    LOG_ODDS_SHIFTS,
+    PRUNING_NAMES,
+    QUANTISATION_BITS,
+    list_thresholds,
+)
 from pasearch.training.temperature import divide_logits
 
 
-def fit_path(folder: RunFolder, front_end: FrontEnd) -> Path:
+def front_end_path(folder: RunFolder, front_end: FrontEnd) -> Path:
     """Return the path of a feature extractor's fit: one for all candidates of a run."""
     return folder.private / "front_ends" / f"{front_end.text.replace(':', '-')}.pt"
 
@@ -37,7 +44,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
     try:
         module.load_state_dict(read_weights(path))
     except RuntimeError as error:
-        raise _damaged(path, error) from None
+        raise _make_damage_error(path, error) from None
 
 
 def read_weights(path: Path) -> Any:
@@ -49,10 +56,10 @@ def read_weights(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - whatever a damaged file does to a loader
-        raise _damaged(path, error) from None
+        raise _make_damage_error(path, error) from None
 
 
-def _damaged(path: Path, error: Exception) -> UsageError:
+def _make_damage_error(path: Path, error: Exception) -> UsageError:
     """Return what is said of a damaged file: not which, as only the winner's is read again."""
     return UsageError(
         f"A file of weights in {path.parent} is damaged ({type(error).__name__}), so the run "
@@ -76,9 +83,9 @@ def write_weights(weights: Any, path: Path, folder: RunFolder) -> None:
 Weights = dict[str, torch.Tensor]
 
 
-def shifted(weights: Weights, place: int) -> Weights:
+def set_threshold(weights: Weights, place: int) -> Weights:
     """Return the weights of a network whose threshold is at an edge, by its place."""
-    return _shifted(weights, -edges()[place])
+    return _shift_log_odds(weights, -list_thresholds()[place])
 
 
 class Trajectory:
@@ -97,13 +104,13 @@ class Trajectory:
     @torch.no_grad()
     def watch(self, finished: int, network: nn.Module) -> None:
         """Keep what is needed of the iterate after so many steps."""
-        for share in CHECKPOINTS:
+        for share in CHECKPOINT_NAMES:
             if finished == max(1, round(share * self._steps)):
-                self._kept[share] = _copy(network)
-        for share in MEANS:
+                self._kept[share] = _copy_weights(network)
+        for share in AVERAGE_NAMES:
             if finished > self._steps - max(1, round(share * self._steps)):
                 count, total = self._sums.get(share, (0, {}))
-                own = _copy(network)
+                own = _copy_weights(network)
                 summed = {name: total.get(name, 0.0) + own[name].double() for name in own}
                 self._sums[share] = count + 1, summed
 
@@ -115,41 +122,41 @@ class Trajectory:
             network: As trained. What a training that ended early has not made, stands for itself.
             outputs: Of the network.
         """
-        own = _copy(network)
+        own = _copy_weights(network)
         for weights in (*self._kept.values(), *(total for _, total in self._sums.values())):
             divide_logits(weights, self._temperature)
-        found = [own, *(self._kept.get(share, own) for share in CHECKPOINTS)]
-        for share in MEANS:
+        found = [own, *(self._kept.get(share, own) for share in CHECKPOINT_NAMES)]
+        for share in AVERAGE_NAMES:
             count, total = self._sums.get(share, (0, {}))
             found.append(
                 {name: (total[name] / count).to(own[name].dtype) for name in own} if count else own
             )
         if outputs == 2:
-            found += [_shifted(own, shift) for shift in SHIFTS]
+            found += [_shift_log_odds(own, shift) for shift in LOG_ODDS_SHIFTS]
 
-        def pruned(weights: torch.Tensor, share: float) -> torch.Tensor:
+        def prune(weights: torch.Tensor, share: float) -> torch.Tensor:
             size = weights.abs().flatten()
             cut = size.kthvalue(max(1, round(share * size.numel()))).values
             return torch.where(weights.abs() > cut, weights, torch.zeros_like(weights))
 
-        def rounded(weights: torch.Tensor, bits: int) -> torch.Tensor:
+        def quantise(weights: torch.Tensor, bits: int) -> torch.Tensor:
             scale = weights.abs().max() / (2 ** (bits - 1) - 1)
             return torch.where(scale > 0, (weights / scale).round() * scale, weights)
 
         # Biases and scales are few: they stay as they are.
         matrices = {name for name, each in own.items() if each.ndim > 1}
-        changes = [partial(pruned, share=share) for share in PRUNED]
-        changes += [partial(rounded, bits=bits) for bits in BITS]
+        changes = [partial(prune, share=share) for share in PRUNING_NAMES]
+        changes += [partial(quantise, bits=bits) for bits in QUANTISATION_BITS]
         for change in changes:
             found.append({n: change(w) if n in matrices else w for n, w in own.items()})
         return found
 
 
-def _copy(network: nn.Module) -> Weights:
+def _copy_weights(network: nn.Module) -> Weights:
     return {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
 
 
-def _shifted(weights: Weights, shift: float) -> Weights:
+def _shift_log_odds(weights: Weights, shift: float) -> Weights:
     """Return weights whose log-odds of the second class are larger by so much."""
     last = list(weights)[-1]
     if weights[last].shape != (2,):  # its last layer has no bias

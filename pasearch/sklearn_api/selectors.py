@@ -35,19 +35,19 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from pasearch.accounting.accountants import PrivacyCost
 from pasearch.accounting.budget import Budget
-from pasearch.api.features import choice_of, chosen_json
+from pasearch.api.features import make_selection_choice, selection_json
 from pasearch.api.lifecycle import (
     Prepared,
+    check_ledger_budget,
     check_not_refused,
-    check_total,
+    describe_environment,
     estimate_schema,
-    head,
-    made_by,
-    opened,
-    tail,
+    make_result_head,
+    make_result_tail,
+    open_ledger_and_keys,
 )
 from pasearch.api.request import FeatureRequest
-from pasearch.api.resolve import assume_public, device_of, terms_of
+from pasearch.api.resolve import assume_public, choose_device, make_plan_terms
 from pasearch.data.column import Column
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
@@ -128,19 +128,19 @@ def run(
         dataset = _encodable(known, cells, labels, types)
     # Without candidates it does not matter how they are trained.
     trainer = "objective" if request.trainer == "auto" else request.trainer
-    choice = choice_of(request, request.method, trainer)
+    choice = make_selection_choice(request, request.method, trainer)
     scored = choice.selector.trains_candidates or bool(dataset.schema.undeclared)
     kept = max(1, round(dataset.n * VALIDATION_FRACTION)) if scored else 0
     split = Split(train=dataset.n - kept, validation=kept, test=0)
-    terms = terms_of(request, dataset, split, assumed)
+    terms = make_plan_terms(request, dataset, split, assumed)
     plan = make_feature_plan(terms, choice=choice, final=False)
-    check_total(request)
+    check_ledger_budget(request)
     prepared = Prepared(request=request, dataset=dataset, plan=plan)
     check_not_refused(prepared)
-    device, estimated = device_of(request), plan.schema.undeclared
+    device, estimated = choose_device(request), plan.schema.undeclared
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary) / "run", NAME)
-        with opened(prepared, folder, device, resumed=False) as (ledger, keys):
+        with open_ledger_and_keys(prepared, folder, device, resumed=False) as (ledger, keys):
             try:
                 dataset.partition(plan.split, keys.stream("split").generator())
                 if plan.estimates_schema:
@@ -204,11 +204,11 @@ def _document(
     names = feature_names(table, len(owners))
     if _only_numbers(table):
         names = [column.name for column in table.columns]
-    best, shown = chosen_json(chosen, names)
-    document = head(plan, FEATURES)
+    best, shown = selection_json(chosen, names)
+    document = make_result_head(plan, FEATURES)
     document["dataset"]["schema"] = table.to_json()
     columns = [table.columns[owners[place]].name for place in best["places"]]
-    made = made_by(prepared, device, reproducible)
+    made = describe_environment(prepared, device, reproducible)
     return {
         **document,
         "best": {**best, "columns": list(dict.fromkeys(columns))},
@@ -217,7 +217,7 @@ def _document(
             for column in (*table.columns, table.target)
             if column.name in estimated
         ],
-        **tail(plan, made),
+        **make_result_tail(plan, made),
         **shown,
     }
 

@@ -207,7 +207,7 @@ class Brier(MeanLoss):
     """The mean over records of sum over classes (p - [own class])^2 / 2, in [0, 1].
 
     Of two classes that is the squared distance of the probability from what came true. It tells
-    models apart that are right equally often: looks are judged by it (`search.ahead`).
+    models apart that are right equally often: looks are judged by it (`search.successive_halving`).
     """
 
     name, noun = "brier", "Brier score"

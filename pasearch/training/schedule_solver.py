@@ -195,7 +195,8 @@ def solve_schedule(
 ) -> SolvedSchedule:
     """Answer one of the two questions: `rate` is given, or `epochs` is.
 
-    `kind` is "uniform", or a decay; noise, n, batch, budget and batching are those of a `Course`;
+    `kind` is "uniform", or a decay; noise, n, batch, budget and batching are those of a
+    `TrainingHistory`;
     `settings` are the schedule's other fields: None and 1 are left out where it has none such.
 
     Raises:

@@ -22,7 +22,7 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.calibration import StatedNoiseParameters
 from pasearch.accounting.checks import check_positive
 from pasearch.api.features import FeatureRunOutput
-from pasearch.api.lifecycle import RunEnvironment, result_document
+from pasearch.api.lifecycle import RunEnvironment, make_result_document
 from pasearch.api.search import SearchRunOutput
 from pasearch.data.column import DEFAULT_BINS, Column
 from pasearch.data.split import Split, name_subset
@@ -31,13 +31,13 @@ from pasearch.documents import malformed_error, short_repr
 from pasearch.features.plan import MOST_FEATURES, FeaturePlan, make_feature_plan
 from pasearch.features.selector import choice_from_json
 from pasearch.files import parse_json
-from pasearch.planning import Terms
+from pasearch.planning import PlanTerms
 from pasearch.report.facts import useless
 from pasearch.results import FEATURES, schema_of
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.estimates import LOWER_EDGES, UPPER_EDGES
 from pasearch.runs.journal import STORES
-from pasearch.search.plan import RECIPE, Plan, make_plan
+from pasearch.search.plan import RECIPE_SETTING, Plan, make_plan
 from pasearch.search.strategy import Strategy, strategy_from_json
 from pasearch.spaces.candidate import SETTINGS, Candidate
 from pasearch.spaces.space import Portfolio, SearchSpace, Space, check_settings
@@ -114,7 +114,7 @@ def _reconstruct_search(document: Document, dials: StatedNoiseParameters) -> tup
     # What is shown of public data beside, and of no other.
     names = ("curves", "compared", "measured_crossover") if plan.public else ()
     beside = {name: document[name] for name in names if name in document}
-    return plan, result_document(plan, found, _run_environment(document)) | beside
+    return plan, make_result_document(plan, found, _run_environment(document)) | beside
 
 
 def _reconstruct_plan(document: Document, strategy: Strategy, dials: StatedNoiseParameters) -> Plan:
@@ -147,10 +147,10 @@ def _reconstruct_plan(document: Document, strategy: Strategy, dials: StatedNoise
     )  # fmt: skip
 
 
-def _plan_terms(document: Document, split: Split) -> Terms:
+def _plan_terms(document: Document, split: Split) -> PlanTerms:
     """Return what a run's plan was solved for."""
     basis, budget = document["plan"], document["budget"]
-    return Terms(
+    return PlanTerms(
         name=document["dataset"]["name"], schema=declared_schema(document),
         public=document["dataset"]["declared_public"],
         budget=Budget(budget["epsilon"], budget["delta"]), split=split,
@@ -173,7 +173,7 @@ def _reconstruct_features(
     )
     plan = replace(plan, schema=schema_of(document), auto=document["auto"])
     found = _read_feature_output(document, plan)
-    made = result_document(plan, found, _run_environment(document))
+    made = make_result_document(plan, found, _run_environment(document))
     if "temperature" not in document["recipe"]:  # of a file that states none it is 1
         made["recipe"].pop("temperature", None)
     return plan, made
@@ -220,9 +220,9 @@ def read_candidate(values: Document) -> Candidate:
     """Return the candidate that plain values mean, its settings in their order."""
     plain = Candidate.from_json({**values, "settings": {}})
     settings = values["settings"]
-    if unknown := sorted(set(settings) - {*SETTINGS, RECIPE}):
+    if unknown := sorted(set(settings) - {*SETTINGS, RECIPE_SETTING}):
         raise malformed_error(f"a candidate has no setting {short_repr(unknown[0])}")
-    check_settings({name: value for name, value in settings.items() if name != RECIPE})
+    check_settings({name: value for name, value in settings.items() if name != RECIPE_SETTING})
     return replace(plain, settings=tuple(settings.items()))
 
 
@@ -308,8 +308,8 @@ def _exact_score_count(document: Document, plan: Plan | FeaturePlan) -> int | No
     """Return the exact points of a score on public data, which alone shows them."""
     if not plan.public:
         return None
-    right = plan.scored_by.share(document["score"]["exact"])
-    return round(right * plan.split.test * plan.points_each)
+    right = plan.score_metric.share(document["score"]["exact"])
+    return round(right * plan.split.test * plan.max_count_per_record)
 
 
 def _read_cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
@@ -317,7 +317,7 @@ def _read_cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
 
     Whether there is a table, and of which form, follows from the plan.
     """
-    metric, rows = plan.tested_by, document["score"].get("cells")
+    metric, rows = plan.test_metric, document["score"].get("cells")
     if not metric.columns:
         return []
     if rows is None:

@@ -34,25 +34,30 @@ import numpy as np
 from pasearch import documents, results
 from pasearch.accounting.accountants import PrivacyCost, price_partitions
 from pasearch.accounting.calibration import COST_TOLERANCE
-from pasearch.api.binding import versions
-from pasearch.api.lifecycle import rendered
+from pasearch.api.binding import list_versions
+from pasearch.api.lifecycle import render_release_files
 from pasearch.documents import check_fields, malformed_error, require_well_formed, short_repr
 from pasearch.effects import effects_of
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.auto import choose
 from pasearch.features.plan import FeaturePlan
 from pasearch.files import MAX_JSON_BYTES, read_bytes
-from pasearch.planning import ESTIMATE_DELTA, LEDGER_LEAK
+from pasearch.planning import ESTIMATE_DELTA, LEDGER_ESTIMATE_DELTA
 from pasearch.registry import EXTENSION_NOTE
 from pasearch.results import FEATURES
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.keys import Keys
 from pasearch.search import variants
-from pasearch.search.ahead import Ahead, Insured, distinct, insured_by
-from pasearch.search.auto import FIXED, Option, ranked_study, shares_of_looks
+from pasearch.search.auto import FIXED_OPTION, StrategyOption, choose_look_settings, rank_study
 from pasearch.search.grid import Grid
 from pasearch.search.plan import Plan
 from pasearch.search.strategy import strategy_from_json
+from pasearch.search.successive_halving import (
+    ProtectedHalving,
+    SuccessiveHalving,
+    draw_distinct_genotypes,
+    set_prior_leads,
+)
 from pasearch.spaces.portfolio import study_for
 from pasearch.training.metrics import Metric
 from pasearch.training.presets import PRESETS
@@ -230,14 +235,14 @@ def check_document(document: Document, again: Reconstruction) -> list[str]:
             if not list_differences(again.document["events"], document["events"]):
                 problems += _check_ledger_total(document)
             score, plan = document["score"], again.plan
-            if plan.tested_by.columns:
-                problems += check_cells(score, plan.tested_by)
+            if plan.test_metric.columns:
+                problems += check_cells(score, plan.test_metric)
             else:
-                most = plan.points_each
+                most = plan.max_count_per_record
                 reached = math.ceil(-math.log(MAX_TAIL_PROBABILITY) * most / plan.test.epsilon)
                 low, high = 0, score["of"] * most
                 if "exact" in score:
-                    low = high = round(plan.scored_by.share(score["exact"]) * high)
+                    low = high = round(plan.score_metric.share(score["exact"]) * high)
                 if not low - reached <= score["points"] <= high + reached:
                     problems.append(
                         f"score.points is {score['points']}: its noise never reaches so far."
@@ -290,9 +295,9 @@ def is_equal_rounded(stated: float, recomputed: float) -> bool:
 def _check_basis(document: Document) -> Iterator[str]:
     """Check what a plan is solved from and only some runs may have."""
     basis = document["plan"]
-    allowed = [ESTIMATE_DELTA if document["ledger"] is None else LEDGER_LEAK]
+    allowed = [ESTIMATE_DELTA if document["ledger"] is None else LEDGER_ESTIMATE_DELTA]
     if document["dataset"]["declared_public"]:
-        allowed.append(LEDGER_LEAK)
+        allowed.append(LEDGER_ESTIMATE_DELTA)
     if not 2 <= basis["most_categories"] <= MAX_CATEGORIES:
         yield f"plan.most_categories is {basis['most_categories']}: no run has that."
     if basis["leak_share"] not in allowed:
@@ -301,7 +306,7 @@ def _check_basis(document: Document) -> Iterator[str]:
         document["searched_on"] is not None and document["task"] != FEATURES
     ):
         yield "plan.free_front_ends and searched_on do not go together."
-    wrote, own = document["versions"], versions()
+    wrote, own = document["versions"], list_versions()
     ours = {name for name, version in wrote.items() if not version.startswith(EXTENSION_NOTE)}
     listed = {*own, *([Cluster.name] if document.get("executor") == Cluster.name else [])}
     if wrote.get("pasearch") in (None, own["pasearch"]) and ours != listed:
@@ -336,7 +341,10 @@ def _check_auto(document: Document) -> list[str]:
     name = document["strategy"]["name"]
     if document["task"] != FEATURES:
         told = auto["chosen"]
-        ways = [f"{each.name}, {each.winner}" for each in (FIXED, Option(name=Insured.name))]
+        ways = [
+            f"{each.name}, {each.winner}"
+            for each in (FIXED_OPTION, StrategyOption(name=ProtectedHalving.name))
+        ]
         own = told in ways and told.partition(",")[0] == name
         return [] if own else [f"auto.chosen is {short_repr(told)}, and {name!r} was run."]
     choice, schema = document["plan"]["choice"], declared_schema(document)
@@ -361,7 +369,7 @@ def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
         yield "best is no candidate of the space."
     picked: tuple[Any, ...] = (None,)
     if plan.pick is not None:
-        picked = variants.names(plan.scored_by, plan.schema.outputs)
+        picked = variants.list_variant_names(plan.score_metric, plan.schema.outputs)
     if document.get("variant") not in picked:
         yield f"variant is {short_repr(document.get('variant'))}, and is none of the plan's."
     made = document["recipe"].get("steps_made", 0)
@@ -397,9 +405,9 @@ def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
     scores = [-math.inf if each is None else float(each) for each in points]  # None: it failed
     if isinstance(plan.strategy, Grid):
         yield from check_grid(plan, [each["parameters"] for each in trials])
-    if isinstance(plan.strategy, Ahead):
+    if isinstance(plan.strategy, SuccessiveHalving):
         yield from check_low_budget_trials(plan, [each["parameters"] for each in trials], scores)
-    winners = plan.strategy.may_win(scores)
+    winners = plan.strategy.possible_winners(scores)
     if plain not in [trials[place]["parameters"] for place in winners]:
         yield "best is not the trial that the strategy takes by these points."
 
@@ -408,9 +416,9 @@ def _score_count_range(plan: Any) -> tuple[float, float]:
     """Return the fewest and the most points that a trial can have; 0 where nothing is scored."""
     if plan.score is None:
         return 0, 0
-    most = plan.judged_by.most
+    most = plan.ranking_metric.most
     reach = math.ceil(-math.log(MAX_TAIL_PROBABILITY) * most / plan.score.epsilon)
-    if not plan.judged_by.summed:
+    if not plan.ranking_metric.summed:
         reach = 0
     return -reach, plan.score_slots * most + reach
 
@@ -470,16 +478,16 @@ def check_strategy(document: Document, plan: Any) -> Iterator[str]:
     strategy = plan.strategy
     if strategy.within(plan.space) != strategy:
         yield "plan.strategy plans another number of candidates than the space has."
-    insured = isinstance(strategy, Insured)
+    insured = isinstance(strategy, ProtectedHalving)
     follows = ["distinct", "returns", "trust", "handicaps", "least"]  # asked for, or checked below
     follows += ["looks", "scores"] if insured else []
-    if odd := [name for name in strategy.unusual() if name not in follows]:
+    if odd := [name for name in strategy.changed_settings() if name not in follows]:
         yield f"plan.strategy.{odd[0]} is not as usual, which nobody can ask for."
     if not insured:
         return
     declared = declared_schema(document)
     public = declared, plan.budget, plan.split.n, plan.most
-    study = ranked_study(declared, plan.name, *public[1:])
+    study = rank_study(declared, plan.name, *public[1:])
     bare = replace(
         plan, schema=declared, strategy=replace(strategy, trust=1.0, handicaps=None, least=0.0)
     )
@@ -492,9 +500,9 @@ def check_strategy(document: Document, plan: Any) -> Iterator[str]:
         ways = [True, False]
 
     def follows_from(ours: bool) -> bool:
-        shares = shares_of_looks(study, *public, ours=ours)
+        shares = choose_look_settings(study, *public, ours=ours)
         own = {name: getattr(strategy, name) for name in shares}
-        return own == shares and insured_by(bare, study, ours=ours).strategy == strategy
+        return own == shares and set_prior_leads(bare, study, ours=ours).strategy == strategy
 
     if not any(map(follows_from, ways)):
         yield (
@@ -508,16 +516,16 @@ def check_low_budget_trials(
 ) -> Iterator[str]:
     """Check that looks are at the default and at different candidates, and then at the better."""
     space, strategy = plan.space, plan.strategy
-    assert isinstance(strategy, Ahead)
+    assert isinstance(strategy, SuccessiveHalving)
     first = trials[: strategy.candidates]
     if first[0] != space.candidate(space.fixed()).to_json():
         yield "trials[0] is not the default, which is looked at first."
     if len(space.sizes) == 1 or space.count() <= strategy.candidates:
         stream = Keys.from_seed(0).stream("unused")  # such a space is gone through in order
-        every = distinct(space, strategy.candidates, stream)
+        every = draw_distinct_genotypes(space, strategy.candidates, stream)
         if first != [space.candidate(each).to_json() for each in every]:
             yield "trials are not the candidates that are looked at."
-    climbed = [place for rung in strategy.climbed(scores) for place in rung]
+    climbed = [place for rung in strategy.trace_rounds(scores) for place in rung]
     if trials != [first[place] for place in climbed]:
         yield "trials of later rungs are not the better ones of those before."
 
@@ -528,7 +536,7 @@ def check_grid(plan: Any, trials: list[Document]) -> Iterator[str]:
     stream = Keys.from_seed(0).stream("unused")  # such a space is gone through in order
     level = [
         space.candidate(each).to_json()
-        for each in distinct(space, strategy.candidates, stream)
+        for each in draw_distinct_genotypes(space, strategy.candidates, stream)
         for _ in range(strategy.repeats)
     ]
     if trials != level * len(strategy.shares):
@@ -650,11 +658,11 @@ def check_files(
             yield f"{name} is not the file whose digest result.json has."
     try:
         with require_well_formed():
-            texts = rendered(document)
+            texts = render_release_files(document)
     except UsageError as error:
         yield f"card and report cannot be made again: {error}"
         texts = {}
-    wrote, own = document["versions"].get("pasearch"), versions()["pasearch"]
+    wrote, own = document["versions"].get("pasearch"), list_versions()["pasearch"]
     told = (
         f" It was written by pasearch {short_repr(wrote)}, and this is {own}: verify it with that "
     )
@@ -693,12 +701,14 @@ def _check_network_file(
     state, again = results.network_of(document, weights).state_dict(), io.BytesIO()
     torch.save(state, again)
     if again.getvalue() != weights:
-        wrote, own = document["versions"].get("torch"), versions()["torch"]
+        wrote, own = document["versions"].get("torch"), list_versions()["torch"]
         other = "" if wrote == own else f" torch {short_repr(wrote)} wrote it, and this is {own}."
         yield f"model.pt is not the file that holds its network and no more.{other}"
     if plan is not None and not all(bool(each.isfinite().all()) for each in state.values()):
         # A training that failed is released, and answers nothing.
-        reach = math.ceil(-math.log(MAX_TAIL_PROBABILITY) * plan.points_each / plan.test.epsilon)
+        reach = math.ceil(
+            -math.log(MAX_TAIL_PROBABILITY) * plan.max_count_per_record / plan.test.epsilon
+        )
         cells = flatten_cells(document["score"].get("cells") or [[document["score"]["points"]]])
         if max(cells) > reach:
             yield "model.pt has weights that are no numbers, and a score all the same."

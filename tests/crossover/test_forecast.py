@@ -17,15 +17,15 @@ from pasearch.accounting.budget import Budget
 from pasearch.accounting.gdp_approximation import gaussian_epsilon, gaussian_mu
 from pasearch.crossover import forecast as forecasts
 from pasearch.crossover.forecast import (
-    EPSILONS,
-    Entry,
-    Own,
-    crossings,
-    last_ahead,
-    pair_crossing,
-    plain_name,
-    preferred,
-    sentence,
+    FORECAST_EPSILONS,
+    MeasuredModel,
+    StudyModel,
+    choose_models,
+    describe_model,
+    find_crossings,
+    find_last_lead,
+    find_pair_crossing,
+    summarize_forecast,
 )
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.schema import Schema
@@ -35,7 +35,7 @@ from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
 from pasearch.spaces.portfolio import Study, signal_of, studies
 
-GRID = np.log10(EPSILONS)
+GRID = np.log10(FORECAST_EPSILONS)
 SCHEMA = Schema(shape=(5,), low=0.0, high=1.0, classes=2)
 LINEAR = Candidate(architecture=Architecture(layers=()))
 NETWORK = Candidate(architecture=Architecture(layers=(Dense(units=8),)))
@@ -46,19 +46,19 @@ def line(level: float, slope: float) -> np.ndarray:
     return level + slope * GRID
 
 
-def own(**changes: Any) -> Own:
+def own(**changes: Any) -> MeasuredModel:
     given = {"epsilon": 1.0, "delta": 1e-5, "mu": 0.05, "slots": 2000, "score": 0.8, "error": 0.01}
-    return Own(**{**given, **changes})
+    return MeasuredModel(**{**given, **changes})
 
 
 def forecast(*given: Any, searched: Any = lambda candidate: True) -> dict[str, Any] | None:
     """The forecast of a run that searched all models of the study."""
-    return forecasts.forecast(*given, searched)
+    return forecasts.forecast_crossover(*given, searched)
 
 
-def entries(*names: str, released: str) -> list[Entry]:
+def entries(*names: str, released: str) -> list[StudyModel]:
     return [
-        Entry(name=name, parameters=place, released=name == released)
+        StudyModel(name=name, parameters=place, released=name == released)
         for place, name in enumerate(names)
     ]
 
@@ -66,9 +66,9 @@ def entries(*names: str, released: str) -> list[Entry]:
 def said(curves: np.ndarray, released: int, epsilon: float, **changes: Any) -> str:
     """The sentence of a run that released one of the models a, b, c."""
     names = ["a", "b", "c"][: len(curves)]
-    route = preferred(curves, released, epsilon)
-    return sentence(
-        crossings(route, curves, names), route, curves,
+    route = choose_models(curves, released, epsilon)
+    return summarize_forecast(
+        find_crossings(route, curves, names), route, curves,
         entries(*names, released=names[released]), own(epsilon=epsilon, **changes),
     )  # fmt: skip
 
@@ -114,7 +114,7 @@ class TestForecast:
         assert found is not None
         roles = {each["name"]: each["roles"] for each in found["models"]}
         assert roles["linear model"] == ["released", "simplest"]
-        assert roles[plain_name(NETWORK)] == ["largest"]
+        assert roles[describe_model(NETWORK)] == ["largest"]
         assert [each["parameters"] for each in found["models"]] == [12, 66]
 
     @pytest.mark.unit
@@ -150,7 +150,9 @@ class TestForecast:
     def test_only_epsilons_of_signals_that_were_measured_are_drawn(self):
         found = forecast(SCHEMA, "mine", own(slots=200_000), LINEAR, 2)
         assert found is not None
-        assert found["epsilons"] == [each for each in EPSILONS if each <= found["epsilons"][-1]]
+        assert found["epsilons"] == [
+            each for each in FORECAST_EPSILONS if each <= found["epsilons"][-1]
+        ]
         assert 0.5 < found["epsilons"][-1] < 1.5
         assert all(len(each["accuracy"]) == len(found["epsilons"]) for each in found["models"])
 
@@ -188,7 +190,7 @@ class TestForecast:
 class TestSignal:
     @pytest.mark.oracle
     def test_a_tenth_of_the_budget_has_the_signal_that_a_gaussian_release_has(self):
-        ratios = forecasts._ratios(own(epsilon=1.0))
+        ratios = forecasts._signal_ratios(own(epsilon=1.0))
         assert np.interp(0.0, GRID, np.log(ratios)) == pytest.approx(0.0, abs=0.02)
         mu = gaussian_mu(0.1, 1e-5)
         assert gaussian_epsilon(mu, 1e-5) == pytest.approx(0.1, rel=1e-3)
@@ -200,8 +202,8 @@ class TestCrossings:
     @pytest.mark.oracle
     def test_a_known_crossing_is_found(self):
         curves = shifted(line(0.8, 0.02), line(0.78, 0.08))  # equal at log10 epsilon = 1 / 3
-        route = preferred(curves, 0, 1.0)
-        (found,) = crossings(route, curves, ["simple", "complex"])
+        route = choose_models(curves, 0, 1.0)
+        (found,) = find_crossings(route, curves, ["simple", "complex"])
         assert (found.before, found.after) == ("simple", "complex")
         # The lead is clear from one point on, at log10 epsilon = 1 / 2; the grid is rough.
         assert found.epsilon == pytest.approx(10**0.5, rel=0.2)
@@ -213,28 +215,28 @@ class TestCrossings:
     def test_there_is_none_without_a_clear_lead(self):
         for other in (line(0.7, 0.02), line(0.799, 0.02), line(0.798, 0.01)):
             curves = shifted(line(0.8, 0.02), other)
-            assert preferred(curves, 0, 1.0) == [0] * len(EPSILONS)
-            assert crossings([0] * len(EPSILONS), curves, ["a", "b"]) == []
+            assert choose_models(curves, 0, 1.0) == [0] * len(FORECAST_EPSILONS)
+            assert find_crossings([0] * len(FORECAST_EPSILONS), curves, ["a", "b"]) == []
 
     @pytest.mark.unit
     def test_a_lead_within_the_noise_of_the_study_is_none(self):
         noise = np.array([-0.4, 0.4, -0.3, 0.3, 0.1])[:, None]
         curves = np.stack([line(0.5, 0.0) + 0 * noise, line(0.5, 0.06) + noise])
-        assert preferred(curves, 0, 0.2) == [0] * len(EPSILONS)
+        assert choose_models(curves, 0, 0.2) == [0] * len(FORECAST_EPSILONS)
 
     @pytest.mark.unit
     def test_a_crossing_that_may_be_anywhere_is_none(self):
         ahead, behind = line(0.95, 0.02), line(0.79, 0.0)
         curves = np.array([[line(0.8, 0.0)] * 5, [ahead, ahead, line(0.78, 0.1), behind, behind]])
-        _, low, high = pair_crossing(curves, 0, 1)
+        _, low, high = find_pair_crossing(curves, 0, 1)
         assert (low, high) == (0.0, math.inf)
-        assert preferred(curves, 0, 0.5) == [0] * len(EPSILONS)
+        assert choose_models(curves, 0, 0.5) == [0] * len(FORECAST_EPSILONS)
 
 
 def lead(*zeros: float) -> np.ndarray:
     """Curves of two models that cross at these epsilons, one a data set."""
     other = [0.8 + 0.05 * (GRID - math.log10(zero)) for zero in zeros]
-    return np.array([[np.full(len(EPSILONS), 0.8)] * len(zeros), other])
+    return np.array([[np.full(len(FORECAST_EPSILONS), 0.8)] * len(zeros), other])
 
 
 class TestPairCrossing:
@@ -242,29 +244,31 @@ class TestPairCrossing:
     def test_it_is_the_last_epsilon_at_which_the_first_is_better(self):
         for zero in [0.13, 0.5, 1.0, 7.0]:
             (simple,), (other,) = lead(zero)
-            assert last_ahead(simple, other) == pytest.approx(zero)
-            assert last_ahead(simple, simple - 0.1) == math.inf
-            assert last_ahead(simple, simple + 0.1) == 0.0
+            assert find_last_lead(simple, other) == pytest.approx(zero)
+            assert find_last_lead(simple, simple - 0.1) == math.inf
+            assert find_last_lead(simple, simple + 0.1) == 0.0
 
     @pytest.mark.unit
     def test_the_range_is_the_shortest_of_four_in_five_and_one_more(self):
-        low = pair_crossing(lead(0.3, 0.4, 0.5, 0.6, 0.7, 0.5, 0.5, 0.5, 0.5, 9.0), 0, 1)
+        low = find_pair_crossing(lead(0.3, 0.4, 0.5, 0.6, 0.7, 0.5, 0.5, 0.5, 0.5, 9.0), 0, 1)
         assert low[1:] == pytest.approx((0.3, 0.7))
-        high = pair_crossing(lead(0.9, 4.0, 5.0, 6.0, 7.0, 5.0, 5.0, 5.0, 5.0, 5.0), 0, 1)
+        high = find_pair_crossing(lead(0.9, 4.0, 5.0, 6.0, 7.0, 5.0, 5.0, 5.0, 5.0, 5.0), 0, 1)
         assert high[1:] == pytest.approx((4.0, 7.0))
-        two = pair_crossing(lead(0.9, 4.0, 5.0, 6.0, 7.0, 5.0, 5.0, 5.0, 5.0, 9.0), 0, 1)
+        two = find_pair_crossing(lead(0.9, 4.0, 5.0, 6.0, 7.0, 5.0, 5.0, 5.0, 5.0, 9.0), 0, 1)
         assert two[1:] == pytest.approx((4.0, 9.0))
 
     @pytest.mark.unit
     def test_of_four_it_holds_all_and_of_fewer_everything(self):
-        assert pair_crossing(lead(0.3, 0.4, 0.5, 0.6), 0, 1)[1:] == pytest.approx((0.3, 0.6))
-        assert pair_crossing(lead(0.3, 0.4, 0.5), 0, 1)[1:] == (0.0, math.inf)
+        assert find_pair_crossing(lead(0.3, 0.4, 0.5, 0.6), 0, 1)[1:] == pytest.approx((0.3, 0.6))
+        assert find_pair_crossing(lead(0.3, 0.4, 0.5), 0, 1)[1:] == (0.0, math.inf)
 
     @pytest.mark.unit
     def test_off_the_grid_is_no_farther_than_its_end(self):
-        below = pair_crossing(lead(0.01, 0.01, 0.01, 0.3, 0.4, 0.4, 0.4, 0.4, 0.4, 7.0), 0, 1)
+        below = find_pair_crossing(lead(0.01, 0.01, 0.01, 0.3, 0.4, 0.4, 0.4, 0.4, 0.4, 7.0), 0, 1)
         assert below[1:] == pytest.approx((0.0, 0.4))
-        above = pair_crossing(lead(0.3, 2.0, 2.0, 2.0, 99.0, 99.0, 99.0, 99.0, 99.0, 99.0), 0, 1)
+        above = find_pair_crossing(
+            lead(0.3, 2.0, 2.0, 2.0, 99.0, 99.0, 99.0, 99.0, 99.0, 99.0), 0, 1
+        )
         assert above[1] == pytest.approx(2.0)
         assert above[2] == math.inf
 
@@ -273,9 +277,9 @@ class TestPairCrossing:
     @given(zeros=st.lists(st.floats(0.02, 50.0), min_size=1, max_size=12))
     def test_it_holds_enough_of_them_and_the_mean(self, zeros: list[float]):
         curves = lead(*zeros)
-        epsilon, low, high = pair_crossing(curves, 0, 1)
+        epsilon, low, high = find_pair_crossing(curves, 0, 1)
         assert low <= epsilon <= high
-        found = [last_ahead(*each) for each in curves.transpose(1, 0, 2)]
+        found = [find_last_lead(*each) for each in curves.transpose(1, 0, 2)]
         assert sum(low <= each <= high for each in found) >= 0.8 * len(zeros)
 
 
@@ -413,12 +417,12 @@ class TestSentence:
 class TestNames:
     @pytest.mark.unit
     def test_a_model_is_named_in_words(self):
-        assert plain_name(LINEAR) == "linear model"
-        assert plain_name(NETWORK).startswith("network (dense 8")
+        assert describe_model(LINEAR) == "linear model"
+        assert describe_model(NETWORK).startswith("network (dense 8")
         pairs = Candidate(
             architecture=Architecture(layers=()), front_end=parse_front_end("centred_pairs")
         )
-        assert plain_name(pairs) == "linear model on centred features and 256 pairs"
+        assert describe_model(pairs) == "linear model on centred features and 256 pairs"
 
 
 @pytest.mark.usefixtures("of_two")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pasearch.crossover.curves import crossover_of_means
+from pasearch.crossover.curves import find_crossover_of_means
 
 TRUE = 0.3
 
@@ -23,7 +23,7 @@ def covered(models: int, repeats: int, levels: int, spread: float, trials: int =
         errors = curves[:models, :, None] + noise
         own = np.sqrt(errors.var(axis=2, ddof=1).mean(axis=0) / repeats)
         means = errors.mean(axis=2)
-        each = crossover_of_means(means[0], means[1], wider * own, epsilons, ("a", "b"), own)
+        each = find_crossover_of_means(means[0], means[1], wider * own, epsilons, ("a", "b"), own)
         found += each.low <= TRUE <= each.high
     return found / trials
 
@@ -41,7 +41,7 @@ def test_an_interval_holds_the_true_crossover_nineteen_times_of_twenty():
 
 @pytest.mark.unit
 def test_equal_means_without_spread_cross_nowhere():
-    found = crossover_of_means(
+    found = find_crossover_of_means(
         np.array([0.2, 0.2]), np.array([0.1, 0.1]), np.zeros(2), (0.1, 1.0), ("a", "b"),
         np.zeros(2),
     )  # fmt: skip

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.crossover.theory import (
-    epsilon_needed,
-    epsilon_of_one_more_feature,
-    features_worth_their_noise,
+    compute_noise_scale,
     find_coefficients_to_drop,
+    find_features_above_noise,
+    fit_sample_size_curve,
     largest_coefficient_to_drop,
-    noise_scale,
-    records_needed,
-    sample_size_curve,
+    min_epsilon_for_feature,
+    predict_epsilon,
+    predict_records,
 )
 from pasearch.errors import UsageError
 
@@ -92,14 +92,14 @@ class TestLemma1:
 
     @pytest.mark.unit
     def test_coefficients_above_the_noise_are_worth_it(self):
-        found = features_worth_their_noise(np.array([0.5, -2.0, 1.0]), 1.0)
+        found = find_features_above_noise(np.array([0.5, -2.0, 1.0]), 1.0)
         assert found.tolist() == [False, True, False]
 
     @pytest.mark.unit
     def test_the_epsilon_of_one_more_feature_is_where_its_noise_is_as_large(self):
-        epsilon = epsilon_of_one_more_feature(0.25, 0.1, 1e-5)
-        assert noise_scale(0.1, epsilon, 1e-5) == pytest.approx(0.25)
-        assert epsilon_of_one_more_feature(0.0, 0.1, 1e-5) == math.inf
+        epsilon = min_epsilon_for_feature(0.25, 0.1, 1e-5)
+        assert compute_noise_scale(0.1, epsilon, 1e-5) == pytest.approx(0.25)
+        assert min_epsilon_for_feature(0.0, 0.1, 1e-5) == math.inf
 
     @pytest.mark.unit
     def test_a_record_without_the_feature_is_refused(self):
@@ -123,18 +123,18 @@ class TestSampleSize:
     @pytest.mark.oracle
     def test_a_curve_is_found_again(self):
         n = np.array([500, 1000, 5000, 20_000])
-        alpha, beta = sample_size_curve(n, np.log(1.02 + 900 / n))
+        alpha, beta = fit_sample_size_curve(n, np.log(1.02 + 900 / n))
         assert (alpha, beta) == pytest.approx((1.02, 900))
-        assert epsilon_needed(1000, alpha, beta) == pytest.approx(math.log(1.92))
-        assert records_needed(math.log(1.92), alpha, beta) == pytest.approx(1000, abs=1)
+        assert predict_epsilon(1000, alpha, beta) == pytest.approx(math.log(1.92))
+        assert predict_records(math.log(1.92), alpha, beta) == pytest.approx(1000, abs=1)
 
     @pytest.mark.unit
     def test_what_no_number_of_records_reaches(self):
-        assert records_needed(0.01, 1.5, 900) == math.inf
-        assert epsilon_needed(10**9, 0.5, 1.0) == 0.0
+        assert predict_records(0.01, 1.5, 900) == math.inf
+        assert predict_epsilon(10**9, 0.5, 1.0) == 0.0
 
     @pytest.mark.unit
     def test_points_that_make_no_curve_are_refused(self):
         for n, epsilon in [([100, 100], [1, 2]), ([100], [1]), ([0, 5], [1, 2]), ([1, 2], [0, 1])]:
             with pytest.raises(UsageError):
-                sample_size_curve(np.array(n), np.array(epsilon, float))
+                fit_sample_size_curve(np.array(n), np.array(epsilon, float))

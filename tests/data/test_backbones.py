@@ -368,15 +368,17 @@ class TestRun:
         self, images_file: Path, tmp_path: Path, own: dict[str, Any],
         monkeypatch: pytest.MonkeyPatch,
     ):  # fmt: skip
-        from pasearch.search.engine import Search
+        from pasearch.search.engine import SearchEngine
 
-        inside = Search._winner
-        monkeypatch.setattr(Search, "_winner", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        inside = SearchEngine._winner
+        monkeypatch.setattr(
+            SearchEngine, "_winner", lambda _: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(BaseException):  # noqa: B017, PT011 - as a crash, whatever its kind
             search_architecture(
                 str(images_file), **self.settings(tmp_path, own, strategy="fixed", seed=1)
             )
-        monkeypatch.setattr(Search, "_winner", inside)
+        monkeypatch.setattr(SearchEngine, "_winner", inside)
         Path(own["weights"]).unlink()
         backbones._WEIGHTS_PATHS.clear()
         assert resume(tmp_path / "run").price.epsilon <= 3.0

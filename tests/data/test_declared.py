@@ -12,7 +12,7 @@ import pytest
 
 import pasearch
 from pasearch import Budget, Schema, UsageError
-from pasearch.api.lifecycle import request_of
+from pasearch.api.lifecycle import read_request
 from pasearch.api.request import SearchRequest
 from pasearch.data.schema_argument import load_schema, to_plain_json
 
@@ -73,7 +73,7 @@ def test_a_run_and_its_resume_know_it(source: str, tmp_path: Path):
     assert result.schema.columns == load_schema(DECLARED).columns
     assert not any("age" in each for each in result.document["estimated_privately"])
     kinds: Any = {"arch": SearchRequest}
-    again = request_of(tmp_path / "run" / "private", kinds, data if source == "frame" else None)
+    again = read_request(tmp_path / "run" / "private", kinds, data if source == "frame" else None)
     assert again.schema == load_schema(DECLARED)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pasearch import Schema
 from pasearch.api.request import Request
-from pasearch.api.resolve import of_frame
+from pasearch.api.resolve import make_dataset_from_frame
 from pasearch.data.column import Column
 from pasearch.data.csv_file import read_table
 from pasearch.data.frames import extract_cells
@@ -164,7 +164,7 @@ class TestUnicode:
         frame = pd.DataFrame({unicodedata.normalize(written, "Città"): cells, "y": ["no"] * 3})
         schema = TableSchema(columns=(column,), target=LABEL)
         assert schema.encode_new(frame)[:, :3].all(axis=None) == np.eye(3).all()
-        assert of_frame(frame, Request(schema=schema)).schema.columns == (column,)
+        assert make_dataset_from_frame(frame, Request(schema=schema)).schema.columns == (column,)
         frame.to_csv(tmp_path / "n.csv", index=False)
         read, cells, _ = read_table(tmp_path / "n.csv", schema=schema)
         assert (read.encode(cells, out=np.zeros((3, 5), np.float32))).all()
@@ -211,6 +211,6 @@ class TestHeaderOfNumbers:
     def test_whole_numbers_name_the_columns_of_a_frame(self):
         schema = Schema.from_dict(self.SCHEMA)
         frame = pd.DataFrame({1978: [0.1], 1979: [0.2], 1981: [0.3], "label": ["up"]})
-        assert of_frame(frame, Request(schema=schema)).schema.complete
+        assert make_dataset_from_frame(frame, Request(schema=schema)).schema.complete
         known = schema.encode_new(frame.drop(columns="label"))
         assert known[0, 0] == np.float32(0.1)

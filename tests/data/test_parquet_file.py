@@ -15,7 +15,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from pasearch.api.request import SearchRequest
-from pasearch.api.resolve import of_frame
+from pasearch.api.resolve import make_dataset_from_frame
 from pasearch.curator.check import check_table
 from pasearch.data.cells import convert_to_numbers, convert_to_strings, count_strings
 from pasearch.data.column import Column
@@ -69,7 +69,7 @@ class TestCells:
         schema, features, _ = read_parquet(path)
         column, found = schema.find(name, features, np.empty(0))
         assert column.name == name
-        want = of_frame(frame(), SearchRequest()).features._array[  # type: ignore[union-attr]
+        want = make_dataset_from_frame(frame(), SearchRequest()).features._array[  # type: ignore[union-attr]
             :, list(frame().columns).index(name)
         ]
         assert convert_to_strings(found) == convert_to_strings(want)
@@ -101,7 +101,7 @@ class TestCells:
             target=Column(name="label", categories=("no", "yes")),
         )
         fitted, features, _ = read_parquet(path, schema=schema)
-        want = of_frame(frame(), SearchRequest()).features._array  # type: ignore[union-attr]
+        want = make_dataset_from_frame(frame(), SearchRequest()).features._array  # type: ignore[union-attr]
         x, y = (np.zeros((N, *fitted.shape), np.float32) for _ in range(2))
         assert fitted.encode(features, out=x).all()
         fitted.encode(want, out=y)

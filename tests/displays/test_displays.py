@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pasearch import Budget, plan_architecture_search, search_architecture, select_features
-from pasearch.crossover.curves import band, crossover
+from pasearch.crossover.curves import estimate_mean_and_half_width, find_crossover
 from pasearch.crossover.report import CrossoverReport
 from pasearch.displays import (
     BudgetDisplay,
@@ -68,7 +68,7 @@ def report(repeats: int = 4) -> CrossoverReport:
         data="made-up", n=1000, delta=1e-4, metric="1 - accuracy", names=names,
         parameters=(10, 200), epsilons=epsilons, errors=errors,
         plain=np.array([[0.23] * repeats, [0.05] * repeats]),
-        crossovers=(crossover(errors[0], errors[1], epsilons, names),),
+        crossovers=(find_crossover(errors[0], errors[1], epsilons, names),),
     )  # fmt: skip
 
 
@@ -189,7 +189,7 @@ def test_the_curves_are_the_reports_numbers():
     for line, bands, errors in zip(
         display.lines_, display.ax_.collections, given.errors, strict=True
     ):
-        mean, half = band(errors)
+        mean, half = estimate_mean_and_half_width(errors)
         np.testing.assert_array_equal(line.get_xdata(), given.epsilons)
         np.testing.assert_allclose(line.get_ydata(), mean, atol=1e-5)
         corners = bands.get_paths()[0].vertices

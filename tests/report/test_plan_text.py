@@ -14,9 +14,9 @@ import pytest
 from pasearch.accounting.budget import Budget
 from pasearch.api.features import plan_feature_selection
 from pasearch.api.search import plan_architecture_search
-from pasearch.cautions import MOSTLY_NOISE
 from pasearch.data.column import Column
 from pasearch.data.tables import TableSchema
+from pasearch.plan_warnings import NOISE_PHRASE
 from pasearch.report.plan import feature_plan_text, ledger_words, plan_text, task_of
 from pasearch.runs.shared_ledger import Forecast
 from pasearch.search.plan import Plan
@@ -119,7 +119,7 @@ def test_the_time_of_a_front_end_is_told_where_it_is_long(monkeypatch: pytest.Mo
         (88.0, "; about 88 s before that, for what its front end makes of all records"),
         (None, "; how long its front end takes with all records before that is not known"),
     ]:
-        monkeypatch.setattr(Plan, "seconds_before", lambda plan, seconds=seconds: seconds)
+        monkeypatch.setattr(Plan, "preprocessing_seconds", lambda plan, seconds=seconds: seconds)
         for plan in (planned(), planned(strategy="rs", candidates=5)):
             time = row(plan, "Time")
             assert time.endswith(f"{told}; some seconds more to begin, read and score")
@@ -155,14 +155,14 @@ def test_quality_is_unknown_beforehand_and_never_promised():
 @pytest.mark.unit
 def test_public_data_let_expect_nothing_of_other_scores_or_classes_or_of_noise():
     plan = replace(planned(epsilon=4.0, bounds=(0, 1), classes=2), auto=AUTO, warnings=())
-    noise = (f"300 training records {MOSTLY_NOISE}.",)
+    noise = (f"300 training records {NOISE_PHRASE}.",)
     for other in (
         replace(plan, metric="auc"),
         replace(plan, warnings=noise),
         replace(plan, auto={**AUTO, "chosen": "c, d"}),
         replace(planned(epsilon=4.0), auto=AUTO),
     ):
-        noun = other.scored_by.noun
+        noun = other.score_metric.noun
         assert row(other, "Quality") == UNKNOWN.replace("accuracy", noun)
 
 

@@ -26,7 +26,7 @@ from pasearch.accounting.densities import (
     density_from_json,
 )
 from pasearch.accounting.published_bounds import bao_equation_8, bao_equation_9_corrected
-from pasearch.api.lifecycle import RunEnvironment, result_document
+from pasearch.api.lifecycle import RunEnvironment, make_result_document
 from pasearch.api.search import SearchRunOutput, plan_architecture_search
 from pasearch.data.front_ends import FRONT_ENDS, FrontEnd
 from pasearch.data.front_ends.parsing import parse_front_end
@@ -166,7 +166,7 @@ def told(plan: Plan) -> dict[str, str]:
     """What plan, card and report say of a run, as lines without markup."""
     candidate = plan.space.candidate(plan.space.fixed())
     found = SearchRunOutput(candidate=candidate, test_points=3, exact_points=None, sha256="")
-    document = result_document(plan, found, RunEnvironment(device="cpu", reproducible=False))
+    document = make_result_document(plan, found, RunEnvironment(device="cpu", reproducible=False))
     document = json.loads(json.dumps(document))
     report = html.unescape(re.sub(r"<[^>]+>", "", report_html(document)))
     return {"plan": plan_text(plan), "card": card_markdown(document), "report": report}

@@ -32,7 +32,7 @@ from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.executors import Executor, LocalExecutor, Work
 from pasearch.search import engine
-from pasearch.search.candidate_training import side_by_side
+from pasearch.search.candidate_training import train_in_parallel
 
 pytestmark = [
     pytest.mark.slow,
@@ -189,12 +189,12 @@ def test_what_is_lost_is_done_again_by_the_same_key(
         thread = threading.Thread(target=strike)
         if not done:
             thread.start()
-            yield from side_by_side(*given)
+            yield from train_in_parallel(*given)
             thread.join()
         else:
-            yield from side_by_side(*given)
+            yield from train_in_parallel(*given)
 
-    monkeypatch.setattr(engine, "side_by_side", struck)
+    monkeypatch.setattr(engine, "train_in_parallel", struck)
     with searching(tmp_path / "x", "paas", steps=STEPS) as search:
         outcome = replace(search, executor=ray).run()
         found = outcome, records_of(search), search.ledger.spent()
@@ -242,7 +242,7 @@ def test_a_run_is_resumed_on_another_cluster_and_says_what_it_could_see(
     data = x, (x[:, 0] > 0.5).astype(int)
 
     def interrupted(*given: Any) -> Any:
-        yield next(side_by_side(*given))
+        yield next(train_in_parallel(*given))
         raise KeyboardInterrupt
 
     asked = {
@@ -251,7 +251,7 @@ def test_a_run_is_resumed_on_another_cluster_and_says_what_it_could_see(
         "device": "cpu", "executor": "ray", "ray_address": three.address,
     }  # fmt: skip
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "side_by_side", interrupted)
+        patch.setattr(engine, "train_in_parallel", interrupted)
         with pytest.raises(InterruptedRunError):
             pasearch.search_architecture(data, out=tmp_path / "run", **asked)
     result = pasearch.resume(tmp_path / "run", data=data, ray_address="another:6379")

@@ -23,7 +23,7 @@ import pytest
 from selections import plan_of, search_of
 
 from pasearch import Budget, plan_feature_selection, plan_training, search_architecture
-from pasearch.api.request import EXECUTORS, SearchRequest, check_trainers, executor_of
+from pasearch.api.request import EXECUTORS, SearchRequest, check_executor, make_executor
 from pasearch.errors import UsageError
 from pasearch.runs import cluster
 from pasearch.runs.executors import (
@@ -33,7 +33,7 @@ from pasearch.runs.executors import (
     ProcessExecutor,
     Work,
 )
-from pasearch.search.engine import Outcome, Search
+from pasearch.search.engine import SearchEngine, SearchOutcome
 
 
 def saying(number: int) -> Callable[[str], bytes]:
@@ -48,7 +48,7 @@ def saying(number: int) -> Callable[[str], bytes]:
 
 @pytest.fixture(params=["local", "process"])
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    with executor_of(request.param, None if request.param == "local" else 2) as found:
+    with make_executor(request.param, None if request.param == "local" else 2) as found:
         yield found
 
 
@@ -76,7 +76,7 @@ def test_results_come_in_the_order_of_the_works(executor: Executor, tmp_path: Pa
 @pytest.mark.slow
 def test_processes_stay_for_the_next_round():
     """Each takes seconds to begin: a search of many rounds begins them once."""
-    with executor_of("process", 2) as executor:
+    with make_executor("process", 2) as executor:
         rounds = []
         for _ in range(3):
             works = [Work(key=str(n), do=partial(saying(n), "x")) for n in range(6)]
@@ -123,7 +123,7 @@ def test_what_is_handed_over_is_as_said():
     assert [LocalExecutor().takes(count, long=True) for count in (1, 2)] == [False, False]
     assert [AutomaticExecutor().takes(2, long=long) for long in (False, True)] == [False, True]
     assert [ProcessExecutor(2).takes(count, long=False) for count in (1, 2)] == [False, True]
-    assert [isinstance(executor_of(name), kind) for name, kind in (
+    assert [isinstance(make_executor(name), kind) for name, kind in (
         ("auto", AutomaticExecutor), ("local", LocalExecutor), ("process", ProcessExecutor),
     )] == [True] * 3  # fmt: skip
 
@@ -180,14 +180,14 @@ def test_a_second_coordinator_of_a_run_is_refused(tmp_path: Path, monkeypatch: p
     """A run locks its ledger before it takes its keys, and for as long as it may spend."""
     told: list[tuple[int, str]] = []
 
-    def run(search: Search) -> Outcome:
+    def run(search: SearchEngine) -> SearchOutcome:
         command = [sys.executable, "-m", "pasearch", "resume", str(tmp_path / "x")]
         found = subprocess.run(command, capture_output=True, text=True, timeout=100)
         told.append((found.returncode, found.stderr))
         return genuine(search)
 
-    genuine = Search.run
-    monkeypatch.setattr(Search, "run", run)
+    genuine = SearchEngine.run
+    monkeypatch.setattr(SearchEngine, "run", run)
     result = search_architecture(
         "digits", budget=Budget(3.0), strategy="rs", candidates=2, steps=3, batch=30, device="cpu",
         out=tmp_path / "x",
@@ -244,14 +244,14 @@ def test_processes_change_no_bit_of_a_selection(tmp_path: Path, method: str):
 @pytest.mark.unit
 def test_an_executor_that_would_be_idle_is_refused():
     for name in EXECUTORS:
-        check_trainers(name, "cpu", {})
+        check_executor(name, "cpu", {})
         if name == "process":
             with pytest.raises(UsageError, match="on a GPU trainings are made one after another"):
-                check_trainers(name, "cuda", {})
+                check_executor(name, "cuda", {})
         with pytest.raises(
             UsageError, match=f"executor is '{name}', and nothing .*: because. Leave"
         ):
-            check_trainers(name, "cpu", {name: "because"})
+            check_executor(name, "cpu", {name: "because"})
 
 
 @pytest.mark.unit

@@ -19,22 +19,22 @@ from pasearch.errors import UsageError
 from pasearch.planning import events_by_partition
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Line
-from pasearch.search.ahead import (
-    CAUTION,
-    COST,
-    DISAGREE,
-    SCORES,
-    SHARES,
-    Ahead,
-    Insured,
-    Leads,
-    affordable,
-    distinct,
-    insured_by,
-)
-from pasearch.search.candidate_training import WORST
+from pasearch.search.candidate_training import FAILED_SCORE
 from pasearch.search.plan import Plan
-from pasearch.search.strategy import Round, State, make_strategy, strategy_from_json
+from pasearch.search.strategy import SearchState, TrialRound, make_strategy, strategy_from_json
+from pasearch.search.successive_halving import (
+    DISAGREEMENT_RATE,
+    LOOK_SHARES,
+    MAX_PREDICTED_LOSSES,
+    MIN_LEAD_DEVIATIONS,
+    SCORE_TO_LOOK_RATIO,
+    ProtectedHalving,
+    StudyLeads,
+    SuccessiveHalving,
+    choose_look_share,
+    draw_distinct_genotypes,
+    set_prior_leads,
+)
 from pasearch.spaces.portfolio import Study
 from pasearch.spaces.space import Portfolio, space
 
@@ -47,10 +47,10 @@ def planned(name: str = "ahead", epsilon: float = 1.0, **more: object) -> Plan:
     return api.plan_architecture_search("digits", budget=Budget(epsilon), strategy=name, **more)
 
 
-def judged(search: Ahead, *scores: float) -> int:
+def judged(search: SuccessiveHalving, *scores: float) -> int:
     """Return which candidate is taken."""
-    asked = Round(number=0, genotypes=tuple((place,) for place in range(len(scores))))
-    state = State(rounds=(asked,), fitness=(tuple((score, 0) for score in scores),))
+    asked = TrialRound(number=0, genotypes=tuple((place,) for place in range(len(scores))))
+    state = SearchState(rounds=(asked,), fitness=(tuple((score, 0) for score in scores),))
     return search.best(state)[1]
 
 
@@ -81,7 +81,7 @@ class TestPrice:
     def test_a_look_is_trained_with_the_noise_that_its_line_has_priced(self, rungs: int):
         plan = planned(rungs=rungs)
         search = plan.strategy
-        assert isinstance(search, Ahead)
+        assert isinstance(search, SuccessiveHalving)
         for rung in range(rungs):
             line = next(
                 each for each in plan.lines if each.name == search.charge("training", rung, 0)[0]
@@ -114,7 +114,7 @@ class TestPrice:
             ("final training", 1),
         ]  # fmt: skip
         search = plan.strategy
-        assert isinstance(search, Ahead)
+        assert isinstance(search, SuccessiveHalving)
         spent = sum(size * search.shape(rung).mu ** 2 for rung, size in enumerate(search.sizes))
         assert spent == pytest.approx(search.looks)
         assert search.shape(1).mu == pytest.approx(math.sqrt(2) * search.shape(0).mu)
@@ -135,20 +135,20 @@ class TestCandidates:
     @pytest.mark.unit
     def test_the_default_is_the_first_and_all_differ(self):
         wide = space("fcn")
-        found = distinct(wide, 12, stream())
+        found = draw_distinct_genotypes(wide, 12, stream())
         assert found[0] == wide.fixed()
         assert len(set(found)) == 12
 
     @pytest.mark.unit
     def test_of_a_small_space_all_are_looked_at(self):
         small = space({"name": "small", "choices": {"units_1": [2, 4], "layers": [1, 2]}})
-        assert len(distinct(small, 9, stream())) == 4
+        assert len(draw_distinct_genotypes(small, 9, stream())) == 4
         assert make_strategy("ahead", candidates=9).within(small).candidates == 4  # type: ignore[attr-defined]
 
     @pytest.mark.unit
     def test_of_a_portfolio_the_first_are_looked_at(self):
         portfolio = planned("fixed").space
-        assert distinct(portfolio, 3, stream()) == ((0,), (1,), (2,))
+        assert draw_distinct_genotypes(portfolio, 3, stream()) == ((0,), (1,), (2,))
 
     @pytest.mark.unit
     def test_one_candidate_leaves_nothing_to_choose(self):
@@ -174,7 +174,7 @@ class TestCandidates:
     )
     def test_bad_settings_are_refused(self, wrong: dict):
         with pytest.raises(UsageError):
-            Ahead(**wrong)
+            SuccessiveHalving(**wrong)
 
 
 class TestRungs:
@@ -183,33 +183,35 @@ class TestRungs:
         ("candidates", "rungs", "sizes"), [(4, 2, (4, 2)), (5, 3, (5, 3, 2)), (8, 3, (8, 4, 2))]
     )
     def test_each_keeps_half(self, candidates: int, rungs: int, sizes: tuple[int, ...]):
-        assert Ahead(candidates=candidates, rungs=rungs).sizes == sizes
+        assert SuccessiveHalving(candidates=candidates, rungs=rungs).sizes == sizes
 
     @pytest.mark.unit
-    @pytest.mark.parametrize("kind", [Ahead, Insured])
-    def test_the_better_half_is_looked_at_again_and_the_default_always(self, kind: type[Ahead]):
+    @pytest.mark.parametrize("kind", [SuccessiveHalving, ProtectedHalving])
+    def test_the_better_half_is_looked_at_again_and_the_default_always(
+        self, kind: type[SuccessiveHalving]
+    ):
         search = kind(candidates=4, rungs=2)
         wide = space("fcn")
-        first = search.ask(State(), wide, stream())
+        first = search.ask(SearchState(), wide, stream())
         assert first is not None
         scores = (1.0, 9.0, 5.0, 7.0)
-        state = search.tell(State(), first, tuple((each, 0) for each in scores))
+        state = search.tell(SearchState(), first, tuple((each, 0) for each in scores))
         second = search.ask(state, wide, stream())
         assert second is not None
-        kept = (0, 1) if kind is Insured else (1, 3)
+        kept = (0, 1) if kind is ProtectedHalving else (1, 3)
         assert second.genotypes == tuple(first.genotypes[place] for place in kept)
         assert second.shape.mu > first.shape.mu
         state = search.tell(state, second, ((3.0, 0), (8.0, 0)))
         assert search.ask(state, wide, stream()) is None
         assert search.best(state) == (1, 1)
-        assert search.may_win([*scores, 3.0, 8.0]) == [5]
-        assert search.climbed([*scores, 3.0, 8.0]) == [[0, 1, 2, 3], list(kept)]
+        assert search.possible_winners([*scores, 3.0, 8.0]) == [5]
+        assert search.trace_rounds([*scores, 3.0, 8.0]) == [[0, 1, 2, 3], list(kept)]
 
     @pytest.mark.unit
     def test_handicaps_go_with_their_candidates(self):
-        search = Insured(candidates=4, rungs=2, handicaps=(0.0, 0.0, 0.0, -50.0))
-        assert search.may_win([0, 1, 2, 9, 0, 9]) == [4], "the fourth is 50 points behind"
-        assert search.may_win([0, 1, 9, 2, 0, 9]) == [5]
+        search = ProtectedHalving(candidates=4, rungs=2, handicaps=(0.0, 0.0, 0.0, -50.0))
+        assert search.possible_winners([0, 1, 2, 9, 0, 9]) == [4], "the fourth is 50 points behind"
+        assert search.possible_winners([0, 1, 9, 2, 0, 9]) == [5]
 
     @pytest.mark.unit
     def test_a_space_of_few_candidates_has_fewer_rungs(self):
@@ -231,37 +233,42 @@ class TestAffordable:
 
     @pytest.mark.unit
     def test_a_default_that_nobody_has_measured_may_be_looked_at_more_closely(self):
-        known, unknown = (affordable(self.study(0.04), 2.0, ours=ours) for ours in (True, False))
+        known, unknown = (
+            choose_look_share(self.study(0.04), 2.0, ours=ours) for ours in (True, False)
+        )
         assert unknown["looks"] > known["looks"]
 
     @pytest.mark.unit
     def test_where_nobody_has_measured_the_least_is_taken(self):
-        assert affordable(self.study(0.0), -1.0, ours=True)["looks"] == min(SHARES)
+        assert choose_look_share(self.study(0.0), -1.0, ours=True)["looks"] == min(LOOK_SHARES)
 
     @pytest.mark.unit
     def test_where_accuracy_does_not_rise_looks_may_have_much(self):
-        assert affordable(self.study(0.0), 2.0, ours=True)["looks"] == max(SHARES)
+        assert choose_look_share(self.study(0.0), 2.0, ours=True)["looks"] == max(LOOK_SHARES)
 
     @pytest.mark.oracle
     @pytest.mark.parametrize("rise", [0.06, 0.1, 0.15])
     def test_the_default_loses_no_more_than_it_may(self, rise: float):
-        found = affordable(self.study(rise), 2.0, ours=True)
+        found = choose_look_share(self.study(rise), 2.0, ours=True)
         lost = -rise * math.log10(1 - found["looks"] - found["scores"]) / 2
-        assert lost <= COST[True][0]
-        more = min(each for each in SHARES if each > found["looks"])
-        assert -rise * math.log10(1 - more * (1 + SCORES)) / 2 > COST[True][0]
+        assert lost <= MAX_PREDICTED_LOSSES[True][0]
+        more = min(each for each in LOOK_SHARES if each > found["looks"])
+        assert (
+            -rise * math.log10(1 - more * (1 + SCORE_TO_LOOK_RATIO)) / 2
+            > MAX_PREDICTED_LOSSES[True][0]
+        )
 
     @pytest.mark.unit
     def test_where_it_is_steep_the_least_is_taken(self):
-        assert affordable(self.study(2.0), 2.0, ours=True)["looks"] == min(SHARES)
+        assert choose_look_share(self.study(2.0), 2.0, ours=True)["looks"] == min(LOOK_SHARES)
 
 
 class TestInsured:
     @pytest.mark.unit
     def test_ahead_takes_the_best_score_and_insured_only_one_that_is_well_ahead(self):
         handicaps = (0.0, -10.0, -2.0)
-        search = Insured(candidates=3, trust=0.5, handicaps=handicaps)
-        assert judged(Ahead(candidates=3), 100, 105, 101) == 1
+        search = ProtectedHalving(candidates=3, trust=0.5, handicaps=handicaps)
+        assert judged(SuccessiveHalving(candidates=3), 100, 105, 101) == 1
         assert judged(search, 100, 105, 101) == 0
         assert judged(search, 100, 121, 101) == 1
         assert judged(search, 100, 105, 106) == 2
@@ -272,12 +279,12 @@ class TestInsured:
 
     @pytest.mark.unit
     def test_a_default_that_failed_insures_nothing(self):
-        search = Insured(candidates=3, handicaps=(0.0, -50.0, -50.0))
-        assert judged(search, WORST, 3, 5) == 2
-        assert judged(search, WORST, WORST, 5) == 2
-        assert judged(search, 7, WORST, WORST) == 0
-        nothing = Insured(candidates=3, trust=0.0, handicaps=(0.0, -5.0, -5.0))
-        assert judged(nothing, 90, 95, WORST) == 0
+        search = ProtectedHalving(candidates=3, handicaps=(0.0, -50.0, -50.0))
+        assert judged(search, FAILED_SCORE, 3, 5) == 2
+        assert judged(search, FAILED_SCORE, FAILED_SCORE, 5) == 2
+        assert judged(search, 7, FAILED_SCORE, FAILED_SCORE) == 0
+        nothing = ProtectedHalving(candidates=3, trust=0.0, handicaps=(0.0, -5.0, -5.0))
+        assert judged(nothing, 90, 95, FAILED_SCORE) == 0
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -290,17 +297,17 @@ class TestInsured:
     )  # fmt: skip
     def test_bad_handicaps_are_refused(self, wrong: dict):
         with pytest.raises(UsageError):
-            Insured(**wrong)
+            ProtectedHalving(**wrong)
 
     @pytest.mark.unit
     def test_it_comes_back_from_its_json(self):
-        search = Insured(candidates=3, trust=0.25, handicaps=(0.0, -1.5, 2.0))
+        search = ProtectedHalving(candidates=3, trust=0.25, handicaps=(0.0, -1.5, 2.0))
         assert strategy_from_json(search.to_json()) == search
-        assert strategy_from_json(Insured().to_json()) == Insured()
+        assert strategy_from_json(ProtectedHalving().to_json()) == ProtectedHalving()
 
 
-def leads(look: list[list[float]], final: list[list[float]], noise: float) -> Leads:
-    return Leads(look=np.array(look), final=np.array(final), noise=noise)
+def leads(look: list[list[float]], final: list[list[float]], noise: float) -> StudyLeads:
+    return StudyLeads(look=np.array(look), final=np.array(final), noise=noise)
 
 
 class TestLeads:
@@ -310,7 +317,7 @@ class TestLeads:
         look = np.zeros((400, 2))
         look[:, 1] = draw.normal(0, 0.03, 400)
         final = 0.6 * look + np.array([0.0, -0.01])
-        found = Leads(look=look, final=final, noise=0.02**2)
+        found = StudyLeads(look=look, final=final, noise=0.02**2)
         seen = look[:, 1] + draw.normal(0, 0.02, 400)
         slope, start = np.polyfit(seen, final[:, 1], 1)
         assert found.trust == pytest.approx(slope, abs=0.05)
@@ -346,7 +353,7 @@ class TestPlanned:
     def test_the_handicaps_follow_from_the_study_and_cost_nothing(self):
         plan = planned("insured")
         found = plan.strategy
-        assert isinstance(found, Insured)
+        assert isinstance(found, ProtectedHalving)
         assert found.handicaps is not None
         assert found.handicaps[0] == 0.0
         bare = replace(plan, strategy=replace(found, trust=1.0, handicaps=None))
@@ -357,14 +364,14 @@ class TestPlanned:
     def test_of_another_space_each_must_be_well_ahead(self):
         plan = planned("insured", space="fcn", candidates=3)
         found = plan.strategy
-        assert isinstance(found, Insured)
+        assert isinstance(found, ProtectedHalving)
         assert found.trust == 1.0
         assert found.handicaps is None
         assert plan.score is not None
-        assert plan.judged_by.name == "brier"
-        most, slots = plan.judged_by.most, plan.split.train
-        spread = 2 * plan.score.standard_deviation**2 + DISAGREE * slots * most**2  # type: ignore[union-attr]
-        assert found.least == pytest.approx(CAUTION * math.sqrt(spread), abs=0.06)
+        assert plan.ranking_metric.name == "brier"
+        most, slots = plan.ranking_metric.most, plan.split.train
+        spread = 2 * plan.score.standard_deviation**2 + DISAGREEMENT_RATE * slots * most**2  # type: ignore[union-attr]
+        assert found.least == pytest.approx(MIN_LEAD_DEVIATIONS * math.sqrt(spread), abs=0.06)
 
     @pytest.mark.unit
     def test_a_study_of_one_candidate_alone_changes_nothing(self):
@@ -375,8 +382,8 @@ class TestPlanned:
             signals={"one": np.array([0.0, 5.0])},
             accuracy={"one": np.array([[0.5, 0.9], [0.5, 0.9]])},
         )
-        found = insured_by(plan, study, ours=True).strategy
-        assert isinstance(found, Insured)
+        found = set_prior_leads(plan, study, ours=True).strategy
+        assert isinstance(found, ProtectedHalving)
         assert found.handicaps == (0.0, 0.0)
 
     @pytest.mark.unit
@@ -390,8 +397,8 @@ class TestPlanned:
             kind="arrays", entries=(early, late), signals={"one": np.array([0.0, 5.0])},
             accuracy={"one": np.array([[0.5, 0.5], [0.5, 0.9]])},
         )  # fmt: skip
-        found = insured_by(replace(plan, space=space), study, ours=False).strategy
-        assert isinstance(found, Insured)
+        found = set_prior_leads(replace(plan, space=space), study, ours=False).strategy
+        assert isinstance(found, ProtectedHalving)
         assert found.handicaps is not None
         own = np.array(found.handicaps)
         assert own[0] == 0.0
@@ -438,12 +445,12 @@ def test_it_has_teeth_a_score_that_is_not_charged_is_refused(
 ):
     """Scores read the training records: planned on others, none is read."""
 
-    def elsewhere(self: Ahead, price, partition: str, noun: str) -> list[Line]:
+    def elsewhere(self: SuccessiveHalving, price, partition: str, noun: str) -> list[Line]:
         found = lines_of(self, price, partition, noun)
         return found if noun == "training" else [replace(each, partition="test") for each in found]
 
-    lines_of = Ahead.lines
-    monkeypatch.setattr(Ahead, "lines", elsewhere)
+    lines_of = SuccessiveHalving.lines
+    monkeypatch.setattr(SuccessiveHalving, "lines", elsewhere)
     with pytest.raises(UsageError, match="none of its own lines"):
         api.search_architecture(
             "digits", budget=Budget(2.0), strategy="ahead", candidates=3, seed=3, steps=4,
@@ -457,13 +464,13 @@ def test_it_has_teeth_a_look_that_is_not_charged_is_refused(
 ):
     """A strategy that plans one look fewer than it makes runs into its ledger."""
 
-    def fewer(self: Ahead, price, partition: str, noun: str) -> list[Line]:
+    def fewer(self: SuccessiveHalving, price, partition: str, noun: str) -> list[Line]:
         return [
             replace(line, count=line.count - 1) for line in lines_of(self, price, partition, noun)
         ]
 
-    lines_of = Ahead.lines
-    monkeypatch.setattr(Ahead, "lines", fewer)
+    lines_of = SuccessiveHalving.lines
+    monkeypatch.setattr(SuccessiveHalving, "lines", fewer)
     with pytest.raises(api.BudgetError):
         api.search_architecture(
             "digits", budget=Budget(2.0), strategy="ahead", candidates=3, seed=3, steps=4,

@@ -20,14 +20,14 @@ from pasearch.data.split import Split
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.search.auto import (
-    FIXED,
-    MOST_COST,
-    MOST_LOOKS,
-    PATIENCE,
-    Option,
-    choose,
-    default_alone,
-    predicted,
+    FIXED_OPTION,
+    MAX_COMPARED_CANDIDATES,
+    MAX_PREDICTED_LOSS,
+    MAX_SECONDS_ON_CPU,
+    StrategyOption,
+    choose_strategy,
+    predict_accuracy,
+    predict_default_accuracy,
 )
 from pasearch.search.plan import Plan
 from pasearch.search.strategy import make_strategy
@@ -90,12 +90,12 @@ class Pretended:
         return self.seconds, self.seconds, self.seconds
 
 
-def pretend(**changes: Any) -> Callable[[Option], Any]:
+def pretend(**changes: Any) -> Callable[[StrategyOption], Any]:
     """Return plans in which looks have a tenth of the signal, unless it is said otherwise."""
 
-    def make(option: Option) -> Pretended:
+    def make(option: StrategyOption) -> Pretended:
         own = make_strategy(option.name, **dict(option.settings))
-        if option == FIXED:
+        if option == FIXED_OPTION:
             values = {name: changes[name] for name in ("schema", "seconds") if name in changes}
             return Pretended(strategy=own, trial_mu=changes.get("whole", 2e-3), **values)
         given = {name: value for name, value in changes.items() if name != "whole"}
@@ -107,11 +107,13 @@ def pretend(**changes: Any) -> Callable[[Option], Any]:
 
 def chosen(of: Study | None, device: str = "cpu", count: int | None = None, **changes: Any):
     many = count if of is None or count is not None else len(of.entries)
-    return choose(of, pretend(**changes), count=many or 1, device=device)
+    return choose_strategy(of, pretend(**changes), count=many or 1, device=device)
 
 
 def made(of: Study, **changes: Any) -> Any:
-    return pretend(**changes)(Option(name="insured", settings=(("candidates", len(of.entries)),)))
+    return pretend(**changes)(
+        StrategyOption(name="insured", settings=(("candidates", len(of.entries)),))
+    )
 
 
 MIXED = study(
@@ -126,12 +128,12 @@ class TestPredicted:
     def test_fixed_is_the_first_entry_at_the_plans_signal(self):
         of = study([[0.1, 0.5, 0.9], [0.2, 0.2, 0.2]], [[0.3, 0.7, 0.9], [0.2, 0.2, 0.2]])
         assert signal_of(2e-4, 10**5, 2) == pytest.approx(1.0)
-        plan = pretend(whole=2e-4)(FIXED)
-        assert default_alone(of, plan) == pytest.approx(0.6)
+        plan = pretend(whole=2e-4)(FIXED_OPTION)
+        assert predict_default_accuracy(of, plan) == pytest.approx(0.6)
 
     @pytest.mark.unit
     def test_looks_without_noise_find_the_entry_that_is_right(self):
-        assert predicted(MIXED, made(MIXED)) == pytest.approx(0.85, abs=0.02)
+        assert predict_accuracy(MIXED, made(MIXED)) == pytest.approx(0.85, abs=0.02)
 
     @pytest.mark.unit
     @pytest.mark.parametrize("deaf", ["noise", "sample"])
@@ -139,24 +141,26 @@ class TestPredicted:
         slots = 1 if deaf == "sample" else 10**6
         score = NoisyCount(epsilon=1e-8 if deaf == "noise" else 20.0)
         of = study(*([[0.5, 0.7, 0.8], [0.5, 0.6, 0.7]],) * 3, [[0.5, 0.6, 0.6], [0.5, 0.62, 0.65]])
-        found = predicted(of, made(of, score_slots=slots, score=score))
-        assert found == pytest.approx(default_alone(of, pretend(whole=1.9e-3)(FIXED)), abs=0.01)
+        found = predict_accuracy(of, made(of, score_slots=slots, score=score))
+        assert found == pytest.approx(
+            predict_default_accuracy(of, pretend(whole=1.9e-3)(FIXED_OPTION)), abs=0.01
+        )
 
     @pytest.mark.unit
     def test_the_winner_is_worth_what_it_reaches_in_the_final_training(self):
         # At a look the second entry leads, in the end it is poor: everywhere, so that is known.
         of = study(*([[0.5, 0.5, 0.9], [0.5, 0.8, 0.3]],) * 3)
-        assert predicted(of, made(of)) == pytest.approx(0.9, abs=0.02)
+        assert predict_accuracy(of, made(of)) == pytest.approx(0.9, abs=0.02)
 
     @pytest.mark.unit
     def test_the_same_plan_has_the_same_prediction(self):
         plan = made(MIXED, score=NoisyCount(epsilon=0.01))
-        assert len({predicted(MIXED, plan) for _ in range(3)}) == 1
+        assert len({predict_accuracy(MIXED, plan) for _ in range(3)}) == 1
 
     @pytest.mark.unit
     def test_global_generators_are_left_alone(self):
         before = np.random.get_state()[1].copy()  # noqa: NPY002
-        predicted(MIXED, made(MIXED))
+        predict_accuracy(MIXED, made(MIXED))
         assert (before == np.random.get_state()[1]).all()  # noqa: NPY002
 
 
@@ -175,8 +179,8 @@ class TestChoose:
             *([[0.2, 0.5, 0.8], [0.2, 0.45, 0.7]],) * 3, [[0.2, 0.5, 0.8], [0.2, 0.5, 0.8]]
         )
         cheap, dear = chosen(steep, final_mu=2e-3), chosen(steep, final_mu=1.5e-3)
-        assert dear.option == FIXED
-        assert dear.expected[1]["expected"] < dear.expected[0]["expected"] - MOST_COST
+        assert dear.option == FIXED_OPTION
+        assert dear.expected[1]["expected"] < dear.expected[0]["expected"] - MAX_PREDICTED_LOSS
         assert "lose more than they find" in dear.why
         assert cheap.option.name == "insured"
 
@@ -184,14 +188,14 @@ class TestChoose:
     def test_a_look_that_tells_nothing_is_not_paid_for(self):
         flat = study([[0.7] * 3, [0.6] * 3], [[0.7] * 3, [0.6] * 3])
         choice = chosen(flat)
-        assert choice.option == FIXED
+        assert choice.option == FIXED_OPTION
         assert "tells next to nothing" in choice.why
 
     @pytest.mark.unit
     def test_a_record_wider_than_any_that_was_measured_is_not_searched_on_a_promise(self):
         narrow = replace(MIXED, features={name: 2 for name in MIXED.signals})
         choice = chosen(narrow)
-        assert choice.option == FIXED
+        assert choice.option == FIXED_OPTION
         assert "a record is 5 numbers, and at most 2 were measured" in choice.why
         wide = replace(MIXED, features={name: 3 for name in MIXED.signals})
         assert "numbers" not in chosen(wide).why
@@ -204,7 +208,7 @@ class TestChoose:
         self, whole: float, side: str
     ):
         choice = chosen(MIXED, whole=whole)
-        assert choice.option == FIXED
+        assert choice.option == FIXED_OPTION
         assert choice.expected == ()
         assert side in choice.why
         assert "Nothing is predicted" in choice.why
@@ -214,40 +218,40 @@ class TestChoose:
         of = replace(MIXED, classes=dict.fromkeys(MIXED.signals, 2))
         many = Schema(shape=(5,), low=0.0, high=1.0, classes=30)
         choice = chosen(of, schema=many, whole=3e-2)
-        assert choice.option == FIXED
+        assert choice.option == FIXED_OPTION
         assert "30 classes" in choice.why
 
     @pytest.mark.unit
     def test_what_the_budget_does_not_buy_is_left_out(self):
-        def poor(option: Option) -> Any:
-            if option != FIXED:
+        def poor(option: StrategyOption) -> Any:
+            if option != FIXED_OPTION:
                 raise BudgetError("too little")
             return pretend()(option)
 
-        choice = choose(MIXED, poor, count=2, device="cpu")
-        assert choice.option == FIXED
+        choice = choose_strategy(MIXED, poor, count=2, device="cpu")
+        assert choice.option == FIXED_OPTION
         assert "do not fit this budget" in choice.why
 
     @pytest.mark.unit
     def test_when_nothing_fits_the_budget_it_says_so(self):
-        def none(option: Option) -> Any:
+        def none(option: StrategyOption) -> Any:
             raise BudgetError("the least that it can cost is epsilon 7.")
 
         with pytest.raises(BudgetError, match="epsilon 7"):
-            choose(MIXED, none, count=2, device="cpu")
+            choose_strategy(MIXED, none, count=2, device="cpu")
 
     @pytest.mark.unit
     def test_on_a_cpu_what_takes_too_long_is_left_out(self):
-        assert chosen(MIXED, seconds=PATIENCE / 2).option == FIXED
-        assert chosen(MIXED, seconds=PATIENCE / 2, device="cuda").option.name == "insured"
+        assert chosen(MIXED, seconds=MAX_SECONDS_ON_CPU / 2).option == FIXED_OPTION
+        assert chosen(MIXED, seconds=MAX_SECONDS_ON_CPU / 2, device="cuda").option.name == "insured"
 
     @pytest.mark.unit
     def test_of_a_space_that_nobody_measured_the_default_is_insured(self):
         choice = chosen(None, count=50)
         assert choice.option.name == "insured"
-        assert choice.plan.strategy.candidates == MOST_LOOKS  # type: ignore[attr-defined]
+        assert choice.plan.strategy.candidates == MAX_COMPARED_CANDIDATES  # type: ignore[attr-defined]
         assert "Nobody has measured" in choice.why
-        assert chosen(None, count=1).option == FIXED
+        assert chosen(None, count=1).option == FIXED_OPTION
 
     @pytest.mark.unit
     def test_its_reasons_are_plain_values(self):
@@ -358,4 +362,4 @@ def test_a_pretended_plan_has_what_a_genuine_one_has():
     )
     values = {name: getattr(genuine, name) for name in Pretended.__dataclass_fields__
               if name != "seconds"}  # fmt: skip
-    assert 0.0 < predicted(MIXED, Pretended(**values)) < 1.0  # type: ignore[arg-type]
+    assert 0.0 < predict_accuracy(MIXED, Pretended(**values)) < 1.0  # type: ignore[arg-type]

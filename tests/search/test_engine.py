@@ -33,8 +33,8 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Receipt
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.search import engine
-from pasearch.search.candidate_training import counts
-from pasearch.search.engine import Outcome, Search
+from pasearch.search.candidate_training import compute_metric_counts
+from pasearch.search.engine import SearchEngine, SearchOutcome
 
 SPACE = {
     "name": "small",
@@ -96,7 +96,7 @@ class Memory(Journal):
 @contextmanager
 def searching(
     path: Path, way: str, seed: int = 1, stored: bool = False, **options: Any
-) -> Iterator[Search]:
+) -> Iterator[SearchEngine]:
     """Set a search up in a folder; the second time, as a resume does."""
     plan = prepared(way, **options)
     if path.exists():
@@ -114,7 +114,7 @@ def searching(
     journal = Journal(folder.private / "trials.sqlite") if stored else Memory()
     try:
         with ledger:
-            yield Search(
+            yield SearchEngine(
                 plan=plan.plan, strategy=plan.plan.strategy, dataset=dataset, ledger=ledger,
                 journal=journal, keys=keys, folder=folder, device="cpu", progress=Progress(),
             )  # fmt: skip
@@ -122,11 +122,11 @@ def searching(
         journal.close()
 
 
-def weights(outcome: Outcome) -> list[torch.Tensor]:
+def weights(outcome: SearchOutcome) -> list[torch.Tensor]:
     return list(outcome.network.state_dict().values())
 
 
-def same(first: Outcome, second: Outcome) -> bool:
+def same(first: SearchOutcome, second: SearchOutcome) -> bool:
     return (
         first.candidate == second.candidate
         and first.test == second.test
@@ -134,7 +134,7 @@ def same(first: Outcome, second: Outcome) -> bool:
     )
 
 
-def records_of(search: Search) -> list:
+def records_of(search: SearchEngine) -> list:
     return search.journal.all()
 
 
@@ -144,12 +144,12 @@ class TestTable:
     @pytest.mark.statistical
     def test_has_the_noise_of_the_charged_epsilon_in_every_count(self, tmp_path: Path):
         with searching(tmp_path / "x", "fixed") as search:
-            outcome, metric = search.run(), search.plan.tested_by
+            outcome, metric = search.run(), search.plan.test_metric
             assert len(outcome.test.cells) == metric.cells(2) > 1
-            front = search._front(outcome.candidate.front_end)
+            front = search._fit_front_end(outcome.candidate.front_end)
             opened = search.dataset["test"].with_front_end(front)
             with search.ledger.charged("test accuracy", opened, key="test") as records:
-                exact = counts(outcome.network, records, metric, device="cpu")
+                exact = compute_metric_counts(outcome.network, records, metric, device="cpu")
             found = [
                 replace(search, keys=Keys.from_seed(seed))._test(outcome.candidate, outcome.network)
                 for seed in range(300)
@@ -406,7 +406,7 @@ class TestTies:
 
     @pytest.mark.unit
     def test_equal_scores_have_no_favourite(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(Search, "_score", lambda *arguments: 5)
+        monkeypatch.setattr(SearchEngine, "_score", lambda *arguments: 5)
         monkeypatch.setattr(
             engine, "train_candidate",
             lambda candidate, *others, **options: candidate.architecture.build(
@@ -501,14 +501,14 @@ def test_no_two_trainings_and_no_two_scores_share_a_stream(
     assert len(set(trainings + scores)) == len(trainings + scores)
 
 
-def estimate(search: Search) -> Search:
+def estimate(search: SearchEngine) -> SearchEngine:
     """What a run does between its keys and its first trial."""
     plan = estimate_schema(search.plan, search.dataset, search.ledger, search.keys, search.folder)
     object.__setattr__(search, "plan", plan)
     return search
 
 
-def estimated_of(search: Search) -> dict[tuple[str, str], int]:
+def estimated_of(search: SearchEngine) -> dict[tuple[str, str], int]:
     """How often each line of the private estimation was charged, by line and partition."""
     lines = "schema", "classes"
     return {(line, part): n for line, part, _, n in search.ledger.spent() if line in lines}
@@ -752,7 +752,7 @@ class TestFits:
     @pytest.mark.unit
     def test_without_a_line_nothing_is_fitted(self, tmp_path: Path):
         with searching(tmp_path / "x", "fixed") as search, pytest.raises(KeyError):
-            search._front(PrincipalComponents(2))
+            search._fit_front_end(PrincipalComponents(2))
 
     @pytest.mark.unit
     def test_records_go_through_it_where_the_run_computes(
@@ -760,10 +760,10 @@ class TestFits:
     ):
         monkeypatch.setattr(Raw, "learned", True)  # so that it is kept
         with searching(tmp_path / "x", "fixed") as search:
-            assert search._front(Raw()).device == "cpu"
-            kept = replace(search, device="cuda")._front(Raw())
+            assert search._fit_front_end(Raw()).device == "cpu"
+            kept = replace(search, device="cuda")._fit_front_end(Raw())
             (tmp_path / "x" / "private" / "front_ends" / "raw.pt").unlink()
-            made = replace(search, device="cuda")._front(Raw())
+            made = replace(search, device="cuda")._fit_front_end(Raw())
         assert [kept.device, made.device] == ["cuda", "cuda"]
         first = nn.Sequential(kept.module, nn.Identity())
         assert FittedFrontEnd(Standardise(), nn.Identity()).compose_after(kept).device == "cuda"

@@ -18,10 +18,10 @@ from pasearch.data.partitions import Records
 from pasearch.data.schema import Schema
 from pasearch.runs.keys import Keys, Stream
 from pasearch.search.candidate_training import (
-    WORST,
-    failed,
+    FAILED_SCORE,
+    compute_score_count,
+    has_failed,
     mark_failed,
-    points,
     train_candidate,
     training_streams,
 )
@@ -78,34 +78,36 @@ class TestScore:
     def test_counts_right_answers(self):
         given = records(9)
         answers = (given.x[:, 0] * 3).long()
-        assert points(Answers(), replace(given, y=answers), device="cpu") == 9
-        assert points(Answers(), replace(given, y=(answers + 1) % 3), device="cpu") == 0
+        assert compute_score_count(Answers(), replace(given, y=answers), device="cpu") == 9
+        assert (
+            compute_score_count(Answers(), replace(given, y=(answers + 1) % 3), device="cpu") == 0
+        )
 
     @pytest.mark.unit
     def test_is_a_whole_number_of_python(self):
-        assert type(points(Answers(), records(), device="cpu")) is int
+        assert type(compute_score_count(Answers(), records(), device="cpu")) is int
 
     @pytest.mark.property
     def test_a_null_record_is_never_right_and_moves_the_count_by_one_at_most(self):
         given = records()
-        base = points(Answers(), given, device="cpu")
+        base = compute_score_count(Answers(), given, device="cpu")
         answers = (given.x[:, 0] * 3).long()
         for slot in range(len(given)):
-            fewer = points(Answers(), null(given, slot), device="cpu")
+            fewer = compute_score_count(Answers(), null(given, slot), device="cpu")
             assert base - fewer == int(answers[slot] == given.y[slot])
 
     @pytest.mark.unit
     def test_all_null_scores_nothing(self):
         given = records()
         nothing = replace(given, valid=torch.zeros(40, dtype=torch.bool))
-        assert points(Answers(), nothing, device="cpu") == 0
+        assert compute_score_count(Answers(), nothing, device="cpu") == 0
 
     @pytest.mark.unit
     @pytest.mark.parametrize("chunk", [1, 7, 40, 100])
     def test_does_not_depend_on_the_chunk(self, chunk: int):
         given = records()
-        expected = points(Answers(), given, device="cpu")
-        assert points(Answers(), given, device="cpu", chunk=chunk) == expected
+        expected = compute_score_count(Answers(), given, device="cpu")
+        assert compute_score_count(Answers(), given, device="cpu", chunk=chunk) == expected
 
     @pytest.mark.unit
     def test_is_taken_in_evaluation_mode_and_without_gradients(self):
@@ -115,7 +117,7 @@ class TestScore:
                 assert not torch.is_grad_enabled()
                 return super().forward(x)
 
-        points(Probe().train(), records(), device="cpu")
+        compute_score_count(Probe().train(), records(), device="cpu")
 
 
 class Tells(nn.Module):
@@ -133,7 +135,7 @@ def numbers(answers: list[float], y: list[float], valid: list[bool] | None = Non
 
 
 def score(given: Records, chunk: int = 8192) -> int:
-    return points(Tells(), given, device="cpu", chunk=chunk)
+    return compute_score_count(Tells(), given, device="cpu", chunk=chunk)
 
 
 class TestPoints:
@@ -278,7 +280,9 @@ class TestTraining:
             for made in (replace(recipe, steps=1, learning_rate=1e-9), recipe)
         )
         assert network(given.x[:3]).shape == (3, 1)
-        found, before = (points(each, given, device="cpu") / 400 for each in (network, start))
+        found, before = (
+            compute_score_count(each, given, device="cpu") / 400 for each in (network, start)
+        )
         assert found > 85 > before + 5
 
     @pytest.mark.unit
@@ -289,7 +293,7 @@ class TestTraining:
         streams = training_streams(Keys.from_seed(5).stream("trial", 0))
         network = train_candidate(candidate, behind, schema, RECIPE, streams, device="cpu")
         assert network(behind.x).shape == (40, 3)
-        assert 0 <= points(network, behind, device="cpu") <= 40
+        assert 0 <= compute_score_count(network, behind, device="cpu") <= 40
 
     @pytest.mark.unit
     def test_steps_are_reported(self):
@@ -311,17 +315,17 @@ class TestFailure:
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
     def test_one_weight_that_is_not_finite_is_a_failure(self, value: float):
         network = CANDIDATE.architecture.build((4,), 3, np.random.default_rng(0))
-        assert not failed(network)
+        assert not has_failed(network)
         with torch.no_grad():
             next(network.parameters()).view(-1)[2] = value
-        assert failed(network)
+        assert has_failed(network)
 
     @pytest.mark.unit
     def test_marking_makes_every_weight_a_failure(self):
         network = mark_failed(CANDIDATE.architecture.build((4,), 3))
-        assert failed(network)
+        assert has_failed(network)
         assert all(bool(torch.isnan(p).all()) for p in network.parameters())
 
     @pytest.mark.unit
     def test_the_worst_score_is_below_every_noisy_count(self):
-        assert (WORST, 2**62) < (-(10.0**300), 0)
+        assert (FAILED_SCORE, 2**62) < (-(10.0**300), 0)

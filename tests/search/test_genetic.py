@@ -16,12 +16,12 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.search.genetic import (
     PrivacyAwareArchitectureSearch,
     StandardWorkflow,
-    crossover,
-    global_random,
+    cross_genotypes,
     mutate,
-    mutated,
+    mutate_to_other_candidate,
+    seed_global_random,
 )
-from pasearch.search.strategy import State
+from pasearch.search.strategy import SearchState
 
 
 class Space:
@@ -62,7 +62,7 @@ class TestGlobalRandom:
     def test_is_the_same_before_and_after(self):
         random.seed(99)
         before = random.getstate()
-        crossover((0,) * 50, (1,) * 50, stream())
+        cross_genotypes((0,) * 50, (1,) * 50, stream())
         mutate((0,) * 4, SPACE, stream())  # type: ignore[arg-type]
         evolve([(n,) * 10 for n in range(10)], list(range(10)))
         assert random.getstate() == before
@@ -70,7 +70,7 @@ class TestGlobalRandom:
     @pytest.mark.unit
     def test_is_given_back_after_an_error(self):
         before = random.getstate()
-        with pytest.raises(IndexError), global_random(stream()):
+        with pytest.raises(IndexError), seed_global_random(stream()):
             random.choice([])
         assert random.getstate() == before
 
@@ -79,14 +79,14 @@ class TestGlobalRandom:
         children = set()
         for seed in range(5):
             random.seed(seed)
-            children.add(crossover((0,) * 50, (1,) * 50, stream()))
+            children.add(cross_genotypes((0,) * 50, (1,) * 50, stream()))
         assert len(children) == 1
 
     @pytest.mark.unit
     def test_other_streams_give_other_numbers(self):
         numbers = set()
         for number in range(20):
-            with global_random(stream(number)):
+            with seed_global_random(stream(number)):
                 numbers.add(random.random())
         assert len(numbers) == 20
 
@@ -98,9 +98,9 @@ class TestCrossover:
 
         first, second = tuple(range(40)), tuple(range(100, 140))
         for number in range(10):
-            with global_random(stream(number)):
+            with seed_global_random(stream(number)):
                 theirs, _ = tools.cxUniform(list(first), list(second), indpb=0.5)
-            assert crossover(first, second, stream(number)) == tuple(theirs)
+            assert cross_genotypes(first, second, stream(number)) == tuple(theirs)
 
     @pytest.mark.property
     @settings(max_examples=50)
@@ -110,13 +110,13 @@ class TestCrossover:
     )
     def test_every_gene_is_a_parents(self, pairs: list[tuple[int, int]], number: int):
         first, second = tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
-        child = crossover(first, second, stream(number))
+        child = cross_genotypes(first, second, stream(number))
         assert isinstance(child, tuple)
         assert all(gene in pair for gene, pair in zip(child, pairs, strict=True))
 
     @pytest.mark.statistical
     def test_takes_every_gene_from_either_parent_alike(self):
-        children = [crossover((0,) * 8, (1,) * 8, stream(n)) for n in range(800)]
+        children = [cross_genotypes((0,) * 8, (1,) * 8, stream(n)) for n in range(800)]
         share = np.mean(children, axis=0)
         assert (abs(share - 0.5) < 5 * 0.5 / math.sqrt(800)).all()
         assert len(set(children)) > 200
@@ -129,7 +129,7 @@ class TestMutation:
 
         parent = (1, 2, 3, 0)
         for number in range(10):
-            with global_random(stream(number)):
+            with seed_global_random(stream(number)):
                 (theirs,) = tools.mutUniformInt(list(parent), [0] * 4, [4, 2, 3, 1], indpb=0.25)
             assert mutate(parent, SPACE, stream(number)) == tuple(theirs)  # type: ignore[arg-type]
 
@@ -264,21 +264,23 @@ class TestSettings:
         asked = search.ask(state, SPACE, stream())  # type: ignore[arg-type]
         assert asked is not None
         search.tell(state, asked, ((0.0, 0), (0.0, 1)))
-        assert state == State()
+        assert state == SearchState()
 
 
 class TestRepeats:
     @pytest.mark.unit
     def test_a_mutant_is_another_candidate(self):
         parent = (1, 1, 1, 1)
-        mutants = [mutated(parent, SPACE, stream(number)) for number in range(200)]  # type: ignore
+        mutants = [
+            mutate_to_other_candidate(parent, SPACE, stream(number)) for number in range(200)
+        ]  # type: ignore
         assert all(SPACE.candidate(each) != (1, 1, 1) for each in mutants)
         plain = [mutate(parent, SPACE, stream(number)) for number in range(200)]  # type: ignore
         assert any(SPACE.candidate(each) == (1, 1, 1) for each in plain)
 
     @pytest.mark.unit
     def test_where_there_is_one_candidate_it_stays(self):
-        assert mutated((0,), Space(1), stream()) == (0,)  # type: ignore[arg-type]
+        assert mutate_to_other_candidate((0,), Space(1), stream()) == (0,)  # type: ignore[arg-type]
 
     @pytest.mark.unit
     def test_no_candidate_is_trained_twice_while_others_are_left(self):

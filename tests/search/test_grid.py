@@ -13,12 +13,17 @@ import pytest
 import pasearch as api
 from pasearch.accounting.accountants import price
 from pasearch.accounting.budget import Budget
-from pasearch.crossover.report import _epsilons
+from pasearch.crossover.report import _compute_level_epsilons
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Line
-from pasearch.search.grid import MOST_OF_SQUARES, Grid, shares_of, usual_shares
-from pasearch.search.strategy import State
+from pasearch.search.grid import (
+    MAX_SQUARED_SHARE,
+    Grid,
+    convert_epsilons_to_shares,
+    make_default_shares,
+)
+from pasearch.search.strategy import SearchState
 from pasearch.spaces.space import space
 
 TWO = space(
@@ -45,8 +50,8 @@ class TestGrid:
         search = Grid(candidates=2, shares=(0.1, 0.2), repeats=2)
         number, index = played(search, [9.0, 9.0, 0.0, 0.0], [5.0, 5.0, 3.0, 8.0])
         assert (number, index // 2) == (1, 1), "5.5 is more than 5, whatever the first level said"
-        assert search.may_win([9, 9, 0, 0, 5, 5, 3, 8]) == [7]
-        assert search.may_win([9, 9, 0, 0, 5, 5, 3, 7]) == [5, 7]
+        assert search.possible_winners([9, 9, 0, 0, 5, 5, 3, 8]) == [7]
+        assert search.possible_winners([9, 9, 0, 0, 5, 5, 3, 7]) == [5, 7]
 
     def test_a_failed_training_does_not_win(self):
         search = Grid(candidates=2, shares=(0.1, 0.2), repeats=2)
@@ -66,19 +71,19 @@ class TestGrid:
 
     def test_usual_shares_leave_most_of_the_budget(self):
         for points in (4, 6, 16):
-            shares = usual_shares(points)
+            shares = make_default_shares(points)
             assert points * sum(each**2 for each in shares) == pytest.approx(0.3, abs=1e-4)
 
     def test_a_grid_that_is_too_dear_says_what_would_do(self):
         budget = Budget(1.0).resolve(1000)
         with pytest.raises(BudgetError, match=r"total of ([0-9.]+)") as caught:
-            shares_of((0.3, 1.0), budget, 4)
+            convert_epsilons_to_shares((0.3, 1.0), budget, 4)
         least = float(str(caught.value).split("total of ")[1].split()[0])
         enough = replace(budget, epsilon=least)
-        shares = shares_of((0.3, 1.0), enough, 4)
-        assert 4 * sum(each**2 for each in shares) <= MOST_OF_SQUARES + 1e-6
+        shares = convert_epsilons_to_shares((0.3, 1.0), enough, 4)
+        assert 4 * sum(each**2 for each in shares) <= MAX_SQUARED_SHARE + 1e-6
         with pytest.raises(BudgetError):
-            shares_of((0.3, 1.0), replace(budget, epsilon=0.97 * least), 4)
+            convert_epsilons_to_shares((0.3, 1.0), replace(budget, epsilon=0.97 * least), 4)
 
 
 @pytest.mark.unit
@@ -188,7 +193,7 @@ class TestRun:
 
 def test_an_unfinished_state_has_no_winner_yet():
     search = Grid(candidates=2, shares=(0.1, 0.2), repeats=2)
-    assert search.ask(State(), TWO, Keys.from_seed(0).stream("grid")) is not None
+    assert search.ask(SearchState(), TWO, Keys.from_seed(0).stream("grid")) is not None
 
 
 @pytest.mark.unit
@@ -206,7 +211,7 @@ def test_the_epsilon_of_a_point_pays_for_its_front_end_too():
         )  # fmt: skip
         fits = [each.event for each in plan.lines if each.name.startswith("front end")]
         assert len(fits) == (name == "centred")
-        found[name] = _epsilons(plan)
+        found[name] = _compute_level_epsilons(plan)
         for fit in fits:
             assert min(found[name]) >= price(fit, plan.delta).epsilon * 0.995
     assert found["centred"][0] > found["raw"][0]

@@ -24,7 +24,7 @@ from pasearch.data.shared_records import SharedRecords
 from pasearch.data.threads import divide_threads, use_threads
 from pasearch.runs.executors import LocalExecutor, ProcessExecutor, Work
 from pasearch.search import candidate_training, engine
-from pasearch.search.candidate_training import Job, failed, side_by_side
+from pasearch.search.candidate_training import TrainingJob, has_failed, train_in_parallel
 from pasearch.search.plan import Plan
 from pasearch.training.recipe import Recipe
 from pasearch.training.screening import Annealing
@@ -35,7 +35,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch):
     """Hand every round of two and more over, to so many processes (1: to this one)."""
 
     def set_up(workers: int) -> None:
-        monkeypatch.setattr(engine, "WORTH", 0.0)
+        monkeypatch.setattr(engine, "MIN_SECONDS_FOR_PROCESSES", 0.0)
         monkeypatch.setattr(engine, "divide_threads", lambda candidates, at_hand: (1, workers))
 
     yield set_up
@@ -89,20 +89,20 @@ def test_the_longest_training_of_a_round_comes_first_and_changes_nothing_but_tha
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ):
     order: list[tuple[int, float]] = []
-    genuine = engine.Search._trial
+    genuine = engine.SearchEngine._trial
 
     def noted(self: Any, asked: Any, trial: int, candidate: Any, trained: Any) -> Any:
         recipe = self.plan.trial_recipe(candidate, asked.shape)
         order.append((asked.number, -self.plan._seconds(candidate, recipe)))
         return genuine(self, asked, trial, candidate, trained)
 
-    monkeypatch.setattr(engine.Search, "_trial", noted)
+    monkeypatch.setattr(engine.SearchEngine, "_run_trial", noted)
     with use_threads(1), searching(tmp_path / "x", way) as search:
         found, spent, trials = search.run(), search.ledger.spent(), records_of(search)
     assert order == sorted(order)
     assert len({seconds for _, seconds in order}) > 1
     monkeypatch.setattr(
-        Plan, "longest_first", lambda _, candidates, shape: [*range(len(candidates))]
+        Plan, "sort_longest_first", lambda _, candidates, shape: [*range(len(candidates))]
     )
     with use_threads(1), searching(tmp_path / "as asked", way) as search:
         assert same(search.run(), found)
@@ -115,10 +115,10 @@ def test_a_bit_that_changes_is_seen(tmp_path: Path, at_once: Any, monkeypatch: A
     at_once(1)
     with searching(tmp_path / "one", "paas") as search:
         expected = search.run()
-    genuine = engine.Job
+    genuine = engine.TrainingJob
     monkeypatch.setattr(
         engine,
-        "Job",
+        "TrainingJob",
         lambda streams, **rest: genuine(
             streams={**streams, "noise": streams["noise"].child("other")}, **rest
         ),
@@ -135,15 +135,15 @@ def test_all_are_charged_before_the_first_begins_and_share_no_key(
     seen: list[tuple[int, set[Any], list[int]]] = []
     with searching(tmp_path / "x", "paas") as search:
 
-        def watched(jobs: list[Job], *how: Any) -> Iterator[Any]:
+        def watched(jobs: list[TrainingJob], *how: Any) -> Iterator[Any]:
             charged = sum(count for line, *_, count in search.ledger.spent() if "train" in line)
             modes = [stat.S_IMODE(job.records.folder.stat().st_mode) for job in jobs]
             seen.append(
                 (charged, {stream for job in jobs for stream in job.streams.values()}, modes)
             )
-            return side_by_side(jobs, *how)
+            return train_in_parallel(jobs, *how)
 
-        monkeypatch.setattr(engine, "side_by_side", watched)
+        monkeypatch.setattr(engine, "train_in_parallel", watched)
         search.run()
         assert not [*search.folder.private.glob("records-*")], "the records' files are gone"
     total = 0
@@ -159,7 +159,7 @@ def test_a_worker_receives_the_streams_of_its_own_training_and_of_no_score(
     tmp_path: Path, at_once: Any, monkeypatch: pytest.MonkeyPatch
 ):
     at_once(1)
-    sent: list[tuple[Job, bytes]] = []
+    sent: list[tuple[TrainingJob, bytes]] = []
 
     def recorded(**given: Any) -> Work:
         work = Work(**given)
@@ -195,14 +195,14 @@ def test_a_gpu_of_the_cluster_is_used_where_one_was_asked_for(
         def takes(self, count: int, *, long: bool) -> bool:
             return True
 
-    def counted(jobs: list[Job], *how: Any) -> Iterator[Any]:
+    def counted(jobs: list[TrainingJob], *how: Any) -> Iterator[Any]:
         taken.extend(job.device for job in jobs)
         raise KeyboardInterrupt
 
     taken: list[str] = []
     executor = Elsewhere()
     executor.gpus = gpus
-    monkeypatch.setattr(engine, "side_by_side", counted)
+    monkeypatch.setattr(engine, "train_in_parallel", counted)
     with searching(tmp_path / "x", "paas") as search, pytest.raises(KeyboardInterrupt):
         replace(search, executor=executor).run()
     assert taken == [device] * 3
@@ -253,12 +253,12 @@ def test_an_interruption_costs_nothing_twice(
     with searching(tmp_path / "whole", "paas") as search:
         whole, spent = search.run(), search.ledger.spent()
 
-    def broken(jobs: list[Job], *how: Any) -> Iterator[Any]:
-        yield from side_by_side(jobs[:finished], *how)
+    def broken(jobs: list[TrainingJob], *how: Any) -> Iterator[Any]:
+        yield from train_in_parallel(jobs[:finished], *how)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "side_by_side", broken)
+        patch.setattr(engine, "train_in_parallel", broken)
         with (
             pytest.raises(KeyboardInterrupt),
             searching(tmp_path / "x", "paas", stored=True) as search,
@@ -283,7 +283,7 @@ def test_what_asks_for_more_than_records_is_trained_by_this_process(
     at_once(1)
     taken: list[int] = []
 
-    def counted(jobs: list[Job], *how: Any) -> Iterator[Any]:
+    def counted(jobs: list[TrainingJob], *how: Any) -> Iterator[Any]:
         taken.append(len(jobs))
         raise KeyboardInterrupt
 
@@ -292,7 +292,7 @@ def test_what_asks_for_more_than_records_is_trained_by_this_process(
         return replace(recipe, screening=Annealing(q0=0.1, mu0=1)) if asks else recipe
 
     genuine = Plan.trial_recipe
-    monkeypatch.setattr(engine, "side_by_side", counted)
+    monkeypatch.setattr(engine, "train_in_parallel", counted)
     monkeypatch.setattr(Plan, "trial_recipe", asking)
     with searching(tmp_path / "x", "paas") as search, pytest.raises(KeyboardInterrupt):
         search.run()
@@ -321,7 +321,7 @@ def test_a_training_without_memory_is_a_failed_one(monkeypatch: pytest.MonkeyPat
     from search.test_fitness import CANDIDATE, RECIPE, SCHEMA
 
     from pasearch.runs.keys import Keys
-    from pasearch.search.candidate_training import failed, training_streams
+    from pasearch.search.candidate_training import has_failed, training_streams
 
     def without(*arguments: Any, **options: Any) -> Any:
         raise MemoryError
@@ -331,13 +331,13 @@ def test_a_training_without_memory_is_a_failed_one(monkeypatch: pytest.MonkeyPat
         valid=torch.ones(4, dtype=torch.bool), public=False,
     ).write(tmp_path)  # fmt: skip
     monkeypatch.setattr(candidate_training, "train_candidate", without)
-    job = Job(
+    job = TrainingJob(
         candidate=CANDIDATE, schema=SCHEMA, recipe=RECIPE,
         streams=training_streams(Keys.from_seed(1).stream("x")),
         records=SharedRecords(tmp_path, public=False),
     )  # fmt: skip
-    ((network, _),) = side_by_side([job], 1, 1, LocalExecutor())
-    assert failed(network)
+    ((network, _),) = train_in_parallel([job], 1, 1, LocalExecutor())
+    assert has_failed(network)
 
 
 # Taking turns on a GPU
@@ -350,7 +350,7 @@ def test_trainings_in_turns_give_what_they_give_one_by_one(
 ):
     with use_threads(1), searching(tmp_path / "one", way) as search:
         expected, spent, trials = search.run(), search.ledger.spent(), records_of(search)
-    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
+    monkeypatch.setattr(engine.SearchEngine, "_interleaves_trainings", lambda _: True)
     with use_threads(1), searching(tmp_path / "x", way) as search:
         found = search.run()
         assert search.ledger.spent() == spent
@@ -365,7 +365,7 @@ def test_turns_are_turns_and_records_are_moved_once(
 ):
     order: list[int] = []
     moved: list[int] = []
-    honest, load = candidate_training.candidate_in_rounds, SharedRecords.load
+    honest, load = candidate_training.start_candidate_training, SharedRecords.load
 
     def noted(*given: Any, **more: Any) -> Any:
         place = len(moved_for)
@@ -384,8 +384,8 @@ def test_turns_are_turns_and_records_are_moved_once(
         return load(self)
 
     moved_for: list[Records] = []
-    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
-    monkeypatch.setattr(candidate_training, "candidate_in_rounds", noted)
+    monkeypatch.setattr(engine.SearchEngine, "_interleaves_trainings", lambda _: True)
+    monkeypatch.setattr(candidate_training, "start_candidate_training", noted)
     monkeypatch.setattr(SharedRecords, "load", loaded)
     with searching(tmp_path / "x", "paas") as search:
         search.run()
@@ -421,11 +421,11 @@ class Room:
 
     def in_turns(self, *given: Any) -> Iterator[Any]:
         for network, course in TURNS(*given):
-            self.ended.append(failed(network))
+            self.ended.append(has_failed(network))
             yield network, course
 
 
-HONEST, TURNS = candidate_training.candidate_in_rounds, engine.in_turns
+HONEST, TURNS = candidate_training.start_candidate_training, engine.train_interleaved
 
 
 @pytest.mark.contract
@@ -438,10 +438,10 @@ def test_whether_a_training_fails_does_not_depend_on_how_many_there_are(
     with use_threads(1), searching(tmp_path / "one", way) as search:
         expected, trials = search.run(), records_of(search)
     room = Room(2)
-    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
-    monkeypatch.setattr(candidate_training, "TURNS", at_a_time)
-    monkeypatch.setattr(candidate_training, "candidate_in_rounds", room.candidate_in_rounds)
-    monkeypatch.setattr(engine, "in_turns", room.in_turns)
+    monkeypatch.setattr(engine.SearchEngine, "_interleaves_trainings", lambda _: True)
+    monkeypatch.setattr(candidate_training, "MAX_INTERLEAVED_TRAININGS", at_a_time)
+    monkeypatch.setattr(candidate_training, "start_candidate_training", room.candidate_in_rounds)
+    monkeypatch.setattr(engine, "train_interleaved", room.in_turns)
     with use_threads(1), searching(tmp_path / "x", way) as search:
         found = search.run()
         assert records_of(search) == trials
@@ -468,9 +468,9 @@ def test_between_turns_the_precision_is_the_users_own(
             seen.append(depth[0])
             yield found
 
-    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
+    monkeypatch.setattr(engine.SearchEngine, "_interleaves_trainings", lambda _: True)
     monkeypatch.setattr(candidate_training, "full_precision", full_precision)
-    monkeypatch.setattr(engine, "in_turns", watched)
+    monkeypatch.setattr(engine, "train_interleaved", watched)
     with searching(tmp_path / "x", "paas") as search:
         search.run()
     assert seen
@@ -480,9 +480,9 @@ def test_between_turns_the_precision_is_the_users_own(
 @pytest.mark.unit
 def test_one_without_memory_even_alone_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     room = Room(64, never=1)
-    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
-    monkeypatch.setattr(candidate_training, "candidate_in_rounds", room.candidate_in_rounds)
-    monkeypatch.setattr(engine, "in_turns", room.in_turns)
+    monkeypatch.setattr(engine.SearchEngine, "_interleaves_trainings", lambda _: True)
+    monkeypatch.setattr(candidate_training, "start_candidate_training", room.candidate_in_rounds)
+    monkeypatch.setattr(engine, "train_interleaved", room.in_turns)
     with searching(tmp_path / "x", "paas") as search:
         search.run()
     assert room.ended[:3] == [False, True, False]
@@ -553,8 +553,8 @@ def test_only_gpus_that_compute_alike_share_a_generation(
     models: str, libraries: str, own: int, expected: list[int | None], made_up: Any
 ):
     made_up(models, libraries).own = own
-    assert [place.number for place in candidate_training._places("cuda")] == expected
-    assert [place.number for place in candidate_training._places("cpu")] == [None]
+    assert [place.number for place in candidate_training._list_devices("cuda")] == expected
+    assert [place.number for place in candidate_training._list_devices("cpu")] == [None]
 
 
 @pytest.mark.contract
@@ -571,7 +571,7 @@ def test_on_several_gpus_trainings_give_what_they_give_one_by_one(
     seen: dict[Any, set[int]] = {}
 
     def begun() -> list[Any]:
-        places.append([candidate_training._Place("cpu", number) for number in range(3)])
+        places.append([candidate_training._Device("cpu", number) for number in range(3)])
         return places[-1]
 
     def in_rounds(*given: Any, **more: Any) -> Any:
@@ -588,9 +588,9 @@ def test_on_several_gpus_trainings_give_what_they_give_one_by_one(
 
         return network, watched()
 
-    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
-    monkeypatch.setattr(candidate_training, "_places", lambda _: begun())
-    monkeypatch.setattr(candidate_training, "candidate_in_rounds", in_rounds)
+    monkeypatch.setattr(engine.SearchEngine, "_interleaves_trainings", lambda _: True)
+    monkeypatch.setattr(candidate_training, "_list_devices", lambda _: begun())
+    monkeypatch.setattr(candidate_training, "start_candidate_training", in_rounds)
     with use_threads(1), searching(tmp_path / "x", way) as search:
         assert same(search.run(), expected)
         assert records_of(search) == trials
@@ -604,9 +604,11 @@ def test_on_several_gpus_trainings_give_what_they_give_one_by_one(
 @pytest.mark.unit
 def test_gpus_are_dealt_long_and_short_trainings_alike():
     """Jobs come with the longest first: none has all the long ones."""
-    places = [candidate_training._Place("cpu", number) for number in range(3)]
+    places = [candidate_training._Device("cpu", number) for number in range(3)]
     dealt: dict[int | None, int] = {}
-    for length, place in zip(range(12, 0, -1), candidate_training._dealt(places), strict=False):
+    for length, place in zip(
+        range(12, 0, -1), candidate_training._alternate_devices(places), strict=False
+    ):
         dealt[place.number] = dealt.get(place.number, 0) + length
     assert set(dealt.values()) == {26}
 
@@ -617,16 +619,16 @@ def test_a_group_is_given_its_steps_before_the_next_one_is_looked_at(
 ):
     """So a GPU has work of the others meanwhile; and groups are of like size."""
     happened: list[Any] = []
-    honest = candidate_training._Turn.goes_on
+    honest = candidate_training._InterleavedTraining.start_next_round
 
     def goes_on(turn: Any) -> bool:
         happened.append(turn.group)
         return honest(turn)
 
-    monkeypatch.setattr(candidate_training._Turn, "goes_on", goes_on)
+    monkeypatch.setattr(candidate_training._InterleavedTraining, "start_next_round", goes_on)
     monkeypatch.setattr(candidate_training.TrainingGroup, "go", lambda *_: happened.append("go"))
-    monkeypatch.setattr(candidate_training, "QUEUES", 3)
-    monkeypatch.setattr(engine.Search, "_takes_turns", lambda _: True)
+    monkeypatch.setattr(candidate_training, "GPU_QUEUES", 3)
+    monkeypatch.setattr(engine.SearchEngine, "_interleaves_trainings", lambda _: True)
     with use_threads(1), searching(tmp_path / "x", "rs") as search:
         search.run()
     parts = [list(part) for kind, part in groupby(happened, lambda each: each == "go")
@@ -642,11 +644,11 @@ def test_a_group_is_given_its_steps_before_the_next_one_is_looked_at(
 def test_on_several_cuda_devices_a_generation_is_what_it_is_on_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    assert len(candidate_training._places("cuda")) > 1
+    assert len(candidate_training._list_devices("cuda")) > 1
     with searching(tmp_path / "x", "paas") as search:
         found = replace(search, device="cuda").run()
     monkeypatch.setattr(
-        candidate_training, "_places", lambda _: [candidate_training._Place("cuda", None)]
+        candidate_training, "_list_devices", lambda _: [candidate_training._Device("cuda", None)]
     )
     with searching(tmp_path / "one", "paas") as search:
         expected = replace(search, device="cuda").run()
@@ -661,7 +663,9 @@ def test_on_cuda_trainings_in_turns_give_what_they_give_one_by_one(
 ):
     with searching(tmp_path / "x", way) as search:
         found = replace(search, device="cuda").run()
-    monkeypatch.setattr(engine.Search, "_jobs", lambda *_: iter(()))  # then each has its own turn
+    monkeypatch.setattr(
+        engine.SearchEngine, "_jobs", lambda *_: iter(())
+    )  # then each has its own turn
     with searching(tmp_path / "one", way) as search:
         expected = replace(search, device="cuda").run()
     assert found.candidate == expected.candidate

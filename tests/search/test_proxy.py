@@ -194,13 +194,13 @@ class TestBest:
     def test_scores_are_of_other_records_and_each_training_has_its_own_streams(
         self, trainings: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
     ):
-        scored, counts = [], candidate_training.counts
+        scored, counts = [], candidate_training.compute_metric_counts
 
         def score(network, records, *arguments, **options):
             scored.append(records.x)
             return counts(network, records, *arguments, **options)
 
-        monkeypatch.setattr(candidate_training, "counts", score)
+        monkeypatch.setattr(candidate_training, "compute_metric_counts", score)
         best(public(), Portfolio(name="same", entries=(AWAKE, AWAKE, AWAKE)))
         trained = [{tuple(row.tolist()) for row in records.x} for _, records, _ in trainings]
         held = [{tuple(row.tolist()) for row in x} for x in scored]

@@ -19,8 +19,7 @@ from pasearch.api.search import plan_architecture_search
 from pasearch.errors import BudgetError, UsageError
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger, Receipt
-from pasearch.search.ahead import Ahead, Insured
-from pasearch.search.candidate_training import WORST
+from pasearch.search.candidate_training import FAILED_SCORE
 from pasearch.search.genetic import PrivacyAwareArchitectureSearch, StandardWorkflow
 from pasearch.search.grid import Grid
 from pasearch.search.portions import DisjointPortions
@@ -28,13 +27,14 @@ from pasearch.search.randomized import MultiGenerationRandomizedSearch, Randomiz
 from pasearch.search.strategy import (
     STRATEGIES,
     Fitness,
-    Fixed,
-    Round,
+    FixedStrategy,
     RoundShape,
-    State,
+    SearchState,
     Strategy,
+    TrialRound,
     make_strategy,
 )
+from pasearch.search.successive_halving import ProtectedHalving, SuccessiveHalving
 from pasearch.spaces.space import SearchSpace, space
 
 EVENT = Geometric(epsilon=0.1)
@@ -95,7 +95,7 @@ class Wide:
 
 def play(
     search: Strategy, seed: int = 0, where: SearchSpace = SPACE, scores: int = 1
-) -> tuple[State, list[Round]]:
+) -> tuple[SearchState, list[TrialRound]]:
     """Run a strategy on made-up scores, which depend on `scores` and the genotype only."""
     state, rounds = search.init(), []
     while (asked := search.ask(state, where, keyed(seed))) is not None:
@@ -156,14 +156,14 @@ class TestEveryStrategy:
             number, index = search.best(state)
             trial = sum(len(each.genotypes) for each in rounds[:number]) + index
             shown = [score for fitness in state.fitness for score, _ in fitness]
-            assert trial in search.may_win(shown)
+            assert trial in search.possible_winners(shown)
             assert len(shown) == search.trials
 
     def test_a_search_where_all_fail_still_has_a_winner(self, name: str):
         search = make(name)
         state = search.init()
         while (asked := search.ask(state, SPACE, keyed())) is not None:
-            fitness = tuple((WORST, index) for index in range(len(asked.genotypes)))
+            fitness = tuple((FAILED_SCORE, index) for index in range(len(asked.genotypes)))
             state = search.tell(state, asked, fitness)
         number, index = search.best(state)
         assert (number, index) == (number, len(state.fitness[number]) - 1)
@@ -234,7 +234,7 @@ class TestNonAdaptive:
         count = len(first.genotypes)
         assert count > 3
 
-        def following(scores: list[float]) -> Round | None:
+        def following(scores: list[float]) -> TrialRound | None:
             fitness: tuple[Fitness, ...] = tuple((score, 0) for score in scores)
             return search.ask(search.tell(search.init(), first, fitness), SPACE, keyed())
 
@@ -382,11 +382,13 @@ class TestPrices:
 
     @pytest.mark.unit
     def test_fixed_is_one_training_of_the_default(self):
-        (line,) = Fixed().lines(price, "train", "training")
+        (line,) = FixedStrategy().lines(price, "train", "training")
         assert (line.event, line.count) == (EVENT, 1)
-        _, (only,) = play(Fixed())
+        _, (only,) = play(FixedStrategy())
         assert only.genotypes == (SPACE.fixed(),)
-        assert Fixed().settings(SPACE) == [(("learning_rate_scale", 0.5), ("steps_scale", 1.0))]
+        assert FixedStrategy().settings(SPACE) == [
+            (("learning_rate_scale", 0.5), ("steps_scale", 1.0))
+        ]
 
     @pytest.mark.unit
     def test_stw_pays_nothing_because_its_data_is_public(self):
@@ -408,12 +410,12 @@ class TestPrices:
 class TestTies:
     @pytest.mark.unit
     def test_are_broken_by_each_trials_own_draw(self):
-        state = State(fitness=(((7.0, 10), (7.0, 30), (7.0, 20), (1.0, 99)),))
+        state = SearchState(fitness=(((7.0, 10), (7.0, 30), (7.0, 20), (1.0, 99)),))
         assert state.winner(0) == 1
 
     @pytest.mark.unit
     def test_a_score_comes_before_a_tie_break(self):
-        state = State(fitness=(((WORST, 2**61), (-500.0, 0), (WORST, 2**62)),))
+        state = SearchState(fitness=(((FAILED_SCORE, 2**61), (-500.0, 0), (FAILED_SCORE, 2**62)),))
         assert state.winner(0) == 1
 
 
@@ -421,14 +423,14 @@ class TestNames:
     @pytest.mark.unit
     def test_kinds(self):
         assert {name: type(make_strategy(name)) for name in STRATEGIES} == {
-            "fixed": Fixed,
+            "fixed": FixedStrategy,
             "rs": RandomizedSearch,
             "mgrs": MultiGenerationRandomizedSearch,
             "paas": PrivacyAwareArchitectureSearch,
             "portions": DisjointPortions,
             "stw": StandardWorkflow,
-            "ahead": Ahead,
-            "insured": Insured,
+            "ahead": SuccessiveHalving,
+            "insured": ProtectedHalving,
             "grid": Grid,
         }
 

@@ -17,8 +17,8 @@ from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.mechanisms import ExponentialMechanism, NoisyCounts
 from pasearch.search import variants
-from pasearch.search.variants import PICK
-from pasearch.search.weights import Trajectory, shifted
+from pasearch.search.variants import VARIANT_LINE
+from pasearch.search.weights import Trajectory, set_threshold
 from pasearch.training.metrics import METRICS
 
 ACCURACY, BALANCED = METRICS["accuracy"], METRICS["balanced-accuracy"]
@@ -49,7 +49,13 @@ def walked(steps: int, made: int | None = None) -> tuple[Trajectory, nn.Module]:
 
 def by_name(outputs: int = 2, steps: int = 20, made: int | None = None) -> dict[str, dict]:
     kept, last = walked(steps, made)
-    return dict(zip(variants.names(ACCURACY, outputs), kept.variants(last, outputs), strict=True))
+    return dict(
+        zip(
+            variants.list_variant_names(ACCURACY, outputs),
+            kept.variants(last, outputs),
+            strict=True,
+        )
+    )
 
 
 class TestVariants:
@@ -104,25 +110,29 @@ class TestVariants:
     @pytest.mark.parametrize("outputs", [1, 2, 10])
     def test_there_are_as_many_as_are_named_and_most_of_two_classes(self, outputs: int):
         kept, last = walked(4)
-        assert len(kept.variants(last, outputs)) == len(variants.names(ACCURACY, outputs))
-        assert len(variants.names(ACCURACY, outputs)) <= len(variants.names(ACCURACY, 2))
+        assert len(kept.variants(last, outputs)) == len(
+            variants.list_variant_names(ACCURACY, outputs)
+        )
+        assert len(variants.list_variant_names(ACCURACY, outputs)) <= len(
+            variants.list_variant_names(ACCURACY, 2)
+        )
 
     @pytest.mark.unit
     def test_a_training_that_failed_has_variants_that_failed(self):
         kept, last = Trajectory(4), network()
         for each in last.parameters():
             each.data.fill_(torch.nan)
-        assert len(kept.variants(last, 2)) == len(variants.names(ACCURACY, 2))
+        assert len(kept.variants(last, 2)) == len(variants.list_variant_names(ACCURACY, 2))
 
 
 class TestPick:
     @pytest.mark.statistical
     def test_a_sum_is_picked_from_by_the_exponential_mechanism(self):
-        noise = variants.release(ACCURACY, 1.0)
+        noise = variants.make_mechanism(ACCURACY, 1.0)
         assert noise == ExponentialMechanism(epsilon=1.0)
         taken = np.zeros(3)
         for seed in range(1500):
-            taken[noise.pick([10, 12, 0], Keys.from_seed(seed).stream(PICK))] += 1
+            taken[noise.pick([10, 12, 0], Keys.from_seed(seed).stream(VARIANT_LINE))] += 1
         law = np.exp(np.array([10, 12, 0]) / 2)
         assert taken / 1500 == pytest.approx(law / law.sum(), abs=0.05)
 
@@ -131,34 +141,39 @@ class TestPick:
         draw = np.random.default_rng(0)
         y = draw.random(4000) < 0.05
         odds = draw.normal(-3.0 + 2.5 * y, 1.0)
-        cells = np.searchsorted(variants.edges(), odds, side="left")
+        cells = np.searchsorted(variants.list_thresholds(), odds, side="left")
         noisy = np.bincount(cells + 20 * y, minlength=40)
-        by_hand = [((odds[~y] <= e).mean() + (odds[y] > e).mean()) / 2 for e in variants.edges()]
-        assert variants.best_edge(noisy.tolist()) == int(np.argmax(by_hand))
-        assert variants.edges()[variants.best_edge([0] * 40)] == 0.0
+        by_hand = [
+            ((odds[~y] <= e).mean() + (odds[y] > e).mean()) / 2 for e in variants.list_thresholds()
+        ]
+        assert variants.choose_threshold(noisy.tolist()) == int(np.argmax(by_hand))
+        assert variants.list_thresholds()[variants.choose_threshold([0] * 40)] == 0.0
 
     @pytest.mark.unit
     def test_thresholds_are_one_release_of_counts(self):
-        line = variants.lines(BALANCED, 2)(0.5)[0]
+        line = variants.make_lines_of_epsilon(BALANCED, 2)(0.5)[0]
         assert (line.event, line.count) == (Geometric(0.5), 1)
-        assert variants.release(BALANCED, 0.5) == NoisyCounts(epsilon=0.5)
-        moved = shifted(network().state_dict(), variants.edges().index(-1.0))
+        assert variants.make_mechanism(BALANCED, 0.5) == NoisyCounts(epsilon=0.5)
+        moved = set_threshold(network().state_dict(), variants.list_thresholds().index(-1.0))
         net, x = network(), torch.randn(5, 3)
         before = net(x)
         net.load_state_dict(moved)
         assert torch.allclose(net(x) - before, torch.tensor([0.0, 1.0]), atol=1e-5)
-        assert variants.names(BALANCED, 2)[variants.edges().index(0.0)] == "as trained"
+        assert (
+            variants.list_variant_names(BALANCED, 2)[variants.list_thresholds().index(0.0)]
+            == "as trained"
+        )
 
     @pytest.mark.unit
     @pytest.mark.parametrize(("metric", "outputs"), [("auc", 2), ("balanced-accuracy", 3)])
     def test_metrics_that_variants_are_not_compared_by(self, metric: str, outputs: int):
         with pytest.raises(UsageError, match="variants="):
-            variants.lines(METRICS[metric], outputs)
+            variants.make_lines_of_epsilon(METRICS[metric], outputs)
 
     @pytest.mark.unit
     def test_the_plan_has_it_on_validation_and_the_training_keeps_its_budget(self):
         plan, without = planned(), planned(variants=False)
-        line = next(line for line in plan.lines if line.name == PICK)
+        line = next(line for line in plan.lines if line.name == VARIANT_LINE)
         assert (line.partition, line.count) == ("validation", 1)
         assert isinstance(line.event, PureDP)
         assert plan.split.validation > 0 == without.split.validation
@@ -206,7 +221,7 @@ def test_a_run_releases_a_variant_and_is_verified(tmp_path: Path, more: dict):
     result = api.search_architecture(
         "digits", budget=api.Budget(2.0), out=tmp_path / "run", **options
     )
-    assert result.document["variant"] in variants.names(ACCURACY, 10)
+    assert result.document["variant"] in variants.list_variant_names(ACCURACY, 10)
     assert not api.verify(tmp_path / "run")[1]
     report = (tmp_path / "run" / "release" / "report.html").read_text()
     assert "by a private pick of variants" in report
@@ -230,8 +245,8 @@ def test_it_has_teeth_what_is_released_is_what_the_mechanism_says(
         (x, (x[:, 0] > 0.5).astype(int)), budget=api.Budget(5.0), bounds=(0, 1), classes=2,
         metric=metric, out=tmp_path / "run", **OPTIONS | {"steps": 8},
     )  # fmt: skip
-    place = 3 if metric == "accuracy" else len(variants.edges()) - 1
-    assert result.document["variant"] == variants.names(METRICS[metric], 2)[place]
+    place = 3 if metric == "accuracy" else len(variants.list_thresholds()) - 1
+    assert result.document["variant"] == variants.list_variant_names(METRICS[metric], 2)[place]
 
 
 @pytest.mark.slow
@@ -255,14 +270,14 @@ def test_it_has_teeth_a_pick_without_a_charge_reads_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The line is planned for other records: the ledger opens none of validation for it."""
-    lines_of = variants.lines
+    lines_of = variants.make_lines_of_epsilon
 
     def elsewhere(metric, outputs):
         from dataclasses import replace
 
         return lambda e: [replace(each, partition="test") for each in lines_of(metric, outputs)(e)]
 
-    monkeypatch.setattr(variants, "lines", elsewhere)
+    monkeypatch.setattr(variants, "make_lines_of_epsilon", elsewhere)
     charged = Ledger.charged
     seen: list[str] = []
 
@@ -275,5 +290,5 @@ def test_it_has_teeth_a_pick_without_a_charge_reads_nothing(
         api.search_architecture(
             "digits", budget=api.Budget(2.0), out=tmp_path / "run", **OPTIONS | {"steps": 4}
         )
-    assert seen[-1] == PICK
+    assert seen[-1] == VARIANT_LINE
     assert not (tmp_path / "run" / "release" / "result.json").exists()

@@ -55,9 +55,9 @@ from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.normals import Normals, grid_distance
 from pasearch.runs.sums import SUM_ROUNDING
-from pasearch.search.candidate_training import points
-from pasearch.search.engine import Search
-from pasearch.search.plan import VALIDATION_QUERY
+from pasearch.search.candidate_training import compute_score_count
+from pasearch.search.engine import SearchEngine
+from pasearch.search.plan import VALIDATION_QUERY_LINE
 from pasearch.training import losses, metrics, noise, one_step, per_example, screening
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson, Reshuffled, TruncatedPoisson
@@ -826,21 +826,21 @@ each_look = pytest.mark.parametrize("name", QUERYING)
 class Looking:
     """An engine that answers a network which always says 0, and what it was charged."""
 
-    search: Search
+    search: SearchEngine
     exact: int
     unit: float
     epsilon: float
     most: int
 
-    def residuals(self, count: int, search: Search | None = None) -> np.ndarray:
+    def residuals(self, count: int, search: SearchEngine | None = None) -> np.ndarray:
         """Return the noise of so many looks, whole numbers, each with a key of its own."""
         search = search or self.search
         candidate = search.plan.space.candidate((0,))
         model = silent(self.search)
-        front = search._front(candidate.front_end)
+        front = search._fit_front_end(candidate.front_end)
         found = []
         for trial in range(count):
-            query = search._validation_query(
+            query = search._make_validation_query(
                 search.plan.recipe, front, Keys.from_seed(9).stream("t", trial), "only"
             )
             assert query is not None
@@ -850,7 +850,7 @@ class Looking:
         return whole.astype(int)
 
 
-def silent(search: Search) -> nn.Module:
+def silent(search: SearchEngine) -> nn.Module:
     schema = search.plan.schema
     model = search.plan.space.candidate((0,)).build(schema.shape, schema.outputs)
     with torch.no_grad():
@@ -878,7 +878,7 @@ def looking(name: str, path: Path) -> Iterator[Looking]:
     folder = RunFolder.create(path, "test")
     data.partition(plan.split, keys.stream("split").generator())
     slots = data["validation"]._slots
-    (line,) = (each for each in plan.lines if each.name == VALIDATION_QUERY)
+    (line,) = (each for each in plan.lines if each.name == VALIDATION_QUERY_LINE)
     exact, unit, most = {
         # The cross entropy of four equal outputs is log 4, of at most 4 nats; an energy is a mean.
         "energies": (round(100 * math.log(4) / 4) * len(slots), 4 / (100 * len(slots)), 100),
@@ -886,7 +886,7 @@ def looking(name: str, path: Path) -> Iterator[Looking]:
         "errors": (int((100 - 25 * y[slots]).sum()), 1 / (100 * len(slots)), 100),
     }[name]
     with Ledger.create(folder.private / "ledger.sqlite", plan.lines) as ledger:
-        search = Search(
+        search = SearchEngine(
             plan=plan, strategy=plan.strategy, dataset=data, ledger=ledger, keys=keys,
             journal=None, folder=folder, device="cpu", progress=Progress(),  # type: ignore[arg-type]
         )  # fmt: skip
@@ -954,10 +954,10 @@ def one_query(measure: Callable[..., int], numbers: bool) -> int:
 def test_no_record_moves_a_query_by_more_than_its_noise_is_for(monkeypatch: pytest.MonkeyPatch):
     assert one_query(sum_loss_points, numbers=False) == 100
     assert one_query(sum_loss_points, numbers=True) == 100
-    assert one_query(points, numbers=True) == 100
-    assert one_query(points, numbers=False) == 1
+    assert one_query(compute_score_count, numbers=True) == 100
+    assert one_query(compute_score_count, numbers=False) == 1
     monkeypatch.setattr(losses, "MAX_LOSS_POINTS", 150)
     monkeypatch.setattr(metrics.AbsoluteError, "most", 150)
     assert one_query(sum_loss_points, numbers=False) == 150
     assert one_query(sum_loss_points, numbers=True) == 150
-    assert one_query(points, numbers=True) == 150
+    assert one_query(compute_score_count, numbers=True) == 150

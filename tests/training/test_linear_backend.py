@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pasearch.api.binding import compiler, versions
+from pasearch.api.binding import list_versions, read_compiler_environment
 from pasearch.data.partitions import Records
 from pasearch.data.precision import full_precision
 from pasearch.errors import MachineError
@@ -522,21 +522,21 @@ class TestLoading:
     def test_compiled_code_can_be_switched_off_and_a_run_is_bound_to_that(
         self, monkeypatch: pytest.MonkeyPatch
     ):
-        before = compiler()
+        before = read_compiler_environment()
         linear_backend.load_kernel.cache_clear()
         with monkeypatch.context() as patch:
             patch.setenv("NUMBA_DISABLE_JIT", "1")
             trained = Training(MODELS["plain"](), records(), recipe_of(), streams())
             assert trained._linear is None
-            assert compiler() == {**before, "NUMBA_DISABLE_JIT": "1"}
+            assert read_compiler_environment() == {**before, "NUMBA_DISABLE_JIT": "1"}
             patch.setenv("NUMBA_CACHE_DIR", "elsewhere")
-            assert "NUMBA_CACHE_DIR" not in compiler()
+            assert "NUMBA_CACHE_DIR" not in read_compiler_environment()
         linear_backend.load_kernel.cache_clear()
         with monkeypatch.context() as patch:
             patch.setattr(loops.importlib.util, "find_spec", lambda name: None)
             assert linear_backend.load_kernel() is None
         linear_backend.load_kernel.cache_clear()
-        assert {"numba", "llvmlite"} <= set(versions())
+        assert {"numba", "llvmlite"} <= set(list_versions())
 
 
 class Fetched:

@@ -9,7 +9,7 @@ import pytest
 
 from pasearch.accounting.events import Gaussian, SelfComposition, WorstCase
 from pasearch.errors import UsageError
-from pasearch.search.plan import candidate_recipe, training_event
+from pasearch.search.plan import make_candidate_recipe, make_training_event
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import PRICED, SETTINGS, Candidate
 from pasearch.spaces.space import check_settings
@@ -84,8 +84,8 @@ class TestPrice:
         """Whatever the setting: what is charged is the event of what is trained."""
         for name in SETTINGS:
             candidate = linear(**{name: VALUES[name]})
-            trained = candidate_recipe((recipe(),), candidate, 0.2, SLOTS, outputs=2)
-            charged = training_event((recipe(),), [candidate.settings], SLOTS, 0.2)
+            trained = make_candidate_recipe((recipe(),), candidate, 0.2, SLOTS, outputs=2)
+            charged = make_training_event((recipe(),), [candidate.settings], SLOTS, 0.2)
             assert charged == trained.event(SLOTS)
 
     @pytest.mark.contract
@@ -101,7 +101,7 @@ class TestPrice:
     @pytest.mark.contract
     def test_is_the_worst_of_several(self):
         own = [linear(batch_share=share).settings for share in (0.1, 1.0)]
-        found = training_event((recipe(),), own, SLOTS, 0.2)
+        found = make_training_event((recipe(),), own, SLOTS, 0.2)
         assert isinstance(found, WorstCase)
         assert found.events == tuple(
             apply_settings_and_noise(recipe(), e, 0.2, SLOTS).event(SLOTS) for e in own

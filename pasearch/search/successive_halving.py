@@ -43,20 +43,20 @@ import numpy as np
 
 from pasearch.accounting.checks import check_positive_integer, check_probability
 from pasearch.errors import UsageError
-from pasearch.planning import planned_form
+from pasearch.planning import bound_network_form
 from pasearch.runs.keys import Stream
 from pasearch.runs.ledger import Line
 from pasearch.runs.mechanisms import ExponentialMechanism
 from pasearch.search.strategy import (
+    FULL_ROUND,
     STRATEGIES,
-    WHOLE,
-    Round,
-    RoundPrice,
+    EventOfRound,
     RoundShape,
-    State,
+    SearchState,
     Strategy,
-    check_several,
-    whole_candidates,
+    TrialRound,
+    check_candidate_count,
+    check_multiple_candidates,
 )
 from pasearch.spaces.portfolio import Study, signal_of
 from pasearch.spaces.space import Portfolio
@@ -66,20 +66,20 @@ if TYPE_CHECKING:
     from pasearch.search.plan import Plan
     from pasearch.spaces.space import Genotype, Space
 
-DISAGREE = 0.25
+DISAGREEMENT_RATE = 0.25
 """On about which share of the records two candidates differ, where they differ much: it tells how
 far a difference of two scores errs by the sample. Of Brier scores it is less."""
 
-CAUTION = 1.5
+MIN_LEAD_DEVIATIONS = 1.5
 """By how many standard deviations of a difference of scores another must be ahead."""
 
-SHARES = (0.2, 0.12, 0.08, 0.05, 0.03, 0.02)
+LOOK_SHARES = (0.2, 0.12, 0.08, 0.05, 0.03, 0.02)
 """What share of the squared budget `insured` may spend on looks."""
 
-SCORES = 0.4
+SCORE_TO_LOOK_RATIO = 0.4
 """What scores have of that beside, as a share of it."""
 
-COST = {True: (0.0025, 0.9), False: (0.003, 0.8)}
+MAX_PREDICTED_LOSSES = {True: (0.0025, 0.9), False: (0.003, 0.8)}
 """How much accuracy looks may cost a default that is right, and on which share of the study's data
 sets; by whether the default was measured there. One that nobody has measured is more often wrong.
 """
@@ -87,7 +87,7 @@ sets; by whether the default was measured there. One that nobody has measured is
 
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead(Strategy):
+class SuccessiveHalving(Strategy):
     """Looks at the default and other candidates, one full training of the best of them.
 
     Args:
@@ -102,8 +102,8 @@ class Ahead(Strategy):
 
     name: ClassVar[str] = "ahead"
     selection_rule: ClassVar[str] = "composition"
-    takes: ClassVar[tuple[str, ...]] = ("candidates", "rungs")
-    unasked: ClassVar[tuple[str, ...]] = ("looks", "scores")
+    request_options: ClassVar[tuple[str, ...]] = ("candidates", "rungs")
+    internal_settings: ClassVar[tuple[str, ...]] = ("looks", "scores")
     scored_on: ClassVar[str] = "train"
     candidates: int = 4
     rungs: int = 1
@@ -111,8 +111,8 @@ class Ahead(Strategy):
     scores: float = 0.03
 
     def __post_init__(self) -> None:
-        check_several(self.candidates)
-        if not check_positive_integer("rungs", self.rungs) <= (most := most_rungs(self.candidates)):
+        check_multiple_candidates(self.candidates)
+        if not check_positive_integer("rungs", self.rungs) <= (most := max_rounds(self.candidates)):
             raise UsageError(
                 f"rungs is {self.rungs}: half of the candidates are left after each, so "
                 f"{self.candidates} have {most} at most."
@@ -125,9 +125,9 @@ class Ahead(Strategy):
             )
 
     @classmethod
-    def asked(cls, **given: Any) -> Self:
+    def from_request(cls, **given: Any) -> Self:
         if "candidates" in given:
-            given["candidates"] = whole_candidates(given["candidates"])
+            given["candidates"] = check_candidate_count(given["candidates"])
         return cls(**given)
 
     def within(self, space: Space) -> Self:
@@ -142,10 +142,10 @@ class Ahead(Strategy):
                 "`strategy=fixed`."
             )
         candidates = min(self.candidates, space.count())
-        return replace(self, candidates=candidates, rungs=min(self.rungs, most_rungs(candidates)))
+        return replace(self, candidates=candidates, rungs=min(self.rungs, max_rounds(candidates)))
 
     @property
-    def compared(self) -> int:
+    def candidate_count(self) -> int:
         return self.candidates
 
     @property
@@ -167,15 +167,15 @@ class Ahead(Strategy):
         """The share of mu that one score has."""
         return math.sqrt(self.scores / sum(self.sizes))
 
-    def judged_by(self, metric: Metric) -> Metric:
+    def ranking_metric(self, metric: Metric) -> Metric:
         """Return the Brier score in place of accuracy: of a look it tells more."""
         return METRICS["brier"] if metric.name == "accuracy" else metric
 
-    def lines(self, price: RoundPrice, partition: str, noun: str) -> list[Line]:
+    def lines(self, price: EventOfRound, partition: str, noun: str) -> list[Line]:
         """Return the looks of each rung, or all scores."""
         if noun != "training":
             count = sum(self.sizes)
-            return [Line(name=noun, partition=partition, event=price(WHOLE), count=count)]
+            return [Line(name=noun, partition=partition, event=price(FULL_ROUND), count=count)]
         return [
             Line(
                 name=self._line(rung), partition=partition, event=price(self.shape(rung)),
@@ -191,24 +191,26 @@ class Ahead(Strategy):
     def _line(self, rung: int) -> str:
         return "training, look" + (f", rung {rung + 1}" if self.rungs > 1 else "")
 
-    def ask(self, state: State, space: Space, stream: Stream) -> Round | None:
+    def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
         """Return the next rung: the default and others, each once; then the better of the last."""
         rung = len(state.rounds)
         if not rung:
-            genotypes = distinct(space, self.candidates, stream.child("others"))
+            genotypes = draw_distinct_genotypes(space, self.candidates, stream.child("others"))
         elif rung < self.rungs:
             last = state.rounds[-1].genotypes
-            kept = self.kept([score for score, _ in state.fitness[-1]], self.sizes[rung])
+            kept = self.select_survivors(
+                [score for score, _ in state.fitness[-1]], self.sizes[rung]
+            )
             genotypes = tuple(last[place] for place in kept)
         else:
             return None
-        return Round(number=rung, genotypes=genotypes, shape=self.shape(rung))
+        return TrialRound(number=rung, genotypes=genotypes, shape=self.shape(rung))
 
-    def kept(self, scores: Sequence[float], size: int) -> list[int]:
+    def select_survivors(self, scores: Sequence[float], size: int) -> list[int]:
         """Return the places of a rung that the next one looks at: the best scores, in order."""
         return sorted(sorted(range(len(scores)), key=lambda place: -scores[place])[:size])
 
-    def climbed(self, scores: Sequence[float]) -> list[list[int]]:
+    def trace_rounds(self, scores: Sequence[float]) -> list[list[int]]:
         """Return which of the first rung's candidates each rung looks at.
 
         Args:
@@ -217,17 +219,17 @@ class Ahead(Strategy):
         rungs, start = [list(range(self.candidates))], 0
         for size in self.sizes[1:]:
             last = rungs[-1]
-            kept = self.kept(scores[start : start + len(last)], size)
+            kept = self.select_survivors(scores[start : start + len(last)], size)
             start += len(last)
             rungs.append([last[place] for place in kept])
         return rungs
 
-    def may_win(self, scores: Sequence[float]) -> list[int]:
-        places = self.climbed(scores)[-1]
+    def possible_winners(self, scores: Sequence[float]) -> list[int]:
+        places = self.trace_rounds(scores)[-1]
         start = len(scores) - len(places)
-        return [start + place for place in self.winners(scores[start:], places)]
+        return [start + place for place in self.find_winners(scores[start:], places)]
 
-    def winners(self, scores: Sequence[float], places: list[int]) -> list[int]:
+    def find_winners(self, scores: Sequence[float], places: list[int]) -> list[int]:
         """Return which of the last rung may be taken; equal ones are several.
 
         Args:
@@ -241,7 +243,7 @@ class Ahead(Strategy):
         return float(sum(self.sizes))
 
     def describe(self) -> str:
-        return self._looks() + self.unusual_words()
+        return self._looks() + self.describe_changed_settings()
 
     def _looks(self) -> str:
         more = f", in {self.rungs} rungs of which each keeps half" if self.rungs > 1 else ""
@@ -251,12 +253,12 @@ class Ahead(Strategy):
         )
 
 
-def most_rungs(candidates: int) -> int:
+def max_rounds(candidates: int) -> int:
     """Return how many rungs end with two candidates or more."""
     return max(1, math.ceil(math.log2(candidates)))
 
 
-def distinct(space: Space, count: int, stream: Stream) -> tuple[Genotype, ...]:
+def draw_distinct_genotypes(space: Space, count: int, stream: Stream) -> tuple[Genotype, ...]:
     """Return different genotypes, the default first; as many as there are, if those are fewer.
 
     A space that is small is gone through in order.
@@ -276,26 +278,32 @@ def distinct(space: Space, count: int, stream: Stream) -> tuple[Genotype, ...]:
 
 @STRATEGIES.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Insured(Ahead):
+class ProtectedHalving(SuccessiveHalving):
     """As `ahead`, but the default is kept unless another is expected to be better in the end.
 
     Args:
         trust: t, how much of a lead at the look is expected to last.
         handicaps: c_e of each candidate, in points of a score; the default's is 0. None: not
-            known yet, `insured_by` sets them.
+            known yet, `set_prior_leads` sets them.
         least: The least lead that counts, in points.
 
     Guarantee: as of `ahead`: which candidate is taken follows from noisy scores and public numbers.
     """
 
     name: ClassVar[str] = "insured"
-    unasked: ClassVar[tuple[str, ...]] = ("looks", "scores", "trust", "handicaps", "least")
+    internal_settings: ClassVar[tuple[str, ...]] = (
+        "looks",
+        "scores",
+        "trust",
+        "handicaps",
+        "least",
+    )
     trust: float = 1.0
     handicaps: tuple[float, ...] | None = None
     least: float = 0.0
 
     def __post_init__(self) -> None:
-        Ahead.__post_init__(self)
+        SuccessiveHalving.__post_init__(self)
         if self.handicaps is not None:
             object.__setattr__(self, "handicaps", tuple(map(float, self.handicaps)))
         numbers = (self.trust, self.least, *(self.handicaps or ()))
@@ -307,21 +315,27 @@ class Insured(Ahead):
                 "each."
             )
 
-    def best(self, state: State) -> tuple[int, int]:
+    def best(self, state: SearchState) -> tuple[int, int]:
         """Return the candidate of the largest expected lead over the default."""
         every = [[score for score, _ in rung] for rung in state.fitness]
-        places = self.climbed([score for rung in every for score in rung])[-1]
+        places = self.trace_rounds([score for rung in every for score in rung])[-1]
         if not math.isfinite(every[-1][0]):
-            return Ahead.best(self, state)
-        return len(every) - 1, self.winners(every[-1], places)[0]
+            return SuccessiveHalving.best(self, state)
+        return len(every) - 1, self.find_winners(every[-1], places)[0]
 
-    def kept(self, scores: Sequence[float], size: int) -> list[int]:
+    def select_survivors(self, scores: Sequence[float], size: int) -> list[int]:
         """Return the default's place, and the best scores of the others."""
-        return [0, *(1 + place for place in Ahead.kept(self, scores[1:], size - 1))]
+        return [
+            0,
+            *(
+                1 + place
+                for place in SuccessiveHalving.select_survivors(self, scores[1:], size - 1)
+            ),
+        ]
 
-    def winners(self, scores: Sequence[float], places: list[int]) -> list[int]:
+    def find_winners(self, scores: Sequence[float], places: list[int]) -> list[int]:
         if not math.isfinite(scores[0]):
-            return Ahead.winners(self, scores, places)
+            return SuccessiveHalving.find_winners(self, scores, places)
         own = np.zeros(self.candidates) if self.handicaps is None else np.array(self.handicaps)
         finished = np.isfinite(scores)  # one that failed is never taken
         leads = np.where(finished, scores, scores[0]) - scores[0]
@@ -337,9 +351,9 @@ class Insured(Ahead):
         own = self.handicaps or (0.0,)
         return self.trust > 0.0 or max(own) > 0.0
 
-    def unusual_words(self) -> str:
+    def describe_changed_settings(self) -> str:
         """Return the settings that are not as usual: what the default is insured by among them."""
-        unusual = self.unusual()
+        unusual = self.changed_settings()
         shares = ((name, unusual[name]) for name in ("looks", "scores") if name in unusual)
         own = "".join(f"; {name} have {share:g} of the squared budget" for name, share in shares)
         if "least" in unusual:
@@ -358,12 +372,12 @@ class Insured(Ahead):
         return (
             f"{self._looks()}; the default is kept unless another is well ahead"
             f"{'' if self.may_lose else ', which at this noise no look can show'}"
-            f"{self.unusual_words()}"
+            f"{self.describe_changed_settings()}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leads:
+class StudyLeads:
     """How far entries of a portfolio are ahead of its first, at a look and at the end.
 
     Args:
@@ -377,7 +391,7 @@ class Leads:
     noise: float
 
     @property
-    def trust(self) -> float:
+    def shrinkage(self) -> float:
         """t: how much of a lead at the look lasts, as far as a noisy score can tell."""
         look, final = (each - each.mean(axis=0) for each in (self.look, self.final))
         count = max(1, (len(look) - 1) * (look.shape[1] - 1))
@@ -386,9 +400,9 @@ class Leads:
         return float(np.clip(together / seen, 0.0, 1.0)) if seen > 0.0 else 0.0
 
     @property
-    def handicaps(self) -> np.ndarray:
+    def prior_leads(self) -> np.ndarray:
         """c_e, as accuracy: (entries,); the first one's is 0."""
-        return self.final.mean(axis=0) - self.trust * self.look.mean(axis=0)
+        return self.final.mean(axis=0) - self.shrinkage * self.look.mean(axis=0)
 
 
 def difference_variance(plan: Plan) -> float:
@@ -396,11 +410,11 @@ def difference_variance(plan: Plan) -> float:
     assert plan.score is not None
     assert not isinstance(plan.score, ExponentialMechanism)
     slots = plan.score_slots
-    noise = plan.score.standard_deviation / (plan.judged_by.most * slots)
-    return 2 * noise**2 + DISAGREE / slots
+    noise = plan.score.standard_deviation / (plan.ranking_metric.most * slots)
+    return 2 * noise**2 + DISAGREEMENT_RATE / slots
 
 
-def affordable(study: Study, signal: float, *, ours: bool) -> dict[str, float]:
+def choose_look_share(study: Study, signal: float, *, ours: bool) -> dict[str, float]:
     """Return the shares of the squared budget that looks and scores take: `insured`'s settings.
 
     Args:
@@ -408,19 +422,19 @@ def affordable(study: Study, signal: float, *, ours: bool) -> dict[str, float]:
         signal: Of one training with the whole budget.
         ours: Whether the space is its portfolio.
     """
-    alone, (most, usually) = study.at(signal)[:, 0], COST[ours]
+    alone, (most, usually) = study.at(signal)[:, 0], MAX_PREDICTED_LOSSES[ours]
 
     known = [place for place, each in enumerate(study.signals.values()) if each[0] < signal]
 
     def cost(share: float) -> float:
-        left = study.at(signal + math.log10(1.0 - share * (1.0 + SCORES)) / 2)[:, 0]
+        left = study.at(signal + math.log10(1.0 - share * (1.0 + SCORE_TO_LOOK_RATIO)) / 2)[:, 0]
         return float(np.quantile((alone - left)[known], usually)) if known else math.inf
 
-    share = next((each for each in SHARES if cost(each) <= most), SHARES[-1])
-    return {"looks": share, "scores": round(SCORES * share, 6)}
+    share = next((each for each in LOOK_SHARES if cost(each) <= most), LOOK_SHARES[-1])
+    return {"looks": share, "scores": round(SCORE_TO_LOOK_RATIO * share, 6)}
 
 
-def insured_by(plan: Plan, study: Study, *, ours: bool) -> Plan:
+def set_prior_leads(plan: Plan, study: Study, *, ours: bool) -> Plan:
     """Return a plan of `insured` with the handicaps that follow from its noise and a study.
 
     Of a space that is not the study's portfolio, the study may know some candidates all the same:
@@ -430,27 +444,27 @@ def insured_by(plan: Plan, study: Study, *, ours: bool) -> Plan:
     The price is the same: scores are released whatever is then done with them.
 
     Args:
-        plan: Solved; its strategy is `Insured`.
+        plan: Solved; its strategy is `ProtectedHalving`.
         study: Of such data, in the portfolio's order.
         ours: Whether the space is its portfolio.
     """
     strategy = plan.strategy
-    assert isinstance(strategy, Insured)
+    assert isinstance(strategy, ProtectedHalving)
     noise = difference_variance(plan)
-    points = plan.judged_by.most * plan.score_slots
-    least = round(CAUTION * math.sqrt(noise) * points, 1)
+    points = plan.ranking_metric.most * plan.score_slots
+    least = round(MIN_LEAD_DEVIATIONS * math.sqrt(noise) * points, 1)
     if ours:
-        found = leads(plan, study, strategy.candidates)
-        trust, handicaps = round(found.trust, 3), found.handicaps
+        found = estimate_leads(plan, study, strategy.candidates)
+        trust, handicaps = round(found.shrinkage, 3), found.prior_leads
     else:
-        trust, handicaps = 1.0, _gains(plan, study, strategy.candidates)
+        trust, handicaps = 1.0, _estimate_gains(plan, study, strategy.candidates)
     own = None
     if handicaps is not None:
         own = tuple(float(each) for each in np.round(handicaps * points, 1))
     return replace(plan, strategy=replace(strategy, trust=trust, handicaps=own, least=least))
 
 
-def _gains(plan: Plan, study: Study, candidates: int) -> np.ndarray | None:
+def _estimate_gains(plan: Plan, study: Study, candidates: int) -> np.ndarray | None:
     """Return how much more than others candidates gain that a study knows, (candidates,)."""
     entries = plan.space.entries[:candidates] if isinstance(plan.space, Portfolio) else ()
     places = {
@@ -460,24 +474,24 @@ def _gains(plan: Plan, study: Study, candidates: int) -> np.ndarray | None:
     }
     if len(places) < 2:
         return None
-    look, final = (each[:, list(places.values())] for each in _measured(plan, study))
+    look, final = (each[:, list(places.values())] for each in _interpolate_study(plan, study))
     gain = (final - look).mean(axis=0)
     own = np.zeros(candidates)
     own[list(places)] = gain - gain.mean()
     return own - own[0]
 
 
-def leads(plan: Plan, study: Study, candidates: int) -> Leads:
+def estimate_leads(plan: Plan, study: Study, candidates: int) -> StudyLeads:
     """Return how far a study's first entries were ahead, at the noise of a plan's two trainings."""
-    look, final = (each[:, :candidates] for each in _measured(plan, study))
-    return Leads(
+    look, final = (each[:, :candidates] for each in _interpolate_study(plan, study))
+    return StudyLeads(
         look=look - look[:, :1], final=final - final[:, :1], noise=difference_variance(plan)
     )
 
 
-def _measured(plan: Plan, study: Study) -> tuple[np.ndarray, np.ndarray]:
+def _interpolate_study(plan: Plan, study: Study) -> tuple[np.ndarray, np.ndarray]:
     """Return what the study's looks are judged by, and final accuracy: (data sets, entries)."""
-    outputs, slots = planned_form(plan.schema, plan.most)[1], plan.split.train
+    outputs, slots = bound_network_form(plan.schema, plan.most)[1], plan.split.train
     assert plan.trial_mu is not None
     assert plan.final_mu is not None
     assert plan.strategy.look_share is not None

@@ -15,31 +15,31 @@ from pasearch.data.split import Split, choose_estimation_partition
 from pasearch.data.tables import AnySchema
 from pasearch.training.metrics import Metric, ScoreNoise
 
-WORST_LOSS = 0.1
+MAX_CATEGORY_SHARE = 0.1
 """The share of slots that an estimated category may need, before the plan warns of it."""
 
-DROWNED = 3.92
+INTERVAL_DEVIATIONS = 3.92
 """How many standard deviations wide an interval is that holds a score 95 times in 100: where that
 is more than half of all values, the score is said to be unknown."""
 
-MOSTLY_NOISE = "at this budget say no more than the noise"
+NOISE_PHRASE = "at this budget say no more than the noise"
 """What is said of training records whose sum does not stand out of the noise."""
 
-HOPELESS = 0.1
+MIN_CLASS_PROBABILITY = 0.1
 """The probability of finding one of two equal classes, below which a run is refused: both are then
 found with a probability of 1 % at most."""
 
-LEAST_SIGNAL = 5.0
+MIN_SIGNAL = 5.0
 """Training records times mu, a class: below it accuracy is close to guessing."""
 
-LITTLE_SIGNAL = 20.0
+MIN_GOOD_SIGNAL = 20.0
 """Likewise: below it a model is far from what its records could teach it without noise."""
 
 MIN_CLASSES = 2
 """Number of classes that an undeclared target has at least, if a model is to predict it."""
 
 
-def unestimable(
+def find_estimation_failures(
     estimate: SchemaEstimate | None, classes: SchemaEstimate | None, split: Split, schema: AnySchema
 ) -> list[str]:
     """Return the reasons in public numbers why what is undeclared cannot be estimated.
@@ -64,7 +64,7 @@ def unestimable(
         return found  # two classes are the least that are counted of arrays
     if (
         classes is not None
-        and classes.category_mechanism.count_found(HOPELESS) > train / MIN_CLASSES
+        and classes.category_mechanism.count_found(MIN_CLASS_PROBABILITY) > train / MIN_CLASSES
     ):
         found.append(
             f"the undeclared classes would be estimated from {train:,} training records, and "
@@ -74,7 +74,7 @@ def unestimable(
     return found
 
 
-def guessing(signal: float | None, schema: AnySchema, epsilon: float) -> list[str]:
+def find_signal_failures(signal: float | None, schema: AnySchema, epsilon: float) -> list[str]:
     """Return the reason in public numbers why a model can only guess, if it can.
 
     Args:
@@ -84,16 +84,16 @@ def guessing(signal: float | None, schema: AnySchema, epsilon: float) -> list[st
         epsilon: Of the whole run.
     """
     outputs = schema.outputs or MIN_CLASSES
-    if signal is None or signal >= LEAST_SIGNAL * outputs:
+    if signal is None or signal >= MIN_SIGNAL * outputs:
         return []
     return [
         f"the signal-to-noise ratio{'' if schema.regression else ' per class'} is "
-        f"{signal / outputs:.2g} at epsilon {epsilon:g}, and below {LEAST_SIGNAL:g} a model "
+        f"{signal / outputs:.2g} at epsilon {epsilon:g}, and below {MIN_SIGNAL:g} a model "
         "guesses: raise `epsilon=`, or add records."
     ]
 
 
-def task_not_said(schema: AnySchema) -> list[str]:
+def warn_of_undeclared_task(schema: AnySchema) -> list[str]:
     """Warn when nobody said whether a class or a number is to be predicted."""
     aim = schema.undeclared_task
     if aim is None:
@@ -104,7 +104,7 @@ def task_not_said(schema: AnySchema) -> list[str]:
     ]
 
 
-def identifiers(schema: AnySchema, assumed: tuple[str, ...] = ()) -> list[str]:
+def warn_of_identifiers(schema: AnySchema, assumed: tuple[str, ...] = ()) -> list[str]:
     """Warn of columns that nobody declared and that are identifiers by their names: public."""
     columns = getattr(schema, "columns", ())
     open_ = [each.name for each in columns if each.kind is None or each.name in assumed]
@@ -121,7 +121,7 @@ def identifiers(schema: AnySchema, assumed: tuple[str, ...] = ()) -> list[str]:
     ]
 
 
-def of_two_classes(metric: str | None, schema: AnySchema) -> list[str]:
+def warn_of_auc_classes(metric: str | None, schema: AnySchema) -> list[str]:
     """Warn when the classes are not known yet, and the metric is of two."""
     if metric != "auc" or schema.outputs:
         return []
@@ -131,12 +131,12 @@ def of_two_classes(metric: str | None, schema: AnySchema) -> list[str]:
     ]
 
 
-def rare_categories(estimate: SchemaEstimate | None, split: Split) -> list[str]:
+def warn_of_rare_categories(estimate: SchemaEstimate | None, split: Split) -> list[str]:
     """Warn when a category must be common to be estimated privately."""
     if estimate is None:
         return []
     slots = getattr(split, choose_estimation_partition(split))
-    if not estimate.min_records > WORST_LOSS * slots:
+    if not estimate.min_records > MAX_CATEGORY_SHARE * slots:
         return []
     found = (
         f"only what at least about {estimate.min_records:,} of them hold will be found: rarer "
@@ -150,7 +150,7 @@ def rare_categories(estimate: SchemaEstimate | None, split: Split) -> list[str]:
     ]
 
 
-def rare_classes(estimate: SchemaEstimate | None, split: Split) -> list[str]:
+def warn_of_rare_classes(estimate: SchemaEstimate | None, split: Split) -> list[str]:
     """Warn when a class must be common to be found."""
     if estimate is None:
         return []
@@ -164,7 +164,7 @@ def rare_classes(estimate: SchemaEstimate | None, split: Split) -> list[str]:
     ]
 
 
-def drowned(metric: Metric, noise: ScoreNoise, slots: int) -> list[str]:
+def warn_of_test_noise(metric: Metric, noise: ScoreNoise, slots: int) -> list[str]:
     """Warn when the test's noise is so large that it will not tell how good the model is.
 
     Args:
@@ -173,7 +173,7 @@ def drowned(metric: Metric, noise: ScoreNoise, slots: int) -> list[str]:
         slots: Of the test.
     """
     spread = noise.standard_deviation / (metric.most * max(1, slots))
-    if metric.worst != 1.0 or DROWNED * spread <= metric.worst / 2:
+    if metric.worst != 1.0 or INTERVAL_DEVIATIONS * spread <= metric.worst / 2:
         return []
     return [
         f"the noise of the test has a standard deviation of {100 * spread:.0f} %, so this run will "
@@ -181,21 +181,21 @@ def drowned(metric: Metric, noise: ScoreNoise, slots: int) -> list[str]:
     ]
 
 
-def mostly_noise(mu: float | None, slots: int, classes: int) -> list[str]:
+def warn_of_weak_signal(mu: float | None, slots: int, classes: int) -> list[str]:
     """Warn when the training's noise is as large as what its records can say together.
 
-    Measured with `fixed` on digits: epsilon .05 is below `LEAST_SIGNAL` and guesses; .1 is not and
+    Measured with `fixed` on digits: epsilon .05 is below `MIN_SIGNAL` and guesses; .1 is not and
     gets .5, .25 gets .7. On a table of two classes that .85 can be had of, a signal of 8 gave .5
     and one of 19 gave .57 (both medians of a few runs).
     """
-    if mu is None or mu * slots >= LITTLE_SIGNAL * classes:
+    if mu is None or mu * slots >= MIN_GOOD_SIGNAL * classes:
         return []
-    if mu * slots >= LEAST_SIGNAL * classes:
+    if mu * slots >= MIN_SIGNAL * classes:
         return [
             f"{slots:,} training records stand little out of the noise at this budget: expect a "
             "model far from what more records, or a larger `epsilon=`, would give."
         ]
     return [
-        f"{slots:,} training records {MOSTLY_NOISE}: expect little better than guessing. More "
+        f"{slots:,} training records {NOISE_PHRASE}: expect little better than guessing. More "
         "records or a larger `epsilon=` would help; more trainings would not."
     ]
