@@ -239,8 +239,8 @@ class TestLabels:
         ("labels", "more", "told"),
         [
             ("no", {}, "has 1 class: expected two or more"),
-            ("no,", {}, "stands for a missing value"),
-            (["no", None], {}, "stands for a missing value"),
+            ("no,", {}, "a label that means missing"),
+            (["no", None], {}, "a label that means missing"),
             ("no,yes", {"regression": True}, "declared as a number already"),
             ("no,no", {}, "no"),
             (

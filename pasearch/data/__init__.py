@@ -1,1 +1,1 @@
-"""Data: fixed slots, value-independent partitions, and reads that must be charged."""
+"""Data: schemas, value-independent partitions, and access to private records under a charge."""

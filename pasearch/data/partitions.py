@@ -1,13 +1,14 @@
-"""Slots, partitions, and the only door to a private record.
+"""Partitions of a data set, and the only access to private records.
 
-The n slots of a data set are fixed before a value is looked at. A permutation that sees no value
-puts each slot into exactly one partition, so that the price of a run is the *maximum* over its
-partitions. A private partition opens only under a ledger's receipt:
+The n record positions of a data set are fixed before any value is read. A value-independent
+permutation assigns each position to exactly one partition. Therefore the privacy cost of a run is
+the *maximum* over its partitions (parallel composition). A private partition opens only with a
+ledger's receipt:
 
     with ledger.charged("search", dataset["train"], key="search") as records: ...
 
-A value that cannot be used (not finite, a label outside the declared classes) makes its slot the
-null record: features 0, and a mask that gives it gradient 0, loss 0 and score 0.
+An unusable value (not finite, or a label outside the declared classes) makes its record the null
+record (zero-out adjacency): features 0, and a mask that sets its gradient, loss and score to 0.
 
 Source: docs/rules.md, rules 2, 3, 4 and 13. Proof: docs/guarantees/composition-and-partitions.md.
 """
@@ -45,24 +46,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ENCODING_BLOCK_RECORDS = 4096
-"""How many records are rescaled at a time: it bounds the memory that float64 takes."""
+"""Number of records encoded at a time: it limits the memory for float64 values."""
 
 
 class UnchargedReadError(RuntimeError):
-    """A private record was asked for without a charge: a bug in the program, never the user's."""
+    """Error for private records read without a charge: always a bug, no user error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """The records of one open partition, ready for a network.
+    """Records of one open partition, encoded for a network.
 
     Args:
-        x: Features, float32, (slots, *shape), clamped to the bounds and scaled to [0, 1], then
-            behind the front end, if one was asked for. Of records that are too many for one
-            tensor, `data.rows.Rows`: their form alone decides.
-        y: Classes, int64, (slots,), or numbers to predict, float32, in [0, 1]; 0 where the slot is
-            null.
-        valid: bool, (slots,); False marks a null record.
+        x: Features, float32, (records, *shape), clamped to the bounds, scaled to [0, 1], and passed
+            through the feature extractor, if any. A `data.rows.Rows` if the public shape is too
+            large for one tensor.
+        y: Classes, int64, (records,), or regression targets, float32, in [0, 1]; 0 in null records.
+        valid: Mask, bool, (records,); False marks a null record.
         public: Whether the user declared the data public.
     """
 
@@ -72,18 +72,18 @@ class Records:
     public: bool
 
     def __len__(self) -> int:
-        """Return the number of slots, null ones included: public."""
+        """Return the number of records, null records included: public."""
         return len(self.y)
 
     def take(self, places: np.ndarray) -> Records:
-        """Return some of the records, by their places here."""
+        """Return the records at some indices."""
         import torch
 
         at = torch.from_numpy(places)
         return replace(self, x=self.x[at], y=self.y[at], valid=self.valid[at])
 
     def parts(self) -> Iterator[Records]:
-        """Iterate over parts, in order: of `Rows`, blocks of a size that their form decides."""
+        """Iterate over blocks in order; block sizes depend on public metadata only."""
         if not isinstance(self.x, Rows):
             yield self
             return
@@ -92,14 +92,14 @@ class Records:
             yield replace(self, x=self.x[part], y=self.y[part], valid=self.valid[part])
 
     def write(self, folder: Path) -> None:
-        """Write them to an empty folder, which `mapped` reads; `Rows` a block at a time."""
+        """Write the records to an empty folder for `mapped`; `Rows` block by block."""
         for name in ("x", "y", "valid"):
             values, path = getattr(self, name), folder / f"{name}.npy"
             save_rows(path, values) if isinstance(values, Rows) else np.save(path, values.numpy())
 
     @classmethod
     def mapped(cls, folder: Path, *, public: bool) -> Records:
-        """Return records that were written: their pages are shared, and never written back."""
+        """Memory-map written records: pages are shared between processes and never written back."""
         import torch
 
         own = {
@@ -110,7 +110,7 @@ class Records:
 
 
 class Sealed:
-    """An array whose form may be seen by anyone, and whose values only by an open partition."""
+    """Array with public metadata, whose values only an open partition can read."""
 
     __slots__ = ("_held",)
 
@@ -128,17 +128,17 @@ class Sealed:
 
     @property
     def _array(self) -> Any:
-        """The values; of a large file, they are read now."""
+        """Values of the array; those of a large file are read on access."""
         return self._held.read() if isinstance(self._held, StoredArray) else self._held
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape: public."""
+        """Shape of the array: public."""
         return self._held.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Its number type: public."""
+        """Type of the elements: public."""
         return self._held.dtype
 
     def __len__(self) -> int:
@@ -146,7 +146,7 @@ class Sealed:
         return len(self._held)
 
     def __repr__(self) -> str:
-        """Show the form, never a value."""
+        """Show the metadata, never a value."""
         return f"Sealed({self.dtype}, {self.shape})"
 
 
@@ -154,13 +154,13 @@ OpenedT = TypeVar("OpenedT")
 
 
 class _PartitionView(ABC, Generic[OpenedT]):
-    """A named part of the slots; a kind of it says what is shown once it is charged.
+    """Named subset of the record positions; subclasses define what is read from it after a charge.
 
     Args:
-        name: One of `PARTITIONS`, or a portion's.
-        dataset: The data set it belongs to.
-        slots: The slots' numbers, (size,).
-        front: The front end through which its records are seen; None shows them raw.
+        name: One of `PARTITIONS`, or the name of a disjoint subset.
+        dataset: Data set that the partition belongs to.
+        slots: Positions of the records, int, (size,).
+        front: Fitted feature extractor applied to the records; None: raw features.
     """
 
     __slots__ = ("_dataset", "_front", "_name", "_slots")
@@ -172,15 +172,15 @@ class _PartitionView(ABC, Generic[OpenedT]):
 
     @property
     def name(self) -> str:
-        """The partition's name, fixed: what is charged is what is opened."""
+        """Name of the partition, fixed: the charge and the read use the same name."""
         return self._name
 
     def __len__(self) -> int:
-        """Return the number of slots: public."""
+        """Return the number of records, null records included: public."""
         return len(self._slots)
 
     def __repr__(self) -> str:
-        """Show the form, never a value."""
+        """Show the metadata, never a value."""
         return f"{type(self).__name__}({self.name!r}, {len(self)} records)"
 
     @abstractmethod
@@ -203,7 +203,7 @@ class _PartitionView(ABC, Generic[OpenedT]):
         return self._read_records()
 
     def public_records(self) -> OpenedT:
-        """Return the records without a charge; only of data that the user declared public.
+        """Return the records without a charge, if the user declared the data public.
 
         Raises:
             UnchargedReadError: Private data.
@@ -213,7 +213,7 @@ class _PartitionView(ABC, Generic[OpenedT]):
 
 
 class Partition(_PartitionView[Records]):
-    """One part of the slots, ready for a network. Its size is public, its records are not."""
+    """Partition with encoded records; its size is public, its records are not."""
 
     __slots__ = ()
 
@@ -221,26 +221,26 @@ class Partition(_PartitionView[Records]):
         return self._dataset._records(self._name, self._slots, self._front)
 
     def with_front_end(self, front: FittedFrontEnd | None) -> Partition:
-        """Return the same partition, whose records are seen through a front end."""
+        """Return the same partition with another feature extractor."""
         return Partition(self._name, self._dataset, self._slots, front)
 
     def with_files(self, folder: Path) -> PartitionFiles:
-        """Return the same partition, whose records are written to a private folder, once."""
+        """Return the same partition as files in a private folder, written once."""
         return PartitionFiles(self, folder)
 
     def cells(self) -> PartitionCells:
-        """Return the same partition, whose records are opened as they are: to estimate a schema."""
+        """Return the same partition with unencoded features and labels, for schema estimation."""
         return PartitionCells(self._name, self._dataset, self._slots)
 
     def labels(self) -> PartitionLabels:
-        """Return the same partition, of which only the labels are opened, as they are."""
+        """Return the same partition with unencoded labels only."""
         return PartitionLabels(self._name, self._dataset, self._slots)
 
 
 class PartitionFiles(_PartitionView[Path]):
-    """One part of the slots as a folder of files, which other processes map into their memory.
+    """Partition as a folder of files, which other processes map into memory.
 
-    The files are as private as the records, and lie where whoever asks for them says.
+    The files are as private as the records; the caller chooses their location.
     """
 
     __slots__ = ("_folder",)
@@ -254,7 +254,7 @@ class PartitionFiles(_PartitionView[Path]):
 
 
 class PartitionCells(_PartitionView[tuple[TableCells, ColumnCells]]):
-    """One part of the slots before a schema says what its values mean: features and labels."""
+    """Partition with unencoded features and labels, before the schema is complete."""
 
     __slots__ = ()
 
@@ -265,7 +265,7 @@ class PartitionCells(_PartitionView[tuple[TableCells, ColumnCells]]):
 
 
 class PartitionLabels(_PartitionView[ColumnCells]):
-    """One part of the slots, of which only the labels are read: to estimate the class list."""
+    """Partition with unencoded labels only, to estimate the class list."""
 
     __slots__ = ()
 
@@ -274,42 +274,42 @@ class PartitionLabels(_PartitionView[ColumnCells]):
 
 
 def _cell_text(cell: object) -> str:
-    """Return a cell as text: a whole number too long for decimal digits as hexadecimal ones."""
+    """Return the `repr` of a cell; an integer too long for decimal digits is hexadecimal."""
     try:
         return repr(cell)
-    except Exception:  # noqa: BLE001 - whatever a cell raises would tell of it
+    except Exception:  # noqa: BLE001 - any exception of a cell would reveal its value
         return hex(cell) if isinstance(cell, int) else type(cell).__name__
 
 
 def _check_public(dataset: Dataset) -> None:
-    """Refuse to show records of private data without a charge."""
+    """Refuse to read private records without a charge."""
     if dataset.public is not True:
         raise UnchargedReadError(f"Data {dataset.name!r} is private: open a charged partition.")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Dataset:
-    """Features and classes behind a door that opens only under a charge.
+    """Features and labels that can be read only under a charge.
 
-    Guarantee: no public attribute shows a record; `features` and `labels` keep their form only.
+    Guarantee: no public attribute contains a record; `features` and `labels` expose metadata only.
 
     Args:
-        name: What the plan and the card call it.
-        schema: The declared form.
-        features: Numbers, (n, *schema.shape), in the data's own units, or a table's cells,
-            (n, columns); sealed when taken.
-        labels: What is to be predicted, (n,); sealed when taken.
-        public: True when the user declared the data public.
-        official_test: How many of the last records are the data set's own test set.
-        cache: A private folder for what costly front ends make; None keeps it in memory.
-        assumed: What its form takes as public, and may have been read from the records.
-        workspace: A private folder for records that memory does not hold; None: where temporary
-            files are.
-        notes: What the plan says of the source, such as files that were skipped: public.
-        type_failures: Reasons why the type of the target's column makes every run fail.
+        name: Name in the plan and the privacy card.
+        schema: Declared schema.
+        features: Numbers, (n, *schema.shape), in the original units, or a table's cells, (n,
+            columns); sealed on construction.
+        labels: Labels or regression targets, (n,); sealed on construction.
+        public: Whether the user declared the data public.
+        official_test: Number of records at the end that are the official test set.
+        cache: Private folder for outputs of expensive feature extractors; None: memory.
+        assumed: Facts assumed public that may have been read from the records.
+        workspace: Private folder for records that exceed memory; None: the folder of temporary
+            files.
+        notes: Public remarks on the source for the plan, such as skipped files.
+        type_failures: Reasons why the dtype of the target makes every run fail.
 
     Raises:
-        UsageError: Arrays whose form does not fit the schema.
+        UsageError: Arrays that do not fit the schema.
     """
 
     name: str
@@ -341,39 +341,38 @@ class Dataset:
         if len(self.features) != len(self.labels):
             raise UsageError(
                 f"Data {self.name!r}: x has {len(self.features)} records and y has "
-                f"{len(self.labels)}: expected as many of one as of the other."
+                f"{len(self.labels)}: expected equal numbers."
             )
 
     @property
     def n(self) -> int:
-        """The number of slots: public."""
+        """Number of records, null records included: public."""
         return len(self.labels)
 
     def partition(self, split: Split, generator: np.random.Generator) -> None:
-        """Put every slot into one partition.
+        """Assign every record position to one partition.
 
         Raises:
-            UsageError: The split is of another number of slots.
+            UsageError: A split of another number of records.
         """
         if split.n != self.n:
-            raise UsageError(f"The split is of {split.n} records, the data has {self.n}.")
+            raise UsageError(f"The split has {split.n} records, but the data has {self.n}.")
         slots = split.draw_positions(generator)
         self._clear_caches()
         self._partitions = {name: Partition(name, self, places) for name, places in slots.items()}
 
     def adopt_schema(self, schema: AnySchema) -> None:
-        """Take a completed schema; what was made of the records under another one is forgotten."""
+        """Set a completed schema and discard records encoded under the previous one."""
         self.schema = schema
         self._mapped_features.clear()
         self._clear_caches()
 
     def _clear_caches(self) -> None:
-        """Forget what was made of the partitions' records."""
         for each in (self._packed, self._files, self._disk):
             each.clear()
 
     def all_records(self, front: FittedFrontEnd | None) -> Records:
-        """Return every record; only of data that the user declared public.
+        """Return all records, if the user declared the data public.
 
         Raises:
             UnchargedReadError: Private data.
@@ -384,7 +383,8 @@ class Dataset:
     def completed(self, complete: Callable[[AnySchema, Any, Any], AnySchema]) -> Dataset:
         """Return the data set with the schema that `complete` reads from all its records.
 
-        Only for what the user assumes public: no theorem covers it, and the card lists it.
+        Only for a schema that the user assumes public: no theorem covers it, and the privacy card
+        lists it.
         """
         features, labels = (Sealed(each)._array for each in (self.features, self.labels))
         return replace(self, schema=complete(self.schema, features, labels))
@@ -404,7 +404,7 @@ class Dataset:
         return iter(self._partitions.values())
 
     def fingerprint(self) -> str:
-        """Return a hash of every value; it stays in `private/` (it tells equal data apart)."""
+        """Return a hash of all values; it stays in `private/`, because it identifies equal data."""
         arrays = [Sealed(each) for each in (self.features, self.labels)]
         digest = hashlib.sha256(repr([(each.shape, each.dtype.str) for each in arrays]).encode())
         for sealed in arrays:
@@ -423,7 +423,7 @@ class Dataset:
         return digest.hexdigest()
 
     def _encode_once(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return features, float32 (slots, *shape), in [0, 1], and which records are usable."""
+        """Return features, float32, (records, *shape), in [0, 1], and which are usable."""
         features = Sealed(self.features)._array
         x = np.zeros((len(slots), *self.schema.shape), np.float32)
         usable = np.ones(len(slots), bool)
@@ -435,7 +435,7 @@ class Dataset:
     def _features(
         self, slots: np.ndarray, front: FittedFrontEnd | None
     ) -> tuple[Tensor, np.ndarray]:
-        """Return what a network is given, and which records are usable."""
+        """Return the features as a tensor, and whether each record is usable."""
         import torch
 
         x, usable = self._apply_front_end(front, slots)
@@ -444,14 +444,14 @@ class Dataset:
     def _apply_front_end(
         self, front: FittedFrontEnd | None, slots: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return records behind a front end, float32, and which are usable."""
+        """Return features after a feature extractor, float32, and whether each record is usable."""
         if front is None or isinstance(front.front_end, Raw):
             return self._encode_once(slots)
         x, usable = self._map_all_records(front)
         return x[slots], usable[slots]
 
     def _map_all_records(self, front: FittedFrontEnd) -> tuple[np.ndarray, np.ndarray]:
-        """Return every record behind a front end, and which are usable: mapped once."""
+        """Return all records after a feature extractor (cached), and which are usable."""
         digest = front.digest
         if digest not in self._mapped_features:
             self._mapped_features[digest] = transform_records(
@@ -502,7 +502,7 @@ class Dataset:
         )  # fmt: skip
 
     def _shares(self, front: FittedFrontEnd, slots: int) -> bool:
-        """Return whether partitions look at one file of what a front end made: by form alone."""
+        """Whether partitions share one file of extracted features; public metadata decides."""
         shape = front.front_end.output_shape(self.schema.shape)
         kept = self.cache is not None and front.front_end.costly
         return kept and slots * math.prod(shape) > rows.MAX_TENSOR_NUMBERS
@@ -510,7 +510,7 @@ class Dataset:
     def _write_files(
         self, name: str, slots: np.ndarray, front: FittedFrontEnd | None, folder: Path
     ) -> Path:
-        """Return the folder with a partition's records: written the first time it is asked for."""
+        """Return the folder of a partition's records, written on first use."""
         key = name, "" if front is None else front.digest, folder
         if key not in self._files:
             own = Path(tempfile.mkdtemp(dir=folder))  # 0700
@@ -519,7 +519,7 @@ class Dataset:
         return self._files[key]
 
     def _on_disk(self, name: str) -> DiskRecords | None:
-        """Return where the records of a partition, or of all, are kept; None: in memory."""
+        """Return the on-disk storage of a partition's records, or of all; None: in memory."""
         if not is_large(features := Sealed(self.features)._held):
             return None
         labels = Sealed(self.labels)._array
@@ -533,15 +533,15 @@ class Dataset:
         return self._disk[key]
 
     def check_room(self, *fronts: FrontEnd, max_categories: int) -> None:
-        """Refuse to begin where the disk has no room for what will be kept of the records.
+        """Refuse to start if the disk space is insufficient for the stored records.
 
         Args:
-            fronts: All through which records may be seen.
-            max_categories: Most categories estimated for a column, 2 or more.
+            fronts: All feature extractors that may be applied.
+            max_categories: Maximum number of estimated categories per column, 2 or more.
 
         Raises:
-            UsageError: It has less than the records will take, at most; a number from n and the
-                schema alone.
+            UsageError: Less space than the maximum need, which is computed from n and the schema
+                alone.
         """
         if is_large(features := Sealed(self.features)._held):
             check_disk_space(

@@ -1,4 +1,4 @@
-"""What is public about a data set of arrays: shape, bounds and classes, declared or estimated.
+"""Schema of array data: shape, bounds and classes, declared or estimated.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -16,25 +16,26 @@ import numpy as np
 from pasearch.errors import UsageError
 
 MAX_CLASSES = 100_000
-"""The most classes: a network has an output for each."""
+"""Maximum number of classes: a network has one output per class."""
 
 MAX_LISTED_CLASSES = 10
-"""The most class names in one line of a description."""
+"""Maximum number of class names in one line of a description."""
 
 MAX_ARRAY_FEATURES = 2**24
-"""The most numbers of one record: 64 MB as float32."""
+"""Maximum number of features of one record: 64 MB as float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedColumn:
-    """Where a column stands in an encoded record: public.
+    """Position of one column in an encoded record: public.
 
     Args:
-        start: Its first feature; of a number the number itself, its bins after it.
-        width: How many features it has.
-        edges: Of a number: the edges between its bins, as the number is scaled, in [0, 1], rising;
-            none without bins. None of a category: its features are indicators.
-        may_miss: Whether its last feature says that the value is missing.
+        start: Index of the first feature of the column; for a number, the number itself, followed
+            by its bins.
+        width: Number of features.
+        edges: Edges between the bins of a number, scaled to [0, 1], rising; empty without bins.
+            None for a category, whose features are indicators.
+        may_miss: Whether the last feature indicates a missing value.
     """
 
     start: int
@@ -45,11 +46,11 @@ class EncodedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLayout:
-    """What is public about an encoded record, besides its shape.
+    """Public description of an encoded record, in addition to its shape.
 
     Args:
-        bound: The largest norm that it can have.
-        columns: Those that may be paired with others: numbers and categories.
+        bound: Maximum L2 norm of a record.
+        columns: Numbers and categories, of which pairwise products can be formed.
     """
 
     bound: float
@@ -58,26 +59,29 @@ class RowLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """The declared form of records with numeric features, and a class or a number to predict.
+    """Declaration of records with numeric features, and of the class or number to predict.
 
-    What is None is not declared: it is estimated privately before the first training, or read where
-    the user assumes it public (`data.estimation`). Exactly one of `classes` and `target` is for the
-    task: `regression` says which.
+    Values that are None are undeclared: they are estimated privately before the first training, or
+    read from the records if the user assumes them public (`data.estimation`). Either `classes` or
+    `target` applies, depending on `regression`.
 
     Args:
         shape: Shape of one record: (features,), (height, width) or (channels, height, width).
-        low: Lower bound of every feature, in the data's own units; values below are clamped.
+        low: Lower bound of every feature, in the original units; smaller values are clamped.
         high: Upper bound of every feature.
-        classes: Number of classes; a label that is none of `labels` makes a null record.
-        labels: The label of each class, sorted; None: 0 ... classes - 1.
-        target: Bounds (low, high) of the number to predict; values outside are clamped.
-        regression: Whether a number is predicted.
-        class_names: Names of the classes, in their order, such as the sub-folders of a folder of
-            images; None: the classes are numbers.
+        classes: Number of classes, 2 or more; a record with any other label is a null record.
+        labels: Label of each class, sorted; None: 0 ... classes - 1.
+        target: Bounds (low, high) of the regression target; values outside are clamped.
+        regression: Whether a number is predicted instead of a class.
+        class_names: Names of the classes, in order, such as the sub-folders of an image folder;
+            None: the classes are numbers.
 
     Raises:
-        UsageError: Names that are not one distinct text for each class, bounds that are not finite
-            or not low < high, fewer than two classes, or an empty shape.
+        UsageError: Class names that are not distinct strings, one per class; bounds that are not
+            finite with low < high; fewer than two classes; or an empty shape.
+
+        >>> Schema(shape=(4,), low=0, high=255, classes=3).describe()
+        '4 features in [0, 255], 3 classes'
     """
 
     shape: tuple[int, ...]
@@ -95,8 +99,8 @@ class Schema:
             texts = all(isinstance(name, str) and name for name in names)
             if not texts or not len({*names}) == len(names) == self.classes:
                 raise UsageError(
-                    f"The names of the classes are {self.class_names!r}: expected a different text "
-                    f"for each of the {self.classes} classes."
+                    f"The class names are {self.class_names!r}: expected {self.classes} distinct "
+                    "strings, one per class."
                 )
             object.__setattr__(self, "class_names", names)
         if (self.low is None) != (self.high is None):
@@ -107,23 +111,22 @@ class Schema:
             object.__setattr__(self, "high", high)
         if self.regression:
             if self.classes is not None:
-                raise UsageError("A number is predicted, so there are no classes: leave them out.")
+                raise UsageError("Regression predicts a number and has no classes: remove them.")
             if self.target is not None:
                 object.__setattr__(
                     self, "target", _check_bounds("Bounds of the target", self.target)
                 )
         elif self.target is not None:
-            raise UsageError("The target has bounds, so a number is predicted: say regression.")
+            raise UsageError("Bounds of the target require regression: set `regression=True`.")
         elif self.classes is not None:
             if not (_is_integer(self.classes) and self.classes >= 2):
                 raise UsageError(
-                    f"The number of classes is {self.classes!r}: expected a whole number, "
-                    "2 or above."
+                    f"The number of classes is {self.classes!r}: expected an integer, 2 or more."
                 )
             if not self.classes <= MAX_CLASSES:
                 raise UsageError(
-                    f"The number of classes is above {MAX_CLASSES:,}: expected at most as many, "
-                    "because a network has an output for each."
+                    f"The number of classes is above {MAX_CLASSES:,}, the maximum: a network has "
+                    "one output per class."
                 )
             object.__setattr__(self, "classes", int(self.classes))
         if self.labels is not None:
@@ -144,53 +147,57 @@ class Schema:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a network gives for a record: one a class, or the prediction."""
+        """Number of outputs of a network: one per class, or 1 for regression."""
         return 1 if self.regression else self.classes or 0
 
     @property
     def undeclared_task(self) -> str | None:
-        """The target of a table that is undeclared: of arrays the type of y tells the task."""
+        """Name of a table's target of undeclared kind; None, because the dtype of y declares it."""
         return None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the features: arrays have none."""
+        """Names of the features; empty for arrays."""
         return ()
 
     @property
     def undeclared(self) -> tuple[str, ...]:
-        """What must be estimated privately before a record can be encoded."""
+        """Items that must be estimated privately before records can be encoded."""
         aim = self.target if self.regression else self.classes
         return (("bounds",) if self.low is None else ()) + (("target",) if aim is None else ())
 
     def max_shape(self, most: int) -> tuple[int, ...]:
-        """Return the shape of an encoded record, at most, whatever is estimated privately."""
+        """Return the largest possible shape of an encoded record after private estimation.
+
+        Args:
+            most: Maximum number of estimated categories per column; unused for arrays.
+        """
         return self.shape
 
     @property
     def row_bound(self) -> float:
-        """The largest norm of an encoded record: public."""
+        """Maximum L2 norm of an encoded record: public."""
         return math.sqrt(math.prod(self.shape))
 
     @property
     def row_layout(self) -> RowLayout:
-        """What is public about an encoded record: each feature is a column, but of images."""
+        """Layout of an encoded record: one column per feature, none for images."""
         features = range(self.shape[0] if len(self.shape) == 1 else 0)
         columns = tuple(EncodedColumn(start=place, width=1) for place in features)
         return RowLayout(bound=self.row_bound, columns=columns)
 
     def encode(self, features: np.ndarray, *, out: np.ndarray) -> np.ndarray:
-        """Clamp to the bounds and scale to [0, 1]; return which records are finite.
+        """Clamp features to the bounds and scale them to [0, 1].
 
-        In float64, so that a value too large for float32 is clamped, not null; and silently,
-        because a warning would tell of a value.
+        The computation uses float64, so that a value too large for float32 is clamped and not null.
+        Warnings are disabled, because they would reveal a value.
 
         Args:
-            features: (rows, *shape), in the data's own units.
-            out: float32, (rows, *shape); written to.
+            features: Features, (rows, *shape), in the original units.
+            out: Output array, float32, (rows, *shape).
 
         Returns:
-            bool, (rows,).
+            bool, (rows,): whether all features of a record are finite.
         """
         low, high = require_known(self.low), require_known(self.high)
         with np.errstate(all="ignore"):
@@ -203,10 +210,14 @@ class Schema:
         return finite
 
     def encode_labels(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return classes, int64, or numbers scaled to [0, 1], float32; and which are valid.
+        """Encode labels as classes or scaled numbers, and find the valid ones.
 
         Args:
-            labels: (rows,), in the data's own units.
+            labels: Labels, (rows,), in the original units.
+
+        Returns:
+            Classes, int64, or numbers scaled to [0, 1], float32; and whether each is valid, bool;
+            (rows,).
         """
         if self.labels is not None:
             known = np.asarray(self.labels)
@@ -225,9 +236,12 @@ class Schema:
         return scaled.astype(np.float32), valid
 
     def completed_by(self, other: object) -> Schema:
-        """Return the schema with what is undeclared taken from the schema of other data."""
+        """Return the schema with undeclared items copied from the schema of other data."""
         if not isinstance(other, Schema) or other.regression != self.regression:
-            raise UsageError("The public data are of another kind than the private ones.")
+            raise UsageError(
+                "The public data and the private data differ in type: expected arrays with the "
+                "same task (classification or regression)."
+            )
         low, high = (self.low, self.high) if self.low is not None else (other.low, other.high)
         classes = self.classes if self.classes is not None else other.classes
         target = self.target if self.target is not None else other.target
@@ -235,15 +249,15 @@ class Schema:
         return replace(self, low=low, high=high, classes=classes, target=target, labels=labels)
 
     def encode_new(self, records: Any) -> np.ndarray:
-        """Return new records, float32 (rows, *shape), as in training; one not finite becomes 0.
+        """Encode new records, float32, (rows, *shape); records with NaN or infinity are 0.
 
         Raises:
-            UsageError: Records of another shape.
+            UsageError: Records of another shape, or not numeric.
         """
         array = np.asarray(records)
         if array.shape[1:] != self.shape or array.dtype.kind not in "iufb":
             raise UsageError(
-                f"The records are {array.dtype} of shape {array.shape}: expected numbers, "
+                f"The records have dtype {array.dtype} and shape {array.shape}: expected numbers, "
                 f"(rows, {', '.join(map(str, self.shape))})."
             )
         x = np.zeros(array.shape, np.float32)
@@ -251,42 +265,42 @@ class Schema:
         return x
 
     def decode_class(self, classes: np.ndarray) -> np.ndarray:
-        """Return the labels of classes: as declared, the names of the classes, or 0, 1 ..."""
+        """Return the labels of classes: declared labels, class names, or 0, 1 ..."""
         known = self.class_names if self.labels is None else self.labels
         return classes if known is None else np.array(known)[classes]
 
     def decode_number(self, scaled: np.ndarray) -> np.ndarray:
-        """Return predictions in the target's own units."""
+        """Return predictions in the original units of the target."""
         low, high = require_known(self.target)
         return low + scaled * (high - low)
 
     def check_arrays(self, where: str, features: ArrayMetadata, labels: ArrayMetadata) -> None:
-        """Refuse arrays whose form does not fit; no value is looked at.
+        """Check the shapes and dtypes of arrays; no value is read.
 
         Raises:
-            UsageError: A record of another shape, or arrays of another type.
+            UsageError: Records of another shape, or arrays of another dtype.
         """
         if features.shape[1:] != self.shape:
             raise UsageError(
                 f"Data {where!r}: a record has shape {features.shape[1:]}, "
-                f"the schema says {self.shape}."
+                f"the schema expects {self.shape}."
             )
         kinds = features.dtype.kind, labels.dtype.kind
         expected = "iuf" if self.regression else get_label_kinds(self.labels)
         if kinds[0] not in "iufb" or kinds[1] not in expected:
             raise UsageError(
                 f"Data {where!r}: features are of type {features.dtype} and labels of "
-                f"{labels.dtype}: expected numbers, and whole numbers."
+                f"{labels.dtype}: expected numbers, and integers."
             )
 
     def describe(self) -> str:
-        """Return one readable line."""
+        """Describe the schema in one line."""
         shape = " x ".join(map(str, self.shape))
         inside = "" if self.low is None else f" in [{self.low:g}, {self.high:g}]"
         return f"{shape} features{inside}, {self.describe_task()}"
 
     def describe_task(self) -> str:
-        """Return what is predicted."""
+        """Describe the prediction task."""
         if self.regression:
             bounds = "" if self.target is None else " in [{:g}, {:g}]".format(*self.target)
             return f"a number{bounds}"
@@ -295,12 +309,12 @@ class Schema:
         return "classes" if self.classes is None else f"{self.classes} classes"
 
     def describe_items(self) -> list[str]:
-        """Return bounds and target in words, one line each: what an estimate of them released."""
+        """Describe bounds and target, one line each, as released by an estimate."""
         task = f"to predict: {self.describe_task()}"
         return [f"bounds of the features: {self.low:g} to {self.high:g}", task]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return JSON-compatible values."""
         target = None if self.target is None else list(self.target)
         plain = {"kind": "arrays", **asdict(self), "shape": list(self.shape), "target": target}
         for key in ("class_names", "labels"):
@@ -311,10 +325,10 @@ class Schema:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Schema:
-        """Read what `request_to_json` wrote.
+        """Create a schema from the output of `request_to_json`.
 
         Raises:
-            UsageError: Anything else.
+            UsageError: Malformed values.
         """
         try:
             target, shape = values.get("target"), tuple(values["shape"])
@@ -324,37 +338,36 @@ class Schema:
                 plain[key] = None if plain.get(key) is None else tuple(plain[key])
             return cls(**{**plain, "shape": shape, "target": aim})
         except (KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"The schema of arrays is not well formed ({error!r}).") from None
+            raise UsageError(f"The JSON schema of arrays is malformed ({error!r}).") from None
 
 
 def get_label_kinds(labels: Sequence[Any] | None) -> str:
-    """Return the kinds of number types (numpy's letters) that y may have for declared labels."""
+    """Return the NumPy dtype kinds that y may have for the declared labels."""
     kind = "i" if labels is None else np.asarray(labels).dtype.kind
     return "iu" if labels is None else "iuf" if kind in "iuf" else kind
 
 
 def list_labels(labels: Sequence[Any]) -> str:
-    """Return labels as text, the first few of many."""
+    """Join labels with commas; only the first `MAX_LISTED_CLASSES`."""
     more = ", ..." if len(labels) > MAX_LISTED_CLASSES else ""
     return ", ".join(map(str, labels[:MAX_LISTED_CLASSES])) + more
 
 
 class ArrayMetadata(Protocol):
-    """What may be known of a sealed array: its shape and number type."""
+    """Public metadata of a sealed array: shape and dtype."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
+        """Shape of the array."""
         ...
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Its number type."""
+        """Type of the elements."""
         ...
 
 
 def _check_bounds(name: str, bounds: object) -> tuple[float, float]:
-    """Return (low, high) as floats."""
     low, high = bounds if isinstance(bounds, Sequence) and len(bounds) == 2 else (None, None)
     if (found := parse_bounds(low, high)) is None:
         raise UsageError(f"{name} are {low!r}, {high!r}: expected two finite numbers, low < high.")
@@ -362,7 +375,7 @@ def _check_bounds(name: str, bounds: object) -> tuple[float, float]:
 
 
 def parse_bounds(low: Any, high: Any) -> tuple[float, float] | None:
-    """Return two finite numbers, low < high, as floats; None of anything else."""
+    """Return finite bounds with low < high as floats; None if they are anything else."""
     try:
         plain = all(isinstance(b, Real) and not isinstance(b, bool) for b in (low, high))
         low, high = (float(low), float(high)) if plain else (math.nan, math.nan)
@@ -373,9 +386,9 @@ def parse_bounds(low: Any, high: Any) -> tuple[float, float] | None:
 
 
 def require_known(value: Any) -> Any:
-    """Return what is declared or estimated by now; a read before that is a bug in the program."""
+    """Return a declared or estimated value; None means a bug in the program."""
     if value is None:
-        raise RuntimeError("A record was to be encoded before its schema was complete.")
+        raise RuntimeError("Records cannot be encoded before the schema is complete.")
     return value
 
 

@@ -1,4 +1,4 @@
-"""A table's schema as plain values and as a file: reading both, and writing the file.
+"""Schema files: conversion between a table's schema, plain values and TOML.
 
 Source: docs/rules.md, rule 13; docs/data.md lists the keys.
 """
@@ -19,7 +19,7 @@ from pasearch.errors import UsageError, find_closest_name
 from pasearch.terminal_escaping import escape_text
 
 BARE_KEY_PATTERN = re.compile(r"[A-Za-z0-9_-]+")
-"""A key that TOML takes without quotes."""
+"""Pattern of keys that TOML accepts without quotes."""
 
 TOP_KEYS = (
     "name", "target", "official_test", "quotes", "header", "separator", *READING_KEYS, "columns",
@@ -28,32 +28,30 @@ TOP_KEYS = (
 
 
 def parse_schema(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a schema is made of, by the names of its arguments.
+    """Parse the keys of a schema file into the arguments of `TableSchema`.
 
     Args:
-        values: With the keys of a schema's file.
+        values: Contents of a schema file.
 
     Raises:
-        UsageError: An unknown key, or a declaration that makes no sense.
+        UsageError: An unknown key, or an invalid declaration.
     """
     check_keys("the file", values, TOP_KEYS)
     declared, target = values.get("columns", {}), values.get("target")
     if not (isinstance(target, str) and target):
-        raise UsageError(
-            'it does not say what is predicted: write target = "..." above the columns.'
-        )
+        raise UsageError('the target is not declared: write target = "..." above the columns.')
     if not isinstance(declared, Mapping) or not all(
         isinstance(each, Mapping) for each in declared.values()
     ):
-        raise UsageError("its columns are not tables: write [columns.age] and the like.")
+        raise UsageError("columns must be TOML tables, such as [columns.age].")
     name = values.get("name", "table")
     if not (isinstance(name, str) and name):
-        raise UsageError(f"name is {name!r}: expected a name.")
+        raise UsageError(f"name is {name!r}: expected a non-empty string.")
     columns = {each: parse_column(each, declared[each]) for each in declared}
     order = _parse_order(values.get("header", True), columns, target)
     aim = columns.pop(target, Column(name=target))
     check_class_count(aim)
-    # A file may declare the target alone; the others join in `for_header`.
+    # A file may declare only the target; `for_header` adds the other columns.
     return {
         "columns": tuple(columns.values()), "target": aim, "name": name,
         "official_test": values.get("official_test", 0), "quotes": values.get("quotes", True),
@@ -64,10 +62,10 @@ def parse_schema(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_class_count(target: Column) -> None:
-    """Refuse a target that is declared with fewer than two classes.
+    """Check that a target with declared classes has at least two.
 
     Raises:
-        UsageError: It is.
+        UsageError: Fewer than two classes.
     """
     if target.categories is not None and not len(target.categories) >= 2:
         raise UsageError(
@@ -79,17 +77,16 @@ def check_class_count(target: Column) -> None:
 def declare_target(
     target: Column, *, regression: bool = False, labels: str | Sequence[Any] | None = None
 ) -> Column:
-    """Return a table's target with the task that the user declares besides the schema.
+    """Return a table's target with the task that the user declares in addition to the schema.
 
     Args:
-        target: As the schema declares it.
+        target: Target column of the schema.
         regression: Whether a number is predicted.
-        labels: Two or more classes: a sequence, or a string with commas between; None declares
-            nothing.
+        labels: Two or more classes: a sequence, or a string with commas between; None: undeclared.
 
     Raises:
         UsageError: The schema or `regression` declares another task, or the labels are not two or
-            more different classes.
+            more distinct classes.
     """
     if regression:
         if target.kind not in (None, "number"):
@@ -103,14 +100,14 @@ def declare_target(
     if target.kind == "number" or target.categories is not None:
         what = "classes" if target.categories is not None else "a number"
         raise UsageError(
-            f"`labels=` declares classes, but column {target.name!r} is declared as {what} already:"
-            " leave one of the two out."
+            f"`labels=` declares classes, but the schema already declares column {target.name!r} "
+            f"as {what}: remove one of the two declarations."
         )
     each = labels.split(",") if isinstance(labels, str) else labels
     names = [convert_to_string(label) for label in each]
     if any(name in (None, "") for name in names):
         raise UsageError(
-            f"`labels=` has a label that stands for a missing value: expected two or more classes "
+            f"`labels=` contains a label that means missing: expected two or more classes "
             f"of column {target.name!r}, such as 'no,yes'."
         )
     target = replace(target, kind="category", categories=tuple(map(str, names)))
@@ -119,53 +116,51 @@ def declare_target(
 
 
 def _parse_order(header: object, columns: Mapping[str, Column], target: str) -> tuple[str, ...]:
-    """Return the columns of a file without a header, in order."""
+    """Return the columns of a file without a header, in order; empty if it has a header."""
     if type(header) is not bool:
         raise UsageError(f"header is {header!r}: expected true or false.")
     if not header and (target not in columns or len(columns) < 2):
         raise UsageError(
-            "it says `header = false`: write every column of the file under it, the target too, in "
-            "the file's order, as [columns.age] and the like."
+            "`header = false` requires every column of the file, the target included, in the "
+            "file's order: add tables such as [columns.age]."
         )
     return () if header else tuple(columns)
 
 
 def parse_column(name: str, values: Mapping[str, Any]) -> Column:
-    """Return a column from plain values.
+    """Create a column from plain values.
 
     Args:
-        name: Of the column.
-        values: With keys of `COLUMN_KEYS`.
+        name: Name of the column.
+        values: Values with keys of `COLUMN_KEYS`.
 
     Raises:
-        UsageError: An unknown key, or a declaration that makes no sense.
+        UsageError: An unknown key, or an invalid declaration.
     """
     check_keys(f"column {name!r}", values, COLUMN_KEYS)
     if isinstance(values.get("low"), date) or isinstance(values.get("high"), date):
-        raise UsageError(
-            f"Column {name!r}: its bounds are days: call them lower and upper, of a date."
-        )
+        raise UsageError(f"Column {name!r}: low and high are dates: use lower and upper instead.")
     column = Column(name=name, **values)
     if column.kind == "number" and isinstance(column.bins, tuple) and column.low is not None:
         outside = [e for e in column.bins if not column.low < e < require_known(column.high)]
         if outside:
             raise UsageError(
-                f"Column {name!r}: the edge {outside[0]:g} of its bins is not between low and "
-                f"high, {column.low:g} and {column.high:g}: leave it out, or widen the bounds."
+                f"Column {name!r}: the bin edge {outside[0]:g} is not between low and high, "
+                f"{column.low:g} and {column.high:g}: remove it or widen the bounds."
             )
     return column
 
 
 def check_keys(where: str, values: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse keys that nothing is known by.
+    """Refuse unknown keys.
 
     Args:
-        where: They are, for messages.
-        values: With keys.
-        known: Which there are.
+        where: Location of the keys, for messages.
+        values: Mapping whose keys are checked.
+        known: Valid keys.
 
     Raises:
-        UsageError: Another key.
+        UsageError: An unknown key.
     """
     for key in values:
         if key not in known:
@@ -176,7 +171,7 @@ def check_keys(where: str, values: Mapping[str, Any], known: Sequence[str]) -> N
 
 
 def suggest_name(name: str, names: Sequence[str]) -> str:
-    """Return a hint to end a sentence with: which name is near, or the first that there are."""
+    """Return the end of a sentence that suggests a similar name, or lists the first valid ones."""
     if near := find_closest_name(name, names):
         return f"; did you mean {near!r}?"
     more = ", ..." if len(names) > MAX_SUGGESTED_NAMES else ""
@@ -184,12 +179,12 @@ def suggest_name(name: str, names: Sequence[str]) -> str:
 
 
 def describe_missing_columns(where: str, gone: Sequence[str], others: Sequence[str]) -> str:
-    """Return that columns are not there, and whether another one may be meant.
+    """Return an error message for missing columns, with a similar name if there is one.
 
     Args:
-        where: What lacks them.
-        gone: Their names.
-        others: Names there that no column has.
+        where: Name of the data, for the message.
+        gone: Names of the missing columns.
+        others: Names in the data that are not in the schema.
     """
     near = find_closest_name(gone[0], others)
     hint = f", or is {near!r} meant?" if near else "."
@@ -197,11 +192,11 @@ def describe_missing_columns(where: str, gone: Sequence[str], others: Sequence[s
 
 
 MAX_SUGGESTED_NAMES = 10
-"""So many names are listed where none is near."""
+"""Maximum number of valid names that a message lists if none is similar."""
 
 
 FROM_RECORDS_COMMENT = "  # from the records"
-"""The comment of a line whose value was read from the records."""
+"""Comment on a TOML line whose value was read from the records."""
 
 
 def format_schema_toml(
@@ -209,13 +204,13 @@ def format_schema_toml(
     columns: Mapping[str, Mapping[str, Any]],
     read: Collection[tuple[str, str]] = (),
 ) -> str:
-    """Return a schema's file.
+    """Render the contents of a schema file.
 
     Args:
-        top: What stands above the columns, by key.
-        columns: Of each column, by name, what is declared.
-        read: Columns ("" above them) and keys whose values were read from the records: their lines
-            get a comment.
+        top: Values above the columns, by key.
+        columns: Declared values of each column, by name and key.
+        read: Pairs (column, key) whose values were read from the records; the column is "" for keys
+            above the columns. Their lines get a comment.
     """
 
     def line(column: str, key: str, value: object) -> str:
@@ -233,7 +228,7 @@ def format_schema_toml(
 
 
 def _format_toml(value: object) -> str:
-    """Return a value as TOML, a long list over several lines."""
+    """Render a value as TOML; a long list is split over several lines."""
     if isinstance(value, str):
         return _quote_toml(value)
     if isinstance(value, bool):
@@ -255,6 +250,6 @@ def _format_toml(value: object) -> str:
 
 
 def _quote_toml(text: str) -> str:
-    """Return a TOML string: JSON's escapes are TOML's; nothing in it is obeyed by a terminal."""
+    """Render a TOML string; JSON escapes are valid, and control characters are escaped."""
     plain = json.dumps(text, ensure_ascii=False)
     return "".join(c if escape_text(c) == c else f"\\U{ord(c):08x}" for c in plain)

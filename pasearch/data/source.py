@@ -1,4 +1,4 @@
-"""What a source of data is: one class in one file, which takes some of the names and paths.
+"""Base class of data sources: each reads one kind of file or named data set.
 
     @SOURCES.register
     class JsonLines(Source):
@@ -7,10 +7,10 @@
         uses = ("schema", "target")
         def load(self, data, declared): ...
 
-Only the *form* of a source (names, shapes, number types, how many records) may raise an error;
-values never do, and a record that cannot be read is the null record in its slot.
+Only the *metadata* of a source (names, shapes, dtypes, number of records) may raise an error.
+Values never do: a record that cannot be read is the null record at its position.
 
-Source: docs/rules.md, rules 3 and 13. How to write one: docs/extending.md.
+Source: docs/rules.md, rules 3 and 13. Guide to a new source: docs/extending.md.
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ from pasearch.registry import Registry, Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataDeclaration:
-    """What the user says about data beside where it is; a source says of which it has a use.
+    """Declarations about data in addition to its path; each source uses some of them.
 
     Args:
-        public: Every record is public.
-        bounds: (low, high) of the features of arrays.
-        classes: Number of classes of arrays, whose labels are 0, 1 ...; or the labels: a list, or
-            a text with commas between.
-        regression: A number is to be predicted, not a class.
-        labels: Classes of a table's target, as of `declare_target`, or all labels of arrays: a
-            list, or a text with commas between.
-        target: Name of a table's column to predict; None takes the last one.
-        schema: Of a table, as of `load_schema`.
-        quotes: False takes the quotation marks of a table as ordinary characters.
-        columns: The names of the columns of a table without a header, as of `read_column_names`.
-        separator: What stands between two cells of a table; None: its header tells.
-        image_side: Pixels that the images of a folder are scaled to.
-        grey: Images of a folder get one channel.
-        data_root: Folder of the built-in sets of images.
-        download: Let torchvision download what is missing.
+        public: Whether every record is public.
+        bounds: Bounds (low, high) of the features of arrays.
+        classes: Number of classes of arrays with labels 0, 1 ...; or the labels: a list, or a
+            string with commas between.
+        regression: Whether a number is predicted, not a class.
+        labels: Classes of a table's target (`declare_target`), or all labels of arrays: a list, or
+            a string with commas between.
+        target: Name of a table's column to predict; None: the last one.
+        schema: Schema of a table, in any form that `load_schema` accepts.
+        quotes: Whether quotation marks enclose the cells of a table; False: they are ordinary
+            characters.
+        columns: Names of the columns of a table without a header, as `read_column_names` accepts.
+        separator: Separator of the cells of a table; None: detected in the header.
+        image_side: Side, in pixels, to which the images of a folder are scaled.
+        grey: Whether images of a folder are converted to one channel.
+        data_root: Folder of the built-in image data sets.
+        download: Whether torchvision may download missing data sets.
     """
 
     public: bool = False
@@ -70,56 +71,57 @@ class DataDeclaration:
 
 
 class Source(Stage):
-    """A kind of data that a run can be given by a name or a path."""
+    """A kind of data, selected by a name or a path."""
 
     kind: ClassVar[str]
-    """What it is, after "for": errors name it where a declaration is for other data."""
+    """Noun phrase for the kind of data, used after "for" in error messages."""
     expected: ClassVar[str]
-    """What its names or paths are: help and errors list it."""
+    """Description of the accepted names or paths, for help and error messages."""
     uses: ClassVar[tuple[str, ...]] = ()
-    """The fields of `DataDeclaration` that it has a use for, beside `public`."""
+    """Names of the `DataDeclaration` fields that apply, in addition to `public`."""
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """How the names of its files end, in lower case."""
+    """Suffixes of the file names, in lower case."""
     is_path: ClassVar[bool] = True
-    """Whether what it takes is a path, which a resumed run finds from anywhere."""
+    """Whether the data is a path, which a resumed run must resolve from any directory."""
 
     def describe(self) -> str:
         return self.kind
 
     def takes(self, data: str) -> bool:
-        """Return whether it reads what is called so; no file is opened for that."""
+        """Whether the source accepts a name or path; no file is opened."""
         return Path(data).suffix.lower() in self.suffixes
 
     @abstractmethod
     def load(self, data: str, declared: DataDeclaration) -> Dataset:
-        """Return the data set, not yet partitioned.
+        """Load the data set, not yet partitioned.
 
-        Guarantee: each record is read from its own part of the source alone, in an order that does
-        not depend on values; no value raises, is shown, or changes what is done with another.
+        Guarantee: each record is read from its own part of the source, in an order that does not
+            depend on
+        values. No value raises an error, is shown, or affects another record.
 
         Raises:
-            UsageError: The source is not there, or of bad form.
+            UsageError: The source does not exist, or is malformed.
         """
 
     def new_records(self, data: str, schema: AnySchema) -> Any:
-        """Return records for a trained model, as `encode_new` of its schema takes them.
+        """Load records for a trained model, as `encode_new` of its schema accepts them.
 
         A record that cannot be read has no value in any column, as in training.
 
         Args:
-            data: What it takes.
-            schema: Of the data that the model was trained on.
+            data: Path of the new records.
+            schema: Schema of the data that the model was trained on.
 
         Raises:
-            UsageError: No such records, records of another kind, or a column is not there.
+            UsageError: No such records, records of another kind, or a missing column.
         """
         raise UsageError(
-            f"{data}: new records are not read from {self.kind}. Name a file of them, as the model "
-            "was trained on: a table, a .npz, or images."
+            f"{data}: new records cannot be loaded from {self.kind}: expected a file of the type "
+            "that the model was trained on: a table, a .npz, or images."
         )
 
     def record_names(self, data: str) -> list[str] | None:
-        """Return what each of the new records is called, in their order; None if nothing is."""
+        """Return the names of the new records, in order; None if they have none."""
         return None
 
 
@@ -135,16 +137,16 @@ def make_table_dataset(
     labels: ColumnCells | LargeColumn,
     declared: DataDeclaration,
 ) -> Dataset:
-    """Return the data set of a table.
+    """Create the data set of a table.
 
     Args:
-        schema: In the order of the columns.
-        features: (rows, columns); None everywhere in a null record.
-        labels: (rows,).
-        declared: What the user says.
+        schema: Schema, in the order of the columns.
+        features: Cells, (rows, columns); all None in a null record.
+        labels: Cells of the target, (rows,).
+        declared: Declarations of the user.
 
     Raises:
-        UsageError: As of `declare_target`.
+        UsageError: A declared task or label that contradicts the schema.
     """
     target = declare_target(schema.target, regression=declared.regression, labels=declared.labels)
     schema = replace(schema, target=target)

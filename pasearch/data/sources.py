@@ -1,4 +1,4 @@
-"""Which source a data set comes from, and loading it: shipped kinds, and those of extensions."""
+"""Selection of the data source for a name or path, and loading of data sets."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ DECLARATIONS = (
     "separator",
     "image_side", "grey",
 )  # fmt: skip
-"""The fields of `DataDeclaration` that are for some kinds of data only."""
+"""Fields of `DataDeclaration` that apply to some kinds of data only."""
 
 
 def load_dataset(data: str, **said: Any) -> Dataset:
-    """Return the data set called `data`.
+    """Load a data set.
 
     Args:
-        data: A name or a path that one of `SOURCES` takes.
-        said: What the user says about it: fields of `DataDeclaration`.
+        data: Name or path that one of `SOURCES` accepts.
+        said: Fields of `DataDeclaration`.
 
     Returns:
         Dataset: Not yet partitioned.
 
     Raises:
-        UsageError: No such data, data of bad form, or a declaration that it has no use for.
+        UsageError: Unknown or malformed data, or a declaration that does not apply to it.
     """
     source, declared = find_source(data), DataDeclaration(**said)
     if source is None:
@@ -53,28 +53,28 @@ def load_dataset(data: str, **said: Any) -> Dataset:
 
 
 def describe_unknown_data(data: str) -> str:
-    """Return what is said of data that no kind takes.
+    """Return an error message for data that no source accepts.
 
     Raises:
-        UsageError: It is a file of a known kind that has to be converted first.
+        UsageError: A file of a known type that must be converted first.
     """
     from pasearch.data.csv_file import refuse_spreadsheet
 
     refuse_spreadsheet(Path(data))
     if Path(data).is_file():
         return (
-            f"{data!r} is not called like a file of data: rename it so that its name ends in .csv "
-            "if it is a table, in .parquet if it is one of those, or in .npz if it holds arrays."
+            f"The file name {data!r} has no known suffix: rename the file to .csv (text table), "
+            ".parquet (Parquet table) or .npz (arrays)."
         )
     near = suggest_name(data, BUILT_IN_NAMES) or suggest_file(data)
     return f"Data {data!r} is not known: expected {describe_accepted_data()}.{near}"
 
 
 def load_new_records(data: str, schema: AnySchema) -> Any:
-    """Return the records of a file for a trained model, as `encode_new` of its schema takes them.
+    """Load new records for a trained model, as `encode_new` of its schema accepts them.
 
     Raises:
-        UsageError: No such file, of another kind than the data, or without one of its columns.
+        UsageError: No such file, another kind of data, or a missing column.
     """
     source = find_source(data)
     if source is None:
@@ -85,13 +85,13 @@ def load_new_records(data: str, schema: AnySchema) -> Any:
 
 
 def list_record_names(data: str) -> list[str] | None:
-    """Return what each of the records of `load_new_records` is called; None if nothing is."""
+    """Return the names of the records that `load_new_records` returns; None if they have none."""
     source = find_source(data)
     return None if source is None else source.record_names(data)
 
 
 def count_header_rows(path: str | Path, schema: TableSchema) -> int:
-    """Return how many rows a table has above its records: a header, in a file of lines."""
+    """Count the rows above the records of a table: the header of a text file."""
     from pasearch.data.csv_file import count_lines_above
     from pasearch.data.parquet_file import ParquetFile
 
@@ -99,29 +99,29 @@ def count_header_rows(path: str | Path, schema: TableSchema) -> int:
 
 
 def find_source(data: str) -> Source | None:
-    """Return the kind of data that a name or path is; None if no kind takes it."""
+    """Find the source that accepts a name or path; None if no source does."""
     sources = (kind() for kind in SOURCES.kinds().values())
     return next((source for source in sources if source.takes(data)), None)
 
 
 def list_declarations(data: str) -> tuple[str, ...]:
-    """Return which of `DECLARATIONS` this data has a use for; all if no kind takes it."""
+    """Return the `DECLARATIONS` that apply to the data; all of them if no source accepts it."""
     source = find_source(data)
     return DECLARATIONS if source is None else source.uses
 
 
 def is_path(data: str) -> bool:
-    """Return whether data is named by a path, which a resumed run must find from anywhere."""
+    """Whether the data is a path, which a resumed run must resolve from any directory."""
     source = find_source(data)
     return source is None or source.is_path
 
 
 def describe_kinds_with(declaration: str) -> str:
-    """Return what has a use for a declaration, in words."""
+    """List the kinds of data to which a declaration applies."""
     return " or ".join(each.kind for each in SOURCES.kinds().values() if declaration in each.uses)
 
 
 def describe_accepted_data() -> str:
-    """Return what data may be, in words."""
+    """List the accepted names and paths of data."""
     *others, last = [each.expected for each in SOURCES.kinds().values()]
     return f"{', '.join(others)}, or {last}"

@@ -1,4 +1,6 @@
-"""The sizes of the partitions, and which slots are in each: public, and drawn without a value.
+"""Sizes of the partitions, and random assignment of records to them.
+
+Both are public and independent of the values of the records.
 
 Source: docs/rules.md, rules 3 and 4; Bao et al., section IV-A (the paper's splits). Proof:
 docs/guarantees/composition-and-partitions.md.
@@ -17,24 +19,24 @@ PARTITIONS = ("search", "train", "validation", "test")
 
 
 def name_subset(partition: str, number: int) -> str:
-    """Return what a portion of a partition is called; portions are counted from 0."""
+    """Return the name of disjoint subset `number` (counted from 0) of a partition."""
     return f"{partition} {number + 1}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The sizes of the partitions, in slots; public constants.
+    """Sizes of the partitions, in records (null records included); public constants.
 
     Args:
-        search: Slots for a search whose winner is retrained; 0 where its weights are kept.
-        train: Slots for the model that is kept.
-        validation: Slots for the scores of candidates; 0 when nothing is compared.
-        test: Slots for the accuracy that is printed; 0 where no model is trained.
-        fixed_tail: The last so many slots form test, or validation and test, as in a data set with
-            an official test set; 0 draws all partitions from all slots.
-        portions: Into how many disjoint parts of equal size the slots for candidates are cut; each
-            is then a partition, in their place. A remainder is not used.
-        unused: Slots in no partition: their records are never read.
+        search: Records for a search whose winner is retrained; 0 if weights are reused.
+        train: Records for the returned model, 1 or more.
+        validation: Records for the scores of candidates; 0 if nothing is compared.
+        test: Records for the test accuracy; 0 if no model is trained.
+        fixed_tail: Number of records at the end that form test, or validation and test, as in a
+            data set with an official test set; 0: all partitions are drawn from all records.
+        portions: Number of disjoint subsets of equal size into which the candidates' records are
+            split. Each subset is a partition and replaces the original one. A remainder is unused.
+        unused: Records in no partition: they are never read.
     """
 
     search: int = 0
@@ -48,10 +50,10 @@ class Split:
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in (*PARTITIONS, "unused")}
         if not all(size >= 0 for size in sizes.values()) or not self.train:
-            raise UsageError(f"A split has sizes {sizes}: expected some records to train on.")
+            raise UsageError(f"A split has sizes {sizes}: expected at least 1 training record.")
         if self.fixed_tail and self.unused:
             raise UsageError(
-                "A split with a fixed tail has no unused records: expected one of them."
+                "A split cannot have both a fixed tail and unused records: set one of them to 0."
             )
         if self.fixed_tail not in (0, self.test, self.validation + self.test):
             raise UsageError(
@@ -60,27 +62,27 @@ class Split:
             )
         if not check_positive_integer("portions", self.portions) <= (self.search or self.train):
             raise UsageError(
-                f"{self.search or self.train:,} records cannot be cut into {self.portions} "
-                "portions: take fewer candidates, or more records."
+                f"{self.search or self.train:,} records cannot be split into {self.portions} "
+                "disjoint subsets: use fewer candidates or more records."
             )
 
     @property
     def n(self) -> int:
-        """The number of all slots."""
+        """Number of all records."""
         return self.search + self.train + self.validation + self.test + self.unused
 
     @property
     def trial_partition(self) -> str:
-        """The partition that candidates are trained on: `search` if there is one."""
+        """Partition that candidates are trained on: `search` if it is not empty."""
         return "search" if self.search else "train"
 
     @property
     def trial_size(self) -> int:
-        """How many slots a candidate is trained on: that partition's, or a portion's."""
+        """Number of records that one candidate is trained on."""
         return (self.search or self.train) // self.portions
 
     def sizes(self) -> dict[str, int]:
-        """Return the partitions that are not empty, with their sizes; portions in place of one."""
+        """Return the sizes of the non-empty partitions; disjoint subsets replace theirs."""
         found = {name: getattr(self, name) for name in PARTITIONS if getattr(self, name)}
         if self.portions == 1:
             return found
@@ -90,16 +92,16 @@ class Split:
         return {**portions, **found}
 
     def draw_positions(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return the slots of each partition, from a permutation that sees no value."""
+        """Draw the record positions of each partition from a value-independent permutation."""
         head = self.n - self.fixed_tail
         order = generator.permutation(head)
-        if self.fixed_tail:  # of many slots, a copy of the others is worth sparing
+        if self.fixed_tail:  # avoids a copy of a large permutation
             order = np.concatenate([order, head + generator.permutation(self.fixed_tail)])
         ends = np.cumsum([getattr(self, name) for name in PARTITIONS])
         parts = np.split(order, ends)[:-1]  # the last part is unused
         found: dict[str, np.ndarray] = dict(zip(PARTITIONS, parts, strict=True))
         if self.portions > 1:
-            # No slot is in two partitions: what is cut is none any more.
+            # The subsets replace the partition, so that no record is in two partitions.
             whole, size = found.pop(self.trial_partition), self.trial_size
             for number in range(self.portions):
                 part = whole[number * size : (number + 1) * size]
@@ -109,14 +111,14 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperSplit:
-    """The sizes that Bao et al. print for one of their data sets.
+    """Partition sizes that Bao et al. report for one data set.
 
     Args:
-        name: Data set, as the paper calls it.
+        name: Name of the data set in the paper.
         records: Numbers of records by which the data set is recognised: all, or one known file.
-        train: Training records.
-        validation: Validation records; 0 if the paper prints none.
-        test: Test records.
+        train: Number of training records.
+        validation: Number of validation records; 0 if the paper reports none.
+        test: Number of test records.
     """
 
     name: str
@@ -142,20 +144,21 @@ PAPER_SPLITS = (
         validation=5_000, test=5_000,
     ),
 )  # fmt: skip
-"""Splits that section IV-A prints, but for MNIST, Fashion-MNIST and CIFAR-10: these halve their
-official test set."""
+"""Splits reported in section IV-A, except for MNIST, Fashion-MNIST and CIFAR-10, which halve their
+official test set.
+"""
 
 
 def find_paper_split(n: int) -> PaperSplit | None:
-    """Find the split that Bao et al. print for a data set of n records; None if there is none."""
+    """Find the split that Bao et al. report for a data set of n records; None if there is none."""
     return next((each for each in PAPER_SPLITS if n in each.records), None)
 
 
 DEFAULT_FRACTIONS = (0.8, 0.1, 0.1)
-"""Train, validation and test, where nothing else is said."""
+"""Default fractions of train, validation and test."""
 
 VALIDATION_FRACTION = 0.1
-"""The share of the training slots that scores take, where the test set is official."""
+"""Fraction of the training records used for scores if the test set is official."""
 
 
 def make_split(
@@ -168,24 +171,28 @@ def make_split(
     paper: bool = False,
     portions: int = 1,
 ) -> Split:
-    """Divide n slots.
+    """Divide n records into partitions.
 
     Args:
-        n: Number of slots.
-        shares: Shares of train, validation and test; they sum to 1. None keeps the official test
-            set, if there is one, and takes `VALIDATION_FRACTION` of the others; otherwise `SHARES`.
-        search_share: Share of the training slots that is set aside for the search, in [0, 1).
-        scored: False gives the validation slots to train: nothing is compared.
-        official_test: How many of the last slots are the data set's own test set.
-        paper: Take the sizes of Bao et al., IV-A. Records beyond these sizes are unused. If scores
-            are needed and the paper prints no validation set, `VALIDATION_FRACTION` of its training
-            slots form one. An official test set of other data is halved into validation and test,
-            as the paper does for images (60,000 / 5,000 / 5,000).
-        portions: Into how many parts the candidates' slots are cut.
+        n: Number of records.
+        shares: Fractions of train, validation and test, which sum to 1. None: the official test set
+            if there is one, with `VALIDATION_FRACTION` of the other records for validation;
+            otherwise `DEFAULT_FRACTIONS`.
+        search_share: Fraction of the training records that is reserved for the search, in [0, 1).
+        scored: Whether scores are needed; if False, the validation records are added to train.
+        official_test: Number of records at the end that are the official test set.
+        paper: Whether to use the sizes of Bao et al., IV-A; other records are unused. If scores are
+            needed and the paper reports no validation set, `VALIDATION_FRACTION` of its training
+            records form one. An official test set of other data is halved into validation and test,
+            as in the paper for images (60,000 / 5,000 / 5,000).
+        portions: Number of disjoint subsets of the candidates' records.
 
     Raises:
-        UsageError: Shares that do not add up, a paper split without an official test set, or so
-            few slots that a partition is empty.
+        UsageError: Fractions that do not sum to 1, a paper split without an official test set, or
+            an empty partition.
+
+        >>> make_split(1000).sizes()
+        {'train': 800, 'validation': 100, 'test': 100}
     """
     printed = find_paper_split(n) if paper else None
     unused = 0
@@ -201,13 +208,16 @@ def make_split(
     if not (scored or paper):
         train, validation = train + validation, 0
     if not 0.0 <= search_share < 1.0:
-        raise UsageError(f"`search_share={search_share}`: expected a share in [0, 1).")
+        raise UsageError(f"`search_share={search_share}`: expected a fraction in [0, 1).")
     search = round(train * search_share)
     train -= search
     if not (train > 0 and test > 0 and (validation > 0 or not scored)):
         raise UsageError(f"{n} records are too few to split into train, validation and test.")
     if search_share and not search > 0:
-        raise UsageError(f"`search_share={search_share}` of the training records is no record.")
+        raise UsageError(
+            f"`search_share={search_share}` of the training records is less than one record: "
+            "increase it."
+        )
     return Split(
         search=search, train=train, validation=validation, test=test, fixed_tail=tail,
         portions=portions, unused=unused,
@@ -217,7 +227,7 @@ def make_split(
 def _divide_records(
     n: int, shares: tuple[float, float, float] | None, official_test: int, paper: bool
 ) -> tuple[int, int, int]:
-    """Return the sizes of train, search included, and of validation, and the fixed tail's."""
+    """Return the sizes of train (search included) and validation, and the fixed tail."""
     if paper:
         if not official_test:
             known = ", ".join(
@@ -225,8 +235,8 @@ def _divide_records(
                 for each in PAPER_SPLITS
             )
             raise UsageError(
-                f"`split=paper`: the paper prints no split of {n:,} records: expected {known} "
-                "records, or images with an official test set. Give shares instead, such as "
+                f"`split=paper`: the paper reports no split of {n:,} records: expected {known} "
+                "records, or images with an official test set. Give fractions instead, such as "
                 "`split=0.8,0.1,0.1`."
             )
         return n - official_test, official_test // 2, official_test
@@ -236,12 +246,12 @@ def _divide_records(
     shares = DEFAULT_FRACTIONS if shares is None else shares
     if not all(0.0 < share < 1.0 for share in shares) or not abs(sum(shares) - 1.0) < 1e-9:
         raise UsageError(
-            f"`split={','.join(map(str, shares))}`: expected three shares above 0 "
+            f"`split={','.join(map(str, shares))}`: expected three fractions above 0 "
             "(train, validation, test) that sum to 1."
         )
     return round(n * shares[0]), round(n * shares[1]), 0
 
 
 def choose_estimation_partition(split: Split) -> str:
-    """Return where an undeclared schema is estimated privately: where epsilon is to spare."""
+    """Return the partition on which an undeclared schema is estimated."""
     return "validation" if split.validation else "test"

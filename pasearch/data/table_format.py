@@ -1,4 +1,4 @@
-"""What is public about a table's file: names of columns, separator, quotation marks.
+"""Public format of a table's file: column names, separator, quotation marks.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -18,27 +18,25 @@ from pasearch.errors import UsageError
 from pasearch.files import read_bytes
 
 MAX_COLUMNS = 20_000
-"""The most columns of a file."""
+"""Maximum number of columns of a file."""
 
 MIN_COLUMNS = 2
-"""The fewest columns of a table to train on: a feature and the target."""
+"""Minimum number of columns of a table for training: a feature and the target."""
 
 MAX_NAMES_BYTES = 2**24
-"""The most bytes of a file of names."""
+"""Maximum size, in bytes, of a file of column names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFormat:
-    """What is said of a table's file.
+    """Declared format of a table's file.
 
     Args:
-        quotes: Whether a quotation mark around a cell is none of its characters.
-        columns: Names of the columns, in order, of a file without a header; None: it has one.
-        separator: What stands between two cells; None: the header tells, and a comma does where
-            there is none.
-        names: Declared columns: a first line that holds all of them is a header, whatever else is
-            in it.
-        min_columns: The fewest columns that it may have, 1 or more.
+        quotes: Whether quotation marks enclose cells; False: they are ordinary characters.
+        columns: Names of the columns, in order, of a file without a header; None: it has a header.
+        separator: Separator of cells; None: detected in the header, or a comma without a header.
+        names: Names of declared columns: a first line that contains all of them is a header.
+        min_columns: Minimum number of columns, 1 or more.
     """
 
     quotes: bool = True
@@ -57,17 +55,17 @@ class TableFormat:
         separator: str | None = None,
         target: str | None = None,
     ) -> TableFormat:
-        """Return what the user says of a file, or else the schema.
+        """Return the format from the user's options, or else from the schema.
 
         Args:
-            schema: What is declared, if anything.
-            quotes: False takes quotation marks as ordinary characters.
-            columns: As of `read_column_names`.
-            separator: As of `parse_separator`.
-            target: The column to predict, if that is declared.
+            schema: Declared schema, if any.
+            quotes: Whether quotation marks enclose cells.
+            columns: Names of the columns, in any form that `read_column_names` accepts.
+            separator: Separator of cells, in any form that `separator_of` accepts.
+            target: Name of the declared column to predict, if any.
 
         Raises:
-            UsageError: No names of columns, or no separator.
+            UsageError: Invalid column names, or an invalid separator.
         """
         names, separator = read_column_names(columns), parse_separator(separator)
         aim = frozenset[str]() if target is None else frozenset({normalize_unicode(target)})
@@ -85,11 +83,11 @@ def read_column_names(columns: str | Path | Sequence[str] | None) -> tuple[str, 
     """Return the names of the columns of a file without a header.
 
     Args:
-        columns: The names; as one text with commas between them; or the path of a .txt file with
-            one on a line. None: nothing is said.
+        columns: Names: a sequence, a string with commas between, or the path of a .txt file with
+            one name per line. None: undeclared.
 
     Raises:
-        UsageError: Fewer than two names, or one that is empty or there twice.
+        UsageError: Fewer than two names, or one that is empty or repeated.
     """
     if columns is None:
         return None
@@ -107,7 +105,7 @@ def read_column_names(columns: str | Path | Sequence[str] | None) -> tuple[str, 
     else:
         names = list(columns.split(",") if isinstance(columns, str) else columns)
     if not all(isinstance(name, str) for name in names):
-        raise UsageError(f"{where}: expected the names of the columns, texts, in order.")
+        raise UsageError(f"{where}: expected the column names, strings, in order.")
     found = tuple(normalize_unicode(str(name).strip()) for name in names)
     check_column_names(found, where)
     return found
@@ -116,29 +114,29 @@ def read_column_names(columns: str | Path | Sequence[str] | None) -> tuple[str, 
 def check_column_names(
     names: Sequence[str], where: str, hint: str = "", *, min_columns: int = MIN_COLUMNS
 ) -> None:
-    """Refuse names of columns that do not tell them apart.
+    """Check that column names are distinct and not empty.
 
     Args:
-        names: Of all columns.
-        where: What an error begins with.
-        hint: What it ends with.
-        min_columns: The fewest names, 1 or more.
+        names: Names of all columns.
+        where: Beginning of an error message.
+        hint: End of an error message.
+        min_columns: Minimum number of names, 1 or more.
 
     Raises:
-        UsageError: Fewer than that, too many, one that is empty, or two that are the same.
+        UsageError: Too few or too many names, an empty one, or two equal ones.
     """
     if len(names) < min_columns:
         raise UsageError(f"{where}: expected two columns or more, features and a target.{hint}")
     if len(names) > MAX_COLUMNS:
         raise UsageError(
-            f"{where} has {len(names):,} columns: expected at most {MAX_COLUMNS:,}. Keep those "
-            "that could matter; pixels and the like belong into a .npz file."
+            f"{where} has {len(names):,} columns: expected at most {MAX_COLUMNS:,}. Keep relevant "
+            "columns only, or store images and signals in a .npz file."
         )
     first: dict[str, int] = {}
     for place, name in enumerate(names):
         if not name:
             raise UsageError(
-                f"{where}: column {place + 1} has no name: give it one, or leave the column out "
+                f"{where}: column {place + 1} has no name: name the column or remove it "
                 f"(pandas: to_csv(path, index=False)).{hint}"
             )
         if first.setdefault(name, place) < place:
@@ -154,14 +152,14 @@ def fit_schema_to_file(
     """Return the schema of a file, in the order of its columns.
 
     Args:
-        names: Of its columns.
-        schema: What is declared; nothing if None.
-        path: The file, for messages.
-        name: What the data set is called.
-        target: The column to predict; the schema's, or the last one, if None.
+        names: Names of the file's columns.
+        schema: Declared schema; None: nothing is declared.
+        path: Path of the file, for messages.
+        name: Name of the data set.
+        target: Name of the column to predict; None: that of the schema, or the last one.
 
     Raises:
-        UsageError: A column that is not in the file.
+        UsageError: A declared column that is not in the file.
     """
     declared = make_undeclared_schema(names, names[-1]) if schema is None else schema
     return replace(declared.for_header(names, where=str(path), target=target), name=name)
@@ -170,10 +168,10 @@ def fit_schema_to_file(
 def split_target(
     schema: TableSchema, names: Sequence[str], columns: list[TextColumn], path: Path
 ) -> tuple[TableSchema, TextTable, TextColumn]:
-    """Return a table as a data set takes it: the schema, the features' cells, the target's.
+    """Return the schema, the cells of the features, and those of the target.
 
     Raises:
-        UsageError: The schema has a test set of as many rows as there are.
+        UsageError: The official test set of the schema is not smaller than the table.
     """
     cells = dict(zip(names, columns, strict=True))
     labels = cells.pop(schema.target.name)
@@ -182,11 +180,11 @@ def split_target(
 
 
 def check_official_test(schema: TableSchema, rows: int, path: Path) -> None:
-    """Refuse a schema with a test set of as many rows as there are."""
+    """Check that the official test set of the schema is smaller than the table."""
     if not schema.official_test < rows:
         raise UsageError(
-            f"{path}: the schema says that the last {schema.official_test:,} rows are the test "
-            f"set, the file has {rows:,}: correct official_test, or leave it out."
+            f"{path}: the official test set of the schema has {schema.official_test:,} rows, but "
+            f"the file has {rows:,} rows in total: correct official_test or remove it."
         )
 
 
@@ -194,17 +192,17 @@ def select_columns(schema: TableSchema, columns: dict[str, TextColumn], path: Pa
     """Return the cells of new records, in the schema's order.
 
     Args:
-        schema: Of the data that a model was trained on.
-        columns: The file's columns, in any order, with others.
-        path: The file, for messages.
+        schema: Schema of the data that a model was trained on.
+        columns: Columns of the file, in any order; others are ignored.
+        path: Path of the file, for messages.
 
     Raises:
-        UsageError: A column is not there.
+        UsageError: A missing column.
     """
     needed = [column.name for column in schema.columns if column.kind != "ignore"]
     if gone := [name for name in needed if name not in columns]:
         others = [name for name in columns if name not in needed]
         raise UsageError(describe_missing_columns(str(path), gone, others))
-    # What is ignored need not be there, and is not looked at.
+    # Ignored columns may be absent and are not read.
     other = columns[needed[0]]
     return TextTable(cells=tuple(columns.get(each.name, other) for each in schema.columns))

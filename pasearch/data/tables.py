@@ -1,7 +1,7 @@
-"""Tables: what is public about the columns together, and how rows become numbers in [0, 1].
+"""Table schemas: all columns together, and encoding of rows as features in [0, 1].
 
-A cell is encoded from the schema and itself alone, so a record changes its own row and no other; no
-value raises. `data.column` says what a cell becomes.
+The encoding of a cell depends on the schema and this cell only, so a record affects only its own
+row. No value raises an error. `data.column` defines the features of a cell.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -42,33 +42,37 @@ from pasearch.errors import UsageError
 from pasearch.files import read_toml
 
 MAX_TABLE_FEATURES = 2_000_000
-"""The most numbers that a row may become: a network's first layer has as many weights a neuron."""
+"""Maximum number of features of a row: each neuron of a first layer has one weight per feature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """The declared form of a table's records. It has the properties of `data.schema.Schema`.
+    """Declaration of a table's records, with the same properties as `data.schema.Schema`.
 
-    What is not declared about a column is estimated privately before the first training, or read
-    where the user assumes it public (`data.estimation`).
+    Undeclared properties of a column are estimated privately before the first training, or read
+    from the records if the user assumes them public (`data.estimation`).
 
     Args:
-        columns: Of the features, in the file's order.
-        target: What is predicted: a category, or a number. Undeclared, it is a category.
-        official_test: How many of the last rows are the data set's own test set.
-        name: Of the data set.
-        quotes: Whether a quotation mark around a cell of the file is none of its characters.
-        order: The names of the file's columns, in order, where it has no header; otherwise empty.
-        separator: What stands between two cells of the file; None: the header tells.
-        missing: What an absent cell is written as, in every column that says nothing else; this,
-            `decimal` and `thousands` are as of `Column`.
-        decimal: What stands before the decimals of numbers, likewise.
-        thousands: What stands between groups of their digits, likewise.
-        proposed: Whether it was read from the records (as `pasearch check` does), so that it is
+        columns: Feature columns, in the file's order.
+        target: Column to predict: a category or a number; an undeclared kind means a category.
+        official_test: Number of rows at the end that are the official test set.
+        name: Name of the data set.
+        quotes: Whether quotation marks enclose cells; False: they are ordinary characters.
+        order: Names of all columns, in order, of a file without a header; otherwise empty.
+        separator: Separator of the cells of the file; None: detected in the header.
+        missing: Marks of absent cells, for every column that declares none.
+        decimal: Decimal mark, for every column that declares no notation of numbers.
+        thousands: Separator between groups of digits, for the same columns as `decimal`.
+        proposed: Whether the schema was read from the records (as by `pasearch check`). It is then
             as private as they are until somebody has edited it.
 
     Raises:
-        UsageError: Two columns of one name, or a target that is text or ignored, or has bins.
+        UsageError: Two columns with the same name; or a target that is text, a date or ignored, or
+            has bins.
+
+        >>> income = Column(name="income", categories=("no", "yes"))
+        >>> TableSchema(columns=(Column(name="age", low=0, high=100),), target=income).describe()
+        '1 column, 12 features, 2 classes'
     """
 
     low: ClassVar[float] = 0.0  # smallest encoded value
@@ -92,12 +96,12 @@ class TableSchema:
         names = [column.name for column in (*self.columns, self.target)]
         for name, times in Counter(names).items():
             if times > 1:
-                raise UsageError(f"Column {name!r} is there twice: expected each name once.")
+                raise UsageError(f"Column {name!r} occurs twice: expected distinct names.")
         if self.target.kind in ("text", "date", "ignore") or self.target.bins is not None:
             has = self.target.kind if self.target.bins is None else "a number with bins"
             raise UsageError(
                 f"Column {self.target.name!r} is the target and is declared as {has}: expected a "
-                "category, or a number without bins. Change that, or name another target."
+                "category, or a number without bins. Change its kind, or choose another target."
             )
         width = sum(column.width for column in self.columns if column.is_declared)
         if width > MAX_TABLE_FEATURES:
@@ -109,7 +113,8 @@ class TableSchema:
         tail = self.official_test
         if isinstance(tail, bool) or not isinstance(tail, Integral) or not tail >= 0:
             raise UsageError(
-                f"official_test is {tail!r}: expected how many of the last rows are the test set."
+                f"official_test is {tail!r}: expected the number of rows at the end that are the "
+                "test set."
             )
         object.__setattr__(self, "official_test", int(tail))
         object.__setattr__(self, "order", tuple(self.order))
@@ -119,7 +124,7 @@ class TableSchema:
                 raise UsageError(f"{name} is {value!r}: expected true or false.")
 
     def _read_columns(self) -> None:
-        """Let columns be read as the table is."""
+        """Apply the table's notation of cells to the columns."""
         if self.missing is not None:
             object.__setattr__(self, "missing", check_missing_marks(self.missing))
         build_number_form(self.decimal, self.thousands)
@@ -130,16 +135,16 @@ class TableSchema:
 
     @property
     def _reading_options(self) -> dict[str, Any]:
-        """How the table's cells are read, as far as it is declared."""
+        """Declared notation of the table's cells."""
         return {key: getattr(self, key) for key in READING_KEYS if getattr(self, key) is not None}
 
     def _columns_to_json(self) -> dict[str, dict[str, Any]]:
-        """Return what is declared of each column, the target too, by name, and not of the table."""
+        """Return the values declared for each column, without those inherited."""
         usual, found = self._reading_options, {}
         alike = {key: list(v) if isinstance(v, tuple) else v for key, v in usual.items()}
         for column in (*self.columns, self.target):
             values = column.to_json()
-            # What a table says does not reach the columns that it ignores.
+            # Ignored columns do not inherit the table's notation.
             reached = column.kind != "ignore"
             if reached and values.get("missing") == alike.get("missing"):
                 values.pop("missing", None)
@@ -151,7 +156,7 @@ class TableSchema:
 
     @property
     def shape(self) -> tuple[int]:
-        """The shape of an encoded record."""
+        """Shape of an encoded record."""
         return (sum(column.width for column in self.columns),)
 
     @property
@@ -161,39 +166,39 @@ class TableSchema:
 
     @property
     def classes(self) -> int | None:
-        """The number of classes; None if a number is predicted, or before they are known."""
+        """Number of classes; None for regression, or if the classes are unknown."""
         return None if self.target.categories is None else len(self.class_names)
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The classes; those that an estimate did not find are unnamed, so that there are two."""
+        """Names of the classes; padded with unnamed ones to two if an estimate found fewer."""
         found = self.target.categories or ()
         unnamed = tuple(f"(unnamed {i + 1})" for i in range(2 - len(found)))
         return () if self.target.categories is None else found + unnamed
 
     @property
     def target_bounds(self) -> tuple[float, float] | None:
-        """The bounds of the number to predict."""
+        """Bounds of the regression target."""
         return self.target.bounds
 
     @property
     def outputs(self) -> int:
-        """How many numbers a network gives for a record: one a class, or the prediction."""
+        """Number of outputs of a network: one per class, or 1 for regression."""
         return 1 if self.regression else self.classes or 0
 
     @property
     def undeclared_task(self) -> str | None:
-        """The target, if nothing says whether it holds classes or numbers."""
+        """Name of the target if its kind (classes or numbers) is undeclared."""
         return self.target.name if self.target.kind is None else None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of what an encoded record holds, in order."""
+        """Names of the features of an encoded record, in order."""
         return tuple(name for column in self.columns for name in column.feature_names())
 
     @property
     def undeclared(self) -> tuple[str, ...]:
-        """The columns, and the target, that must be estimated before a record can be encoded."""
+        """Names of the columns, target included, that must be estimated before encoding."""
         return tuple(each.name for each in (*self.columns, self.target) if not each.is_declared)
 
     @property
@@ -202,18 +207,18 @@ class TableSchema:
         return not self.undeclared
 
     def max_shape(self, most: int) -> tuple[int]:
-        """Return the shape of an encoded record, at most, whatever is estimated privately.
+        """Return the largest possible shape of an encoded record after private estimation.
 
         Args:
-            most: The most categories that are estimated privately for a column.
+            most: Maximum number of estimated categories per column.
         """
         return (sum(_max_width(column, most) for column in self.columns),)
 
     @property
     def row_bound(self) -> float:
-        """The largest norm of an encoded record: public.
+        """Maximum L2 norm of an encoded record: public.
 
-        A category or a bin is 1 once, a number at most 1 beside it, and every word may be there.
+        A category or a bin is 1 once, a number adds at most 1, and every word of a text may occur.
         """
         most = 0
         for column in self.pieces:
@@ -225,12 +230,12 @@ class TableSchema:
 
     @property
     def pieces(self) -> tuple[Column, ...]:
-        """What an encoded record holds, as columns of no dates: a date is several of them."""
+        """Columns of an encoded record; each date is replaced by several columns."""
         return tuple(piece for column in self.columns for piece in column.pieces)
 
     @property
     def row_layout(self) -> RowLayout:
-        """What is public about an encoded record; texts are no columns that are paired."""
+        """Layout of an encoded record: numbers and categories, but not texts."""
         found, start = [], 0
         for column in self.pieces:
             if column.kind in ("number", "category"):
@@ -244,12 +249,12 @@ class TableSchema:
     def find(
         self, name: str, features: TableCells, labels: ColumnCells
     ) -> tuple[Column, ColumnCells]:
-        """Return a column, the target included, and its cells.
+        """Return a column by name, target included, with its cells.
 
         Args:
-            name: Of the column.
-            features: (rows, columns).
-            labels: (rows,).
+            name: Name of the column.
+            features: Cells, (rows, columns).
+            labels: Cells of the target, (rows,).
         """
         if name == self.target.name:
             return self.target, labels
@@ -259,22 +264,22 @@ class TableSchema:
     def iterate_columns(
         self, features: TableCells, labels: ColumnCells
     ) -> Iterator[tuple[Column, ColumnCells]]:
-        """Go through the columns, the target last, with their cells.
+        """Iterate over the columns with their cells, the target last.
 
         Args:
-            features: (rows, columns).
-            labels: (rows,).
+            features: Cells, (rows, columns).
+            labels: Cells of the target, (rows,).
         """
         for place, column in enumerate(self.columns):
             yield column, features[:, place]
         yield self.target, labels
 
     def is_class(self, name: str) -> bool:
-        """Return whether a column holds the classes to predict."""
+        """Whether a column contains the classes to predict."""
         return name == self.target.name and not self.regression
 
     def completed(self, columns: Mapping[str, Column]) -> TableSchema:
-        """Return the schema with columns, the target included, replaced by name."""
+        """Return the schema with columns, target included, replaced by name."""
         return replace(
             self,
             columns=tuple(columns.get(each.name, each) for each in self.columns),
@@ -282,16 +287,16 @@ class TableSchema:
         )
 
     def encode(self, features: TableCells, *, out: np.ndarray) -> np.ndarray:
-        """Encode rows; return which are no null record.
+        """Encode rows, and find those that are not null records.
 
-        Guarantee: a row is encoded from its own cells alone, into [0, 1]; no value raises.
+        Guarantee: a row is encoded from its own cells alone, into [0, 1]; no value raises an error.
 
         Args:
-            features: Cells, (rows, columns): texts, numbers, or None.
-            out: float32, (rows, *shape); written to.
+            features: Cells, (rows, columns): strings, numbers, or None.
+            out: Output array, float32, (rows, *shape).
 
         Returns:
-            bool, (rows,); False where every cell is None.
+            bool, (rows,); False if every cell is None.
         """
         cells = features if isinstance(features, TextTable) else np.asarray(features)
         out[...] = 0.0
@@ -303,10 +308,14 @@ class TableSchema:
         return find_present_rows(cells)
 
     def encode_labels(self, labels: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
-        """Return classes, int64, or numbers scaled to [0, 1], float32; and which are valid.
+        """Encode labels as classes or scaled numbers, and find the valid ones.
 
         Args:
-            labels: Cells, (rows,). One that is missing or of no declared class is not valid.
+            labels: Cells, (rows,); a missing value or an undeclared class is not valid.
+
+        Returns:
+            Classes, int64, or numbers scaled to [0, 1], float32; and whether each is valid, bool;
+            (rows,).
         """
         if self.regression:
             scaled, known = self.target.scale_numbers(labels)
@@ -316,25 +325,25 @@ class TableSchema:
         return np.where(known, classes, 0), known
 
     def completed_by(self, other: object) -> TableSchema:
-        """Return the schema with what is undeclared taken from the schema of another table."""
+        """Return the schema with undeclared items copied from the schema of another table."""
         theirs = getattr(other, "columns", ()), getattr(other, "target", None)
         known = {each.name: each for each in (*theirs[0], theirs[1]) if isinstance(each, Column)}
         if gone := [name for name in self.undeclared if name not in known]:
             raise UsageError(
                 f"The public data have no column {', '.join(map(repr, gone))}: declare it in a "
-                "schema, or take a table with the same header."
+                "schema, or use a table with the same header."
             )
         return self.completed({name: known[name] for name in self.undeclared})
 
     def encode_new(self, records: Any) -> np.ndarray:
-        """Return the rows of a new table, float32 (rows, *shape), as in training.
+        """Encode the rows of a new table as in training, float32, (rows, *shape).
 
         Args:
-            records: A pandas frame with the schema's columns, in any order; or cells, (rows,
+            records: pandas frame with the schema's columns, in any order; or cells, (rows,
                 columns), in the schema's order.
 
         Raises:
-            UsageError: A column is not there.
+            UsageError: A missing column.
         """
         names = [column.name for column in self.columns if column.kind != "ignore"]
         if hasattr(records, "columns"):
@@ -352,43 +361,43 @@ class TableSchema:
         cells = records if isinstance(records, TextTable) else np.asarray(records, object)
         if len(cells.shape) != 2 or cells.shape[1] != len(self.columns):
             raise UsageError(
-                f"The table has shape {cells.shape}: expected {len(self.columns)} cells a row: "
-                "every column of the schema but the target, ignored ones included."
+                f"The table has shape {cells.shape}: expected {len(self.columns)} cells per row: "
+                "every column of the schema except the target, ignored ones included."
             )
         x = np.zeros((len(cells), *self.shape), np.float32)
         self.encode(cells, out=x)
         return x
 
     def decode_class(self, classes: np.ndarray) -> np.ndarray:
-        """Return the names of classes, texts, (rows,)."""
+        """Return the names of classes, strings, (rows,)."""
         return np.array(self.class_names)[classes]
 
     def decode_number(self, scaled: np.ndarray) -> np.ndarray:
-        """Return predictions in the target's own units."""
+        """Return predictions in the original units of the target."""
         low, high = require_known(self.target.low), require_known(self.target.high)
         return low + scaled * (high - low)
 
     def describe_items(self) -> list[str]:
-        """Return what every column turned out to be, one line each."""
+        """Describe every column, one line each."""
         return [column.describe() for column in (*self.columns, self.target)]
 
     def check_arrays(
         self, where: str, features: np.ndarray | ArrayMetadata, labels: np.ndarray | ArrayMetadata
     ) -> None:
-        """Refuse arrays whose form does not fit; no value is looked at.
+        """Check the shapes of the cells; no value is read.
 
         Raises:
-            UsageError: Another number of columns, or none that is not ignored.
+            UsageError: Another number of columns, or all columns ignored.
         """
         if all(column.kind == "ignore" for column in self.columns):
             raise UsageError(
-                f"Data {where!r}: there is no column to predict {self.target.name!r} from: "
-                "expected at least one that the schema does not ignore."
+                f"Data {where!r}: all columns except the target {self.target.name!r} are ignored: "
+                "expected at least one feature."
             )
         if len(features.shape) != 2 or features.shape[1] != len(self.columns):
             raise UsageError(
                 f"Data {where!r}: the cells have shape {features.shape}, the schema has "
-                f"{len(self.columns)} columns beside the target: expected (rows, columns)."
+                f"{len(self.columns)} columns besides the target: expected (rows, columns)."
             )
         if len(labels.shape) != 1:
             raise UsageError(
@@ -398,15 +407,15 @@ class TableSchema:
     def for_header(
         self, header: Sequence[str], *, where: str, target: str | None = None
     ) -> TableSchema:
-        """Return the schema in a file's order, with the columns it does not mention undeclared.
+        """Return the schema in a file's order, with the other columns added as undeclared.
 
         Args:
-            header: The file's columns.
-            where: What an error calls the file.
-            target: Another target than the schema's.
+            header: Names of the file's columns.
+            where: Name of the file, for messages.
+            target: Name of a target that replaces the schema's.
 
         Raises:
-            UsageError: A column that is not in the file.
+            UsageError: A declared column that is not in the file.
         """
         declared = {column.name: column for column in (*self.columns, self.target)}
         target = None if target is None else normalize_unicode(target)
@@ -420,14 +429,14 @@ class TableSchema:
         return replace(self, target=columns.pop(aim), columns=tuple(columns.values()))
 
     def describe(self) -> str:
-        """Return one readable line."""
+        """Describe the schema in one line."""
         features = f", {self.shape[0]} features" if self.complete else ""
         columns = "1 column" if len(self.columns) == 1 else f"{len(self.columns)} columns"
         quotes = "" if self.quotes else "; quotation marks are ordinary characters"
         return f"{columns}{features}, {self.describe_task()}{quotes}"
 
     def describe_task(self) -> str:
-        """Return what is predicted."""
+        """Describe the prediction task."""
         if self.regression:
             bounds = self.target_bounds
             return "a number" if bounds is None else "a number in [{:g}, {:g}]".format(*bounds)
@@ -436,7 +445,7 @@ class TableSchema:
         return "classes" if self.classes is None else f"{self.classes} classes"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return JSON-compatible values."""
         columns, usual = self._columns_to_json(), self._reading_options
         return {
             "kind": "table",
@@ -452,10 +461,10 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TableSchema:
-        """Read what `request_to_json` wrote.
+        """Create a schema from the output of `request_to_json`.
 
         Raises:
-            UsageError: Anything else.
+            UsageError: Malformed values.
         """
         try:
             return cls(
@@ -471,14 +480,14 @@ class TableSchema:
                 columns=tuple(map(Column.from_json, values["columns"])),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"The schema of a table is not well formed ({error!r}).") from None
+            raise UsageError(f"The JSON schema of a table is malformed ({error!r}).") from None
 
     def to_toml_text(self, declared: TableSchema | None = None) -> str:
-        """Return it as a schema file, which `from_toml` reads.
+        """Render the schema as a file that `from_toml` reads.
 
         Args:
-            declared: What of it was not read from the records; all other lines say that they were.
-                None: no line says so.
+            declared: The part that was not read from the records; all other lines get a comment.
+                None: no line gets a comment.
         """
         top: dict[str, Any] = {"name": self.name, "target": self.target.name}
         top |= {"official_test": self.official_test} if self.official_test else {}
@@ -503,28 +512,27 @@ class TableSchema:
         """Read a schema file.
 
             target = "income"                 # required
-            official_test = 16281             # how many of the last rows are the test set
-            quotes = false                    # a quotation mark is an ordinary character
-            header = false                    # the columns below are all, in the file's order
-            separator = ";"                   # what stands between two cells
-            missing = ["-", "unknown"]        # absent cells, beside empty ones, ?, NA and the like
-            decimal = ","                     # what stands before decimals; [default: a point]
-            thousands = "."                   # what stands between groups of digits
+            official_test = 16281             # number of rows at the end that are the test set
+            quotes = false                    # quotation marks are ordinary characters
+            header = false                    # no header: the columns below are all, in the file's
+            order separator = ";"                   # separator of cells
+            missing = ["-", "unknown"]        # absent cells, in addition to empty ones, ?, NA and
+            others decimal = ","                     # decimal mark [default: a point]
+            thousands = "."                   # separator between groups of digits
             proposed = true                   # read from the records: delete it when you edit them
             [columns.age]
             low = 17                          # bounds make it a number
             high = 90
-            bins = [25, 35, 50, 65]           # or how many of equal width, or "quantiles"
+            bins = [25, 35, 50, 65]           # or the number of bins of equal width, or "quantiles"
             [columns.workclass]
             categories = ["Private", "State-gov"]
             [columns.fnlwgt]
             kind = "ignore"
 
-        A column that is not mentioned, or has nothing under its name, is not declared. docs/data.md
-        has every key.
+        A column without a table, or with an empty one, is undeclared. docs/data.md lists every key.
 
         Raises:
-            UsageError: No such file, no TOML, an unknown key, or a declaration that makes no sense.
+            UsageError: No such file, invalid TOML, an unknown key, or an invalid declaration.
         """
         path = Path(path)
         values = read_toml(path, "a schema file (TOML)")
@@ -535,23 +543,18 @@ class TableSchema:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TableSchema:
-        """Return a schema from plain values, with the keys of a schema's file.
-
-            Schema.from_dict(
-                {
-                    "target": "income",
-                    "columns": {
-                        "age": {"low": 17, "high": 90},
-                        "income": {"categories": ["<=50K", ">50K"]},
-                    },
-                }
-            )
+        """Create a schema from plain values, with the keys of a schema file.
 
         Args:
-            values: As of `from_toml`: `target`, `columns` by name, and so on.
+            values: Values by key: `target`, `columns` by name, and the other keys of `from_toml`.
 
         Raises:
-            UsageError: An unknown key, or a declaration that makes no sense.
+            UsageError: An unknown key, or an invalid declaration.
+
+            >>> income = {"categories": ["<=50K", ">50K"]}
+            >>> columns = {"age": {"low": 17, "high": 90}, "income": income}
+            >>> TableSchema.from_dict({"target": "income", "columns": columns}).describe()
+            '1 column, 12 features, 2 classes'
         """
         parts = parse_schema(values)
         return cls(**parts)
@@ -566,38 +569,38 @@ class TableSchema:
         estimate: bool = False,
         categories_are_public: bool = False,
     ) -> TableSchema:
-        """Return the schema of a pandas frame from the names and types of its columns alone.
+        """Create the schema of a pandas frame from the names and dtypes of its columns alone.
 
-        Guarantee: no value is read, so frames with columns of the same names and types have the
-        same schema, whatever their rows are.
+        Guarantee: no value is read, so frames with the same column names and dtypes have the same
+        schema, whatever their rows are.
 
-        A type may come from values itself: `pandas.read_csv` makes numbers of a column unless one
-        cell is none. So a run lists the types of a frame among what it takes as public; read with
-        `dtype="str", keep_default_na=False`, or give the file, and there are none. What categories
-        a `category` column has usually comes from the records too (`astype("category")`,
-        `get_dummies`): they are used only where you say that they are public.
+        A dtype may itself depend on values: `pandas.read_csv` makes a column numeric unless one
+        cell is not a number. Therefore a run lists the dtypes of a frame among the facts assumed
+        public. To avoid this, read the file with `dtype="str", keep_default_na=False`, or pass its
+        path. The categories of a `category` column usually come from the records too
+        (`astype("category")`, `get_dummies`). They are used only if you declare them public.
 
-        | type of a column | what is taken from it |
+        | dtype of a column | declaration inferred from it |
         |---|---|
-        | whole numbers, fractions | a number: declare `low` and `high` |
+        | integer, float | a number: declare `low` and `high` |
         | bool | the categories False and True |
         | category | with `categories_are_public`, its categories; otherwise declare them |
         | datetime | a date: declare `lower` and `upper` |
-        | object, text | nothing: declare `categories`, `vocabulary`, bounds, or `kind` |
+        | object, string | none: declare `categories`, `vocabulary`, bounds, or `kind` |
 
         Args:
-            frame: With a column for each feature and the target.
-            target: The column to predict; the last one, if None.
-            declared: What is known of columns, by name, with the keys of a schema's file:
+            frame: Frame with a column for each feature and the target.
+            target: Name of the column to predict; None: the last one.
+            declared: Declarations by column name, with the keys of a schema file:
                 `{"age": {"low": 17, "high": 90}, "id": {"kind": "ignore"}}`.
-            estimate: What nothing is declared of is left open: a run estimates it privately,
-                within its budget. False: it is an error that names each such column.
-            categories_are_public: The categories of `category` columns were fixed without a look
-                at the records.
+            estimate: Whether undeclared columns are left for private estimation by a run, within
+                its budget. False: an error names each such column.
+            categories_are_public: Whether the categories of `category` columns were fixed without
+                looking at the records.
 
         Raises:
-            UsageError: A column that must be declared and is not, one that is not there, or a
-                declaration that makes no sense.
+            UsageError: An undeclared column that must be declared, a missing one, or an invalid
+                declaration.
         """
         columns = build_frame_columns(
             frame, declared or {}, estimate=estimate, categories_are_public=categories_are_public
@@ -615,7 +618,7 @@ AnySchema = Schema | TableSchema
 
 
 def make_undeclared_schema(header: Sequence[str], target: str, name: str = "table") -> TableSchema:
-    """Return the schema of a file about which nothing is declared."""
+    """Create the schema of a file for which nothing is declared."""
     columns = tuple(Column(name=each) for each in header if each != target)
     return TableSchema(columns=columns, target=Column(name=target), name=name)
 

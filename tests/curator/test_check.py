@@ -354,7 +354,7 @@ class TestProblems:
         check(tmp_path, good_rows())
         (tmp_path / "people.csv").rename(tmp_path / "people.txt")
         found(check_table(tmp_path / "people.txt"), None, "rename it so that it ends in .csv")
-        with pytest.raises(UsageError, match=r"rename it so that its name ends in \.csv if"):
+        with pytest.raises(UsageError, match=r"rename the file to \.csv"):
             load_dataset(str(tmp_path / "people.txt"))
 
     @pytest.mark.unit

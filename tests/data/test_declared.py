@@ -49,10 +49,10 @@ class TestForms:
 
     def test_what_makes_no_sense_is_refused(self):
         for given, told in [
-            ({"columns": {}}, "what is predicted"),
+            ({"columns": {}}, "the target is not declared"),
             ({**DECLARED, "colums": {}}, "did you mean 'columns'"),
             ({"target": "income", "columns": {"age": {"lo": 1}}}, "unknown key 'lo'"),
-            ({"target": "income", "columns": [1]}, "not tables"),
+            ({"target": "income", "columns": [1]}, "must be TOML tables"),
             (3, "of type int"),
         ]:
             with pytest.raises(UsageError, match=told):

@@ -101,10 +101,10 @@ class TestDeclared:
     @pytest.mark.unit
     def test_nothing_is_encoded_before_it_is_declared(self):
         x, schema = np.zeros((2, 3)), Schema(shape=(3,))
-        with pytest.raises(RuntimeError, match="before its schema was complete"):
+        with pytest.raises(RuntimeError, match="before the schema is complete"):
             schema.encode(x, out=np.zeros((2, 3), np.float32))
         for regression in (False, True):
-            with pytest.raises(RuntimeError, match="before its schema was complete"):
+            with pytest.raises(RuntimeError, match="before the schema is complete"):
                 Schema(shape=(3,), regression=regression).encode_labels(np.zeros(2))
 
     @pytest.mark.unit
@@ -126,9 +126,9 @@ class TestDeclared:
 
     @pytest.mark.unit
     def test_classes_and_a_number_exclude_each_other(self):
-        with pytest.raises(UsageError, match="there are no classes"):
+        with pytest.raises(UsageError, match="has no classes"):
             Schema(**(NUMBER | {"classes": 3}))
-        with pytest.raises(UsageError, match="say regression"):
+        with pytest.raises(UsageError, match="require regression"):
             Schema(**(GOOD | {"target": (0.0, 1.0)}))
 
     @pytest.mark.unit

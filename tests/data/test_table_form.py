@@ -370,7 +370,7 @@ class TestWithoutHeader:
             ("a", "two columns or more"),
             ("a,,b", "column 2 has no name"),
             (["a", "b", "a"], "columns 1 and 3 have the same name"),
-            ([1, 2], "expected the names"),
+            ([1, 2], "expected the column names"),
             ("none.txt", "is not there"),
             ([], "two columns or more"),
         ]:

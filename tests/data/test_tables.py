@@ -195,7 +195,7 @@ class TestColumn:
             Column(name="x", bins=3),
         ):  # fmt: skip
             assert not column.is_declared
-        with pytest.raises(RuntimeError, match="before its schema was complete"):
+        with pytest.raises(RuntimeError, match="before the schema is complete"):
             encoded_column(Column(name="x", kind="number", bins=()), "3")
 
     @pytest.mark.unit
@@ -417,8 +417,8 @@ class TestSchema:
     @pytest.mark.unit
     def test_what_makes_no_sense_is_refused(self):
         for change, match in [
-            ({"columns": (AGE, AGE)}, "'age' is there twice"),
-            ({"columns": (AGE, INCOME)}, "'income' is there twice"),
+            ({"columns": (AGE, AGE)}, "'age' occurs twice"),
+            ({"columns": (AGE, INCOME)}, "'income' occurs twice"),
             ({"target": Column(name="t", kind="ignore")}, "is the target"),
             ({"target": Column(name="t", vocabulary=("a",))}, "is the target"),
             ({"target": Column(name="t", low=0, high=1, bins=3)}, "with bins"),
@@ -445,7 +445,7 @@ class TestSchema:
             with pytest.raises(UsageError, match="'people'"):
                 SCHEMA.check_arrays("people", features, labels)
         nothing = TableSchema(columns=(ID,), target=INCOME)
-        with pytest.raises(UsageError, match="no column to predict 'income' from"):
+        with pytest.raises(UsageError, match="except the target 'income' are ignored"):
             nothing.check_arrays("people", np.empty((3, 1), object), good[1])
 
     @pytest.mark.unit
@@ -561,8 +561,8 @@ class TestToml:
     @pytest.mark.parametrize(
         ("text", "match"),
         [
-            ("", "what is predicted"),
-            ("target = 3", "what is predicted"),
+            ("", "the target is not declared"),
+            ("target = 3", "the target is not declared"),
             ("target = 'y'\ntest = 3", "unknown key 'test'.*expected name, target"),
             ("target = 'y'\n[column.x]", "unknown key 'column'; did you mean 'columns'"),
             ("target = 'y'\n[columns.x]\nmin = 3", "column 'x' has an unknown key 'min'"),
@@ -571,8 +571,8 @@ class TestToml:
             ("target = 'y'\n[columns.x]\nlow = 0\nhigh = 2\nbins = [1, 2]", "'x'.*edge 2"),
             ("target = 'y'\n[columns.y]\ncategories = ['a']", "'y' is the target and has 1"),
             ("target = 'y'\n[columns.y]\nkind = 'ignore'", "'y' is the target"),
-            ("target = 'y'\ncolumns = 3", "not tables"),
-            ("target = 'y'\n[columns]\nx = 3", "not tables"),
+            ("target = 'y'\ncolumns = 3", "must be TOML tables"),
+            ("target = 'y'\n[columns]\nx = 3", "must be TOML tables"),
             ("target = 'y'\nname = 3", "name is 3"),
             ("target = 'y'\nofficial_test = 'no'", "official_test is 'no'"),
             ("target = 'y'\nmissing = 3", "missing is 3: expected a list"),
