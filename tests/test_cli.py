@@ -559,7 +559,7 @@ class TestCheck:
     def test_shows_values_says_so_and_proposes(self, run: Run, table: Path, tmp_path: Path):
         code, out, err = run("check", table, "--propose", "s.toml")
         assert code == 0, err
-        assert out.startswith("WARNING. This shows private values.")
+        assert out.startswith("WARNING. This output contains private values.")
         assert f"unheard-of-{RARE}" in out
         assert "rows: 5, 6" in out or "5, 6" in out, "the ragged rows, as a spreadsheet counts"
         proposed = tmp_path / "s.toml"

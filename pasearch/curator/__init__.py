@@ -1,4 +1,4 @@
-"""The curator's check of a table: the only package that shows values of private data.
+"""Check of a table for its curator: the only package that shows values of private data.
 
 Only the command `pasearch check` and the API may import it.
 """

@@ -1,7 +1,7 @@
-"""`pasearch check`: every problem of a table with its rows, and a schema to start from.
+"""`pasearch check`: all problems of a table with their rows, and a proposed schema.
 
-It reads every value without a charge and names them: its output is for the curator's own eyes, on
-the curator's own machine. Nothing else in the program looks at a table in this way.
+It reads and shows every value without a charge. Its output is only for the curator, on the
+curator's machine. No other part of the program reads a table in this way.
 
 Source: docs/rules.md, rule 13.
 """
@@ -35,14 +35,14 @@ from pasearch.errors import UsageError
 from pasearch.terminal_escaping import escape_text
 
 WARNING = (
-    "This shows private values. It is for whoever may see the records themselves: do not let it "
-    "leave this machine, and put nothing of it into a publication, a log or a message."
+    "This output contains private values. It is only for people who may see the records: keep it "
+    "on this machine, and copy nothing from it into publications, logs or messages."
 )
 TOML_WARNING = """\
-# Proposed from the records themselves: PRIVATE until you have edited it. Replace every bound and
-# every category by what you would write down without the records (a code book, a law, a form), and
-# delete what you only know from them: what is missing is estimated privately, within the budget.
-# Then delete the next line: as long as it stands here, a run refuses this file.
+# This schema was proposed from the records: it is PRIVATE until you have edited it. Replace every
+# bound and every category by public knowledge (a code book, a law, a form). Delete everything that
+# you know only from the records: it will be estimated privately, within the budget. Then delete
+# the next line: a run refuses this file as long as it contains that line.
 proposed = true
 """
 # Fraction of unusable rows above which the report begins with them.
@@ -54,11 +54,11 @@ class CheckReport:
     """Result of `check_table`: private.
 
     Args:
-        path: The file.
+        path: Path of the file.
         n: Number of records.
         opening: Paragraph printed before everything else; empty if there is none.
-        problems: Those of the table first, then column by column in the file's order.
-        proposed: A complete schema, guessed from the records.
+        problems: Problems of the table, followed by those of each column in the file's order.
+        proposed: Complete schema, inferred from the records.
         declared: The part of it that was declared beforehand.
     """
 
@@ -70,14 +70,14 @@ class CheckReport:
     declared: TableSchema
 
     def text(self) -> str:
-        """Render the report for a terminal, the warning before all values."""
+        """Render the report for a terminal, with the warning before all values."""
         found = [f"  {problem.text()}" for problem in self.problems] or ["  no problem found"]
         head = f"{escape_text(self.path)}: {self.n:,} records, {self.proposed.describe()}"
         before = [self.opening, ""] if self.opening else []
         return "\n".join([*before, f"WARNING. {WARNING}", "", head, *found]) + "\n"
 
     def toml(self) -> str:
-        """Render the proposed schema as a file to edit, the warning first."""
+        """Render the proposed schema as a file to edit, with the warning first."""
         return f"{TOML_WARNING}\n{self.proposed.to_toml_text(self.declared)}"
 
 
@@ -94,35 +94,33 @@ def check_table(
     """Check every value of a table's file, and propose a schema.
 
     Args:
-        path: A CSV file (or a similar one), a Parquet file, or a folder of Parquet files.
-        target: Column to predict; the schema's, or the last one, if None.
+        path: Path of a CSV file (or a similar one), a Parquet file, or a folder of Parquet files.
+        target: Name of the column to predict; None: that of the schema, or the last one.
         schema: Declaration that the values are compared with; None: nothing is declared.
         quotes: Whether quotation marks enclose cells of a CSV file.
         columns: Names of the columns of a CSV file without a header.
-        separator: Separator of cells in a CSV file; found in the header if None.
+        separator: Separator of cells in a CSV file; None: detected in the header.
         regression: Whether the target is a number, whatever its values look like.
 
     Raises:
-        UsageError: The file's form is bad, or does not fit the schema; no row can be read; a number
-            is to be predicted, and the schema declares something else.
+        UsageError: A malformed file, one that does not fit the schema or has no readable row; or
+            regression on a target that the schema declares as another kind.
 
     Cost: none is charged, because nothing is released: the report is private.
     """
     path = Path(path)
     source = find_source(str(path))
     if source is not None and "schema" not in source.uses:
-        told = "All that a run has to know of it is declared already, so nothing is to be checked."
+        told = "Its schema is already declared, so there is nothing to check."
         if source.is_path:
             known = "`image_side=`" if "image_side" in source.uses else "`bounds=` and `classes=`"
-            told = f"Of such data, declare {known}."
-        raise UsageError(
-            f"`pasearch check` looks at tables, and {path} ({source.kind}) is none. {told}"
-        )
+            told = f"For this kind of data, declare {known}."
+        raise UsageError(f"`pasearch check` requires a table, but {path} is {source.kind}. {told}")
     if ParquetFile().takes(str(path)):
         if not quotes or columns is not None or separator is not None:
             raise UsageError(
-                f"{path}: a Parquet file has no quotation marks and no separators, and names its "
-                "columns: leave `quotes=`, `columns=` and `separator=` out."
+                f"{path}: `quotes=`, `columns=` and `separator=` do not apply to a Parquet file: "
+                "leave them out."
             )
         declared, features, labels = read_parquet(path, target, schema)
         faults: list[Fault | None] = [None] * len(labels)
@@ -134,11 +132,11 @@ def check_table(
         raise UsageError(describe_widths(path, declared))
     if None not in faults:
         why = Counter(fault.value for fault in faults if fault is not None).most_common(1)[0][0]
-        raise UsageError(f"{path}: no row can be used. What most rows have: {why}.")
+        raise UsageError(f"{path}: no row can be used. Most frequent problem: {why}.")
     if regression:
         if declared.target.kind not in (None, "number"):
             raise UsageError(
-                f"A number is to be predicted, but the schema declares column "
+                f"`regression=True` predicts a number, but the schema declares column "
                 f"{declared.target.name!r} as a {declared.target.kind}: change one of them."
             )
         declared = replace(declared, target=replace(declared.target, kind="number"))
@@ -152,16 +150,16 @@ def check_table(
         each.has_unusual_form and all(f.decimal == "," for f in each.undeclared_forms)
         for each in read
     ):
-        # If one column certainly has decimal commas, they decide about the others.
+        # One column that certainly has decimal commas determines the notation of the others.
         read = [each.reparse_with_commas() for each in read]
     complete = _complete_schema(declared, read)
     usable = parsed & complete.encode_labels(labels)[1]
     null = (
-        f"cannot be used in a run (unreadable, or no known "
-        f"{'number' if complete.target.kind == 'number' else 'class'}): they train nothing, and "
-        "each counts as a mistake in the test score"
+        f"cannot be used in a run (unreadable, or target is not a known "
+        f"{'number' if complete.target.kind == 'number' else 'class'}): they do not contribute to "
+        "training, and each counts as an error in the test score"
     )
-    name = "a run does not take a file of this name: rename it so that it ends in .csv"
+    name = "a run does not accept this file name: rename the file to end in .csv"
     problems = (
         *([] if source is not None else [Problem(column=None, what=name)]),
         *in_table,
@@ -188,14 +186,14 @@ def _describe_unusable(
     parsed: np.ndarray, usable: np.ndarray, faults: Sequence[Fault | None], target: Column,
     labels: ColumnCells, *, chosen: bool,
 ) -> str:  # fmt: skip
-    """Describe why many rows cannot be used; an empty text if few cannot.
+    """Describe why many rows cannot be used; an empty string if there are few.
 
     Args:
-        parsed: Whether each row can be read.
-        usable: Whether it also has a known target.
-        faults: Why each row cannot be read.
-        target: The proposed declaration.
-        labels: The target's cells.
+        parsed: Whether each row can be read, bool, (rows,).
+        usable: Whether each row also has a known target, bool, (rows,).
+        faults: Reason why each row cannot be read; None if it can.
+        target: Proposed declaration of the target.
+        labels: Cells of the target, (rows,).
         chosen: Whether the target is the last column because none was named.
     """
     n, bad = len(usable), len(usable) - np.count_nonzero(usable)
@@ -206,13 +204,13 @@ def _describe_unusable(
         values, name = len(target.count_categories(labels)), repr(target.name)
         fault = f"the target {name} has {values:,} values"
         if chosen:
-            fault = f"the last column {name} was taken as the target and has {values:,} values"
-        known = "number" if target.kind == "number" else "one of the classes"
+            fault = f"the last column {name} is the default target and has {values:,} values"
+        known = "a number" if target.kind == "number" else "one of the classes"
         return (
-            f"{lost:,} of {n:,} rows cannot be used, for their target is no {known}: {fault}; use "
-            "`target=` to predict another column, or `regression=True` if it is a number. What is "
-            "proposed is made from the rows that can be read."
-        ).replace("no one", "none")
+            f"{lost:,} of {n:,} rows cannot be used, because their target is not {known}: {fault}. "
+            "Use `target=` to predict another column, or `regression=True` if it is a number. The "
+            "proposal is based on the rows that can be read."
+        )
     coded = sum(fault is Fault.ENCODING for fault in faults)
     if coded > UNUSABLE_WARNING_FRACTION * n:
         return (
@@ -220,29 +218,29 @@ def _describe_unusable(
             'first. It may be Latin-1 or Windows-1252 (pandas: read_csv(path, encoding="cp1252"), '
             "then to_csv(path, index=False))."
         )
-    # A row of no known class still has values in the other columns.
+    # A row of unknown class still has values in the other columns.
     others = "the others" if not lost else "the rows that can be read"
     return (
-        f"{bad:,} of {n:,} rows cannot be used: mend the file first (see below). What is proposed "
-        f"is made from {others}."
+        f"{bad:,} of {n:,} rows cannot be used: correct the file first (see below). The proposal "
+        f"is based on {others}."
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CheckedColumn:
-    """The findings about a column, without its texts, which would fill the memory.
+    """Findings about a column, without its strings, which would use too much memory.
 
     Args:
-        column: The declaration.
-        cells: (rows,).
-        is_target: Whether it is predicted.
-        parsed: Whether each row is no null record.
-        proposed: The completed declaration.
-        problems: Its faults.
+        column: Declaration of the column.
+        cells: Cells, (rows,).
+        is_target: Whether the column is predicted.
+        parsed: Whether each row can be read, bool, (rows,).
+        proposed: Completed declaration.
+        problems: Problems of the column.
         parsed_count: Number of cells that are numbers.
         undeclared_forms: Number forms that fit, if the form is undeclared.
         has_points: Whether a number has a point.
-        missing_words: Texts proposed to mean missing.
+        missing_words: Strings proposed to mean missing.
     """
 
     column: Column
@@ -286,11 +284,11 @@ class _CheckedColumn:
 
     @property
     def has_unusual_form(self) -> bool:
-        """Whether its numbers are not in the default form, and none is declared."""
+        """Whether the numbers are not in the default form, and no form is declared."""
         return bool(self.undeclared_forms) and self.undeclared_forms[0] != PLAIN_NUMBER_FORM
 
     def reparse_with_commas(self) -> _CheckedColumn:
-        """Read it as in a table with decimal commas, if that fits."""
+        """Parse the column as in a table with decimal commas, if that fits."""
         open_ = self.undeclared_forms and (self.has_points or self.has_unusual_form)
         if not open_ or all(form.decimal == "," for form in self.undeclared_forms):
             return self
@@ -299,7 +297,7 @@ class _CheckedColumn:
 
 
 def _complete_schema(declared: TableSchema, read: Sequence[_CheckedColumn]) -> TableSchema:
-    """Complete the schema; what several columns have in common is declared once, for the table."""
+    """Complete the schema; declare a notation that several columns share once, for the table."""
     columns, common = [each.proposed for each in read], dict[str, object]()
     needing = [each for each in read if each.has_unusual_form]
     if declared.decimal is None and declared.thousands is None and len(needing) > 1:

@@ -1,7 +1,7 @@
-"""The profile of a column, read from its values, and the declaration proposed from it.
+"""Profile of a column, read from its values, and the declaration proposed from it.
 
-Everything here reads private values without a charge: the results are for the curator alone.
-Proposed bounds are rounded outwards and leave out values that look like typing errors.
+This module reads private values without a charge: the results are for the curator alone.
+Proposed bounds are rounded outwards and exclude values that look like typing errors.
 
 Source: docs/rules.md, rule 13.
 """
@@ -29,9 +29,9 @@ from pasearch.data.cells import CellFormat, ColumnCells, convert_to_numbers, con
 from pasearch.data.column import IDENTIFIER_NAME_PATTERN, WORD_PATTERN, Column
 from pasearch.data.numbers import PLAIN_NUMBER_FORM, NumberForm, canonicalize_number
 
-# Quantiles between which the middle of a column lies.
+# Quantiles that delimit the middle of a column.
 MIDDLE_QUANTILES = (0.01, 0.99)
-# Texts that often mean an absent cell, in lower case.
+# Strings that often mean an absent cell, in lower case.
 MISSING_WORDS = frozenset(
     {"n.a.", "n.a", "na", "n/a", "none", "null", "nil", "nan", "unknown", "unk", "undefined",
      "missing", "not available", "not applicable", "not known", "not recorded", "no data",
@@ -61,16 +61,16 @@ COMPACT_DATE_FORMAT = "%Y%m%d"
 COMPACT_DATE_YEARS = (1900, 2100)
 # Distinct integers: at most this number in the target are classes; more may be an identifier.
 MAX_INTEGER_CLASSES = 20
-# Mean number of words from which on values are free text.
+# Minimum mean number of words of values that are free text.
 MIN_MEAN_WORDS = 4
 
 # Categories proposed for a column, the most frequent first.
 MAX_CATEGORIES = 64
-# Distance from the middle of a column, in its widths, from which on a value is a typing error.
+# Maximum distance from the middle of a column, in its widths; values beyond are typing errors.
 OUTLIER_WIDTHS = 2.0
 # Bounds of dates that span at least this number of years are whole years; otherwise whole months.
 MIN_WHOLE_YEARS = 2
-# Range of integers up to which each gets a bin of its own.
+# Maximum range of integers for which each integer gets a separate bin.
 MAX_INTEGER_BINS = 20
 # Bounds are multiples of one of these times a power of ten, at least `MIN_ROUND_STEPS` apart.
 ROUND_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -83,16 +83,16 @@ MAX_EXACT_MIDPOINT = 2.0**51
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnProfile:
-    """A column and its values, read in each way that the check needs.
+    """A column and its values, parsed in each way that the check needs.
 
     Args:
-        column: The declaration.
-        cells: (rows,).
-        texts: Each cell as text, None if it is empty.
-        missing_counts: Count of each text that means missing, as declared or by default.
-        counts: Count of each other text.
+        column: Declaration of the column.
+        cells: Cells, (rows,).
+        texts: Each cell as a string; None if it is empty.
+        missing_counts: Count of each string that means missing, as declared or by default.
+        counts: Count of each other string.
         is_target: Whether the column is predicted.
-        decimal: Decimal mark of the other columns, if it decides about this one.
+        decimal: Decimal mark of the other columns, if it determines that of this one.
     """
 
     column: Column
@@ -121,12 +121,12 @@ class ColumnProfile:
         )  # fmt: skip
 
     def find_rows(self, texts: Collection[str | None]) -> np.ndarray:
-        """Find the rows that hold one of some texts, bool, (rows,)."""
+        """Find the rows that contain one of some strings, bool, (rows,)."""
         return np.fromiter((text in texts for text in self.texts), bool, len(self.texts))
 
     @cached_property
     def missing_words(self) -> list[str]:
-        """Undeclared texts that often mean missing: known marks, or no letter and no digit."""
+        """Undeclared strings that often mean missing: known ones, or no letter and no digit."""
         return [
             text
             for text in self.counts
@@ -135,7 +135,7 @@ class ColumnProfile:
 
     @cached_property
     def value_counts(self) -> Mapping[str, int]:
-        """Count of each text that may be a value."""
+        """Count of each string that may be a value."""
         if not self.missing_words:
             return self.counts
         return {
@@ -144,18 +144,18 @@ class ColumnProfile:
 
     @cached_property
     def value_count(self) -> int:
-        """Number of cells that may hold a value."""
+        """Number of cells that may contain a value."""
         return sum(self.value_counts.values())
 
     @cached_property
     def is_form_undeclared(self) -> bool:
-        """Whether the form of numbers is undeclared."""
+        """Whether the notation of numbers is undeclared."""
         told = self.column.decimal is not None or self.column.thousands is not None
         return not (told or self.column.is_declared)
 
     @cached_property
     def number_forms(self) -> list[NumberForm]:
-        """Number forms that read the most values, the likeliest first."""
+        """Number forms that parse the most values, the likeliest first."""
         form = self.column.reading.form
         if not self.is_form_undeclared:
             return [form]
@@ -203,7 +203,7 @@ class ColumnProfile:
 
     @cached_property
     def date_formats(self) -> list[str | None]:
-        """Date formats that read the most values, the likeliest first; None is ISO."""
+        """Date formats that parse the most values, the likeliest first; None is ISO."""
         if self.column.kind is not None:
             return [self.column.format] if self.column.kind == "date" else []
         if self.is_numeric:
@@ -222,7 +222,7 @@ class ColumnProfile:
 
     @cached_property
     def days_by_text(self) -> dict[str, float]:
-        """Texts that are dates, in days since 1970-01-01."""
+        """Strings that are dates, in days since 1970-01-01."""
         found = {text: dates.parse_days(text, self.date_formats[0]) for text in self.value_counts}
         return {text: day for text, day in found.items() if not math.isnan(day)}
 
@@ -246,11 +246,11 @@ class ColumnProfile:
 
     @cached_property
     def is_identifier(self) -> bool:
-        """Whether no value occurs twice; or most do not, and the name is an identifier's."""
+        """Whether all values are distinct; or most are, and the name is an identifier's."""
         distinct = len(self.value_counts)
         unique = distinct == self.value_count
         unique |= self.has_identifier_name and distinct > self.value_count / 2
-        # Nobody groups the digits of an identifier.
+        # Digits of an identifier are not grouped.
         return (
             unique
             and distinct > MAX_INTEGER_CLASSES
@@ -261,7 +261,7 @@ class ColumnProfile:
 
     @cached_property
     def is_text_identifier(self) -> bool:
-        """Whether the values are many texts under an identifier's name."""
+        """Whether the values are many strings under an identifier's name."""
         return (
             self.has_identifier_name
             and not self.is_numeric
@@ -270,7 +270,7 @@ class ColumnProfile:
 
     @cached_property
     def is_free_text(self) -> bool:
-        """Whether the values are texts of several words, mostly different."""
+        """Whether the values are strings of several words, mostly distinct."""
         if not len(self.value_counts) > max(MAX_INTEGER_CLASSES, self.value_count / 2):
             return False
         words = sum(
@@ -333,7 +333,7 @@ class ColumnProfile:
 
     @cached_property
     def case_variants(self) -> list[list[str]]:
-        """Groups of values that differ in capitals alone."""
+        """Groups of values that differ only in case."""
         if self.column.case is False:
             return []
         texts = [text for text in self.counts if canonicalize_number(text) is None]
@@ -341,12 +341,12 @@ class ColumnProfile:
 
     @cached_property
     def case(self) -> bool | None:
-        """Whether capitals matter; see `Column`."""
+        """Whether categories are case-sensitive (`Column.case`)."""
         return False if self.case_variants else self.column.case
 
     @cached_property
     def category_counts(self) -> Counter[str]:
-        """Count of each category, under the most frequent spelling of its twins."""
+        """Count of each category, under the most frequent spelling of its variants."""
         spelled: dict[str, str] = {}
         names: Counter[str] = Counter()
         for text in sort_by_frequency(self.counts):
@@ -355,7 +355,7 @@ class ColumnProfile:
         return names
 
     def comparison_key(self, text: str) -> str:
-        """Return the text by which a proposed category is compared; see `Column.comparison_key`."""
+        """Return the string by which proposed categories are compared, as in `Column`."""
         fold = str.casefold if self.case is False else str
         return canonicalize_number(text) or fold(text)
 
@@ -372,7 +372,7 @@ class ColumnProfile:
         )
 
     def propose(self) -> Column:
-        """Complete the declaration by guesses from the values."""
+        """Complete the declaration with values inferred from the cells."""
         column, kind = self.column, self.kind
         if kind == "ignore":
             return Column(name=column.name, kind="ignore")
@@ -426,7 +426,7 @@ class ColumnProfile:
 
 
 def group_alike(texts: Collection[str], key: Callable[[str], str]) -> list[list[str]]:
-    """Group the texts of which several have the same key, sorted."""
+    """Group the strings that share a key with others, sorted."""
     groups: dict[str, list[str]] = {}
     for text in sorted(texts):
         groups.setdefault(key(text), []).append(text)
@@ -434,7 +434,7 @@ def group_alike(texts: Collection[str], key: Callable[[str], str]) -> list[list[
 
 
 def sort_by_frequency(counts: Mapping[str, int]) -> list[str]:
-    """Sort texts, the most frequent first."""
+    """Sort strings by count, the most frequent first."""
     return sorted(counts, key=lambda value: (-counts[value], value))
 
 

@@ -1,12 +1,12 @@
-"""Guesses of how a column writes numbers, units and dates: the forms that read the most values.
+"""Inference of the notation of numbers, units and dates that parses the most values.
 
     numbers    "12,300", "1.234,5": decimal marks and separators of thousands
-    units      "$48,665.71", "45 %", "12 kg": a text is a unit if it is a known one, or if all
-               numbers of a column with fractions or many different values have it; "A1" and "Q3"
+    units      "$48,665.71", "45 %", "12 kg": a string is a unit if it is a known one, or if all
+               numbers of a column with fractions or many distinct values have it; "A1" and "Q3"
                are codes
     dates      "31.12.2024", "Dec 31, 2024 11:59 PM"
 
-All of it looks at values: it is for the curator's check alone. A run reads what is declared.
+All functions read values: they are for the curator's check alone. A run uses declared forms only.
 
 Source: docs/rules.md, rule 13.
 """
@@ -26,14 +26,14 @@ from pasearch.data.dates import ISO_PATTERN, compile_format, parse_days
 from pasearch.data.numbers import EQUIVALENT_MARKS, PLAIN_NUMBER_FORM, NumberForm
 
 NUMBER_PATTERN = re.compile(r"([^0-9]*)([0-9](?:[0-9.,'\u2019 \u00a0\u202f]*[0-9])?[.,]?)(.*)")
-"""What stands before the first digits of a cell, these, and what stands behind them."""
+"""Pattern of a cell: prefix, number, suffix."""
 
 CURRENCIES = frozenset(
     "USD EUR GBP CHF JPY CNY RMB INR Rs Rs. SEK NOK DKK kr kr. PLN CZK HUF Ft RUB AUD CAD NZD SGD "
     "HKD ZAR BRL MXN KRW TRY AED SAR ILS THB IDR MYR PHP VND UAH RON BGN ARS CLP COP PEN NGN KES "
     "EGP PKR BDT TWD zł Kč Fr. SFr. RM US$ A$ AU$ C$ CA$ HK$ NZ$ S$ R$".split()
 )
-"""Currencies beside those of a single sign."""
+"""Currencies in addition to those of a single sign."""
 
 SCALE_WORDS = {
     "K": 1e3, "k": 1e3, "Tsd": 1e3, "thousand": 1e3, "M": 1e6, "mn": 1e6, "Mn": 1e6, "mln": 1e6,
@@ -41,10 +41,10 @@ SCALE_WORDS = {
     "Mrd": 1e9, "Mrd.": 1e9, "billion": 1e9, "billions": 1e9, "T": 1e12, "tn": 1e12,
     "trillion": 1e12, "lakh": 1e5, "crore": 1e7, "Cr": 1e7,
 }  # fmt: skip
-"""By how much a number is multiplied by what stands behind it."""
+"""Scale words after a number, with their factors."""
 
 MONEY_SCALE_WORDS = {"m": 1e6, "b": 1e9, "t": 1e12}
-"""The same of amounts of money alone: elsewhere m is a metre."""
+"""Scale words that apply to amounts of money only: elsewhere m is a metre."""
 
 UNIT_FAMILIES: tuple[dict[str, float], ...] = (
     {"ng": 1e-9, "µg": 1e-6, "mcg": 1e-6, "mg": 1e-3, "g": 1.0, "kg": 1e3, "kgs": 1e3},
@@ -63,7 +63,7 @@ UNIT_FAMILIES: tuple[dict[str, float], ...] = (
     {"W": 1.0, "kW": 1e3, "MW": 1e6}, {"Wh": 1.0, "kWh": 1e3, "MWh": 1e6},
     {"Pa": 1.0, "hPa": 100.0, "kPa": 1e3, "bar": 1e5}, {"cal": 1.0, "kcal": 1e3},
 )  # fmt: skip
-"""Units that measure the same, with their factors."""
+"""Units of the same quantity, with their factors."""
 
 OTHER_UNITS = frozenset(
     "% ‰ pct percent bps pp + ° °C °F mi mile miles mph km/h kmh kph m/s knots psi mmHg kJ J bpm "
@@ -73,13 +73,13 @@ OTHER_UNITS = frozenset(
 """Further units, each of factor 1."""
 
 MAX_UNITS = 12
-"""Most different units of one column."""
+"""Maximum number of different units of one column."""
 
 MIN_QUANTITY_NUMBERS = 20
-"""Least number of different numbers that show a quantity where the unit is a letter or unknown."""
+"""Minimum number of distinct numbers of a quantity whose unit is a letter or unknown."""
 
 MIN_PARSED_FRACTION = 0.9
-"""Least share of the cells that must be numbers with units."""
+"""Minimum fraction of the cells that must be parsed: numbers, numbers with units, or dates."""
 
 
 def count_parsed(counts: Mapping[str, int], form: NumberForm) -> int:
@@ -88,10 +88,10 @@ def count_parsed(counts: Mapping[str, int], form: NumberForm) -> int:
 
 
 def infer_units(counts: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
-    """Return the units of a column with their factors, the commonest first; () if it has none.
+    """Infer the units of a column with their factors, the most frequent first; () if it has none.
 
     Args:
-        counts: How often each text occurs.
+        counts: Count of each string.
     """
     found, unknown, spaced = Counter[str](), Counter[str](), Counter[str]()
     numbers, cells, total = set[str](), list[tuple[set[str], int]](), sum(counts.values())
@@ -125,7 +125,7 @@ def infer_units(counts: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
 
 
 def _split_number(text: str) -> tuple[str, str, str] | None:
-    """Return what stands before a number, the number and what stands behind it; None of others."""
+    """Split a cell into prefix, number and suffix; None if it does not contain one number."""
     plain = text.replace("\u2212", "-")
     if plain[:1] == "(" and plain[-1:] == ")":
         plain = plain[1:-1]
@@ -137,10 +137,10 @@ def _split_number(text: str) -> tuple[str, str, str] | None:
 
 
 def _split_units(text: str, names: frozenset[str]) -> list[str]:
-    """Return the units that a text is made of; none if a part of it is not known."""
+    """Split a string into known units; an empty list if a part of it is unknown."""
     units: list[str] = []
     while text:
-        # The longest first. Letters go together: "mgx" is no mg.
+        # The longest unit first. Adjacent letters are one word: "mgx" does not contain mg.
         ends = [end for end in range(len(text), 0, -1) if _is_unit(text[:end], names)]
         if not ends or (text[ends[0] - 1].isalpha() and text[ends[0] :][:1].isalpha()):
             return []
@@ -159,11 +159,11 @@ KNOWN_UNITS = CURRENCIES | {
     *OTHER_UNITS,
     *(unit for each in UNIT_FAMILIES for unit in each),
 }
-"""All known units that stand behind a number."""
+"""Known units after a number."""
 
 
 def _assign_factors(units: list[str]) -> tuple[tuple[str, float], ...]:
-    """Return units with their factors; the commonest of those that measure the same has 1."""
+    """Return units with factors; the most frequent unit of each quantity has factor 1."""
     money = any(unit in CURRENCIES or _is_unit(unit, frozenset()) for unit in units)
     base = [next((each[u] for u in units if u in each), 1.0) for each in UNIT_FAMILIES]
     scales = SCALE_WORDS | (MONEY_SCALE_WORDS if money else {})
@@ -180,9 +180,9 @@ NUMBER_FORMS = (
     PLAIN_NUMBER_FORM, NumberForm(".", ","), NumberForm(","), NumberForm(",", "."),
     NumberForm(".", " "), NumberForm(",", " "), NumberForm(".", "'"), NumberForm(",", "'"),
 )  # fmt: skip
-"""The forms that a proposal tries, the likeliest first."""
+"""Number forms that a proposal tries, the likeliest first."""
 
-# Distinct texts by which forms other than the plain one are found worth a try.
+# Number of distinct strings that decide whether forms other than the default are tried.
 NUMBER_SAMPLE = 32
 
 
@@ -192,14 +192,14 @@ def infer_number_forms(
     decimal: str | None = None,
     units: tuple[tuple[str, float], ...] = (),
 ) -> list[NumberForm]:
-    """Return the forms that read the most of some texts, the likeliest first; none if none does.
+    """Infer the number forms that parse the most strings, the likeliest first; may be empty.
 
-    If the plain form reads everything, it is the only one.
+    If the default form parses everything, it is the only one.
 
     Args:
-        counts: How often each text occurs.
-        decimal: What stands before decimals elsewhere in the table, if that is known.
-        units: Of the forms, as of `NumberForm`.
+        counts: Count of each string.
+        decimal: Decimal mark of the other columns of the table; None: unknown.
+        units: Units of the forms with their factors, as in `NumberForm`.
     """
     forms = [replace(form, units=units) for form in NUMBER_FORMS]
     tried = [form for form in forms if decimal is None or form.decimal == decimal]
@@ -212,7 +212,7 @@ def infer_number_forms(
         return []
     read, there = dict[NumberForm, int](), set("".join(counts))
     for form in tried:
-        # What stands in no text groups no digits, so all such forms read the same.
+        # A separator that occurs in no string has no effect, so such forms parse alike.
         mark = form.thousands or ""
         groups = form.thousands is None or not there.isdisjoint(EQUIVALENT_MARKS.get(mark, mark))
         same = next((each for each in read if each.decimal == form.decimal), form)
@@ -226,24 +226,25 @@ DATE_FORMATS: tuple[str, ...] = (
     "%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y",
     "%d %B %Y", "%B %d, %Y", "%Y-%m",
 )  # fmt: skip
-"""The formats that a proposal tries, the likeliest first."""
+"""Date formats that a proposal tries, the likeliest first."""
 
-# Distinct texts by which the formats to try are chosen.
+# Number of distinct strings that determine the formats to try.
 DATE_SAMPLE = 64
 
 MAX_DATE_CHARACTERS = 40
-"""No date has more characters."""
+"""Maximum number of characters of a date."""
 
 TIME_FORMATS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
-"""What may follow them."""
+"""Formats of the time of day that may follow a date."""
 
 
 def infer_date_formats(counts: Mapping[str, int], *, least: float = 0.0) -> list[str | None]:
-    """Return the formats that read the most of some texts, the likeliest first; None is ISO.
+    """Infer the date formats that parse the most strings, the likeliest first; None is ISO.
 
     Args:
-        counts: How often each text occurs.
-        least: The share of the cells that must be dates; with fewer, no format fits.
+        counts: Count of each string.
+        least: Minimum fraction of the cells that must be dates, in [0, 1]; otherwise no format
+            fits.
     """
     sample = Counter(map(_simplify_characters, islice(counts, DATE_SAMPLE)))
     if not sample:
@@ -260,7 +261,7 @@ def infer_date_formats(counts: Mapping[str, int], *, least: float = 0.0) -> list
 
 
 def _simplify_characters(text: str) -> str:
-    """Return a text with each digit as 1 and each letter as x, but AM and PM."""
+    """Replace each digit by 1 and each letter by x, except in AM and PM."""
     if len(text) > MAX_DATE_CHARACTERS:
         return ""
     plain = re.sub(r"(?<![A-Za-z])[AaPp][Mm](?![A-Za-z])", "\0", re.sub("[0-9]", "1", text))
@@ -269,7 +270,7 @@ def _simplify_characters(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _select_date_formats(shape: str) -> tuple[str | None, ...]:
-    """Return the formats that texts of a shape may have."""
+    """Select the formats that fit a simplified string."""
     if ISO_PATTERN.fullmatch(shape):
         return (None,)
     patterns = [day + time for day in DATE_FORMATS for time in TIME_FORMATS]

@@ -1,4 +1,4 @@
-"""The problems of a table, each with its rows. The sentences hold private values.
+"""Problems of a table, each with its rows. The messages contain private values.
 
 Source: docs/rules.md, rule 13.
 """
@@ -29,9 +29,9 @@ from pasearch.terminal_escaping import escape_text
 
 # Rows that a problem lists.
 MAX_LISTED_ROWS = 20
-# Distinct texts searched for one that can be read in two ways.
+# Distinct strings searched for one that can be parsed in two ways.
 MAX_TRIED_TEXTS = 256
-# Records of a class below which it can hardly be learnt under any noise.
+# Minimum number of records of a class that can be learned with noise.
 MIN_CLASS_RECORDS = 10
 # Characters of a cell that are shown.
 MAX_SHOWN_CHARACTERS = 40
@@ -42,12 +42,12 @@ class Problem:
     """One problem of a table.
 
     Args:
-        column: The column; None is the whole table.
-        what: A description, with values.
-        rows: Numbers of the first rows concerned, as a spreadsheet numbers them: the first record
-            is 1, plus the rows that the file has above its records (`shift_rows`).
-        count: Number of rows concerned; 0 is the whole column.
-        mark: The text concerned, if it may mean missing.
+        column: Name of the column; None: the whole table.
+        what: Description, with values.
+        rows: Numbers of the first rows concerned, in spreadsheet numbering: the first record is 1,
+            plus the rows that the file has above its records (`shift_rows`).
+        count: Number of rows concerned; 0: the whole column.
+        mark: String concerned, if it may mean missing.
     """
 
     column: str | None
@@ -57,18 +57,18 @@ class Problem:
     mark: str | None = None
 
     def reword_for_table(self, marks: Sequence[str]) -> Problem:
-        """Reword it if these texts are proposed to mean missing in all columns."""
+        """Return the problem, reworded if its string is proposed to mean missing in all columns."""
         if self.mark is None or self.mark not in marks:
             return self
-        what = f"{_quote_cell(self.mark)} means missing: so it is proposed, above all columns"
+        what = f"{_quote_cell(self.mark)} is proposed to mean missing in all columns"
         return replace(self, what=what)
 
     def shift_rows(self, above: int) -> Problem:
-        """Shift the row numbers by the rows that the file has above its records."""
+        """Add the number of rows above the records to the row numbers."""
         return replace(self, rows=tuple(row + above for row in self.rows))
 
     def text(self) -> str:
-        """Render it as one line."""
+        """Render the problem as one line."""
         where = "table" if self.column is None else f"column {self.column!r}"
         if not self.count:
             return f"{where}: {self.what}"
@@ -81,8 +81,8 @@ def find_column_problems(profile: ColumnProfile, parsed: np.ndarray) -> Iterator
     """Yield the problems of a column.
 
     Args:
-        profile: The column.
-        parsed: Whether each row is no null record.
+        profile: Profile of the column.
+        parsed: Whether each row can be read, bool, (rows,).
     """
     column, name = profile.column, profile.column.name
     yield from _find_missing_problems(profile, parsed)
@@ -94,9 +94,9 @@ def find_column_problems(profile: ColumnProfile, parsed: np.ndarray) -> Iterator
             if profile.counts
             else "always missing"
         )
-        yield Problem(column=name, what=f"{value}: nothing can be learnt from it")
+        yield Problem(column=name, what=f"{value}: the column contains no information")
     elif profile.kind == "ignore" and profile.is_identifier:
-        what = "hardly any value occurs twice, as in an identifier: proposed to be ignored"
+        what = 'almost all values are distinct, as in an identifier; proposed kind = "ignore"'
         yield Problem(column=name, what=what)
     elif profile.kind == "ignore" and profile.is_text_identifier:
         what = (
@@ -105,7 +105,7 @@ def find_column_problems(profile: ColumnProfile, parsed: np.ndarray) -> Iterator
         )
         yield Problem(column=name, what=what)
     elif profile.kind == "ignore":
-        what = 'looks like text: declare kind = "text" and a vocabulary from general knowledge'
+        what = 'looks like text: declare kind = "text" and a vocabulary from public knowledge'
         yield Problem(column=name, what=what)
     if profile.kind == "number":
         yield from _find_form_problems(profile)
@@ -133,7 +133,7 @@ def _find_missing_problems(profile: ColumnProfile, parsed: np.ndarray) -> Iterat
 
 
 def _quote_cell(text: object) -> str:
-    """Quote a cell; a long one is cut, and its length is added."""
+    """Quote a cell; a long one is truncated, and its length is added."""
     said = str(text)
     if len(said) <= MAX_SHOWN_CHARACTERS:
         return repr(said)
@@ -145,7 +145,7 @@ def _quote_examples(texts: Collection[str]) -> str:
 
 
 def _find_form_problems(profile: ColumnProfile) -> Iterator[Problem]:
-    """Yield the form of numbers that has to be declared, because it is not the default."""
+    """Yield the notation of numbers that must be declared, because it is not the default."""
     name, form = profile.column.name, profile.number_form
     if not profile.is_form_undeclared or form == PLAIN_NUMBER_FORM:
         return
@@ -156,22 +156,22 @@ def _find_form_problems(profile: ColumnProfile) -> Iterator[Problem]:
     ]
     yield Problem(
         column=name,
-        what=f"numbers {_quote_examples(written)}: proposed to be read with {_describe_form(form)}",
+        what=f"numbers {_quote_examples(written)}: proposed notation {_describe_form(form)}",
     )
     for text in written:
         value = form.number(text)
         rivals = [*profile.number_forms[1:], *([PLAIN_NUMBER_FORM] if profile.decimal else [])]
         others = [each.number(text) for each in rivals]
         if other := [each for each in others if math.isfinite(each) and each != value]:
-            what = (
-                f"{_quote_cell(text)} could be {value:.12g} or {other[0]:.12g}: it is read as the"
+            what = f"{_quote_cell(text)} could mean {value:.12g} or {other[0]:.12g}: the first"
+            yield Problem(
+                column=name, what=f"{what} is proposed; correct the schema if it is wrong"
             )
-            yield Problem(column=name, what=f"{what} first; correct the schema if that is wrong")
             return
 
 
 def _describe_form(form: NumberForm) -> str:
-    """Render a form as a schema declares it."""
+    """Render a number form as a schema declares it."""
     told = [f'decimal = "{form.decimal}"'] if form.decimal != PLAIN_NUMBER_FORM.decimal else []
     told += [f'thousands = "{form.thousands}"'] if form.thousands is not None else []
     factors = ", ".join(f'"{unit}" = {factor:.12g}' for unit, factor in form.units)
@@ -195,12 +195,12 @@ def _find_number_problems(profile: ColumnProfile) -> Iterator[Problem]:
             else infer_number_forms(unread) or infer_number_forms(unread, units=infer_units(unread))
         )
         if fits:
-            what += f"; {_describe_form(fits[0])} would read it"
+            what += f"; {_describe_form(fits[0])} would parse it"
         yield from make_problem(name, what, profile.find_rows(unread) if unread else ())
     for code, far in profile.missing_codes:
         said = f"{code:.15g}"
-        what = f"{said} lies apart from all other numbers and occurs often, as if it meant missing"
-        told = "proposed so" if far and not column.is_declared else f'if so: missing = ["{said}"]'
+        what = f"{said} is far from all other numbers and frequent, so it may mean missing"
+        told = "proposed" if far and not column.is_declared else f'if so: missing = ["{said}"]'
         yield from make_problem(name, f"{what}; {told}", values == code)
     if column.bounds is not None:
         low, high = column.bounds
@@ -222,10 +222,10 @@ def _parse_number(profile: ColumnProfile, text: str) -> float:
 
 
 def _find_mark_problems(profile: ColumnProfile, among: str) -> Iterator[Problem]:
-    """Yield the texts among numbers or dates that often mean missing."""
+    """Yield the strings among numbers or dates that often mean missing."""
     for text in profile.missing_words[:MAX_LISTED_ROWS]:
         told = "" if profile.column.is_declared else ": proposed to mean missing"
-        what = f"{_quote_cell(text)} stands among {among}{told}"
+        what = f"{_quote_cell(text)} occurs among {among}{told}"
         yield from make_problem(profile.column.name, what, profile.find_rows({text}))
 
 
@@ -234,17 +234,21 @@ def _find_date_problems(profile: ColumnProfile) -> Iterator[Problem]:
     yield from _find_mark_problems(profile, "dates")
     read = profile.days_by_text
     if unread := [text for text in profile.value_counts if text not in read]:
-        form = "as ISO has it, 2024-01-31" if pattern is None else f"of the format {pattern}"
+        form = "in ISO format (2024-01-31)" if pattern is None else f"in format {pattern}"
         what = f"not a date {form}, {_quote_examples(unread)}"
         fits = infer_date_formats({text: profile.value_counts[text] for text in unread})
         if fits and column.is_declared:
-            what += "; ISO would read it" if fits[0] is None else f'; format = "{fits[0]}" would'
+            what += (
+                "; ISO would parse it"
+                if fits[0] is None
+                else f'; format = "{fits[0]}" would parse it'
+            )
         yield from make_problem(name, what, profile.find_rows(unread))
     for other in profile.date_formats[1:2]:
         differs = next((t for t, day in read.items() if dates.parse_days(t, other) != day), None)
         if differs is not None:
             what = f"all values fit both {pattern} and {other}, such as {_quote_cell(differs)}"
-            yield Problem(column=name, what=f"{what}: the first is proposed, so check it")
+            yield Problem(column=name, what=f"{what}: the first is proposed; verify it")
     if column.is_declared:
         first, last = (dates.count_days_to(day or "") for day in (column.lower, column.upper))
         early = [text for text, day in read.items() if day < first]
@@ -266,25 +270,25 @@ def _find_date_problems(profile: ColumnProfile) -> Iterator[Problem]:
 
 
 def _find_category_problems(profile: ColumnProfile) -> Iterator[Problem]:
-    """Yield values that are alike, that may mean missing, or that are not declared."""
+    """Yield values that are similar, that may mean missing, or that are not declared."""
     column, name = profile.column, profile.column.name
     if profile.is_target and column.kind is None and infer_date_formats(profile.value_counts):
-        what = "looks like a date, which cannot be predicted: predict a number or a class"
+        what = "looks like a date, which cannot be a target: choose a number or a class"
         yield Problem(column=name, what=what)
-    told = "say case = false" if column.is_declared else "proposed as one, case = false"
+    told = "declare case = false" if column.is_declared else "proposed as one, case = false"
     for twins in profile.case_variants[:MAX_LISTED_ROWS]:
         said = ", ".join(map(_quote_cell, twins))
-        yield Problem(column=name, what=f"{said} differ in capitals alone: {told}")
+        yield Problem(column=name, what=f"{said} differ only in case: {told}")
     spaced = group_alike(profile.category_counts, lambda text: "".join(text.casefold().split()))
     for twins in [each for each in spaced if each not in profile.case_variants][:MAX_LISTED_ROWS]:
         said = ", ".join(map(_quote_cell, twins))
-        what = "differ in spaces alone: they are different categories, so correct the data"
+        what = "differ only in spaces and are different categories: correct the data"
         yield Problem(column=name, what=f"{said} {what}")
     if column.kind is None and profile.is_numeric and profile.is_code:
         codes = [t for t in profile.value_counts if t[0] == "0" and len(t) > 1] or list(
             profile.value_counts
         )
-        what = f"codes of digits, {_quote_examples(codes)}: proposed as categories, not as numbers"
+        what = f"digit codes, {_quote_examples(codes)}: proposed as categories, not as numbers"
         yield Problem(column=name, what=what)
     known = column.categories or ()
     for text in (
@@ -300,7 +304,7 @@ def _find_category_problems(profile: ColumnProfile) -> Iterator[Problem]:
             yield from (replace(each, mark=text) for each in told_of)
     if column.categories is None:
         most, found = MAX_CATEGORIES, len(profile.category_counts)
-        what = f"{found:,} different values: the {most} most frequent are proposed"
+        what = f"{found:,} distinct values: the {most} most frequent are proposed"
         yield from [Problem(column=name, what=what)] if found > most else []
         return
     values = sort_by_frequency(profile.counts)
@@ -309,7 +313,7 @@ def _find_category_problems(profile: ColumnProfile) -> Iterator[Problem]:
     spelled = {each.casefold(): each for each in known}
     for value in alien[:MAX_LISTED_ROWS]:
         near = spelled.get(value.casefold())
-        hint = "" if near is None else f", but {_quote_cell(near)} is: say case = false"
+        hint = "" if near is None else f", but {_quote_cell(near)} is: declare case = false"
         yield from make_problem(
             name, f"{_quote_cell(value)} is not declared{hint}", profile.find_rows({value})
         )
@@ -329,12 +333,12 @@ def _find_class_problems(profile: ColumnProfile) -> Iterator[Problem]:
     for text, times in profile.counts.items():
         found[profile.comparison_key(text)] += times
     if declared is None and profile.is_numeric and len(classes) > 2:
-        what = f"{len(classes)} different whole numbers: proposed as classes"
-        yield Problem(column=name, what=f"{what}; if they are quantities, say `regression=True`")
+        what = f"{len(classes)} distinct integers: proposed as classes"
+        yield Problem(column=name, what=f"{what}; for quantities, use `regression=True`")
     for each in classes:
         if (times := found[profile.comparison_key(each)]) < MIN_CLASS_RECORDS:
             what = f"class {_quote_cell(each)} has {times} record{'s' * (times != 1)}"
-            yield Problem(column=name, what=f"{what}: too few to learn it with noise")
+            yield Problem(column=name, what=f"{what}: too few to learn the class with noise")
     if not len(classes) >= 2:
         what = f"the target has {len(classes)} class{'es' * (len(classes) != 1)}"
         what += ": expected two or more"
@@ -346,7 +350,7 @@ def find_table_problems(table: TextTable, faults: Sequence[Fault | None]) -> lis
 
     Args:
         table: All columns, the target included.
-        faults: Why each row cannot be read; None if it can.
+        faults: Reason why each row cannot be read; None if it can.
     """
     import pandas as pd
 
@@ -356,19 +360,19 @@ def find_table_problems(table: TextTable, faults: Sequence[Fault | None]) -> lis
     found = [
         p for fault in Fault for p in make_problem(None, fault.value, [f is fault for f in faults])
     ]
-    twice = "the same as an earlier row: if both are of one person, that person has less protection"
+    twice = "duplicate rows: a person who contributes several rows has weaker protection"
     return found + make_problem(None, twice, repeated & parsed)
 
 
 def make_problem(
     column: str | None, what: str, where: Sequence[bool] | np.ndarray
 ) -> list[Problem]:
-    """Make a problem of the rows that have it, or none if no row has it.
+    """Create a problem from the rows that have it; an empty list if no row has it.
 
     Args:
-        column: The column; None is the whole table.
-        what: A description, with values.
-        where: Whether each row has it, bool, (rows,).
+        column: Name of the column; None: the whole table.
+        what: Description, with values.
+        where: Whether each row has the problem, bool, (rows,).
     """
     places = np.flatnonzero(np.asarray(where, bool))
     rows = tuple(int(place) + 1 for place in places[:MAX_LISTED_ROWS])

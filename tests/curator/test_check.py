@@ -157,7 +157,7 @@ class TestProposal:
         assert categories is not None
         assert (len(categories), categories[-1]) == (MAX_CATEGORIES, "most")
         assert list(categories) == sorted(categories)
-        found(report, "work", "101 different values")
+        found(report, "work", "101 distinct values")
 
     @pytest.mark.unit
     def test_bounds_are_rounded_outwards(self):
@@ -273,8 +273,8 @@ class TestProblems:
         assert "spaces" in found(report, None, "`quotes=False`").what
         assert found(report, None, "an empty line").rows == (10,)
         assert found(report, None, "not as many values").rows == (23,)
-        null = found(report, None, "each counts as a mistake in the test score")
-        assert "cannot be used in a run (unreadable, or no known class)" in null.what
+        null = found(report, None, "each counts as an error in the test score")
+        assert "cannot be used in a run (unreadable, or target is not a known class)" in null.what
         assert null.rows == (4, 7, 10, 13, 22, 23)
         again = check_table(path, None, declared(AGE), quotes=False)
         assert found(again, None, "not as many values").rows == (7, 22, 23)
@@ -285,8 +285,8 @@ class TestProblems:
     def test_repeated_rows(self, tmp_path: Path):
         rows = good_rows()
         rows[8] = rows[30] = list(rows[2])
-        problem = found(check(tmp_path, rows), None, "same as an earlier row")
-        assert problem.what.endswith("if both are of one person, that person has less protection")
+        problem = found(check(tmp_path, rows), None, "duplicate rows")
+        assert problem.what.endswith("a person who contributes several rows has weaker protection")
         assert (problem.rows, problem.count) == ((10, 32), 2)
 
     @pytest.mark.unit
@@ -353,7 +353,7 @@ class TestProblems:
     def test_a_name_that_no_run_takes_is_a_problem(self, tmp_path: Path):
         check(tmp_path, good_rows())
         (tmp_path / "people.csv").rename(tmp_path / "people.txt")
-        found(check_table(tmp_path / "people.txt"), None, "rename it so that it ends in .csv")
+        found(check_table(tmp_path / "people.txt"), None, "rename the file to end in .csv")
         with pytest.raises(UsageError, match=r"rename the file to \.csv"):
             load_dataset(str(tmp_path / "people.txt"))
 
@@ -363,8 +363,8 @@ class TestProblems:
             check_table(tmp_path / "no.csv")
         np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), y=np.zeros(9, int))
         for data, why in (
-            ("digits", "is declared already, so nothing is to be checked"),
-            (tmp_path / "a.npz", "a.npz.* is none. Of such data, declare `bounds=`"),
+            ("digits", "is already declared, so there is nothing to check"),
+            (tmp_path / "a.npz", "a.npz.* is .* For this kind of data, declare `bounds=`"),
         ):
             with pytest.raises(UsageError, match=why):
                 check_table(data)
@@ -413,7 +413,7 @@ class TestWidth:
             ("a,b;c;y,z\n1;2;3\n4;5;6\n", {"separator": ","},
              "every row has 1 cell, and the header has 3. It looks as if ';' separates the cells: "
              "`separator='semicolon'`."),
-            ('"1\n"2\n\n', {"columns": NAMES}, "no row can be used. What most rows have: a quot"),
+            ('"1\n"2\n\n', {"columns": NAMES}, "no row can be used. Most frequent problem: a quot"),
         ],
     )  # fmt: skip
     def test_a_file_of_which_no_row_fits_is_refused(
@@ -462,12 +462,12 @@ class TestReport:
     def test_begins_with_the_warning(self, tmp_path: Path):
         report = check(tmp_path, good_rows())
         first = report.text().splitlines()[0]
-        assert first.startswith("WARNING. This shows private values.")
-        assert "leave this machine" in first
+        assert first.startswith("WARNING. This output contains private values.")
+        assert "keep it on this machine" in first
         head = [line for line in report.toml().splitlines()[:3] if line.startswith("# ")]
         assert len(head) == 3
         assert "PRIVATE until you have edited it" in head[0]
-        assert "as long as it stands here, a run refuses this file." in report.toml()
+        assert "a run refuses this file as long as it contains that line." in report.toml()
 
     @pytest.mark.unit
     @pytest.mark.parametrize(("bad", "said"), [(6, False), (7, True)])
@@ -478,11 +478,11 @@ class TestReport:
         rows[:bad] = [["33", "cook"]] * bad
         first = check(tmp_path, rows).text().splitlines()[0]
         told = (
-            f"{bad} of 60 rows cannot be used: mend the file first (see below). What is proposed "
-            "is made from the others."
+            f"{bad} of 60 rows cannot be used: correct the file first (see below). The "
+            "proposal is based on the others."
         )
         assert first.startswith(told if said else "WARNING. ")
-        assert "WARNING. This shows private values." in check(tmp_path, rows).text()
+        assert "WARNING. This output contains private values." in check(tmp_path, rows).text()
 
     @pytest.mark.unit
     def test_what_is_made_from_rows_without_a_known_class_is_said(self, tmp_path: Path):
@@ -491,22 +491,22 @@ class TestReport:
             row[-1] = "perhaps"
         first = check(tmp_path, rows, declared()).text().splitlines()[0]
         assert first.startswith(
-            "30 of 60 rows cannot be used, for their target is none of the classes: the target "
-            "'label' has 3 values; use `target=`"
+            "30 of 60 rows cannot be used, because their target is not one of the classes: the "
+            "target 'label' has 3 values. Use `target=`"
         )
-        assert first.endswith("made from the rows that can be read.")
+        assert first.endswith("based on the rows that can be read.")
 
     @pytest.mark.unit
     def test_the_choice_of_the_target_is_blamed_where_it_is_the_fault(self, tmp_path: Path):
         names = [f"car {i % 305}" for i in range(398)]
         cells = {"mpg": [str(i % 40) for i in range(398)], "name": names}
         first = table(tmp_path, cells).opening
-        told = "the last column 'name' was taken as the target and has 305 values; use `target=`"
+        told = "the last column 'name' is the default target and has 305 values. Use `target=`"
         assert told in first
-        assert "mend the file" not in first
+        assert "correct the file" not in first
         assert table(tmp_path, cells, target="mpg").opening == ""
         named = table(tmp_path, cells, target="name").opening
-        assert "the target 'name' has 305 values; use `target=`" in named
+        assert "the target 'name' has 305 values. Use `target=`" in named
 
     @pytest.mark.unit
     def test_rows_in_another_encoding_are_said_before_all_else(self, tmp_path: Path):
@@ -541,7 +541,7 @@ class TestReport:
     @pytest.mark.unit
     def test_of_a_number_to_predict_the_null_rows_have_no_known_number(self, tmp_path: Path):
         report = table(tmp_path, {"x": INTS, "y": ["", *INTS[1:]]}, regression=True)
-        assert found(report, None, "no known number").rows == (2,)
+        assert found(report, None, "target is not a known number").rows == (2,)
 
     @pytest.mark.unit
     def test_lists_the_first_rows_and_counts_all(self, tmp_path: Path):
@@ -616,7 +616,7 @@ class TestNumberForms:
         assert x.bounds == pytest.approx(bounds)
         assert (report.proposed.decimal, report.proposed.thousands) == (None, None)
         assert column(report, "n").decimal is None
-        found(report, "x", "proposed to be read with")
+        found(report, "x", "proposed notation")
 
     @pytest.mark.unit
     def test_of_several_columns_is_proposed_for_the_table(self, tmp_path: Path):
@@ -640,7 +640,7 @@ class TestNumberForms:
         groups = [f"{i + 10},{i:03}" for i in range(60)]
         alone = table(tmp_path, {"x": groups, "y": YES})
         assert column(alone, "x").thousands == ","
-        found(alone, "x", "'10,000' could be 10000 or 10")
+        found(alone, "x", "'10,000' could mean 10000 or 10")
         commas = [f"{i},5" for i in range(60)]
         beside = table(tmp_path, {"x": groups, "commas": commas, "y": YES})
         assert (beside.proposed.decimal, column(beside, "x").bounds) == (",", (10, 70))
@@ -648,13 +648,13 @@ class TestNumberForms:
         beside = table(tmp_path, {"x": points, "commas": commas, "y": YES})
         assert (beside.proposed.decimal, beside.proposed.thousands) == (",", ".")
         assert column(beside, "x").bounds == (10000, 70000)
-        found(beside, "x", "'10.000' could be 10000 or 10")
+        found(beside, "x", "'10.000' could mean 10000 or 10")
 
     @pytest.mark.unit
     def test_a_declared_number_is_told_what_would_read_it(self, tmp_path: Path):
         schema = TableSchema(columns=(Column(name="x", low=0, high=60),), target=Column(name="y"))
         report = table(tmp_path, {"x": [f"{i},5" for i in range(60)], "y": YES}, schema=schema)
-        problem = found(report, "x", 'decimal = "," would read it')
+        problem = found(report, "x", 'decimal = "," would parse it')
         assert problem.count == 60
         assert report.proposed.columns == schema.columns
 
@@ -678,7 +678,7 @@ class TestMarks:
         report = table(tmp_path, {"x": values, "y": YES})
         assert (column(report, "x").kind, column(report, "x").missing) == ("number", (mark,))
         assert report.proposed.missing is None
-        problem = found(report, "x", "stands among numbers: proposed to mean missing")
+        problem = found(report, "x", "occurs among numbers: proposed to mean missing")
         assert (problem.count, problem.rows[:2]) == (20, (2, 5))
         assert not [p for p in report.problems if "not a number" in p.what]
 
@@ -708,7 +708,7 @@ class TestMarks:
         assert report.proposed.missing == ("-", "unknown")
         assert column(report, "c").categories == ("cook", "nurse")
         assert "missing" not in report.toml().split("[columns.a]")[1]
-        assert found(report, "c", "'-' means missing: so it is proposed").count == 20
+        assert found(report, "c", "'-' is proposed to mean missing").count == 20
         assert not any("if it means missing" in p.what for p in report.problems)
 
     @pytest.mark.unit
@@ -734,7 +734,7 @@ class TestMarks:
         report = table(tmp_path, {"x": values, "y": YES})
         assert column(report, "x").missing == (code,)
         assert column(report, "x").bounds == pytest.approx((0, 0.6))
-        assert found(report, "x", "as if it meant missing; proposed so").count == 10
+        assert found(report, "x", "may mean missing; proposed").count == 10
 
     @pytest.mark.unit
     @pytest.mark.parametrize(
@@ -793,7 +793,7 @@ class TestSentinels:
         assert [float(mark) for mark in marks] == [float(code)]
         low, high = column(report, "x").bounds or (0, 0)
         assert not low <= float(code) <= high
-        found(report, "x", "as if it meant missing; proposed so")
+        found(report, "x", "may mean missing; proposed")
 
     @pytest.mark.unit
     def test_several_at_one_end_are_proposed_together(self, tmp_path: Path):
@@ -819,7 +819,7 @@ class TestSentinels:
     def test_the_end_of_a_scale_is_none(self, tmp_path: Path, values: list[str]):
         report = table(tmp_path, {"x": values, "y": ["yes", "no"] * 150})
         assert column(report, "x").missing is None
-        assert not [p for p in report.problems if "as if it meant missing" in p.what]
+        assert not [p for p in report.problems if "may mean missing" in p.what]
 
 
 class TestUnits:
@@ -870,7 +870,7 @@ class TestUnits:
         schema = TableSchema.from_toml(file)
         assert schema == report.proposed == TableSchema.from_json(schema.to_json())
         _, cells, _ = read_table(path, schema=schema)
-        known = schema.columns[0].scale(cells[:, 0])[0]
+        known = schema.columns[0].scale_numbers(cells[:, 0])[0]
         expected = (np.sign(largest) * numbers * max(1, largest / 90_000) - low) / (high - low)
         assert known == pytest.approx(expected, abs=1e-4)
 
@@ -904,7 +904,7 @@ class TestUnits:
     def test_a_declared_number_is_told_them(self, tmp_path: Path):
         schema = TableSchema(columns=(Column(name="x", low=0, high=60),), target=Column(name="y"))
         report = table(tmp_path, {"x": [f"{i}.5%" for i in range(60)], "y": YES}, schema=schema)
-        assert found(report, "x", 'units = { "%" = 1 } would read it').count == 60
+        assert found(report, "x", 'units = { "%" = 1 } would parse it').count == 60
 
 
 class TestCodes:
@@ -922,7 +922,7 @@ class TestCodes:
     ):
         report = table(tmp_path, {"x": [codes[i % len(codes)] for i in range(60)], "y": YES})
         assert column(report, "x").categories == tuple(sorted(codes))
-        found(report, "x", "codes of digits")
+        found(report, "x", "digit codes")
         for target in (True, False):
             name = "x" if target else "y"
             cells = {"x": [codes[i % len(codes)] for i in range(60)], "y": YES}
@@ -981,8 +981,8 @@ class TestDates:
         values = ["unknown", "31.02.2020", *[f"{i % 28 + 1:02}.03.2020" for i in range(58)]]
         report = table(tmp_path, {"x": values, "y": YES})
         assert column(report, "x").missing == ("unknown",)
-        assert found(report, "x", "'unknown' stands among dates").rows == (2,)
-        assert found(report, "x", "not a date of the format %d.%m.%Y").rows == (3,)
+        assert found(report, "x", "'unknown' occurs among dates").rows == (2,)
+        assert found(report, "x", "not a date in format %d.%m.%Y").rows == (3,)
 
     @pytest.mark.unit
     def test_the_day_stands_first_where_nothing_decides_and_that_is_said(self, tmp_path: Path):
@@ -1013,7 +1013,7 @@ class TestDates:
         values = [f"2020-03-{i % 28 + 1:02}" for i in range(60)]
         report = table(tmp_path, {"x": INTS, "y": values})
         assert report.proposed.target.kind == "category"
-        found(report, "y", "looks like a date, which cannot be predicted")
+        found(report, "y", "looks like a date, which cannot be a target")
 
 
 class TestCategories:
@@ -1023,14 +1023,14 @@ class TestCategories:
         report = table(tmp_path, {"x": values, "y": ["Yes", "yes", "no"] * 20})
         assert column(report, "x").categories == ("cook", "nurse")
         assert column(report, "x").case is column(report, "y").case is False
-        found(report, "x", "'Cook', 'cook' differ in capitals alone")
+        found(report, "x", "'Cook', 'cook' differ only in case")
         assert column(report, "y").categories == ("no", "Yes")
 
     @pytest.mark.unit
     def test_that_differ_in_spaces_are_said(self, tmp_path: Path):
         report = table(tmp_path, {"x": ["New York", "New  York", "NewYork"] * 20, "y": YES})
         assert column(report, "x").case is None
-        found(report, "x", "differ in spaces alone")
+        found(report, "x", "differ only in spaces")
 
     @pytest.mark.unit
     def test_a_declared_one_of_other_capitals_is_named(self, tmp_path: Path):
@@ -1047,11 +1047,11 @@ class TestCategories:
         grades = [str(i % 5 + 1) for i in range(60)]
         report = table(tmp_path, {"x": INTS, "y": grades})
         assert report.proposed.target.kind == "category"
-        found(report, "y", "5 different whole numbers: proposed as classes")
+        found(report, "y", "5 distinct integers: proposed as classes")
         report = table(tmp_path, {"x": INTS, "y": grades}, regression=True)
         assert (report.proposed.target.kind, report.proposed.target.bounds) == ("number", (1, 5))
         schema = TableSchema(columns=(), target=Column(name="y", categories=("1", "2")))
-        with pytest.raises(UsageError, match="number is to be predicted, but the schema"):
+        with pytest.raises(UsageError, match="predicts a number, but the schema"):
             table(tmp_path, {"x": INTS, "y": grades}, schema=schema, regression=True)
 
 

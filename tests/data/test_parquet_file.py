@@ -260,5 +260,5 @@ class TestForm:
         assert report.n == N
         assert "[columns.whole]" in report.toml()
         assert report.proposed.find("whole", np.empty((0, 17)), np.empty(0))[0].kind == "number"
-        with pytest.raises(UsageError, match="leave `quotes=`"):
+        with pytest.raises(UsageError, match="do not apply to a Parquet file"):
             check_table(path, separator=";")
