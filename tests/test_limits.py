@@ -157,7 +157,7 @@ class TestTables:
 @pytest.mark.unit
 def test_the_numbers_of_a_record_are_limited():
     Schema(shape=(arrays.MAX_ARRAY_FEATURES,))
-    with pytest.raises(UsageError, match="at most 16,777,216 numbers"):
+    with pytest.raises(UsageError, match="at most 16,777,216 features"):
         Schema(shape=(arrays.MAX_ARRAY_FEATURES + 1,))
 
 

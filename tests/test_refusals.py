@@ -241,12 +241,12 @@ class TestLabels:
             ("no", {}, "has 1 class: expected two or more"),
             ("no,", {}, "a label that means missing"),
             (["no", None], {}, "a label that means missing"),
-            ("no,yes", {"regression": True}, "declared as a number already"),
+            ("no,yes", {"regression": True}, "already declares column .y. as a number"),
             ("no,no", {}, "no"),
             (
                 "no,yes",
                 {"schema": {"target": "y", "columns": {"y": {"categories": ["a", "b"]}}}},
-                "declared as classes already",
+                "already declares column .y. as classes",
             ),
         ],
     )

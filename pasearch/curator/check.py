@@ -111,11 +111,11 @@ def check_table(
     path = Path(path)
     source = find_source(str(path))
     if source is not None and "schema" not in source.uses:
-        told = "Its schema is already declared, so there is nothing to check."
+        hint = "Its schema is already declared, so there is nothing to check."
         if source.is_path:
             known = "`image_side=`" if "image_side" in source.uses else "`bounds=` and `classes=`"
-            told = f"For this kind of data, declare {known}."
-        raise UsageError(f"`pasearch check` requires a table, but {path} is {source.kind}. {told}")
+            hint = f"For this kind of data, declare {known}."
+        raise UsageError(f"`pasearch check` requires a table, but {path} is {source.kind}. {hint}")
     if ParquetFile().takes(str(path)):
         if not quotes or columns is not None or separator is not None:
             raise UsageError(
@@ -146,10 +146,8 @@ def check_table(
         _CheckedColumn.of(column, cells, parsed, column.name == declared.target.name)
         for column, cells in declared.iterate_columns(features, labels)
     ]
-    if any(
-        each.has_unusual_form and all(f.decimal == "," for f in each.undeclared_forms)
-        for each in read
-    ):
+    unusual = [each.undeclared_forms for each in read if each.has_unusual_form]
+    if any(all(form.decimal == "," for form in forms) for forms in unusual):
         # One column that certainly has decimal commas determines the notation of the others.
         read = [each.reparse_with_commas() for each in read]
     complete = _complete_schema(declared, read)
@@ -164,11 +162,7 @@ def check_table(
         *([] if source is not None else [Problem(column=None, what=name)]),
         *in_table,
         *make_problem(None, null, ~usable),
-        *(
-            problem.reword_for_table(complete.missing or ())
-            for each in read
-            for problem in each.problems
-        ),
+        *(p.reword_for_table(complete.missing or ()) for each in read for p in each.problems),
     )
     above = count_header_rows(path, declared)
     chosen = target is None and schema is None
@@ -264,20 +258,19 @@ class _CheckedColumn:
         decimal: str | None = None,
     ) -> _CheckedColumn:
         profile = ColumnProfile.of(column, cells, is_target, decimal)
-        numeric, open_ = profile.kind == "number", not column.is_declared
-        marked = open_ and profile.kind in ("number", "date")
+        numeric, is_open = profile.kind == "number", not column.is_declared
+        marked = is_open and profile.kind in ("number", "date")
+        forms = profile.number_forms if numeric and profile.is_form_undeclared else ()
         return cls(
             column=column,
             cells=cells,
             is_target=is_target,
             parsed=parsed,
-            proposed=profile.propose() if open_ else column,
+            proposed=profile.propose() if is_open else column,
             problems=list(find_column_problems(profile, parsed)),
             parsed_count=len(profile.finite_numbers) if numeric else 0,
             # Units belong to one column.
-            undeclared_forms=tuple(replace(each, units=()) for each in profile.number_forms)
-            if numeric and profile.is_form_undeclared
-            else (),
+            undeclared_forms=tuple(replace(each, units=()) for each in forms),
             has_points=numeric and any("." in text for text in profile.value_counts),
             missing_words=tuple(sorted(profile.missing_words)) if marked else (),
         )
@@ -289,8 +282,8 @@ class _CheckedColumn:
 
     def reparse_with_commas(self) -> _CheckedColumn:
         """Parse the column as in a table with decimal commas, if that fits."""
-        open_ = self.undeclared_forms and (self.has_points or self.has_unusual_form)
-        if not open_ or all(form.decimal == "," for form in self.undeclared_forms):
+        applies = self.has_points or self.has_unusual_form
+        if not applies or all(form.decimal == "," for form in self.undeclared_forms):
             return self
         again = _CheckedColumn.of(self.column, self.cells, self.parsed, self.is_target, ",")
         return again if again.parsed_count >= self.parsed_count and again.has_unusual_form else self
@@ -303,18 +296,14 @@ def _complete_schema(declared: TableSchema, read: Sequence[_CheckedColumn]) -> T
     if declared.decimal is None and declared.thousands is None and len(needing) > 1:
         dotted = any(each.has_points and not each.has_unusual_form for each in read)
         for form in needing[0].undeclared_forms:
-            if all(form in each.undeclared_forms for each in needing) and not (
-                form.decimal == "," and dotted
-            ):
-                common["decimal"] = (
-                    None if form.decimal == PLAIN_NUMBER_FORM.decimal else form.decimal
-                )
-                common["thousands"] = form.thousands
+            shared = all(form in each.undeclared_forms for each in needing)
+            if shared and not (form.decimal == "," and dotted):
+                default = form.decimal == PLAIN_NUMBER_FORM.decimal
+                common = {"decimal": None if default else form.decimal, "thousands": form.thousands}
+                inherit = {"decimal": None, "thousands": None}
                 columns = [
-                    replace(column, decimal=None, thousands=None)
-                    if each.has_unusual_form
-                    else column
-                    for column, each in zip(columns, read, strict=True)
+                    replace(each.proposed, **(inherit if each.has_unusual_form else {}))
+                    for each in read
                 ]
                 break
     marks = sorted({mark for each in read for mark in each.missing_words})

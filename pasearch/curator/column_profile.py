@@ -17,13 +17,8 @@ from functools import cached_property
 
 import numpy as np
 
-from pasearch.curator.format_inference import (
-    MIN_PARSED_FRACTION,
-    count_parsed,
-    infer_date_formats,
-    infer_number_forms,
-    infer_units,
-)
+from pasearch.curator import format_inference as inference
+from pasearch.curator.format_inference import MIN_PARSED_FRACTION
 from pasearch.data import dates
 from pasearch.data.cells import CellFormat, ColumnCells, convert_to_numbers, convert_to_strings
 from pasearch.data.column import IDENTIFIER_NAME_PATTERN, WORD_PATTERN, Column
@@ -110,14 +105,10 @@ class ColumnProfile:
         texts = convert_to_strings(cells)
         counts: Counter[str] = Counter(text for text in texts if text is not None)
         marks = set(map(column.comparison_key, column.reading.marks))
-        marked = {
-            text: counts.pop(text)
-            for text in sorted(counts)
-            if column.comparison_key(text) in marks
-        }
+        missing = [text for text in sorted(counts) if column.comparison_key(text) in marks]
         return cls(
-            column=column, cells=cells, texts=texts, missing_counts=marked, counts=counts,
-            is_target=is_target, decimal=decimal,
+            column=column, cells=cells, texts=texts, counts=counts, is_target=is_target,
+            missing_counts={text: counts.pop(text) for text in missing}, decimal=decimal,
         )  # fmt: skip
 
     def find_rows(self, texts: Collection[str | None]) -> np.ndarray:
@@ -138,9 +129,7 @@ class ColumnProfile:
         """Count of each string that may be a value."""
         if not self.missing_words:
             return self.counts
-        return {
-            text: times for text, times in self.counts.items() if text not in self.missing_words
-        }
+        return {text: n for text, n in self.counts.items() if text not in self.missing_words}
 
     @cached_property
     def value_count(self) -> int:
@@ -150,8 +139,8 @@ class ColumnProfile:
     @cached_property
     def is_form_undeclared(self) -> bool:
         """Whether the notation of numbers is undeclared."""
-        told = self.column.decimal is not None or self.column.thousands is not None
-        return not (told or self.column.is_declared)
+        column = self.column
+        return column.decimal is None and column.thousands is None and not column.is_declared
 
     @cached_property
     def number_forms(self) -> list[NumberForm]:
@@ -163,14 +152,11 @@ class ColumnProfile:
             # The default form, all values at once.
             if np.isfinite(self.default_numbers).sum() == self.value_count:
                 return [form]
-        fits = infer_number_forms(self.value_counts, decimal=self.decimal)
-        read = [
-            f
-            for f in fits
-            if count_parsed(self.value_counts, f) >= MIN_PARSED_FRACTION * self.value_count
-        ]
-        if not read and (units := infer_units(self.value_counts)):
-            fits = infer_number_forms(self.value_counts, decimal=self.decimal, units=units) or fits
+        counts, needed = self.value_counts, MIN_PARSED_FRACTION * self.value_count
+        fits = inference.infer_number_forms(counts, decimal=self.decimal)
+        enough = any(inference.count_parsed(counts, form) >= needed for form in fits)
+        if not enough and (units := inference.infer_units(counts)):
+            fits = inference.infer_number_forms(counts, decimal=self.decimal, units=units) or fits
         return fits
 
     @cached_property
@@ -208,17 +194,13 @@ class ColumnProfile:
             return [self.column.format] if self.column.kind == "date" else []
         if self.is_numeric:
             first, last = (year * 10_000 for year in COMPACT_DATE_YEARS)
-            if not (
-                self.is_integer
-                and first < self.finite_numbers.min() <= self.finite_numbers.max() < last
-            ):
-                return []
-            eight = all(len(text) == 8 and text.isdecimal() for text in self.value_counts)
-            if not eight:
+            numbers, texts = self.finite_numbers, self.value_counts
+            dated = self.is_integer and first < numbers.min() <= numbers.max() < last
+            if not (dated and all(len(text) == 8 and text.isdecimal() for text in texts)):
                 return []
             days = [dates.parse_days(text, COMPACT_DATE_FORMAT) for text in self.value_counts]
             return [] if any(map(math.isnan, days)) else [COMPACT_DATE_FORMAT]
-        return infer_date_formats(self.value_counts, least=MIN_PARSED_FRACTION)
+        return inference.infer_date_formats(self.value_counts, least=MIN_PARSED_FRACTION)
 
     @cached_property
     def days_by_text(self) -> dict[str, float]:
@@ -229,10 +211,7 @@ class ColumnProfile:
     @cached_property
     def is_numeric(self) -> bool:
         """Whether nearly all values are numbers."""
-        return (
-            0 < len(self.finite_numbers)
-            and len(self.finite_numbers) >= MIN_PARSED_FRACTION * self.value_count
-        )
+        return len(self.finite_numbers) >= max(1, MIN_PARSED_FRACTION * self.value_count)
 
     @cached_property
     def is_constant(self) -> bool:
@@ -250,32 +229,22 @@ class ColumnProfile:
         distinct = len(self.value_counts)
         unique = distinct == self.value_count
         unique |= self.has_identifier_name and distinct > self.value_count / 2
-        # Digits of an identifier are not grouped.
-        return (
-            unique
-            and distinct > MAX_INTEGER_CLASSES
-            and self.is_integer
-            and self.number_form == PLAIN_NUMBER_FORM
-            and not self.is_free_text
-        )
+        plain = self.number_form == PLAIN_NUMBER_FORM  # digits of an identifier are not grouped
+        integers = self.is_integer and plain and not self.is_free_text
+        return unique and distinct > MAX_INTEGER_CLASSES and integers
 
     @cached_property
     def is_text_identifier(self) -> bool:
         """Whether the values are many strings under an identifier's name."""
-        return (
-            self.has_identifier_name
-            and not self.is_numeric
-            and len(self.value_counts) > MAX_INTEGER_CLASSES
-        )
+        many = len(self.value_counts) > MAX_INTEGER_CLASSES
+        return many and self.has_identifier_name and not self.is_numeric
 
     @cached_property
     def is_free_text(self) -> bool:
         """Whether the values are strings of several words, mostly distinct."""
         if not len(self.value_counts) > max(MAX_INTEGER_CLASSES, self.value_count / 2):
             return False
-        words = sum(
-            len(WORD_PATTERN.findall(text)) * times for text, times in self.value_counts.items()
-        )
+        words = sum(len(WORD_PATTERN.findall(text)) * n for text, n in self.value_counts.items())
         return words >= MIN_MEAN_WORDS * self.value_count
 
     @cached_property
@@ -303,11 +272,9 @@ class ColumnProfile:
             return "ignore"
         if self.date_formats:
             return "date"
-        if (
-            self.is_identifier
-            or self.is_text_identifier
-            or (self.is_free_text and not self.is_numeric)
-        ):
+        if self.is_identifier or self.is_text_identifier:
+            return "ignore"
+        if self.is_free_text and not self.is_numeric:
             return "ignore"
         return "number" if self.is_numeric and not self.is_code else "category"
 
@@ -364,12 +331,8 @@ class ColumnProfile:
         """Declared bounds of a number, or proposed ones."""
         if self.column.bounds is not None:
             return self.column.bounds
-        codes = [code for code, far in self.missing_codes if far]
-        return round_bounds_outwards(
-            self.finite_numbers[~np.isin(self.finite_numbers, codes)]
-            if codes
-            else self.finite_numbers
-        )
+        codes, numbers = [code for code, far in self.missing_codes if far], self.finite_numbers
+        return round_bounds_outwards(numbers[~np.isin(numbers, codes)] if codes else numbers)
 
     def propose(self) -> Column:
         """Complete the declaration with values inferred from the cells."""
@@ -402,14 +365,10 @@ class ColumnProfile:
                 column, kind="date", format=pattern, lower=first.isoformat(),
                 upper=last.isoformat(), parts=parts,
             )  # fmt: skip
-        low, high = self.bounds
-        bins = column.bins
-        few = (
-            bool(len(self.finite_numbers))
-            and self.is_integer
-            and not (self.is_constant or self.is_target)
-        )
-        few = few and low.is_integer() and high.is_integer() and high - low <= MAX_INTEGER_BINS
+        (low, high), bins = self.bounds, column.bins
+        few = len(self.finite_numbers) > 0 and not (self.is_constant or self.is_target)
+        few = few and self.is_integer and low.is_integer() and high.is_integer()
+        few = few and high - low <= MAX_INTEGER_BINS
         if bins is None and few and -MAX_EXACT_MIDPOINT <= low < high <= MAX_EXACT_MIDPOINT:
             # An edge between any two integers: of ten equal bins over 0 to 5, four would be empty.
             bins = tuple(low + place + 0.5 for place in range(int(high - low)))

@@ -89,23 +89,15 @@ def find_column_problems(profile: ColumnProfile, parsed: np.ndarray) -> Iterator
     if column.kind == "ignore":
         return
     if profile.is_constant:
-        value = (
-            f"always {_quote_cell(next(iter(profile.counts)))}"
-            if profile.counts
-            else "always missing"
-        )
-        yield Problem(column=name, what=f"{value}: the column contains no information")
-    elif profile.kind == "ignore" and profile.is_identifier:
-        what = 'almost all values are distinct, as in an identifier; proposed kind = "ignore"'
-        yield Problem(column=name, what=what)
-    elif profile.kind == "ignore" and profile.is_text_identifier:
-        what = (
-            f"{len(profile.value_counts):,} distinct strings and an identifier-like name; "
-            'proposed kind = "ignore"'
-        )
-        yield Problem(column=name, what=what)
+        value = _quote_cell(next(iter(profile.counts))) if profile.counts else "missing"
+        yield Problem(column=name, what=f"always {value}: the column contains no information")
     elif profile.kind == "ignore":
         what = 'looks like text: declare kind = "text" and a vocabulary from public knowledge'
+        if profile.is_identifier:
+            what = 'almost all values are distinct, as in an identifier; proposed kind = "ignore"'
+        elif profile.is_text_identifier:
+            what = f"{len(profile.value_counts):,} distinct strings and an identifier-like name"
+            what += '; proposed kind = "ignore"'
         yield Problem(column=name, what=what)
     if profile.kind == "number":
         yield from _find_form_problems(profile)
@@ -126,18 +118,18 @@ def _find_missing_problems(profile: ColumnProfile, parsed: np.ndarray) -> Iterat
     written = ", ".join(map(_quote_cell, usual[:3]))
     what = f"missing, also written {written}" if written else "missing"
     yield from make_problem(profile.column.name, what, parsed & profile.find_rows({None, *usual}))
-    if told := [mark for mark in profile.missing_counts if mark in declared]:
+    if marks := [mark for mark in profile.missing_counts if mark in declared]:
         yield from make_problem(
-            profile.column.name, "missing, as declared", profile.find_rows(told)
+            profile.column.name, "missing, as declared", profile.find_rows(marks)
         )
 
 
 def _quote_cell(text: object) -> str:
     """Quote a cell; a long one is truncated, and its length is added."""
-    said = str(text)
-    if len(said) <= MAX_SHOWN_CHARACTERS:
-        return repr(said)
-    return f"{said[:MAX_SHOWN_CHARACTERS]!r}... ({len(said):,} characters)"
+    cell = str(text)
+    if len(cell) <= MAX_SHOWN_CHARACTERS:
+        return repr(cell)
+    return f"{cell[:MAX_SHOWN_CHARACTERS]!r}... ({len(cell):,} characters)"
 
 
 def _quote_examples(texts: Collection[str]) -> str:
@@ -149,59 +141,51 @@ def _find_form_problems(profile: ColumnProfile) -> Iterator[Problem]:
     name, form = profile.column.name, profile.number_form
     if not profile.is_form_undeclared or form == PLAIN_NUMBER_FORM:
         return
-    written = [
-        text
-        for text in islice(profile.value_counts, MAX_TRIED_TEXTS)
-        if PLAIN_NUMBER_FORM.number(text) != form.number(text)
-    ]
-    yield Problem(
-        column=name,
-        what=f"numbers {_quote_examples(written)}: proposed notation {_describe_form(form)}",
-    )
+    tried = islice(profile.value_counts, MAX_TRIED_TEXTS)
+    written = [text for text in tried if PLAIN_NUMBER_FORM.number(text) != form.number(text)]
+    what = f"numbers {_quote_examples(written)}: proposed notation {_describe_form(form)}"
+    yield Problem(column=name, what=what)
     for text in written:
         value = form.number(text)
         rivals = [*profile.number_forms[1:], *([PLAIN_NUMBER_FORM] if profile.decimal else [])]
         others = [each.number(text) for each in rivals]
         if other := [each for each in others if math.isfinite(each) and each != value]:
-            what = f"{_quote_cell(text)} could mean {value:.12g} or {other[0]:.12g}: the first"
-            yield Problem(
-                column=name, what=f"{what} is proposed; correct the schema if it is wrong"
-            )
+            what = f"{_quote_cell(text)} could mean {value:.12g} or {other[0]:.12g}: the first is"
+            yield Problem(column=name, what=f"{what} proposed; correct the schema if it is wrong")
             return
 
 
 def _describe_form(form: NumberForm) -> str:
     """Render a number form as a schema declares it."""
-    told = [f'decimal = "{form.decimal}"'] if form.decimal != PLAIN_NUMBER_FORM.decimal else []
-    told += [f'thousands = "{form.thousands}"'] if form.thousands is not None else []
+    keys = [f'decimal = "{form.decimal}"'] if form.decimal != PLAIN_NUMBER_FORM.decimal else []
+    keys += [f'thousands = "{form.thousands}"'] if form.thousands is not None else []
     factors = ", ".join(f'"{unit}" = {factor:.12g}' for unit, factor in form.units)
-    told += [f"units = {{ {factors} }}"] if factors else []
-    return " and ".join(told)
+    keys += [f"units = {{ {factors} }}"] if factors else []
+    return " and ".join(keys)
 
 
 def _find_number_problems(profile: ColumnProfile) -> Iterator[Problem]:
     column, name, values = profile.column, profile.column.name, profile.numbers
     yield from _find_mark_problems(profile, "numbers")
     if len(profile.finite_numbers) != profile.value_count:
+        parsed = {text: profile.number_form.number(text) for text in profile.value_counts}
+        missing = column.reading.missing_numbers
         unread = {
-            text: n
-            for text, n in profile.value_counts.items()
-            if math.isnan(_parse_number(profile, text))
+            text: profile.value_counts[text]
+            for text, number in parsed.items()
+            if math.isnan(number) and number not in missing
         }
         what = f"not a number, {_quote_examples(unread)}"
-        fits = (
-            []
-            if profile.is_form_undeclared
-            else infer_number_forms(unread) or infer_number_forms(unread, units=infer_units(unread))
-        )
+        fits = [] if profile.is_form_undeclared else infer_number_forms(unread)
+        if not (fits or profile.is_form_undeclared):
+            fits = infer_number_forms(unread, units=infer_units(unread))
         if fits:
             what += f"; {_describe_form(fits[0])} would parse it"
         yield from make_problem(name, what, profile.find_rows(unread) if unread else ())
     for code, far in profile.missing_codes:
-        said = f"{code:.15g}"
-        what = f"{said} is far from all other numbers and frequent, so it may mean missing"
-        told = "proposed" if far and not column.is_declared else f'if so: missing = ["{said}"]'
-        yield from make_problem(name, f"{what}; {told}", values == code)
+        what = f"{code:.15g} is far from all other numbers and frequent, so it may mean missing"
+        hint = "proposed" if far and not column.is_declared else f'if so: missing = ["{code:.15g}"]'
+        yield from make_problem(name, f"{what}; {hint}", values == code)
     if column.bounds is not None:
         low, high = column.bounds
         yield from make_problem(name, f"below the declared {low:g}", values < low)
@@ -216,16 +200,11 @@ def _find_number_problems(profile: ColumnProfile) -> Iterator[Problem]:
             yield from make_problem(name, what, apart)
 
 
-def _parse_number(profile: ColumnProfile, text: str) -> float:
-    number = profile.number_form.number(text)
-    return math.inf if number in profile.column.reading.missing_numbers else number
-
-
 def _find_mark_problems(profile: ColumnProfile, among: str) -> Iterator[Problem]:
     """Yield the strings among numbers or dates that often mean missing."""
     for text in profile.missing_words[:MAX_LISTED_ROWS]:
-        told = "" if profile.column.is_declared else ": proposed to mean missing"
-        what = f"{_quote_cell(text)} occurs among {among}{told}"
+        hint = "" if profile.column.is_declared else ": proposed to mean missing"
+        what = f"{_quote_cell(text)} occurs among {among}{hint}"
         yield from make_problem(profile.column.name, what, profile.find_rows({text}))
 
 
@@ -238,11 +217,8 @@ def _find_date_problems(profile: ColumnProfile) -> Iterator[Problem]:
         what = f"not a date {form}, {_quote_examples(unread)}"
         fits = infer_date_formats({text: profile.value_counts[text] for text in unread})
         if fits and column.is_declared:
-            what += (
-                "; ISO would parse it"
-                if fits[0] is None
-                else f'; format = "{fits[0]}" would parse it'
-            )
+            fit = "ISO" if fits[0] is None else f'format = "{fits[0]}"'
+            what += f"; {fit} would parse it"
         yield from make_problem(name, what, profile.find_rows(unread))
     for other in profile.date_formats[1:2]:
         differs = next((t for t, day in read.items() if dates.parse_days(t, other) != day), None)
@@ -254,17 +230,13 @@ def _find_date_problems(profile: ColumnProfile) -> Iterator[Problem]:
         early = [text for text, day in read.items() if day < first]
         late = [text for text, day in read.items() if day >= last + 1]
         yield from make_problem(
-            name, f"before the declared {column.lower}", profile.find_rows(early) if early else ()
+            name, f"before the declared {column.lower}", profile.find_rows(early)
         )
-        yield from make_problem(
-            name, f"after the declared {column.upper}", profile.find_rows(late) if late else ()
-        )
+        yield from make_problem(name, f"after the declared {column.upper}", profile.find_rows(late))
         return
     lower, upper = round_days_outwards(np.array(list(read.values())))
-    apart = [
-        text for text, day in read.items() if not lower <= dates.convert_days_to_date(day) <= upper
-    ]
-    if apart:
+    days = {text: dates.convert_days_to_date(day) for text, day in read.items()}
+    if apart := [text for text, day in days.items() if not lower <= day <= upper]:
         what = f"far from all others, {_quote_examples(apart)}: outside the proposed days"
         yield from make_problem(name, what, profile.find_rows(apart))
 
@@ -275,60 +247,50 @@ def _find_category_problems(profile: ColumnProfile) -> Iterator[Problem]:
     if profile.is_target and column.kind is None and infer_date_formats(profile.value_counts):
         what = "looks like a date, which cannot be a target: choose a number or a class"
         yield Problem(column=name, what=what)
-    told = "declare case = false" if column.is_declared else "proposed as one, case = false"
+    hint = "declare case = false" if column.is_declared else "proposed as one, case = false"
     for twins in profile.case_variants[:MAX_LISTED_ROWS]:
-        said = ", ".join(map(_quote_cell, twins))
-        yield Problem(column=name, what=f"{said} differ only in case: {told}")
+        quoted = ", ".join(map(_quote_cell, twins))
+        yield Problem(column=name, what=f"{quoted} differ only in case: {hint}")
     spaced = group_alike(profile.category_counts, lambda text: "".join(text.casefold().split()))
     for twins in [each for each in spaced if each not in profile.case_variants][:MAX_LISTED_ROWS]:
-        said = ", ".join(map(_quote_cell, twins))
+        quoted = ", ".join(map(_quote_cell, twins))
         what = "differ only in spaces and are different categories: correct the data"
-        yield Problem(column=name, what=f"{said} {what}")
+        yield Problem(column=name, what=f"{quoted} {what}")
     if column.kind is None and profile.is_numeric and profile.is_code:
-        codes = [t for t in profile.value_counts if t[0] == "0" and len(t) > 1] or list(
-            profile.value_counts
-        )
+        texts = list(profile.value_counts)
+        codes = [text for text in texts if text[0] == "0" and len(text) > 1] or texts
         what = f"digit codes, {_quote_examples(codes)}: proposed as categories, not as numbers"
         yield Problem(column=name, what=what)
     known = column.categories or ()
-    for text in (
-        profile.missing_words[:MAX_LISTED_ROWS]
-        if len(profile.missing_words) < len(profile.counts)
-        else ()
-    ):
+    words = profile.missing_words
+    for text in words[:MAX_LISTED_ROWS] if len(words) < len(profile.counts) else ():
         if text not in known:
             what = f"{_quote_cell(text)} is a category here; if it means missing, write missing = "
-            told_of = make_problem(
-                name, f'{what}["{escape_text(text)}"]', profile.find_rows({text})
-            )
-            yield from (replace(each, mark=text) for each in told_of)
+            found = make_problem(name, f'{what}["{escape_text(text)}"]', profile.find_rows({text}))
+            yield from (replace(each, mark=text) for each in found)
     if column.categories is None:
-        most, found = MAX_CATEGORIES, len(profile.category_counts)
-        what = f"{found:,} distinct values: the {most} most frequent are proposed"
-        yield from [Problem(column=name, what=what)] if found > most else []
+        if (distinct := len(profile.category_counts)) > MAX_CATEGORIES:
+            what = f"{distinct:,} distinct values: the {MAX_CATEGORIES} most frequent are proposed"
+            yield Problem(column=name, what=what)
         return
     values = sort_by_frequency(profile.counts)
     codes = column.encode_categories(np.array(values, object))
-    alien = [value for value, code in zip(values, codes, strict=True) if code == len(known)]
+    others = [value for value, code in zip(values, codes, strict=True) if code == len(known)]
     spelled = {each.casefold(): each for each in known}
-    for value in alien[:MAX_LISTED_ROWS]:
+    for value in others[:MAX_LISTED_ROWS]:
         near = spelled.get(value.casefold())
         hint = "" if near is None else f", but {_quote_cell(near)} is: declare case = false"
-        yield from make_problem(
-            name, f"{_quote_cell(value)} is not declared{hint}", profile.find_rows({value})
-        )
-    if len(alien) > MAX_LISTED_ROWS:
-        what = f"{len(alien) - MAX_LISTED_ROWS:,} more values are not declared"
+        what = f"{_quote_cell(value)} is not declared{hint}"
+        yield from make_problem(name, what, profile.find_rows({value}))
+    if len(others) > MAX_LISTED_ROWS:
+        what = f"{len(others) - MAX_LISTED_ROWS:,} more values are not declared"
         yield Problem(column=name, what=what)
 
 
 def _find_class_problems(profile: ColumnProfile) -> Iterator[Problem]:
     name, declared = profile.column.name, profile.column.categories
-    classes = (
-        sort_by_frequency(profile.category_counts)[:MAX_CATEGORIES]
-        if declared is None
-        else declared
-    )
+    proposed = sort_by_frequency(profile.category_counts)[:MAX_CATEGORIES]
+    classes = proposed if declared is None else declared
     found = Counter[str]()
     for text, times in profile.counts.items():
         found[profile.comparison_key(text)] += times
@@ -340,8 +302,9 @@ def _find_class_problems(profile: ColumnProfile) -> Iterator[Problem]:
             what = f"class {_quote_cell(each)} has {times} record{'s' * (times != 1)}"
             yield Problem(column=name, what=f"{what}: too few to learn the class with noise")
     if not len(classes) >= 2:
-        what = f"the target has {len(classes)} class{'es' * (len(classes) != 1)}"
-        what += ": expected two or more"
+        what = (
+            f"the target has {len(classes)} class{'es' * (len(classes) != 1)}: expected two or more"
+        )
         yield Problem(column=name, what=what)
 
 

@@ -127,7 +127,7 @@ class Column:
         parts: Features of a date in addition to its days since `lower`: some of "year", "month",
             "weekday", "hour". None: all except the hour.
         missing: Marks of absent cells, in addition to empty cells, `?` and
-            `data.cells.USUAL_MARKS`. A number matches every cell of that value.
+            `data.cells.DEFAULT_MISSING_MARKS`. A number matches every cell of that value.
         decimal: Decimal mark of numbers, "." or ","; None: a point.
         thousands: Separator between groups of digits; None: none.
 
@@ -179,8 +179,8 @@ class Column:
             kind: [key for key in keys if getattr(self, key) is not None]
             for kind, keys in KEYS_BY_KIND.items()
         }
-        told = [kind for kind, keys in by_kind.items() if keys]
-        kind = told[0] if self.kind is None and told else self.kind
+        declared = [kind for kind, keys in by_kind.items() if keys]
+        kind = declared[0] if self.kind is None and declared else self.kind
         if kind is not None and kind not in KINDS:
             raise self._make_error(f"its kind is {kind!r}: expected one of {', '.join(KINDS)}.")
         alien = [key for other, keys in by_kind.items() if other != kind for key in keys]
@@ -240,12 +240,12 @@ class Column:
         if self.format is not None and (problem := dates.find_format_problem(self.format)):
             raise self._make_error(f"format is {self.format!r}: {problem}.")
         if self.parts is not None:
-            told = tuple(self.parts) if isinstance(self.parts, list | tuple) else ("",)
-            if not all(each in dates.DATE_PARTS and told.count(each) == 1 for each in told):
+            parts = tuple(self.parts) if isinstance(self.parts, list | tuple) else ("",)
+            if not all(each in dates.DATE_PARTS and parts.count(each) == 1 for each in parts):
                 raise self._make_error(
                     f"parts is {self.parts!r}: expected some of {', '.join(dates.DATE_PARTS)}."
                 )
-            self._set("parts", told)
+            self._set("parts", parts)
 
     def _check_bounds(self) -> None:
         if self.low is None and self.high is None:
@@ -292,9 +292,8 @@ class Column:
                     f"{what} contains {each!r}: expected strings or numbers. An empty cell and '?' "
                     "always mean missing."
                 )
-            if (first := checked.setdefault(self.comparison_key(text), text)) != text or len(
-                checked
-            ) < place:
+            first = checked.setdefault(self.comparison_key(text), text)
+            if first != text or len(checked) < place:
                 how = "" if first == text else f", also as {first!r}"
                 raise self._make_error(f"{what} contains {text!r} twice{how}: remove one.")
         return tuple(checked.values())
@@ -303,10 +302,7 @@ class Column:
         return text.casefold() if self.case is False else text
 
     def comparison_key(self, text: str) -> str:
-        """Return the string by which categories are compared.
-
-        Numbers are compared by value; other strings ignore case if `case` is False.
-        """
+        """Return the string by which a category is compared; numbers are compared by value."""
         number = canonicalize_number(text)
         return self._fold_case(text) if number is None else number
 
@@ -379,10 +375,8 @@ class Column:
     @property
     def day_bounds(self) -> tuple[float, float]:
         """First and last moment of a date column, in days since 1970-01-01."""
-        first, last = (
-            dates.count_days_to(require_known(self.lower)),
-            dates.count_days_to(require_known(self.upper)),
-        )
+        days = (require_known(self.lower), require_known(self.upper))
+        first, last = map(dates.count_days_to, days)
         return first, last + 1 - 1 / dates.SECONDS_PER_DAY
 
     @property
@@ -439,20 +433,16 @@ class Column:
         if self.kind == "date":
             return [name for piece in self.pieces for name in piece.feature_names()]
         if self.kind == "number":
-            own = [self.name, *self._bin_names()]
+            own, edges = [self.name], self.edges
+            if edges:
+                inner = [f"{self.name} in [{a:.6g}, {b:.6g})" for a, b in pairwise(edges)]
+                own += [f"{self.name} < {edges[0]:.6g}", *inner, f"{self.name} >= {edges[-1]:.6g}"]
         elif self.kind == "category":
             own = [f"{self.name} = {each}" for each in require_known(self.categories)]
             own.append(f"{self.name} = other")
         else:
             own = [f"{self.name} has {word!r}" for word in require_known(self.vocabulary)]
         return [*own, f"{self.name} missing"]
-
-    def _bin_names(self) -> list[str]:
-        edges = self.edges
-        if not edges:
-            return []
-        inner = [f"{self.name} in [{a:.6g}, {b:.6g})" for a, b in pairwise(edges)]
-        return [f"{self.name} < {edges[0]:.6g}", *inner, f"{self.name} >= {edges[-1]:.6g}"]
 
     def encode(self, cells: ColumnCells, *, out: np.ndarray) -> None:
         """Write the features of cells into `out`.
@@ -465,6 +455,7 @@ class Column:
             self._encode(cells, out)
             return
         days, (first, end) = self.parse_days(cells), self.day_bounds
+        first_year = dates.parse_year(require_known(self.lower))
         clamped, start = np.clip(days, first, end), 0
         for part, piece in zip(("days", *self.date_parts), self.pieces, strict=True):
             own = out[:, start : start + piece.width]
@@ -477,9 +468,7 @@ class Column:
             if piece.kind == "number":
                 piece._encode(values, own)
             else:
-                values = values - (
-                    dates.parse_year(require_known(self.lower)) if part == "year" else 0
-                )
+                values = values - (first_year if part == "year" else 0)
                 known = np.isfinite(values)
                 codes = np.where(known, values, piece.width - 1).astype(np.int64)
                 own[np.arange(len(own)), codes] = 1.0
@@ -498,22 +487,15 @@ class Column:
         return np.array(days, np.float64)
 
     def encode_categories(self, cells: ColumnCells) -> np.ndarray:
-        """Return the category index of each cell, int64, (rows,).
-
-        With k categories, index k is any other value and k + 1 is missing.
-        """
-        places = {
-            self.comparison_key(name): i for i, name in enumerate(require_known(self.categories))
-        }
+        """Return category indices, int64, (rows,); of k categories, k is other, k + 1 missing."""
+        key = self.comparison_key
+        places = {key(name): i for i, name in enumerate(require_known(self.categories))}
         other, missing = len(places), len(places) + 1
-        if all(
-            len({self.comparison_key(each) for each in same} & places.keys()) == 1
-            for same in TRUTH_SPELLINGS
-        ):
+        spellings = [set(map(key, same)) for same in TRUTH_SPELLINGS]
+        if all(len(same & places.keys()) == 1 for same in spellings):
             # In a column of two truth values, True and 1 are the same category, as in Python.
-            for same in TRUTH_SPELLINGS:
-                own = next(places[key] for key in map(self.comparison_key, same) if key in places)
-                places |= {self.comparison_key(each): own for each in same}
+            for same in spellings:
+                places |= dict.fromkeys(same, next(places[each] for each in same & places.keys()))
         places |= dict.fromkeys(self._mark_keys, missing)
 
         def place(cell: object) -> int:
@@ -561,11 +543,8 @@ class Column:
 
     def _clamp_numbers(self, cells: ColumnCells) -> tuple[np.ndarray, np.ndarray]:
         """Clamp numbers to the bounds, low if missing; return them and whether each is known."""
-        low, high, values = (
-            require_known(self.low),
-            require_known(self.high),
-            convert_to_numbers(cells, self.reading),
-        )
+        low, high = require_known(self.low), require_known(self.high)
+        values = convert_to_numbers(cells, self.reading)
         known = np.isfinite(values)
         return np.clip(np.where(known, values, low), low, high), known
 

@@ -42,8 +42,7 @@ from pasearch.runs.sums import GaussianSum
 
 RARE_CLASS_FRACTION = 0.01
 """Fraction of the training records for which a class should be found. The noise of the class list
-is not reduced below the level that this requires.
-"""
+is not reduced below the level that this requires."""
 
 CLASS_DETECTION_PROBABILITY = 0.99
 """Probability of finding a class of `RARE_CLASS_FRACTION`, if the budget allows it."""
@@ -136,9 +135,8 @@ class SchemaEstimate:
             name = column.name
             own = stream.child("column", name)
             target = name == schema.target.name
-            estimated[name] = self._estimate_column(
-                column, cells, schema.is_class(name), target, own
-            )
+            is_class = schema.is_class(name)
+            estimated[name] = self._estimate_column(column, cells, is_class, target, own)
         return schema.completed(estimated)
 
     def _estimate_arrays(
@@ -191,9 +189,8 @@ class SchemaEstimate:
     def _is_majority(self, true: np.ndarray, stream: Stream) -> bool:
         """Test by a noisy count whether more than half of the values are true."""
         count = np.array([np.count_nonzero(true)], np.float64)
-        noisy = GaussianSum(noise_multiplier=self._item_noise(KIND_TEST_FRACTION)).release(
-            count, stream
-        )
+        mechanism = GaussianSum(noise_multiplier=self._item_noise(KIND_TEST_FRACTION))
+        noisy = mechanism.release(count, stream)
         return bool(noisy[0] > len(true) / 2)
 
     def _item_noise(self, share: float) -> float:
@@ -204,9 +201,8 @@ class SchemaEstimate:
         return NumberBounds(noise_multiplier=self._item_noise(share))
 
     def _make_category_mechanism(self, share: float) -> CategoryCounts:
-        return CategoryCounts(
-            noise_multiplier=self._item_noise(share), delta=self.delta, most=self.most
-        )
+        noise = self._item_noise(share)
+        return CategoryCounts(noise_multiplier=noise, delta=self.delta, most=self.most)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-compatible values."""

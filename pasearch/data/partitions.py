@@ -383,8 +383,7 @@ class Dataset:
     def completed(self, complete: Callable[[AnySchema, Any, Any], AnySchema]) -> Dataset:
         """Return the data set with the schema that `complete` reads from all its records.
 
-        Only for a schema that the user assumes public: no theorem covers it, and the privacy card
-        lists it.
+        Only for a schema that is assumed public: no theorem covers it; the privacy card lists it.
         """
         features, labels = (Sealed(each)._array for each in (self.features, self.labels))
         return replace(self, schema=complete(self.schema, features, labels))
@@ -427,7 +426,8 @@ class Dataset:
         features = Sealed(self.features)._array
         x = np.zeros((len(slots), *self.schema.shape), np.float32)
         usable = np.ones(len(slots), bool)
-        for part in _iterate_slices(len(slots)):
+        for start in range(0, len(slots), ENCODING_BLOCK_RECORDS):
+            part = slice(start, start + ENCODING_BLOCK_RECORDS)
             usable[part] = self.schema.encode(features[slots[part]], out=x[part])
         x[~usable] = 0.0
         return x, usable
@@ -454,9 +454,8 @@ class Dataset:
         """Return all records after a feature extractor (cached), and which are usable."""
         digest = front.digest
         if digest not in self._mapped_features:
-            self._mapped_features[digest] = transform_records(
-                self, front, partial(self._apply_front_end, front.first_stage)
-            )
+            before = partial(self._apply_front_end, front.first_stage)
+            self._mapped_features[digest] = transform_records(self, front, before)
         return self._mapped_features[digest]
 
     def _records(self, name: str, slots: np.ndarray, front: FittedFrontEnd | None) -> Records:
@@ -544,13 +543,5 @@ class Dataset:
                 alone.
         """
         if is_large(features := Sealed(self.features)._held):
-            check_disk_space(
-                self.name, features, self.schema, fronts, self.workspace, max_categories
-            )
-
-
-def _iterate_slices(length: int) -> Iterator[slice]:
-    return (
-        slice(start, start + ENCODING_BLOCK_RECORDS)
-        for start in range(0, length, ENCODING_BLOCK_RECORDS)
-    )
+            folder = self.workspace
+            check_disk_space(self.name, features, self.schema, fronts, folder, max_categories)

@@ -113,9 +113,8 @@ class Schema:
             if self.classes is not None:
                 raise UsageError("Regression predicts a number and has no classes: remove them.")
             if self.target is not None:
-                object.__setattr__(
-                    self, "target", _check_bounds("Bounds of the target", self.target)
-                )
+                bounds = _check_bounds("Bounds of the target", self.target)
+                object.__setattr__(self, "target", bounds)
         elif self.target is not None:
             raise UsageError("Bounds of the target require regression: set `regression=True`.")
         elif self.classes is not None:
@@ -216,8 +215,7 @@ class Schema:
             labels: Labels, (rows,), in the original units.
 
         Returns:
-            Classes, int64, or numbers scaled to [0, 1], float32; and whether each is valid, bool;
-            (rows,).
+            Classes, int64, or numbers scaled to [0, 1], float32; and which are valid; (rows,).
         """
         if self.labels is not None:
             known = np.asarray(self.labels)

@@ -219,10 +219,8 @@ def format_schema_toml(
 
     lines = [line("", key, value) for key, value in top.items()]
     for name, values in columns.items():
-        lines += [
-            "",
-            f"[columns.{name if BARE_KEY_PATTERN.fullmatch(name) else _quote_toml(name)}]",
-        ]
+        key = name if BARE_KEY_PATTERN.fullmatch(name) else _quote_toml(name)
+        lines += ["", f"[columns.{key}]"]
         lines += [line(name, key, values[key]) for key in COLUMN_KEYS if key in values]
     return "\n".join(lines) + "\n"
 

@@ -37,11 +37,8 @@ def load_dataset(data: str, **said: Any) -> Dataset:
         raise UsageError(describe_unknown_data(data))
     for name in DECLARATIONS:
         given = getattr(declared, name)
-        if (
-            name not in source.uses
-            and given is not None
-            and given != getattr(DataDeclaration(), name)
-        ):
+        is_default = given is None or given == getattr(DataDeclaration(), name)
+        if name not in source.uses and not is_default:
             value = given if isinstance(given, bool) else ""
             raise UsageError(
                 f"`{name}={value}` is for {describe_kinds_with(name)} and does not apply to "

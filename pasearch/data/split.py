@@ -1,6 +1,4 @@
-"""Sizes of the partitions, and random assignment of records to them.
-
-Both are public and independent of the values of the records.
+"""Sizes of the partitions, and random assignment of records: both public, independent of values.
 
 Source: docs/rules.md, rules 3 and 4; Bao et al., section IV-A (the paper's splits). Proof:
 docs/guarantees/composition-and-partitions.md.
@@ -145,8 +143,7 @@ PAPER_SPLITS = (
     ),
 )  # fmt: skip
 """Splits reported in section IV-A, except for MNIST, Fashion-MNIST and CIFAR-10, which halve their
-official test set.
-"""
+official test set."""
 
 
 def find_paper_split(n: int) -> PaperSplit | None:

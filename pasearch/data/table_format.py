@@ -94,9 +94,7 @@ def read_column_names(columns: str | Path | Sequence[str] | None) -> tuple[str, 
     where = "`columns=`"
     if isinstance(columns, Path) or (isinstance(columns, str) and columns.endswith(".txt")):
         where = f"`columns=` ({columns})"
-        content = read_bytes(
-            columns, "the names of the columns, one on a line", most=MAX_NAMES_BYTES
-        )
+        content = read_bytes(columns, "the column names, one per line", most=MAX_NAMES_BYTES)
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError:

@@ -240,9 +240,8 @@ class TableSchema:
         for column in self.pieces:
             if column.kind in ("number", "category"):
                 edges = column.scaled_edges if column.kind == "number" else None
-                found.append(
-                    EncodedColumn(start=start, width=column.width, edges=edges, may_miss=True)
-                )
+                own = EncodedColumn(start=start, width=column.width, edges=edges, may_miss=True)
+                found.append(own)
             start += column.width
         return RowLayout(bound=self.row_bound, columns=tuple(found))
 
@@ -314,8 +313,7 @@ class TableSchema:
             labels: Cells, (rows,); a missing value or an undeclared class is not valid.
 
         Returns:
-            Classes, int64, or numbers scaled to [0, 1], float32; and whether each is valid, bool;
-            (rows,).
+            Classes, int64, or numbers scaled to [0, 1], float32; and which are valid; (rows,).
         """
         if self.regression:
             scaled, known = self.target.scale_numbers(labels)
@@ -349,11 +347,8 @@ class TableSchema:
         if hasattr(records, "columns"):
             places = {name: place for place, name in enumerate(get_column_names(records))}
             if gone := [name for name in names if name not in places]:
-                raise UsageError(
-                    describe_missing_columns(
-                        "The table", gone, [n for n in places if n not in names]
-                    )
-                )
+                others = [name for name in places if name not in names]
+                raise UsageError(describe_missing_columns("The table", gone, others))
             own = [place for place, each in enumerate(self.columns) if each.name in places]
             given = records.iloc[:, [places[self.columns[place].name] for place in own]]
             records = np.full((len(given), len(self.columns)), None, object)
@@ -502,9 +497,8 @@ class TableSchema:
         for name, values in columns.items():
             own = theirs.get(name, {})
             read |= {(name, key) for key, value in values.items() if own.get(key) != value}
-        read |= {
-            ("", key) for key in self._reading_options if getattr(known, key) != getattr(self, key)
-        }
+        same = {key for key in READING_KEYS if getattr(known, key) == getattr(self, key)}
+        read |= {("", key) for key in self._reading_options if key not in same}
         return format_schema_toml(top, {name: columns[name] for name in order}, read)
 
     @classmethod

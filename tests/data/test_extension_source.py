@@ -147,7 +147,7 @@ class TestNewRecords:
                 load_new_records(str(tmp_path / name), arrays)
         with pytest.raises(UsageError, match=r"not known: expected .*one of digits"):
             load_new_records("people.feather", dataset.schema)
-        with pytest.raises(UsageError, match="not read from built-in images"):
+        with pytest.raises(UsageError, match="cannot be loaded from built-in images"):
             load_new_records("digits", dataset.schema)
 
 

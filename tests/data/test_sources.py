@@ -231,7 +231,7 @@ class TestArrays:
 
     @pytest.mark.unit
     def test_classes_of_a_number_are_refused(self):
-        with pytest.raises(UsageError, match="has no classes"):
+        with pytest.raises(UsageError, match="there are no classes"):
             from_arrays(X, Y, regression=True, classes=3)
 
     @pytest.mark.unit

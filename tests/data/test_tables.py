@@ -230,7 +230,7 @@ class TestColumn:
             ({"categories": ("1", "2"), "missing": ("2.0",)}, "and a missing mark"),
             ({"categories": "ab"}, "a list"),
             ({"categories": ("a", "b"), "low": 0, "high": 1}, "is not valid for kind"),
-            ({"kind": "ignore", "categories": ("a",)}, "has no categories"),
+            ({"kind": "ignore", "categories": ("a",)}, "key categories is not valid"),
             ({"kind": "category", "bins": 3}, "has no bins"),
             ({"kind": "number", "vocabulary": ("a",)}, "has no vocabulary"),
             ({"kind": "text"}, "without a vocabulary"),
@@ -245,7 +245,7 @@ class TestColumn:
                 "is both a category and a missing mark",
             ),
             ({"categories": ("a", "No"), "missing": ("NO",), "case": False}, "and a missing mark"),
-            ({"kind": "number", "case": False}, "has no case"),
+            ({"kind": "number", "case": False}, "key case is not valid"),
             ({"missing": "-"}, "missing is '-': expected a list"),
             ({"missing": (True,)}, "missing holds True: expected texts or numbers"),
             ({"missing": (None,)}, "missing holds None"),
@@ -428,7 +428,10 @@ class TestSchema:
             ({"missing": "-"}, "missing is '-': expected a list"),
             ({"decimal": ";"}, "decimal is ';'"),
             ({"thousands": "."}, "thousands is '.'"),
-            ({"missing": ("Private",), "columns": (WORK,)}, "write missing = \\[\\] for this one"),
+            (
+                {"missing": ("Private",), "columns": (WORK,)},
+                "write missing = \\[\\] for this column",
+            ),
         ]:
             with pytest.raises(UsageError, match=match):
                 TableSchema(**({"columns": (AGE,), "target": INCOME} | change))
@@ -583,7 +586,7 @@ class TestToml:
             ("target = 'y'\n[columns.x]\nkind = 'date'", "'x'.*expected two days"),
             ("target = 'y'\n[columns.x]\nformat = '%d.%m.%Y'", "'x'.*expected two days"),
             ("target = 'y'\n[columns.x]\nformats = 'x'", "did you mean 'format'"),
-            ("target = 'y'\n[columns.x]\ncase = false\nlow = 1\nhigh = 2", "has no case"),
+            ("target = 'y'\n[columns.x]\ncase = false\nlow = 1\nhigh = 2", "key case is not valid"),
             ("target = ", "cannot be read as TOML"),
         ],
         ids=lambda text: text[:40],
@@ -858,7 +861,7 @@ class TestRead:
         with pytest.raises(UsageError, match="no column 'incom'; did you mean 'income'"):
             read_table(path, "incom")
         schema = TableSchema(columns=(AGE,), target=INCOME, official_test=2)
-        with pytest.raises(UsageError, match="last 2 rows"):
+        with pytest.raises(UsageError, match="test set of the schema has 2 rows"):
             read_table(path, schema=schema)
 
     @pytest.mark.property
