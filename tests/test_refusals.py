@@ -139,7 +139,7 @@ class TestTypes:
         (reason,) = plan_training(data).refusals
         assert "'y' is of type" in reason
         assert "`regression=True`" in reason
-        with pytest.raises(BudgetError, match="has fractions"):
+        with pytest.raises(BudgetError, match="allows fractions"):
             train(data, out=tmp_path / "x")
         assert not (tmp_path / "x").exists()
         for told in ({"regression": True}, {"labels": "0,1"}):

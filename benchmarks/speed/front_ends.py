@@ -52,7 +52,7 @@ def on_a_processor(shape: tuple[int, ...]) -> dict[str, tuple[Way | None, Way]]:
     module = WhitenedImage(shape, views=1)
     module.load_state_dict(learn_directions(shape))
     images = count_synthetic_images(len(module.directions))
-    print(f"made ready: {time.perf_counter() - start:.1f} s, of {images:,} made-up images")
+    print(f"prepared: {time.perf_counter() - start:.1f} s, of {images:,} synthetic images")
     wide, x = copy_to_device(module, "cpu"), torch.rand(IMAGES, *shape)
     channels = x.reshape(IMAGES, -1, *shape[-2:])
     parts = channels.split(15)  # 16 MB each: what their own chunks are

@@ -26,10 +26,10 @@ from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 
 ARRAY_NAMES = {"x", "y", "bounds", "classes", "official_test", "name"}
-"""What is read from a .npz; anything else in it is left alone."""
+"""Names of the arrays that are read from a .npz file; others are ignored."""
 
 MAX_METADATA_BYTES = 4096
-"""The most bytes of what else is read of a .npz than x and y."""
+"""Maximum size of each array other than x and y, in bytes."""
 
 
 @SOURCES.register
@@ -43,11 +43,11 @@ class ArrayFile(Source):
     uses = ("bounds", "classes", "regression", "labels")
 
     def takes(self, data: str) -> bool:
-        """Return whether the name ends in .npz, or the two files lie in the folder."""
+        """Check that the name ends in .npz, or that the folder contains x.npy and y.npy."""
         return super().takes(data) or (bool(data) and is_folder_of_arrays(Path(data)))
 
     def load(self, data: str, declared: DataDeclaration) -> Dataset:
-        """Return the data set; large arrays are read when a run begins."""
+        """Load the data set; large arrays are read when a run begins."""
         path = Path(data)
         arrays = _open_npz(path)
         bounds = _read_bounds(path, arrays)
@@ -56,7 +56,8 @@ class ArrayFile(Source):
         if declared.regression and given is not None:
             name = "labels" if declared.classes is None else "classes"
             raise UsageError(
-                f"`regression=True` predicts a number, so there are no `{name}=`: leave one out."
+                f"`regression=True` predicts a number, so `{name}=` does not apply: remove one of "
+                "them."
             )
         bounds = bounds if declared.bounds is None else declared.bounds
         classes = classes if given is None else given
@@ -74,10 +75,10 @@ class ArrayFile(Source):
         return replace(dataset, official_test=tail)
 
     def new_records(self, data: str, schema: AnySchema) -> np.ndarray:
-        """Return the array x."""
+        """Read the array x."""
         arrays, _ = find_stored_arrays(Path(data), ("x",))
         if "x" not in arrays:
-            raise UsageError(f"{data} has no array x: expected the new records there.")
+            raise UsageError(f"{data} has no array x: expected the new records in it.")
         return arrays["x"].read()
 
 
@@ -89,32 +90,34 @@ def from_arrays(
     where: str = "data",
     **said: Any,
 ) -> Dataset:
-    """Return a data set of arrays in memory.
+    """Build a data set from arrays.
 
     Args:
-        x: Numbers, (n, features), (n, height, width) or (n, channels, height, width).
-        y: Labels, (n,): whole numbers, or of the type of the declared labels; any numbers for a
+        x: Features, numeric: (n, features), (n, height, width) or (n, channels, height, width).
+        y: Labels, (n,): integers, or values of the type of the declared labels. Any numbers for a
             regression.
-        name: What the plan and the card call it.
-        where: What an error message calls it.
-        said: What the user says about them, fields of `DataDeclaration`: the rest is estimated
-            privately. Bytes (uint8) have the bounds 0 and 255 by their type, bool 0 and 1.
+        name: Name of the data set in the plan and the privacy card.
+        where: Name of the data in error messages.
+        said: Declarations of the user, fields of `DataDeclaration`; the rest is estimated
+            privately. The types uint8 and bool imply the bounds 0 to 255 and 0 to 1.
 
     Raises:
-        UsageError: Arrays of another form, of different length or empty.
+        UsageError: The arrays have another shape or type, different lengths, or no record.
     """
     declared = DataDeclaration(**said)
     _check_arrays(x, y, where, declared.regression)
     given = _get_declared_classes(declared)
     if declared.regression and given is not None:
-        raise UsageError("A number is predicted, so there are no classes: leave them out.")
+        raise UsageError("`regression=True` predicts a number: remove `classes=` and `labels=`.")
     classes, known = (None, None) if declared.regression else (
         resolve_classes(given, y.dtype, where)
     )  # fmt: skip
     if len(x) != len(y):
-        raise UsageError(f"{where}: x has {len(x)} records and y has {len(y)}: expected as many.")
+        raise UsageError(
+            f"{where}: x has {len(x)} records and y has {len(y)}: expected equal numbers."
+        )
     if not len(x) > 0:
-        raise UsageError(f"{where}: there is no record in it.")
+        raise UsageError(f"{where} has no records: expected at least one.")
     bounds = declared.bounds
     if bounds is None and x.dtype == np.uint8:
         bounds = (0.0, 255.0)
@@ -149,7 +152,7 @@ def _check_arrays(x: object, y: object, where: str, regression: bool) -> None:
     if y.ndim != 1 or y.dtype.kind not in ("iuf" if regression else "iufbU"):
         raise UsageError(
             f"{where}: y has shape {y.shape} and type {y.dtype}: expected "
-            f"{'numbers' if regression else 'labels: whole numbers, or texts'}, (n,)."
+            f"{'numbers' if regression else 'labels: integers or strings'}, (n,)."
         )
 
 
@@ -162,39 +165,37 @@ def _get_declared_classes(declared: DataDeclaration) -> Any:
     if declared.labels is None:
         return declared.classes
     if declared.classes is not None:
-        raise UsageError(
-            "`labels=` and `classes=` both declare the classes: leave one of them out."
-        )
+        raise UsageError("`labels=` and `classes=` both declare the classes: remove one of them.")
     labels = declared.labels
     return labels.split(",") if isinstance(labels, str) else labels  # a list is never a number
 
 
 def _describe_assumed_labels(classes: int | None) -> str:
-    """Return which labels a number of classes stands for, declared or to be estimated."""
+    """Describe the labels that a declared or estimated number of classes implies."""
     assumed = (
-        "the labels are taken as 0, 1, 2 ..., because none are declared"
+        "no labels declared: using 0, 1, 2, ..."
         if classes is None
-        else f"the labels are taken as 0 to {classes - 1}, as `classes={classes}` declares"
+        else f"`classes={classes}` declares the labels 0 to {classes - 1}"
     )
     return (
-        f"{assumed}. A record with another label is unusable: if yours are others, such as 1 and "
-        "2, list them all (`labels=1,2`)."
+        f"{assumed}. Records with other labels cannot be used. If your labels differ, list all of "
+        "them (`labels=1,2`)."
     )
 
 
 def resolve_classes(
     given: Any, dtype: np.dtype[Any], where: str
 ) -> tuple[int | None, tuple[Any, ...] | None]:
-    """Return the number of classes, and their labels if these are not 0, 1 ...
+    """Return the number of classes, and their labels unless these are 0, 1, ...
 
     Args:
-        given: The number of classes, or the labels: a sequence, or a text with commas between.
-        dtype: Number type of y, public.
-        where: What an error message calls the data.
+        given: Number of classes, or the labels: a sequence, or one string separated by commas.
+        dtype: Type of y; public.
+        where: Name of the data in error messages.
 
     Raises:
-        UsageError: Labels that are none, or not of the type of y; or a number of classes where y
-            holds no whole numbers.
+        UsageError: The labels do not have the type of y, or a number of classes is given and y does
+            not hold integers.
     """
     many = given
     if isinstance(given, str) and "," not in given and given.strip().lstrip("+").isdecimal():
@@ -205,9 +206,9 @@ def resolve_classes(
         if dtype.kind in "iu":
             return many, None  # type: ignore[return-value]
         raise UsageError(
-            f"{where}: y is of type {dtype}, and classes is {given!r}: list the labels as y holds "
-            "them, `classes=` ('no,yes', say)"
-            + (", or predict a number (`regression=True`)." if dtype.kind == "f" else ".")
+            f"{where}: y has type {dtype}, and classes is {given!r}: list the labels as they occur "
+            "in y, such as `classes='no,yes'`"
+            + (", or use `regression=True` to predict a number." if dtype.kind == "f" else ".")
         )
     try:
         parts = given.split(",") if isinstance(given, str) else list(given)
@@ -222,8 +223,8 @@ def resolve_classes(
         labels = []
     if len(set(labels)) != len(labels) or len(labels) < 2:
         raise UsageError(
-            f"{where}: the declared classes are {given!r}, and y is of type {dtype}: expected the "
-            "number of classes, or two or more different labels as y holds them."
+            f"{where}: the declared classes are {given!r}, and y has type {dtype}: expected the "
+            "number of classes, or at least two different labels of this type."
         )
     labels.sort()
     plain = dtype.kind in "iu" and labels == list(range(len(labels)))
@@ -231,7 +232,6 @@ def resolve_classes(
 
 
 def _parse_label_number(text: str) -> int | float:
-    """Return the number that a text is; a ValueError if it is none that a label can be."""
     try:
         return int(text)
     except ValueError:
@@ -245,12 +245,13 @@ def _open_npz(path: Path) -> dict[str, StoredArray]:
     if missing := {"x", "y"} - set(names):
         raise UsageError(
             f"{path} has no array {' and no array '.join(sorted(missing))}: "
-            f"it holds {', '.join(names[:20]) or 'nothing'}."
+            f"found {', '.join(names[:20]) or 'no array'}."
         )
     for name in set(arrays) - {"x", "y"}:
         if arrays[name].nbytes > MAX_METADATA_BYTES:
             raise UsageError(
-                f"{path}: `{name}` has {arrays[name].nbytes:,} bytes: expected a number or a word."
+                f"{path}: `{name}` has {arrays[name].nbytes:,} bytes: expected a number or a "
+                "string."
             )
     return arrays
 
@@ -265,14 +266,14 @@ def _read_bounds(path: Path, arrays: dict[str, StoredArray]) -> tuple[float, flo
 
 
 def _read_classes(path: Path, arrays: dict[str, StoredArray]) -> Any:
-    """Return the number of classes, or their labels, that the file has; None if neither."""
+    """Read the number of classes, or their labels, from the file; None if it has neither."""
     if "classes" not in arrays or math.prod(arrays["classes"].shape) == 1:
         return _read_integer(path, arrays, "classes") if "classes" in arrays else None
     return arrays["classes"].read().ravel().tolist()
 
 
 def _read_integer(path: Path, arrays: dict[str, StoredArray], name: str) -> int:
-    """Return the one whole number that an array of the file holds; 0 when it is not there."""
+    """Read an array of the file that holds one integer; 0 if the array is missing."""
     number = arrays[name].read() if name in arrays else np.array(0)
     if number.shape not in ((), (1,)) or number.dtype.kind not in "iu":
         raise UsageError(f"{path}: `{name}` is {number.dtype}{number.shape}: expected a number.")

@@ -1,11 +1,11 @@
-"""Arrays in a .npz, or in a folder of .npy files: form is looked at first, numbers when needed.
+"""Arrays in a .npz file or in a folder of .npy files, read only when needed.
 
-A file of some megabytes may unpack to gigabytes. So the head of each array tells its shape and its
-number type before anything is unpacked; what it announces is held against what is expected, against
-what the archive says, and against the machine's memory. A plan needs no more than that: numbers of
-more than `BLOCK_WORDS` bytes are unpacked only when a run begins.
+A file of some megabytes may unpack to gigabytes. The header of an array gives its shape and type
+before anything is unpacked. They are compared with what is expected, with the size in the archive,
+and with the memory of the machine. A plan needs only the headers: arrays of more than
+`MAX_EAGER_BYTES` are unpacked when a run begins.
 
-Source: docs/rules.md, rule 13 (the form of a file is free, its values are not).
+Source: docs/rules.md, rule 13 (the metadata of a file may be read freely, its values may not).
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from pasearch.errors import UsageError, suggest_file
 from pasearch.files import check_memory
 
 MAX_EAGER_BYTES = 2**26
-"""Arrays of up to so many bytes are read at once, so that damage is told before a plan is made."""
+"""Maximum size, in bytes, of an array that is read at once: damage is then found before a plan."""
 
 BLOCK_BYTES = 2**24
-"""How many bytes of an array are read at a time, where it need not be in memory."""
+"""Size of the blocks, in bytes, in which an array is read that is not held in memory."""
 
 MAX_HEADER_BYTES = 10_000
-"""The most bytes of an array's head: numpy's own limit, held before the head is unpacked."""
+"""Maximum size of an array's header, in bytes: numpy's own limit, applied before unpacking."""
 
 MAX_AXES = 8
-"""The most axes of an array; records have four at most."""
+"""Maximum number of axes of an array; records need four at most."""
 
 READ_ERRORS = (
     ValueError, TypeError, KeyError, OSError, EOFError, MemoryError, NotImplementedError,
     RuntimeError, OverflowError, SyntaxError, TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-"""What numpy and zipfile raise on a file that is no .npz, is cut short or uses what they lack."""
+"""Exceptions of numpy and zipfile for a file that is no .npz, is cut short or is not supported."""
 
 SAVE_ADVICE = "Write it with numpy.savez(path, x=x, y=y), x and y arrays of numbers."
 
@@ -52,13 +52,13 @@ Source = Path | bytes
 
 
 class StoredArray:
-    """An array in a file: its form is known, and its numbers are read when they are asked for.
+    """An array in a file: its shape and type are known, its numbers are read on demand.
 
     Args:
-        source: The file, or its content.
-        member: Its name in the archive.
-        shape: As its head announces it.
-        dtype: As well.
+        source: Path of the file, or its content.
+        member: Name of the array's file in the archive.
+        shape: Shape given by the header.
+        dtype: Type given by the header.
     """
 
     __slots__ = ("_as", "_member", "_numbers", "_source", "dtype", "shape")
@@ -78,17 +78,17 @@ class StoredArray:
 
     @property
     def nbytes(self) -> int:
-        """What the numbers take in memory."""
+        """The size of the numbers in memory, in bytes."""
         return math.prod(self.shape) * max(self.dtype.itemsize, self._as.itemsize)
 
     def astype(self, dtype: Any) -> StoredArray:
-        """Return the same array, to be read as another number type."""
+        """Return the same array, to be read as another type."""
         other = StoredArray(self._source, self._member, self.shape, self._as)
         other.dtype = np.dtype(dtype)
         return other
 
     def read(self) -> np.ndarray:
-        """Return the numbers; they are kept, so that every reader gets the same.
+        """Return the numbers; they are kept in memory, so that every reader gets the same.
 
         Raises:
             UsageError: The file is damaged, was changed, or is too large for this machine.
@@ -96,7 +96,7 @@ class StoredArray:
         if self._numbers is None:
             check_memory(
                 f"{_describe_source(self._source)}: array {self._member!r}", self.nbytes,
-                "take fewer records or a narrower number type, such as float32",
+                "use fewer records or a smaller type, such as float32",
             )  # fmt: skip
             with self._open_member() as file:
                 numbers = np.lib.format.read_array(file, allow_pickle=False)
@@ -104,10 +104,10 @@ class StoredArray:
         return self._numbers
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Go through the records, some at a time: no more than these are in memory.
+        """Iterate over the records in blocks; only one block is in memory at a time.
 
         Raises:
-            UsageError: As of `read`; or the file has columns one after the other, not records.
+            UsageError: The file cannot be read, or its array is stored column by column.
         """
         size = math.prod(self.shape[1:]) * self._as.itemsize
         step = max(1, BLOCK_BYTES // max(1, size))
@@ -115,7 +115,8 @@ class StoredArray:
             if b"'fortran_order': True" in _read_header(file).getvalue():
                 raise UsageError(
                     f"{_describe_source(self._source)}: array {self._member!r} is stored column by "
-                    "column, and too large for that: write it with numpy.ascontiguousarray(x)."
+                    "column, which is not supported for large arrays: save "
+                    "numpy.ascontiguousarray(x)."
                 )
             for start in range(0, len(self), step):
                 many = min(step, len(self) - start)
@@ -125,7 +126,7 @@ class StoredArray:
 
     @contextmanager
     def _open_member(self) -> Iterator[IO[bytes]]:
-        """Open the array's own file, if it is what it was."""
+        """Open the file of this array, if its header is unchanged."""
         try:
             with _open_archive(self._source) as archive:
                 if _read_shape_and_type(archive, self._member) != (self.shape, self._as):
@@ -140,7 +141,7 @@ class StoredArray:
 
 @dataclass(frozen=True, slots=True)
 class _FolderArchive:
-    """A folder of .npy files, as an archive is read."""
+    """A folder of .npy files with the interface of an archive."""
 
     path: Path
 
@@ -148,39 +149,40 @@ class _FolderArchive:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave nothing open: each file is closed by who opened it."""
+        """Do nothing: each file is closed by its reader."""
 
     def namelist(self) -> list[str]:
-        """Return the arrays' files."""
+        """List the files of arrays."""
         return [each.name for each in self.path.iterdir() if each.suffix == ".npy"]
 
     def open(self, member: str) -> IO[bytes]:
-        """Open one of them."""
+        """Open one file."""
         return (self.path / member).open("rb")
 
     def getinfo(self, member: str) -> Any:
-        """Return how large it is."""
+        """Return the size of a file."""
         return SimpleNamespace(file_size=(self.path / member).stat().st_size)
 
 
 def is_folder_of_arrays(path: Path) -> bool:
-    """Return whether a folder has the files x.npy and y.npy."""
+    """Check that a folder contains the files x.npy and y.npy."""
     return all((path / f"{name}.npy").is_file() for name in ("x", "y"))
 
 
 def find_stored_arrays(
     source: Source, wanted: Iterable[str]
 ) -> tuple[dict[str, StoredArray], list[str]]:
-    """Return the wanted arrays of a .npz that are there, unread, and the names of all.
+    """Find the wanted arrays of a .npz file, unread, and the names of all its arrays.
 
     Args:
-        source: The file, or its content.
-        wanted: The arrays' names; anything else in the file is left alone.
+        source: Path of the file, or its content.
+        wanted: Names of the arrays; others in the file are ignored.
 
     Raises:
-        UsageError: No such file, no .npz, or an array of objects or of an impossible form.
+        UsageError: The file is missing or is no .npz, or an array holds objects or has an invalid
+            shape.
 
-    Cost: a few kilobytes are read, however large the arrays are.
+    Cost: a few kilobytes are read, whatever the size of the arrays.
     """
     if isinstance(source, Path) and not is_folder_of_arrays(source):
         if not source.is_file():
@@ -207,7 +209,6 @@ def find_stored_arrays(
 
 
 def _read_exactly(file: IO[bytes], many: int) -> bytes:
-    """Return so many bytes of a file; an EOFError if there are fewer."""
     found = bytearray()
     while len(found) < many:
         if not (more := file.read(many - len(found))):
@@ -225,9 +226,9 @@ def _open_archive(source: Source) -> zipfile.ZipFile | _FolderArchive:
 def _read_shape_and_type(
     archive: zipfile.ZipFile | _FolderArchive, member: str
 ) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and the number type that an array's head announces; a ValueError if none.
+    """Read the shape and the type of an array from its header; a ValueError if it is invalid.
 
-    What it announces must be what the archive says that the array unpacks to.
+    The size of the array must equal the unpacked size that the archive states.
     """
     with archive.open(member) as file:
         head = _read_header(file)
@@ -238,21 +239,21 @@ def _read_shape_and_type(
     }[version]
     shape, _, dtype = reader(head)
     if dtype.hasobject or not len(shape) <= MAX_AXES or not all(side >= 0 for side in shape):
-        raise ValueError("objects, or no shape")
+        raise ValueError("objects, or an invalid shape")
     announced = len(head.getvalue()) + math.prod(shape) * dtype.itemsize
     if archive.getinfo(member).file_size != announced:
-        raise ValueError("another size than announced")
+        raise ValueError("size differs from the header")
     return tuple(shape), dtype
 
 
 def _read_header(file: IO[bytes]) -> io.BytesIO:
-    """Return an array's head, if it is of a length that it may have."""
+    """Read the header of an array, at most `MAX_HEADER_BYTES`."""
     start = file.read(8)
     width = 2 if start[6:7] == b"\x01" else 4
     size = file.read(width)
     length = int.from_bytes(size, "little")
     if length > MAX_HEADER_BYTES:
-        raise ValueError("too long a head")
+        raise ValueError("header too long")
     return io.BytesIO(start + size + file.read(length))
 
 
@@ -261,7 +262,7 @@ def _describe_source(source: Source) -> str:
 
 
 def _describe_fault(source: Source) -> str:
-    """Say why a file is no .npz of plain arrays."""
+    """Describe why a file is no .npz of plain arrays."""
     if isinstance(source, bytes) or source.is_dir():
         return "is damaged"
     with open(os.fspath(source), "rb") as file:
@@ -269,7 +270,7 @@ def _describe_fault(source: Source) -> str:
     if start == b"\x93NUMPY":
         return "is a single array (.npy), not a .npz"
     if start[:2] != b"PK":
-        return "is no .npz file"
+        return "is not a .npz file"
     if not zipfile.is_zipfile(source):
         return "is damaged or cut short"
-    return "is damaged, or holds arrays of objects, which are not read"
+    return "is damaged, or holds arrays of objects, which are not supported"

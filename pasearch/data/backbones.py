@@ -1,14 +1,15 @@
-"""Public backbones: networks trained on public data, frozen, as a front end of a private one.
+"""Public backbones: networks pretrained on public data, frozen and used as feature extractors.
 
     front_end = { weights = "backbone.pt", module = "small" }
 
-What a backbone makes of an image is treated as scattering coefficients are (`data.whitening`):
-directions that made-up images vary in, brought to similar sizes, at one norm; then less its mean,
-which is estimated privately (`centred = false`: not).
+The output of a backbone is whitened like scattering coefficients (`data.whitening`): it is
+projected on directions learned from synthetic images, rescaled, and normalised. Then its mean is
+subtracted, which is estimated privately (not with `centred = false`).
 
-The weights come from a file that the user declares public, and are never changed: each record is
-mapped by itself, so a backbone changes no price. Were they trained on the private records, no
-theorem here would cover it; the card says that they are taken as public, with the file's hash.
+The weights come from a file that the user declares public, and they never change. Each record is
+mapped alone, so a backbone has no privacy cost. If the weights were trained on the private records,
+no guarantee of this package would hold. The privacy card states that they are assumed public, with
+the hash of the file.
 
 Source: Tramer and Boneh 2021, section 6 (transfer); De et al. 2022, section 5.
 """
@@ -34,20 +35,22 @@ from pasearch.data.whitening import Whitening, count_directions, count_synthetic
 from pasearch.errors import UsageError
 from pasearch.files import check_uncompressed, read_bytes
 
-CHANNEL_MEANS, CHANNEL_DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of red, green and blue: what torchvision's own weights expect."""
+# Means and standard deviations of red, green and blue: those that torchvision's weights expect.
+CHANNEL_MEANS = (0.485, 0.456, 0.406)
+CHANNEL_DEVIATIONS = (0.229, 0.224, 0.225)
 MAX_WEIGHTS_BYTES = 2**30
-"""The largest file of weights, in bytes."""
+"""Maximum size of a file of weights, in bytes."""
 MAX_BATCH_PIXELS = 2**21
-"""How many pixels go through a backbone at once: it bounds the memory."""
-MIN_IMAGE_SIDE, MAX_IMAGE_SIDE = 16, 512
-"""The sides of an image that a backbone takes."""
+"""Maximum number of pixels in one pass through a backbone: it limits the memory."""
+# Range of the sides of an image for a backbone, pixels.
+MIN_IMAGE_SIDE = 16
+MAX_IMAGE_SIDE = 512
 
 
 class SmallConvNet(nn.Module):
     """Five convolutions for images of 16 to 64 pixels: (batch, 3, height, width) to (batch, 1152).
 
-    Its numbers are averages over a 4 x 4 grid of the second level and a 2 x 2 grid of the third.
+    The output has averages over a 4 x 4 grid of the second level and a 2 x 2 grid of the third.
     """
 
     def __init__(self) -> None:
@@ -57,7 +60,7 @@ class SmallConvNet(nn.Module):
         self.third = nn.Sequential(nn.MaxPool2d(2), _block(48, 96), _block(96, 96))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the averages."""
+        """Compute the averages."""
         middle = self.second(self.first(x))
         last = self.third(middle)
         pooled = functional.adaptive_avg_pool2d
@@ -70,7 +73,7 @@ def _block(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def _torchvision_builder(name: str, head: str) -> Callable[[], nn.Module]:
-    """Return what makes a module of torchvision, without its last layers."""
+    """Return a builder of a torchvision module without its last layers."""
 
     def build_module() -> nn.Module:
         import torchvision
@@ -90,37 +93,37 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "mobilenet_v3_small": (_torchvision_builder("mobilenet_v3_small", "classifier"), 576),
     "efficientnet_b0": (_torchvision_builder("efficientnet_b0", "classifier"), 1280),
 }
-"""What makes each module, and how many numbers it makes of an image."""
+"""Builder of each module, and the number of its outputs per image."""
 
 
 def build_backbone_module(module: str) -> nn.Module:
-    """Return a backbone of that name, at a random start."""
+    """Build a backbone with random initial weights."""
     return MODULES[check_module_name(module)][0]()
 
 
 def check_module_name(module: object) -> str:
-    """Return the name of a module.
+    """Return the name of a module if it exists.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: There is no module of that name.
     """
     if not isinstance(module, str) or module not in MODULES:
         raise UsageError(
             f"Backbone {module!r} is not known: expected one of {', '.join(MODULES)} ('small' is "
-            "what `pasearch pretrain` makes, the others are torchvision's)."
+            "trained by `pasearch pretrain`, the others are models of torchvision)."
         )
     return module
 
 
 class Backbone(Whitening):
-    """A backbone's numbers in directions of similar size, at norm `ROW_NORM`.
+    """The whitened output of a backbone, with norm `ROW_NORM`.
 
     Guarantee: a record's result depends on that record alone, in training mode too.
 
     Args:
-        shape: Of a record, (height, width) or (channels, height, width).
-        module: One of `MODULES`.
-        side: To which images are resized, pixels; 0 leaves them as they are.
+        shape: Shape of a record, (height, width) or (channels, height, width).
+        module: Name of the network, a key of `MODULES`.
+        side: Side of the resized images, pixels; 0 does not resize.
     """
 
     def __init__(self, shape: Shape, module: str, side: int):
@@ -144,7 +147,7 @@ class Backbone(Whitening):
 
 
 def _convert_to_buffer(network: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Turn a parameter into a buffer: it is never trained."""
+    """Convert a parameter to a buffer, which is never trained."""
     *path, last = name.split(".")
     owner = network.get_submodule(".".join(path))
     delattr(owner, last)
@@ -152,12 +155,12 @@ def _convert_to_buffer(network: nn.Module, name: str, parameter: nn.Parameter) -
 
 
 def prepare_images(x: Tensor, shape: Shape, side: int = 0) -> Tensor:
-    """Return records of a shape as a backbone takes them: three channels, of public scale.
+    """Convert images to the input of a backbone: three channels, normalised with public constants.
 
     Args:
-        x: (batch, *shape), in [0, 1]; grey images have one channel, which becomes three.
-        shape: Of a record.
-        side: To which images are resized, pixels; 0 leaves them as they are.
+        x: Images, (batch, *shape), in [0, 1]; grey images are repeated in three channels.
+        shape: Shape of a record.
+        side: Side of the resized images, pixels; 0 does not resize.
     """
     images = x if len(shape) == 3 else x[:, None]
     images = images.expand(-1, 3, -1, -1)
@@ -171,12 +174,12 @@ def prepare_images(x: Tensor, shape: Shape, side: int = 0) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class PublicBackbone(FrontEnd):
-    """A public backbone. Its text names the weights by their hash: `read` knows where they lie.
+    """A public backbone. Its text contains the hash of the weights, whose path is registered here.
 
     Args:
-        module_name: One of `MODULES`.
-        side: To which images are resized, pixels; 0 leaves them as they are.
-        sha256: Of the file of weights.
+        module_name: Name of the network, a key of `MODULES`.
+        side: Side of the resized images, pixels; 0 does not resize.
+        sha256: SHA-256 hash of the file of weights.
     """
 
     name: ClassVar[str] = "backbone"
@@ -189,14 +192,14 @@ class PublicBackbone(FrontEnd):
     def describe(self) -> str:
         resized = f" of images resized to {self.side} x {self.side}" if self.side else ""
         return (
-            f"the numbers of a {self.module_name} backbone{resized}, taken as public (SHA-256 "
+            f"the output of a {self.module_name} backbone{resized}, assumed public (SHA-256 "
             f"{self.sha256[:12]})"
         )
 
     def describe_public_inputs(self) -> str:
         return (
             f"the weights of a {self.module_name} backbone (SHA-256 {self.sha256}), which must not "
-            "have been trained on these records"
+            "be trained on these records"
         )
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -209,7 +212,7 @@ class PublicBackbone(FrontEnd):
         ):
             raise UsageError(
                 f"A backbone needs images of 1 or 3 channels with sides of {MIN_IMAGE_SIDE} to "
-                f"{MAX_IMAGE_SIDE} pixels; these records have shape {tuple(shape)}."
+                f"{MAX_IMAGE_SIDE} pixels: these records have shape {tuple(shape)}."
             )
         return (count_directions(MODULES[self.module_name][1]),)
 
@@ -217,10 +220,11 @@ class PublicBackbone(FrontEnd):
         return Backbone(shape, self.module_name, self.side)
 
     def ready_module(self, shape: Shape) -> nn.Module:
-        """Return the map with its weights, and directions of made-up images.
+        """Build the map with its weights, and with directions learned from synthetic images.
 
         Raises:
-            UsageError: The file of weights is not known here, was changed, or does not fit.
+            UsageError: The file of weights is unknown in this process, was changed, or does not
+                fit.
         """
         made = Backbone(shape, self.module_name, self.side)
         made.network.load_state_dict(_load_weights(self))
@@ -230,7 +234,7 @@ class PublicBackbone(FrontEnd):
 
 @dataclass(frozen=True, slots=True)
 class CentredBackbone(CentredFrontEnd, PublicBackbone):
-    """A public backbone's numbers minus their mean, which is estimated privately."""
+    """The output of a public backbone minus its mean, which is estimated privately."""
 
     name: ClassVar[str] = "backbone_centred"
 
@@ -242,31 +246,32 @@ class CentredBackbone(CentredFrontEnd, PublicBackbone):
 FRONT_END_CLASSES = {kind.name: kind for kind in (PublicBackbone, CentredBackbone)}
 
 _WEIGHTS_PATHS: dict[str, Path] = {}
-"""Where the weights that were named lie, by the hash of the file."""
+"""Path of each registered file of weights, by its hash."""
 
 REQUIRED_KEYS = {"weights", "module"}
-"""What a table of a backbone must have."""
+"""Keys that the table of a backbone must have."""
 
 
 def parse_backbone_table(table: Mapping[str, Any], folder: Path | None = None) -> PublicBackbone:
-    """Return the front end that a table describes: weights, module, and maybe side and centred.
+    """Parse a table that describes a backbone: weights, module, and optionally side and centred.
 
     Args:
-        table: As a user gives it.
-        folder: Where a relative path begins; None: where the program was started.
+        table: Table of the user.
+        folder: Folder of relative paths; None for the current directory.
 
     Raises:
-        UsageError: Another key, no such file, or weights that are not that module's.
+        UsageError: The table has another key, the file is missing, or the weights do not fit the
+            module.
     """
     known = {*REQUIRED_KEYS, "side", "centred"}
     if set(table) - known or not set(table) >= REQUIRED_KEYS:
         raise UsageError(
-            f"A front end with the keys {', '.join(map(str, table)) or '(none)'}: expected weights "
-            "(a file) and module, and if need be side (pixels) and centred (true or false)."
+            f"front_end has the keys {', '.join(map(str, table)) or '(none)'}: expected weights "
+            "(a file) and module, and optionally side (pixels) and centred (true or false)."
         )
     weights, side, centred = table["weights"], table.get("side", 0), table.get("centred", True)
     if not isinstance(weights, (str, Path)) or not isinstance(centred, bool):
-        raise UsageError("A backbone's weights are a path, and centred is true or false.")
+        raise UsageError("front_end: expected a path as weights, and true or false as centred.")
     if side != 0 and not MIN_IMAGE_SIDE <= check_positive_integer("side", side) <= MAX_IMAGE_SIDE:
         raise UsageError(f"side is {side}: expected {MIN_IMAGE_SIDE} to {MAX_IMAGE_SIDE} pixels.")
     path = ((folder or Path()) / weights).absolute()
@@ -279,7 +284,7 @@ def parse_backbone_table(table: Mapping[str, Any], folder: Path | None = None) -
 
 
 def parse_backbone_text(text: str) -> PublicBackbone | None:
-    """Return the backbone that a `text` names; None if it names none."""
+    """Parse the text of a backbone; None if it is none."""
     name, *parts = text.split(":")
     if name not in FRONT_END_CLASSES or len(parts) != 3:
         return None
@@ -296,20 +301,20 @@ def _read_weights_file(path: Path) -> bytes:
 
 
 def _load_weights(front_end: PublicBackbone) -> dict[str, Tensor]:
-    """Return the weights of a backbone, without those of the layers that it goes without."""
+    """Load the weights of a backbone, without those of the removed last layers."""
     path = _WEIGHTS_PATHS.get(front_end.sha256)
     if path is None:
         raise UsageError(
-            f"The weights of {front_end.text} are not known here: name their file, as "
+            f"The weights of {front_end.text} are not known here: give their file, "
             'front_end = { weights = "...", module = "..." }.'
         )
     content = _read_weights_file(path)
     if hashlib.sha256(content).hexdigest() != front_end.sha256:
-        raise UsageError(f"{path} was changed since it was named: name it again.")
+        raise UsageError(f"{path} was changed since it was loaded: give it again.")
     try:
         check_uncompressed(content)
         stored = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception:  # noqa: BLE001 - whatever a file that is no such does to a loader
+    except Exception:  # noqa: BLE001 - an invalid file may raise anything
         stored = None
     wanted = build_backbone_module(front_end.module_name).state_dict()
     fits = isinstance(stored, dict) and all(
@@ -318,11 +323,11 @@ def _load_weights(front_end: PublicBackbone) -> dict[str, Tensor]:
     )
     if not fits:
         raise UsageError(
-            f"{path} does not hold the weights of {front_end.module_name}: expected what "
-            "`pasearch pretrain` wrote, or torch.save of the module's state_dict()."
+            f"{path} does not hold the weights of {front_end.module_name}: expected a file "
+            "of `pasearch pretrain`, or of torch.save with the module's state_dict()."
         )
     assert isinstance(stored, dict)
     found = {name: stored[name].to(value.dtype) for name, value in wanted.items()}
     if not all(bool(torch.isfinite(value).all()) for value in found.values()):
-        raise UsageError(f"{path} has weights that are not finite: train it anew.")
+        raise UsageError(f"{path} has weights that are not finite: train the backbone again.")
     return found

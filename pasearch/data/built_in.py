@@ -1,4 +1,4 @@
-"""The sets of images that have a name: digits, MNIST-like idx files, CIFAR-10, SVHN.
+"""Named image data sets: digits, MNIST-like idx files, CIFAR-10, SVHN.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -21,19 +21,19 @@ from pasearch.data.source import SOURCES, DataDeclaration, Source
 from pasearch.errors import UsageError
 
 IDX_CLASSES = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
-"""The torchvision class of each set, which is also the folder's name."""
+"""torchvision class of each data set, which is also the name of its folder."""
 
 TORCHVISION_NAMES = ("cifar10", "svhn")
 
 BUILT_IN_NAMES = ("digits", *IDX_CLASSES, *TORCHVISION_NAMES)
 
 MAX_IDX_BYTES = 2**28
-"""The most bytes that an idx file announces: those of MNIST have 47 million."""
+"""Maximum size of an idx file's content, in bytes: MNIST has 47 million."""
 
 
 @SOURCES.register
 class BuiltIn(Source):
-    """One of the sets of `BUILT_IN`: in `data_root` in torchvision's layout, or downloaded."""
+    """A data set of `BUILT_IN_NAMES`: in `data_root` in torchvision's layout, or downloaded."""
 
     name = "built-in"
     kind = "built-in images"
@@ -63,7 +63,7 @@ def _load_digits(public: bool) -> Dataset:
 
 
 def _read_digits(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return what scikit-learn's `load_digits` does, from its file: to import it takes a second."""
+    """Read the data of scikit-learn's `load_digits` from its file: importing it takes a second."""
     if not file.is_file():
         from sklearn.datasets import load_digits
 
@@ -89,15 +89,15 @@ def _load_idx_set(name: str, root: Path, *, download: bool, public: bool) -> Dat
         if len(images) != len(labels):
             raise UsageError(
                 f"{folder}: {part} has {len(images)} images and {len(labels)} labels: "
-                "the files do not belong together."
+                "expected equal numbers."
             )
         parts.append((images, labels))
     sides = {images.shape[1:] for images, _ in parts}
     if len(sides) > 1 or not all(len(labels) for _, labels in parts):
         raise UsageError(
-            f"{folder}: train and t10k have images of sides {sorted(sides)}, "
-            f"{' and '.join(str(len(labels)) for _, labels in parts)} of them: expected one size "
-            "and at least one image each."
+            f"{folder}: train and t10k have "
+            f"{' and '.join(str(len(labels)) for _, labels in parts)} images of sides "
+            f"{sorted(sides)}: expected one size, and at least one image in each."
         )
     return Dataset(
         name=name,
@@ -117,12 +117,12 @@ def _download(torchvision_class: str, root: Path) -> None:
     except (OSError, RuntimeError) as error:
         raise UsageError(
             f"Could not download {torchvision_class} into {root}: {error}. "
-            "Put the idx files there yourself, or point `data_root=` at them."
+            "Copy the idx files there, or set `data_root=` to their folder."
         ) from None
 
 
 def _read_idx(path: Path, *, axes: int) -> np.ndarray:
-    """Read an idx file of bytes: magic number, one big-endian size an axis, then the bytes."""
+    """Read an idx file of bytes: magic number, one big-endian size per axis, then the bytes."""
     packed = path.with_name(path.name + ".gz")
     try:
         if path.is_file():
@@ -133,31 +133,31 @@ def _read_idx(path: Path, *, axes: int) -> np.ndarray:
                 raw = _read_announced(file, axes)
         else:
             raise UsageError(
-                f"{path} (or its .gz) is not there: put the file there, name another folder with "
-                "`data_root=`, or let torchvision download it with `download=True`."
+                f"{path} (or its .gz) is not there: copy the file there, set `data_root=` to "
+                "another folder, or download it with `download=True`."
             )
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
     head = 4 + 4 * axes
     if len(raw) < head or raw[:4] != bytes([0, 0, 8, axes]):
-        raise UsageError(f"{path} is not an idx file of bytes with {axes} axes.")
+        raise UsageError(f"{path} is not an idx file: expected bytes with {axes} axes.")
     shape = struct.unpack(f">{axes}I", raw[4:head])
     announced, found = math.prod(shape), len(raw) - head
     if announced > MAX_IDX_BYTES:
         raise UsageError(
             f"{path} announces {announced:,} bytes: expected at most {MAX_IDX_BYTES:,}. "
-            "Fetch it again."
+            "Download it again."
         )
     if found != announced:
         raise UsageError(
-            f"{path} is {'cut short' if found < announced else 'too long'}: its head announces "
-            f"{announced:,} bytes, {found:,} follow. Fetch it again."
+            f"{path} is {'cut short' if found < announced else 'too long'}: its header announces "
+            f"{announced:,} bytes, and {found:,} follow. Download it again."
         )
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
 
 
 def _read_announced(file: IO[bytes] | gzip.GzipFile, axes: int) -> bytes:
-    """Return an idx file's head and what it announces, and a byte more if there is one."""
+    """Read an idx file's header, the bytes that it announces, and one byte more if there is one."""
     head = file.read(4 + 4 * axes)
     announced = math.prod(struct.unpack(f">{axes}I", head[4:])) if len(head) == 4 + 4 * axes else 0
     return head + file.read(min(announced, MAX_IDX_BYTES) + 1)
@@ -179,9 +179,8 @@ def _load_torchvision_set(name: str, root: Path, *, download: bool, public: bool
             labels = [np.asarray(part.labels) for part in parts]
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         raise UsageError(
-            f"{name} is not in {root}, or not whole ({type(error).__name__}): put torchvision's "
-            "files there, name another folder with `data_root=`, or fetch them with "
-            "`download=True`."
+            f"{name} is not in {root}, or incomplete ({type(error).__name__}): copy the files of "
+            "torchvision there, set `data_root=` to another folder, or use `download=True`."
         ) from None
     return Dataset(
         name=name,

@@ -1,7 +1,8 @@
-"""What a costly front end makes of the records, computed once and kept in a private folder.
+"""The output of expensive feature extractors, computed once and stored in a private folder.
 
-A file's name is a hash of the records, the schema and the front end, so it is never used for other
-inputs. The folder is as private as the records: it holds them, transformed.
+The name of a file is a hash of the records, the schema and the feature extractor, so a file is
+never used for other inputs. The folder is as private as the records because it holds them,
+transformed.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 
 CACHE_FOLDER = "transformed-records"
-"""A folder of its own within the user's: only the user may enter it."""
+"""Name of the subfolder of the user's folder: only the user may enter it."""
 
 EncodeFunction = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class CachedDataset(Protocol):
-    """What is asked of a data set, of which `partitions.Dataset` is one."""
+    """The interface of a data set that the cache needs; `partitions.Dataset` implements it."""
 
     schema: AnySchema
     cache: Path | None
 
     @property
     def n(self) -> int:
-        """The number of slots."""
+        """The number of records, null records included."""
         ...
 
     def fingerprint(self) -> str:
@@ -46,12 +47,13 @@ class CachedDataset(Protocol):
 def transform_records(
     dataset: CachedDataset, front: FittedFrontEnd, encode: EncodeFunction
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return all records behind a front end, float32 (n, ...), and which are usable, (n,).
+    """Transform all records, float32 (n, ...), and find the usable ones, bool (n,).
 
     Args:
-        dataset: Whose records.
-        front: A front end that works record by record: this releases nothing.
-        encode: Slots to (features in [0, 1], usable); behind `front.first_stage`, if it has one.
+        dataset: Data set of the records.
+        front: Feature extractor that maps each record alone, so that nothing is released.
+        encode: Function from record positions to (features in [0, 1], usable); the features are the
+            output of `front.first_stage`, if it has one.
     """
     if dataset.cache is None or not front.front_end.costly:
         return _compute_records(dataset, front, encode, lambda shape: np.empty(shape, np.float32))
@@ -59,20 +61,20 @@ def transform_records(
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.is_symlink():
-            raise UsageError(f"{folder} is a link, which a cache does not follow: remove it.")
+            raise UsageError(f"{folder} is a link, which the cache does not follow: remove it.")
         folder.chmod(0o700)
     except OSError as error:
         raise UsageError(
-            f"{folder} cannot be used as a cache ({error.strerror}): name another folder."
+            f"{folder} cannot be used as a cache ({error.strerror}): choose another folder."
         ) from None
-    import torch  # another version may round otherwise
+    import torch  # its version is part of the key: another may round differently
 
     schema = json.dumps(dataset.schema.to_json(), sort_keys=True)
     key = "\n".join((dataset.fingerprint(), schema, front.digest, torch.__version__))
     path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.npy"
     usable = path.with_suffix(".usable.npy")
     if not (path.exists() and usable.exists()):
-        # A folder of its own: nothing that lies there already is followed or written through.
+        # A new folder, so that no existing file or link is followed or overwritten.
         with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as own:
             part, mask = Path(own) / "part.npy", Path(own) / "usable.npy"
             made = _compute_records(
@@ -91,18 +93,18 @@ def transform_records(
 def _load_cached_array(
     path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], *, memory_mapped: bool
 ) -> np.ndarray:
-    """Return what a file of the cache holds.
+    """Load an array of the cache.
 
     Raises:
-        UsageError: It was damaged, or is of another form than it was made with.
+        UsageError: The file is damaged, or has another shape or type than it was written with.
     """
     try:
-        # Mapped first, so that its form is known before it is read.
+        # Mapped first, so that shape and type are checked before it is read.
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):
         found = None
     if path.is_symlink() or found is None or (found.shape, found.dtype) != (shape, dtype):
-        raise UsageError(f"{path} is damaged: delete it, and it is made again.")
+        raise UsageError(f"{path} is damaged: delete it, and it will be computed again.")
     return found if memory_mapped else np.array(found)
 
 

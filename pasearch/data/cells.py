@@ -1,8 +1,9 @@
-"""Cells of a table: which are missing, and what a text or a number is, whatever an object holds.
+"""Cells of a table: missing values, strings and numbers, for any object in a cell.
 
-A cell is a text, a number, None, or any other object of a frame. Missing is an empty one, what is
-declared to mean that or usually does (`DEFAULT_MISSING_MARKS`), what pandas has for it, and what
-cannot be written as UTF-8. No cell raises. Texts are normalised to Unicode's composed form (NFC).
+A cell is a string, a number, None, or any other object of a data frame. A cell is missing if it is
+empty, equals a declared or a default marker (`DEFAULT_MISSING_MARKS`), is a missing value of
+pandas, or cannot be written as UTF-8. No cell raises. Strings are normalised to Unicode's composed
+form (NFC).
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -29,31 +30,31 @@ TableCells = np.ndarray | TextTable
 MappedType = TypeVar("Made")
 
 MISSING_MARKS = frozenset({"", "?"})
-"""What an absent cell is written as, whatever else is declared."""
+"""Strings that always mean a missing value."""
 
 DEFAULT_MISSING_MARKS = frozenset(
     {"NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "Null", "null", "NaT"}
 )
-"""What an absent cell is written as beside those, unless it is declared to be a category."""
+"""Further strings that mean a missing value, unless they are declared as a category."""
 
 MAX_MISSING_MARKS = 100_000
-"""The most texts that may be declared to mean an absent cell."""
+"""Maximum number of strings that may be declared to mean a missing value."""
 
 PANDAS_MISSING_TYPES = ("NAType", "NaTType")
-"""The types of pandas's own absent cells, by name: pandas need not be installed."""
+"""Names of the types of pandas's missing values: pandas need not be installed."""
 
 BOOLEAN_NUMBERS = {"False": 0.0, "FALSE": 0.0, "false": 0.0, "True": 1.0, "TRUE": 1.0, "true": 1.0}
-"""The numbers that truth values are in a column that is declared as a number."""
+"""Numbers of truth values in a column that is declared as a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellFormat:
-    """How the cells of a column are read: public, as it is declared.
+    """The format of a column's cells: public, from its declaration.
 
     Args:
-        marks: Texts that mean an absent cell. A number that equals one of them is absent too.
-        form: How numbers are written.
-        truth: Whether truth values are the numbers 0 and 1.
+        marks: Strings that mean a missing value. A number equal to one of them is missing too.
+        form: Number format of the strings.
+        truth: Whether truth values count as the numbers 0 and 1.
     """
 
     marks: frozenset[str] = MISSING_MARKS
@@ -61,8 +62,8 @@ class CellFormat:
     truth: bool = False
 
     def number(self, cell: object) -> float:
-        """Return the finite number that a cell holds, or NaN; a mark that is a number is one."""
-        # What is no text is a number as Python has it, however texts are written.
+        """Convert a cell to a finite number, or to NaN; numeric markers are converted too."""
+        # The declared number format applies to strings only.
         form = self.form if issubclass(type(cell), str | bytes) else PLAIN_NUMBER_FORM
         text = convert_to_string(cell, self.marks)
         number = form.number(text)
@@ -72,12 +73,12 @@ class CellFormat:
 
     @property
     def missing_numbers(self) -> list[float]:
-        """The marks that are numbers, exactly and rounded to float32, as a file may hold them."""
+        """The numeric markers, exact and rounded to float32, as a file may store them."""
         return _find_numeric_marks(self.marks, self.form)
 
 
 DEFAULT_CELL_FORMAT = CellFormat()
-"""Of cells about which nothing is declared."""
+"""Format of cells without a declaration."""
 
 
 @lru_cache(maxsize=1024)
@@ -90,13 +91,13 @@ def _find_numeric_marks(marks: frozenset[str], form: NumberForm) -> list[float]:
 
 
 def check_missing_marks(marks: object) -> tuple[str, ...]:
-    """Return what an absent cell is written as, texts without space around them, each once.
+    """Return declared markers of missing values as distinct strings without surrounding space.
 
     Args:
-        marks: Texts or numbers, as declared.
+        marks: Strings or numbers.
 
     Raises:
-        UsageError: Anything else.
+        UsageError: The markers are no sequence of at most `MAX_MISSING_MARKS` strings or numbers.
     """
     if not isinstance(marks, Sequence) or isinstance(marks, str):
         raise UsageError(f'missing is {marks!r}: expected a list, such as ["-", "unknown"].')
@@ -105,28 +106,29 @@ def check_missing_marks(marks: object) -> tuple[str, ...]:
         number = isinstance(each, Real) and not isinstance(each, bool)
         if not (number or isinstance(each, str)) or len(found) >= MAX_MISSING_MARKS:
             raise UsageError(
-                f"missing holds {each!r}: expected texts or numbers, at most {MAX_MISSING_MARKS:,}."
+                f"missing holds {each!r}: expected strings or numbers, at most "
+                f"{MAX_MISSING_MARKS:,}."
             )
         found[convert_to_string(each, frozenset()) or ""] = None
     return tuple(found)
 
 
 def map_cells(function: Callable[[Any], MappedType], cells: ColumnCells) -> list[MappedType]:
-    """Return what a function makes of each cell; of equal cells it may be called for one."""
+    """Apply a function to each cell; it may be called only once for equal cells."""
     if isinstance(cells, TextColumn):
         return cells.apply(function).tolist()
     return [function(cell) for cell in np.asarray(cells).tolist()]
 
 
 def map_cells_to_integers(function: Callable[[Any], int], cells: ColumnCells) -> np.ndarray:
-    """Return the whole number that a function makes of each cell, int64; as of `map_cells`."""
+    """Apply a function that returns an integer to each cell, int64; once for equal cells."""
     if isinstance(cells, TextColumn):
         return cells.apply(function, np.int64)
     return np.array(map_cells(function, cells), np.int64)
 
 
 def find_present_rows(cells: TableCells) -> np.ndarray:
-    """Return which rows are no null records, bool, (rows,): those hold None everywhere."""
+    """Find the rows that are not null records, bool, (rows,): these hold None in every cell."""
     if isinstance(cells, TextTable):
         return cells.present()
     return np.array([any(c is not None for c in row) for row in cells.tolist()], bool)
@@ -135,12 +137,12 @@ def find_present_rows(cells: TableCells) -> np.ndarray:
 def convert_to_strings(
     cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FORMAT
 ) -> list[str | None]:
-    """Return each cell as text without space around it; None where it is missing."""
+    """Convert cells to strings without surrounding space; None for missing values."""
     return map_cells(lambda cell: convert_to_string(cell, reading.marks), cells)
 
 
 def count_strings(cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FORMAT) -> Counter[str]:
-    """Return how often each text occurs; what is missing is not counted."""
+    """Count the occurrences of each string; missing values are not counted."""
     if not isinstance(cells, TextColumn):
         return Counter(text for text in convert_to_strings(cells, reading) if text is not None)
     counts: Counter[str] = Counter()
@@ -151,7 +153,7 @@ def count_strings(cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FORMAT)
 
 
 def convert_to_numbers(cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FORMAT) -> np.ndarray:
-    """Return each cell as a number, float64, (cells,); NaN where it is no finite one."""
+    """Convert cells to numbers, float64, (cells,); NaN if a cell is not a finite number."""
     absent = reading.missing_numbers
     if isinstance(cells, TextColumn):
         numbers = cells.numbers(reading.number, plain=reading.form.has_decimal_point)
@@ -167,31 +169,30 @@ def convert_to_numbers(cells: ColumnCells, reading: CellFormat = DEFAULT_CELL_FO
 
 
 def convert_to_string(cell: object, marks: frozenset[str] = MISSING_MARKS) -> str | None:
-    """Return a cell as text without space around it; None where it is missing.
+    """Convert a cell to a string without surrounding space; None if it is missing.
+
+    A cell is also missing if it cannot be written as UTF-8: bytes of another encoding, an unpaired
+    surrogate, an integer of thousands of digits, or an object that raises when it is converted.
 
     Args:
         cell: Any object.
-        marks: What means that it is missing.
-
-    Missing is also one that cannot be written as UTF-8: bytes of another encoding, half a
-    surrogate pair, a whole number of thousands of digits, an object that raises when it is to be a
-    text.
+        marks: Strings that mean a missing value.
     """
     if cell is None or type(cell).__name__ in PANDAS_MISSING_TYPES:
         return None
     try:
-        # Of a subclass, `strip` makes a plain text, whose methods are known.
+        # `str.strip` makes a plain string of a subclass, whose methods could do anything.
         text = str.strip(cell if isinstance(cell, str) else _spell_cell(cell))
         if not text.isascii():
             text.encode()
             text = normalize_unicode(text)
-    except Exception:  # noqa: BLE001 - whatever a cell raises would tell of it
+    except Exception:  # noqa: BLE001 - an exception would reveal the cell
         return None
     return None if text in marks else text
 
 
 def normalize_unicode(text: str) -> str:
-    """Return a text in Unicode's composed form (NFC): an accented letter is one character."""
+    """Convert a string to Unicode's composed form (NFC): an accented letter is one character."""
     return unicodedata.normalize("NFC", text)
 
 
@@ -201,11 +202,11 @@ def _spell_cell(cell: object) -> str:
     if isinstance(cell, float | np.floating):
         if math.isnan(cell):
             return ""
-        # A class 2 that pandas turned into 2.0 beside an absent cell is the class 2.
+        # pandas turns a class 2 into 2.0 if the column has a missing value.
         return str(int(cell) if cell.is_integer() else cell)
     return str(cell)
 
 
 def parse_number(text: str | None) -> float:
-    """Return a finite number, or NaN."""
+    """Convert a string to a finite number, or to NaN."""
     return PLAIN_NUMBER_FORM.number(text)

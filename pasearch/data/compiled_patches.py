@@ -1,9 +1,10 @@
-"""The loops of `patches` in machine code: what is around the product of patches and patterns.
+"""Compiled (Numba) loops of `patches`, around the product of patches and patterns.
 
-    columns   an image's patches, each at mean 0 and deviation 1, side by side
-    averages  of what exceeds the threshold, by cell of the grid, while the product is in the cache
+    extract_patches   an image's patches as rows, each with mean 0 and standard deviation 1
+    average_excess    averages of the values above the threshold, by grid cell, while in the CPU
+    cache
 
-Nothing is reordered or contracted, and each image is gone through by itself.
+No operation is reordered or contracted, and each image is processed alone.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ FLOAT32_ZERO = single(0.0)
 
 @compiled
 def extract_patches(images, side, least, found):
-    """Lay out all patches of images.
+    """Write all patches of images as rows.
 
     Args:
-        images: float32, (images, channels, height, width).
-        side: Of a patch.
-        least: What is added to a patch's variance.
-        found: Where they go, float32, (images x places, channels side^2): by row, then column.
+        images: Images, float32, (images, channels, height, width).
+        side: Side of a patch, pixels.
+        least: Constant added to a patch's variance.
+        found: Output, float32, (images x positions, channels side^2): by row, then by column.
     """
     count, channels, height, width = images.shape
     size = channels * side * side
@@ -55,15 +56,16 @@ def extract_patches(images, side, least, found):
 
 @compiled
 def average_excess(products, offset, threshold, edges, across, found):
-    """Average what exceeds the threshold over the cells of a grid, of both signs.
+    """Average the values above the threshold over the cells of a grid, for both signs.
 
     Args:
-        products: Of all patches and patterns, float32, (images x places, patterns).
-        offset: What is taken off each pattern's, float32, (patterns,).
-        threshold: A float32.
-        edges: Of the grid's cells: where rows begin and end, and columns, int64, (4, cells).
-        across: Places of an image: rows and columns.
-        found: Where averages go, float32, (images, 2 x patterns, cells of rows, of columns).
+        products: Products of all patches and patterns, float32, (images x positions, patterns).
+        offset: Number subtracted for each pattern, float32, (patterns,).
+        threshold: Threshold, a float32.
+        edges: Bounds of the grid's cells, int64, (4, cells): first row, end row, first column, end
+            column.
+        across: Numbers of rows and columns of positions in an image.
+        found: Output, float32, (images, 2 x patterns, grid rows, grid columns).
     """
     patterns = len(offset)
     rows, width = across

@@ -1,6 +1,6 @@
-"""Files of bytes as they are, or compressed: what they hold is read from the front, once.
+"""Files that may be compressed: their bytes are read once, from the beginning.
 
-Source: docs/rules.md, rule 13: what a file is compressed by is form, and its name says it.
+Source: docs/rules.md, rule 13: the compression is public, because the file's name states it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, BinaryIO, cast
 from pasearch.errors import UsageError
 
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
-"""How the names of compressed files end."""
+"""Suffixes of compressed files."""
 
 DECOMPRESSION_ERRORS = (EOFError, zlib.error, lzma.LZMAError)
-"""What is raised by what cannot be unpacked, beside errors without a number of the system's."""
+"""Exceptions for damaged files; an OSError without a number is one too."""
 
 
-ZIP_REMEDY = "a zip archive: unpack it, and name the table in it"
+ZIP_REMEDY = "a zip archive: unpack it and use the table in it"
 PARQUET_REMEDY = "a Parquet file: rename it so that its name ends in .parquet"
 FEATHER_REMEDY = (
     "an Arrow (Feather) file: save it as Parquet "
@@ -49,30 +49,30 @@ OTHER_FORMATS = (
     ((".json", ".jsonl"), b"\0json", "JSON: save it as CSV UTF-8 or Parquet"),
     ((".pkl", ".pickle"), b"\x80\x04", "a pickle, which is never opened: save it as Parquet"),
     ((".html", ".htm"), b"<!DOCTYPE", "a web page: save the table in it as CSV UTF-8"),
-    ((".7z",), b"7z\xbc\xaf", "a 7z archive: unpack it, and name the table in it"),
-    ((".tar",), b"\0tar", "a tar archive: unpack it, and name the table in it"),
+    ((".7z",), b"7z\xbc\xaf", "a 7z archive: unpack it and use the table in it"),
+    ((".tar",), b"\0tar", "a tar archive: unpack it and use the table in it"),
 )
-"""Other formats: the endings of their names, their first bytes, and what to do about them."""
+"""Other formats: their suffixes, their first bytes, and their description with a remedy."""
 
 
 def describe_other_format(file: BinaryIO) -> str:
-    """Return what an open file is by its first bytes, and what to do; "" if it may be a table."""
+    """Describe another format and a remedy by a file's first bytes; "" if it may be a table."""
     start = cast(Any, file).peek(16)[:16]
     return next((remedy for _, magic, remedy in OTHER_FORMATS if start.startswith(magic)), "")
 
 
 def describe_other_suffix(suffix: str) -> str:
-    """Return what a file of such a name is, and what to do about it; "" of others."""
+    """Describe another format and a remedy by the suffix of a name; "" if it may be a table."""
     return next((remedy for endings, _, remedy in OTHER_FORMATS if suffix in endings), "")
 
 
 @contextmanager
 def open_unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Open a file; what its name says that it is compressed by is unpacked while it is read.
+    """Open a file, and unpack it while it is read if its suffix is that of a compressed file.
 
     Raises:
-        UsageError: It cannot be read, is cut short, or is not what its name says. The message tells
-            nothing of what is in it.
+        UsageError: The file cannot be read, is cut short, or has another format than its name
+            states. The message does not reveal its content.
     """
     suffix = path.suffix.lower()
     try:
@@ -102,17 +102,17 @@ def _open_by_suffix(path: Path, suffix: str) -> Any:
 
 def _build_damage_error(path: Path, suffix: str) -> UsageError:
     return UsageError(
-        f"{path} cannot be unpacked: it is cut short, damaged, or no {suffix} file. Copy or "
-        "compress it again."
+        f"{path} cannot be unpacked: it is cut short, damaged, or not a {suffix} file. Copy "
+        "or compress it again."
     )
 
 
 def strip_suffixes(path: Path, suffixes: tuple[str, ...]) -> str:
-    """Return a file's name without what says that it is compressed, and without its ending.
+    """Return a file's name without the suffix of a compressed file and without its own suffix.
 
     Args:
-        path: The file.
-        suffixes: Endings, in lower case, compressed ones left out.
+        path: Path of the file.
+        suffixes: Suffixes of the uncompressed files, in lower case.
     """
     name = path.name
     for endings in (COMPRESSION_SUFFIXES, suffixes):

@@ -1,8 +1,8 @@
-"""CSV files: a header, and a row a line. The form may raise; what a row holds never does.
+"""CSV files: one row per line, usually with a header. Only the format of a file may raise.
 
-A line that cannot be told apart into the header's columns is the null record in its slot. Only the
-form of a file (header, number of columns and of rows) may raise; `data.lines` says what of a file
-is its form.
+A line that does not have as many cells as the header is a null record, at its position. Errors
+depend only on the format: the header and the numbers of columns and rows. `data.lines` defines what
+belongs to the format.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -60,24 +60,22 @@ from pasearch.data.text_columns import TextColumn, TextTable
 from pasearch.errors import UsageError, find_closest_name, suggest_file
 
 MAX_FIELD_CHARACTERS = 2**31 - 1
-"""The most characters of a cell: csv's own limit of 131,072 would refuse a long text."""
+"""Maximum number of characters of a cell: the limit of `csv`, 131,072, is too small."""
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".data")
-"""How the names of such files end, before what says that they are compressed."""
+"""Suffixes of the files, before the suffix of a compressed file."""
 
 SPREADSHEET_SUFFIXES = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
-"""How the names of files end that a spreadsheet program keeps for itself."""
+"""Suffixes of spreadsheet files."""
 
 MAX_INSPECTED_ROWS = 100
-"""In so many rows another separator is looked for, where no row has a cell for each column."""
+"""Number of rows in which another separator is sought if no row fits the header."""
 
 NO_SEPARATOR = "\x1f"
-"""What separates the cells of a file of one column, so that a line is a cell: no text has it."""
+"""Separator of a file of one column, so that a line is a cell: it does not occur in text."""
 
-SEPARATOR_ADVICE = ", or declare the separator, `separator=` ('space' if blanks separate the cells)"
-NO_HEADER_ADVICE = (
-    " If the first line is a record, the file has no header: name its columns, `columns=`."
-)
+SEPARATOR_ADVICE = ", or declare the separator, `separator=` ('space' for blanks)"
+NO_HEADER_ADVICE = " If the file has no header, name its columns, `columns=`."
 
 
 @SOURCES.register
@@ -87,7 +85,7 @@ class CsvFile(Source):
     name = "csv"
     kind = "a table"
     expected = (
-        "the path of a table (.csv, .tsv, .data, or one of these and .gz, .bz2, .xz or .zst behind)"
+        "the path of a table (.csv, .tsv or .data, optionally followed by .gz, .bz2, .xz or .zst)"
     )
     suffixes = (
         *TABLE_SUFFIXES,
@@ -96,11 +94,11 @@ class CsvFile(Source):
     uses = ("target", "schema", "quotes", "columns", "separator", "regression", "labels")
 
     def takes(self, data: str) -> bool:
-        """Return whether the name ends as one of its files."""
+        """Check that the name ends in one of the suffixes."""
         return Path(data).name.lower().endswith(self.suffixes)
 
     def load(self, data: str, declared: DataDeclaration) -> Dataset:
-        """Return the data set: every row but the header is a slot."""
+        """Load the data set: every row after the header is a record."""
         schema = None if declared.schema is None else load_schema(declared.schema)
         table = read_table(
             data, declared.target, schema, quotes=declared.quotes, columns=declared.columns,
@@ -109,10 +107,10 @@ class CsvFile(Source):
         return make_table_dataset(*table, declared)
 
     def new_records(self, data: str, schema: AnySchema) -> TextTable:
-        """Return the cells, (rows, columns); the columns may come in any order, with others.
+        """Read the cells, (rows, columns); the columns may be in any order, with others among them.
 
-        Where the model's own data had no header, the columns come in their order, the target among
-        them or not, unless the first line names them.
+        If the training data had no header, the columns must be in the same order, with or without
+        the target, unless the first line names them.
         """
         if not isinstance(schema, TableSchema):
             raise UsageError(f"{data} is a table, and the model was trained on arrays.")
@@ -122,14 +120,14 @@ class CsvFile(Source):
             with open_csv(path, form) as file:
                 columns, _ = file.read()
         except UsageError as error:
-            # A model's new records are told apart as its own were.
+            # The separator and the columns of new records cannot be declared.
             told = str(error).removesuffix(NO_HEADER_ADVICE).replace(SEPARATOR_ADVICE, "")
             raise UsageError(told) from None
         return select_columns(schema, dict(zip(file.header, columns, strict=True)), path)
 
 
 def _resolve_new_form(path: Path, form: TableFormat, schema: TableSchema) -> TableFormat:
-    """Return the form of new records: no price is paid for these, so their first line may tell."""
+    """Find the format of new records: these are not charged, so their first line may be used."""
     names = frozenset(column.name for column in schema.columns if column.kind != "ignore")
     form = replace(form, names=names, min_columns=min(MIN_COLUMNS, len(names)))
     if form.columns is None:
@@ -158,25 +156,25 @@ def read_table(
     schema: TableSchema | None = None,
     **form: Any,
 ) -> tuple[TableSchema, TextTable, TextColumn]:
-    """Read a table: UTF-8, a row a line (`data.lines`), compressed if its name says so.
+    """Read a table: UTF-8, one row per line (`data.lines`), compressed if its name says so.
 
-    Guarantee: every row keeps its slot, and is read from its own bytes alone. One that is not
-    UTF-8, does not close its quotation marks or does not have the header's number of columns is
-    the null record: None in every cell. No cell is changed by how it is kept.
+    Guarantee: every row keeps its position, and is read from its own bytes alone. A row is a null
+        record (None in every cell) if it is not UTF-8, has an unclosed quotation mark, or has
+        another number of cells than the header. Storing a cell does not change it.
 
     Args:
-        path: The file.
-        target: The column to predict; the schema's, or the last one, if None.
-        schema: What is declared; nothing if None.
-        form: `quotes`, `columns` and `separator`, as of `TableFormat.of`.
+        path: Path of the file.
+        target: Name of the target column; None for the schema's, or the last one.
+        schema: Declared schema, or None.
+        form: Format of the file: `quotes`, `columns` and `separator`, as in `TableFormat.of`.
 
     Returns:
         The schema in the file's order, the cells, (rows, columns), and the target's cells, (rows,).
 
     Raises:
-        UsageError: The file's form is bad, or does not fit the schema.
+        UsageError: The format of the file is invalid, or does not fit the schema.
 
-    Cost: time and memory linear in the rows, about as many bytes as `data.text_columns` says.
+    Cost: time and memory linear in the rows; `data.text_columns` states the bytes per cell.
     """
     return read_table_with_faults(path, target, schema, **form)[:3]
 
@@ -187,9 +185,9 @@ def read_table_with_faults(
     schema: TableSchema | None = None,
     **form: Any,
 ) -> tuple[TableSchema, TextTable, TextColumn, list[Fault | None]]:
-    """Read a table as `read_table` does, and for each row why it cannot be used, None if it can.
+    """Read a table, and for each row the reason why it cannot be used (None if it can).
 
-    The faults are for the curator's check alone.
+    The reasons are private: only `pasearch check` shows them.
     """
     path = Path(path)
     told = TableFormat.of(schema, target=target, **form)
@@ -210,7 +208,7 @@ def read_table_with_faults(
             fitted,
             quotes=told.quotes,
             order=told.columns or (),
-            # What a header tells, that of new records tells again.
+            # New records without a header need the separator; a header shows it.
             separator=used if told.columns and used != "," else told.separator,
         )
         found, faults = file.read()
@@ -219,15 +217,15 @@ def read_table_with_faults(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CsvReader:
-    """An open file of lines, at the end of its header.
+    """An open CSV file, positioned after its header.
 
     Args:
         path: Path of the file.
-        header: Names of its columns.
-        form: Form of its lines.
-        file: The file.
-        start: The part of its records that was read.
-        has_header: Whether the names are its first line.
+        header: Names of the columns.
+        form: Format of the lines.
+        file: The open file.
+        start: First bytes of the records, if they were read already.
+        has_header: Whether the first line of the file names the columns.
     """
 
     path: Path
@@ -238,28 +236,28 @@ class CsvReader:
     has_header: bool
 
     def read(self) -> tuple[list[TextColumn], np.ndarray]:
-        """Read all rows, as `read_lines` does.
+        """Read all rows.
 
         Raises:
-            UsageError: There is no row.
+            UsageError: The file has no row.
         """
         width = len(self.header)
         found = read_lines(self.form, read_blocks(self.file, self.start, width=width), width)
         if not len(found[1]):
-            what = "has a header and no row" if self.has_header else "is empty"
+            what = "has a header and no rows" if self.has_header else "is empty"
             raise UsageError(f"{self.path} {what}: expected at least one record.")
         return found
 
     def rows(self) -> Iterator[list[str] | None]:
-        """Read the rows one by one, each line by itself; None is the null record."""
+        """Read the rows one by one; None is a null record."""
         for row in self.form.rows(self.file, self.start):
             yield row if isinstance(row, list) and len(row) == len(self.header) else None
 
 
 def describe_widths(path: Path, schema: TableSchema) -> str:
-    """Describe the numbers of cells of a file's rows, none of which has one for each column.
+    """Describe the numbers of cells in the rows of a file that has no usable row.
 
-    Only for the curator's check: what it says depends on the rows.
+    Only for `pasearch check`: the text depends on the rows.
     """
     form = TableFormat.of(schema)
     with open_csv(path, form) as file:
@@ -270,13 +268,13 @@ def describe_widths(path: Path, schema: TableSchema) -> str:
     )  # fmt: skip
     many = f"{widths[0]:,}" if len(widths) == 1 else f"{widths[0]:,} to {widths[-1]:,}"
     cells, width = "cell" if widths[-1] == 1 else "cells", len(file.header)
-    named = f"the header has {width:,}" if file.has_header else f"the columns named are {width:,}"
+    named = f"the header has {width:,}" if file.has_header else f"`columns=` names {width:,}"
     advice = _suggest_separator(path, form)
     return f"{path}: {every} has {many} {cells}, and {named}. {advice}"
 
 
 def _suggest_separator(path: Path, form: TableFormat) -> str:
-    """Describe what to do about a file of which no row fits, by its first rows."""
+    """Suggest how to read a file of which no row fits, from its first rows."""
     with open_csv(path, form) as file:
         used, width = file.form, len(file.header)
         lines = used.lines(next(read_blocks(file.file, file.start, width=width)))[
@@ -288,20 +286,18 @@ def _suggest_separator(path: Path, form: TableFormat) -> str:
         wanted = width if form.columns else len(_read_first_cells(path, form, each))
         if wanted > 1 and 2 * widths.count(wanted) > len(lines):
             name = next((name for name, known in SEPARATOR_NAMES.items() if known == each), each)
-            return f"It looks as if {each!r} separates the cells: `separator={name!r}`."
+            return f"The separator seems to be {each!r}: use `separator={name!r}`."
         if each != used.separator and 2 * widths.count(width) > len(lines):
             return (
-                f"It looks as if {each!r} separates the cells of the rows, and "
-                f"{used.separator!r} those of the header: write both in the same way."
+                f"The rows seem to have the separator {each!r}, and the header "
+                f"{used.separator!r}: use the same in both."
             )
     if form.columns:
         return (
-            "Name every column, in the file's order, `columns=`; or say what separates the cells, "
-            "`separator=`."
+            "Give the names of all columns, in the file's order, `columns=`, or declare the "
+            "separator, `separator=`."
         )
-    return (
-        "Write a header with a name for every cell, or say what separates the cells, `separator=`."
-    )
+    return "Write a header with a name for every cell, or declare the separator, `separator=`."
 
 
 @contextmanager
@@ -309,8 +305,8 @@ def open_csv(path: Path, form: TableFormat) -> Iterator[CsvReader]:
     """Open a file and read its header, if it has one.
 
     Raises:
-        UsageError: No such file, no header in UTF-8, fewer than two columns, or two of one name.
-            The message quotes nothing of the file.
+        UsageError: The file is missing, its header is not UTF-8, or it has fewer than two columns
+            or duplicate names. The message does not quote the file.
     """
     limit = csv.field_size_limit(MAX_FIELD_CHARACTERS)
     try:
@@ -347,22 +343,21 @@ def _open_table_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _read_header(path: Path, file: BinaryIO, form: TableFormat) -> tuple[LineForm, list[str]]:
-    """Return the form of a file's lines, and the names of its columns.
+    """Read the format of the lines, and the names of the columns.
 
     Raises:
-        UsageError: There is no header, or none that can be read.
+        UsageError: The header is missing or unreadable.
     """
     if other := describe_other_format(file):
-        raise UsageError(f"{path} is no table of text lines, whatever its name says: {other}.")
+        raise UsageError(f"{path} is not a text file, despite its name. It is {other}.")
     try:
         lines, first = read_header(
             file, quotes=form.quotes, separator=form.separator, names=form.names
         )  # fmt: skip
     except LineEndError:
         raise UsageError(
-            f"{path}: its first line has a carriage return that is not right before a line feed: "
-            "lines must end with LF or CR LF. Convert the file, or take the carriage return out of "
-            "the header."
+            f"{path}: its first line has a carriage return that does not precede a line feed: "
+            "lines must end with LF or CR LF. Convert the file, or remove the carriage return."
         ) from None
     except HeaderTooLongError:
         raise UsageError(
@@ -374,9 +369,7 @@ def _read_header(path: Path, file: BinaryIO, form: TableFormat) -> tuple[LineFor
             f"{path} is empty, or its first line is: expected a CSV file with a header."
         )
     if first is Fault.ENCODING:
-        raise UsageError(
-            f"{path}: its header is not UTF-8, so the file hardly is: save it as CSV UTF-8."
-        )
+        raise UsageError(f"{path}: its header is not UTF-8: save the file as CSV UTF-8.")
     header = _check_header(path, [] if isinstance(first, Fault) else first, form)
     if len(header) == 1 and form.separator is None:
         lines = replace(lines, separator=NO_SEPARATOR)
@@ -384,12 +377,12 @@ def _read_header(path: Path, file: BinaryIO, form: TableFormat) -> tuple[LineFor
 
 
 def _check_header(path: Path, row: Sequence[str], form: TableFormat) -> list[str]:
-    """Return the names of the columns; an error gives places, for the row may be a record.
+    """Return the names of the columns; errors state positions, because the row may be a record.
 
     Args:
-        path: The file, for messages.
-        row: The cells of its first line.
-        form: Of the file: if the line holds all of its `names`, it is a header for certain.
+        path: Path of the file, for messages.
+        row: Cells of the first line.
+        form: Format of the file: if the line holds all of its `names`, it is certainly a header.
     """
     header, declared = [normalize_unicode(name.strip()) for name in row], form.names
     if len(header) < form.min_columns:
@@ -399,7 +392,7 @@ def _check_header(path: Path, row: Sequence[str], form: TableFormat) -> list[str
         )
     if any("\0" in name for name in header):
         raise UsageError(
-            f"{path}: its first line holds NUL characters, so it is UTF-16, or no text: save it as "
+            f"{path}: its first line holds NUL characters, so it is UTF-16 or not text: save it as "
             "CSV UTF-8."
         )
     certain = bool(declared) and declared <= set(header)
@@ -407,15 +400,15 @@ def _check_header(path: Path, row: Sequence[str], form: TableFormat) -> list[str
     if numbers not in ([str(i + start) for i in range(len(numbers))] for start in (0, 1)):
         raise UsageError(
             f"{path}: its first line holds numbers, so it looks like a record: expected a header. "
-            "If the numbers are the names of columns, say which column is predicted, `target=`. "
-            f"Otherwise write the names of the columns into the first line.{NO_HEADER_ADVICE}"
+            "If the numbers are the names of columns, name the target, `target=`. Otherwise write "
+            f"the names of the columns into the first line.{NO_HEADER_ADVICE}"
         )
     check_column_names(header, str(path), NO_HEADER_ADVICE, min_columns=form.min_columns)
     return header
 
 
 def count_lines_above(path: Path, schema: TableSchema) -> int:
-    """Return how many lines a file has above its records: a header, and one such as `sep=;`."""
+    """Count the lines above the records: a header, and a line such as `sep=;`."""
     if schema.order:
         return 0
     with _open_table_file(path) as file:
@@ -424,14 +417,12 @@ def count_lines_above(path: Path, schema: TableSchema) -> int:
 
 
 def refuse_spreadsheet(path: Path) -> None:
-    """Refuse a spreadsheet program's own file, and others that are no text, by their name.
+    """Refuse spreadsheets and other files that are not text, by their suffix.
 
     Raises:
-        UsageError: It says how to save it.
+        UsageError: The file is one of these; the message says how to save it.
     """
     if path.suffix.lower() in SPREADSHEET_SUFFIXES:
-        raise UsageError(
-            f"{path} is a spreadsheet program's own file: save it as CSV UTF-8 (in Excel: Save as)."
-        )
+        raise UsageError(f"{path} is a spreadsheet: save it as CSV UTF-8 (in Excel: Save as).")
     if path.is_file() and (remedy := describe_other_suffix(path.suffix.lower())):
         raise UsageError(f"{path} cannot be read as a table: it is {remedy}.")

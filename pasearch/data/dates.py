@@ -1,20 +1,20 @@
-"""Dates and times: how a cell is read, and what a column of them becomes.
+"""Dates and times: conversion of cells, and the features of a column.
 
-A cell is read by the declared format, or else as ISO has it: 2024-01-31, and behind a space or a T
-the time, 12:30 or 12:30:59. A time zone behind that is left out: what counts is what a clock showed
-there. What is neither is missing; nothing raises.
+A cell is read in the declared format, or else in ISO format: 2024-01-31, optionally followed by a
+space or a T and the time, 12:30 or 12:30:59. A time zone after the time is ignored: the local clock
+time counts. Any other cell is missing; nothing raises.
 
-| in a format | means |
+| in a format | meaning |
 |---|---|
-| `%Y`, `%y` | the year of four digits, or of two (1969 to 2068) |
-| `%m`, `%b`, `%B` | the month: 1 to 12, Jan, January |
-| `%d` | the day of the month |
-| `%H`, `%I` with `%p`, `%M`, `%S`, `%f` | hour of 24, hour of 12 with AM or PM, minute, second, its fraction |
+| `%Y`, `%y` | year of four digits, or of two (1969 to 2068) |
+| `%m`, `%b`, `%B` | month: 1 to 12, Jan, January |
+| `%d` | day of the month |
+| `%H`, `%I` with `%p`, `%M`, `%S`, `%f` | hour (24), hour (12), minute, second, fraction |
 
-Names are English, in capitals or not, whatever the computer's language.
+Names are English, in upper or lower case, whatever the language of the computer.
 
 Source: docs/rules.md, rules 3 and 13; the directives are those of Python's `strptime`.
-"""  # noqa: E501 - a table
+"""
 
 from __future__ import annotations
 
@@ -32,65 +32,65 @@ MONTHS = (
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 DATE_PARTS = ("year", "month", "weekday", "hour")
-"""What may be told of a date beside its days since the lower bound."""
+"""Parts of a date that may be features, in addition to the days since the lower bound."""
 
 DEFAULT_DATE_PARTS = ("year", "month", "weekday")
-"""What is told unless the column says otherwise."""
+"""Parts of a date that are features by default."""
 
 ISO_PATTERN = re.compile(
     r"(?P<Y>[0-9]{4})-(?P<m>[0-9]{1,2})-(?P<d>[0-9]{1,2})"
     r"(?:[ T]+(?P<H>[0-9]{1,2}):(?P<M>[0-9]{2})(?::(?P<S>[0-9]{2})(?:[.,](?P<f>[0-9]{1,9}))?)?"
     r" ?(?:Z|UTC|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
-"""A date as it is written where no format is declared."""
+"""Pattern of a date for which no format is declared."""
 
 DIRECTIVE_PATTERNS = {
     "Y": "[0-9]{4}", "y": "[0-9]{2}", "m": "1[0-2]|0?[1-9]", "d": "3[01]|[12][0-9]|0?[1-9]",
     "H": "2[0-3]|[01]?[0-9]", "I": "1[0-2]|0?[1-9]", "M": "[0-5]?[0-9]", "S": "60|[0-5]?[0-9]",
     "f": "[0-9]{1,9}", "p": "[AaPp][Mm]", "b": "[A-Za-z]{3}", "B": "[A-Za-z]{3,9}",
 }  # fmt: skip
-"""What each directive of a format looks like. Without marks between them, 5112020 is told apart as
-day 5, month 11: no day is 51."""
+"""Pattern of each directive of a format. Without separators, 5112020 is day 5, month 11, because 51
+is no day."""
 
 EXCLUSIVE_DIRECTIVES = (("Y", "y"), ("m", "b", "B"), ("H", "I"))
-"""Directives that say the same thing: a format has one of them."""
+"""Directives of the same part of a date: a format has at most one of each group."""
 
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
-"""Days are counted from here."""
+"""Ordinal of 1970-01-01, from which days are counted."""
 
 SECONDS_PER_DAY = 86_400
-"""The seconds of a day."""
+"""Number of seconds in a day."""
 
 CENTURY_PIVOT = 69
-"""Years of two digits from here on are of the last century."""
+"""First year of two digits that belongs to the last century."""
 
 
 def find_format_problem(pattern: object) -> str | None:
-    """Return what is wrong with a format; None if nothing is."""
+    """Describe the error in a format; None if it is valid."""
     if not isinstance(pattern, str):
-        return 'expected a text such as "%d.%m.%Y"'
+        return 'expected a string such as "%d.%m.%Y"'
     found = re.findall("%(.?)", pattern.replace("%%", ""))
     if unknown := [each for each in found if each not in DIRECTIVE_PATTERNS]:
         known = ", ".join(f"%{each}" for each in DIRECTIVE_PATTERNS)
         return f"it has %{unknown[0]}: expected {known}"
     if len(set(found)) < len(found):
-        return "it has a directive twice: expected each once"
+        return "it has a directive twice: expected each at most once"
     for each in EXCLUSIVE_DIRECTIVES:
         if len(twice := [f"%{one}" for one in each if one in found]) > 1:
-            return f"{' and '.join(twice)} say the same thing: expected one of them"
+            return f"{' and '.join(twice)} have the same meaning: expected one of them"
     if not (set(found) & {"Y", "y"} and set(found) & {"m", "b", "B"}):
-        return 'expected at least a year and a month in it, such as "%d.%m.%Y"'
+        return 'expected at least a year and a month, such as "%d.%m.%Y"'
     if ("I" in found) != ("p" in found):
-        return "%I, an hour of 12, and %p, AM or PM, go together"
+        return "%I (hour of 12) and %p (AM or PM) require each other"
     return None
 
 
 def parse_days(text: str | None, pattern: str | None = None) -> float:
-    """Return a date as days since 1970-01-01, the time as a fraction; NaN if it is none.
+    """Convert a cell to days since 1970-01-01, the time as a fraction; NaN if it is no date.
 
     Args:
-        text: A cell.
-        pattern: A format; None: ISO alone.
+        text: Cell.
+        pattern: Declared format; None for ISO dates only.
     """
     if text is None:
         return math.nan
@@ -100,47 +100,47 @@ def parse_days(text: str | None, pattern: str | None = None) -> float:
 
 
 def normalize_day(given: object) -> str | None:
-    """Return a bound as "YYYY-MM-DD"; None if it is no date.
+    """Convert a bound to "YYYY-MM-DD"; None if it is no date.
 
     Args:
-        given: A date, a time, or a text as ISO has it.
+        given: Date, time, or string in ISO format.
     """
     if isinstance(given, date):
         try:
             return date(given.year, given.month, given.day).isoformat()
-        except (TypeError, ValueError):  # pandas's own absent time is a `datetime`
+        except (TypeError, ValueError):  # pandas's missing time is a `datetime`
             return None
     days = parse_days(given.strip()) if isinstance(given, str) else math.nan
     return None if math.isnan(days) else convert_days_to_date(days).isoformat()
 
 
 def convert_days_to_date(days: float) -> date:
-    """Return the day that so many days since 1970-01-01 are in."""
+    """Convert days since 1970-01-01 to a date."""
     return date.fromordinal(math.floor(days) + EPOCH_ORDINAL)
 
 
 def count_days_to(day: str) -> int:
-    """Return the days from 1970-01-01 to a day, as of `normalize_day`."""
+    """Count the days from 1970-01-01 to a day, a string "YYYY-MM-DD"."""
     return date.fromisoformat(day).toordinal() - EPOCH_ORDINAL
 
 
 def parse_year(day: str) -> int:
-    """Return the year of a day, as of `normalize_day`."""
+    """Return the year of a day, a string "YYYY-MM-DD"."""
     return date.fromisoformat(day).year
 
 
 def extract_date_part(days: np.ndarray, part: str) -> np.ndarray:
-    """Return the year, or the place of the month, weekday or hour, 0 first; NaN where NaN is.
+    """Return the year, or the index of the month, weekday or hour, from 0; NaN for NaN.
 
     Args:
-        days: Since 1970-01-01, float64, (cells,).
-        part: One of `PARTS`.
+        days: Days since 1970-01-01, float64, (cells,).
+        part: Name of the part, one of `DATE_PARTS`.
     """
     known = np.isfinite(days)
     there = np.where(known, days, 0.0)
     whole = np.floor(there)
     if part == "hour":
-        # A second is more than the rounding of days that are kept as one number.
+        # Rounding to seconds removes the floating-point error of days in one number.
         found = np.floor(np.round((there - whole) * SECONDS_PER_DAY) / 3600).clip(0, 23)
     elif part == "weekday":
         found = (whole + 3) % 7  # 1970-01-01 was a Thursday
@@ -153,8 +153,7 @@ def extract_date_part(days: np.ndarray, part: str) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def compile_format(pattern: str) -> re.Pattern[str]:
-    """Compile a format to a pattern of cells; a space in it matches one or more."""
-    # A cell has no space around it.
+    """Compile a format to a regular expression; a space matches one or more spaces."""
     found, at, pattern = "", 0, " ".join(pattern.split())
     while at < len(pattern):
         each = pattern[at]
@@ -196,7 +195,7 @@ def _compute_days(found: re.Match[str]) -> float:
 
 
 def _parse_month(name: str, *, whole: bool) -> int:
-    """Return the number of a month by its name; 0 if it is none."""
+    """Return the number of a month; 0 if it is none."""
     known = [each if whole else each[:3] for each in MONTHS]
     lower = [each.lower() for each in known]
     return lower.index(name.lower()) + 1 if name.lower() in lower else 0

@@ -1,20 +1,19 @@
-"""Records that do not fit into memory: encoded once, into memory-mapped files of a private folder.
+"""Records that do not fit into memory: encoded once into memory-mapped files of a private folder.
 
-The data are read once, a block at a time, by the code that reads any. Rows of a table are packed
-(`data.rows`), numbers of an array are kept as they are; in the order of the partitions, so each
-partition is one range of the file, and a pass over it reads that from front to back. Of a front
-end's output, only the costly part is kept; the rest is computed for each batch.
+The data are read once, in blocks, by the same code as all others. Rows of a table are packed
+(`data.rows`); arrays keep their type. The file follows the order of the partitions, so each
+partition is one range and a pass over it reads sequentially. Only the expensive part of a feature
+extractor's output is stored; the rest is computed for each batch.
 
-    memory per record      17 bytes: its position, its class, whether it is null; 36 while the order
-                           is made
-    disk per record        `compute_record_bytes`; twice while the order is made
+    memory per record      17 bytes: its position, its class, whether it is null; 36 while sorting
+    disk per record        `compute_record_bytes`; twice while sorting
 
-Pages that were read count as memory of this process until they are released. Which pages a
-training reads follows from the batches, which are secret: whoever sees the disk is inside the trust
-boundary, as whoever sees the memory is.
+Pages that were read count as memory of this process until they are released. The pages that a
+training reads reveal the batches, which are secret: the disk is inside the trust boundary, like the
+memory.
 
-Guarantee: a training on these records sees the numbers that it would see from memory, to the bit;
-behind a front end that multiplies matrices (`pca`), to rounding.
+Guarantee: a training on these records computes the same numbers as in memory, bit for bit. With a
+    feature extractor that multiplies matrices (`pca`), they are equal up to rounding.
 
 Source: docs/rules.md, rules 2, 3 and 4.
 """
@@ -51,21 +50,21 @@ from pasearch.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Prefix of the folders of records, by which those of a killed run are found.
+# Prefix of the folders of records, by which those of an interrupted run are found.
 FOLDER_PREFIX = "records-"
-# Numbers of an array from which on it is kept on disk: 1 GiB of float32.
+# Size of an array from which it stays on disk, numbers: 1 GiB of float32.
 MIN_DISK_NUMBERS = 2**28
-# Bytes of rows that are put in order at a time: 64 MiB.
+# Size of a bucket of rows that is sorted in memory, bytes: 64 MiB.
 HEAP_BYTES = 2**26
-# Files written side by side.
+# Maximum number of buckets, files that are written at the same time.
 MAX_HEAPS = 256
 
 Labels = tuple[np.ndarray, np.ndarray]
-"""y, and which records are no null records."""
+"""Targets y, and a mask of the records that are not null."""
 
 
 def is_large(features: object) -> bool:
-    """Return whether records are not taken into memory: by their form alone."""
+    """Check whether records stay on disk: it depends on type and shape only."""
     in_file = isinstance(features, StoredArray | np.memmap)
     return isinstance(features, LargeTable) or (
         in_file and math.prod(features.shape) >= MIN_DISK_NUMBERS
@@ -75,13 +74,13 @@ def is_large(features: object) -> bool:
 def compute_record_bytes(
     schema: AnySchema, kept: np.dtype[Any], *fronts: FrontEnd, max_categories: int
 ) -> int:
-    """Return how many bytes of disk a record takes, at most: public.
+    """Compute the maximum bytes of disk per record, a public number.
 
     Args:
-        schema: Of the data.
-        kept: The type of an array's numbers.
-        fronts: Whose output is kept.
-        max_categories: Most categories estimated for a column, 2 or more.
+        schema: Schema of the data.
+        kept: Type of an array's numbers.
+        fronts: Feature extractors whose output is stored.
+        max_categories: Maximum number of categories estimated for a column, 2 or more.
     """
     every = {each for front in fronts for each in (front, front.first_stage) if each is not None}
     shape = schema.shape if not schema.undeclared else schema.max_shape(max_categories)
@@ -90,7 +89,7 @@ def compute_record_bytes(
     )
     if not isinstance(schema, TableSchema):
         return kept.itemsize * math.prod(schema.shape) + behind
-    # An undeclared column may turn out to be a number.
+    # An undeclared column may be a number.
     numbers = sum(
         piece.kind in (None, "number")
         for column in schema.columns
@@ -100,11 +99,11 @@ def compute_record_bytes(
 
 
 def count_stored_numbers(front: FrontEnd, shape: tuple[int, ...]) -> int:
-    """Count the numbers of a front end's output that are kept: all except shifted features.
+    """Count the stored numbers of a feature extractor's output: all except shifted features.
 
     Args:
-        front: Not `raw`.
-        shape: Of a record.
+        front: Feature extractor other than `raw`.
+        shape: Shape of a record.
     """
     first = shape if front.first_stage is None else front.first_stage.output_shape(shape)
     return math.prod(front.output_shape(shape)) - front.shifts_features * math.prod(first)
@@ -114,24 +113,24 @@ def check_disk_space(
     name: str, features: Any, schema: AnySchema, fronts: tuple[FrontEnd, ...],
     folder: Path | None, max_categories: int,
 ) -> None:  # fmt: skip
-    """Refuse to begin where a disk has no room for records.
+    """Refuse to begin if the disk has no space for the records.
 
     Args:
-        name: Of the data set.
-        features: Of its records.
-        schema: Of the data.
-        fronts: Through which they may be seen.
-        folder: As of `DiskRecords`.
-        max_categories: As of `compute_record_bytes`.
+        name: Name of the data set.
+        features: Features of its records.
+        schema: Schema of the data.
+        fronts: Feature extractors that may be used.
+        folder: Private folder of the files; None for the folder of temporary files.
+        max_categories: Maximum number of categories estimated for a column, 2 or more.
 
     Raises:
-        UsageError: It has not; or something of an array is not declared.
+        UsageError: The disk is too small, or the schema of an array is not fully declared.
     """
     if isinstance(schema, Schema) and schema.undeclared:
         raise UsageError(
-            f"Data {name!r} are too large for memory, so their {' and '.join(schema.undeclared)} "
-            "cannot be estimated privately: declare `bounds=` and `classes=`, or of numbers that "
-            "are predicted the target's bounds."
+            f"Data {name!r} do not fit into memory, so their {' and '.join(schema.undeclared)} "
+            "cannot be estimated privately: declare `bounds=` and `classes=`, or the target's "
+            "bounds for a regression."
         )
     raw, whole = (
         compute_record_bytes(schema, features.dtype, *each, max_categories=max_categories)
@@ -140,25 +139,26 @@ def check_disk_space(
     needed = len(features) * max(2 * raw, whole)
     check_free_bytes(
         Path(tempfile.gettempdir()) if folder is None else folder, needed + HEAP_BYTES,
-        f"Data {name!r}: {len(features):,} records are encoded into files, which",
-        "free some, or let the run be in another folder (`out=`)",
+        f"Data {name!r}: {len(features):,} encoded records",
+        "free some space, or choose another folder for the run (`out=`)",
     )  # fmt: skip
 
 
 _OWN_FOLDERS: set[str] = set()
-"""Names, which are random, of the folders of this process: others are deleted as left over."""
+"""Random names of the folders of this process; folders with other names are left over."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False, weakref_slot=True)
 class DiskRecords:
-    """The records of a data set, in files of a folder that is deleted with this object.
+    """The records of a data set in files of a folder, which is deleted with this object.
 
     Args:
-        schema: Complete.
-        features: Cells of a table, or numbers.
-        labels: What is predicted.
-        slots: Of each partition; without any, all slots are one, "".
-        folder: Where the folder is made, private; None: where temporary files are.
+        schema: Complete schema.
+        features: Cells of a table, or an array.
+        labels: Targets.
+        slots: Record positions of each partition; if empty, all records are the partition "".
+        folder: Private folder in which the new folder is created; None for the folder of temporary
+            files.
     """
 
     schema: AnySchema
@@ -174,7 +174,7 @@ class DiskRecords:
     def __post_init__(self) -> None:
         if self.folder is not None:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for left in self.folder.glob(f"{FOLDER_PREFIX}*"):  # of a run that was killed
+            for left in self.folder.glob(f"{FOLDER_PREFIX}*"):  # of an interrupted run
                 if left.name not in _OWN_FOLDERS:
                     shutil.rmtree(left, ignore_errors=True)
         self._own = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=self.folder))  # 0700
@@ -183,7 +183,7 @@ class DiskRecords:
         weakref.finalize(self, shutil.rmtree, self._own, ignore_errors=True)
 
     def rows(self, name: str, front: FittedFrontEnd | None) -> Rows:
-        """Return the features of a partition, behind a front end."""
+        """Return the features of a partition, after a feature extractor."""
         start, count = self._find_span(name)
         if front is None or isinstance(front.front_end, Raw):
             kept = self._encode_once()[start : start + count]
@@ -202,7 +202,7 @@ class DiskRecords:
 
         def fill(rows: slice | np.ndarray, out: np.ndarray) -> None:
             if shift is not None:
-                # Where something is kept beside them, they are features in a row.
+                # Shifted features come first, stored ones after them.
                 features = out if made is None else out[:, :main]
                 base.write(rows, features)
                 features -= shift
@@ -217,7 +217,7 @@ class DiskRecords:
         )  # fmt: skip
 
     def _scale_rows(self, kept: np.ndarray, valid: np.ndarray) -> ComputedRows:
-        """Clamp and scale mapped numbers of an array where they are asked for."""
+        """Clamp and scale the numbers of a mapped array when they are read."""
         schema = self.schema
         assert isinstance(schema, Schema)
 
@@ -228,7 +228,7 @@ class DiskRecords:
         return ComputedRows(form=(len(kept), *schema.shape), fill=fill, mapped=(kept,))
 
     def read_labels(self, name: str) -> Labels:
-        """Return y of a partition, 0 in null records, and which records are none."""
+        """Return the targets of a partition, 0 for null records, and a mask of other records."""
         self._encode_once()
         start, count = self._find_span(name)
         y, valid = self._labels
@@ -244,7 +244,7 @@ class DiskRecords:
         return 0, len(self.features)
 
     def _encode_once(self) -> np.memmap:
-        """Return the file of all records: it is written the first time it is asked for."""
+        """Return the file of all records; the first call writes it."""
         if self._file is None:
             n, order = len(self.features), self._order()
             y = np.empty(n, np.float32 if self.schema.regression else np.int64)
@@ -257,7 +257,7 @@ class DiskRecords:
         return self._file
 
     def _order(self) -> np.ndarray | None:
-        """Return all slots, those of the partitions first; None: as they are."""
+        """Return all positions, those of the partitions first; None if the order is unchanged."""
         if not self.slots:
             return None
         known = np.concatenate([*self.slots.values()])
@@ -268,7 +268,7 @@ class DiskRecords:
         return np.concatenate([known, np.flatnonzero(rest)])
 
     def _numbers(self, y: np.ndarray, valid: np.ndarray) -> Iterator[np.ndarray]:
-        """Go through the records of an array, by slot; y and valid are written to."""
+        """Iterate over the records of an array in order; y and valid are written."""
         assert isinstance(self.schema, Schema)
         assert isinstance(self.labels, np.ndarray)
         start = 0
@@ -283,7 +283,7 @@ class DiskRecords:
             yield kept
 
     def _rows(self, y: np.ndarray, valid: np.ndarray) -> Iterator[np.ndarray]:
-        """Go through what is kept of the rows of a table, by slot; y and valid are written to."""
+        """Iterate over the packed rows of a table in order; y and valid are written."""
         assert isinstance(self.schema, TableSchema)
         assert isinstance(self.features, LargeTable)
         start = 0
@@ -296,7 +296,7 @@ class DiskRecords:
             yield kept
 
     def _store_output(self, base: Rows, front: FittedFrontEnd, many: int) -> np.memmap:
-        """Write what is kept of what a front end makes, so many numbers a record."""
+        """Write the stored part of a feature extractor's output, `many` numbers per record."""
         from pasearch.data.mapping import (
             PIECES_PER_CALL,
             choose_piece_size,
@@ -318,7 +318,7 @@ class DiskRecords:
 
 
 def iterate_blocks(features: Any) -> Iterator[np.ndarray]:
-    """Go through the records of an array, some at a time."""
+    """Iterate over the records of an array in blocks."""
     if isinstance(features, StoredArray):
         yield from features.blocks()
         return
@@ -328,17 +328,18 @@ def iterate_blocks(features: Any) -> Iterator[np.ndarray]:
 
 
 def write_ordered(path: Path, blocks: Iterator[np.ndarray], order: np.ndarray | None) -> np.memmap:
-    """Write rows to a file in another order than they come in, and map it into memory.
+    """Write rows to a file in another order than they arrive, and map it into memory.
 
-    Each row first goes to the heap of its range of the file; then each heap is put in order.
+    Each row is first written to the bucket of its range of the file; then each bucket is sorted.
 
     Args:
-        path: A new file, in a folder of its own: the heaps are beside it for a while.
-        blocks: The rows by slot, some at a time, all of one type; at least one.
-        order: The slots in the order of the file, (rows,): each once. None: as they come.
+        path: Path of a new file in a new folder, which temporarily holds the buckets too.
+        blocks: Rows in the order of their positions, in blocks of one type; at least one block.
+        order: Positions in the order of the file, (rows,), each once; None for the order of
+            arrival.
 
-    Cost: the rows are written twice and read once, if they are put in order. Memory: a block, a
-        heap, and 8 bytes a row.
+    Cost: rows are written twice and read once, if they are sorted. Memory: a block, a bucket, and 8
+        bytes per row.
     """
     first = next(blocks)
     blocks, dtype = chain([first], blocks), first.dtype
@@ -370,7 +371,7 @@ def write_ordered(path: Path, blocks: Iterator[np.ndarray], order: np.ndarray | 
         for heap, start in zip(heaps, range(0, rows, stretch), strict=True):
             slots = order[start : start + stretch]
             found = np.fromfile(heap, dtype)
-            # A heap has its rows by slot: the smallest slot's is its first.
+            # A bucket has its rows in the order of their positions.
             ordered = np.empty_like(found)
             ordered[np.argsort(slots)] = found
             ordered.tofile(file)
@@ -379,13 +380,13 @@ def write_ordered(path: Path, blocks: Iterator[np.ndarray], order: np.ndarray | 
 
 
 def save_rows(path: Path, rows: Rows) -> None:
-    """Write rows as numpy writes an array, a block at a time.
+    """Write rows as a .npy file, in blocks.
 
     Raises:
-        UsageError: The disk has no room for them.
+        UsageError: The disk has no space for them.
     """
-    check_free_bytes(path, 4 * math.prod(rows.shape), "Records for trainings side by side",
-               "free some, or let one process train (`executor='local'`)")  # fmt: skip
+    check_free_bytes(path, 4 * math.prod(rows.shape), "Records for parallel trainings",
+               "free some space, or train in one process (`executor='local'`)")  # fmt: skip
     step = max(1, HEAP_BYTES // (4 * math.prod(rows.shape[1:])))
     with path.open("xb") as file:
         form = {"descr": "<f4", "fortran_order": False, "shape": rows.shape}
@@ -395,16 +396,16 @@ def save_rows(path: Path, rows: Rows) -> None:
 
 
 def check_free_bytes(folder: Path, needed: int, what: str, advice: str) -> None:
-    """Refuse to begin what would fill the disk.
+    """Refuse to write files that would fill the disk.
 
     Args:
-        folder: Where it would be written; it need not be there yet.
-        needed: Bytes, from public numbers only.
-        what: That takes them, for the message.
-        advice: What to do about it.
+        folder: Folder of the files; it need not exist yet.
+        needed: Number of bytes, computed from public numbers only.
+        what: Description of the files, for the message.
+        advice: Suggestion for the user, for the message.
 
     Raises:
-        UsageError: The disk has less room.
+        UsageError: The disk has fewer free bytes.
     """
     there = next(each for each in (folder, *folder.absolute().parents) if each.is_dir())
     free = shutil.disk_usage(there).free

@@ -1,8 +1,8 @@
-"""What the names and types of a frame's columns say about them; no value is looked at.
+"""Declarations implied by the names and types of a data frame's columns; no value is read.
 
-A type says nothing of the records if it was chosen before them: by a database's table, a Parquet
-file, or whoever wrote `dtype=`. `pandas.read_csv` chooses it from all values: one cell that is no
-number makes texts of a whole column. So types are listed among what is taken as public.
+A type reveals nothing about the records if it was chosen before them: by a database table, a
+Parquet file, or the author of `dtype=`. `pandas.read_csv` chooses it from all values: one cell that
+is not a number turns a whole column into strings. So types are listed as assumed public.
 
 Source: docs/rules.md, rule 13.
 """
@@ -22,21 +22,21 @@ from pasearch.data.schema_file import parse_column, suggest_name
 from pasearch.errors import UsageError
 
 TYPES_DESCRIPTION = "the types of the frame's columns"
-"""What is taken as public of a frame that has others than texts."""
+"""Item of the assumed-public list for a frame with other types than strings."""
 
 BOOLEAN_CATEGORIES = ("False", "True")
-"""The categories of a column of truth values, which its type declares."""
+"""Categories of a column of truth values, which its type declares."""
 
 KIND_KEYS = {"kind", *(key for keys in KEYS_BY_KIND.values() for key in keys)}
-"""What tells the kind of a column by being declared."""
+"""Keys whose declaration determines the kind of a column."""
 
 REQUIRED_DECLARATIONS = {
     "number": '"low" and "high"; or "categories", if its numbers are codes or classes',
     "date": '"lower" and "upper"',
-    "category": '"categories", or say that those of its type are public',
+    "category": '"categories", or `categories_are_public=True`',
     None: '"categories", "vocabulary", or "low" and "high"',
 }
-"""What must be declared of a column by what its type says."""
+"""Keys that must be declared for a column, by the kind that its type implies."""
 
 
 def build_frame_columns(
@@ -46,12 +46,12 @@ def build_frame_columns(
     estimate: bool,
     categories_are_public: bool,
 ) -> dict[str, Column]:
-    """Return the columns of a frame, by name; arguments and errors as of `Schema.from_frame`."""
+    """Build the columns of a frame, by name; `Schema.from_frame` documents arguments and errors."""
     if not (hasattr(frame, "columns") and hasattr(frame, "dtypes")):
-        raise UsageError(f"frame is a {type(frame).__name__}: expected a pandas frame.")
+        raise UsageError(f"frame is a {type(frame).__name__}: expected a pandas data frame.")
     types = dict(zip(get_column_names(frame), frame.dtypes, strict=True))
     if len(types) < len(frame.columns):
-        raise UsageError("The frame has two columns of one name: rename one.")
+        raise UsageError("The frame has two columns with the same name: rename one.")
     if len(types) < 2:
         raise UsageError("The frame has fewer than two columns: expected features and a target.")
     declared = {normalize_unicode(str(name)): values for name, values in declared.items()}
@@ -60,14 +60,14 @@ def build_frame_columns(
             raise UsageError(f"The frame has no column {name!r}{suggest_name(name, list(types))}.")
         if not isinstance(values, Mapping):
             raise UsageError(
-                f"declared[{name!r}] is {values!r}: expected what is known of the column, such as "
+                f"declared[{name!r}] is {values!r}: expected a dictionary for the column, such as "
                 '{"low": 0, "high": 120}.'
             )
     found, open_ = {}, []
     for name, dtype in types.items():
         kind = infer_kind(dtype)
         told = dict(declared.get(name, {}))
-        # What says another kind than the type does is the user's to say.
+        # A declaration of the kind takes precedence over the type.
         if not KIND_KEYS & set(told):
             if kind == "truth":
                 told |= {"categories": list(BOOLEAN_CATEGORIES), "case": False}
@@ -81,21 +81,21 @@ def build_frame_columns(
         found[name] = column
     if open_:
         raise UsageError(
-            "Nothing is declared of these columns, and their types do not tell what they may hold. "
-            'Declare them, `declared={"age": {"low": 0, "high": 120}}`, leave them out with '
-            '{"kind": "ignore"}, or let the run estimate them privately, `estimate=True`:',
+            "These columns are not declared, and their types do not imply bounds or categories. "
+            'Declare them, `declared={"age": {"low": 0, "high": 120}}`, exclude them with '
+            '{"kind": "ignore"}, or estimate them privately with `estimate=True`:',
             *open_,
         )
     return found
 
 
 def get_column_names(frame: Any) -> list[str]:
-    """Return the names of a frame's columns as a schema has them."""
+    """Return the names of a frame's columns, normalised."""
     return [normalize_unicode(str(name)) for name in frame.columns]
 
 
 def extract_cells(frame: Any) -> np.ndarray:
-    """Return the cells of a frame, (rows, columns), as objects."""
+    """Return the cells of a frame as objects, (rows, columns)."""
     cells = frame.astype(object).to_numpy(copy=True)
     for place, dtype in enumerate(frame.dtypes):
         kind = np.dtype(getattr(dtype, "numpy_dtype", None) or "O")
@@ -107,21 +107,20 @@ def extract_cells(frame: Any) -> np.ndarray:
 
 
 def find_target_failures(target: Column, dtype: Any) -> tuple[str, ...]:
-    """Return the reasons why the type of the target's column makes a run fail: public facts.
+    """Find the public reasons why the type of the target column makes a run fail.
 
     Args:
-        target: Declared or not.
+        target: Target column, declared or not.
         dtype: Type of the column in its source: of numpy, pandas or pyarrow.
 
     Returns:
-        At most one sentence that ends with what to change.
+        At most one sentence, which ends with a remedy.
     """
     kind, known = _infer_kind_and_values(dtype)
     if target.kind is None and kind == "float":
         return (
-            f"target {target.name!r} is of type {dtype}, which has fractions, and it is not "
-            "declared whether it is a number or holds classes: use `regression=True`, or declare "
-            "the classes (`labels=`).",
+            f"the type of target {target.name!r} is {dtype}, which allows fractions, and its task "
+            "is not declared: use `regression=True`, or declare the classes (`labels=`).",
         )
     if target.categories is None or (kind not in ("float", "integer") and known is None):
         return ()
@@ -138,18 +137,18 @@ def find_target_failures(target: Column, dtype: Any) -> tuple[str, ...]:
     listed = ", ".join(map(repr, target.categories[:MAX_LISTED_CLASSES]))
     more = ", ..." if len(target.categories) > MAX_LISTED_CLASSES else ""
     return (
-        f"target {target.name!r} is of type {dtype}, in which fewer than two of its declared "
-        f"classes ({listed}{more}) can occur: declare the classes as this type writes them, or "
+        f"the type of target {target.name!r} is {dtype}, in which fewer than two of the declared "
+        f"classes ({listed}{more}) can occur: declare the classes in the format of this type, or "
         "convert the column.",
     )
 
 
 MAX_LISTED_CLASSES = 5
-"""Number of declared classes that a message names."""
+"""Maximum number of declared classes that a message lists."""
 
 
 def _infer_kind_and_values(dtype: Any) -> tuple[str | None, list[object] | None]:
-    """Return "float", "integer" or None, and all values of the type if they are few and known."""
+    """Return "float", "integer" or None, and the values of the type if they are few."""
     dtype = getattr(dtype, "pyarrow_dtype", dtype)
     if type(dtype).__name__ == "CategoricalDtype":
         return None, [*dtype.categories]
@@ -160,7 +159,6 @@ def _infer_kind_and_values(dtype: Any) -> tuple[str | None, list[object] | None]
 
 
 def _infer_arrow_kind(kind: Any) -> tuple[str | None, list[object] | None]:
-    """Do the same for a type of pyarrow."""
     from pyarrow import types
 
     if types.is_dictionary(kind):
@@ -174,7 +172,7 @@ def _infer_arrow_kind(kind: Any) -> tuple[str | None, list[object] | None]:
 
 
 def infer_kind(dtype: Any) -> str | None:
-    """Return what a type says of its cells: a number, truth, a category, a date; None: nothing."""
+    """Infer the kind of a column from its type: number, truth, category, date; None if unclear."""
     if type(dtype).__name__ == "CategoricalDtype":
         return "category"
     kind = getattr(dtype, "kind", "O")

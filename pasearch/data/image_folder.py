@@ -1,11 +1,11 @@
-"""A folder of image files, with one sub-folder for each class.
+"""A folder of image files, with one subfolder for each class.
 
-The sub-folders' names are the layout, so they are public, like a table's header, and they are the
-names of the classes. Which file shows what is private. Every file with an image's ending is one
-record, in the order of its path; if it holds no image it is a null record.
+The names of the subfolders are the names of the classes. They are public, like the header of a
+table. The content of each file is private. Every file with the suffix of an image is one record, in
+the order of the paths; it is a null record if it holds no image.
 
-Hidden files and folders, and those that other programs leave behind (`JUNK`),
-are skipped at any depth.
+Hidden files and folders, and those created by other programs (`SYSTEM_FILE_NAMES`), are skipped at
+any depth.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -31,7 +31,7 @@ from pasearch.errors import UsageError
 from pasearch.files import check_memory
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
-"""What is read. Not TIFF: its library writes what it thinks of a file to the terminal."""
+"""Suffixes of image files. TIFF is excluded because its library writes to the terminal."""
 
 SYSTEM_FILE_NAMES = frozenset({
     "__macosx", "@eadir", "@__thumb", "#recycle", "#snapshot", "$recycle.bin", "recycler",
@@ -40,32 +40,33 @@ SYSTEM_FILE_NAMES = frozenset({
     "picasa.ini", ".ds_store", ".ipynb_checkpoints", ".git", ".appledouble", ".thumbnails",
     ".trashes", ".spotlight-v100", ".fseventsd", ".picasa.ini", ".nomedia",
 })  # fmt: skip
-"""Files and folders that systems and programs make next to a user's own, in lower case: a plan
-names these alone, because other names may tell of a record."""
+"""Names, in lower case, of files and folders that systems and programs create. A plan shows only
+these names, because others may reveal a record."""
 
 MAX_LISTED_NAMES = 20
-"""The most names of skipped files that a plan lists."""
+"""Maximum number of skipped names that a plan lists."""
 
 IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
-"""Of what such a file may hold: Pillow would go by the content, start Ghostscript for EPS, and let
-libtiff write to the terminal."""
+"""Formats that are decoded. Others are excluded because Pillow would start Ghostscript for EPS, and
+let libtiff write to the terminal."""
 
 DEFAULT_IMAGE_SIDE = 32
-"""The side, in pixels, that images of a folder are scaled to unless the user says otherwise."""
+"""Default side of the scaled images of a folder, pixels."""
 
 MAX_IMAGE_SIDE = 1024
-"""The largest side: an image of it has three million numbers, more than a network here can use."""
+"""Maximum side of the scaled images, pixels: an image then has three million numbers."""
 
 MAX_DECODED_PIXELS = 50_000_000
-"""The most pixels that are decoded of an image: 200 MB, and some decoders keep two copies. A JPEG
-of up to `MAX_REDUCTION` times as many is decoded at half its size; any other is a null record."""
+"""Maximum number of decoded pixels of an image: 200 MB, and some decoders keep two copies. A JPEG
+of up to `MAX_REDUCTION` times as many is decoded at half its size; other images are null
+records."""
 
 MAX_REDUCTION = 4
 
 
 @SOURCES.register
 class ImageFolder(Source):
-    """A folder with a sub-folder of image files for each class."""
+    """A folder with a subfolder of image files for each class."""
 
     name = "folder"
     kind = "a folder of images"
@@ -73,21 +74,22 @@ class ImageFolder(Source):
     uses = ("image_side", "grey")
 
     def takes(self, data: str) -> bool:
-        """Return whether it is an image by its name, or a folder not named as another kind."""
+        """Check that the name is an image's, or a folder's without the suffix of another source."""
         suffix, kinds = Path(data).suffix.lower(), SOURCES.kinds().values()
         others = any(suffix in kind.suffixes for kind in kinds)
         return suffix in IMAGE_SUFFIXES or (bool(data) and Path(data).is_dir() and not others)
 
     def load(self, data: str, declared: DataDeclaration) -> Dataset:
-        """Return the data set: every image file is a slot."""
+        """Load the data set: every image file is a record."""
         side, grey = declared.image_side, declared.grey
         return load_image_folder(Path(data), side=side, grey=grey, public=declared.public)
 
     def new_records(self, data: str, schema: AnySchema) -> np.ma.MaskedArray:
-        """Return the images of a folder, of its sub-folders, or of one file.
+        """Read the images of a folder, of its subfolders, or of one file.
 
         Returns:
-            bytes, (images, *shape), in the order of their paths; masked if a file is no image.
+            Images, uint8, (images, *shape), in the order of their paths; masked if a file holds no
+            image.
         """
         shape = schema.shape
         side, channels = shape[-1], shape[:-2]
@@ -95,11 +97,11 @@ class ImageFolder(Source):
         if not (isinstance(schema, Schema) and squares and (schema.low, schema.high) == (0, 255)):
             raise UsageError(
                 f"{data} holds images, and the model was trained on other records: "
-                f"{schema.describe()}. Name new records of that form."
+                f"{schema.describe()}. Use new records of that kind."
             )
         files = _find_images(Path(data))
         check_memory(
-            f"{data}: {len(files):,} images", len(files) * math.prod(shape), "name fewer at a time"
+            f"{data}: {len(files):,} images", len(files) * math.prod(shape), "use fewer at a time"
         )
         images = np.ma.zeros((len(files), *shape), np.uint8)
         for place, path in enumerate(files):
@@ -108,7 +110,7 @@ class ImageFolder(Source):
         return images
 
     def record_names(self, data: str) -> list[str]:
-        """Return the paths of the images, from the folder on."""
+        """Return the paths of the images, relative to the folder."""
         root = Path(data)
         if root.is_file():
             return [root.name]
@@ -116,7 +118,7 @@ class ImageFolder(Source):
 
 
 def _find_images(root: Path) -> list[Path]:
-    """Return the image files of a folder, in the order of their paths; or the one file.
+    """Find the image files of a folder, in the order of their paths; or the one file.
 
     Raises:
         UsageError: There is none, or the folder cannot be read.
@@ -124,24 +126,24 @@ def _find_images(root: Path) -> list[Path]:
     files = [root] if root.is_file() else _find_files(root, root)[0]
     if not files:
         raise UsageError(
-            f"{root} holds no image: expected files whose names end in "
-            f"{', '.join(sorted(IMAGE_SUFFIXES))}, in the folder or in its sub-folders."
+            f"{root} holds no image: expected files with the suffixes "
+            f"{', '.join(sorted(IMAGE_SUFFIXES))}, in the folder or in its subfolders."
         )
     return files
 
 
 def _find_files(root: Path, folder: Path) -> tuple[list[Path], set[str]]:
-    """Return the image files below a folder, in the order of their paths, and what was skipped.
+    """Find the image files in a folder, in the order of their paths, and what is skipped.
 
     Args:
-        root: The data's own folder, for messages.
-        folder: It, or a folder in it.
+        root: Folder of the data, for messages.
+        folder: The same folder, or a folder in it.
 
     Returns:
-        The files; and names of skipped folders and files, of other files their endings.
+        The files, and the names of skipped folders and files; other files are listed by suffix.
 
     Raises:
-        UsageError: A folder that cannot be read.
+        UsageError: A folder cannot be read.
     """
     found: list[Path] = []
     skipped: set[str] = set()
@@ -160,34 +162,33 @@ def _find_files(root: Path, folder: Path) -> tuple[list[Path], set[str]]:
             elif each.suffix.lower() in IMAGE_SUFFIXES and each.is_file():
                 found.append(each)
             else:
-                skipped.add(f"*{each.suffix}" if each.suffix else "files without an ending")
+                skipped.add(f"*{each.suffix}" if each.suffix else "files without a suffix")
     except OSError as error:
         raise UsageError(f"{root} cannot be read ({error.strerror}): make it readable.") from None
     return found, skipped
 
 
 def _is_junk(path: Path) -> bool:
-    """Return whether a file or folder is hidden, or made by a system, as its name says."""
     return path.name.startswith(".") or path.name.lower() in SYSTEM_FILE_NAMES
 
 
 def load_image_folder(root: Path, *, side: int | None, grey: bool, public: bool) -> Dataset:
-    """Return the images under `root`/<class>/, scaled to squares of `side` pixels.
+    """Load the images under `root`/<class>/, scaled to squares of `side` pixels.
 
     Args:
-        root: The folder.
-        side: Height and width that every image is scaled to; None takes `IMAGE_SIDE`.
-        grey: One channel instead of three.
-        public: The user declares every record public.
+        root: Path of the folder.
+        side: Height and width of the scaled images, pixels; None for `DEFAULT_IMAGE_SIDE`.
+        grey: Whether images have one channel instead of three.
+        public: Whether the user declares every record public.
 
     Raises:
-        UsageError: Fewer than two sub-folders, no image file in them, or a side that is no side.
+        UsageError: There are fewer than two subfolders or no image file, or the side is invalid.
     """
     side = check_image_side(DEFAULT_IMAGE_SIDE if side is None else side)
     if root.is_file():
         raise UsageError(
-            f"{root} is one image: expected a folder with one sub-folder for each class, two or "
-            "more, with image files in them."
+            f"{root} is one image: expected a folder with two or more subfolders of image files, "
+            "one for each class."
         )
     found, skipped = _find_files(root, root)
     folders = (each for each in root.iterdir() if each.is_dir())
@@ -202,7 +203,7 @@ def load_image_folder(root: Path, *, side: int | None, grey: bool, public: bool)
     shape = (side, side) if grey else (3, side, side)
     check_memory(
         f"{root}: {len(files):,} images of {side} x {side} pixels", len(files) * math.prod(shape),
-        "take a smaller `image_side=`, or `grey=True`",
+        "use a smaller `image_side=`, or `grey=True`",
     )  # fmt: skip
     images = np.zeros((len(files), *shape), np.uint8)
     labels = np.array([label for _, label in files], np.int64)
@@ -224,24 +225,24 @@ def load_image_folder(root: Path, *, side: int | None, grey: bool, public: bool)
 
 
 def _describe_skipped(skipped: set[str], loose: int, empty: list[str]) -> Iterator[str]:
-    """Yield what a plan says of what was not read; names of files are public.
+    """Describe for the plan which files were not read; their names are public.
 
     Args:
         skipped: Names of files and folders.
-        loose: Number of images in no class's folder.
+        loose: Number of images outside of all class folders.
         empty: Classes without an image.
     """
     if skipped:
         yield (
-            f"skipped in the folder, at any depth: {_join_names(sorted(skipped))} (hidden, left by "
-            f"another program, or not named as an image: {', '.join(sorted(IMAGE_SUFFIXES))})."
+            f"skipped in the folder, at any depth: {_join_names(sorted(skipped))} (hidden, created "
+            f"by another program, or without a suffix of {', '.join(sorted(IMAGE_SUFFIXES))})."
         )
     if loose:
-        yield f"skipped: {loose:,} images that are in no sub-folder, so they have no class."
+        yield f"skipped: {loose:,} images outside of the subfolders, because they have no class."
     if empty:
         yield (
-            f"no image file in the sub-folder of a class: {_join_names(empty)}. It is a class all "
-            "the same: delete the folder if it is none."
+            f"subfolders without an image file: {_join_names(empty)}. They count as classes: "
+            "delete those that are none."
         )
 
 
@@ -251,38 +252,39 @@ def _join_names(names: list[str]) -> str:
 
 
 def _describe_missing_images(root: Path, classes: int, images: int) -> str:
-    """Return what a folder holds in place of images, and what to do: names of files are form."""
+    """Describe the content of a folder without images, and a remedy; file names are public."""
     endings = tuple(suffix for kind in SOURCES.kinds().values() for suffix in kind.suffixes)
     data = sorted(each.name for each in root.iterdir() if each.name.lower().endswith(endings))
     if data:
         what = data[0] if len(data) == 1 else f"{len(data)} data files, such as {data[0]}"
         return (
-            f"is a folder with {what}: of a folder only Parquet files (.parquet) or images are "
-            f"read. Name one file, such as {root / data[0]}; a table in several files must be put "
-            "into one, or written as Parquet."
+            f"is a folder with {what}: expected a folder of Parquet files (.parquet) or of images. "
+            f"Name one file, such as {root / data[0]}; combine several files into one, or save "
+            "them as Parquet."
         )
     return (
-        f"is a folder with {classes} folders and {images} images in them: expected one folder for "
-        "each class, two or more, with image files in them; or Parquet files; or x.npy and y.npy."
+        f"is a folder with {classes} folders and {images} images in them: expected at least two "
+        "folders of image files, one folder for each class; or Parquet files; or x.npy and y.npy."
     )
 
 
 def check_image_side(side: int) -> int:
-    """Return a side that images may be scaled to.
+    """Check the side of scaled images.
 
     Raises:
-        UsageError: No whole number from 1 to `MAX_IMAGE_SIDE`.
+        UsageError: The side is no integer from 1 to `MAX_IMAGE_SIDE`.
     """
     return check_positive_integer(
-        "image_side", side, most=MAX_IMAGE_SIDE, why="a network takes no more pixels"
+        "image_side", side, most=MAX_IMAGE_SIDE, why="networks here accept no more pixels"
     )
 
 
 def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:
-    """Return (side, side) or (3, side, side) bytes, or None for a file that is no image.
+    """Read an image, uint8, (side, side) or (3, side, side); None if the file holds none.
 
-    In silence: what Pillow warns or logs of a file tells what is in it. Its own limit on pixels
-    only warns, up to twice of it, so ours is held before anything is decoded.
+    Warnings and log messages of Pillow are suppressed because they reveal the content of the file.
+    Its pixel limit only warns up to twice the limit, so this module's limit is checked before
+    decoding.
     """
     from PIL import Image
 
@@ -293,15 +295,16 @@ def _read_image(path: Path, side: int, grey: bool) -> np.ndarray | None:
                 if not _is_decodable(image):
                     return None
                 array = _resize_to_bytes(image, side, "L" if grey else "RGB")
-        except Exception:  # noqa: BLE001 - whatever a file does to a decoder, its slot is null
+        except Exception:  # noqa: BLE001 - an invalid file may raise anything
             return None
     return array if grey else array.transpose(2, 0, 1)
 
 
 def _is_decodable(image: Any) -> bool:
-    """Return whether an image, of which only the head is read, can be decoded within memory.
+    """Check, from its header, that an image can be decoded within memory.
 
-    A large JPEG is told to decode at a fraction. A progressive one keeps all of itself meanwhile.
+    A large JPEG is set to be decoded at a fraction of its size, except a progressive one, which
+    decoders keep whole.
     """
     width, height = image.size
     pixels = width * height
@@ -315,7 +318,7 @@ def _is_decodable(image: Any) -> bool:
 
 
 def _resize_to_bytes(image: Any, side: int, mode: str) -> np.ndarray:
-    """Return an image's pixels as bytes, scaled to a square; 16 bits a pixel keep the upper 8."""
+    """Scale an image to a square of bytes; of 16 bits per pixel, the upper 8 are kept."""
     from PIL import Image
 
     if image.mode.startswith("I;16"):
@@ -326,7 +329,7 @@ def _resize_to_bytes(image: Any, side: int, mode: str) -> np.ndarray:
 
 @contextmanager
 def _set_pixel_limit(library: Any) -> Iterator[None]:
-    """Set Pillow's limit on pixels to what `_decodable` may take, and give the user's back."""
+    """Set Pillow's pixel limit to that of `_is_decodable` within the block."""
     before = library.MAX_IMAGE_PIXELS
     library.MAX_IMAGE_PIXELS = MAX_REDUCTION * MAX_DECODED_PIXELS
     try:
@@ -337,7 +340,7 @@ def _set_pixel_limit(library: Any) -> Iterator[None]:
 
 @contextmanager
 def _silence_logger(name: str) -> Iterator[None]:
-    """Switch a library's log off, and give the user's setting back."""
+    """Disable a library's logger within the block."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True
     levels = [logging.getLogger(each) for each in list(logging.root.manager.loggerDict)]

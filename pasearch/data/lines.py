@@ -1,29 +1,31 @@
-"""The rows of a CSV file. A row is a line and is read by itself, so no row changes another.
+"""The rows of a CSV file. Each row is one line and is read alone, so no row changes another.
 
-| the form of a file, public | is |
+| format of a file, public | definition |
 |---|---|
-| its header | the first line, or the second behind `sep=;`; or the columns that the user names |
-| what separates cells | what the user says; otherwise what finds most cells in the header |
-| what ends a line | a line feed, one carriage return before it included; nothing else |
-| whether a header with any other carriage return is read | no: lines may end with those alone |
-| n | how many lines follow the header; if the file ends without a line end, the rest is one more |
+| header | the first line, or the second after `sep=;`; or the columns that the user names |
+| separator | declared by the user; otherwise the one with most cells in the header |
+| end of a line | a line feed, with one optional carriage return before it; nothing else |
+| refused header | one with any other carriage return, because lines may end with those alone |
+| n | number of lines after the header; a last line without an end counts too |
 
-That header is refused by its own bytes, its line end included. In such a file no line feed tells
-records apart, so none of them is read. And a file without a final line end has no neighbour whose
-last line is empty: no file can hold an empty line without an end.
+Only the bytes of the header, with its line end, decide about the refusal. In such a file no line
+feed separates records, so none of them is read. A file without a final line end has no neighbour
+whose last line is empty: no file can hold an empty line without an end.
 
-A line is the null record if it is not UTF-8, if its quotation marks do not match, or if it has not
-as many cells as the header. Every other character belongs to its cell: a carriage return that
-ends no line, NUL, a byte order mark after the file's start. A quoted cell ends in its line, so
-one with a line feed in it makes two rows, of which the first is null: `pasearch check` finds it.
+A line is a null record if it is not UTF-8, if its quotation marks do not match, or if its number of
+cells differs from the header. Every other character belongs to its cell: a carriage return that
+does not end a line, NUL, a byte order mark after the start of the file. A quoted cell ends in its
+line, so a line feed in a cell makes two rows, of which the first is null; `pasearch check` reports
+it.
 
-A space as separator means any run of spaces and tabs; those around a line belong to no cell.
+A space as separator means any run of spaces and tabs; those at the ends of a line belong to no
+cell.
 
-`LineForm.row` reads one line, by `csv`. Where its separators alone divide a line into as many cells
-as the header has, pyarrow gives the same cells and reads many lines at once: such a line is UTF-8,
+`LineForm.row` reads one line by `csv`. pyarrow gives the same cells, and reads many lines at once,
+if the separators alone divide a line into as many cells as the header has. Such a line is UTF-8,
 has more than one byte and no NUL, does not begin with a byte order mark, has no carriage return
-except right before its end, and has a quotation mark only where a cell begins or ends. A line's own
-bytes and the header's number of columns decide which of both reads it, so no line changes another;
+except right before its end, and has quotation marks only at the ends of cells. The bytes of a line
+and the number of columns decide which of the two reads it, so no line changes another;
 `tests/data/test_blocks.py` compares them.
 
 Source: docs/rules.md, rules 3 and 13.
@@ -50,34 +52,35 @@ from pasearch.data.text_columns import (
 from pasearch.errors import UsageError
 
 BLOCK_BYTES = 2**20
-"""How many bytes are read at a time: few enough for a processor's cache."""
+"""Size of the blocks that are read, bytes: they fit into a processor's cache."""
 
-COLUMNS_PER_BLOCK, MAX_BLOCKS = 256, 32
-"""One `BLOCK` is read at a time for each `WIDE` columns, at most `MAX_BLOCKS`: a block costs a
-constant time per column, so it needs many rows."""
+# One `BLOCK_BYTES` is read at a time for each `COLUMNS_PER_BLOCK` columns, at most `MAX_BLOCKS`,
+# because a block costs a constant time per column and so needs many rows.
+COLUMNS_PER_BLOCK = 256
+MAX_BLOCKS = 32
 
 MAX_PARSED_BYTES = 2**30
-"""Bytes of a block that pyarrow parses, at most: a longer one has a line of that length."""
+"""Maximum size of a block that pyarrow parses, bytes: a longer block has a line of that length."""
 
 LINE_FEED_BYTE, RETURN_BYTE, QUOTE_BYTE = b'\n\r"'
 
 MAX_HEADER_BYTES = 2**24
-"""The most bytes of a header."""
+"""Maximum size of a header, bytes."""
 
 SEPARATORS = ",;\t|"
-"""What may stand between two cells, if nobody says what does."""
+"""Separators that are detected if none is declared."""
 
 OTHER_SEPARATORS = ":^~!#&*/ "
-"""What may separate cells beside `SEPARATORS`, where the user says so."""
+"""Further separators, which must be declared."""
 
 SEPARATOR_LINE = re.compile(rb'"?sep=([,;\t|:^~!#&*/ ])"?')
-"""A first line by which a spreadsheet program declares the separator of a file."""
+"""First line in which a spreadsheet program declares the separator of a file."""
 
 ALIGNED_HEADER = re.compile(r"\S(?: {2,}| *\t[ \t]*)\S")
-"""A header of names with runs of blanks between them, not a title of words."""
+"""Header of names separated by runs of blanks, unlike a title of words."""
 
 BLANK_SEPARATOR = " "
-"""The separator that stands for a run of spaces and tabs."""
+"""Separator that means a run of spaces and tabs."""
 
 SEPARATOR_NAMES = {
     "tab": "\t",
@@ -87,10 +90,10 @@ SEPARATOR_NAMES = {
     "pipe": "|",
     "space": " ",
 }
-"""Separators by name: a shell takes some of them for itself."""
+"""Separators by name, because a shell interprets some of the characters."""
 
 LINE_END_STAND_INS = {"\r": "\udc0d", "\n": "\udc0a"}
-"""What stands for a character that `csv` would end a row at: no text in UTF-8 has these."""
+"""Replacements of characters at which `csv` would end a row: UTF-8 text does not contain them."""
 
 
 class HeaderTooLongError(Exception):
@@ -102,43 +105,43 @@ class LineEndError(Exception):
 
 
 class Fault(Enum):
-    """Why a row cannot be used (it is a null record), in the words of the curator's check."""
+    """The reasons why a row cannot be used, as `pasearch check` states them."""
 
     ENCODING = "not UTF-8, so it cannot be used: save the file as CSV UTF-8"
     QUOTES = (
         "a quotation mark is not closed at its cell's end, so it cannot be used: a row is one "
         "line. Replace line breaks inside cells by spaces; if quotation marks are ordinary "
-        "characters here, say `quotes=False`"
+        "characters, use `quotes=False`"
     )
     WIDTH = "not as many values as there are columns, so it cannot be used"
     EMPTY = "an empty line, so it cannot be used"
 
 
 FAULTS = (None, *Fault)
-"""Whether and why a row cannot be used, by the index that `read_lines` returns."""
+"""Reason why a row cannot be used, or None, by the index that `read_lines` returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineForm:
-    """What is public about a file's lines.
+    """The format of a file's lines, which is public.
 
     Args:
-        quotes: Whether a quotation mark around a cell is none of its characters.
-        separator: What stands between two cells: one character of ASCII.
+        quotes: Whether quotation marks may enclose a cell; otherwise they are ordinary characters.
+        separator: Separator of cells, one ASCII character.
     """
 
     quotes: bool = True
     separator: str = ","
 
     def lines(self, block: bytes) -> list[bytes]:
-        """Return the lines of a block without their ends."""
+        """Split a block into lines without their ends."""
         lines = block.split(b"\n")
         if not lines[-1]:
             lines.pop()
         return [line.removesuffix(b"\r") for line in lines]
 
     def row(self, line: bytes) -> list[str] | Fault:
-        """Return the cells of a line.
+        """Split a line into cells.
 
         Guarantee: no line raises.
         """
@@ -168,7 +171,7 @@ class LineForm:
         return row
 
     def rows(self, file: BinaryIO, start: bytes = b"") -> Iterator[list[str] | Fault]:
-        """Read the lines of an open file one by one, from its position, `start` before them."""
+        """Read the lines of an open file one by one, starting with the bytes `start`."""
         for block in read_blocks(file, start):
             yield from map(self.row, self.lines(block))
 
@@ -179,13 +182,13 @@ def read_lines(
     """Read the columns of a file's rows.
 
     Args:
-        form: Form of the file's lines.
+        form: Format of the file's lines.
         blocks: Blocks of whole lines.
         width: Number of columns of the header.
 
     Returns:
         The columns, and the index in `FAULTS` of each line's fault, uint8, (rows,). The cells are
-        those that `LineForm.row` reads from each line, None in every column if it has a fault.
+        those of `LineForm.row`, or None in every column if the line has a fault.
 
     Cost: time and memory linear in the bytes.
     """
@@ -199,7 +202,7 @@ def read_lines(
 
 
 def _parse_block(form: LineForm, block: bytes, width: int) -> tuple[Iterator[Any], np.ndarray]:
-    """Parse the lines of a block to columns, Arrow arrays, and the lines' faults."""
+    """Parse the lines of a block to Arrow arrays of columns, and find the lines' faults."""
     import pyarrow as pa
 
     body = np.frombuffer(block, np.uint8)
@@ -232,7 +235,7 @@ def _parse_block(form: LineForm, block: bytes, width: int) -> tuple[Iterator[Any
 
 
 def _parse_ordinary(form: LineForm, block: bytes, width: int) -> tuple[list[Any], list[int]]:
-    """Parse ordinary lines to columns, and find those of another width, which are left out."""
+    """Parse ordinary lines to columns, and find those of another width, which are excluded."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -264,18 +267,18 @@ def _parse_ordinary(form: LineForm, block: bytes, width: int) -> tuple[list[Any]
 def _find_ordinary(
     form: LineForm, block: bytes, body: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> np.ndarray:
-    """Mark ordinary lines, whatever their number of cells: bool, (lines,).
+    """Find ordinary lines, whatever their number of cells, bool, (lines,).
 
     Args:
-        form: Form of the lines.
-        block: Their bytes.
-        body: The same as an array, uint8.
-        starts: Where the lines start.
-        ends: Where they end.
+        form: Format of the lines.
+        block: Bytes of the lines.
+        body: The same bytes as an array, uint8.
+        starts: Index of the first byte of each line.
+        ends: Index after the last byte of each line.
     """
     if form.separator == BLANK_SEPARATOR or len(block) > MAX_PARSED_BYTES:
         return np.zeros(len(ends), bool)
-    # pyarrow drops a byte order mark, and finds no cell in a carriage return alone.
+    # pyarrow drops a byte order mark, and finds no cell in a single carriage return.
     is_ordinary = (ends - starts > 1) & (body[starts] != 0xEF)
     if b"\0" in block:
         is_ordinary[np.searchsorted(ends, np.flatnonzero(body == 0))] = False
@@ -310,12 +313,12 @@ def is_utf_8(content: bytes) -> bool:
 
 
 def read_blocks(file: BinaryIO, start: bytes = b"", *, width: int = 1) -> Iterator[bytes]:
-    """Yield the rest of a file in blocks of whole lines; only the last line may have no end.
+    """Yield the rest of a file in blocks of whole lines; only the last line may lack an end.
 
     Args:
-        file: Open; from where it stands.
-        start: What comes before that.
-        width: How many columns it has.
+        file: Open file; reading begins at its current position.
+        start: Bytes to put before the first block.
+        width: Number of columns.
     """
     pieces = [start]
     size = BLOCK_BYTES * min(MAX_BLOCKS, max(1, width // COLUMNS_PER_BLOCK))
@@ -329,10 +332,10 @@ def read_blocks(file: BinaryIO, start: bytes = b"", *, width: int = 1) -> Iterat
 
 
 def parse_separator(separator: str | None) -> str | None:
-    """Return the separator that a user names, by itself or by `SPELT`; None if none is named.
+    """Parse the declared separator, a character or a key of `SEPARATOR_NAMES`; None for None.
 
     Raises:
-        UsageError: Nothing that may separate cells.
+        UsageError: The separator is not supported.
     """
     if separator is None:
         return None
@@ -352,21 +355,21 @@ def read_header(
     separator: str | None = None,
     names: frozenset[str] = frozenset(),
 ) -> tuple[LineForm, list[str] | Fault]:
-    """Return the form of a file's lines and the cells of the first; the file stands behind it.
+    """Read the format of a file's lines and the cells of the first line.
 
     Args:
-        file: At its start; a byte order mark there is left out.
-        quotes: As of `LineForm`.
-        separator: As of `LineForm`; None: the one of `SEPARATORS` that tells the most cells of the
-            header apart, the earlier of two. If none does, blanks do where the header is aligned
-            by them, or is made of declared names.
-        names: Declared columns.
+        file: File at its start; a byte order mark is skipped.
+        quotes: Whether quotation marks may enclose a cell.
+        separator: Separator of cells; None for the one of `SEPARATORS` that gives most cells in the
+            header, the first of equals. If all give one, blanks are the separator of an aligned
+            header, or of a header of declared names.
+        names: Names of the declared columns.
 
-    Guarantee: nothing behind the header is looked at.
+    Guarantee: no byte after the header is used.
 
     Raises:
-        LineEndError: A carriage return in the first line that is not right before its line feed.
-        HeaderTooLongError: It has more than `MAX_HEADER_BYTES` bytes.
+        LineEndError: The first line has a carriage return that does not precede its line feed.
+        HeaderTooLongError: The first line has more than `MAX_HEADER_BYTES`.
     """
     first = file.readline(MAX_HEADER_BYTES)
     if found := SEPARATOR_LINE.fullmatch(first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")):
@@ -395,14 +398,14 @@ def read_header(
 def start_without_header(
     file: BinaryIO, *, quotes: bool, separator: str | None = None
 ) -> tuple[LineForm, bytes]:
-    """Return the form of a file's lines, of which the first is a record, and what was read of it.
+    """Return the format of a file without a header, and the bytes that were read.
 
     Args:
-        file: At its start; a byte order mark there is left out.
-        quotes: As of `LineForm`.
-        separator: As of `LineForm`; None: a comma.
+        file: File at its start; a byte order mark is skipped.
+        quotes: Whether quotation marks may enclose a cell.
+        separator: Separator of cells; None for a comma.
 
-    Guarantee: no record is looked at.
+    Guarantee: no record is used.
     """
     start = file.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
     return LineForm(quotes=quotes, separator=separator or SEPARATORS[0]), start

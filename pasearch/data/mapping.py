@@ -1,9 +1,9 @@
-"""Records go through a front end in pieces of one size, each computed by one thread.
+"""Records pass through a feature extractor in pieces of one size, each computed by one thread.
 
-A library rounds a product's rows otherwise where there are fewer of them, or more threads: and a
-run has fewer threads in a round of many candidates, whose number may be secret, than in its final
-training. In pieces, a record's numbers are the same to the bit however many threads map them, and
-whoever lies beside it. The last piece is filled up with zeros.
+A matrix library rounds a product differently if it has fewer rows, or if more threads compute it. A
+run has fewer threads per training in a round of many candidates, whose number may be secret, than
+in its final training. In pieces of a fixed size, the output of a record is the same to the bit,
+whatever the number of threads and the neighbouring records. The last piece is padded with zeros.
 
 Source: docs/rules.md, rules 10, 11 and 14.
 """
@@ -22,21 +22,23 @@ from pasearch.data.precision import full_precision
 from pasearch.data.threads import use_threads
 from pasearch.runs.processor import ThreadTeam
 
-PIECE_SIZES, MIN_LARGE_NUMBERS = (128, 32), 2**14
-"""Records of a piece: a multiple of 32, as of a training's products (`training.one_step.EVEN`); the
-second where a record has more numbers than `LARGE`, as each thread has room for a piece."""
+# Number of records in a piece of small and of large records: multiples of 32, like the batches of a
+# training (`training.one_step`). Each thread needs memory for a piece.
+PIECE_SIZES = (128, 32)
+# Size of a record from which it is large, numbers.
+MIN_LARGE_NUMBERS = 2**14
 
 PIECES_PER_CALL = 16
-"""Pieces that are asked for at a time."""
+"""Number of pieces that callers request at a time."""
 
 
 def choose_piece_size(shape: tuple[int, ...]) -> int:
-    """Return how many records of a shape a piece has."""
+    """Choose the number of records in a piece, from the shape of a record."""
     return PIECE_SIZES[math.prod(shape) > MIN_LARGE_NUMBERS]
 
 
 def copy_to_device(module: nn.Module, device: str) -> nn.Module:
-    """Return a copy on a device, whose numbers of half precision are float32 once and for all."""
+    """Copy a module to a device; its buffers of half precision become float32."""
     made = copy.deepcopy(module)
     for part in made.modules():
         for name, each in part.named_buffers(recurse=False):
@@ -46,11 +48,11 @@ def copy_to_device(module: nn.Module, device: str) -> nn.Module:
 
 
 def map_records(make: Callable[[Tensor], Tensor], x: Tensor, device: str = "cpu") -> np.ndarray:
-    """Return what a map makes of records, float32 (records, ...).
+    """Map records, float32 (records, ...).
 
     Args:
-        make: Maps each record alone; lies on the device.
-        x: Records, (records, *shape), on the processor.
+        make: Map of each record alone, on the device.
+        x: Records, (records, *shape), in CPU memory.
         device: "cpu", where all threads of torch share the pieces, or "cuda".
     """
     many = choose_piece_size(tuple(x.shape[1:]))

@@ -1,4 +1,4 @@
-"""How a table writes its numbers: what stands before the decimals, and between groups of digits.
+"""Number formats of a table: decimal mark, thousands separator and units.
 
 | declared | 12,300 | 12.300 | 3,5 | 3.5 | 1,234.5 | 1.234,5 |
 |---|---|---|---|---|---|---|
@@ -7,14 +7,13 @@
 | decimal "," | 12.3 | missing | 3.5 | missing | missing | missing |
 | decimal ",", thousands "." | 12.3 | 12300 | 3.5 | missing | missing | 1234.5 |
 
-In any form, 3.5 behind U+2212, the sign for minus, and `(3.5)`, as accountants write it, are -3.5.
-Declared units are left out, before or behind the number, and each multiplies it by its factor.
+In every format, 3.5 after the minus sign U+2212, and the accounting notation `(3.5)`, are -3.5.
+Declared units are removed, before or after the number, and each multiplies it by its factor.
 
-Groups are whole or the cell is no number: behind the first, of one to three digits and not 0, each
-has three digits (two in the middle, as in India, will do). What is no number is missing; nothing
-raises.
+The first group of digits has one to three digits and does not begin with 0; each further group has
+three (or two in the middle, as in India). Any other cell is missing; nothing raises.
 
-A category that is a number is compared by its value: `canonicalize_number` spells 2 and 2.0 alike.
+A category that is a number is compared by value: `canonicalize_number` writes 2 and 2.0 alike.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -32,30 +31,31 @@ import numpy as np
 from pasearch.errors import UsageError
 
 DECIMAL_MARKS = ".,"
-"""What may stand before the decimals."""
+"""Possible decimal marks."""
 
 THOUSANDS_MARKS = ",. '"
-"""What may stand between groups of digits."""
+"""Possible separators of groups of digits."""
 
 EQUIVALENT_MARKS = {" ": " \u00a0\u202f", "'": "'\u2019"}
-"""Characters that are written for one of them: spaces that do not break a line, an apostrophe."""
+"""Characters that are read as the key: non-breaking spaces, and a typographic apostrophe."""
 
 
 NUMBER_PATTERN = re.compile(
     r"([+-]?)(0|[1-9][0-9]*|(?=\.[0-9]))(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?"
 )
-"""A number as a category may spell it. With a leading zero it is a code: 007 is not 7."""
+"""Pattern of a number in a category. A number with a leading zero is a code: 007 is not 7."""
 
 MAX_ZEROS = 30
-"""Zeros between the digits of a number and its point; of more, it has an exponent."""
+"""Maximum number of zeros between the digits of a number and its point; beyond it, an exponent is
+used."""
 
 
 def canonicalize_number(text: str) -> str | None:
-    """Return the canonical spelling of a number, exact at any length; None if the text is none.
+    """Return the canonical spelling of a number, exact at any length; None if it is no number.
 
-    Guarantee: two texts have the same spelling if and only if they are the same number.
+    Guarantee: two strings have the same spelling if and only if they are the same number.
 
-    >>> [canonical_number(text) for text in ("2", "2.00", "+2e0", "0.50", "-0", "007", "2 kg")]
+    >>> [canonicalize_number(text) for text in ("2", "2.00", "+2e0", "0.50", "-0", "007", "2 kg")]
     ['2', '2', '2', '0.5', '0', None, None]
     """
     if (found := NUMBER_PATTERN.fullmatch(text)) is None:
@@ -76,19 +76,23 @@ def canonicalize_number(text: str) -> str | None:
 
 
 DECIMAL_DIGITS = {2: range(3, 6), 4: range(6, 10)}
-"""By the bytes of a float: from how many decimal digits it keeps to how many tell it apart."""
+"""Numbers of decimal digits that a float can need, by its size in bytes."""
 
 MAX_EXACT_POWER = 22
-"""Up to here a power of ten is exact in float64."""
+"""Maximum power of ten that is exact in float64."""
 
 
 def convert_to_shortest_decimals(values: np.ndarray) -> np.ndarray:
-    """Return floats as float64, a narrower one as the shortest decimal number that it stands for.
+    """Convert floats to float64; a narrower float becomes its shortest decimal number.
 
-    The float32 nearest to .7 is .69999999 in float64: a file that holds 0.7 would have another bin.
+    The float32 nearest to 0.7 is 0.69999999 in float64, which could fall into another bin than 0.7
+    in a file.
 
     Args:
-        values: Of float16, float32 or float64; any shape.
+        values: Numbers, float16, float32 or float64, of any shape.
+
+    >>> float(convert_to_shortest_decimals(np.array([0.7], np.float32))[0])
+    0.7
     """
     wide = values.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -107,15 +111,15 @@ def convert_to_shortest_decimals(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class NumberForm:
-    """How numbers are written.
+    """A number format.
 
     Args:
-        decimal: What stands before the decimals, "." or ",".
-        thousands: What stands between groups of digits; None: nothing does.
-        units: Texts that may stand before or behind a number, and the factor of each.
+        decimal: Decimal mark, "." or ",".
+        thousands: Separator of groups of digits; None for none.
+        units: Strings that may precede or follow a number, each with its factor.
 
     Raises:
-        UsageError: Other characters, one for both, or a unit that could be part of a number.
+        UsageError: The characters are not supported or equal, or a unit could be part of a number.
     """
 
     decimal: str = "."
@@ -131,13 +135,13 @@ class NumberForm:
         if not known or self.thousands == self.decimal:
             raise UsageError(
                 f"thousands is {self.thousands!r}: expected one of "
-                f"{', '.join(repr(each) for each in THOUSANDS_MARKS if each != self.decimal)}, and "
-                f"another than decimal, which is {self.decimal!r}."
+                f"{', '.join(repr(each) for each in THOUSANDS_MARKS if each != self.decimal)}, "
+                f"different from decimal, which is {self.decimal!r}."
             )
         for unit, factor in self.units:
             if unit != "+" and (unit != unit.strip() or unit[:1] in RESERVED_UNIT_STARTS):
                 raise UsageError(
-                    f'units holds {unit!r}: expected a text such as "$" or "kg", which does not '
+                    f'units holds {unit!r}: expected a string such as "$" or "kg", which does not '
                     "begin with a digit, a sign, a point or a parenthesis."
                 )
             if not (math.isfinite(factor) and factor > 0):
@@ -145,18 +149,18 @@ class NumberForm:
 
     @property
     def has_decimal_point(self) -> bool:
-        """Whether 1234.5 means what it does where nothing is declared."""
+        """Whether the decimal mark is a point, so that 1234.5 has its default meaning."""
         return self.decimal == "."
 
     def number(self, text: str | None) -> float:
-        """Return a finite number, or NaN."""
+        """Convert a string to a finite number, or to NaN."""
         if text is None:
             return math.nan
         number = self._parse_unmarked(text)
         return self._parse_marked(text) if math.isnan(number) else number
 
     def _parse_marked(self, text: str) -> float:
-        """Return a number with a sign for minus, parentheses or units, or NaN."""
+        """Convert a number with a minus sign, parentheses or units, or return NaN."""
         text, factor = text.replace("\u2212", "-"), 1.0
         if text[:1] == "(" and text[-1:] == ")":
             text, factor = text[1:-1].strip(), -1.0
@@ -172,7 +176,7 @@ class NumberForm:
         )
 
     def _parse_unmarked(self, text: str) -> float:
-        """Return a number of digits, points and groups alone, or NaN."""
+        """Convert a number of digits, decimal mark and groups alone, or return NaN."""
         if self.decimal != "." or self.thousands is not None:
             text = self._convert_to_plain(text)
         try:
@@ -182,7 +186,7 @@ class NumberForm:
         return number if math.isfinite(number) else math.nan
 
     def _convert_to_plain(self, text: str) -> str:
-        """Return a number as Python has it; what is none stays none."""
+        """Convert a number to Python's format; other strings stay invalid."""
         if _compile_pattern(self.decimal, self.thousands).fullmatch(text) is None:
             return "" if self.decimal != "." and "." in text else text
         for each in EQUIVALENT_MARKS.get(self.thousands or "", self.thousands or ""):
@@ -191,19 +195,19 @@ class NumberForm:
 
 
 RESERVED_UNIT_STARTS = "0123456789+-.,()"
-"""How no unit begins: it would be part of the number."""
+"""Characters with which a unit must not begin, because they could be part of the number."""
 
 PLAIN_NUMBER_FORM = NumberForm()
-"""How numbers are written where nothing is declared: as Python has them."""
+"""Default number format, that of Python."""
 
 
 def build_number_form(
     decimal: object, thousands: object, units: tuple[tuple[str, float], ...] | None = None
 ) -> NumberForm:
-    """Return the form that is declared; None of either: nothing is.
+    """Build the declared number format; None stands for the default.
 
     Raises:
-        UsageError: As of `NumberForm`.
+        UsageError: The declaration is invalid.
     """
     point: Any = PLAIN_NUMBER_FORM.decimal if decimal is None else decimal
     group: Any = thousands
@@ -212,7 +216,7 @@ def build_number_form(
 
 @lru_cache(maxsize=32)
 def _compile_pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
-    """Return what numbers that have one of the marks look like."""
+    """Compile the pattern of numbers that have a decimal mark or groups."""
     point, whole = re.escape(decimal), "[0-9]*"
     if thousands is not None:
         mark = f"[{re.escape(EQUIVALENT_MARKS.get(thousands, thousands))}]"

@@ -1,25 +1,26 @@
-"""Centred features, and products of two columns: what a linear model of them may find together.
+"""Standardised features, and products of two columns: pairwise interactions for a linear model.
 
-A column is one or several *parts*, each moved to mean 0 by the released means m:
+A column consists of one or more *parts*, each shifted to mean 0 by the released means m:
 
-    a number     how far up its bins a value is, piecewise linear between their edges, in [0, 1];
-                 its mean and variance are those of its bins' means; a missing number is 0
+    a number     position of a value in its bins, piecewise linear between their edges, in [0, 1];
+                 mean and variance are those of the bins' means; a missing number is 0
     a category   one indicator each, p_j = x_j - m_j, of variance v_j = m_j (1 - m_j)
 
-A product p_i p_j of parts of two columns has about the variance v_i v_j. The products with the
-largest are kept, as many as are asked for, so rare categories have none. Then
+A product p_i p_j of parts of two columns has approximately the variance v_i v_j. The products with
+the largest variances are used, up to the requested number, so rare categories have none. Then
 
-    main      sqrt(1 - s) times what `centred` makes of a record
-    product   K sqrt(s) p_i p_j (v_i v_j)^(-1/4) / length,    so that all together are about K long
+    main      sqrt(1 - s) times the output of `centred`
+    product   K sqrt(s) p_i p_j (v_i v_j)^(-1/4) / length,    all products together have norm about
+    K
 
-with s = `SHARE`. Measured without privacy's other costs, on tables cut at known quantiles, at a
-signal of .25 (about a total of 1): eeg-eye-state .718 -> .790, nursery .922 -> .942, magic .845 ->
-.857, online-shoppers .897 -> .896.
+with s = `PRODUCT_NORM_FRACTION`. Accuracy without other privacy costs, for tables with known
+quantiles and a signal of .25 (a total epsilon of about 1): eeg-eye-state .718 -> .790, nursery .922
+-> .942, magic .845 -> .857, online-shoppers .897 -> .896.
 
-All of it is post-processing of the released means, and of what is public of the columns.
+Everything is post-processing of the released means and of public facts about the columns.
 
-Source: ours; pairs of columns as in Lou et al. 2013 (GA2M). Proof of the means:
-docs/guarantees/feature-selection.md.
+Source: Original to this project; pairs of columns as in Lou et al. 2013 (GA2M). Proof of the means:
+    docs/guarantees/feature-selection.md.
 """
 
 from __future__ import annotations
@@ -34,27 +35,27 @@ from pasearch.data.means import MIN_VARIANCE, ROW_NORM, compute_feature_scales
 from pasearch.data.schema import EncodedColumn
 
 PRODUCT_NORM_FRACTION = 0.3
-"""s: how much of a record's squared norm the products have."""
+"""Fraction s of a record's squared norm that the products have."""
 
 KNOTS_PER_PART = 17
-"""At most so many points that a number is linear between; finer bins are thinned out."""
+"""Number of points between which a number is linear; finer bins are thinned out."""
 
 MAX_PARTS = 512
-"""Only so many parts, those of the largest variance, are paired: 130,816 pairs at most."""
+"""Maximum number of parts, those of the largest variance: 130,816 pairs at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """What is paired: arrays over parts.
+    """The parts that are paired: arrays over parts.
 
     Args:
-        column: Which column each is of.
-        feature: Where it stands in a row.
-        missing: Where the row says that it is missing; -1 where nothing does.
-        knots: (parts, KNOTS): rising values of the feature.
-        heights: (parts, KNOTS): what the part is there.
-        mean: Of the part.
-        variance: Of the part.
+        column: Index of the part's column.
+        feature: Index of the part's feature in a row.
+        missing: Index of the feature that marks a missing value; -1 for none.
+        knots: Values of the feature in ascending order, (parts, KNOTS_PER_PART).
+        heights: Values of the part at the knots, (parts, KNOTS_PER_PART).
+        mean: Mean of the part.
+        variance: Variance of the part.
     """
 
     column: np.ndarray
@@ -67,11 +68,11 @@ class _Parts:
 
 
 class CentredPairs(nn.Module):
-    """The map, with the same number of outputs for every table of the same width.
+    """The map; tables of equal width have equally many outputs.
 
     Args:
-        features: Of a record.
-        pairs: How many products; where a table has fewer, the others are 0.
+        features: Number of features of a record.
+        pairs: Number of products; if a table has fewer, the others are 0.
     """
 
     shift: Tensor
@@ -104,13 +105,13 @@ class CentredPairs(nn.Module):
         return torch.cat([(x - self.shift) * self.scale, self.products(x)], dim=1)
 
     def products(self, x: Tensor) -> Tensor:
-        """Return the products, (batch, pairs): many times as costly as the rest."""
+        """Compute the products, (batch, pairs): much more expensive than the other outputs."""
         parts = self._parts(x)
         return parts[:, self.first] * parts[:, self.second] * self.weight
 
     def _parts(self, x: Tensor) -> Tensor:
-        """Return the parts of records, (batch, parts), of mean 0."""
-        # Behind those that some product has are places that this table has no use for.
+        """Compute the parts of records, (batch, parts), of mean 0."""
+        # Parts after the last one in use are padding.
         many = slice(0, 1 + int(torch.maximum(self.first, self.second).max()))
         feature, missing, mean = self.feature[many], self.missing[many], self.mean[many]
         own = x[:, feature]
@@ -118,7 +119,7 @@ class CentredPairs(nn.Module):
         slopes = torch.where(widths > 0, rises / widths.clamp(min=1e-30), 0.0)
         found = self.heights[many, 0].expand(own.shape)
         for knot in range(KNOTS_PER_PART - 1):
-            # Most parts are indicators, which are linear all the way: they have one stretch.
+            # Most parts are indicators, which are linear and have one segment.
             bent = torch.nonzero(widths[:, knot])[:, 0]
             along = (own[:, bent] - self.knots[bent, knot]).clamp(min=0.0)
             steps = torch.minimum(along, widths[bent, knot]) * slopes[bent, knot]
@@ -131,12 +132,12 @@ class CentredPairs(nn.Module):
 def build_pairs_map(
     means: np.ndarray, columns: tuple[EncodedColumn, ...], pairs: int
 ) -> CentredPairs:
-    """Return the map from the means of features: post-processing.
+    """Build the map from the means of features: post-processing.
 
     Args:
-        means: Released, (features,), in [0, 1].
-        columns: Of a row, public.
-        pairs: How many products, at most.
+        means: Released means, (features,), in [0, 1].
+        columns: Columns of a row; public.
+        pairs: Maximum number of products.
     """
     module = CentredPairs(len(means), pairs)
     parts = _collect_parts(means, columns)
@@ -149,7 +150,7 @@ def build_pairs_map(
     first, second, variance = first[kept], second[kept], variance[kept]
     share = PRODUCT_NORM_FRACTION if len(kept) else 0.0
     used, place = np.unique(np.concatenate([first, second]), return_inverse=True)
-    # A product that varies less than two rare categories do is not blown up further.
+    # The minimum variance limits the amplification of rarely nonzero products.
     weight = np.maximum(variance, MIN_VARIANCE**2) ** -0.25
     length = np.sqrt(max(float(np.sum(weight**2 * variance)), 1e-12))
     values = {
@@ -171,7 +172,7 @@ def build_pairs_map(
 
 
 def _collect_parts(means: np.ndarray, columns: tuple[EncodedColumn, ...]) -> _Parts:
-    """Return the parts of all columns, those of the largest variance."""
+    """Collect the parts of the largest variance from all columns."""
     found: list[tuple[int, int, int, np.ndarray, np.ndarray, float, float]] = []
     indicator = _resample_knots(np.array([0.0, 1.0]))
     for number, column in enumerate(columns):
@@ -199,7 +200,7 @@ def _collect_parts(means: np.ndarray, columns: tuple[EncodedColumn, ...]) -> _Pa
 
 
 def _estimate_height_moments(means: np.ndarray, edges: int) -> tuple[float, float]:
-    """Return mean and variance of how far up a number is, from its own mean and its bins'."""
+    """Estimate mean and variance of a number's position, from its mean and its bins' means."""
     own, shares = float(means[0]), means[1:]
     total = float(shares.sum())
     if not (edges and total > 0):
@@ -210,7 +211,7 @@ def _estimate_height_moments(means: np.ndarray, edges: int) -> tuple[float, floa
 
 
 def _resample_knots(points: np.ndarray) -> np.ndarray:
-    """Return `KNOTS` of these points, the first and the last among them; the last may repeat."""
+    """Select `KNOTS_PER_PART` of the points, with the first and the last, which may repeat."""
     if len(points) > KNOTS_PER_PART:
         return points[np.linspace(0, len(points) - 1, KNOTS_PER_PART).round().astype(int)]
     return np.concatenate([points, np.full(KNOTS_PER_PART - len(points), points[-1])])

@@ -1,15 +1,15 @@
-"""Parquet files: columns with a name and a type, every row a record. A value never raises.
+"""Parquet files: columns with a name and a type; every row is a record. A value never raises.
 
-| what a column holds | what its cells are |
+| type of a column | cells |
 |---|---|
-| numbers | the same as of a pandas frame: 2.0 is the text 2 where a text is needed |
-| texts, bytes | the texts; those that are not UTF-8 are missing |
-| true or false, dates, times, decimal numbers | as Python writes them |
+| numbers | as in a pandas data frame: 2.0 is the string 2 if a string is needed |
+| strings, bytes | strings; those that are not UTF-8 are missing |
+| truth values, dates, times, decimal numbers | strings as Python writes them |
 | lists and other nested values | refused, unless the schema ignores the column |
 
-Names, types and the number of rows are form, as of a frame in memory. What the file says of its
-values (least, most, how many are different) is never read. A value that is absent is missing; a
-row is never the null record, for each has all columns.
+Names, types and the number of rows are public, as for a data frame. Statistics in the file
+(minimum, maximum, number of distinct values) are never read. Null values are missing. A row is
+never a null record, because each row has all columns.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -44,7 +44,7 @@ from pasearch.data.text_columns import TextColumn, TextTable, build_constant_col
 from pasearch.errors import UsageError
 
 MAX_EAGER_CELLS = 2**25
-"""Tables of up to so many cells are read at once, into memory; larger ones stay in their files."""
+"""Maximum number of cells of a table that is read into memory; larger tables stay in files."""
 
 
 @SOURCES.register
@@ -58,7 +58,7 @@ class ParquetFile(Source):
     uses = ("target", "schema", "regression", "labels")
 
     def takes(self, data: str) -> bool:
-        """Return whether the name ends as a Parquet file's, or such files lie in the folder."""
+        """Check that the name ends as a Parquet file's, or that the folder contains such files."""
         path = Path(data)
         if path.suffix.lower() in PARQUET_SUFFIXES:
             return True
@@ -69,7 +69,7 @@ class ParquetFile(Source):
         )
 
     def load(self, data: str, declared: DataDeclaration) -> Dataset:
-        """Return the data set: every row is a slot."""
+        """Load the data set: every row is a record."""
         schema = None if declared.schema is None else load_schema(declared.schema)
         path = Path(data)
         files = ParquetFiles.of(path)
@@ -83,7 +83,7 @@ class ParquetFile(Source):
         )
 
     def new_records(self, data: str, schema: AnySchema) -> TextTable:
-        """Return the cells, (rows, columns); the columns may come in any order, with others."""
+        """Read the cells, (rows, columns); columns may be in any order, with others among them."""
         if not isinstance(schema, TableSchema):
             raise UsageError(f"{data} is a table, and the model was trained on arrays.")
         path = Path(data)
@@ -99,18 +99,18 @@ def read_parquet(
 ) -> tuple[TableSchema, TextTable, TextColumn]:
     """Read a Parquet file, or a folder of them, into memory.
 
-    Guarantee: every row keeps its slot, and is read from its own values alone; no value raises.
+    Guarantee: every row keeps its position, and is read from its own values alone; no value raises.
 
     Args:
-        path: The file, or the folder.
-        target: The column to predict; the schema's, or the last one, if None.
-        schema: What is declared; nothing if None.
+        path: Path of the file or of the folder.
+        target: Name of the target column; None for the schema's, or the last one.
+        schema: Declared schema, or None.
 
     Returns:
-        As of `data.csv_file.read_table`.
+        The schema in the file's order, the cells, (rows, columns), and the target's cells, (rows,).
 
     Raises:
-        UsageError: No Parquet file, a damaged one, or its form does not fit the schema.
+        UsageError: The file is missing, damaged or not Parquet, or does not fit the schema.
 
     Cost: time and memory linear in the rows.
     """
@@ -131,7 +131,7 @@ def _read_into_memory(
 def _leave_in_files(
     files: ParquetFiles, path: Path, target: str | None, schema: TableSchema | None
 ) -> tuple[TableSchema, LargeTable, LargeColumn]:
-    """Return the table as `_read` does, its cells left in their files."""
+    """Return the table, its cells left in their files."""
     fitted, read = _fit_schema(files, path, target, schema)
     check_official_test(fitted, len(files), path)
     names = tuple(column.name for column in fitted.columns)
@@ -142,7 +142,7 @@ def _leave_in_files(
 def _fit_schema(
     files: ParquetFiles, path: Path, target: str | None, schema: TableSchema | None
 ) -> tuple[TableSchema, list[str]]:
-    """Return the schema in the order of the columns, and which of these are read."""
+    """Return the schema in the order of the columns, and the names of the columns to read."""
     check_column_names([*files.names], str(path))
     fitted = fit_schema_to_file([*files.names], schema, path=path, name=path.stem, target=target)
     fitted = replace(fitted, quotes=True, order=(), separator=None)

@@ -1,9 +1,9 @@
-"""The Parquet files of one table: their form, and their rows a block at a time.
+"""The Parquet files of one table: their metadata, and their rows in blocks.
 
-A table is one file, or a folder of files in the order of their names. Of a file only the form is
-read at once: names, types, the number of rows. Cells are read where they are asked for, so a table
-may be larger than memory: all columns block by block, or one column whole. Numbers are kept as they
-are, everything else as texts.
+A table is one file, or a folder of files in the order of their names. Only the metadata is read
+when a file is opened: names, types, the number of rows. Cells are read on demand, so a table may be
+larger than memory: all columns in blocks, or one column as a whole. Numbers keep their type; all
+other cells become strings.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -34,13 +34,13 @@ from pasearch.data.text_columns import (
 from pasearch.errors import UsageError, suggest_file
 
 BLOCK_ROWS = 2**15
-"""How many rows are read at a time."""
+"""Number of rows that are read at a time."""
 
 READ_AHEAD_BYTES = 2**20
-"""How many bytes of a column are read from the disk at a time."""
+"""Number of bytes of a column that are read from the disk at a time."""
 
 HASH_BLOCK_BYTES = 2**22
-"""How many bytes of a file a fingerprint takes in at a time."""
+"""Number of bytes of a file that are hashed at a time."""
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
 
@@ -57,27 +57,27 @@ OTHER_TABLE_SUFFIXES = (
     ".feather",
     ".orc",
 )
-"""How files are named that may hold further rows of a table."""
+"""Suffixes of other files that may hold rows of a table."""
 
 
 def find_partition_folders(folder: Path) -> list[str]:
-    """Return the sub-folders by which a table is partitioned, such as `year=2024`."""
+    """Find the subfolders of a partitioned table, such as `year=2024`."""
     return sorted(each.name for each in folder.iterdir() if "=" in each.name and each.is_dir())
 
 
 def find_parquet_files(folder: Path) -> list[Path]:
-    """Return the Parquet files that lie in a folder, by name; a hidden file is none.
+    """Find the Parquet files in a folder, by name; hidden files are ignored.
 
     Raises:
-        UsageError: Other files of a table lie beside them, which would be left out in silence.
+        UsageError: The folder has other files of tables, which would be silently omitted.
     """
     seen = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
     found = [each for each in seen if each.suffix.lower() in PARQUET_SUFFIXES]
     others = [each.name for each in seen if each.suffix.lower() in OTHER_TABLE_SUFFIXES]
     if found and others:
         raise UsageError(
-            f"{folder} holds {others[0]} beside Parquet files: expected these alone, because what "
-            "is in other files would be left out. Write them as Parquet too, or move them away."
+            f"{folder} holds Parquet files and {others[0]}: expected Parquet files only, because "
+            "others would be omitted. Save them as Parquet too, or move them away."
         )
     return found
 
@@ -87,10 +87,10 @@ class ParquetFiles:
     """The files of one table.
 
     Args:
-        paths: In the order of their rows.
-        counts: How many rows each has.
-        names: Of the columns, with their places in each file.
-        types: Of the columns, by name.
+        paths: Paths in the order of the rows.
+        counts: Number of rows of each file.
+        names: Names of the columns, with their indices in each file.
+        types: Types of the columns, by name.
     """
 
     paths: tuple[Path, ...]
@@ -101,21 +101,21 @@ class ParquetFiles:
 
     @classmethod
     def of(cls, path: Path) -> ParquetFiles:
-        """Return the files of a table; no value is read.
+        """Read the metadata of a table's files; no value is read.
 
         Raises:
-            UsageError: No such file, none that can be read, or files of different form.
+            UsageError: A file is missing or unreadable, or the files differ in columns or types.
         """
         folder = path.is_dir()
         if folder and (parts := find_partition_folders(path)):
             raise UsageError(
-                f"{path} is a table in partitions ({parts[0]}, ...), whose names hold a column: "
-                'write it as one file (pandas: read_parquet(path).to_parquet("table.parquet"), or '
+                f"{path} is a partitioned table ({parts[0]}, ...), which is not supported: "
+                'save it as one file (pandas: read_parquet(path).to_parquet("table.parquet"), or '
                 'pyarrow.dataset with partitioning="hive" for other files).'
             )
         paths = find_parquet_files(path) if folder else [path]
         if not paths:
-            raise UsageError(f"{path} is a folder without a Parquet file.")
+            raise UsageError(f"{path} is a folder without a Parquet file: expected at least one.")
         counts, marks, form = [], [], None
         for each in paths:
             with open_parquet(each) as (file, names):
@@ -142,21 +142,21 @@ class ParquetFiles:
         for name in names:
             if types.is_nested(_plain_type(kind := self.types[name])):
                 raise UsageError(
-                    f"{self.paths[0]}: column {name!r} is of type {kind}: expected numbers, texts, "
-                    "dates or the like. Make columns of it, leave it out, or ignore it in a schema."
+                    f"{self.paths[0]}: column {name!r} has type {kind}: expected numbers, strings "
+                    "or dates. Split it into columns, remove it, or ignore it in a schema."
                 )
 
     def blocks(self, names: Sequence[str]) -> Iterator[list[TextColumn]]:
-        """Read some columns, at most `ROWS` rows at a time."""
+        """Read some columns in blocks of at most `BLOCK_ROWS` rows."""
         for arrays in self._arrays(names):
             yield [_build_column([array]) for array in arrays]
 
     def columns(self, names: Sequence[str]) -> list[TextColumn]:
-        """Read some columns, whole."""
+        """Read some columns as a whole."""
         return [_build_column(arrays) for arrays in zip(*self._arrays(names), strict=True)]
 
     def column(self, name: str, slots: np.ndarray) -> TextColumn:
-        """Read one column of some rows, in their order: no more is kept than these."""
+        """Read one column of some rows, in their order; no other row is kept in memory."""
         import pyarrow as pa
 
         found, by_place, start = [], np.argsort(slots, kind="stable"), 0
@@ -170,7 +170,7 @@ class ParquetFiles:
         return _build_column(found)[back]
 
     def feed(self, digest: Hash) -> None:
-        """Feed every byte of the files to a fingerprint."""
+        """Add every byte of the files to a fingerprint."""
         for path, mark in zip(self.paths, self._marks, strict=True):
             digest.update(repr(mark[0]).encode())
             with _require_unchanged(path, mark), path.open("rb") as file:
@@ -190,26 +190,26 @@ def _check_same_form(path: Path, own: tuple[Any, Any], form: tuple[Path, Any, An
     first, names, types = form
     if list(own[0]) != list(names):
         raise UsageError(
-            f"{path} has other columns than {first}, or in another order: expected every file of a "
-            "folder to have the same. Move it elsewhere, or write it again."
+            f"{path} has other columns than {first}, or another order: expected the same in every "
+            "file of a folder. Move it away, or save it again."
         )
     for name, kind in own[1].items():
         if kind != types[name]:
             raise UsageError(
-                f"{path}: column {name!r} is of type {kind}, and in {first} of type {types[name]}: "
-                "expected the same in every file of a folder. Write it again."
+                f"{path}: column {name!r} has type {kind}, and in {first} type {types[name]}: "
+                "expected the same in every file of a folder. Save the file again."
             )
 
 
 def _read_change_mark(path: Path) -> tuple[int, int]:
-    """Return what tells that a file was changed."""
+    """Return the size and the modification time of a file, to detect changes."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns
 
 
 @contextmanager
 def _require_unchanged(path: Path, mark: tuple[int, int]) -> Iterator[None]:
-    """Refuse a file that is another than when its form was read, before and after it is read."""
+    """Check before and after the block that a file has not changed since it was opened."""
     _check_unchanged(path, mark)
     yield
     _check_unchanged(path, mark)
@@ -221,15 +221,15 @@ def _check_unchanged(path: Path, mark: tuple[int, int]) -> None:
     except OSError:
         same = False
     if not same:
-        raise UsageError(f"{path} was changed since its form was read: start again.")
+        raise UsageError(f"{path} was changed since it was opened: start again.")
 
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
-    """Open a Parquet file; give it and the places of its columns by name.
+    """Open a Parquet file, and return it with the indices of its columns by name.
 
     Raises:
-        UsageError: No such file, none that can be read, or names that do not tell columns apart.
+        UsageError: The file is missing or unreadable, or its column names are ambiguous.
     """
     import pyarrow as pa
     import pyarrow.parquet as parquet
@@ -240,16 +240,16 @@ def open_parquet(path: Path) -> Iterator[tuple[Any, dict[str, int]]]:
     try:
         with parquet.ParquetFile(path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False) as file:
             yield file, _find_column_indices(file.schema_arrow, path)
-    # What pyarrow says of it may hold values; what pandas left there may be no JSON.
+    # Messages of pyarrow may quote values; metadata of pandas may be invalid JSON.
     except (OSError, ValueError, pa.ArrowException):
         raise UsageError(
             f"{path} cannot be read as Parquet: it is cut short, damaged, encrypted, or of another "
-            "kind. Save it again (pandas: to_parquet(path))."
+            "format. Save it again (pandas: to_parquet(path))."
         ) from None
 
 
 def _find_column_indices(schema: Any, path: Path) -> dict[str, int]:
-    """Return the columns' places by name, without the index that pandas keeps beside them."""
+    """Return the indices of the columns by name, without the index that pandas adds."""
     left = schema.pandas_metadata
     index = left.get("index_columns") if isinstance(left, dict) else None
     hidden = {each for each in index if isinstance(each, str)} if isinstance(index, list) else ()
@@ -260,7 +260,7 @@ def _find_column_indices(schema: Any, path: Path) -> dict[str, int]:
 
 
 def _plain_type(kind: Any) -> Any:
-    """Find the type of a column's values, however they are kept."""
+    """Return the type of a column's values, without dictionary or extension type."""
     import pyarrow as pa
 
     if isinstance(kind, pa.BaseExtensionType):
@@ -269,7 +269,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _plain_array(array: Any) -> Any:
-    """Convert an array to one of plain type; texts become bytes, for they may be no UTF-8."""
+    """Convert an array to a plain type; strings become bytes, because they may be invalid UTF-8."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -287,7 +287,7 @@ def _plain_array(array: Any) -> Any:
 
 
 def _build_column(arrays: Sequence[Any]) -> TextColumn:
-    """Build a column of plain arrays of one type."""
+    """Build a column from plain arrays of one type."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -315,7 +315,7 @@ def _build_column(arrays: Sequence[Any]) -> TextColumn:
 
 
 def _write_values(array: Any) -> list[bytes]:
-    """Write values of any type as Python does, each distinct one once."""
+    """Write values of any type as Python does, each distinct value once."""
     import pyarrow as pa
 
     try:
@@ -328,25 +328,25 @@ def _write_values(array: Any) -> list[bytes]:
 
 
 def _write_value(value: Any) -> bytes:
-    """Write a value of pyarrow's, empty if there is none."""
+    """Write a value of pyarrow, empty if it is null."""
     try:
         found = value.as_py()
         if isinstance(found, timedelta):
             import pandas as pd
 
             found = pd.Timedelta(found)
-    except Exception:  # noqa: BLE001 - whatever a value raises would tell of it
+    except Exception:  # noqa: BLE001 - an exception would reveal the value
         return b""
     return (convert_to_string(found) or "").encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class NumberColumn(TextColumn):
-    """A column of numbers that were never texts.
+    """A column of numbers that were stored as numbers.
 
     Args:
-        values: float64, or whole numbers, (rows,).
-        missing: Which of them are absent, bool, (rows,).
+        values: Numbers, float64 or integers, (rows,).
+        missing: Mask of missing values, bool, (rows,).
     """
 
     values: np.ndarray
@@ -365,7 +365,7 @@ class NumberColumn(TextColumn):
         return ["", *(convert_to_string(value) or "" for value in values.tolist())], found
 
     def numbers(self, function: Callable[[str | None], float], *, plain: bool = True) -> np.ndarray:
-        """Convert each cell, NaN where it is absent; `function` is for texts."""
+        """Convert the cells to float64, NaN for missing ones; `function` is not used."""
         values = self.values.astype(np.float64)
         return np.where(self.missing | ~np.isfinite(values), np.nan, values)
 
@@ -377,13 +377,13 @@ class NumberColumn(TextColumn):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LargeTable:
-    """Cells, (rows, columns), that stay in their files: as `TextTable`, as far as one is asked.
+    """Cells, (rows, columns), that stay in their files; a part of the interface of `TextTable`.
 
     Args:
-        files: Where they are.
-        names: Of the columns.
-        ignored: Those of them that are not read.
-        slots: Which rows are seen; None: all.
+        files: Files of the table.
+        names: Names of the columns.
+        ignored: Names of the columns that are not read.
+        slots: Indices of the visible rows; None for all.
     """
 
     files: ParquetFiles
@@ -395,14 +395,14 @@ class LargeTable:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many rows and columns."""
+        """The number of rows and of columns."""
         return len(self), len(self.names)
 
     def __len__(self) -> int:
         return len(self.files) if self.slots is None else len(self.slots)
 
     def __getitem__(self, where: Any) -> Any:
-        """Return some rows; or of one column, `[rows, place]`, which is read now."""
+        """Select rows; or select and read rows of one column, `[rows, index]`."""
         if isinstance(where, tuple):
             rows, place = where
             return LargeColumn(self.files, self.names[place], self.slots)[rows]
@@ -410,7 +410,7 @@ class LargeTable:
         return LargeTable(self.files, self.names, self.ignored, slots[where])
 
     def blocks(self, target: str) -> Iterator[tuple[TextTable, TextColumn]]:
-        """Go through all rows of the files: features and the target."""
+        """Iterate over all rows of the files in blocks: features and target."""
         read = [name for name in self.names if name not in self.ignored]
         for *found, labels in self.files.blocks([*read, target]):
             nothing = build_constant_column("", len(labels))
@@ -418,12 +418,12 @@ class LargeTable:
             yield TextTable(cells=tuple(own.get(name, nothing) for name in self.names)), labels
 
     def feed(self, digest: Hash) -> None:
-        """Feed the files to a fingerprint."""
+        """Add the files to a fingerprint."""
         digest.update(repr(self.names).encode())
         self.files.feed(digest)
 
     def __repr__(self) -> str:
-        """Show the form, never a value."""
+        """Show the shape, never a value."""
         return f"LargeTable({self.shape[0]} rows, {self.shape[1]} columns)"
 
 
@@ -432,9 +432,9 @@ class LargeColumn:
     """The cells of one column that stay in their files, (rows,).
 
     Args:
-        files: As of `LargeTable`, like slots.
-        name: Of the column.
-        slots: See there.
+        files: Files of the table.
+        name: Name of the column.
+        slots: Indices of the visible rows; None for all.
     """
 
     files: ParquetFiles
@@ -452,12 +452,12 @@ class LargeColumn:
         return len(self.files) if self.slots is None else len(self.slots)
 
     def __getitem__(self, where: Where) -> TextColumn:
-        """Return some of the cells: they are read now."""
+        """Select cells, and read them."""
         if self.slots is None and isinstance(where, slice) and where == slice(None):
             return self.files.columns([self.name])[0]
         slots = np.arange(len(self)) if self.slots is None else self.slots
         return self.files.column(self.name, slots[where])
 
     def feed(self, digest: Hash) -> None:
-        """Feed its name to a fingerprint: what it holds comes with its table."""
+        """Add the name to a fingerprint; the table adds the content."""
         digest.update(self.name.encode())

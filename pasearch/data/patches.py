@@ -1,14 +1,14 @@
-"""How far the small squares of an image resemble those of made-up images.
+"""Resemblance of the small squares of an image to patches of synthetic images.
 
-    p = (patch - its mean) / its deviation,    s_k = w_k' (p - m),    what is kept:
+    p = (patch - its mean) / its deviation,    s_k = w_k' (p - m),    output:
     averages of max(0, s_k - t) and max(0, -s_k - t) over a grid of 3 x 3
 
-w_k are patches of synthetic images (`whitening`) at norm 1 where p is whitened; m is their mean.
-Where scattering has waves of a few scales and angles, patches have corners, ends and colours.
-Nothing is learned from records, and no record's numbers depend on another: that releases nothing.
-Measured beside scattering, whitened, with a linear model (benchmarks/models, "Images").
+w_k are patches of synthetic images (`whitening`), of norm 1 after p is whitened; m is their mean.
+Scattering has waves of a few scales and angles; patches add corners, ends and colours. Nothing is
+learned from records, and no record's output depends on another, so nothing is released. Accuracy in
+addition to scattering, whitened, with a linear model: benchmarks/models, "Images".
 
-Source: Coates, Ng and Lee 2011 (patches that are merely whitened); Thiry et al. 2021 (of many).
+Source: Coates, Ng and Lee 2011 (whitened patches); Thiry et al. 2021 (many of them).
 """
 
 from __future__ import annotations
@@ -26,40 +26,42 @@ from pasearch.data.threads import use_threads
 from pasearch.runs.processor import ThreadTeam, load_checked_loops
 
 PATCH_SIDE = 6
-"""Of a patch, pixels."""
+"""Side of a patch, pixels."""
 PATTERN_COUNT = 512
-"""How many patches are compared with."""
+"""Number of patterns, the patches of synthetic images."""
 GRID_SIDE = 3
-"""Sides of the grid over which is averaged."""
+"""Side of the grid of averages, cells."""
 RESEMBLANCE_THRESHOLD = 0.5
-"""t: a smaller resemblance counts as none."""
+"""Threshold t: a smaller resemblance counts as 0."""
 VARIANCE_OFFSET = 1e-3
-"""Added to a patch's variance: noise in flat parts is not blown up."""
+"""Constant added to a patch's variance: it limits the amplification of noise in flat areas."""
 WHITENING_RIDGE = 0.3
-"""Added to the variances that whitening divides by, in units of a pixel's."""
+"""Constant added to the variances in whitening, in units of a pixel's variance."""
 CHANNEL_GROUPS = 16
-"""In which an image's numbers are brought to mean 0 and variance 1."""
-PATTERN_IMAGES, PATCHES_PER_IMAGE = 1500, 60
-"""How many made-up images patterns are taken from, and how many patches of each are looked at."""
+"""Number of groups in which an image's output is normalised to mean 0 and variance 1."""
+# Number of synthetic images for the patterns, and number of patches sampled from each.
+PATTERN_IMAGES = 1500
+PATCHES_PER_IMAGE = 60
 MAX_CHUNK_BYTES = 2**24
-"""About the largest intermediate tensor."""
-MAX_LOOP_IMAGES, MAX_CACHED_NUMBERS = 4, 2**21
-"""Images that machine code works on at a time, at most, and numbers of their products: so that they
-stay in the cache."""
+"""Approximate maximum size of an intermediate tensor, bytes."""
+# Maximum number of images per call of the compiled kernels, and of the numbers in their products,
+# which then stay in the processor's cache.
+MAX_LOOP_IMAGES = 4
+MAX_CACHED_NUMBERS = 2**21
 MIN_COMPILED_IMAGES = 64
-"""From how many images on machine code is loaded for them."""
+"""Minimum number of images for which compiled kernels are loaded."""
 
 OUTPUT_NUMBERS = 2 * PATTERN_COUNT * GRID_SIDE**2
-"""How many numbers an image has."""
+"""Number of outputs per image."""
 
 
 class PatchResemblances(nn.Module):
     """Resemblances of an image's patches to patterns, averaged over a grid.
 
-    Guarantee: a record's numbers depend on that record alone.
+    Guarantee: a record's output depends on that record alone.
 
     Args:
-        channels: Of an image.
+        channels: Number of channels of an image.
     """
 
     patterns: Tensor
@@ -88,7 +90,7 @@ class PatchResemblances(nn.Module):
         box = torch.full_like(self.patterns[:1], 1 / self.patterns[0].numel())
         mean, square = functional.conv2d(images, box), functional.conv2d(images**2, box)
         deviation = ((square - mean**2).clamp(min=0.0) + VARIANCE_OFFSET).sqrt()
-        # The patterns have mean 0, so a patch's own mean falls out of the product.
+        # The patterns have mean 0, so the patch's mean cancels in the product.
         found = functional.conv2d(images, self.patterns) / deviation - self.offset
         parts = [
             functional.adaptive_avg_pool2d(
@@ -100,9 +102,9 @@ class PatchResemblances(nn.Module):
 
     @torch.no_grad()
     def _compute_compiled(self, images: Tensor, code: ModuleType) -> Tensor:
-        """Do the same in machine code: equal to the bit on one thread or many.
+        """Compute the output by compiled kernels, equal to the bit on one thread or many.
 
-        Every product is computed by one thread, of equally many rows.
+        Every matrix product is computed by one thread, with equally many rows.
         """
         height, width = (side - PATCH_SIDE + 1 for side in images.shape[2:])
         places, images = height * width, images.contiguous()
@@ -133,11 +135,11 @@ class PatchResemblances(nn.Module):
 
     @torch.no_grad()
     def learn(self, images: Tensor, generator: np.random.Generator) -> None:
-        """Take patterns of made-up images.
+        """Select patterns from synthetic images.
 
         Args:
-            images: (count, channels, height, width), in [0, 1].
-            generator: Chooses the patches.
+            images: Synthetic images, (count, channels, height, width), in [0, 1].
+            generator: Random generator that chooses the patches.
         """
         seen = _sample_patches(images[:PATTERN_IMAGES], generator)
         seen = seen - seen.mean(1, keepdim=True)
@@ -157,13 +159,13 @@ class PatchResemblances(nn.Module):
 
 
 def _is_plain(images: Tensor) -> bool:
-    """Whether these are numbers in a processor's memory, and nobody asks for their gradient."""
+    """Check that images are float32 tensors in CPU memory, without gradient."""
     there = type(images) is Tensor and images.device.type == "cpu"
     return there and images.dtype is torch.float32 and not images.requires_grad
 
 
 def _compute_grid_edges(height: int, width: int) -> np.ndarray:
-    """Return where the grid's rows begin and end, and its columns: neighbours may share one."""
+    """Compute the bounds of the grid's rows and columns; neighbours may share a row or column."""
     cells = np.arange(GRID_SIDE)
     ends = [
         (side * cells // GRID_SIDE, -(-side * (cells + 1) // GRID_SIDE)) for side in (height, width)
@@ -173,7 +175,7 @@ def _compute_grid_edges(height: int, width: int) -> np.ndarray:
 
 @cache
 def load_compiled_loops() -> ModuleType | None:
-    """Load the loops and try them on public numbers: see `runs.processor`."""
+    """Load the compiled kernels and test them on public numbers; see `runs.processor`."""
 
     def agrees(code: ModuleType) -> bool:
         module = PatchResemblances(2)
@@ -191,7 +193,7 @@ def load_compiled_loops() -> ModuleType | None:
 
 
 def _sample_patches(images: Tensor, generator: np.random.Generator) -> Tensor:
-    """Return some patches of each image, (count * `PATCHES`, channels * SIDE^2)."""
+    """Sample patches of each image, (count * `PATCHES_PER_IMAGE`, channels * PATCH_SIDE^2)."""
     height, width = (side - PATCH_SIDE + 1 for side in images.shape[2:])
     patches = images.unfold(2, PATCH_SIDE, 1).unfold(3, PATCH_SIDE, 1)
     rows = torch.from_numpy(generator.integers(height, size=(len(images), PATCHES_PER_IMAGE)))

@@ -1,4 +1,4 @@
-"""How exactly products of float32 are computed, whatever a user has set for work of their own."""
+"""Full float32 precision of matrix products, whatever the user's settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Switch TF32, bfloat16 products, autocast and timed choices off; then all is as it was."""
+    """Disable TF32, bfloat16 products, autocast and timed choices within the block."""
     switches = _precision_switches()
     saved = [getattr(place, name) for place, name, _ in switches]
     cast = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
@@ -31,10 +31,10 @@ def full_precision() -> Iterator[None]:
 
 @cache
 def _precision_switches() -> list[tuple[Any, str, Any]]:
-    """Return every switch that makes float32 products coarser, and its exact setting.
+    """Return every switch that reduces the precision of float32 products, and its exact setting.
 
-    And the one that lets a clock choose how convolutions are rounded: a resumed run would find
-    others under the same keys.
+    The list includes the switch that chooses convolution algorithms by time, because a resumed run
+    could round differently.
     """
     backends = torch.backends
     timed = (backends.cudnn, "benchmark", False)

@@ -1,7 +1,7 @@
-"""The front ends as modules, and how the fitted ones are estimated privately.
+"""The feature extractors as modules, and the private estimation of the fitted ones.
 
 Source: Dwork, Talwar, Thakurta and Zhang 2014 (Analyze Gauss); docs/rules.md, "Sensitivities".
-Proof: docs/guarantees/released-sums.md; of `centred` feature-selection.md.
+    Proofs: docs/guarantees/released-sums.md; for `centred`, feature-selection.md.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pasearch.data.scattering import Scattering, normalize_groups
 from pasearch.runs.sums import GaussianSum, clip_rows
 
 TYPICAL_NORM = 8.0
-"""The norm that normalised records are given: that of a raw image, so learning rates agree."""
+"""Norm of normalised records: that of a raw image, so that the same learning rates fit."""
 
 MIN_DEVIATION = 0.02
-"""A feature that varies less, on its scale of [0, 1], is not blown up to what noise made of it."""
+"""Minimum standard deviation of a feature in [0, 1]: it limits the amplification of noise."""
 
 
 class NormalisedScattering(nn.Module):
-    """Scattering, group normalisation a record, and the scale of a raw record."""
+    """Scattering, normalised by groups in each record, at the scale of a raw record."""
 
     def __init__(self, shape: tuple[int, ...]):
         super().__init__()
@@ -49,7 +49,7 @@ class Affine(nn.Module):
     """(x - shift) * scale, feature by feature.
 
     Args:
-        shape: Of one record.
+        shape: Shape of one record.
     """
 
     shift: Tensor
@@ -69,7 +69,7 @@ class Projection(nn.Module):
     """The coordinates of a flattened record along given directions.
 
     Args:
-        features: Of a record.
+        features: Number of features of a record.
         components: Number of directions.
     """
 
@@ -105,7 +105,7 @@ def fit_moments(given: FitInput) -> Affine:
 def estimate_means(given: FitInput) -> np.ndarray:
     """Estimate the mean of every feature, float64 (features,), in [0, 1].
 
-    Rows longer than the bound of the records' form, public, are cut to it.
+    Rows are clipped to the public bound on an encoded record's norm.
 
     Cost: `Gaussian(noise_multiplier)`.
     """
@@ -118,12 +118,12 @@ def estimate_means(given: FitInput) -> np.ndarray:
 
 
 def build_centring_map(means: np.ndarray, shape: tuple[int, ...]) -> Affine:
-    """Return the map of `centred` from the means of features: post-processing."""
+    """Build the map of `centred` from the means of features: post-processing."""
     return _build_affine(means, compute_feature_scales(means), shape)
 
 
 def fit_centring(given: FitInput) -> Affine:
-    """Fit the map that subtracts the noisy mean of records, which are cut to norm `ROW_NORM`.
+    """Fit the map that subtracts the noisy mean of records, which are clipped to norm `ROW_NORM`.
 
     Cost: `Gaussian(noise_multiplier)`.
     """
@@ -138,7 +138,7 @@ def fit_centring(given: FitInput) -> Affine:
 
 
 def _build_affine(shift: np.ndarray, scale: np.ndarray, shape: tuple[int, ...]) -> Affine:
-    """Return the map of flattened features, for records of this shape."""
+    """Build the map of flattened features, for records of this shape."""
     affine = Affine(tuple(shape))
     affine.shift.copy_(torch.from_numpy(shift).reshape(shape))
     affine.scale.copy_(torch.from_numpy(scale).reshape(shape))
@@ -157,7 +157,7 @@ def fit_components(given: FitInput, components: int) -> Projection:
         total = total + rows.T @ rows
     _, vectors = np.linalg.eigh(_add_noise(total, given))
     projection = Projection(features, components)
-    # An estimated table may have fewer features than that: the other coordinates are then 0.
+    # A table with an estimated schema may have fewer features; the other coordinates are then 0.
     leading = torch.from_numpy(vectors[:, ::-1][:, :components].copy())
     projection.directions[:, : leading.shape[1]].copy_(leading)
     return projection

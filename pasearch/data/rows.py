@@ -1,11 +1,11 @@
 """Features of records that become a tensor one batch at a time.
 
-    Rows           interface: a shape, slices, `index_select`, `to`, as of a tensor
+    Rows           interface: shape, slices, `index_select` and `to`, like those of a tensor
     CompactRows    encoded records of a table: 1 bit per feature that is 0 or 1, 4 bytes per number
     ComputedRows   records that a function computes, such as those of a mapped file
 
 Training, scores and fits use only this interface of `Records.x`, so records that do not fit into
-memory are trained on like others, and give the same numbers.
+memory give the same results as others.
 
 Source: docs/rules.md, rules 3 and 13.
 """
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
 
     Where = slice | np.ndarray | Tensor
 
-# Numbers written at a time: about the size of a processor's cache.
+# Number of values written at a time: about the size of a processor's cache.
 CACHED_NUMBERS = 2**19
-# Such parts written, side by side, before their pages are released.
+# Number of such parts that are written in parallel before their pages are released.
 PARALLEL_PARTS = 8
-# Numbers up to which the encoded records of a partition are one tensor: 512 MiB.
+# Maximum size of a partition whose encoded records are one tensor, numbers: 512 MiB.
 MAX_TENSOR_NUMBERS = 2**27
-# Numbers of a block of records, at most: 32 MiB.
+# Maximum size of a block of records, numbers: 32 MiB.
 BLOCK_NUMBERS = 2**23
 
 
 @lru_cache(maxsize=1)
 def _get_thread_pool(many: int) -> ThreadPoolExecutor:
-    """Return threads that write: each its own records, so how many there are changes nothing."""
+    """Return a pool of writing threads; their number does not change the result."""
     return ThreadPoolExecutor(many, "rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Rows(ABC):
-    """Features, float32, (records, ...), with the methods of a tensor of them that are needed.
+    """Features, float32, (records, ...), with the methods of a tensor that are needed.
 
     Args:
         place: Device of batches: "cpu" or "cuda".
-        mapped: Arrays, perhaps of mapped files: their pages are released after each read.
+        mapped: Arrays, possibly of mapped files: their pages are released after each read.
     """
 
     place: str = "cpu"
@@ -81,7 +81,7 @@ class Rows(ABC):
 
     @property
     def block(self) -> int:
-        """The number of records of a block, of at most `BLOCK` numbers."""
+        """The number of records of a block, of at most `BLOCK_NUMBERS` numbers."""
         return max(1, BLOCK_NUMBERS // max(1, math.prod(self.shape[1:])))
 
     @abstractmethod
@@ -89,15 +89,15 @@ class Rows(ABC):
         """Write some records, few enough for a processor's cache.
 
         Args:
-            rows: A slice without a step, or places, (some,).
-            out: float32, (some, ...); overwritten.
+            rows: Slice without a step, or indices, (some,).
+            out: Output, float32, (some, ...); overwritten.
         """
 
     def __getitem__(self, where: Where) -> Tensor:
         """Compute the given records as float32, (rows, ...), in CPU memory.
 
         Args:
-            where: A slice without a step, or places, (some,).
+            where: Slice without a step, or indices, (some,).
         """
         import torch
 
@@ -123,18 +123,18 @@ class Rows(ABC):
         return torch.from_numpy(out)
 
     def to(self, device: str | torch.device) -> Any:
-        """Let batches go to a device: nothing is moved yet."""
+        """Set the device of batches; nothing is moved yet."""
         return self if str(device) == self.place else replace(self, place=str(device))
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def is_floating_point(self) -> bool:
-        """Return True, as of a tensor of float32."""
+        """Return True, like a tensor of float32."""
         return True
 
     def flatten(self, axis: int) -> Tensor:
-        """Return all records with some axes made one: this takes the memory of them all."""
+        """Return all records flattened from an axis on: this needs the memory of all of them."""
         return self[:].flatten(axis)
 
     def index_select(self, axis: int, places: Tensor) -> Tensor:
@@ -142,13 +142,13 @@ class Rows(ABC):
 
         Args:
             axis: 0.
-            places: (places,).
+            places: Indices of the records, (places,).
         """
         assert axis == 0
         return self[places].to(self.device)
 
     def __repr__(self) -> str:
-        """Show the form, never a value."""
+        """Show the shape, never a value."""
         return f"{type(self).__name__}({self.shape})"
 
 
@@ -156,15 +156,15 @@ class Rows(ABC):
 class CompactRows(Rows):
     """Encoded records of a table, (records, features), packed.
 
-    Guarantee: `rows[where]` has, bit for bit, the float32 numbers that `TableSchema.encode` writes.
-    How much is kept depends on the number of records and the schema only.
+    Guarantee: `rows[where]` equals the float32 output of `TableSchema.encode`, bit for bit. The
+        amount of stored data depends only on the number of records and the schema.
 
     Args:
         kept: Packed records of `packed_type`, (records,), in memory or mapped from a file.
         width: Number of features of an encoded record.
-        features: Indices of those that are seen, rising, (features,); None: all.
-        numbers: Indices of the kept numbers that are seen, (numbers,).
-        numbers_at: Their positions among the features that are seen, (numbers,).
+        features: Indices of the visible features, rising, (features,); None for all.
+        numbers: Indices of the visible ones among the stored numbers, (numbers,).
+        numbers_at: Positions of these numbers among the visible features, (numbers,).
     """
 
     kept: np.ndarray
@@ -175,7 +175,7 @@ class CompactRows(Rows):
 
     @classmethod
     def of(cls, schema: TableSchema, kept: np.ndarray) -> CompactRows:
-        """Read packed records of a complete schema."""
+        """Build the rows from packed records of a complete schema."""
         at = _find_number_features(schema)
         return cls(
             kept=kept,
@@ -196,10 +196,10 @@ class CompactRows(Rows):
         out[:, self.numbers_at] = kept["numbers"][:, self.numbers]
 
     def select_features(self, features: np.ndarray) -> CompactRows:
-        """Select features of all records, which are not copied.
+        """Select features of all records, without copying.
 
         Args:
-            features: Their indices, rising, (some,).
+            features: Indices of the features, rising, (some,).
         """
         _, numbers, at = np.intersect1d(
             self.numbers_at, features, assume_unique=True, return_indices=True
@@ -216,13 +216,13 @@ def packed_type(width: int, numbers: int) -> np.dtype[Any]:
 def pack_table(
     schema: TableSchema, cells_of: Callable[[slice], TableCells], valid: np.ndarray
 ) -> np.ndarray:
-    """Encode rows of a table and pack them, (rows,), a block at a time.
+    """Encode rows of a table and pack them, (rows,), in blocks.
 
     Args:
-        schema: Complete.
-        cells_of: Returns the cells of some rows, (rows, columns).
-        valid: Whether each row has a known target, bool, (rows,); null records become False, and
-            where it is False, all features are 0.
+        schema: Complete schema.
+        cells_of: Function that returns the cells of some rows, (rows, columns).
+        valid: Mask of rows with a known target, bool, (rows,). Null records are set to False; where
+            it is False, all features are 0.
     """
     (width,), at = schema.shape, _find_number_features(schema)
     kept = np.empty(len(valid), packed_type(width, len(at)))
@@ -255,12 +255,12 @@ def release_pages(array: np.ndarray) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ComputedRows(Rows):
-    """Records that are computed a batch at a time.
+    """Records that are computed one batch at a time.
 
     Args:
-        form: The number of records, and the shape of one.
-        fill: Writes some records, as `write` does.
-        whole: Whether another device gets one tensor of all records, moved once.
+        form: Number of records, and the shape of one.
+        fill: Function that writes some records, with the arguments of `write`.
+        whole: Whether another device receives one tensor of all records, moved once.
     """
 
     form: tuple[int, ...]
@@ -281,12 +281,12 @@ class ComputedRows(Rows):
 
 
 def select_rows(kept: np.ndarray, slots: np.ndarray, valid: np.ndarray) -> ComputedRows:
-    """Select records of an array that several partitions share, such as a mapped file: no copy.
+    """Select records of an array that several partitions share, without copying it.
 
     Args:
-        kept: float32, (all records, ...).
-        slots: Indices of the records, (records,).
-        valid: (records,) False marks a null record, which is 0.
+        kept: Records, float32, (all records, ...), perhaps in a mapped file.
+        slots: Indices of the selected records, (records,).
+        valid: Mask, (records,): False marks a null record, which becomes 0.
     """
 
     def fill(rows: slice | np.ndarray, out: np.ndarray) -> None:
@@ -297,7 +297,7 @@ def select_rows(kept: np.ndarray, slots: np.ndarray, valid: np.ndarray) -> Compu
 
 
 def convert_to_slice(where: Where) -> slice | np.ndarray:
-    """Return places as numpy's; those that follow each other as a slice: a full batch's do."""
+    """Convert indices to numpy, and consecutive ones to a slice, such as those of a full batch."""
     if isinstance(where, slice):
         return where
     places = where if isinstance(where, np.ndarray) else where.cpu().numpy()
@@ -309,12 +309,12 @@ def convert_to_slice(where: Where) -> slice | np.ndarray:
 
 
 def iterate_records(x: Any, valid: Any, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Go through records, some at a time: flattened features, and which are no null record.
+    """Iterate over records in blocks: flattened features, and a mask of those that are not null.
 
     Args:
-        x: A tensor or `Rows`, (n, ...).
-        valid: bool, (n,).
-        rows: How many at a time.
+        x: Features, a tensor or `Rows`, (n, ...).
+        valid: Mask of records, bool, (n,).
+        rows: Number of records in a block.
     """
     for start in range(0, len(x), rows):
         part = slice(start, start + rows)

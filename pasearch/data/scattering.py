@@ -2,16 +2,17 @@
 
     S0 = x * φ,    S1 = |x * ψ| * φ,    S2 = ||x * ψ| * ψ'| * φ,    ψ' of a larger scale than ψ
 
-ψ are Morlet wavelets, one for each scale and angle; φ is a Gaussian, and what it leaves is
-subsampled. No filter depends on data, and no record on another: the transform releases nothing.
+ψ are Morlet wavelets, one for each scale and angle; φ is a Gaussian filter, after which the signal
+is subsampled. No filter depends on data, and no record on another, so the transform releases
+nothing.
 
-A convolution is a product of Fourier transforms, and images are small: so a transform is two dense
-matrices, for rows and columns, with padding and subsampling folded in. The batch lies along the
-last axis and imaginary parts beside real ones, so that all work is products of large matrices.
+A convolution is a product of Fourier transforms. Images are small, so a transform is two dense
+matrices, for rows and columns, which include padding and subsampling. The batch is the last axis,
+and imaginary parts follow real ones, so that all work is products of large matrices.
 
 Source: Bruna and Mallat 2013, "Invariant scattering convolution networks"; Oyallon and Mallat 2015,
-"Deep roto-translation scattering". The constants are those of Kymatio (Andreux et al. 2020), with
-which results are published.
+    "Deep roto-translation scattering". The constants are those of Kymatio (Andreux et al. 2020),
+    with which results are published.
 """
 
 from __future__ import annotations
@@ -27,29 +28,30 @@ from torch.nn import functional
 from pasearch.errors import UsageError
 
 FINEST_WIDTH = 0.8
-"""Width of the finest wavelet and of the finest average, in pixels; both double with the scale."""
+"""Width of the finest wavelet and of the finest average, pixels; both double with the scale."""
 FINEST_FREQUENCY = 3 * math.pi / 4
-"""Of the finest wavelet, in radians a pixel; it halves with the scale."""
+"""Frequency of the finest wavelet, radians per pixel; it halves with the scale."""
 FILTER_GAIN = math.pi / 3.1415
-"""Of every filter: Kymatio rounds pi where it normalises a Gaussian."""
+"""Gain of every filter: Kymatio rounds pi where it normalises a Gaussian."""
 MAX_CHUNK_BYTES = 2**23
-"""About the largest intermediate tensor, so that it stays in a processor's cache."""
+"""Approximate maximum size of an intermediate tensor, bytes: it fits into a processor's cache."""
 
 
 class Scattering(nn.Module):
-    """The scattering transform up to order 2: it has no weights, and passes no gradient.
+    """The scattering transform up to order 2: it has no weights and passes no gradient.
 
     Guarantee: a record's features depend on that record alone.
 
     Args:
-        shape: Of a record, (height, width) or (channels, height, width).
-        scales: J, 1 or above: features are averages over about 2^J pixels, subsampled by 2^J.
-        angles: L, 1 or above: wavelets of one scale, over half a turn.
+        shape: Shape of a record, (height, width) or (channels, height, width).
+        scales: Number of scales J, 1 or above: features are averages over about 2^J pixels,
+            subsampled by 2^J.
+        angles: Number of angles L, 1 or above: wavelets of one scale, over half a turn.
 
     Raises:
-        UsageError: Another shape, or a side below 2^(J + 1) pixels.
+        UsageError: The shape has other axes, or a side below 2^(J + 1) pixels.
 
-    Source: as above.
+    Source: Bruna and Mallat 2013; Oyallon and Mallat 2015.
     """
 
     def __init__(self, shape: tuple[int, ...], scales: int = 2, angles: int = 8):
@@ -87,22 +89,22 @@ class Scattering(nn.Module):
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """Of a record's features: (channels, height, width)."""
+        """The shape of a record's features: (channels, height, width)."""
         *channels, height, width = self.shape
         return math.prod(channels) * self.paths, height >> self.scales, width >> self.scales
 
     @torch.no_grad()
     def forward(self, records: Tensor) -> Tensor:
-        """Return the features; of each channel order 0, order 1 by scale and angle, then order 2.
+        """Compute the features; per channel order 0, order 1 by scale and angle, then order 2.
 
         Args:
-            records: float32, (batch, *shape).
+            records: Records, float32, (batch, *shape).
 
         Returns:
-            float32, (batch, *output_shape).
+            Features, float32, (batch, *output_shape).
 
         Raises:
-            UsageError: Records of another shape.
+            UsageError: The records have another shape.
         """
         if records.shape[1:] != self.shape:
             raise UsageError(
@@ -124,34 +126,34 @@ class Scattering(nn.Module):
         for j, layer in enumerate(self.second):
             deeper = enumerate(layer(moduli[j]), start=j + 1)
             found = torch.cat([self.average[k](modulus) for k, modulus in deeper], dim=-1)
-            # A layer puts its own wavelets first; among the features the later one varies faster.
+            # A layer's output varies by its own wavelets first; the features vary by them last.
             found = found.view(*form[:2], -1, self.angles, form[-1]).transpose(2, 3)
             paths.append(found.reshape(form))
         return torch.cat(paths, dim=2)
 
 
 def normalize_groups(features: Tensor, groups: int = 27) -> Tensor:
-    """Return features with mean 0 and variance 1 over each group of channels of each record.
+    """Normalise features to mean 0 and variance 1 over each group of channels of each record.
 
     Guarantee: a record's result depends on that record alone.
 
     Args:
-        features: (batch, channels, height, width).
-        groups: Of neighbouring channels, equally many in each; 1 or above.
+        features: Features, (batch, channels, height, width).
+        groups: Number of groups of neighbouring channels of equal size; 1 or above.
 
     Raises:
-        UsageError: Channels that do not divide into so many groups.
+        UsageError: The number of channels is not divisible by the number of groups.
 
     Source: Wu and He 2018, "Group normalization", without weights.
     """
     channels = features.shape[1]
     if not (groups >= 1 and channels % groups == 0):
-        raise UsageError(f"{channels} channels in {groups} groups: expected equally many in each.")
+        raise UsageError(f"{channels} channels in {groups} groups: expected groups of equal size.")
     return functional.group_norm(features, groups)
 
 
 class _WaveletLayer(nn.Module):
-    """The moduli |image * ψ| of the wavelets of several scales, as one tensor a scale."""
+    """The moduli |image * ψ| of the wavelets of several scales, as one tensor per scale."""
 
     def __init__(self, paddings: Sequence[np.ndarray], wavelets: Iterable[_Wavelets]):
         super().__init__()
@@ -160,13 +162,13 @@ class _WaveletLayer(nn.Module):
         self.wavelets = nn.ModuleList(wavelets)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """Map (height, width, batch) to (height / step, width / step, angles * batch) a scale."""
+        """Map (height, width, batch) to (height / step, width / step, angles * batch) for each."""
         spectrum = self.fourier(images)
         return [wavelets(spectrum) for wavelets in self.wavelets]
 
 
 class _Wavelets(nn.Module):
-    """The moduli |image * ψ| of one scale's wavelets, from 2^start pixels a sample to 2^end."""
+    """The moduli |image * ψ| of one scale's wavelets, from 2^start to 2^end pixels per sample."""
 
     psi: Tensor
 
@@ -186,7 +188,7 @@ class _Wavelets(nn.Module):
         """Map (frequencies, (real, imaginary) frequencies, batch) to moduli."""
         batch = spectrum.shape[-1]
         rows, _, cols, angles, aliases = self.psi.shape
-        # Subsampling an image by a step adds up the step^2 frequencies that become the same one.
+        # Subsampling by a step adds the step^2 frequencies that become the same (aliasing).
         aliased = spectrum.view(self.step, rows, 2, self.step, cols, batch)
         aliased = aliased.permute(1, 2, 4, 0, 3, 5).reshape(rows, 2, cols, aliases, batch)
         filtered = (self.psi @ aliased).view(rows, 2 * cols, angles * batch)
@@ -203,7 +205,7 @@ class _MatrixProduct(nn.Module):
     def __init__(self, matrices: Iterable[np.ndarray]):
         super().__init__()
         for name, matrix in zip(("rows", "cols"), matrices, strict=True):
-            # Not saved with a network: a record's shape says all of it.
+            # Not saved with a network, because the shape of a record determines it.
             self.register_buffer(name, _convert_to_tensor(matrix), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -213,13 +215,13 @@ class _MatrixProduct(nn.Module):
 
 
 def _build_padding(side: int, scales: int) -> np.ndarray:
-    """Return the matrix that reflects at both ends, by one sample of the features or less."""
+    """Build the matrix that reflects at both ends, by one sample of the features or less."""
     missing = (side // 2**scales + 2) * 2**scales - side
     return np.pad(np.eye(side), ((missing // 2, (missing + 1) // 2), (0, 0)), mode="reflect")
 
 
 def _build_morlets(sizes: Sequence[int], scale: int, angles: int) -> np.ndarray:
-    """Return ψ(u) = g(u) (exp(i ξ·u) − β), of mean 0, as real Fourier transforms (angles, *sizes).
+    """Build ψ(u) = g(u) (exp(i ξ·u) − β), of mean 0, as real Fourier transforms (angles, *sizes).
 
     g is a Gaussian, 4 / angles times as wide along ξ as across it.
     """
@@ -242,23 +244,23 @@ def _build_morlets(sizes: Sequence[int], scale: int, angles: int) -> np.ndarray:
 
 
 def _build_average(size: int, scales: int, start: int) -> np.ndarray:
-    """Return the matrix that averages by φ and subsamples, from 2^start pixels a sample to 2^J."""
+    """Build the matrix that averages by φ and subsamples, from 2^start pixels per sample to 2^J."""
     width, kept = FINEST_WIDTH * 2 ** (scales - 1), size >> start
     phi = math.sqrt(FILTER_GAIN) * np.exp(-((width * _compute_frequencies(size)) ** 2) / 2).sum(
         axis=1
     )
     spectrum = phi[_find_lowest(size, kept), None] * np.fft.fft(np.eye(kept))
-    # The first sample and the last lie in the padding.
+    # The first sample and the last are padding.
     return np.fft.ifft(spectrum, axis=0).real[:: 2 ** (scales - start)][1:-1]
 
 
 def _find_lowest(size: int, kept: int) -> np.ndarray:
-    """Return where the lowest of the frequencies are, of both signs."""
+    """Return the indices of the lowest frequencies of both signs."""
     return np.r_[: kept // 2, size - kept // 2 : size]
 
 
 def _compute_frequencies(size: int) -> np.ndarray:
-    """Return (size, periods): the spectrum of samples is periodic, and filters reach beyond one."""
+    """Return (size, periods): a sampled spectrum is periodic, and filters exceed one period."""
     return 2 * np.pi * (np.fft.fftfreq(size)[:, None] + np.arange(-3, 4))
 
 

@@ -1,8 +1,8 @@
-"""Open records that lie in private files for a while, so that work elsewhere can read them.
+"""Open records in temporary private files, so that other processes can train on them.
 
-Processes of this machine map the files into their memory, and share it; to a cluster they are sent.
+Processes of the same machine map the files into memory and share it. A cluster receives copies.
 
-Source: docs/rules.md, rules 10 and 12 (what is charged is opened, and stays in `private/`).
+Source: docs/rules.md, rules 10 and 12 (open records were charged, and stay in `private/`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import numpy as np
 from pasearch.data.partitions import Records
 
 FOLDER_PREFIX = "records-"
-"""How the folders begin in which they lie."""
+"""Prefix of the names of the temporary folders."""
 
 
 @contextmanager
 def create_records_folder(private: Path) -> Iterator[Path]:
-    """Yield a folder for files of open records, which is gone behind the block.
+    """Create a temporary folder for files of open records, and delete it at the end of the block.
 
-    What a run that was killed has left is deleted before.
+    Folders left by an interrupted run are deleted first.
 
     Args:
-        private: The run's private folder.
+        private: Private folder of the run.
     """
     for left in private.glob(f"{FOLDER_PREFIX}*"):
         shutil.rmtree(left)
@@ -40,11 +40,11 @@ def create_records_folder(private: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class SharedRecords:
-    """Records that were opened for trainings, in a private folder.
+    """Open records in a private folder.
 
     Args:
-        folder: As `Records.write` leaves it.
-        public: Whether they were declared public.
+        folder: Folder written by `Records.write`.
+        public: Whether the records were declared public.
     """
 
     folder: Path
@@ -53,22 +53,22 @@ class SharedRecords:
 
     @classmethod
     def of(cls, records: Records, folder: Path) -> SharedRecords:
-        """Write open records to a new folder in this one."""
+        """Write open records to a new subfolder."""
         own = Path(tempfile.mkdtemp(dir=folder))  # 0700
         records.write(own)
         return cls(own, records.public is True)
 
     def load(self) -> dict[str, np.ndarray]:
-        """Return them as arrays: mapped, so that processes of one machine share them."""
+        """Map the records into memory as arrays, which processes of one machine share."""
         records = Records.mapped(self.folder, public=self.public)
         return {name: getattr(records, name).numpy() for name in ("x", "y", "valid")}
 
     def records(self, arrays: dict[str, np.ndarray]) -> Records:
-        """Return what `load` returned as records again, perhaps in another process."""
+        """Convert the arrays of `load` to records, perhaps in another process."""
         import torch
 
         with warnings.catch_warnings():
-            # What lies in a cluster's store may not be written to: no training does.
+            # Arrays in a cluster's store are read-only; training never writes to them.
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             own = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return Records(**own, public=self.public)

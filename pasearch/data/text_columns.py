@@ -1,9 +1,9 @@
-"""The cells of a table's columns: each distinct text once, and for each cell the index of its text.
+"""The cells of a table's columns: each distinct string once, and an index for each cell.
 
-A cell is returned exactly as it was stored: a text, or None in a null record. "1", "1.0" and "01"
-are three texts. An index takes 1, 2 or 4 bytes, by the number of distinct texts; a text takes its
-characters in UTF-8 and 8 bytes. Whatever is computed from a text is computed once per distinct
-text.
+A cell is returned exactly as it was stored: a string, or None in a null record. "1", "1.0" and "01"
+are three strings. An index takes 1, 2 or 4 bytes, depending on the number of distinct strings. A
+string takes its characters in UTF-8 and 8 bytes. Functions of a cell are computed once per distinct
+string.
 
 pyarrow is imported when a column is built, not with this module.
 
@@ -23,20 +23,20 @@ import numpy as np
 Where = slice | np.ndarray
 
 CHUNK_ROWS = 4096
-"""Rows that are Python objects at a time, while a table is built or iterated."""
+"""Number of rows that are Python objects at a time, while a table is built or iterated."""
 
 NULL_BYTES = b"\xff"
-"""Stands for None among Arrow's bytes: no text in UTF-8 has this byte."""
+"""Representation of None in Arrow arrays: UTF-8 text does not contain this byte."""
 
 DECIMAL_PATTERN = r"^-?[0-9]{1,17}(\.[0-9]{1,17})?$"
-"""Texts whose number is the same in every form of numbers with a decimal point."""
+"""Pattern of strings that every number format with a decimal point converts alike."""
 
 TEXT_ENCODING = {"encoding": "utf-8", "errors": "surrogatepass"}
-"""How texts become bytes: a text of an extension may hold half a surrogate pair."""
+"""Encoding of strings: one from an extension may contain an unpaired surrogate."""
 
 
 class Hash(Protocol):
-    """A fingerprint in the making."""
+    """A fingerprint that is being computed."""
 
     def update(self, data: Any, /) -> None:
         """Add bytes."""
@@ -46,7 +46,7 @@ class Hash(Protocol):
 class TextColumn(ABC):
     """The cells of one column, (rows,), with the methods of an array of objects that are needed.
 
-    Guarantee: the cells are those that were put in, each a text or None.
+    Guarantee: the cells are those that were stored, each a string or None.
     """
 
     __slots__ = ()
@@ -70,8 +70,8 @@ class TextColumn(ABC):
 
         Args:
             function: Conversion of one cell.
-            plain: Whether it returns `float(text)` for every text like `DECIMAL`, so that it need
-                not be called for these.
+            plain: Whether the function equals `float` for every string like `DECIMAL_PATTERN`, so
+                that it need not be called for these.
         """
 
     @abstractmethod
@@ -105,17 +105,18 @@ class TextColumn(ABC):
         return self.apply(lambda cell: cell).astype(dtype or object)
 
     def __repr__(self) -> str:
-        """Show the form, never a value."""
+        """Show the number of cells, never a value."""
         return f"{type(self).__name__}({len(self)} cells)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DictionaryColumn(TextColumn):
-    """A column of texts.
+    """A column of strings.
 
     Args:
-        texts: The distinct texts: an Arrow array of type large_binary in UTF-8, `NULL` for None.
-        codes: The index of each cell's text, unsigned integers, (rows,).
+        texts: Distinct strings: an Arrow array of type large_binary in UTF-8, `NULL_BYTES` for
+            None.
+        codes: Index of each cell's string, unsigned integers, (rows,).
     """
 
     texts: Any
@@ -157,8 +158,8 @@ class DictionaryColumn(TextColumn):
             digest.update(repr(self.texts[rows].to_pylist()).encode())
 
     def _used(self) -> tuple[Any, np.ndarray]:
-        """Select the texts that some cell has, and the index of each cell's among them."""
-        if len(self.texts) <= len(self.codes):  # few texts are worth no sorting
+        """Select the strings that occur, and the index of each cell's string among them."""
+        if len(self.texts) <= len(self.codes):  # sorting does not pay for few strings
             return self.texts, self.codes
         used, indices = np.unique(self.codes, return_inverse=True)
         return self.texts.take(convert_to_arrow_integers(used)), indices
@@ -174,7 +175,7 @@ class TextTable:
     """Cells, (rows, columns), with the methods of an array of objects that are needed.
 
     Args:
-        cells: One column or more, equally long.
+        cells: Columns of equal length, one or more.
     """
 
     cells: tuple[TextColumn, ...]
@@ -195,15 +196,15 @@ class TextTable:
         return len(self.cells[0])
 
     def __getitem__(self, where: Any) -> Any:
-        """Select rows, a table; or rows of one column, `[rows, index]`, a column."""
+        """Select rows as a table, or rows of one column, `[rows, index]`, as a column."""
         if isinstance(where, tuple):
             rows, index = where
             return self.cells[index][rows]
         return TextTable(cells=tuple(cells[where] for cells in self.cells))
 
     def present(self) -> np.ndarray:
-        """Find the rows that are no null records, bool, (rows,): those hold None everywhere."""
-        # A row that is not null holds no None at all.
+        """Find the rows that are not null records, bool, (rows,): these hold None in every cell."""
+        # Other rows hold no None.
         return self.cells[0].present()
 
     def feed(self, digest: Hash) -> None:
@@ -219,7 +220,7 @@ class TextTable:
         return np.stack([np.asarray(cells) for cells in self.cells], axis=1, dtype=dtype)
 
     def __repr__(self) -> str:
-        """Show the form, never a value."""
+        """Show the shape, never a value."""
         return f"TextTable({self.shape[0]} rows, {self.shape[1]} columns)"
 
 
@@ -227,7 +228,7 @@ def build_columns(rows: Iterable[Sequence[str] | None], *, width: int) -> list[T
     """Build the columns of a table from its rows.
 
     Args:
-        rows: Rows of `width` texts; None is the null record.
+        rows: Rows of `width` strings; None is the null record.
         width: Number of columns.
 
     Cost: time and memory linear in the rows.

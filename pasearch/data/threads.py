@@ -1,9 +1,9 @@
-"""How many threads compute a sum: its last bit may change with it.
+"""Number of threads of a computation: the last bit of a sum may change with it.
 
     threads of a training  =  max(1, threads of the run / candidates of the generation)
-    threads of a step      =  those, or one where its products are small (`training.trainer`)
+    threads of a step      =  the same, or one if its products are small (`training.trainer`)
 
-Source: docs/rules.md, rule 11 (a resumed release is computed as it was).
+Source: docs/rules.md, rule 11 (a resumed release is computed in the same way).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import contextmanager
 
 
 def divide_threads(candidates: int, at_hand: int) -> tuple[int, int]:
-    """Return the threads of a training, and how many trainings there is room for.
+    """Return the number of threads of a training, and the number of parallel trainings.
 
     Args:
-        candidates: Of the generation, 1 or more.
-        at_hand: Threads that the run may use.
+        candidates: Number of candidates of the generation, 1 or more.
+        at_hand: Number of threads that the run may use.
 
-    >>> shares(10, 2), shares(4, 16), shares(3, 16)
+    >>> divide_threads(10, 2), divide_threads(4, 16), divide_threads(3, 16)
     ((1, 2), (4, 4), (5, 3))
     """
     each = max(1, at_hand // candidates)
@@ -28,10 +28,10 @@ def divide_threads(candidates: int, at_hand: int) -> tuple[int, int]:
 
 @contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Compute with so many threads within the block, and as before behind it.
+    """Set the number of torch's threads within the block.
 
     Args:
-        count: 1 or more.
+        count: Number of threads, 1 or more.
     """
     import torch
 

@@ -1,19 +1,19 @@
-"""Numbers of an image in directions that made-up images vary in, brought to similar sizes.
+"""Whitening of image features along directions learned from synthetic images.
 
-    z = Λ^(-1/4) V'(φ(x) - m),        what a network is given: R z / ||z||
+    z = Λ^(-1/4) V'(φ(x) - m),        input of the network: R z / ||z||
 
-φ are normalised scattering coefficients and resemblances of patches (`patches`); m, V and Λ their
-mean, leading directions and variances over synthetic images (`draw_dead_leaves`). Neighbouring
-numbers are nearly the same, so a few directions hold most of φ, and a private training has learned
-little but these when its noise sets in. Bringing them nearer to one size lets the others be heard;
-dividing by the fourth root, not by the deviation itself, keeps noise that fills the last directions
-small.
+φ are normalised scattering coefficients and resemblances of patches (`patches`); m, V and Λ are
+their mean, leading directions and variances over synthetic images (`draw_dead_leaves`).
+Neighbouring features are nearly equal, so a few directions have most of the variance of φ. Without
+whitening, a private training learns little else before noise dominates. Scaling brings the
+directions nearer to one size. The fourth root, instead of the standard deviation, limits the
+amplification of noise in the last directions.
 
-No record is read for m, V and Λ, and each is mapped alone: that releases nothing. Every record has
-the norm R afterwards, a public bound.
+No record is read for m, V and Λ, and each record is mapped alone, so nothing is released. Every
+record then has the norm R, a public bound.
 
-Source: ours; the transform as of `scattering`; Tramer and Boneh 2021 for what normalisation does.
-Measured in benchmarks/models, "Images".
+Source: Original to this project; the transform of `scattering`; Tramer and Boneh 2021 for the
+    effect of normalisation. Measured in benchmarks/models, "Images".
 """
 
 from __future__ import annotations
@@ -33,43 +33,44 @@ from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 
 MAX_SYNTHETIC_IMAGES = 3000
-"""How many images are made up, unless they are large."""
+"""Maximum number of synthetic images; large images have fewer."""
 MAX_SYNTHETIC_NUMBERS = 2**27
-"""The most numbers that their coefficients may have together: half a gigabyte."""
+"""Maximum number of coefficients of all synthetic images: half a gigabyte."""
 MAX_COEFFICIENTS = MAX_SYNTHETIC_NUMBERS // 1000
-"""Of a record: so that a thousand images can be made up, and 500 directions be seen."""
+"""Maximum number of coefficients of a record, which allows 1,000 synthetic images and 500
+directions."""
 SCATTERING_WEIGHT = 0.7
-"""Of all scattering coefficients together, beside all resemblances of patches."""
+"""Weight of all scattering coefficients, relative to all resemblances of patches."""
 VARIANCE_FLOOR = 1e-4
-"""Added to each variance, as a share of the largest."""
-STATUS_MESSAGE = "front end: directions of made-up images, once a run"
-"""What is said while it is made ready."""
+"""Constant added to each variance, as a fraction of the largest."""
+STATUS_MESSAGE = "feature extractor: learning directions from synthetic images, once per run"
+"""Status message while the directions are learned."""
 IMAGE_SEED = 2026
-"""Of the made-up images: they are the same everywhere."""
+"""Seed of the synthetic images, which are the same everywhere."""
 SHAPE_COUNT_RANGE = (8, 40)
-"""Range of the number of shapes of a synthetic image, the end excluded."""
+"""Range of the number of shapes in a synthetic image, the end excluded."""
 
 
 def count_synthetic_images(coefficients: int) -> int:
-    """Return how many images are made up where an image has so many coefficients."""
+    """Return the number of synthetic images for a number of coefficients per image."""
     return min(MAX_SYNTHETIC_IMAGES, MAX_SYNTHETIC_NUMBERS // coefficients)
 
 
 def count_directions(coefficients: int) -> int:
-    """Return how many directions are kept: half as many as images made up, so that each is seen."""
+    """Return the number of directions: at most half the number of synthetic images."""
     return min(coefficients, count_synthetic_images(coefficients) // 2)
 
 
 class Whitening(nn.Module):
-    """A fixed map of images, in directions of similar size, at norm `ROW_NORM`.
+    """A fixed map of images to whitened directions, with output norm `ROW_NORM`.
 
-    Guarantee: a record's result depends on that record alone, and has norm `ROW_NORM` at most, if
-    `coefficients` maps each record alone.
+    Guarantee: a record's result depends on that record alone and has norm `ROW_NORM` at most, if
+        `coefficients` maps each record alone.
 
     Args:
-        shape: Of a record, (height, width) or (channels, height, width).
-        count: Of numbers that `coefficients` makes of a record.
-        kept: Of directions.
+        shape: Shape of a record, (height, width) or (channels, height, width).
+        count: Number of outputs of `coefficients` per record.
+        kept: Number of directions.
     """
 
     directions: Tensor
@@ -78,37 +79,37 @@ class Whitening(nn.Module):
     def __init__(self, shape: tuple[int, ...], count: int, kept: int):
         super().__init__()
         self.shape = tuple(shape)
-        # Half precision halves a model's file; training and prediction use the same numbers.
+        # Half precision halves a model's file; training and prediction use the same values.
         self.register_buffer("directions", torch.zeros(count, kept, dtype=torch.float16))
         self.register_buffer("offset", torch.zeros(kept))
 
     def coefficients(self, x: Tensor) -> Tensor:
-        """Return the map's numbers, (batch, *shape) to (batch, count)."""
+        """Compute the features, (batch, *shape) to (batch, count)."""
         raise NotImplementedError
 
     def prepare(self, made: Tensor, generator: np.random.Generator) -> None:
-        """Learn what `coefficients` needs of made-up images, (count, channels, height, width)."""
+        """Learn parameters of `coefficients` from images (count, channels, height, width)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, *shape) to (batch, kept)."""
         z = self.project(x)
         length = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-        # A backbone may overflow on a record: that one is then 0, and no number without a norm.
+        # A backbone may overflow on a record; its output is then 0 instead of NaN.
         return torch.where(length.isfinite(), z * (ROW_NORM / length.clamp(min=1e-12)), 0.0)
 
     def project(self, x: Tensor) -> Tensor:
-        """Return the coordinates along the directions, (batch, kept), at no norm yet."""
+        """Compute the coordinates along the directions, (batch, kept), before normalisation."""
         return self.coefficients(x) @ self.directions.float() - self.offset
 
     @torch.no_grad()
     def learn(self, images: int) -> None:
-        """Take the directions of so many made-up images."""
+        """Learn the directions from synthetic images."""
         *channels, height, width = self.shape
         generator = np.random.Generator(np.random.Philox(IMAGE_SEED))
         with (
             status_message.show_status(STATUS_MESSAGE),
             use_threads(1),
-        ):  # rounded alike by any threads: a cache knows its records
+        ):  # same rounding for any number of threads, so that caches stay valid
             made = draw_dead_leaves(images, math.prod(channels), height, width, generator)
             self.prepare(torch.from_numpy(made), generator)
             parts = torch.from_numpy(made.reshape(-1, *self.shape)).split(500)
@@ -117,18 +118,21 @@ class Whitening(nn.Module):
             )
         if not (directions.isfinite().all() and offset.isfinite().all()):
             raise UsageError(
-                "What this front end makes of made-up images is not finite: take other weights."
+                "The output of this front end for synthetic images is not finite: "
+                "use other weights."
             )
-        self.directions[:, : directions.shape[1]].copy_(directions)  # of few images, there are few
+        self.directions[:, : directions.shape[1]].copy_(
+            directions
+        )  # few images give few directions
         self.offset[: len(offset)].copy_(offset)
 
 
 class WhitenedImage(Whitening):
-    """Scattering and patches of an image in directions of similar size, at norm `ROW_NORM`.
+    """Scattering and patches of an image, whitened, with output norm `ROW_NORM`.
 
     Args:
-        shape: Of a record, (height, width) or (channels, height, width).
-        views: 1, or 2 for the mean of an image and its mirror image.
+        shape: Shape of a record, (height, width) or (channels, height, width).
+        views: Number of views: 1, or 2 for the mean of an image and its mirror image.
     """
 
     def __init__(self, shape: tuple[int, ...], views: int):
@@ -141,36 +145,36 @@ class WhitenedImage(Whitening):
         self.weight = SCATTERING_WEIGHT * math.sqrt(patches.OUTPUT_NUMBERS / scattered)
 
     def prepare(self, made: Tensor, generator: np.random.Generator) -> None:
-        """Take patterns of made-up images."""
+        """Select patterns from synthetic images."""
         self.patches.learn(made, generator)
 
     def coefficients(self, x: Tensor) -> Tensor:
-        """Return normalised scattering coefficients, and resemblances of patches."""
+        """Compute normalised scattering coefficients and resemblances of patches."""
         scattered = normalize_groups(self.transform(x)).flatten(1) * self.weight
         *channels, height, width = self.shape
         images = x.reshape(-1, math.prod(channels), height, width)
         return torch.cat([scattered, self.patches(images)], dim=1)
 
     def project(self, x: Tensor) -> Tensor:
-        """Return the coordinates, of both views on average."""
+        """Compute the coordinates, averaged over the views."""
         z = super().project(x)
         return z if self.views == 1 else (z + super().project(x.flip(-1))) / 2
 
 
 @lru_cache(maxsize=4)
 def learn_directions(shape: tuple[int, ...]) -> dict[str, Tensor]:
-    """Return the directions of whitened images of this shape."""
+    """Learn the directions of whitened images of this shape."""
     module = WhitenedImage(shape, views=1)
     module.learn(count_synthetic_images(len(module.directions)))
     return module.state_dict()
 
 
 def _compute_directions(seen: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """Return V Λ^(-1/4) and V'm Λ^(-1/4), from the map's numbers of made-up images (n, count)."""
+    """Compute V Λ^(-1/4) and V'm Λ^(-1/4) from features of synthetic images (n, count)."""
     middle = seen.mean(0)
     seen = seen - middle
     if seen.shape[0] < seen.shape[1]:
-        # Fewer images than numbers: the images' products have the same variances.
+        # Fewer images than features: the Gram matrix has the same nonzero eigenvalues.
         variances, of_images = torch.linalg.eigh(seen @ seen.T / len(seen))
         variances, of_images = variances[-kept:], of_images[:, -kept:]
         least = 1e-7 * float(variances[-1])
@@ -188,23 +192,23 @@ def draw_dead_leaves(
 ) -> np.ndarray:
     """Draw synthetic images, float32 (count, channels, height, width), in [0, 1].
 
-    Discs and rectangles on top of each other have what photographs, drawings and digits have in
-    common: edges, flat parts, few large shapes and many small ones. What depends on that alone can
-    be learned from them: no record is read, and nothing is downloaded.
+    Overlapping discs and rectangles share properties of photographs, drawings and digits: edges,
+    flat areas, few large shapes and many small ones. Directions that depend only on these can be
+    learned without reading a record or downloading data.
 
     Args:
         count: Number of images.
-        channels: 1, or 3 of similar values, as in a photograph.
-        height: Pixels.
-        width: Pixels.
-        generator: Source of randomness: equal generators make equal images.
+        channels: Number of channels: 1, or 3 of similar values, as in a photograph.
+        height: Height, pixels.
+        width: Width, pixels.
+        generator: Random generator: equal generators draw equal images.
 
     Source: Lee, Mumford and Huang 2001 (dead leaves); Baradad et al. 2021 (learning from them).
     """
     images = np.empty((count, channels, height, width), np.float32)
     rows, columns = np.mgrid[:height, :width].astype(np.float32)
     for image in images:
-        # Three of ten have a black ground, as scans and digits do.
+        # Three of ten have a black background, like scans and digits.
         image[:] = generator.random() if generator.random() < 0.7 else 0.0
         for _ in range(generator.integers(*SHAPE_COUNT_RANGE)):
             shade, inside = _draw_shape(rows, columns, generator)
@@ -216,7 +220,7 @@ def draw_dead_leaves(
 def _draw_shape(
     rows: np.ndarray, columns: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return one shape: how much lighter each pixel is towards one end, and which are inside."""
+    """Draw one shape: the gradient of its brightness, and the mask of its pixels."""
     side = max(rows.shape)
     radius = max(0.7, side * min(0.6, 0.04 * (1.0 - generator.random()) ** -0.6))
     flatness, angle = generator.uniform(0.25, 1.0), math.pi * generator.random()

@@ -391,8 +391,8 @@ class TestWidth:
         with pytest.raises(UsageError) as caught:
             check_table(path, columns=NAMES)
         assert str(caught.value) == (
-            f"{path}: every row has 1 cell, and the columns named are 9. It looks as if "
-            f"{separator!r} separates the cells: `separator={name!r}`."
+            f"{path}: every row has 1 cell, and `columns=` names 9. The separator seems to be "
+            f"{separator!r}: use `separator={name!r}`."
         )
         assert check_table(path, columns=NAMES, separator=name).n == 60
 

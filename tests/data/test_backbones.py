@@ -95,7 +95,7 @@ class TestTable:
     def test_is_the_file_and_how_it_is_used(self, table: dict[str, Any]):
         found = named(table)
         assert isinstance(found, CentredBackbone)
-        assert named({**table, "centred": False}) == found.before
+        assert named({**table, "centred": False}) == found.first_stage
         assert named({**table, "side": 32}).text.startswith("backbone_centred:small:32:")
         assert parse_front_end(found.text) == found
         network = read_candidate({"front_end": table, "layers": []})
@@ -131,9 +131,9 @@ class TestTable:
             ({"module": "resnet9000"}, "Backbone 'resnet9000' is not known: expected one of small"),
             ({"module": "resnet18"}, "does not hold the weights of resnet18"),
             ({"module": ["small"]}, "is not known"),
-            ({"weights": 3}, "weights are a path"),
+            ({"weights": 3}, "expected a path as weights"),
             ({"weights": "nowhere.pt"}, "nowhere.pt"),
-            ({"centred": "yes"}, "centred is true or false"),
+            ({"centred": "yes"}, "true or false as centred"),
             ({"side": 8}, "expected 16 to 512 pixels"),
             ({"side": True}, "side"),
             ({"frozen": True}, "expected weights"),
@@ -222,7 +222,7 @@ class TestFile:
     @pytest.mark.unit
     def test_that_was_never_named_is_asked_for(self):
         found = parse_front_end(f"backbone:small:0:{'0' * 64}")
-        with pytest.raises(UsageError, match="not known here: name their file"):
+        with pytest.raises(UsageError, match="not known here: give their file"):
             prepare_front_end(found, SHAPE)
 
     @pytest.mark.unit
@@ -279,7 +279,7 @@ class TestMap:
         module = Backbone(SHAPE, "small", 0)
         module.network.first[0][0].weight.fill_(torch.finfo(torch.float32).max)
         module.network.third[2][1].weight.fill_(torch.finfo(torch.float32).max)
-        with pytest.raises(UsageError, match="not finite: take other weights"):
+        with pytest.raises(UsageError, match="not finite: use other weights"):
             module.learn(120)
 
     @pytest.mark.oracle
@@ -347,7 +347,7 @@ class TestRun:
         names = [line["name"] for line in result.document["events"]]
         assert f"front end {named(own).text}" in names
         assert result.price.epsilon <= 3.0
-        assert "which must not have been trained on these records" in result.card
+        assert "which must not be trained on these records" in result.card
         assert result.document["assumed_public"] == [named(own).describe_public_inputs()]
         shown = plan_text(plan_architecture_search(
             str(images_file), **self.settings(tmp_path / "not", own, out=None, strategy="fixed")

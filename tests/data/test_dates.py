@@ -120,7 +120,7 @@ class TestFormats:
     @pytest.mark.unit
     def test_what_makes_no_sense_is_said(self):
         for pattern, word in [
-            (3, "expected a text"),
+            (3, "expected a string"),
             ("", "at least a year and a month"),
             ("%d.%m", "at least a year and a month"),
             ("%d %Y", "at least a year and a month"),
@@ -128,11 +128,11 @@ class TestFormats:
             ("%Y-%m-%", "it has %:"),
             ("%Y-%m %", "it has %:"),
             ("%d.%m.%Y %d", "twice"),
-            ("%d.%m.%Y %y", "say the same thing"),
-            ("%d %m %b %Y", "say the same thing"),
-            ("%d.%m.%Y %H %I %p", "say the same thing"),
-            ("%d.%m.%Y %I:%M", "go together"),
-            ("%d.%m.%Y %M %p", "go together"),
+            ("%d.%m.%Y %y", "have the same meaning"),
+            ("%d %m %b %Y", "have the same meaning"),
+            ("%d.%m.%Y %H %I %p", "have the same meaning"),
+            ("%d.%m.%Y %I:%M", "require each other"),
+            ("%d.%m.%Y %M %p", "require each other"),
         ]:
             assert word in (find_format_problem(pattern) or "")
             with pytest.raises(UsageError, match="Column 'signed': format is"):

@@ -273,7 +273,7 @@ class TestDoor:
         first = made.fingerprint()
         assert loaded(path, monkeypatch, large=True).fingerprint() == first
         frame(1).to_parquet(path, row_group_size=250)
-        with pytest.raises(UsageError, match="was changed since its form was read"):
+        with pytest.raises(UsageError, match="was changed since it was opened"):
             read(made)
         assert loaded(path, monkeypatch, large=True).fingerprint() != first
 

@@ -149,8 +149,8 @@ class TestTypes:
         [
             ([[1, 2]], "is a list: expected a pandas frame"),
             (pd.DataFrame({"x": [1]}), "fewer than two columns"),
-            (pd.DataFrame([[1, 2]], columns=["x", "x"]), "two columns of one name"),
-            (pd.DataFrame([[1, 2]], columns=["1", 1]), "two columns of one name"),
+            (pd.DataFrame([[1, 2]], columns=["x", "x"]), "two columns with the same name"),
+            (pd.DataFrame([[1, 2]], columns=["1", 1]), "two columns with the same name"),
         ],
     )
     def test_what_is_no_such_frame_is_refused(self, frame: Any, told: str):

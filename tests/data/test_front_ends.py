@@ -352,7 +352,7 @@ class TestWhitened:
     @pytest.mark.unit
     @pytest.mark.parametrize("name", ["whitened", "whitened_centred"])
     def test_images_that_are_too_large_are_refused_by_arithmetic_alone(self, name: str):
-        with pytest.raises(UsageError, match="too large for it: take scattering"):
+        with pytest.raises(UsageError, match="too large for it: use scattering"):
             parse_front_end(name).output_shape((3, 600, 600))
         with pytest.raises(UsageError, match="needs images of 16 x 16"):
             parse_front_end(name).output_shape((8, 8))

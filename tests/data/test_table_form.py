@@ -236,7 +236,7 @@ class TestOtherFormats:
             pd.DataFrame({"a": [1.0], "y": ["no"]}).to_parquet(folder / "part-0.parquet")
         for read in (load_dataset, check_table, lambda data: load_new_records(data, SCHEMA)):
             with pytest.raises(
-                UsageError, match=r"in partitions \(year=2023, ...\).*write it as one"
+                UsageError, match=r"partitioned table \(year=2023, ...\).*save it as one"
             ):
                 read(str(tmp_path / "t"))
 
@@ -403,7 +403,7 @@ class TestWithoutHeader:
         self, content: bytes, given: dict[str, Any], tmp_path: Path
     ):
         (tmp_path / "x.csv").write_bytes(content)
-        with pytest.raises(UsageError, match="no header: name its columns, `columns=`"):
+        with pytest.raises(UsageError, match="no header, name its columns, `columns=`"):
             read_table(tmp_path / "x.csv", **given)
 
     @pytest.mark.unit

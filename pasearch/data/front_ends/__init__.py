@@ -1,32 +1,33 @@
-"""Front ends: what is done to a record before the network sees it.
+"""Feature extractors (front ends): preprocessing of a record before the network.
 
-| text | what | price |
+| text | output | privacy cost |
 |---|---|---|
-| `raw` | nothing | none |
-| `max_pool:2` | the maximum of each square of pixels | none: each record on its own |
-| `scattering` | a fixed wavelet transform, normalised | none: each record on its own |
-| `whitened:1` | that and patches, in directions of one size (`data.whitening`) | none, likewise |
-| `backbone:...` | numbers of a public backbone (`data.backbones`) | none, likewise |
+| `raw` | the record | none |
+| `max_pool:2` | the maximum of each square of pixels | none: each record is mapped alone |
+| `scattering` | a fixed wavelet transform, normalised | none: each record is mapped alone |
+| `whitened:1` | scattering and patches, whitened (`data.whitening`) | none: each record is mapped
+alone |
+| `backbone:...` | output of a public backbone (`data.backbones`) | none: each record is mapped
+alone |
 | `whitened_centred:1` | `whitened` minus its mean | one Gaussian sum |
 | `backbone_centred:...` | `backbone` minus its mean | one Gaussian sum |
 | `standardise` | features minus their mean, divided by their deviation | one Gaussian sum |
 | `centred` | features minus their mean, divided by the root of their deviation | one Gaussian sum |
-| `centred_pairs:256` | that, and products of two columns (`data.pairs`) | one Gaussian sum |
-| `pca:60` | the principal components (Analyze Gauss) | one Gaussian sum |
+| `centred_pairs:256` | `centred`, and products of two columns (`data.pairs`) | one Gaussian sum |
+| `pca:60` | principal components (Analyze Gauss) | one Gaussian sum |
 
-Those without a price know no record but the one at hand: each maps a record alone, so they change
-nothing for the others. The rest are *fitted*: they release a noisy sum over a partition, once,
-before the first training, and the plan charges it; every candidate then uses the same fit
-(post-processing).
+Those without a privacy cost map each record alone, so they release nothing. The others are
+*fitted*: they release a noisy sum over a partition, once, before the first training, and the plan
+charges it. Every candidate then uses the same fit (post-processing).
 
-    standardise:  v = (x, x^2) / sqrt(2 d), of norm at most 1 for x in [0, 1]^d;  sum v + noise
-    centred:      rows clamped to a public norm B (`data.means`);         sum x + noise
-    centred_pairs:    likewise
-    whitened_centred, backbone_centred:  likewise, of rows behind the other
-    pca:          rows clamped to norm 1, no centring;                    X'X + symmetric noise
+    standardise:    v = (x, x^2) / sqrt(2 d), of norm at most 1 for x in [0, 1]^d;  sum v + noise
+    centred:        rows clipped to a public norm B (`data.means`);                 sum x + noise
+    centred_pairs:  the same sum as `centred`
+    whitened_centred, backbone_centred:  the same, over the output of the first stage
+    pca:            rows clipped to norm 1, without centring;            X'X + symmetric noise
 
 Source: Bao et al., sections IV-B and VIII-C (PCA, max pooling); Dwork et al. 2014 (Analyze Gauss);
-Tramer and Boneh 2021 (scattering). Proof: docs/guarantees/released-sums.md.
+    Tramer and Boneh 2021 (scattering). Proof: docs/guarantees/released-sums.md.
 """
 
 from __future__ import annotations
@@ -51,25 +52,25 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 MAX_PCA_FEATURES = 4096
-"""The most features PCA takes: its matrix has the square of that many numbers."""
+"""Maximum number of features for PCA: its matrix has the square of that many entries."""
 
 MAX_PAIRS = 8192
-"""The most products of two columns."""
+"""Maximum number of products of two columns."""
 
-# Seconds of the scattering transform per number of an image, and of other maps per multiplication
-# or addition: on two cores of an AMD EPYC.
+# Seconds of the scattering transform per number in an image, and of other maps per multiplication
+# or addition, on two cores of an AMD EPYC.
 SECONDS_PER_NUMBER = 4.5e-7
 SECONDS_PER_OPERATION = 1.2e-11
-# Seconds in which a synthetic image is made, on one core.
+# Seconds per synthetic image, on one core.
 SECONDS_PER_IMAGE = 1e-3
-# Pixels of the smallest side of an image of which scattering at two scales leaves anything.
+# Minimum side of an image for scattering at two scales, pixels.
 MIN_SIDE = 16
 
 
 class FrontEnd(Stage):
-    """A map from a record, scaled to [0, 1], to what a network is given. A frozen value.
+    """A map from a record, scaled to [0, 1], to the input of a network. A frozen value.
 
-    It has no field, or one whole number with a default.
+    It has no field, or one integer field with a default.
     """
 
     __slots__ = ()
@@ -77,53 +78,53 @@ class FrontEnd(Stage):
     fitted: ClassVar[bool] = False
     """Whether it is fitted to records, by a release that the plan charges."""
     least: ClassVar[int] = 1
-    """The least number that it may name."""
+    """Minimum of its integer field."""
     costly: ClassVar[bool] = False
-    """Whether its output is worth a file in the cache."""
+    """Whether its output is stored in the cache, because it is expensive."""
     learned: ClassVar[bool] = False
-    """Whether it has numbers of its own, which no record of the run's data decides: a run keeps
-    them, so that every training of it, resumed or not, sees equal records."""
+    """Whether it has parameters that no record of the run determines. A run stores them, so that
+    all its trainings, also after a resume, use the same features."""
     shifts_features: ClassVar[bool] = False
-    """Whether it moves and scales every feature by itself; what else it makes stands behind."""
+    """Whether it shifts and scales every feature alone; its other outputs follow these."""
     version: ClassVar[int] = 1
-    """Changes when it maps a record otherwise: old files in a cache are then of no use."""
+    """Version of the map: a new one invalidates the files of a cache."""
 
     @property
     def text(self) -> str:
-        """How it is written in a space: `front_end` reads it."""
+        """The text in a search space, which `parse_front_end` reads."""
         numbers = [getattr(self, name) for name in self.field_names()]
         return ":".join(map(str, [self.name, *numbers]))
 
     @property
     def first_stage(self) -> FrontEnd | None:
-        """What a record goes through first, where it is fitted to what that makes of records."""
+        """The front end applied first, if this one is fitted to the output of another."""
         return None
 
     @abstractmethod
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape of a record behind it.
+        """Return the shape of the output for a record.
 
         Raises:
-            UsageError: It does not fit records of this shape.
+            UsageError: The front end does not fit records of this shape.
         """
 
     @abstractmethod
     def module(self, shape: Shape) -> nn.Module:
-        """Return the map as a module without parameters; a fitted one is not fitted yet."""
+        """Build the map as a module without parameters; a fitted one is not fitted yet."""
 
     def ready_module(self, shape: Shape) -> nn.Module:
-        """Return the map, ready for use; only where not `fitted`."""
+        """Build the map, ready for use; not for `fitted` front ends."""
         return self.module(shape)
 
     def seconds(self, shape: Shape, records: int) -> float | None:
-        """Return about how long so many records take, on two CPU cores; None where nobody knows.
+        """Estimate the seconds for `records` records on two CPU cores; None if unknown.
 
-        Nothing where it costs little; what has to be made before the first record counts too.
+        The preparation before the first record is included. Cheap front ends return 0.
         """
         return None if self.costly else 0.0
 
     def event(self, noise_multiplier: float) -> Event:
-        """Return what its fit costs at this noise; only where `fitted`."""
+        """Return the privacy event of the fit at this noise; only for `fitted` front ends."""
         return Gaussian(noise_multiplier)
 
     def fit(
@@ -134,15 +135,16 @@ class FrontEnd(Stage):
         stream: Stream,
         form: RowLayout | None = None,
     ) -> FittedFrontEnd:
-        """Fit it privately to the records of an open partition; only where `fitted`.
+        """Fit the front end privately to the records of an open partition; only if `fitted`.
 
         Args:
-            x: Records, float32, (slots, *shape), in [0, 1]; behind `first_stage`, if it has one.
-            valid: bool, (slots,); a null record adds nothing.
-            noise_multiplier: Of the released sum; None on declared-public data.
-            stream: The release's own randomness.
-            form: Public form of an encoded record; None: a record's norm may be as large as the
-                root of its number of features.
+            x: Records, float32, (slots, *shape), in [0, 1]; the output of `first_stage`, if it has
+                one.
+            valid: Mask of records, bool, (slots,); a null record adds nothing.
+            noise_multiplier: Noise multiplier of the released sum; None for declared-public data.
+            stream: Random stream of this release.
+            form: Public form of an encoded record; None bounds a record's norm by the root of its
+                number of features.
 
         Cost: `event(noise_multiplier)`, charged by the caller before the records were opened.
         """
@@ -152,11 +154,11 @@ class FrontEnd(Stage):
         return FittedFrontEnd(self, self.fitted_module(given))
 
     def fitted_module(self, given: FitInput) -> nn.Module:
-        """Estimate the map privately; only where `fitted`. The cost is that of `fit`."""
+        """Estimate the map privately; only if `fitted`. The cost is that of `fit`."""
         raise NotImplementedError(f"{self.text} is not fitted.")
 
     def describe_public_inputs(self) -> str:
-        """Return what it takes as public, in words; nothing for most."""
+        """Describe what is assumed public; empty for most front ends."""
         return ""
 
     def __str__(self) -> str:
@@ -165,12 +167,12 @@ class FrontEnd(Stage):
 
 @dataclass(frozen=True, slots=True)
 class FittedFrontEnd:
-    """A front end ready for use.
+    """A front end that is ready for use.
 
     Args:
-        front_end: What it is.
+        front_end: Front end.
         module: The map.
-        device: Where records go through it, if it is costly; others: on the processor.
+        device: Device of the map, if it is expensive; cheap maps run on the CPU.
     """
 
     front_end: FrontEnd
@@ -179,17 +181,17 @@ class FittedFrontEnd:
 
     @property
     def first_stage(self) -> FittedFrontEnd | None:
-        """The first of its two parts, where it has two."""
+        """The first of two stages, or None."""
         first = self.front_end.first_stage
         return None if first is None else FittedFrontEnd(first, self.module[0], self.device)  # pyright: ignore[reportIndexIssue]
 
     @property
     def last_module(self) -> nn.Module:
-        """What maps records that are behind `first_stage`."""
+        """The map of the last stage."""
         return self.module if self.front_end.first_stage is None else self.module[1]  # pyright: ignore[reportIndexIssue]
 
     def compose_after(self, before: FittedFrontEnd | None) -> FittedFrontEnd:
-        """Return what was fitted to records behind `first_stage`, as one map from a record."""
+        """Combine a first stage with this map, which was fitted to its output, into one map."""
         from torch import nn
 
         if before is None:
@@ -200,12 +202,12 @@ class FittedFrontEnd:
 
     @property
     def used_device(self) -> str:
-        """Where records go through it."""
+        """The device on which the map runs."""
         return self.device if self.front_end.costly else "cpu"
 
     @property
     def digest(self) -> str:
-        """A hash of what it does: equal digests map records alike."""
+        """A hash of the map: equal digests map records alike."""
         import numpy as np
 
         told = f"{self.front_end.text} {self.front_end.version} {self.used_device}"
@@ -216,7 +218,7 @@ class FittedFrontEnd:
 
 
 def prepare_front_end(front_end: FrontEnd, shape: Shape, device: str = "cpu") -> FittedFrontEnd:
-    """Return a front end that needs no fit; see `FittedFrontEnd`."""
+    """Prepare a front end that needs no fit."""
     assert not front_end.fitted
     return FittedFrontEnd(front_end, front_end.ready_module(shape), device)
 
@@ -227,10 +229,10 @@ FRONT_ENDS = Registry("front end", FrontEnd, "pasearch.data.front_ends")
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class Raw(FrontEnd):
-    """The record as it is."""
+    """The unchanged record."""
 
     name: ClassVar[str] = "raw"
-    description_template: ClassVar[str] = "the record as it is"
+    description_template: ClassVar[str] = "the unchanged record"
 
     def output_shape(self, shape: Shape) -> Shape:
         return shape
@@ -263,18 +265,20 @@ class MaxPool(FrontEnd):
         *channels, height, width = check_image_shape(self, shape)
         sides = height // self.size, width // self.size
         if not min(sides) > 0:
-            raise UsageError(f"Front end {self.text} is larger than an image of shape {shape}.")
+            raise UsageError(
+                f"Front end {self.text} is larger than an image of shape {shape}: use raw."
+            )
         return (*channels, *sides)
 
     def module(self, shape: Shape) -> nn.Module:
-        """Return the pooling module; (height, width) counts as one image of a batch of channels."""
+        """Build the pooling module; (height, width) counts as one image of a batch of channels."""
         from torch import nn
 
         return nn.MaxPool2d(self.size)
 
 
 class CentredFrontEnd(FrontEnd):
-    """What another front end makes of records, minus its mean, which is estimated privately."""
+    """The output of another front end minus its mean, which is estimated privately."""
 
     __slots__ = ()
 
@@ -286,7 +290,7 @@ class CentredFrontEnd(FrontEnd):
     @property
     @abstractmethod
     def first_stage(self) -> FrontEnd:
-        """The other: it gives every record the norm `ROW_NORM` at most."""
+        """The other front end: it bounds the norm of every record by `ROW_NORM`."""
 
     def describe(self) -> str:
         return f"{self.first_stage.describe()}, centred"
@@ -305,14 +309,14 @@ class CentredFrontEnd(FrontEnd):
         return nn.Sequential(self.first_stage.module(shape), Affine(self.output_shape(shape)))
 
     def fitted_module(self, given: FitInput) -> nn.Module:
-        """Estimate the mean of every direction privately; records have a norm of their own."""
+        """Estimate the mean of every direction privately."""
         from pasearch.data.projections import fit_centring
 
         return fit_centring(given)
 
 
 class ShiftedFrontEnd(FrontEnd):
-    """A front end that moves and scales every feature by itself, as records tell it."""
+    """A front end that shifts and scales every feature alone, with estimated parameters."""
 
     __slots__ = ()
 
@@ -331,7 +335,7 @@ class ShiftedFrontEnd(FrontEnd):
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class Standardise(ShiftedFrontEnd):
-    """Every feature minus its mean, divided by its standard deviation: both estimated privately."""
+    """Every feature minus its mean, divided by its standard deviation, both estimated privately."""
 
     name: ClassVar[str] = "standardise"
     description_template: ClassVar[str] = "standardised features"
@@ -346,14 +350,14 @@ class Standardise(ShiftedFrontEnd):
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class Centred(ShiftedFrontEnd):
-    """Every feature minus its mean, divided by the root of its deviation: from private means.
+    """Every feature minus its mean, divided by the root of its deviation, from private means.
 
-    Only means are released, with the schema's own bound of a record, so they are nearer than those
-    of `standardise`. Their proof is that of the means of `features`.
+    Only means are released, with the schema's bound on a record's norm, so they are more accurate
+    than those of `standardise`. Their proof is that of the means of `pasearch features`.
     """
 
     name: ClassVar[str] = "centred"
-    description_template: ClassVar[str] = "centred features"
+    description_template: ClassVar[str] = "privately standardised features"
 
     def fitted_module(self, given: FitInput) -> nn.Module:
         """Estimate the mean of every feature privately."""
@@ -365,16 +369,18 @@ class Centred(ShiftedFrontEnd):
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class CentredPairs(FrontEnd):
-    """What `centred` makes of a row of a table, and products of two of its columns.
+    """The output of `centred` for a row of a table, and products of two of its columns.
 
-    They come from the same means, so they cost nothing more.
+    Both use the same means, so the products have no additional privacy cost.
 
     Args:
-        pairs: How many products: those of columns that vary most.
+        pairs: Number of products: those of the columns with the largest variances.
     """
 
     name: ClassVar[str] = "centred_pairs"
-    description_template: ClassVar[str] = "centred features and {pairs:,} pairs"
+    description_template: ClassVar[str] = (
+        "privately standardised features and {pairs:,} pairwise products of columns"
+    )
     fitted: ClassVar[bool] = True
     shifts_features: ClassVar[bool] = True
     pairs: int = 256
@@ -385,8 +391,8 @@ class CentredPairs(FrontEnd):
     def output_shape(self, shape: Shape) -> Shape:
         if len(shape) != 1:
             raise UsageError(
-                f"Front end {self.text} is for rows of a table; these records have shape {shape}. "
-                "Take centred, or of images whitened_centred."
+                f"Front end {self.text} requires rows of a table: these records have shape "
+                f"{shape}. Use centred, or whitened_centred for images."
             )
         return (shape[0] + self.pairs,)
 
@@ -407,10 +413,10 @@ class CentredPairs(FrontEnd):
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class PrincipalComponents(FrontEnd):
-    """The record's coordinates along the leading components of privately estimated moments.
+    """The coordinates of a record along the leading components of privately estimated moments.
 
     Args:
-        components: Their number, 1 or more; those beyond the number of features are 0.
+        components: Number of components, 1 or more; those beyond the number of features are 0.
     """
 
     name: ClassVar[str] = "pca"
@@ -426,7 +432,7 @@ class PrincipalComponents(FrontEnd):
         if not features <= MAX_PCA_FEATURES:
             raise UsageError(
                 f"Front end {self.text}: records have {features:,} features: expected at most "
-                f"{MAX_PCA_FEATURES:,}. Pool first, or take raw."
+                f"{MAX_PCA_FEATURES:,}. Use max_pool or raw."
             )
         return (self.components,)
 
@@ -445,7 +451,7 @@ class PrincipalComponents(FrontEnd):
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class Scattering(FrontEnd):
-    """The scattering transform (J = 2, 8 angles, order 2), then group normalisation a record."""
+    """The scattering transform (J = 2, 8 angles, order 2), normalised by groups in each record."""
 
     name: ClassVar[str] = "scattering"
     description_template: ClassVar[str] = "scattering coefficients"
@@ -457,7 +463,7 @@ class Scattering(FrontEnd):
         if not min(height, width) >= MIN_SIDE:
             raise UsageError(
                 f"Front end {self.text} needs images of {MIN_SIDE} x {MIN_SIDE} pixels or "
-                f"more; these records have shape {shape}."
+                f"more: these records have shape {shape}."
             )
         return (81 * math.prod(channels), height // 4, width // 4)
 
@@ -473,11 +479,11 @@ class Scattering(FrontEnd):
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class Whitened(FrontEnd):
-    """Scattering and patches in directions of made-up images, brought to similar sizes.
+    """Scattering and patches of an image, whitened along directions of synthetic images.
 
     Args:
-        views: 1, or 2 for the mean of an image and its mirror image: of photographs, not of
-            digits, which mirrored are others.
+        views: Number of views: 1, or 2 for the mean of an image and its mirror image. 2 suits
+            photographs, not digits, whose mirror images are other symbols.
     """
 
     name: ClassVar[str] = "whitened"
@@ -505,13 +511,13 @@ class Whitened(FrontEnd):
         coefficients = math.prod(Scattering().output_shape(shape)) + OUTPUT_NUMBERS
         if not coefficients <= MAX_COEFFICIENTS:
             raise UsageError(
-                f"Front end {self.text}: images of shape {shape} are too large for it: take "
+                f"Front end {self.text}: images of shape {shape} are too large for it: use "
                 "scattering, or smaller images."
             )
         return (count_directions(coefficients),)
 
     def seconds(self, shape: Shape, records: int) -> float:
-        """Return what coefficients and directions take, and before them those of made-up images."""
+        """Estimate the seconds of coefficients and directions, for synthetic images too."""
         from pasearch.data import patches
         from pasearch.data.whitening import count_synthetic_images
 
@@ -522,7 +528,7 @@ class Whitened(FrontEnd):
         (kept,) = self.output_shape(shape)
         count = math.prod(Scattering().output_shape(shape)) + patches.OUTPUT_NUMBERS
         made = count_synthetic_images(count)
-        # On one core: products of all made-up images with each other, and their eigenvectors.
+        # On one core: the Gram matrix of all synthetic images, and its eigenvectors.
         products = SECONDS_PER_OPERATION * made**2 * (3 * count + 12 * made)
         before = made * (SECONDS_PER_IMAGE + 2 * each) + products
         return before + records * self.views * (each + SECONDS_PER_OPERATION * 2.0 * count * kept)
@@ -543,10 +549,10 @@ class Whitened(FrontEnd):
 @FRONT_ENDS.register
 @dataclass(frozen=True, slots=True)
 class WhitenedCentred(CentredFrontEnd):
-    """What `whitened` makes of an image, minus its mean, which is estimated privately.
+    """The output of `whitened` minus its mean, which is estimated privately.
 
     Args:
-        views: As of `whitened`.
+        views: Number of views of `whitened`: 1 or 2.
     """
 
     name: ClassVar[str] = "whitened_centred"
@@ -561,14 +567,14 @@ class WhitenedCentred(CentredFrontEnd):
 
 
 def check_image_shape(front: FrontEnd, shape: Shape) -> Shape:
-    """Return the shape of records that are images.
+    """Return the shape of records if they are images.
 
     Raises:
-        UsageError: They are none.
+        UsageError: They are not images.
     """
     if len(shape) not in (2, 3):
         raise UsageError(
             f"Front end {front.text} needs images, (height, width) or (channels, height, width); "
-            f"these records have shape {shape}. Take raw, standardise or pca."
+            f"these records have shape {shape}. Use raw, standardise or pca."
         )
     return shape

@@ -1,4 +1,4 @@
-"""Parsing of the texts and tables that name front ends, those of public backbones included."""
+"""Parsing of the strings and tables that name front ends, including public backbones."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pasearch.errors import UsageError, suggest_name
 
 
 def resolve_front_end_text(given: object, folder: Path | None = None) -> object:
-    """Return what a user gives as a front end by its text: a table names a public backbone.
+    """Convert the table of a public backbone to its text; return other values unchanged.
 
-    Only for what a user says: a table opens a file. The path of its weights begins at `folder`,
-    where the table stands in a file.
+    Only for input of the user, because a table opens a file. Relative paths of weights begin at
+    `folder`, the folder of the file that contains the table.
     """
     if not isinstance(given, Mapping):
         return given
@@ -23,10 +23,13 @@ def resolve_front_end_text(given: object, folder: Path | None = None) -> object:
 
 
 def parse_front_end(text: object) -> FrontEnd:
-    """Return the front end that `text` names, such as "raw", "pca:60" or "max_pool:2".
+    """Parse the text of a front end, such as "raw", "pca:60" or "max_pool:2".
 
     Raises:
-        UsageError: No such front end, or a number that it cannot take.
+        UsageError: There is no such front end, or it does not accept the number.
+
+    >>> parse_front_end("pca:60").output_shape((8, 8))
+    (60,)
     """
     if isinstance(text, FrontEnd):
         return text
@@ -46,6 +49,6 @@ def parse_front_end(text: object) -> FrontEnd:
     takes = [f"{n}:{each.least}" for n, each in FRONT_ENDS.kinds().items() if each.field_names()]
     raise UsageError(
         f"Front end {text!r} is not known: expected one of {', '.join(FRONT_ENDS.kinds())}; some "
-        f"may name a whole number, at least that of {', '.join(takes)}."
+        f"accept an integer, with the minimum {', '.join(takes)}."
         + suggest_name(name, FRONT_ENDS.kinds())
     )
