@@ -424,7 +424,7 @@ def _private(
     keys = Keys()
     streams = {purpose: keys.stream(purpose) for purpose in ("batch", "noise", "dropout")}
     training = Training(network, records, recipe, streams, device=device)
-    return lambda: training.steps(training.round)
+    return lambda: training.steps(training.max_round_steps)
 
 
 def _plain(network: nn.Module, records: Records, batch: int, device: str) -> Callable[[], None]:

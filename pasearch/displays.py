@@ -753,7 +753,11 @@ class TrialsDisplay(Display):
                 return cls(trials=(), measure="", reason=nothing)
             metric, measure = judged_by(document), score_name(document)
             if score_event(document) is not None:
-                better = "higher" if metric.shown(1.0) > metric.shown(0.0) else "lower"
+                better = (
+                    "higher"
+                    if metric.to_metric_value(1.0) > metric.to_metric_value(0.0)
+                    else "lower"
+                )
                 measure += f"\n({unit_of(metric.noun)}; {better} is better)"
             return cls(trials=tuple(trials_of(document)), measure=measure)
 

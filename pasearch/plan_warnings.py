@@ -172,7 +172,7 @@ def warn_of_test_noise(metric: Metric, noise: ScoreNoise, slots: int) -> list[st
         noise: Of the test score; a table of counts is taken only where it has little more.
         slots: Of the test.
     """
-    spread = noise.standard_deviation / (metric.most * max(1, slots))
+    spread = noise.standard_deviation / (metric.max_points * max(1, slots))
     if metric.worst != 1.0 or INTERVAL_DEVIATIONS * spread <= metric.worst / 2:
         return []
     return [

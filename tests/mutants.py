@@ -32,7 +32,7 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "sums: gradients are formed again, of other rows",
-        "zip(own, seen.kept[FORMED_GRADIENTS], strict=True):",
+        "zip(own, seen.cache[FORMED_GRADIENTS], strict=True):",
         "zip(own, self.gradients(seen).values(), strict=True):",
         "training/test_rounding_of_sums.py",
     ),
@@ -442,7 +442,7 @@ MUTANTS = (
     ),
     Mutant(
         "scores: noise for one point of many",
-        "return NoisySum(epsilon=epsilon, most=self.most)",
+        "return NoisySum(epsilon=epsilon, most=self.max_points)",
         "return NoisySum(epsilon=epsilon, most=1)",
         "training/test_metrics.py",
     ),

@@ -607,7 +607,7 @@ class TestRegression:
         number = Schema(shape=(5,), low=0.0, high=1.0, target=(0.0, 9.0), regression=True)
         plan, classes = (priced(each, strategy="rs") for each in (number, KNOWN))
         assert plan.lines == classes.lines
-        grid = METRICS["mae"].most
+        grid = METRICS["mae"].max_points
         assert (plan.max_count_per_record, classes.max_count_per_record) == (grid, 1)
         ratio = plan.test.standard_deviation / classes.test.standard_deviation
         assert ratio == pytest.approx(grid, rel=0.2)

@@ -301,7 +301,9 @@ def train(data: Public, candidate: Candidate, n: int, mu: float, seed: int) -> d
     if schema.regression:
         return {"accuracy": round(reached / 100, 5), **found}
     brier = METRICS["brier"]
-    share = compute_metric_counts(network, test, brier, device="cpu")[0] / (len(test) * brier.most)
+    share = compute_metric_counts(network, test, brier, device="cpu")[0] / (
+        len(test) * brier.max_points
+    )
     return {"accuracy": round(reached, 5), "brier": round(1.0 - share, 5), **found}
 
 

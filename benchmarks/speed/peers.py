@@ -129,9 +129,9 @@ def in_rounds(training: Training) -> Step:
     """Return a whole round of steps, as a GPU makes them; it says how many they are."""
 
     def many() -> None:
-        training.steps(training.round)
+        training.steps(training.max_round_steps)
 
-    many.steps = training.round  # pyright: ignore[reportFunctionMemberAccess]
+    many.steps = training.max_round_steps  # pyright: ignore[reportFunctionMemberAccess]
     return many
 
 

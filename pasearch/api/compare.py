@@ -177,7 +177,9 @@ class Comparison:
         both = (self.aware, self.standard)
         aware, standard = (np.array(each.private if private else each.plain) for each in both)
         metric = find_metric_by_noun(self.metric)
-        sign = 1.0 if metric.shown(1.0) > metric.shown(0.0) else -1.0  # a smaller error is better
+        sign = (
+            1.0 if metric.to_metric_value(1.0) > metric.to_metric_value(0.0) else -1.0
+        )  # a smaller error is better
         mean, half = estimate_mean_and_half_width(sign * (aware - standard))
         return float(mean), float(half)
 
@@ -378,7 +380,7 @@ def compare_workflows(
         tests = errors(tested, winners, range(1, repeats + 1))
 
     def scores(errors: np.ndarray) -> tuple[float, ...]:
-        return tuple(float(metric.shown(1.0 - each)) for each in errors)
+        return tuple(float(metric.to_metric_value(1.0 - each)) for each in errors)
 
     def workflow(name: str, place: int) -> Workflow:
         model, (private, plain) = study.models[place], tests[winners.index(place)]

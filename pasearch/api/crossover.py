@@ -140,7 +140,7 @@ def measure_crossover(
     return CrossoverReport(
         data=dataset.name, delta=first.delta,
         n=min(first.split.train, dataset.n - held),  # public records may be fewer than yours
-        metric=metric.noun if metric.of_numbers else f"1 - {metric.noun}",
+        metric=metric.noun if metric.is_for_regression else f"1 - {metric.noun}",
         names=tuple(each.name for each in found),
         parameters=tuple(each.parameters for each in found), epsilons=grid, errors=noisy,
         plain=errors[:, -1],

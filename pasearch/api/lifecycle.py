@@ -522,7 +522,7 @@ def make_score_json(
     spread = metric.spread(own, tested, deviation)
 
     def fraction_of(count: int) -> float:
-        return metric.shown(min(1.0, max(0.0, count / (tested * metric.most))))
+        return metric.to_metric_value(min(1.0, max(0.0, count / (tested * metric.max_points))))
 
     score: dict[str, Any] = {
         "metric": metric.noun,
@@ -532,7 +532,7 @@ def make_score_json(
         "noise": {
             "mechanism": "two-sided geometric",
             "epsilon": plan.test.epsilon,
-            "standard_deviation": metric.slope(points / (tested * metric.most)) * spread,
+            "standard_deviation": metric.slope(points / (tested * metric.max_points)) * spread,
         },
     }
     if cells:

@@ -314,7 +314,7 @@ def make_private_crossover(
     """
     strategy = plan.strategy
     assert isinstance(strategy, Grid)
-    most = plan.ranking_metric.most * plan.score_slots
+    most = plan.ranking_metric.max_points * plan.score_slots
     levels, models, repeats = len(strategy.shares), strategy.candidates, strategy.repeats
     shares = np.array([0.0 if each is None else each / most for each in points])
     shares = shares.reshape(levels, models, repeats)

@@ -322,7 +322,7 @@ class CrossoverStudy:
             return 1.0
         metric = METRICS[self.metric]
         found = compute_metric_counts(network, held, metric, device=self.device)
-        return 1.0 - metric.points(found, len(held)) / (len(held) * metric.most)
+        return 1.0 - metric.points(found, len(held)) / (len(held) * metric.max_points)
 
     def _split(self, keys: Keys, repeat: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw training and test records: as many as planned, or as there are."""

@@ -264,7 +264,7 @@ class FeatureSearch(Engine):
         if isinstance(train.x, Rows):
             return ()
         metric = find_default_metric(self.plan.schema.regression)
-        best = len(test) * metric.most
+        best = len(test) * metric.max_points
         line = FINAL if chosen.model is None else self.plan.choice.selector.training_line
         trainer = self._trainer(line)
         found = []

@@ -672,7 +672,10 @@ def _matches_torch(device: str, rows: int, inputs: int, outputs: int) -> bool:
         torch.arange(rows) % 3,
         FlatClipping(clip_norm=0.5),
     )
-    slots, buffers = DeviceRecords.on(device, x, y, valid), SumBuffers(prepared.parameters)
+    slots, buffers = (
+        DeviceRecords.move_to_device(device, x, y, valid),
+        SumBuffers(prepared.parameters),
+    )
     expected = SumBuffers(prepared.parameters)
     streams = {name: Stream(bytes(32)).child(name) for name in ("batch", "noise", "dropout")}
     reseed_dropout(prepared, streams["dropout"], 0, slots.device)

@@ -185,7 +185,7 @@ class BatchBlocks:
 
 def padded_width(batching: Batching, n: int, deviations: float) -> int:
     """Compute the padded number of rows of a step over n record positions."""
-    most = batching.most(n, deviations)
+    most = batching.max_batch_size(n, deviations)
     return min(WIDTH_MULTIPLE * -(-most // WIDTH_MULTIPLE), max(n, 1))
 
 

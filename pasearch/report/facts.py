@@ -130,10 +130,10 @@ def trials_of(document: Values) -> list[Trial]:
         score = None if points is None else float(points)
         if points is not None and slots:
             metric = judged_by(document)
-            share = points / (slots * metric.most)
-            score = metric.shown(share)
-            if metric.summed and epsilon:
-                noise = metric.noise(epsilon).standard_deviation / (slots * metric.most)
+            share = points / (slots * metric.max_points)
+            score = metric.to_metric_value(share)
+            if metric.is_sum and epsilon:
+                noise = metric.noise(epsilon).standard_deviation / (slots * metric.max_points)
                 deviation = abs(metric.slope(min(1.0, max(0.0, share)))) * noise
                 deviation = deviation if math.isfinite(deviation) else None
         if "features" in each:

@@ -713,7 +713,7 @@ def _tried(document: Values, schema: AnySchema) -> Values | None:
             row = _candidate_row(trial.values["parameters"], schema)
         text, bar, line = None, "", score_event(document)
         if trial.share is not None:
-            value = metric.shown(min(1.0, max(0.0, trial.share)))
+            value = metric.to_metric_value(min(1.0, max(0.0, trial.share)))
             text, interval = f"{scale * value:.{digits}f}{unit}", None
             if trial.deviation is not None and line is not None:
                 error = compute_score_error({
@@ -764,7 +764,7 @@ def _tried(document: Values, schema: AnySchema) -> Values | None:
         "note": note,
         "scored": scored,
         "rate": rate * any("learning rate" in each["settings"] for each in rows),
-        "lower": scored and metric.shown(1.0) < metric.shown(0.0),
+        "lower": scored and metric.to_metric_value(1.0) < metric.to_metric_value(0.0),
     }
 
 

@@ -66,7 +66,7 @@ def leaderboard(document: Values, schema: AnySchema) -> Any:
         rows.append(row)
     frame = pd.DataFrame(rows, columns=columns)
     metric = judged_by(document)
-    lower = metric.shown(1.0) < metric.shown(0.0)
+    lower = metric.to_metric_value(1.0) < metric.to_metric_value(0.0)
     ranked = frame.sort_values("score", ascending=lower, kind="stable", na_position="last")
     return ranked.reset_index(drop=True)
 

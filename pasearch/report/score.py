@@ -107,7 +107,7 @@ def is_drowned(score: Values) -> bool:
 
     metric, (low, high) = find_metric_by_noun(score["metric"]), ends(score)
     return high - low > metric.worst / 2 or (
-        metric.of_numbers and compute_score_error(score) > score["test"]
+        metric.is_for_regression and compute_score_error(score) > score["test"]
     )
 
 

@@ -183,7 +183,8 @@ def compute_metric_counts(
 ) -> list[int]:
     """Return what tells how good the network's answers are: private.
 
-    Guarantee: replacing one record by the null record changes one count, by at most `metric.most`.
+    Guarantee: replacing one record by the null record changes one count,
+    by at most `metric.max_points`.
 
     Args:
         network: Trained; one output for a number, else one a class.
@@ -270,7 +271,7 @@ class TrainingHistory:
             self.steps = finished
             if seen is not None and (finished % every == 0 or finished == steps):
                 found = compute_score_count(network, seen, device=device)
-                most = len(seen) * find_default_metric(seen.y.is_floating_point()).most
+                most = len(seen) * find_default_metric(seen.y.is_floating_point()).max_points
                 self.curve.append((finished, found / most))
                 network.train()
 

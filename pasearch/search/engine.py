@@ -517,7 +517,7 @@ class SearchEngine(Engine):
 
     def _max_score_count(self, slots: int) -> int:
         """Return the points of right answers to so many slots, by the usual metric."""
-        return slots * find_default_metric(self.plan.schema.regression).most
+        return slots * find_default_metric(self.plan.schema.regression).max_points
 
     def _fit_front_end(self, front_end: FrontEnd) -> FittedFrontEnd:
         """Return a front end ready for use: one fit for all candidates, charged once."""

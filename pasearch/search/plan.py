@@ -659,13 +659,13 @@ def _solve_score(
     else:
         solver.lines += make_lines(epsilon)
     if terms.split.portions > 1:
-        if not metric.summed:
+        if not metric.is_sum:
             raise UsageError(
                 f"Disjoint portions choose by points that are summed over records, and metric "
                 f"{metric.name!r} is made of counts: take accuracy, log-loss, brier, mae or "
                 "rmse, or another strategy."
             )
-        return ExponentialMechanism(epsilon=epsilon, most=metric.most)
+        return ExponentialMechanism(epsilon=epsilon, most=metric.max_points)
     return metric.noise(epsilon)
 
 

@@ -410,7 +410,7 @@ def difference_variance(plan: Plan) -> float:
     assert plan.score is not None
     assert not isinstance(plan.score, ExponentialMechanism)
     slots = plan.score_slots
-    noise = plan.score.standard_deviation / (plan.ranking_metric.most * slots)
+    noise = plan.score.standard_deviation / (plan.ranking_metric.max_points * slots)
     return 2 * noise**2 + DISAGREEMENT_RATE / slots
 
 
@@ -451,7 +451,7 @@ def set_prior_leads(plan: Plan, study: Study, *, ours: bool) -> Plan:
     strategy = plan.strategy
     assert isinstance(strategy, ProtectedHalving)
     noise = difference_variance(plan)
-    points = plan.ranking_metric.most * plan.score_slots
+    points = plan.ranking_metric.max_points * plan.score_slots
     least = round(MIN_LEAD_DEVIATIONS * math.sqrt(noise) * points, 1)
     if ours:
         found = estimate_leads(plan, study, strategy.candidates)

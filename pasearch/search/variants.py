@@ -61,7 +61,7 @@ def list_variant_names(metric: Metric, outputs: int) -> tuple[str, ...]:
     Raises:
         UsageError: They cannot be compared by it.
     """
-    if not metric.summed:
+    if not metric.is_sum:
         _check_thresholds(metric, outputs)
         return tuple(_name_shift(-each) for each in list_thresholds())
     shifts = tuple(map(_name_shift, LOG_ODDS_SHIFTS)) if outputs == 2 else ()
@@ -90,11 +90,11 @@ def _check_thresholds(metric: Metric, outputs: int) -> None:
 
 def make_lines_of_epsilon(metric: Metric, outputs: int) -> Callable[[float], list[Line]]:
     """Return the dial of the pick: epsilon to its line on the validation records."""
-    if not metric.summed:
+    if not metric.is_sum:
         _check_thresholds(metric, outputs)
 
     def of(epsilon: float) -> list[Line]:
-        event: Event = PureDP(epsilon) if metric.summed else Geometric(epsilon)
+        event: Event = PureDP(epsilon) if metric.is_sum else Geometric(epsilon)
         return [Line(name=VARIANT_LINE, partition="validation", event=event, count=1)]
 
     return of
@@ -102,8 +102,8 @@ def make_lines_of_epsilon(metric: Metric, outputs: int) -> Callable[[float], lis
 
 def make_mechanism(metric: Metric, epsilon: float) -> ExponentialMechanism | NoisyCounts:
     """Return what the choice is released by, at the price of its line."""
-    if metric.summed:
-        return ExponentialMechanism(epsilon=epsilon, most=metric.most)
+    if metric.is_sum:
+        return ExponentialMechanism(epsilon=epsilon, most=metric.max_points)
     return NoisyCounts(epsilon=epsilon)
 
 

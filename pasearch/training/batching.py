@@ -59,7 +59,7 @@ class Batching(Stage):
         """Return a step's slots, ascending, from the trial's batch stream."""
 
     @abstractmethod
-    def most(self, n: int, deviations: float) -> int:
+    def max_batch_size(self, n: int, deviations: float) -> int:
         """Return how many slots of n a batch has at most.
 
         Of a Poisson batch, which has no such number: its mean and so many standard deviations.
@@ -136,7 +136,7 @@ class Poisson(Batching):
     def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
         return self.indices(n, stream.generator(step))
 
-    def most(self, n: int, deviations: float) -> int:
+    def max_batch_size(self, n: int, deviations: float) -> int:
         mean = self.sampling_probability * n
         return min(n, math.ceil(mean + deviations * math.sqrt(mean)))
 
@@ -204,7 +204,7 @@ class TruncatedPoisson(Batching):
             return chosen
         return np.sort(generator.choice(chosen, self.cap, replace=False))
 
-    def most(self, n: int, deviations: float) -> int:
+    def max_batch_size(self, n: int, deviations: float) -> int:
         assert self.cap is not None
         return min(n, self.cap)
 
@@ -254,7 +254,7 @@ class Reshuffled(Batching):
         order = _draw_epoch_order(stream, epoch, n)
         return np.sort(order[place * self.batch_size : (place + 1) * self.batch_size])
 
-    def most(self, n: int, deviations: float) -> int:
+    def max_batch_size(self, n: int, deviations: float) -> int:
         return min(n, self.batch_size)
 
     def epoch(self, step: int) -> int:

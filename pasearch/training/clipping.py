@@ -134,7 +134,7 @@ class ClippingMethod(Stage):
         """Split a step's noise between gradients and counts, of an adaptive method."""
         raise NotImplementedError(f"{self.name} releases no counts")
 
-    def moved(
+    def update_clip_norms(
         self, bounds: tuple[float, ...], centred: tuple[float, ...], expected_batch_size: int
     ) -> tuple[float, ...]:
         """Compute the next clipping norms of an adaptive method from the released counts."""
@@ -387,7 +387,7 @@ class AdaptiveClipping(ClippingMethod):
         gradients = grown / math.sqrt(1.0 - self.count_share)
         return gradients, 0.5 * grown * math.sqrt(counts / self.count_share)
 
-    def moved(
+    def update_clip_norms(
         self, bounds: tuple[float, ...], centred: tuple[float, ...], expected_batch_size: int
     ) -> tuple[float, ...]:
         """Compute the next clipping norms.

@@ -61,7 +61,7 @@ in the norm and again in the weighted sum, half a unit each."""
 NORM_PIECE = 256
 """A longer norm is computed as the norm of the norms of its pieces."""
 FORMED_GRADIENTS = "formed"
-"""Key of `CapturedLayer.kept` for per-example gradients that the norms have formed."""
+"""Key of `CapturedLayer.cache` for per-example gradients that the norms have formed."""
 
 CachedValues = dict[str, tuple[Tensor, ...]]
 Buffers = Mapping[int, Tensor]
@@ -78,7 +78,7 @@ class CapturedLayer:
         input: a, (batch, ...).
         output_gradient: d, (batch, ...), gradient of the summed loss.
         views: Number of rows per record, side by side in the batch.
-        kept: What a rule computed from these for the norms and needs again for the sums, by
+        cache: What a rule computed from these for the norms and needs again for the sums, by
             name: tensors of (batch, ...).
     """
 
@@ -86,7 +86,7 @@ class CapturedLayer:
     input: Tensor
     output_gradient: Tensor
     views: int = 1
-    kept: CachedValues = field(default_factory=dict, init=False, repr=False)
+    cache: CachedValues = field(default_factory=dict, init=False, repr=False)
 
     def split(self, rows: int) -> list[CapturedLayer]:
         """Split the batch into blocks of `rows` rows; the last one may have fewer."""
@@ -94,10 +94,10 @@ class CapturedLayer:
             CapturedLayer(self.layer, a, d, self.views)
             for a, d in zip(self.input.split(rows), self.output_gradient.split(rows), strict=True)
         ]
-        for name, values in self.kept.items():
+        for name, values in self.cache.items():
             parts = zip(*(each.split(rows) for each in values), strict=True)
             for block, part in zip(blocks, parts, strict=True):
-                block.kept[name] = part
+                block.cache[name] = part
         return blocks
 
     def without(self, bad: Tensor) -> CapturedLayer:
@@ -107,8 +107,8 @@ class CapturedLayer:
             input=zero_rows(self.input, bad),
             output_gradient=zero_rows(self.output_gradient, bad),
         )
-        for name, values in self.kept.items():
-            found.kept[name] = tuple(zero_rows(each, bad) for each in values)
+        for name, values in self.cache.items():
+            found.cache[name] = tuple(zero_rows(each, bad) for each in values)
         return found
 
 
@@ -155,8 +155,8 @@ class LayerRule:
         (found,) = torch.autograd.grad(output, given, d, allow_unused=True)
         return torch.zeros_like(given) if found is None else found
 
-    def kept(self, module: nn.Module, d: Tensor, saved: Any) -> CachedValues:
-        """Compute what `CapturedLayer.kept` starts with; called before `backward`."""
+    def cached_values(self, module: nn.Module, d: Tensor, saved: Any) -> CachedValues:
+        """Compute what `CapturedLayer.cache` starts with; called before `backward`."""
         return {}
 
     def shapes(self, layer: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -182,7 +182,7 @@ class LayerRule:
         positions.
         Formed gradients are kept: a second pass over other rows may round, or draw, differently.
         """
-        formed = seen.kept[FORMED_GRADIENTS] = tuple(self.gradients(seen).values())
+        formed = seen.cache[FORMED_GRADIENTS] = tuple(self.gradients(seen).values())
         return torch.stack([bound_formed_norms(gradient, seen.views) for gradient in formed]).sum(0)
 
     def weighted_sum(
@@ -201,7 +201,7 @@ class LayerRule:
         """
         own = [p for p in seen.layer.parameters(recurse=False) if p.requires_grad]
         dropped = factors == 0.0
-        for parameter, gradient in zip(own, seen.kept[FORMED_GRADIENTS], strict=True):
+        for parameter, gradient in zip(own, seen.cache[FORMED_GRADIENTS], strict=True):
             # The layer may have no finite gradient where the record's input was set to 0.
             kept = zero_rows(gradient, dropped)
             wide = torch.float64 if seen.views > 1 else factors.dtype
@@ -392,8 +392,8 @@ class Conv2dRule(LayerRule):
         numbers = max(taps * max(1, d[0, 0].numel()) * seen.views, layer.weight.numel())
         rows = seen.views * max(1, _memory_limit(MAX_UNFOLDED, d) // numbers)
         parts = list(zip(a.split(rows), d.split(rows), strict=True))
-        kept = seen.kept if len(parts) == seen.views == 1 else {}
-        squares = [self._unfolded_norms(layer, *part, seen.views, kept) for part in parts]
+        cache = seen.cache if len(parts) == seen.views == 1 else {}
+        squares = [self._unfolded_norms(layer, *part, seen.views, cache) for part in parts]
         squares = squares[0] if len(squares) == 1 else torch.cat(squares)
         # A pixel that no patch holds, because a stride skips it, must not hide that it is NaN.
         if layer.weight.requires_grad:
@@ -401,7 +401,7 @@ class Conv2dRule(LayerRule):
         return squares + 0.0 * _bound_image_norms(a, seen.views)
 
     def _unfolded_norms(
-        self, layer: nn.Conv2d, a: Tensor, d: Tensor, views: int, kept: CachedValues
+        self, layer: nn.Conv2d, a: Tensor, d: Tensor, views: int, cache: CachedValues
     ) -> Tensor:
         patches = _extract_patches(layer, a, d)
         return self._position_norms(
@@ -409,13 +409,13 @@ class Conv2dRule(LayerRule):
             views_to_positions(patches.unflatten(1, (layer.groups, -1)), views),
             views_to_positions(d.flatten(2).unflatten(1, (layer.groups, -1)), views),
             _bound_image_norms(a, views) * _count_patches_per_pixel(layer) ** 0.5,
-            kept,
+            cache,
         )
 
     def _position_norms(
-        self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, kept: CachedValues
+        self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, cache: CachedValues
     ) -> Tensor:
-        return bound_position_norms(layer.weight, layer.bias, a, d, a_norms, kept)
+        return bound_position_norms(layer.weight, layer.bias, a, d, a_norms, cache)
 
     def _of_weight(self, layer: nn.Conv2d, gradient: Tensor) -> Tensor:
         """Map a gradient of the filters in use to that of the weight, (..., *weight.shape)."""
@@ -430,9 +430,9 @@ class Conv2dRule(LayerRule):
         """
         layer = seen.layer
         assert isinstance(layer, nn.Conv2d)
-        if FORMED_GRADIENTS in seen.kept:
+        if FORMED_GRADIENTS in seen.cache:
             for parameter, each in zip(
-                (layer.weight, layer.bias), seen.kept[FORMED_GRADIENTS], strict=True
+                (layer.weight, layer.bias), seen.cache[FORMED_GRADIENTS], strict=True
             ):
                 if parameter is not None and parameter.requires_grad:
                     yield parameter, (factors @ each.flatten(1)).view_as(parameter)
@@ -457,7 +457,7 @@ class WeightStandardisedRule(Conv2dRule):
     """
 
     def _position_norms(
-        self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, kept: CachedValues
+        self, layer: nn.Conv2d, a: Tensor, d: Tensor, a_norms: Tensor, cache: CachedValues
     ) -> Tensor:
         squares = bound_position_norms(layer.weight.detach(), layer.bias, a, d)  # the bias alone
         squares = squares + 0.0 * a_norms
@@ -562,7 +562,7 @@ class LstmRule(LayerRule):
         assert isinstance(module, Lstm)
         return self._gate_gradients(d, saved) @ module.weight[:, : module.inputs]
 
-    def kept(self, module: nn.Module, d: Tensor, saved: dict[str, Any]) -> CachedValues:
+    def cached_values(self, module: nn.Module, d: Tensor, saved: dict[str, Any]) -> CachedValues:
         """Compute [x_t, h_(t-1)] and the gradients of the gates, (batch, steps, ...) each."""
         before = functional.pad(saved["states"].transpose(0, 1)[:-1], (0, 0, 0, 0, 1, 0))
         a = torch.cat([saved["x"].transpose(0, 1), before], dim=2).transpose(0, 1)
@@ -605,12 +605,12 @@ class LstmRule(LayerRule):
         return {name: formed[name] for name, p in own.items() if p.requires_grad}
 
     def _steps(self, seen: CapturedLayer) -> tuple[Tensor, ...]:
-        """Get what `kept` computes; where hooks captured the layer, by a pass of its own."""
-        if "steps" not in seen.kept:
+        """Get `cached_values`; a layer captured by hooks needs a separate pass."""
+        if "steps" not in seen.cache:
             with torch.no_grad():
                 saved = self.forward(seen.layer, seen.input)[1]
-                seen.kept.update(self.kept(seen.layer, seen.output_gradient, saved))
-        return seen.kept["steps"]
+                seen.cache.update(self.cached_values(seen.layer, seen.output_gradient, saved))
+        return seen.cache["steps"]
 
     def _gate_gradients(self, d: Tensor, saved: dict[str, Any]) -> Tensor:
         if "gates" not in saved:
@@ -767,7 +767,7 @@ def bound_position_norms(
     a: Tensor,
     d: Tensor,
     a_norms: Tensor | None = None,
-    kept: CachedValues | None = None,
+    cache: CachedValues | None = None,
 ) -> Tensor:
     """Compute ||g_i||^2 of a layer applied at L positions, enlarged by what rounding may hide.
 
@@ -775,7 +775,7 @@ def bound_position_norms(
     positions, here or in `weighted_sum`, is not. It is at most u L ||A_i|| ||D_i|| for the weight
     and u L sqrt(L) ||D_i|| for the bias (Higham 2002, section 3.1), so that much is added. a is
     (batch, groups, inputs, L), d (batch, groups, outputs, L); a_norms are ||A_i||, or above. If
-    g_i of the weight is formed it is kept, with that of the bias, as `FORMED`.
+    g_i of the weight is formed it is kept, with that of the bias, as `FORMED_GRADIENTS`.
     """
     squares = torch.zeros(len(a), dtype=a.dtype, device=a.device)
     inputs, length = a.shape[2:]
@@ -788,8 +788,8 @@ def bound_position_norms(
             gradient = torch.bmm(d.flatten(0, 1), a.flatten(0, 1).transpose(1, 2))
             gradient = gradient.unflatten(0, a.shape[:2])
             computed = compute_norms_along(gradient.flatten(1), 1)
-            if kept is not None:
-                kept[FORMED_GRADIENTS] = gradient, d.sum(dim=3)
+            if cache is not None:
+                cache[FORMED_GRADIENTS] = gradient, d.sum(dim=3)
         else:
             a64, d64 = a.double(), d.double()
             gram = (a64.transpose(2, 3) @ a64) * (d64.transpose(2, 3) @ d64)

@@ -87,17 +87,17 @@ class Metric(ABC):
     name: ClassVar[str]
     noun: ClassVar[str]
     """What is shown, in words."""
-    most: ClassVar[int] = 1
+    max_points: ClassVar[int] = 1
     """G, the most points of a record: what one record changes points, or one count, by."""
     worst: ClassVar[float] = 1.0
     """The largest value that is shown: of a share 1."""
-    of_numbers: ClassVar[bool] = False
+    is_for_regression: ClassVar[bool] = False
     """Whether it is for numbers that are predicted, or for classes."""
     unit: ClassVar[str] = ""
     """What stands behind what is shown."""
     needs_probabilities: ClassVar[bool] = False
     """Whether it asks how sure an answer is, beyond which is first."""
-    summed: ClassVar[bool] = True
+    is_sum: ClassVar[bool] = True
     """Whether points are a sum over records, or made of counts."""
     columns: ClassVar[str] = ""
     """What the columns of the released counts are, if they are a table; its rows are classes."""
@@ -113,7 +113,7 @@ class Metric(ABC):
             valid: (n,) False for a null record.
 
         Guarantee: each record's part is whole before it is added; replacing a record by the null
-        record changes one of the counts, by at most `most`.
+        record changes one of the counts, by at most `max_points`.
         """
 
     def cells(self, outputs: int) -> int:
@@ -122,11 +122,11 @@ class Metric(ABC):
 
     def noise(self, epsilon: float) -> ScoreNoise:
         """Return what the counts are released with, at a price."""
-        if self.most == 1:
+        if self.max_points == 1:
             return NoisyCount(epsilon=epsilon)
-        return NoisySum(epsilon=epsilon, most=self.most)
+        return NoisySum(epsilon=epsilon, most=self.max_points)
 
-    def released(self, counts: list[int], noise: ScoreNoise, stream: Stream) -> list[int]:
+    def add_noise(self, counts: list[int], noise: ScoreNoise, stream: Stream) -> list[int]:
         """Return counts with noise.
 
         Cost: `noise.event`, on every partition that was counted; charge it first.
@@ -152,13 +152,13 @@ class Metric(ABC):
             slots: As of `points`.
             noise: As of `points`.
         """
-        return noise / (slots * self.most)
+        return noise / (slots * self.max_points)
 
-    def shown(self, share: float) -> float:
+    def to_metric_value(self, share: float) -> float:
         """Return what is shown for a share of all points, in [0, 1]."""
         return share
 
-    def share(self, shown: float) -> float:
+    def to_share(self, shown: float) -> float:
         """Return the share of all points of what is shown."""
         return shown
 
@@ -170,10 +170,10 @@ class Metric(ABC):
 class MeanLoss(Metric):
     """Metric that shows a mean loss, from 0 to `worst`: all points are a loss of 0."""
 
-    def shown(self, share: float) -> float:
+    def to_metric_value(self, share: float) -> float:
         return self.worst * (1.0 - share)
 
-    def share(self, shown: float) -> float:
+    def to_share(self, shown: float) -> float:
         return 1.0 - shown / self.worst
 
     def slope(self, share: float) -> float:
@@ -193,14 +193,14 @@ class LogLoss(MeanLoss):
     """The mean of - log of the probability that an answer gives the record's class, in nats."""
 
     name, noun = "log-loss", "log loss"
-    most, worst, needs_probabilities = 1000, MAX_LOG_LOSS, True
+    max_points, worst, needs_probabilities = 1000, MAX_LOG_LOSS, True
     unit = f" nats, {MAX_LOG_LOSS:g} at most a record,"
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
         right = y.long().clamp(min=0, max=answers.shape[1] - 1)[:, None]
         loss = -answers.double().log_softmax(dim=1).gather(1, right).squeeze(1)
         kept = 1.0 - loss.nan_to_num(nan=MAX_LOG_LOSS, posinf=MAX_LOG_LOSS) / MAX_LOG_LOSS
-        return [int((self.most * kept.clamp(0.0, 1.0)).round().long()[valid].sum())]
+        return [int((self.max_points * kept.clamp(0.0, 1.0)).round().long()[valid].sum())]
 
 
 class Brier(MeanLoss):
@@ -211,46 +211,46 @@ class Brier(MeanLoss):
     """
 
     name, noun = "brier", "Brier score"
-    most, needs_probabilities = 1000, True
+    max_points, needs_probabilities = 1000, True
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
         chances = answers.double().softmax(dim=1)
         right = y.long().clamp(min=0, max=answers.shape[1] - 1)[:, None]
         loss = (chances.square().sum(1) - 2 * chances.gather(1, right).squeeze(1) + 1.0) / 2
         kept = (1.0 - loss.nan_to_num(nan=1.0)).clamp(0.0, 1.0)
-        return [int((self.most * kept).round().long()[valid].sum())]
+        return [int((self.max_points * kept).round().long()[valid].sum())]
 
 
 class AbsoluteError(MeanLoss):
     """The mean absolute error, as a share of the width of the target's bounds."""
 
     name, noun = "mae", "mean absolute error"
-    most, of_numbers = 100, True
+    max_points, is_for_regression = 100, True
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
         error = (_clamp_predictions(answers.squeeze(1)) - y).abs().nan_to_num(nan=1.0)
-        return [int((self.most * (1.0 - error.clamp(max=1.0))).floor().long()[valid].sum())]
+        return [int((self.max_points * (1.0 - error.clamp(max=1.0))).floor().long()[valid].sum())]
 
 
 class SquaredError(Metric):
     """The root of the mean squared error, as a share of the width of the target's bounds."""
 
     name, noun = "rmse", "root mean squared error"
-    most, of_numbers = 10_000, True
+    max_points, is_for_regression = 10_000, True
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
         error = (_clamp_predictions(answers.squeeze(1).double()) - y).abs().nan_to_num(nan=1.0)
         kept = 1.0 - error.clamp(max=1.0) ** 2
-        return [int((self.most * kept).round().long()[valid].sum())]
+        return [int((self.max_points * kept).round().long()[valid].sum())]
 
-    def shown(self, share: float) -> float:
+    def to_metric_value(self, share: float) -> float:
         return math.sqrt(max(0.0, 1.0 - share))
 
-    def share(self, shown: float) -> float:
+    def to_share(self, shown: float) -> float:
         return 1.0 - shown**2
 
     def slope(self, share: float) -> float:
-        return 0.5 / max(self.shown(share), 0.01)
+        return 0.5 / max(self.to_metric_value(share), 0.01)
 
 
 def _clamp_predictions(answers: Tensor) -> Tensor:
@@ -261,12 +261,12 @@ def _clamp_predictions(answers: Tensor) -> Tensor:
 class CountMetric(Metric):
     """A metric of which counts of disjoint cells are released."""
 
-    summed = False
+    is_sum = False
 
     def noise(self, epsilon: float) -> ScoreNoise:
         return NoisyCounts(epsilon=epsilon)
 
-    def released(self, counts: list[int], noise: ScoreNoise, stream: Stream) -> list[int]:
+    def add_noise(self, counts: list[int], noise: ScoreNoise, stream: Stream) -> list[int]:
         assert isinstance(noise, NoisyCounts)
         return noise.release(counts, stream)
 
@@ -341,14 +341,14 @@ class AccuracyTable(CountMetric):
     name = noun = "accuracy"
 
     @abstractmethod
-    def right(self, counts: list[int]) -> list[int]:
+    def select_correct(self, counts: list[int]) -> list[int]:
         """Return those of the cells that hold right answers."""
 
     def points(self, counts: list[int], slots: int, noise: float = 0.0) -> int:
-        return sum(self.right(counts))
+        return sum(self.select_correct(counts))
 
     def spread(self, counts: list[int], slots: int, noise: float) -> float:
-        return math.sqrt(len(self.right(counts))) * noise / slots
+        return math.sqrt(len(self.select_correct(counts))) * noise / slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +366,7 @@ class AccuracyByLogOdds(AccuracyTable):
     def cells(self, outputs: int) -> int:
         return 2 * self.bins
 
-    def right(self, counts: list[int]) -> list[int]:
+    def select_correct(self, counts: list[int]) -> list[int]:
         half = self.bins // 2
         return [*counts[:half], *counts[self.bins + half :]]
 
@@ -382,7 +382,7 @@ class AccuracyByPrediction(AccuracyTable):
     def cells(self, outputs: int) -> int:
         return outputs**2
 
-    def right(self, counts: list[int]) -> list[int]:
+    def select_correct(self, counts: list[int]) -> list[int]:
         return list(counts[:: math.isqrt(len(counts)) + 1])
 
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
@@ -398,7 +398,7 @@ class ErrorTable(MeanLoss, CountMetric):
     """
 
     name, noun = "mae", "mean absolute error"
-    most, of_numbers = AbsoluteError.most, True
+    max_points, is_for_regression = AbsoluteError.max_points, True
     columns = ERROR_COLUMNS
 
     def cells(self, outputs: int) -> int:
@@ -414,17 +414,20 @@ class ErrorTable(MeanLoss, CountMetric):
         return cells[valid].bincount(minlength=self.cells(1)).tolist()
 
     def points(self, counts: list[int], slots: int, noise: float = 0.0) -> int:
-        value = self._told(counts, slots, noise)["value"]
-        return 0 if value is None else round(self.most * slots * (1.0 - value))
+        value = self._estimate_error(counts, slots, noise)["value"]
+        return 0 if value is None else round(self.max_points * slots * (1.0 - value))
 
     def spread(self, counts: list[int], slots: int, noise: float) -> float:
         edges = np.array(ERROR_EDGES)
-        levels, value = (edges[1:] + edges[:-1]) / 2, self._told(counts, slots, noise)["value"]
+        levels, value = (
+            (edges[1:] + edges[:-1]) / 2,
+            self._estimate_error(counts, slots, noise)["value"],
+        )
         if value is None:
             return 1.0
         return noise / sum(counts) * math.sqrt(TARGET_BINS * float(((levels - value) ** 2).sum()))
 
-    def _told(self, counts: list[int], slots: int, noise: float) -> dict[str, Any]:
+    def _estimate_error(self, counts: list[int], slots: int, noise: float) -> dict[str, Any]:
         rows = np.array(counts, np.float64).reshape(TARGET_BINS, -1)
         table = Table(counts=rows, columns=ERROR_COLUMNS, noise=noise, of=slots)
         return compute_error_measures(table)["mean_absolute_error"]
@@ -487,11 +490,11 @@ def compute_score_error(score: dict[str, Any]) -> float:
     if table is not None and table.columns == ERROR_COLUMNS:
         error = compute_error_measures(table)["mean_absolute_error"]["error"]
         return metric.worst if error is None else error
-    if not metric.summed:
+    if not metric.is_sum:
         told = {} if table is None else compute_measures(table)[metric.name.replace("-", "_")]
         error = (told or {}).get("error")
         return noise["standard_deviation"] if error is None else error
-    rate = min(1.0, max(0.0, metric.share(score["test"])))
+    rate = min(1.0, max(0.0, metric.to_share(score["test"])))
     sample = metric.slope(rate) * math.sqrt(max(rate * (1 - rate), 1 / count) / count)
     return math.hypot(sample, noise["standard_deviation"])
 
@@ -566,7 +569,7 @@ def find_metric(name: str | None, *, regression: bool, outputs: int | None) -> M
     """
     if name is None:
         return find_default_metric(regression)
-    able = [each for each, metric in METRICS.items() if metric.of_numbers == regression]
+    able = [each for each, metric in METRICS.items() if metric.is_for_regression == regression]
     if name not in able:
         what = "a number to predict" if regression else "classes"
         other = " A number is predicted with `regression=True`." if name in METRICS else ""
@@ -612,7 +615,7 @@ class Score:
 
         Cost: `noise.event`, on every partition that was counted; charge it first.
         """
-        noisy, deviation = metric.released(counts, noise, stream), noise.standard_deviation
+        noisy, deviation = metric.add_noise(counts, noise, stream), noise.standard_deviation
         return cls(
             points=metric.points(noisy, slots, deviation),
             spread=metric.spread(noisy, slots, deviation),

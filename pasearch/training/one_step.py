@@ -69,12 +69,12 @@ class DeviceRecords:
         return self.y.device
 
     @classmethod
-    def on(cls, device: str, x: Tensor, y: Tensor, valid: Tensor) -> DeviceRecords:
+    def move_to_device(cls, device: str, x: Tensor, y: Tensor, valid: Tensor) -> DeviceRecords:
         """Move records to a device; the class of a null record becomes 0."""
         own = valid.to(device).contiguous()
         return cls(x=x.to(device), y=y.where(valid, 0).to(device).contiguous(), valid=own)
 
-    def after(self, ahead: nn.Sequential) -> DeviceRecords | None:
+    def apply_modules(self, ahead: nn.Sequential) -> DeviceRecords | None:
         """Apply modules to x, once for all steps; None if the results take much memory."""
         if type(self.x) is not Tensor or not len(self.x):
             return None
@@ -300,7 +300,7 @@ def sum_clipped_gradients(
     if shares is None:
         shares = scale_class_weights(recipe.class_weights, slots.device)
     views, many = recipe.augmentation, count_views(recipe)
-    buffers.clear()
+    buffers.reset()
     for place, low in enumerate(range(0, len(places), part)):
         own = slice(low, low + part)
         x, loss, mask = slots.at(places[own], None if real is None else real[own])
@@ -351,7 +351,9 @@ def _update_clip_norms(
     gradients, deviation = adaptive.noises(sigma, len(state.bounds))
     noisy = counts.clone().numpy()
     draw_normals(len(noisy), stream.child("counts"), step).add_to(noisy, deviation)
-    state.bounds = adaptive.moved(state.bounds, tuple(noisy.tolist()), recipe.expected_batch_size)
+    state.bounds = adaptive.update_clip_norms(
+        state.bounds, tuple(noisy.tolist()), recipe.expected_batch_size
+    )
     return gradients
 
 

@@ -155,7 +155,7 @@ class PreparedNetwork:
                 continue
             if call.module in self.rules:
                 seen = found[call.module] = CapturedLayer(call.module, call.input, d, views)
-                seen.kept.update(call.rule.kept(call.module, d, call.saved))
+                seen.cache.update(call.rule.cached_values(call.module, d, call.saved))
                 if len(found) == len(self.rules):
                     return None
             d = call.rule.backward(call.module, d, call.saved)

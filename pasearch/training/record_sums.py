@@ -87,7 +87,7 @@ class SumBuffers:
                 start += shape.numel()
         return found
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         """Set the totals to 0, before the first block of a step."""
         self._blocks, self._groups = 0, []
         for total in self.totals:
@@ -102,7 +102,7 @@ class SumBuffers:
             total.add_(flat)
 
     def end(self) -> list[Tensor]:
-        """Return the totals of all blocks added since `clear`."""
+        """Return the totals of all blocks added since `reset`."""
         if self._groups:
             self._end_group()
             for total, group in zip(self.totals, self._groups, strict=True):

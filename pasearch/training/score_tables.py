@@ -102,15 +102,15 @@ class Table:
     of: int
 
     @cached_property
-    def right(self) -> Array:
+    def is_correct(self) -> Array:
         """Which cells are right answers, (classes, columns) bool."""
         classes, columns = self.counts.shape
         if self.columns == CORRECTNESS_COLUMNS:
             return np.tile([False, True], (classes, 1))
-        return np.arange(classes)[:, None] == self.said[None, :columns]
+        return np.arange(classes)[:, None] == self.predicted_classes[None, :columns]
 
     @cached_property
-    def said(self) -> Array:
+    def predicted_classes(self) -> Array:
         """The class that each column answers, (columns,), where columns tell it."""
         columns = self.counts.shape[1]
         if self.columns == LOG_ODDS_COLUMNS:
@@ -123,7 +123,7 @@ class Table:
         return self.counts.sum(axis=1)
 
     @cached_property
-    def known(self) -> Array:
+    def has_enough_records(self) -> Array:
         """Which classes have more records than noise would show, (classes,) bool."""
         return self.totals > max(
             DETECTION_DEVIATIONS * math.sqrt(self.counts.shape[1]) * self.noise, 0.5
@@ -265,8 +265,8 @@ def compute_wilson_interval(share: float, error: float, deviations: float) -> tu
 
 def estimate_accuracy(table: Table) -> Measure:
     """Return the share of right answers; a record that cannot be read counts as wrong."""
-    value = _clamp(float(table.counts[table.right].sum()) / table.of)
-    cells = int(table.right.sum())
+    value = _clamp(float(table.counts[table.is_correct].sum()) / table.of)
+    cells = int(table.is_correct.sum())
     return make_measure(value, compute_share_error(value, table.of, cells, 0, table.noise))
 
 
@@ -274,7 +274,7 @@ def estimate_recalls(table: Table) -> list[Measure]:
     """Return of each class the share that is answered rightly."""
     found = []
     for counts, right, total, known in zip(
-        table.counts, table.right, table.totals, table.known, strict=True
+        table.counts, table.is_correct, table.totals, table.has_enough_records, strict=True
     ):
         if not known:
             found.append(make_measure(None, reason=TOO_FEW_RECORDS))
@@ -341,7 +341,7 @@ def estimate_lead(table: Table) -> Measure:
     It is smaller than the errors of both shares together: they are of the same records.
     """
     most = np.arange(len(table.counts)) == int(np.argmax(table.totals))
-    won, lost = table.right & ~most[:, None], ~table.right & most[:, None]
+    won, lost = table.is_correct & ~most[:, None], ~table.is_correct & most[:, None]
     for_it, against = (float(table.counts[each].sum()) / table.of for each in (won, lost))
     value, told = for_it - against, int(won.sum() + lost.sum())
     sample = max(for_it + against - value**2, 1 / table.of) / table.of
@@ -375,7 +375,7 @@ def compute_confusion_matrix(table: Table) -> tuple[Array, float] | None:
 def estimate_auc(table: Table) -> Measure:
     """Return the area under the ROC curve; 0.5 is a guess."""
     first, second = table.counts
-    if not table.known.all():
+    if not table.has_enough_records.all():
         return make_measure(None, reason=f"one class is hardly there: {TOO_FEW_RECORDS}")
     n, m = table.totals
     beaten = (np.cumsum(first) - first / 2) / n  # by a record of the second class, bin by bin

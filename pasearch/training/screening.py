@@ -206,7 +206,7 @@ class ValidationDrivenNoise:
             return None
         return sigma
 
-    def after(self, step: int, network: nn.Module) -> None:
+    def query_after_step(self, step: int, network: nn.Module) -> None:
         """Query the accuracy at the end of each epoch that the schedule names."""
         epoch = self._batches.epoch(step + 1)
         if epoch > self._batches.epoch(step) and self._schedule.queries_after(epoch):
@@ -236,7 +236,7 @@ class UpdateScreening:
         self._kept = self._snapshot()
         self._asked = 1
 
-    def after(self, step: int) -> None:
+    def screen_updates(self, step: int) -> None:
         """Keep the updates since the last screening, or undo them."""
         if not self._annealing.is_screened(step + 1):
             return

@@ -124,11 +124,11 @@ def run_rounds(
     finished = 0
     try:
         while finished < recipe.steps:
-            most = min(training.round, recipe.steps - finished)
+            most = min(training.max_round_steps, recipe.steps - finished)
             if on_step is not None:
                 ends = range(1, most)
                 most = next((k for k in ends if looks is None or looks(finished + k)), most)
-            training.begin(most)
+            training.begin_steps(most)
             yield finished
             if not (made := training.end()):
                 break
@@ -170,7 +170,7 @@ class Training:
         if device == "cpu":
             keep_freed_memory()
             check_row_rounding()
-        self._slots = DeviceRecords.on(device, records.x, records.y, records.valid)
+        self._slots = DeviceRecords.move_to_device(device, records.x, records.y, records.valid)
         self._prepared = PreparedNetwork(network)
         _check_record_independence(self._prepared, self._slots.x)
         if recipe.augmentation is None:
@@ -249,7 +249,7 @@ class Training:
         layers = (place for place, each in enumerate(ahead) if few and list(each.parameters()))
         with use_threads(1), full_precision():  # as in every process
             for many in range(next(layers, len(ahead)), 0, -1):
-                if (done := self._slots.after(ahead[:many])) is not None:
+                if (done := self._slots.apply_modules(ahead[:many])) is not None:
                     assert isinstance(rest, nn.Sequential), "as something is before it"
                     left = nn.Sequential(*ahead[many:], *rest)  # `children` has each once
                     self._slots, self._prepared = done, PreparedNetwork(left)
@@ -284,7 +284,7 @@ class Training:
             )
 
     @property
-    def round(self) -> int:
+    def max_round_steps(self) -> int:
         """Maximum number of steps in the next round; on a CPU a round has one."""
         return (
             MAX_STEPS_PER_ROUND
@@ -298,15 +298,19 @@ class Training:
         Returns:
             Number of steps made; 0 where `step` returns False.
         """
-        self.begin(most)
+        self.begin_steps(most)
         return self.end()
 
-    def begin(self, most: int) -> None:
+    def begin_steps(self, most: int) -> None:
         """Start at most `most` steps on a GPU, as a new round or more of one, without waiting."""
         if self._rounds is None:
             return
         self._check_place()
-        if self._on_gpu is not None and self._before is not None and self.round == STEPS_PER_BLOCK:
+        if (
+            self._on_gpu is not None
+            and self._before is not None
+            and self.max_round_steps == STEPS_PER_BLOCK
+        ):
             self.end()  # the inputs of a block must exist until its steps are checked
         self._before = self._snapshot() if self._before is None else self._before
         if self._on_gpu is not None:
@@ -318,7 +322,7 @@ class Training:
             self._move()
 
     def _begin_on_gpu(self, code: GpuTraining, most: int) -> None:
-        most = min(most, self.round)
+        most = min(most, self.max_round_steps)
         if self._together is None:
             code.make(self._finished, most)
         else:
@@ -435,10 +439,10 @@ class Training:
         self._optimizing.set_noise_variance(self._optimizer, deviation**2)
         self._optimizer.step()
         if self._screen is not None:
-            self._screen.after(self._finished)
+            self._screen.screen_updates(self._finished)
         self._average.update(self._finished)
         if self._pace is not None:
-            self._pace.after(self._finished, self._network)
+            self._pace.query_after_step(self._finished, self._network)
         self._finished += 1
 
     def finish(self) -> None:

@@ -416,9 +416,9 @@ def _score_count_range(plan: Any) -> tuple[float, float]:
     """Return the fewest and the most points that a trial can have; 0 where nothing is scored."""
     if plan.score is None:
         return 0, 0
-    most = plan.ranking_metric.most
+    most = plan.ranking_metric.max_points
     reach = math.ceil(-math.log(MAX_TAIL_PROBABILITY) * most / plan.score.epsilon)
-    if not plan.ranking_metric.summed:
+    if not plan.ranking_metric.is_sum:
         reach = 0
     return -reach, plan.score_slots * most + reach
 

@@ -216,13 +216,13 @@ def test_a_step_depends_on_its_key_alone():
     models = linear(), linear()
     first, second = (begun(made, model, data) for model in models)
     for each in (first, second):
-        assert each.round == STEPS_PER_BLOCK
+        assert each.max_round_steps == STEPS_PER_BLOCK
         each._finished = STEPS_PER_BLOCK - 5  # as if so many were made
     assert first.steps(2) == 2
     assert first.steps(1000) == 3
     assert first.steps(1) == 1
     for _ in range(2):
-        first.begin(1)
+        first.begin_steps(1)
     assert (first.end(), first.end()) == (2, 0)
     assert (second.steps(1000), second.steps(3)) == (5, 3)
     for each in (first, second):
@@ -443,7 +443,7 @@ def test_a_block_that_did_not_come_whole_is_not_taken_for_another(monkeypatch: p
     with monkeypatch.context() as patched:
         patched.setattr(dense_steps, "copy_to_device", full)
         with pytest.raises(torch.OutOfMemoryError):
-            training.begin(1)
+            training.begin_steps(1)
     training.abandon()
     assert training.steps(1) == 1
     assert not (own._given == before).all(1).any()
@@ -455,12 +455,12 @@ def test_steps_are_not_looked_at_before_they_were_given():
     together = TrainingGroup()
     training = begun(recipe(steps=2 * STEPS_PER_BLOCK), linear(), records(), together=together)
     training._finished = STEPS_PER_BLOCK - 1
-    training.begin(1)
+    training.begin_steps(1)
     with pytest.raises(RuntimeError, match="not started on the GPU yet"):
-        training.begin(1)
+        training.begin_steps(1)
     together.run_pending()
     assert training.end() == 1
-    training.begin(1)
+    training.begin_steps(1)
     together.run_pending()
     assert training.end() == 1
 
@@ -472,7 +472,7 @@ def test_a_step_that_may_be_wrong_is_made_again_with_care(at: int, monkeypatch: 
     expected, cared = trained(made, plain(), data), []
     model = plain()
     training = begun(made, model, data)
-    training.begin(made.steps)
+    training.begin_steps(made.steps)
     own = training._on_gpu
     assert own is not None
     own._wrong.fill_(at)
@@ -521,7 +521,7 @@ def test_a_round_that_nobody_looks_at_is_taken_back(together: TrainingGroup | No
     made, model = recipe(optimizer="momentum", average=0.5), plain()
     training = begun(made, model, records(), together=together)
     before = weights(model)
-    training.begin(STEPS)
+    training.begin_steps(STEPS)
     if together is None:
         assert not torch.equal(weights(model), before)
     training.abandon()
@@ -566,7 +566,7 @@ def test_a_round_that_could_not_be_taken_back_yet_is_when_it_is_abandoned(
 ):
     training = begun(recipe(), model := plain(), records())
     before = weights(model)
-    training.begin(STEPS)
+    training.begin_steps(STEPS)
     training._on_gpu._wrong.fill_(1)  # pyright: ignore
     honest = training._go_back
 
@@ -585,9 +585,9 @@ def test_a_round_that_could_not_be_taken_back_yet_is_when_it_is_abandoned(
 def test_a_block_stays_until_its_steps_were_looked_at():
     training = begun(recipe(steps=STEPS_PER_BLOCK + 3), linear(), records())
     training._finished = STEPS_PER_BLOCK - 2
-    training.begin(2)
+    training.begin_steps(2)
     training._on_gpu._wrong.fill_(STEPS_PER_BLOCK - 1)  # pyright: ignore
-    training.begin(1)
+    training.begin_steps(1)
     assert training._before is not None
     assert training._before.finished == STEPS_PER_BLOCK
     assert training.end() == 1
@@ -598,7 +598,7 @@ def test_steps_behind_the_last_have_noise():
     made = recipe(steps=STEPS_PER_BLOCK, schedule=StepDecay(rate=0.8, period=1))
     training = begun(made, linear(), records())
     training._finished = STEPS_PER_BLOCK
-    training.begin(1)
+    training.begin_steps(1)
     given = training._on_gpu._given.numpy().view("f8")  # pyright: ignore
     last = made.noise_multiplier_at(STEPS_PER_BLOCK - 1, N)
     assert last is not None
@@ -623,7 +623,7 @@ def test_what_a_training_gives_does_not_depend_on_the_others():
         done = 0
         for many in (2, 1):
             for training in left.values():
-                training.begin(many)
+                training.begin_steps(many)
             if left:
                 together.run_pending()
             assert all(training.end() == many for training in left.values())
@@ -644,7 +644,7 @@ def test_memory_of_a_training_is_given_back_when_it_is_done(shares_calls: bool):
     """At once, not when Python next looks for cycles: a GPU's memory may be needed before."""
     together = TrainingGroup() if shares_calls else None
     training = begun(recipe(steps=1), linear(), records(), together=together)
-    training.begin(1)
+    training.begin_steps(1)
     if together is not None:
         together.run_pending()
     training.end()
@@ -668,7 +668,7 @@ def test_each_training_has_noise_and_masks_of_its_own(monkeypatch: pytest.Monkey
     models = [deep(), deep()]
     both = [begun(made, model, data, k, together) for k, model in enumerate(models)]
     for each in both:
-        each.begin(1)
+        each.begin_steps(1)
     together.run_pending()
     apart = [each._sums.flats[0] for each in both]
     noise = (apart[0] - apart[1]) / (math.sqrt(2) * SIGMA * CLIP)

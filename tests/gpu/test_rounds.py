@@ -317,7 +317,7 @@ def test_a_round_may_be_given_step_by_step():
     made, model = recipe(steps=2 * rounds.MAX_STEPS_PER_ROUND + 3), dense()
     training = begun(made, model, records(bad=(4,)))
     for step in range(made.steps):
-        training.begin(1)
+        training.begin_steps(1)
         if step % rounds.MAX_STEPS_PER_ROUND == rounds.MAX_STEPS_PER_ROUND - 1:
             assert training.end() == rounds.MAX_STEPS_PER_ROUND
     assert training.end() == 3
@@ -346,7 +346,7 @@ def test_steps_that_nobody_has_looked_at_are_taken_back(error: type[BaseExceptio
     training = Training(model, data, made, streams(), in_rounds=True, splits=False)
     training.steps(2)
     before, stops.calls = weights(model), 0
-    training.begin(10)
+    training.begin_steps(10)
     assert not torch.equal(weights(model), before)
     training.abandon()
     assert torch.equal(weights(model), before)
@@ -364,7 +364,7 @@ def test_steps_that_nobody_has_looked_at_are_taken_back(error: type[BaseExceptio
 def test_a_round_that_cannot_be_taken_back_leaves_no_weights(monkeypatch: pytest.MonkeyPatch):
     model = dense()
     training = begun(recipe(), model, records())
-    training.begin(2)
+    training.begin_steps(2)
 
     def fails(*_: object) -> None:
         raise RuntimeError("the device has failed")

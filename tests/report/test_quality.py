@@ -59,8 +59,8 @@ def people(names: list[str], rows: Any, columns: str, of: int = N, **more: Any) 
     }
     found = read_table(score)
     assert found is not None
-    right = int(found.counts[found.right].sum())
-    noise["standard_deviation"] = float(np.sqrt(found.right.sum()) * found.noise / of)
+    right = int(found.counts[found.is_correct].sum())
+    noise["standard_deviation"] = float(np.sqrt(found.is_correct.sum()) * found.noise / of)
     made["dataset"]["slots"]["test"] = of
     made["score"] = {"test": min(1.0, max(0.0, right / of)), "points": right, **score}
     return made
@@ -250,7 +250,7 @@ def test_the_lead_is_the_difference_of_both_shares():
         )
         found = Table(counts=counts.astype(float), columns=columns, noise=0.0, of=int(counts.sum()))
         share = counts.sum(axis=1).max() / counts.sum()
-        right = counts[found.right].sum() / counts.sum()
+        right = counts[found.is_correct].sum() / counts.sum()
         assert estimate_lead(found)["value"] == pytest.approx(right - share)
 
 

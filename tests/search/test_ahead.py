@@ -369,7 +369,7 @@ class TestPlanned:
         assert found.handicaps is None
         assert plan.score is not None
         assert plan.ranking_metric.name == "brier"
-        most, slots = plan.ranking_metric.most, plan.split.train
+        most, slots = plan.ranking_metric.max_points, plan.split.train
         spread = 2 * plan.score.standard_deviation**2 + DISAGREEMENT_RATE * slots * most**2  # type: ignore[union-attr]
         assert found.least == pytest.approx(MIN_LEAD_DEVIATIONS * math.sqrt(spread), abs=0.06)
 

@@ -63,7 +63,7 @@ def equal(first: list, second: list) -> bool:
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-ERROR_GRID = METRICS["mae"].most
+ERROR_GRID = METRICS["mae"].max_points
 
 
 class Answers(nn.Module):

@@ -61,7 +61,7 @@ def test_a_training_is_the_same_when_nothing_is_done_ahead(monkeypatch: pytest.M
     monkeypatch.setattr(
         trainer, "split_fixed_modules", lambda model: (nn.Sequential(nn.Tanh()), model)
     )
-    monkeypatch.setattr(one_step.DeviceRecords, "after", lambda *_: None)
+    monkeypatch.setattr(one_step.DeviceRecords, "apply_modules", lambda *_: None)
     trained(second)
     assert seen == [8, 6, 8], "the whole network is checked before"
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
@@ -71,12 +71,14 @@ def test_a_training_is_the_same_when_nothing_is_done_ahead(monkeypatch: pytest.M
 @pytest.mark.unit
 def test_the_records_are_pooled_once_and_keep_their_slots():
     data = images()
-    made = one_step.DeviceRecords.on("cpu", data.x, data.y, data.valid).after(network()[:2])
+    made = one_step.DeviceRecords.move_to_device("cpu", data.x, data.y, data.valid).apply_modules(
+        network()[:2]
+    )
     assert made is not None
     assert torch.equal(made.x, network()[:2](data.x))
     assert torch.equal(made.valid, data.valid)
     assert data.x.shape == (40, 10, 10), "the data are as they were"
-    flat = one_step.DeviceRecords.on("cpu", data.x, data.y, data.valid).after(
+    flat = one_step.DeviceRecords.move_to_device("cpu", data.x, data.y, data.valid).apply_modules(
         nn.Sequential(nn.Flatten())
     )
     assert flat is not None
@@ -87,11 +89,11 @@ def test_the_records_are_pooled_once_and_keep_their_slots():
 def test_what_would_take_much_memory_is_done_at_every_step(monkeypatch: pytest.MonkeyPatch):
     data = images()
     wide = nn.Sequential(nn.Unflatten(1, (1, 10)), nn.AvgPool2d(1))
-    slots = one_step.DeviceRecords.on("cpu", data.x, data.y, data.valid)
+    slots = one_step.DeviceRecords.move_to_device("cpu", data.x, data.y, data.valid)
     monkeypatch.setattr(one_step, "MAX_BYTES_AHEAD", data.x.nbytes)
-    assert slots.after(wide) is not None
+    assert slots.apply_modules(wide) is not None
     monkeypatch.setattr(one_step, "MAX_BYTES_AHEAD", data.x.nbytes - 1)
-    assert slots.after(wide) is None
+    assert slots.apply_modules(wide) is None
 
 
 def frozen() -> nn.Sequential:
@@ -140,7 +142,7 @@ def test_a_short_training_does_no_layer_to_all_records():
 def test_views_are_made_of_the_records_themselves(monkeypatch: pytest.MonkeyPatch):
     """A shift of a pooled image is not the pooled image of a shift."""
     asked = []
-    monkeypatch.setattr(one_step.DeviceRecords, "after", lambda *given: asked.append(given))
+    monkeypatch.setattr(one_step.DeviceRecords, "apply_modules", lambda *given: asked.append(given))
     trained(network(), replace(RECIPE, augmentation=Augmentation(views=2, shift=1)))
     assert not asked
     trained(network())

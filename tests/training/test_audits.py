@@ -957,7 +957,7 @@ def test_no_record_moves_a_query_by_more_than_its_noise_is_for(monkeypatch: pyte
     assert one_query(compute_score_count, numbers=True) == 100
     assert one_query(compute_score_count, numbers=False) == 1
     monkeypatch.setattr(losses, "MAX_LOSS_POINTS", 150)
-    monkeypatch.setattr(metrics.AbsoluteError, "most", 150)
+    monkeypatch.setattr(metrics.AbsoluteError, "max_points", 150)
     assert one_query(sum_loss_points, numbers=False) == 150
     assert one_query(sum_loss_points, numbers=True) == 150
     assert one_query(compute_score_count, numbers=True) == 150

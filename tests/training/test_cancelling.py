@@ -73,7 +73,7 @@ def sums(case: Case, factors: Tensor) -> list[Tensor]:
     seen = CapturedLayer(layer, a, d, views)
     if isinstance(layer, Lstm):
         # As a pass leaves them: step after step.
-        seen.kept["steps"] = tuple(v.transpose(0, 1).clone().transpose(0, 1) for v in (a, d))
+        seen.cache["steps"] = tuple(v.transpose(0, 1).clone().transpose(0, 1) for v in (a, d))
     if type(rule) is LayerRule:
         rule.squared_norms(seen)  # which keeps the gradients
     found = rule.weighted_sum(seen, factors)

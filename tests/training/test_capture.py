@@ -219,7 +219,7 @@ def test_buffers_are_flat_and_of_each_kind_their_own():
     assert buffers.flats[0].tolist() == [0.0] * 6 + [5.0] * 3
     buffers.add_block()
     assert buffers.totals[0].tolist() == [0.0] * 6 + [5.0] * 3
-    buffers.clear()
+    buffers.reset()
     assert not buffers.totals[0].any()
 
 

@@ -549,11 +549,13 @@ def test_a_count_changes_by_one_half_when_a_record_becomes_null():
 def test_bounds_move_by_their_formula():
     adaptive = AdaptiveClipping(quantile=0.6, rate=0.3)
     # 70 of the 100 that were expected lie within, 10 do not: the sum of +-1/2 is 30.
-    (moved,) = adaptive.moved((2.0,), (30.0,), 100)
+    (moved,) = adaptive.update_clip_norms((2.0,), (30.0,), 100)
     assert moved == pytest.approx(2.0 * math.exp(-0.3 * (0.8 - 0.6)))
     # Half of q n is added whatever came: nobody there reads as one half.
-    assert adaptive.moved((2.0,), (0.0,), 100)[0] == pytest.approx(2.0 * math.exp(0.3 * 0.1))
-    both = AdaptiveClipping(per_layer=True).moved((1.0, 3.0), (50.0, -50.0), 100)
+    assert adaptive.update_clip_norms((2.0,), (0.0,), 100)[0] == pytest.approx(
+        2.0 * math.exp(0.3 * 0.1)
+    )
+    both = AdaptiveClipping(per_layer=True).update_clip_norms((1.0, 3.0), (50.0, -50.0), 100)
     assert both == pytest.approx((math.exp(-0.1), 3.0 * math.exp(0.1)))
 
 
@@ -562,7 +564,7 @@ def test_a_bound_stays_a_usable_number_whatever_the_noise():
     for noise in [1e300, -1e300, 1e9, -1e9]:
         adaptive, bounds = AdaptiveClipping(rate=5.0), (1.0,)
         for _ in range(50):
-            bounds = adaptive.moved(bounds, (noise,), 10)
+            bounds = adaptive.update_clip_norms(bounds, (noise,), 10)
             assert MIN_ADAPTED_NORM <= bounds[0] <= MAX_ADAPTED_NORM
             adaptive.at(bounds)
 
@@ -580,7 +582,7 @@ def test_the_bound_converges_to_the_quantile_of_the_norms():
                 norms = torch.from_numpy(generator.lognormal(0.5, 0.7, size)).float()
                 centred = float((adaptive.at(bounds).within(norms).double() - 0.5).sum())
                 noisy = centred + deviation * generator.standard_normal()
-                bounds = adaptive.moved(bounds, (noisy,), 200)
+                bounds = adaptive.update_clip_norms(bounds, (noisy,), 200)
                 if step >= 200:
                     late.append(math.log(bounds[0]))
             target = 0.5 + 0.7 * float(normal.ppf(quantile))

@@ -35,7 +35,7 @@ from pasearch.training.metrics import (
 from pasearch.training.score_tables import LOG_ODDS_EDGES, Table, compute_error_measures
 
 STREAM = Keys.from_seed(3).stream("score")
-NUMBERS = [name for name, metric in METRICS.items() if metric.of_numbers]
+NUMBERS = [name for name, metric in METRICS.items() if metric.is_for_regression]
 CLASSES = [name for name in METRICS if name not in NUMBERS]
 every = pytest.mark.parametrize("name", METRICS)
 
@@ -56,7 +56,7 @@ def shown(name: str, *given: Any) -> float:
     """What is shown of answers without noise."""
     metric = METRICS[name]
     points = metric.points(metric.counts(*given), len(given[1]))
-    return metric.shown(points / (len(given[1]) * metric.most))
+    return metric.to_metric_value(points / (len(given[1]) * metric.max_points))
 
 
 class TestValue:
@@ -113,17 +113,21 @@ class TestValue:
             metric = METRICS[name]
             counts = metric.counts(answers, y, nobody)
             assert counts == [0] * metric.cells(answers.shape[1])
-            assert 0.0 <= metric.shown(metric.points(counts, len(y)) / len(y)) <= metric.worst
+            assert (
+                0.0
+                <= metric.to_metric_value(metric.points(counts, len(y)) / len(y))
+                <= metric.worst
+            )
 
     @pytest.mark.property
     @every
     @given(share=st.floats(0.0, 1.0))
     def test_a_share_comes_back(self, name: str, share: float):
         metric = METRICS[name]
-        assert metric.share(metric.shown(share)) == pytest.approx(share, abs=1e-9)
-        assert 0.0 <= metric.shown(share) <= metric.worst
+        assert metric.to_share(metric.to_metric_value(share)) == pytest.approx(share, abs=1e-9)
+        assert 0.0 <= metric.to_metric_value(share) <= metric.worst
         if 0.05 < share < 0.95:
-            moved = abs(metric.shown(share + 1e-6) - metric.shown(share)) / 1e-6
+            moved = abs(metric.to_metric_value(share + 1e-6) - metric.to_metric_value(share)) / 1e-6
             assert moved == pytest.approx(metric.slope(share), rel=1e-3)
 
 
@@ -151,7 +155,7 @@ class TestSensitivity:
             valid = torch.arange(n) != gone
             moved = np.subtract(whole, metric.counts(answers, y, valid))
             assert np.count_nonzero(moved) <= 1
-            assert 0 <= moved.sum() <= metric.most
+            assert 0 <= moved.sum() <= metric.max_points
 
     @pytest.mark.contract
     def test_is_met(self):
@@ -160,7 +164,7 @@ class TestSensitivity:
             metric = METRICS[name]
             y = torch.tensor([0.5] if name in NUMBERS else [1])
             answers = torch.tensor([[0.5]] if name in NUMBERS else [[-60.0, 60.0]])
-            assert sum(metric.counts(answers, y, torch.tensor([True]))) == metric.most
+            assert sum(metric.counts(answers, y, torch.tensor([True]))) == metric.max_points
 
     @pytest.mark.contract
     def test_is_what_the_noise_is_for(self):
@@ -169,7 +173,7 @@ class TestSensitivity:
             noise = metric.noise(0.5)
             assert noise.epsilon == 0.5
             assert noise.event in (Geometric(epsilon=0.5), PureDP(epsilon=0.5))
-            spread = METRICS["accuracy"].noise(0.5 / metric.most).standard_deviation
+            spread = METRICS["accuracy"].noise(0.5 / metric.max_points).standard_deviation
             assert noise.standard_deviation == pytest.approx(spread)
 
     @pytest.mark.contract
@@ -255,7 +259,7 @@ class TestTables:
         own = np.flatnonzero(with_it - np.array(metric.counts(answers, y, others)))
         noise = metric.noise(epsilon)
         found = np.array([
-            np.subtract(metric.released(with_it.tolist(), noise, STREAM.child(i)), with_it)
+            np.subtract(metric.add_noise(with_it.tolist(), noise, STREAM.child(i)), with_it)
             for i in range(400)
         ])  # fmt: skip
         return geometric_pvalue(found[:, own].sum(axis=1), epsilon) if len(own) else 1.0
@@ -294,7 +298,7 @@ class TestTables:
         answers, y, valid = answers_of("accuracy", 60, outputs)
         fewer = metric.counts(answers, y, torch.arange(60) > 0)
         moved = np.subtract(metric.counts(answers, y, valid), fewer)
-        assert np.abs(moved).sum() > metric.most
+        assert np.abs(moved).sum() > metric.max_points
 
 
 class TestWhichTable:
@@ -461,7 +465,7 @@ class TestNoise:
             scores = [
                 Score.of(metric, counts, noise, n, STREAM.child(str(place))) for place in range(300)
             ]
-            seen = float(np.std([each.points for each in scores])) / (n * metric.most)
+            seen = float(np.std([each.points for each in scores])) / (n * metric.max_points)
             told = float(np.median([each.spread for each in scores]))
             assert told == pytest.approx(seen, rel=0.33, abs=2 / n)
 
@@ -525,7 +529,7 @@ class TestRuns:
             found = api.select_features(data, method="pafs", **few, **given)
         metric, score = METRICS[name], found.document["score"]
         assert score["metric"] == metric.noun
-        if not metric.summed:
+        if not metric.is_sum:
             told = found.metrics[name.replace("-", "_")]
             assert told["value"] == pytest.approx(found.test_score, abs=1 / score["of"])
             assert told["error"] > score["noise"]["standard_deviation"]

@@ -255,7 +255,7 @@ def test_groups_of_blocks(monkeypatch: pytest.MonkeyPatch):
     expected = whole.end()[0].clone()
     monkeypatch.setattr(record_sums, "MAX_GROUP_BLOCKS", 3)
     for _ in range(2):  # the second step begins with nothing of the first
-        buffers.clear()
+        buffers.reset()
         for each in blocks:
             buffers.flats[0].copy_(each)
             buffers.add_block()

@@ -43,7 +43,7 @@ from pasearch.training.screening import (
 RULE = Annealing(q0=2.0, mu0=3)
 
 
-ERROR_GRID = METRICS["mae"].most
+ERROR_GRID = METRICS["mae"].max_points
 
 
 class TestTheRule:

@@ -215,7 +215,9 @@ class TestAdaptive:
             normals.draw_normals(len(bounds), streams()["noise"].child("counts")).add_to(
                 noisy, deviation
             )
-            assert state.bounds == pytest.approx(bounding.moved(bounds, tuple(noisy), 10))
+            assert state.bounds == pytest.approx(
+                bounding.update_clip_norms(bounds, tuple(noisy), 10)
+            )
             assert state.bounds != bounds
 
     @pytest.mark.contract

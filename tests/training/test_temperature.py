@@ -138,7 +138,9 @@ class TestTrainer:
         loss = log_loss(chances, records.y.numpy())
         metric = METRICS["log-loss"]
         (points,) = metric.counts(found, records.y, records.valid)
-        assert metric.shown(points / (metric.most * 60)) == pytest.approx(loss, abs=0.005)
+        assert metric.to_metric_value(points / (metric.max_points * 60)) == pytest.approx(
+            loss, abs=0.005
+        )
 
     def test_iterates_that_variants_are_made_of_are_divided_too(self):
         network, records = network_and_records()
