@@ -39,9 +39,9 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError, suggest_name
 from pasearch.runs.keys import Keys
 from pasearch.spaces.candidate import Candidate
-from pasearch.spaces.cost import Cost, cost, planned_seconds
+from pasearch.spaces.cost import StepWork, estimate_seconds, measure_step_work
 from pasearch.spaces.layers import Shape
-from pasearch.spaces.space import NAMED, Space, space
+from pasearch.spaces.space import BUILT_IN_SPACES, Space, make_space
 from pasearch.terminal_escaping import format_duration
 from pasearch.training import linear_backend
 from pasearch.training.recipe import Recipe, make_default_recipe
@@ -234,12 +234,12 @@ class Rates:
     random: float
     normals: float
 
-    def least(self, cost: Cost, batch: float) -> float:
+    def least(self, cost: StepWork, batch: float) -> float:
         """Return the least seconds of a private step over so many records."""
         computing = cost.operations * batch / self.operations + 4.0 * cost.trained / self.random
         return max(computing, self._moved(cost, batch) / self.bytes)
 
-    def parts(self, cost: Cost, batch: float) -> dict[str, float]:
+    def parts(self, cost: StepWork, batch: float) -> dict[str, float]:
         """Return the seconds of each part by itself."""
         return {
             "products": cost.operations * batch / self.operations,
@@ -249,7 +249,7 @@ class Rates:
         }
 
     @staticmethod
-    def _moved(cost: Cost, batch: float) -> float:
+    def _moved(cost: StepWork, batch: float) -> float:
         """Return bytes that go through memory in a step."""
         return 8.0 * cost.held * batch + 16.0 * cost.trained
 
@@ -319,7 +319,7 @@ def bench(
         searches: Triples (candidates, epochs, records) whose duration is estimated.
     """
     check_positive("seconds", seconds)
-    networks = list(_networks([_space(name) for name in spaces or NAMED]))
+    networks = list(_networks([_space(name) for name in spaces or BUILT_IN_SPACES]))
     found = "cuda" if torch.cuda.is_available() else "cpu"
     where = found if device == "auto" else device
     before = torch.get_num_threads()
@@ -342,12 +342,13 @@ def bench(
 
 def _space(name: str) -> Space:
     """Return a space that can be measured without data."""
-    if name in NAMED or (Path(name).suffix == ".toml" and Path(name).is_file()):
-        return space(name)
+    if name in BUILT_IN_SPACES or (Path(name).suffix == ".toml" and Path(name).is_file()):
+        return make_space(name)
     auto = " 'auto' is another space for every kind of data, and no data is read here."
     raise UsageError(
-        f"Space {name!r} cannot be measured: expected one of {', '.join(NAMED)}, or the path of a "
-        f".toml file.{auto if name == 'auto' else suggest_name(name, NAMED)}"
+        f"Space {name!r} cannot be measured: expected one of {', '.join(BUILT_IN_SPACES)}, or "
+        "the path of a .toml file."
+        f"{auto if name == 'auto' else suggest_name(name, BUILT_IN_SPACES)}"
     )
 
 
@@ -360,7 +361,9 @@ def _networks(spaces: list[Space]) -> Iterator[Network]:
     kept: dict[tuple[Any, ...], Candidate] = {}
     for each in spaces:
         shape, classes = TABLE if each.name == "tables" else IMAGE
-        by_work = sorted(each.extremes(), key=lambda one: _work(one, shape, classes).operations)
+        by_work = sorted(
+            each.iterate_shapes(), key=lambda one: _work(one, shape, classes).operations
+        )
         for size, one in zip(SIZES, (by_work[0], by_work[len(by_work) // 2], by_work[-1]),
                              strict=True):  # fmt: skip
             key = (one.architecture, one.front_end.text, shape, classes)
@@ -370,8 +373,10 @@ def _networks(spaces: list[Space]) -> Iterator[Network]:
         yield one, key[2], key[3], tuple(places[key])
 
 
-def _work(candidate: Candidate, shape: Shape, classes: int) -> Cost:
-    return cost(candidate.architecture, candidate.front_end.output_shape(shape), classes)
+def _work(candidate: Candidate, shape: Shape, classes: int) -> StepWork:
+    return measure_step_work(
+        candidate.architecture, candidate.front_end.output_shape(shape), classes
+    )
 
 
 def _speed(
@@ -398,7 +403,7 @@ def _speed(
         network=candidate.describe_network(), parameters=work.parameters,
         batch=batch, private=batch / own, plain=batch / theirs,
         limit=batch / rates.least(work, batch),
-        planned=batch * recipe.steps / planned_seconds(work, batch, recipe.steps),
+        planned=batch * recipe.steps / estimate_seconds(work, batch, recipe.steps),
     )  # fmt: skip
 
 

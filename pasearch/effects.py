@@ -95,9 +95,9 @@ def effects_of(document: Values, content: bytes) -> list[Values] | None:
     if not isinstance(schema, TableSchema):
         return None
     if document["task"] == FEATURES:
-        from pasearch.features.model import model_of
+        from pasearch.features.model import load_model
 
-        return effects(schema, model_of(schema, document["model"], content).weights)
+        return effects(schema, load_model(schema, document["model"], content).weights)
     if document["best"]["layers"] or len(schema.names) > MAX_PROBED:
         return None
     weights = _affine(network_of(document, content), len(schema.names))

@@ -463,10 +463,10 @@ def trained_model(path: str | Path) -> Any:
     document = read_document(path)
     schema = schema_of(document)
     if document["task"] == FEATURES:
-        from pasearch.features.model import model_of
+        from pasearch.features.model import load_model
 
         with require_well_formed():
-            return model_of(schema, document["model"], _model_file(path, document))
+            return load_model(schema, document["model"], _model_file(path, document))
     model = behind_encoding(path)
     if isinstance(schema, Schema) and schema.low is not None and schema.high is not None:
         model = nn.Sequential(Rescale(schema.low, schema.high), *model)

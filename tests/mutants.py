@@ -345,7 +345,7 @@ MUTANTS = (
     ),
     Mutant(
         "dropout of a chain: the gradient passes where the mask is 0",
-        "return module.dropped(d, saved)",
+        "return module.apply_mask(d, saved)",
         "return d",
         "training/test_dense.py",
     ),
@@ -1175,8 +1175,8 @@ MUTANTS = (
     ),
     Mutant(
         "objective perturbation: the solver stops where released digits depend on its path",
-        "TOLERANCE = 1e-12",
-        "TOLERANCE = 1e-7",
+        "WEIGHT_TOLERANCE = 1e-12",
+        "WEIGHT_TOLERANCE = 1e-7",
         "features/test_logistic.py",
     ),
     Mutant(

@@ -21,8 +21,8 @@ from pasearch.features.contingency import Attributes
 from pasearch.features.engine import FeatureSearch
 from pasearch.features.plan import FeaturePlan, make_feature_plan
 from pasearch.features.selector import SELECTORS, make_choice
-from pasearch.features.top import ClassShares, class_tables, points_of_tables
-from pasearch.features.trainers import Perturbed, Solved, Steps
+from pasearch.features.top_features import ClassShares, count_class_tables, score_tables
+from pasearch.features.trainers import DpSgdTrainer, MomentsTrainer, ObjectiveTrainer
 from pasearch.planning import PlanTerms
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line, Receipt
@@ -32,7 +32,7 @@ NUMBERS = itertools.count()
 
 def feature_points(codes: np.ndarray, attributes: Attributes, shares: ClassShares) -> list[int]:
     """Return the points of every feature of records that are coded in one part."""
-    return points_of_tables(class_tables(codes, attributes), attributes, shares)
+    return score_tables(count_class_tables(codes, attributes), attributes, shares)
 
 
 BUDGET = Budget(2.0, 1e-5)
@@ -48,7 +48,7 @@ FEW: dict[str, dict[str, Any]] = {
 METHODS = [
     name for name, kind in SELECTORS.kinds().items() if kind.__module__.startswith("pasearch.")
 ]
-SHARED = [name for name in METHODS if SELECTORS[name].does_on_public]
+SHARED = [name for name in METHODS if SELECTORS[name].public_description]
 SIZELESS = [name for name in METHODS if SELECTORS[name].no_size]
 
 WAYS: list[tuple[str, dict[str, Any]]] = [
@@ -168,5 +168,5 @@ def watch_doors(patch: pytest.MonkeyPatch, tell: Callable[[str], object]) -> Non
 
 def wrap_trainers(patch: Any, name: str, wrap: Callable[[Any], Any]) -> None:
     """Replace a method of every linear trainer by what `wrap` makes of it."""
-    for kind in (Steps, Perturbed, Solved):
+    for kind in (DpSgdTrainer, ObjectiveTrainer, MomentsTrainer):
         patch.setattr(kind, name, wrap(getattr(kind, name)))

@@ -260,7 +260,7 @@ class TestFigures:
         signal = plan.trial_mu * plan.released_slots / bound_network_form(plan.schema, plan.most)[1]
         found = advise("digits", epsilon=2.0)
         assert format_signal(signal) in found.branch("signal").answer
-        recipe = plan.trial_recipe(plan.space.candidate(plan.space.fixed()))
+        recipe = plan.trial_recipe(plan.space.candidate(plan.space.default_genotype()))
         assert recipe.learning_rate is not None
         assert f"rate {recipe.learning_rate:.2g}," in found.branch("recipe").answer
         assert plan.auto is not None

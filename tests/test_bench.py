@@ -11,7 +11,7 @@ import bench
 import pytest
 
 from pasearch.spaces.architecture import Architecture
-from pasearch.spaces.cost import cost
+from pasearch.spaces.cost import measure_step_work
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "bench.py"
 
@@ -37,7 +37,7 @@ def test_the_command_prints_and_writes_the_speeds_and_the_hours_of_a_search(tmp_
 
 @pytest.mark.unit
 def test_the_least_time_of_a_step_by_hand():
-    work = cost(Architecture(layers=()), (100,), 10)  # a linear model of 1,010 numbers
+    work = measure_step_work(Architecture(layers=()), (100,), 10)  # a linear model of 1,010 numbers
     rates = bench.Rates(operations=1e9, bytes=1e9, random=1e8, normals=1e8)
     assert rates.least(work, 50) == pytest.approx(work.operations * 50 / 1e9 + 4 * 1010 / 1e8)
     slow = bench.Rates(operations=1e15, bytes=1e3, random=1e15, normals=1e8)

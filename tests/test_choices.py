@@ -97,7 +97,7 @@ class TestStrategy:
         plan = api.plan_architecture_search(
             arrays(), budget=BUDGET, strategy=name, **{**OPTIONS, **own}
         )
-        candidate = plan.space.candidate(plan.space.fixed())
+        candidate = plan.space.candidate(plan.space.default_genotype())
         trials = tuple(
             (candidate.to_json(), 9) for _ in range(plan.strategy.trials if name == "grid" else 0)
         )
@@ -144,8 +144,8 @@ class TestSelector:
 
     def test_on_public_records_too(self, name: str):
         selector = make_choice(name, **FEW.get(name, {})).selector
-        if selector.does_on_public:
-            assert selector.describe(public=True).startswith(selector.does_on_public)
+        if selector.public_description:
+            assert selector.describe(public=True).startswith(selector.public_description)
 
 
 @pytest.mark.unit
@@ -165,7 +165,7 @@ class TestRegistry:
 
         with pytest.raises(UsageError, match=r"'top' is pasearch\.features\.top\.Top already"):
             SELECTORS.register(Another)
-        assert SELECTORS["top"].__module__ == "pasearch.features.top"
+        assert SELECTORS["top"].__module__ == "pasearch.features.top_features"
 
     def test_an_unknown_name_is_refused(self):
         with pytest.raises(UsageError, match="'magic'"):

@@ -20,7 +20,7 @@ from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
-from pasearch.spaces.space import SearchSpace, space
+from pasearch.spaces.space import SearchSpace, make_space
 
 TINY = {
     "family": "fcn",
@@ -182,17 +182,17 @@ def test_the_command_prints_a_row_each_and_writes_a_file(tmp_path: Path):
 @pytest.mark.unit
 class TestCandidates:
     def test_are_all_of_a_small_space_and_each_once(self):
-        chosen = space(TINY)
+        chosen = make_space(TINY)
         found = draw_candidates(chosen, 10, Keys.from_seed(0).stream("x"))
         assert len(found) == len(set(found)) == 5
-        assert found[0] == chosen.candidate(chosen.fixed())
+        assert found[0] == chosen.candidate(chosen.default_genotype())
 
     def test_of_a_large_one_are_as_many_as_are_wanted(self):
         for most in [2, 3, 10, 40]:
-            chosen = space("fcn-paper")
+            chosen = make_space("fcn-paper")
             found = draw_candidates(chosen, most, Keys.from_seed(0).stream("x"))
             assert len(found) == len(set(found)) == most
-            assert found[0] == chosen.candidate(chosen.fixed())
+            assert found[0] == chosen.candidate(chosen.default_genotype())
 
     def test_of_a_large_space_that_means_few_are_those_few(self):
         units = tuple(range(1, 101))

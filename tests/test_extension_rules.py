@@ -20,8 +20,8 @@ from pasearch.data.source import SOURCES, Source
 from pasearch.data.sources import load_dataset
 from pasearch.errors import InterruptedRunError, UsageError
 from pasearch.features.selector import SELECTORS
-from pasearch.features.top import Top
-from pasearch.features.wrappers import Subsets
+from pasearch.features.top_features import TopSelector
+from pasearch.features.wrappers import RandomSubsetsSelector
 from pasearch.planning import check_selection_rule
 from pasearch.registry import Registry
 from pasearch.runs.journal import Journal
@@ -145,7 +145,11 @@ def test_one_charge_pays_for_one_training(tmp_path: Path):
         selection_rule: ClassVar[str] = "composition"
 
         def ask(self, state: Any, space: Any, stream: Any) -> TrialRound | None:
-            return None if state.rounds else TrialRound(number=0, genotypes=(space.fixed(),) * 2)
+            return (
+                None
+                if state.rounds
+                else TrialRound(number=0, genotypes=(space.default_genotype(),) * 2)
+            )
 
     with registered(STRATEGIES, Twice):
         made = api.prepare(arrays(), strategy="twice", **GIVEN)
@@ -165,7 +169,7 @@ def choose_by(kind: type, folder: Path) -> None:
 @pytest.mark.contract
 def test_one_charge_pays_for_one_set_of_features(tmp_path: Path):
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class OnceForAll(Subsets):
+    class OnceForAll(RandomSubsetsSelector):
         name: ClassVar[str] = "once-for-all"
         selection_rule: ClassVar[str] = "composition"
 
@@ -176,12 +180,12 @@ def test_one_charge_pays_for_one_set_of_features(tmp_path: Path):
 @pytest.mark.contract
 def test_what_a_charge_opened_is_not_opened_again_for_it(tmp_path: Path):
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Again(Top):
+    class Again(TopSelector):
         name: ClassVar[str] = "again"
 
         def choose(self, reads: Any, stream: Any) -> Any:
-            Top.choose(self, reads, stream)
-            return Top.choose(self, reads, stream)
+            TopSelector.choose(self, reads, stream)
+            return TopSelector.choose(self, reads, stream)
 
     with pytest.raises(UsageError, match="charge 'once' of 'class shares' was used before"):
         choose_by(Again, tmp_path / "x")
@@ -191,11 +195,11 @@ def test_what_a_charge_opened_is_not_opened_again_for_it(tmp_path: Path):
 @pytest.mark.parametrize("line", ["feature means", "final training", "test accuracy"])
 def test_a_choice_reads_under_lines_of_its_own(line: str, tmp_path: Path):
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Peeking(Top):
+    class Peeking(TopSelector):
         name: ClassVar[str] = "peeking"
 
         def choose(self, reads: Any, stream: Any) -> Any:
-            with reads.opened(line) as records:
+            with reads.open_line(line) as records:
                 pytest.fail(f"{len(records)} records were read for nothing")
 
     with pytest.raises(UsageError, match="none of its own lines"):
@@ -205,12 +209,12 @@ def test_a_choice_reads_under_lines_of_its_own(line: str, tmp_path: Path):
 @pytest.mark.contract
 def test_another_set_of_reads_has_no_charges_of_its_own(tmp_path: Path):
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Twofold(Top):
+    class Twofold(TopSelector):
         name: ClassVar[str] = "twofold"
 
         def choose(self, reads: Any, stream: Any) -> Any:
-            Top.choose(self, reads, stream)
-            return Top.choose(self, reads.search.reads(reads.means), stream.child("again"))
+            TopSelector.choose(self, reads, stream)
+            return TopSelector.choose(self, reads.search.reads(reads.means), stream.child("again"))
 
     with pytest.raises(UsageError, match="was used before"):
         choose_by(Twofold, tmp_path / "x")
@@ -219,12 +223,12 @@ def test_another_set_of_reads_has_no_charges_of_its_own(tmp_path: Path):
 @pytest.mark.contract
 def test_two_releases_share_no_name(tmp_path: Path):
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Namesakes(Subsets):
+    class Namesakes(RandomSubsetsSelector):
         name: ClassVar[str] = "namesakes"
 
         def choose(self, reads: Any, stream: Any) -> Any:
             sets = np.ones((2, len(reads.means)), bool)
-            return reads.trained(sets, ["a", "a"], ["search"])
+            return reads.train_sets(sets, ["a", "a"], ["search"])
 
     with pytest.raises(UsageError, match="noise 'a' of 'candidate' was used before"):
         choose_by(Namesakes, tmp_path / "x")
@@ -247,7 +251,11 @@ def two_trials(name: str, line: str, place: str | None) -> type:
             return place if place and trial else partition
 
         def ask(self, state: Any, space: Any, stream: Any) -> TrialRound | None:
-            return None if state.rounds else TrialRound(number=0, genotypes=(space.fixed(),) * 2)
+            return (
+                None
+                if state.rounds
+                else TrialRound(number=0, genotypes=(space.default_genotype(),) * 2)
+            )
 
     Two.name = name
     return Two

@@ -20,10 +20,10 @@ from pasearch.api.search import search_architecture
 from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
 from pasearch.features import wrappers
-from pasearch.features.engine import PrivateReads
+from pasearch.features.engine import PrivateRecordAccess
 from pasearch.features.model import ReleasedClassifier, ReleasedRegressor
-from pasearch.features.selector import Chosen
-from pasearch.features.top import Top
+from pasearch.features.selector import SelectionResult
+from pasearch.features.top_features import TopSelector
 from pasearch.report.card import card_json, card_markdown
 from pasearch.report.html import report_html
 from pasearch.results import FeatureResult, load_result, read_document
@@ -265,7 +265,7 @@ class TestSources:
         result = select_features(
             "digits", budget=Budget(3.0), out=tmp_path / "x", method="top", trainer="objective"
         )
-        assert len(result.features) == Top().count(64)
+        assert len(result.features) == TopSelector().count(64)
         assert result.document["score"]["test"] > 0.3
 
     @pytest.mark.unit
@@ -338,12 +338,12 @@ class TestSecrets:
         """The release of a run whose first candidate wins, among so many."""
 
         def first(self, models, trials, keys):
-            with self.opened("score", *keys):
+            with self.open_line("score", *keys):
                 return [1000, *([0] * (len(models) - 1))]
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(RunCountDistribution, "sample", lambda law, uniform: count)
-            patch.setattr(PrivateReads, "scored", first)
+            patch.setattr(PrivateRecordAccess, "score_models", first)
             select(folder, "subsets", seed=5, trainer=trainer)
         return released(folder)
 
@@ -354,17 +354,19 @@ class TestSecrets:
 
     @pytest.mark.contract
     def test_a_leak_of_it_would_be_seen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        genuine, counts = wrappers.draw, []
+        genuine, counts = wrappers.draw_masks, []
         monkeypatch.setattr(
-            wrappers, "draw", lambda count, *rest: counts.append(count) or genuine(count, *rest)
+            wrappers,
+            "draw_masks",
+            lambda count, *rest: counts.append(count) or genuine(count, *rest),
         )
-        of = Chosen.of
+        of = SelectionResult.of
 
         def leaking(means, order, **more):
             told = np.full(len(means), counts[-1] / 10)
             return of(means, order, **more, to_class=told, blank=0.0)
 
-        monkeypatch.setattr(Chosen, "of", leaking)
+        monkeypatch.setattr(SelectionResult, "of", leaking)
         few, many = (self.of_count(k, tmp_path / f"k{k}", "objective") for k in (1, 4))
         for name in ("result.json", "report.html"):
             assert few[name] != many[name]

@@ -24,9 +24,9 @@ from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features.selector import make_choice
 from pasearch.search.strategy import make_strategy
-from pasearch.spaces.architecture import MOST_LAYERS, MOST_PARAMETERS, Architecture
-from pasearch.spaces.layers import MOST_WIDE, Conv, Dense, Lstm, Norm, Pool
-from pasearch.spaces.space import MOST_COMBINATIONS, Portfolio, SearchSpace, space
+from pasearch.spaces.architecture import MAX_LAYERS, MAX_PARAMETERS, Architecture
+from pasearch.spaces.layers import MAX_LAYER_SIZE, Conv, Dense, Lstm, Norm, Pool
+from pasearch.spaces.space import MAX_COMBINATIONS, Portfolio, SearchSpace, make_space
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.encoded.gradients import EncodedClipping
 from pasearch.training.encoded.noise import KolmogorovSmirnov
@@ -88,7 +88,7 @@ def test_the_most_is_taken():
     assert check_positive_integer("count", 7, most=7) == 7
     with pytest.raises(UsageError, match=r"count is 8: expected at most 7, because it is so\."):
         check_positive_integer("count", 8, most=7, why="it is so")
-    assert Dense(units=MOST_WIDE).units == MOST_WIDE
+    assert Dense(units=MAX_LAYER_SIZE).units == MAX_LAYER_SIZE
 
 
 @pytest.mark.unit
@@ -164,8 +164,8 @@ def test_the_numbers_of_a_record_are_limited():
 class TestNetworks:
     @pytest.mark.unit
     def test_layers(self):
-        layers = (Dense(units=2),) * MOST_LAYERS
-        assert len(Architecture(layers=layers).layers) == MOST_LAYERS
+        layers = (Dense(units=2),) * MAX_LAYERS
+        assert len(Architecture(layers=layers).layers) == MAX_LAYERS
         with pytest.raises(UsageError, match="201 layers: expected at most 200"):
             Architecture(layers=(*layers, Dense(units=2)))
         with pytest.raises(UsageError, match="1,000,000 layers"):
@@ -173,8 +173,8 @@ class TestNetworks:
 
     @pytest.mark.unit
     def test_weights_are_counted_and_not_allocated(self):
-        wide = Architecture(layers=(Dense(units=MOST_WIDE), Dense(units=MOST_WIDE)))
-        with pytest.raises(UsageError, match=f"expected at most {MOST_PARAMETERS:,}"):
+        wide = Architecture(layers=(Dense(units=MAX_LAYER_SIZE), Dense(units=MAX_LAYER_SIZE)))
+        with pytest.raises(UsageError, match=f"expected at most {MAX_PARAMETERS:,}"):
             wide.build((8, 8), 10)
 
     @pytest.mark.unit
@@ -187,15 +187,15 @@ class TestNetworks:
     def test_shapes_of_a_space(self):
         units = list(range(1, 200))
         choices = {f"units_{i}": units for i in (1, 2, 3)}
-        with pytest.raises(UsageError, match=f"7,880,599 shapes.*at most {MOST_COMBINATIONS:,}"):
-            space({"choices": choices})
+        with pytest.raises(UsageError, match=f"7,880,599 shapes.*at most {MAX_COMBINATIONS:,}"):
+            make_space({"choices": choices})
 
     @pytest.mark.unit
     def test_settings_of_a_space(self):
         ranges = {"low": 0.5, "high": 2.0}
         choices = {"learning_rate_scale": ranges, "learning_rate_growth": ranges}
         with pytest.raises(UsageError, match="1,050,625 settings of the recipe"):
-            space({"choices": choices})
+            make_space({"choices": choices})
 
     @pytest.mark.unit
     def test_values_of_a_gene_and_entries_of_a_portfolio(self):

@@ -16,7 +16,7 @@ from pasearch.data.front_ends import Centred, CentredPairs
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
-from pasearch.features.trainers import Steps
+from pasearch.features.trainers import DpSgdTrainer
 from pasearch.features.views import View
 from pasearch.runs.keys import Keys
 from pasearch.search import engine
@@ -39,7 +39,7 @@ def arch_plan(data: Any, **more: Any) -> Plan:
 
 
 def candidate_of(plan: Plan) -> Candidate:
-    return plan.space.candidate(plan.space.fixed())
+    return plan.space.candidate(plan.space.default_genotype())
 
 
 @pytest.mark.contract
@@ -81,7 +81,7 @@ def test_one_stream_trains_the_same_model(number: bool, monkeypatch: pytest.Monk
     seen = Records(x=fitted.module(records.x), y=records.y, valid=records.valid, public=True)
     streams = training_streams(STREAM)
     network = train_candidate(candidate, seen, schema, recipe, streams, device="cpu")
-    trainer = Steps(noise=0.3, outputs=schema.outputs, regression=number)
+    trainer = DpSgdTrainer(noise=0.3, outputs=schema.outputs, regression=number)
     model = trainer.fit(records, view, STREAM)
     scores = network(seen.x).detach().numpy()
     assert np.allclose(scores, model.scores(records.x).numpy(), atol=2e-4)

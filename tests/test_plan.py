@@ -49,7 +49,7 @@ from pasearch.planning import (
 )
 from pasearch.report.plan import plan_text, time_text
 from pasearch.search.plan import Plan, make_candidate_recipe
-from pasearch.spaces.cost import cost, planned_seconds
+from pasearch.spaces.cost import estimate_seconds, measure_step_work
 from pasearch.training.metrics import METRICS, find_default_metric, find_metric
 from pasearch.training.recipe import Recipe, tune_learning_rate
 
@@ -267,10 +267,10 @@ class TestWays:
     @pytest.mark.unit
     def test_learning_rates_are_public(self):
         plan = planned("fixed")
-        candidate = plan.space.candidate(plan.space.fixed())
+        candidate = plan.space.candidate(plan.space.default_genotype())
         recipe = plan.trial_recipe(candidate)
         expected = tune_learning_rate(recipe, plan.trial_mu, 900)
-        assert recipe.learning_rate == expected * candidate.architecture.rate_factor()
+        assert recipe.learning_rate == expected * candidate.architecture.learning_rate_factor()
         given = Recipe(expected_batch_size=10, steps=10, learning_rate=0.3)
         assert make_candidate_recipe((given,), candidate, 0.5, 900, outputs=2).learning_rate == 0.3
 
@@ -723,9 +723,9 @@ def test_a_column_that_is_called_as_identifiers_are_is_warned_of(
 def test_the_time_of_a_training_follows_from_the_cost_of_its_network():
     plan = plan_architecture_search("digits", budget=Budget(2.0), strategy="rs", space="fcn")
     recipe, (usual, average, longest) = plan.recipe, plan.seconds_per_training()
-    network = plan.space.candidate(plan.space.fixed()).architecture
-    work = cost(network, (8, 8), 10)
-    assert usual == planned_seconds(work, recipe.expected_batch_size, recipe.steps)
+    network = plan.space.candidate(plan.space.default_genotype()).architecture
+    work = measure_step_work(network, (8, 8), 10)
+    assert usual == estimate_seconds(work, recipe.expected_batch_size, recipe.steps)
     assert 0 < average < longest
     assert usual <= longest
 
@@ -735,11 +735,11 @@ def test_each_candidate_is_reckoned_with_as_it_is_trained():
     x, y = np.zeros((4000, 6)), np.zeros(4000, int)
     known = {"bounds": (0.0, 1.0), "classes": 2, "budget": Budget(1.0)}
     plan = plan_architecture_search((x, y), strategy="insured", **known)
-    default = plan.space.candidate(plan.space.fixed())
+    default = plan.space.candidate(plan.space.default_genotype())
     recipe = plan.final_recipe(default) if plan.retrained else plan.trial_recipe(default)
     shape = default.front_end.output_shape((6,))
-    work = cost(default.architecture, shape, 2)
-    planned = planned_seconds(work, recipe.expected_batch_size, recipe.steps)
+    work = measure_step_work(default.architecture, shape, 2)
+    planned = estimate_seconds(work, recipe.expected_batch_size, recipe.steps)
     assert plan.seconds_per_training()[0] == planned
 
 

@@ -87,12 +87,12 @@ def test_the_schema_example_is_a_schema_of_the_commands_below_it(
 def test_the_space_example_is_a_space(tmp_path: Path):
     from pasearch.errors import UsageError
     from pasearch.spaces.candidate import read_candidate
-    from pasearch.spaces.space import space
+    from pasearch.spaces.space import make_space
 
     example = blocks("toml", SEARCH)[0]
     network = blocks("toml", ROOT / "docs/howto-public-data.md")[0]
     (tmp_path / "mine.toml").write_text(example)
-    assert space(tmp_path / "mine.toml").count() > 1
+    assert make_space(tmp_path / "mine.toml").count() > 1
     (tmp_path / "network.toml").write_text(network)
     with pytest.raises(UsageError, match="backbone"):  # which the reader has made
         read_candidate(tmp_path / "network.toml")
@@ -113,10 +113,10 @@ def test_the_recipe_examples_are_a_recipe_and_an_architecture(tmp_path: Path):
 
 
 def test_the_spaces_that_are_named_are_there():
-    from pasearch.spaces.space import BUILT_IN
+    from pasearch.spaces.space import BUILT_IN_NAMES
 
     told = re.findall(r"`([a-z-]+)`", SEARCH.read_text())
-    assert {"auto", *BUILT_IN} <= set(told)
+    assert {"auto", *BUILT_IN_NAMES} <= set(told)
 
 
 def test_every_strategy_event_and_field_is_described():

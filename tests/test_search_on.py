@@ -14,7 +14,7 @@ from pasearch import Budget, plan_feature_selection, select_features
 from pasearch.api.resume import resume
 from pasearch.data.partitions import Dataset, UnchargedReadError
 from pasearch.errors import BudgetError, InterruptedRunError, UsageError
-from pasearch.features.engine import PublicReads
+from pasearch.features.engine import PublicRecordAccess
 from pasearch.results import FeatureResult, read_document
 from pasearch.runs.ledger import Ledger
 from pasearch.training import settings
@@ -151,9 +151,9 @@ class TestNothingPrivate:
         self, files: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         """Teeth: reads of the private data in place of the public ones are stopped."""
-        genuine = PublicReads.__init__
+        genuine = PublicRecordAccess.__init__
 
-        def peeking(self: PublicReads, *, dataset: Dataset, **more: Any) -> None:
+        def peeking(self: PublicRecordAccess, *, dataset: Dataset, **more: Any) -> None:
             genuine(self, dataset=private[0], **more)
 
         private: list[Dataset] = []
@@ -162,7 +162,7 @@ class TestNothingPrivate:
             Dataset, "partition",
             lambda self, *rest: private.append(self) or partition(self, *rest),
         )  # fmt: skip
-        monkeypatch.setattr(PublicReads, "__init__", peeking)
+        monkeypatch.setattr(PublicRecordAccess, "__init__", peeking)
         for method in SHARED:
             private.clear()
             # After the means were charged, so the run can be resumed: it is not thrown away.

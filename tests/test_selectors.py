@@ -30,7 +30,7 @@ from pasearch.results import events_of
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.shared_ledger import SharedLedger
 from pasearch.sklearn_api import selectors
-from pasearch.sklearn_api.selectors import PAFS, PrivateCFS, PrivatePCA, units_of
+from pasearch.sklearn_api.selectors import PAFS, PrivateCFS, PrivatePCA, column_offsets_and_widths
 
 SMALL: dict[str, Any] = {"population": 3, "generations": 2, "device": "cpu"}
 NOT_PRIVATE = "ignore:random_state makes the noise reproducible:UserWarning"
@@ -245,7 +245,7 @@ class TestComponents:
     def test_project_by_released_values_alone(self):
         x, _ = records()
         fitted = pca(bounds=[(-2, 2)] * 3 + [None] * 3, n_components=3, epsilon=8.0).fit(x)
-        low, width = units_of(fitted._table)
+        low, width = column_offsets_and_widths(fitted._table)
         inside = np.clip(x, low, low + width)
         np.testing.assert_allclose(
             fitted.transform(x), (inside - fitted.mean_) * fitted.scale_ @ fitted.components_.T
@@ -370,7 +370,7 @@ class TestPrice:
             return self.dataset[partition].open(None)
 
         with monkeypatch.context() as patched:
-            patched.setattr(engine.FeatureSearch, "_open", uncharged)
+            patched.setattr(engine.FeatureSearch, "_open_line", uncharged)
             with pytest.raises(UnchargedReadError):
                 make().fit(*records())
 
@@ -509,7 +509,7 @@ class TestPipelines:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         cfs().fit(*records())
         monkeypatch.setattr(
-            contingency, "count", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            contingency, "count_tables", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
             cfs().fit(*records())

@@ -30,7 +30,7 @@ from pasearch.api.lifecycle import render_release_files
 from pasearch.cli import app
 from pasearch.documents import RESULT_FIELDS, check_fields, short_repr
 from pasearch.errors import PasearchError, UsageError
-from pasearch.features.model import packed
+from pasearch.features.model import pack_model
 from pasearch.files import MAX_DEPTH
 from pasearch.results import digest, events_of, model_name
 from pasearch.search.plan import Plan
@@ -695,7 +695,7 @@ class TestFiles:
             weights, intercept = found["weights"], found["intercept"]
         for changed in (weights + 1.0, weights[:, :-1], weights[:1], weights.astype(int)):
             fitting = intercept[: len(changed)]
-            (copy.path / "model.npz").write_bytes(packed(changed, fitting))
+            (copy.path / "model.npz").write_bytes(pack_model(changed, fitting))
             copy.reseal(copy.document)
             assert any("model.npz" in each for each in copy.problems())
 
@@ -1215,8 +1215,8 @@ class TestPayload:
         with np.load(copy.path / "model.npz") as found:
             weights, intercept = found["weights"], found["intercept"]
         for content in (
-            packed(weights.astype(np.float16), intercept),
-            packed(weights, intercept * math.inf),
+            pack_model(weights.astype(np.float16), intercept),
+            pack_model(weights, intercept * math.inf),
         ):
             assert "model.npz" in self.problems(copy, content)
 

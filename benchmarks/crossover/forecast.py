@@ -33,7 +33,7 @@ from scipy import stats
 
 from pasearch.crossover.forecast import MeasuredModel, find_last_lead, forecast_crossover
 from pasearch.data.tables import TableSchema
-from pasearch.spaces.portfolio import studies
+from pasearch.spaces.portfolio import load_studies
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "forecast.jsonl"
@@ -153,7 +153,7 @@ def plain(each: Compared, left: LeftOut, of: str) -> dict[str, object]:
 def seconds() -> list[float]:
     """Return how long forecasts of a table take, the first of which reads the study."""
     own = MeasuredModel(epsilon=1.0, delta=1e-5, mu=0.2, slots=10_000, score=0.8, error=0.01)
-    schema, winner, found = TableSchema.from_toml(SCHEMA), studies()[0].entries[0], []
+    schema, winner, found = TableSchema.from_toml(SCHEMA), load_studies()[0].entries[0], []
     for _ in range(6):
         start = time.perf_counter()
         assert forecast_crossover(schema, "mine", own, winner, 2, lambda candidate: True)
@@ -164,7 +164,7 @@ def seconds() -> list[float]:
 def main() -> None:
     """Print the tables and write the results."""
     first, *later = seconds()
-    left = [each for study in studies() for each in left_out(study)]
+    left = [each for study in load_studies() for each in left_out(study)]
     compared = [(each, pairs(each), shown(each)) for each in left]
     kinds = list(dict.fromkeys(each.kind for each in left))
     every = [pair for _, found, _ in compared for pair in found]

@@ -35,7 +35,7 @@ from pasearch.crossover.forecast import (
     find_pair_crossing,
     interpolate_curves,
 )
-from pasearch.spaces.portfolio import COLOURS, Study, signal_of
+from pasearch.spaces.portfolio import PHOTO_CHANNELS, Study, compute_signal
 
 DELTA = 1e-5
 """Of the epsilons of an evaluation."""
@@ -118,9 +118,11 @@ def left_out(study: Study) -> Iterator[LeftOut]:
         drawn = {
             epsilon: signal
             for epsilon, mu in zip(FORECAST_EPSILONS, mus, strict=True)
-            if (signal := signal_of(mu, records, classes)) >= signals[0]
+            if (signal := compute_signal(mu, records, classes)) >= signals[0]
         }
-        curves = interpolate_curves(study.without(name).among(classes), list(drawn.values()))
+        curves = interpolate_curves(
+            study.without_data_set(name).rescale_to_classes(classes), list(drawn.values())
+        )
         measured = [np.interp(list(drawn.values()), signals, each) for each in study.accuracy[name]]
         shape = _shape(study, name)
         sizes = [each.parameters(shape, classes)[0] for each in study.entries]
@@ -168,7 +170,7 @@ def _compared(
 def _shape(study: Study, name: str) -> tuple[int, ...]:
     """Return the shape of a data set's records: images are square."""
     features = study.features[name]
-    channels = {"image": 1, "photo": COLOURS}.get(study.kind, 0)
+    channels = {"image": 1, "photo": PHOTO_CHANNELS}.get(study.kind, 0)
     if not channels:
         return (features,)
     side = math.isqrt(features // channels)

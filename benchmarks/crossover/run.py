@@ -335,7 +335,7 @@ def trained(
     keys = Keys.from_seed(seed)
     recipe, rate = recipe_of(study, arm, epsilon, n)
     architecture = Architecture(layers=arm.layers)
-    factor = architecture.rate_factor() if arm.rate is None else 1.0
+    factor = architecture.learning_rate_factor() if arm.rate is None else 1.0
     recipe = replace(recipe, learning_rate=min(rate * factor, 10.0))
     start = time.perf_counter()
     network = architecture.build(

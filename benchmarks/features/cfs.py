@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from pasearch.features.cfs import genetic, greedy, symmetrical_uncertainty
-from pasearch.features.contingency import Attribute, Attributes, count
-from pasearch.features.evolution import ALPHA, P_CO, P_MU
+from pasearch.features.cfs import cfs_genetic, cfs_greedy, compute_symmetrical_uncertainty
+from pasearch.features.contingency import Attribute, Attributes, count_tables
+from pasearch.features.evolution import CROSSOVER_PROBABILITY, MUTATION_PROBABILITY, PARENT_FRACTION
 
 RECORDS, BINS = 22_750, 10
 POPULATION, GENERATIONS = 5000, 10
@@ -51,11 +51,13 @@ def adult(path: Path) -> Correlations:
             code = np.minimum(BINS * (numbers - low) / (high - low), BINS - 1).astype(int)
             size, features = BINS, (tuple(range(BINS)),)
         last = name == header[-1]
-        items.append(Attribute(name=name, size=size, reads="", features=() if last else features))
+        items.append(
+            Attribute(name=name, size=size, encoding="", features=() if last else features)
+        )
         codes.append(code)
     attributes = Attributes(items=tuple(items))
     chosen = np.stack(codes, axis=1)[complete][:RECORDS].astype(np.int16)
-    return symmetrical_uncertainty(count(chosen, attributes), attributes)
+    return compute_symmetrical_uncertainty(count_tables(chosen, attributes), attributes)
 
 
 def loop_merit(members: list[int], to_class: np.ndarray, between: np.ndarray) -> float:
@@ -88,9 +90,9 @@ def loop_genetic(to_class: np.ndarray, between: np.ndarray, seed: int) -> float:
     def child(parents: list[np.ndarray]) -> np.ndarray:
         first, second = (parents[i] for i in source.choice(len(parents), 2, replace=False))
         fate = source.random()
-        if fate < P_CO:
+        if fate < CROSSOVER_PROBABILITY:
             made = np.where(source.random(d) < 0.5, first, second)
-        elif fate < P_CO + P_MU:
+        elif fate < CROSSOVER_PROBABILITY + MUTATION_PROBABILITY:
             made = first ^ (source.random(d) < 1 / d)
         else:
             made = first.copy()
@@ -99,7 +101,7 @@ def loop_genetic(to_class: np.ndarray, between: np.ndarray, seed: int) -> float:
     population = [source.random(d) < 0.5 for _ in range(POPULATION)]
     for _ in range(GENERATIONS):
         population.sort(key=scored, reverse=True)
-        parents = population[: round(ALPHA * POPULATION)]
+        parents = population[: round(PARENT_FRACTION * POPULATION)]
         population = [child(parents) for _ in range(POPULATION)]
     return max(map(scored, population))
 
@@ -136,12 +138,12 @@ def main() -> None:
     given = adult(options.table)
     seeds = iter(range(2 * options.rounds))
     ways: dict[str, Callable[[], float]] = {
-        "greedy": lambda: greedy(*given).merit,
+        "greedy": lambda: cfs_greedy(*given).merit,
         "greedy, loop": lambda: loop_greedy(*given),
-        "ga": lambda: genetic(*given, generator=np.random.default_rng(next(seeds))).merit,
+        "ga": lambda: cfs_genetic(*given, generator=np.random.default_rng(next(seeds))).merit,
         "ga, loop": lambda: loop_genetic(*given, next(seeds)),
     }
-    greedy(*given)
+    cfs_greedy(*given)
     rounds = [{name: timed(way) for name, way in ways.items()} for _ in range(options.rounds)]
 
     result: dict[str, Any] = {
@@ -154,7 +156,7 @@ def main() -> None:
         "records": RECORDS,
         "population": POPULATION,
         "generations": GENERATIONS,
-        "chosen": greedy(*given).size,
+        "chosen": cfs_greedy(*given).size,
     }
     for name in ways:
         for what in ("processor", "clock", "merit"):

@@ -40,7 +40,7 @@ from pasearch.data.tables import AnySchema
 from pasearch.features import trainers
 from pasearch.features.plan import make_feature_plan
 from pasearch.features.selector import make_choice
-from pasearch.features.trainers import Steps
+from pasearch.features.trainers import DpSgdTrainer
 from pasearch.features.views import View
 from pasearch.planning import PlanTerms
 from pasearch.runs.keys import Keys
@@ -99,7 +99,7 @@ def viewed(table: Path, arm: str, epsilon: float, seed: int) -> dict[str, float]
         )
     view = view_of(arm, bought.release(train, keys.stream("means")), bound)
     with rates_times(rate):
-        model = Steps(outputs=2, regression=False, noise=mu).fit(
+        model = DpSgdTrainer(outputs=2, regression=False, noise=mu).fit(
             train, view, keys.stream("fit", arm)
         )
     scores = model.scores(test.x).numpy()

@@ -17,7 +17,13 @@ from pasearch.data.csv_file import open_csv
 from pasearch.data.table_format import TableFormat
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
-from pasearch.features.contingency import Joint, _of_column, _of_target, attributes_of, count
+from pasearch.features.contingency import (
+    JointCounts,
+    _attribute_of_target,
+    _attributes_of_column,
+    count_tables,
+    make_attributes,
+)
 
 CHUNK = 16_384
 """How many rows of a file are counted at a time."""
@@ -31,7 +37,7 @@ MOST_TEXTS = 2**14
 
 def count_csv(
     path: str | Path, schema: TableSchema, *, rows: int = CHUNK, keep: np.ndarray | None = None
-) -> Joint:
+) -> JointCounts:
     """Return all tables of a CSV file, read once: time linear in its rows, memory flat.
 
     Guarantee: the same as `count` of what `read_table` and the schema make of the file; a row that
@@ -49,7 +55,7 @@ def count_csv(
 
     Cost: nothing by itself: the counts are as private as the records. Charge their release first.
     """
-    size, attributes = check_positive_integer("rows", rows), attributes_of(schema)
+    size, attributes = check_positive_integer("rows", rows), make_attributes(schema)
     mask, found = None if keep is None else np.asarray(keep, bool), None
     with open_csv(Path(path), TableFormat.of(None, quotes=schema.quotes)) as file:
         schema.for_header(file.header, where=str(path))
@@ -61,7 +67,7 @@ def count_csv(
                 if len(kept) != len(codes):
                     raise _refused_keep(mask, path)
                 codes[~kept] = -1
-            joint = count(codes, attributes)
+            joint = count_tables(codes, attributes)
             found = joint if found is None else found + joint
     if found is None:
         raise UsageError(f"{path} has no row: expected at least one record.")
@@ -107,7 +113,7 @@ class _Coder:
     @classmethod
     def of(cls, column: Column) -> _Coder:
         """Return the coder of a column of features."""
-        items = _of_column(column)
+        items = _attributes_of_column(column)
 
         def encode(cells: np.ndarray) -> np.ndarray:
             block = np.zeros((len(cells), column.width), np.float32)
@@ -121,7 +127,7 @@ class _Coder:
     @classmethod
     def of_target(cls, schema: TableSchema) -> _Coder:
         """Return the coder of the target: -1 where a record is null for it."""
-        target = _of_target(schema)
+        target = _attribute_of_target(schema)
 
         def encode(cells: np.ndarray) -> np.ndarray:
             y, known = schema.encode_labels(cells)

@@ -53,8 +53,8 @@ from setting import (
 )
 
 from pasearch.accounting.accountants import price
-from pasearch.features.cfs import genetic, greedy
-from pasearch.features.evolution import Evolution, labels, recalled, unseen
+from pasearch.features.cfs import cfs_genetic, cfs_greedy
+from pasearch.features.evolution import Evolution, find_unseen, label_masks, look_up_fitness
 from pasearch.runs.keys import Keys
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe
@@ -105,12 +105,12 @@ def sets_of(path: Path, seed: int, repeats: int) -> dict[str, Array]:
     table, train_part, _ = split_of(path, seed)
     correlations = table.correlations(train_part)
     generator = np.random.default_rng(seed)
-    found = genetic(*correlations, generator=generator)
-    size, d = len(found.chosen), len(table.owners)
+    found = cfs_genetic(*correlations, generator=generator)
+    size, d = len(found.selected), len(table.owners)
     return {
         "all": np.ones(d, bool),
-        "cfs-greedy": mask_of(greedy(*correlations, size).chosen, d),
-        "cfs-ga": mask_of(found.chosen, d),
+        "cfs-greedy": mask_of(cfs_greedy(*correlations, size).selected, d),
+        "cfs-ga": mask_of(found.selected, d),
         "random": np.stack([mask_of(generator.permutation(d)[:size], d) for _ in range(repeats)]),
     }
 
@@ -142,13 +142,15 @@ def pafs(
     generation, known = evolution.begin(len(table.owners), generator), {}
     for number in range(GENERATIONS):
         if number:
-            generation = evolution.tell(generation, recalled(generation.masks, known), generator)
-        masks = generation.masks[unseen(generation.masks, known)]
+            generation = evolution.tell(
+                generation, look_up_fitness(generation.masks, known), generator
+            )
+        masks = generation.masks[find_unseen(generation.masks, known)]
         if len(masks):
             weights = fit(law, table, train_part, masks, epsilon, (seed, "pafs", number))
             scores = accuracies(weights, judges).tolist()
-            known.update(zip(labels(masks), scores, strict=True))
-    fitness = recalled(generation.masks, known)
+            known.update(zip(label_masks(masks), scores, strict=True))
+    fitness = look_up_fitness(generation.masks, known)
     best = int(np.argmax(fitness))
     return generation.masks[best], {"seen": round(float(fitness[best]), 5), "trained": len(known)}
 
@@ -169,7 +171,7 @@ def figures(options: argparse.Namespace) -> Iterator[cells.Line]:
 def order_of(path: Path, seed: int) -> tuple[int, ...]:
     """Return the features in the order of CFS-Greedy."""
     table, train_part, _ = split_of(path, seed)
-    return tuple(greedy(*table.correlations(train_part)).features)
+    return tuple(cfs_greedy(*table.correlations(train_part)).features)
 
 
 def of_figures(
@@ -224,7 +226,7 @@ def dp_sgd(options: argparse.Namespace) -> None:
             if not lacking or time.monotonic() > end:
                 continue
             train_part, test = table.split(seed, TABLE_II)
-            order = list(greedy(*table.correlations(train_part), d).features)
+            order = list(cfs_greedy(*table.correlations(train_part), d).features)
             recipes = {e: network_recipe(len(train_part.y), e, study["rate"]) for e in ways}
             found = []
             for each in range(repeats):

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 
 from pasearch.features import logistic
-from pasearch.features.cfs import symmetrical_uncertainty
-from pasearch.features.contingency import Attribute, Attributes, count
-from pasearch.features.logistic import solved
+from pasearch.features.cfs import compute_symmetrical_uncertainty
+from pasearch.features.contingency import Attribute, Attributes, count_tables
+from pasearch.features.logistic import solve_in_chunks
 from pasearch.runs.keys import Keys
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -112,7 +112,9 @@ class Table:
 
     def correlations(self, part: Part) -> tuple[Array, Array]:
         """Return symmetrical uncertainty with the class and between features; not charged."""
-        return symmetrical_uncertainty(count(part.codes, self.attributes), self.attributes)
+        return compute_symmetrical_uncertainty(
+            count_tables(part.codes, self.attributes), self.attributes
+        )
 
     def norms(self, masks: Array) -> Array:
         """Return the largest norm of a record on each set: the root of the columns it touches."""
@@ -147,7 +149,9 @@ def read(path: str | Path) -> Table:
             size, block = len(values), np.eye(len(values))[code]
             features = tuple(map(tuple, np.eye(size, dtype=int).tolist()))
         last = name == header[-1]
-        items.append(Attribute(name=name, size=size, reads="", features=() if last else features))
+        items.append(
+            Attribute(name=name, size=size, encoding="", features=() if last else features)
+        )
         codes.append(code)
         if not last:
             blocks.append(block)
@@ -212,7 +216,7 @@ def _library(
 ) -> Array:
     rate, ridge, own = library_terms(epsilon, norm)
     stretch = INTERCEPT if own <= 0 else min(INTERCEPT, math.sqrt(ridge / own))
-    rows, hot = logistic._prepared(train.x, train.y, np.ones(len(train.x), bool), 2)
+    rows, hot = logistic._prepare_problem(train.x, train.y, np.ones(len(train.x), bool), 2)
     rows[:, -1] = stretch
     columns = np.pad(masks, ((0, 0), (0, 1)), constant_values=True)
     noise = generator.standard_normal(columns.shape) * columns
@@ -220,7 +224,7 @@ def _library(
     noise *= (lengths / np.linalg.norm(noise, axis=1))[:, None]
     noise[:, -1] *= stretch
     bounds, ridges = np.full(len(masks), norm * (1 + 1e-9)), np.full(len(masks), ridge)
-    found = solved(rows, hot, masks, bounds, ridges, noise[:, None], "cpu")[:, 0]
+    found = solve_in_chunks(rows, hot, masks, bounds, ridges, noise[:, None], "cpu")[:, 0]
     found[:, -1] *= stretch
     return found
 

@@ -33,8 +33,8 @@ from setting import RESULTS
 from pasearch import Budget
 from pasearch.api.features import plan_feature_selection, select_features
 from pasearch.data.sources import load_dataset
-from pasearch.features.evolution import labels, recalled, unseen
-from pasearch.features.trainers import Perturbed, counts_of_all
+from pasearch.features.evolution import find_unseen, label_masks, look_up_fitness
+from pasearch.features.trainers import ObjectiveTrainer, count_for_models
 from pasearch.features.wrappers import PrivacyAwareFeatureSelection
 from pasearch.runs.keys import Keys
 from pasearch.training.metrics import METRICS
@@ -49,16 +49,18 @@ def search(records: Any, held: Any, means: Any, epsilon: float, generations: int
     """Run the search; return how many models it trained."""
     evolution = PrivacyAwareFeatureSelection(population=POPULATION).evolution
     keys, generator = Keys.from_seed(seed), np.random.default_rng(seed)
-    trainer = Perturbed(outputs=2, regression=False, noise=epsilon)
+    trainer = ObjectiveTrainer(outputs=2, regression=False, noise=epsilon)
     generation, known = evolution.begin(len(means), generator), {}
     for number in range(generations):
         if number:
-            generation = evolution.tell(generation, recalled(generation.masks, known), generator)
-        masks = generation.masks[unseen(generation.masks, known)]
+            generation = evolution.tell(
+                generation, look_up_fitness(generation.masks, known), generator
+            )
+        masks = generation.masks[find_unseen(generation.masks, known)]
         streams = [keys.stream("fit", len(known) + each) for each in range(len(masks))]
         models = trainer.fit_many(records, means, masks, streams)
-        scores = (float(each) for (each,) in counts_of_all(models, held, METRICS["accuracy"]))
-        known.update(zip(labels(masks), scores, strict=True))
+        scores = (float(each) for (each,) in count_for_models(models, held, METRICS["accuracy"]))
+        known.update(zip(label_masks(masks), scores, strict=True))
     return len(known)
 
 

@@ -51,8 +51,8 @@ from pasearch.runs.executors import ProcessExecutor
 from pasearch.runs.keys import Keys
 from pasearch.search.candidate_training import TrainingJob, train_in_parallel, train_interleaved
 from pasearch.spaces.architecture import Architecture
-from pasearch.spaces.cost import cost, planned_seconds
-from pasearch.spaces.space import space
+from pasearch.spaces.cost import estimate_seconds, measure_step_work
+from pasearch.spaces.space import make_space
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe
 
@@ -84,7 +84,7 @@ def jobs(candidates: int, steps: int, folder: Path, device: str = "cpu") -> list
         public=False,
     )
     opened = SharedRecords.of(records, folder)
-    keys, drawn = Keys.from_seed(1), space("fcn-paper")
+    keys, drawn = Keys.from_seed(1), make_space("fcn-paper")
     recipe = Recipe(
         expected_batch_size=BATCH, steps=steps, learning_rate=0.1, noise_multiplier=1.0,
         bounding=FlatClipping(clip_norm=0.25),
@@ -102,7 +102,7 @@ def jobs(candidates: int, steps: int, folder: Path, device: str = "cpu") -> list
 
 
 def _work(architecture: Architecture, steps: int) -> float:
-    return planned_seconds(cost(architecture, (FEATURES,), CLASSES), BATCH, steps)
+    return estimate_seconds(measure_step_work(architecture, (FEATURES,), CLASSES), BATCH, steps)
 
 
 def trained(given: list[TrainingJob], each: int, workers: int) -> list[torch.Tensor]:

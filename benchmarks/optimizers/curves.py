@@ -126,7 +126,7 @@ def trained(
     sigma, rate = recipe.noise_multiplier, recipe.learning_rate
     assert sigma is not None
     assert rate is not None
-    recipe = replace(recipe, learning_rate=rate * candidate.rate_factor())
+    recipe = replace(recipe, learning_rate=rate * candidate.learning_rate_factor())
     release = recipe.release(n, sigma, dimension)
     streams = {name: keys.stream(name) for name in ("batch", "noise", "dropout")}
     start = time.process_time()

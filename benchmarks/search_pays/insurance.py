@@ -40,7 +40,7 @@ from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.data.sources import load_dataset
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
-from pasearch.spaces.portfolio import study_for
+from pasearch.spaces.portfolio import load_study
 from pasearch.spaces.space import Portfolio
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -156,7 +156,7 @@ def cut(name: str, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, str, str]:
 
 def wrong_default(kind: str, schema: Any, name: str) -> Portfolio:
     """Return the portfolio of a kind of data with a wrong default before its entries."""
-    entries = study_for(schema, name).entries
+    entries = load_study(schema, name).entries
     full = next(each for each in entries if "batch_share" in dict(each.settings))
     if kind == "linear":
         bad = Candidate(

@@ -41,7 +41,7 @@ from pasearch.search.candidate_training import (
 )
 from pasearch.search.plan import make_candidate_recipe
 from pasearch.spaces.candidate import Candidate
-from pasearch.spaces.portfolio import signal_of, study_for
+from pasearch.spaces.portfolio import compute_signal, load_study
 from pasearch.training.metrics import METRICS
 from pasearch.training.recipe import make_default_recipe
 
@@ -106,8 +106,10 @@ class Table:
 
     def entries(self, mu: float) -> tuple[Candidate, ...]:
         """Return the portfolio without this table, the default first."""
-        study = study_for(self.schema, self.name)
-        return study.ordered(signal_of(mu, len(self.slots), self.schema.outputs)).entries
+        study = load_study(self.schema, self.name)
+        return study.sort_by_accuracy(
+            compute_signal(mu, len(self.slots), self.schema.outputs)
+        ).entries
 
 
 def columns(table: Table, mu: float, seed: int) -> dict[str, float]:

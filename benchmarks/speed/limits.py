@@ -40,7 +40,7 @@ def main() -> None:
     from peers import Setting, ours
     from rows import ROWS, SIGMA, usual
 
-    from pasearch.spaces.cost import cost
+    from pasearch.spaces.cost import measure_step_work
 
     torch.set_num_threads(given.threads)
     rates = measured(given.device, 4.0)
@@ -54,7 +54,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for name in given.row or usual(given.device):
         row = ROWS[name]
-        work = cost(row.architecture, row.shape, row.classes)
+        work = measure_step_work(row.architecture, row.shape, row.classes)
         least, parts = rates.least(work, row.batch), rates.parts(work, row.batch)
         step = ours(Setting(row, row.data(given.device), given.device, SIGMA, whole=False))[0]
         steps = max(1, round(BLOCK / block(step, 1, given.device, warm=True)))

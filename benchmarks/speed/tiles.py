@@ -36,7 +36,7 @@ from pasearch.gpu import dense_steps
 from pasearch.gpu.dense_steps import GpuTraining, Tile, TrainingGroup
 from pasearch.runs.keys import Keys
 from pasearch.search.candidate_training import STREAM_PURPOSES
-from pasearch.spaces.space import space
+from pasearch.spaces.space import make_space
 from pasearch.training import trainer
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.recipe import Recipe
@@ -75,10 +75,10 @@ class Work:
             expected_batch_size=self.batch, steps=self.steps, learning_rate=0.1,
             noise_multiplier=1.0, bounding=FlatClipping(clip_norm=0.25),
         )  # fmt: skip
-        drawn, together, found = space(self.space), TrainingGroup(), []
+        drawn, together, found = make_space(self.space), TrainingGroup(), []
         for number in range(self.count):
             stream = keys.stream("trial", number)
-            genotype = drawn.fixed() if self.count == 1 else (
+            genotype = drawn.default_genotype() if self.count == 1 else (
                 drawn.draw(keys.stream("candidate", number).generator())
             )  # fmt: skip
             start = stream.child("weights").generator()

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Chosen, Form, Reads, Sized
+from pasearch.features.selector import (
+    SELECTION_SHARE,
+    SELECTORS,
+    DataMetadata,
+    RecordAccess,
+    SelectionResult,
+    SizedSelector,
+)
 from pasearch.planning import GAUSSIAN_NOISE, LineTemplate
 from pasearch.runs.sums import GaussianSum
 
@@ -29,7 +36,7 @@ LINE = "variances"
 
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread(Sized):
+class Spread(SizedSelector):
     """Keeps the features that vary most.
 
     Args:
@@ -37,19 +44,19 @@ class Spread(Sized):
     """
 
     name: ClassVar[str] = "spread"
-    does: ClassVar[str] = "the features that vary most, from noisy variances"
-    does_on_public: ClassVar[str] = "the features that vary most"
+    description: ClassVar[str] = "the features that vary most, from noisy variances"
+    public_description: ClassVar[str] = "the features that vary most"
     share: ClassVar[float | None] = SELECTION_SHARE
-    centred: ClassVar[bool] = True
+    uses_means: ClassVar[bool] = True
     size: int | None = None
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return one Gaussian release of all sums."""
         return (LineTemplate(name=LINE, knob=GAUSSIAN_NOISE),)
 
-    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+    def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         """Return them, the one that varies most first."""
-        with reads.opened(LINE) as records:
+        with reads.open_line(LINE) as records:
             sums, width = np.zeros(len(reads.means)), math.sqrt(len(reads.means))
             for part in records.parts():
                 rows = part.x.flatten(1).numpy().astype(np.float64) - reads.means
@@ -58,8 +65,8 @@ class Spread(Sized):
                 noise = GaussianSum(noise_multiplier=reads.noise(LINE))
                 sums = width * noise.release(sums / width, stream.child(LINE))
         order = np.argsort(-sums, kind="stable")[: self.count(len(sums))]
-        return Chosen.of(reads.means, order.tolist())
+        return SelectionResult.of(reads.means, order.tolist())
 
-    def must_choose(self, features: int) -> int:
+    def count_selected(self, features: int) -> int:
         """Return how many."""
         return self.count(features)

@@ -40,7 +40,7 @@ from pasearch.crossover.forecast import (
 )
 from pasearch.data.front_ends import Raw
 from pasearch.errors import UsageError
-from pasearch.features.auto import MANY, columns_of
+from pasearch.features.auto import MIN_COLUMNS_TO_SELECT, count_columns
 from pasearch.files import read_toml
 from pasearch.plan_warnings import (
     MIN_GOOD_SIGNAL,
@@ -49,7 +49,7 @@ from pasearch.plan_warnings import (
     warn_of_weak_signal,
 )
 from pasearch.planning import bound_network_form
-from pasearch.spaces.portfolio import features_of, kind_of, signal_of, study_for
+from pasearch.spaces.portfolio import compute_signal, count_features, data_kind_of, load_study
 from pasearch.training.metrics import find_default_metric
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Facts:
     @property
     def many_columns(self) -> bool:
         """Whether most columns are expected to tell nothing, so that a few are chosen."""
-        return self.columns >= MANY and not self.pixels
+        return self.columns >= MIN_COLUMNS_TO_SELECT and not self.pixels
 
     def terms(self) -> dict[str, Any]:
         """Return the conditions of `advice.toml`, and the words that it names in braces."""
@@ -182,7 +182,7 @@ class Facts:
             "classes": not self.of_numbers,
             "learns": self.learns,
             "least": MIN_SIGNAL,
-            "many": MANY,
+            "many": MIN_COLUMNS_TO_SELECT,
             "one hot": MIN_EPSILON_ONE_HOT,
             "frozen": MAX_EPSILON_FROZEN_FCN,
             "level": format_signal(self.signal),
@@ -477,10 +477,10 @@ def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Fa
     shape, outputs = bound_network_form(schema, plan.most)
     mu = plan.final_mu or plan.trial_mu
     assert mu is not None
-    default = plan.space.candidate(plan.space.fixed())
-    signal = signal_of(mu, plan.released_slots, outputs)
-    study = study_for(schema, plan.name).among(outputs)
-    outside = study.outside(signal, outputs, features_of(schema))
+    default = plan.space.candidate(plan.space.default_genotype())
+    signal = compute_signal(mu, plan.released_slots, outputs)
+    study = load_study(schema, plan.name).rescale_to_classes(outputs)
+    outside = study.outside(signal, outputs, count_features(schema))
     recipe = plan.final_recipe(default) if plan.retrained else plan.trial_recipe(default)
     usual = plan.score_metric is find_default_metric(schema.regression)
     found = None
@@ -506,13 +506,13 @@ def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Fa
     guess, classes = "", study.classes.get(weakest, 0)
     if study.kind != "regression" and classes:
         guess = f", guessing {_format_fraction(1 / classes)}"
-    means = study.at(signal).mean(axis=0)
+    means = study.accuracy_at(signal).mean(axis=0)
     sizes = [each.parameters(shape, outputs)[0] for each in study.entries]
     order = sorted(range(len(sizes)), key=lambda place: (sizes[place], place))
     return Facts(
         name=plan.name,
         form=schema.describe(),
-        kind=kind_of(schema),
+        kind=data_kind_of(schema),
         epsilon=epsilon,
         delta=plan.delta,
         records=plan.split.n,
@@ -520,7 +520,7 @@ def _collect_facts(plan: Plan, request: SearchRequest, public: str | None) -> Fa
         known=bool(schema.outputs),
         signal=10**signal,
         enough=enough,
-        columns=columns_of(schema),
+        columns=count_columns(schema),
         pixels=len(schema.max_shape(2)) > 1,
         table=schema.to_json()["kind"] == "table",
         undeclared=schema.undeclared,

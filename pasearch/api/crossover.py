@@ -169,7 +169,9 @@ def measure_public_crossover(
     """
     shape, outputs = dataset.schema.shape, dataset.schema.outputs
     others = (
-        list(space.entries) if isinstance(space, Portfolio) else [space.candidate(space.fixed())]
+        list(space.entries)
+        if isinstance(space, Portfolio)
+        else [space.candidate(space.default_genotype())]
     )
     others.sort(key=lambda each: each.parameters(shape, outputs)[0])
     plain = Candidate(architecture=Architecture(layers=()))

@@ -21,9 +21,15 @@ from pasearch.api.resolve import (
 )
 from pasearch.data.partitions import Dataset
 from pasearch.errors import UsageError
-from pasearch.features.auto import choose
+from pasearch.features.auto import choose_method
 from pasearch.features.plan import FeaturePlan, make_feature_plan
-from pasearch.features.selector import SELECTORS, Choice, Chosen, make_choice, setting_names
+from pasearch.features.selector import (
+    SELECTORS,
+    Choice,
+    SelectionResult,
+    make_choice,
+    setting_names,
+)
 from pasearch.features.trainers import TRAINERS
 from pasearch.results import FEATURES, FeatureResult, digest
 
@@ -93,7 +99,7 @@ def prepare_run(request: FeatureRequest, dataset: Dataset | None = None) -> Prep
     if request.assume_public_schema or dataset.public:
         dataset, read = assume_public(dataset, request.max_categories)
         assumed = (*assumed, *read)
-    method, trainer, auto = choose(request.method, trainer, dataset.schema, request.k)
+    method, trainer, auto = choose_method(request.method, trainer, dataset.schema, request.k)
     choice = make_selection_choice(request, method, trainer)
     split = make_request_split(
         request, dataset, search_share=request.search_share,
@@ -128,14 +134,14 @@ class PreparedSelection(Prepared[FeaturePlan]):
 
     def execute(self, session: Session) -> FeatureResult:
         from pasearch.features.engine import FeatureSearch
-        from pasearch.features.model import feature_names, packed
+        from pasearch.features.model import feature_names, pack_model
 
         plan = self.plan
         outcome = FeatureSearch(
             plan=plan, dataset=self.dataset, public=self.searched_on, **session.engine_fields()
         ).run()
         model, chosen = outcome.model, outcome.chosen
-        weights = packed(model.weights, model.intercept)
+        weights = pack_model(model.weights, model.intercept)
         if plan.selection_rule == "repeat-and-select":
             chosen = replace(chosen, trials=())  # losers, and how many there were, are secret
         best, shown = selection_json(chosen, feature_names(plan.schema, model.weights.shape[1]))
@@ -190,7 +196,9 @@ class FeatureRunOutput(RunOutput):
         }
 
 
-def selection_json(chosen: Chosen, names: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def selection_json(
+    chosen: SelectionResult, names: list[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """List the chosen features, and the values that were released to choose them.
 
     Args:

@@ -51,7 +51,7 @@ from pasearch.search.successive_halving import ProtectedHalving, set_prior_leads
 from pasearch.spaces.candidate import Candidate, read_candidate
 from pasearch.spaces.portfolio import Study
 from pasearch.spaces.space import Portfolio, Space, check_settings
-from pasearch.spaces.space import space as named_space
+from pasearch.spaces.space import make_space as named_space
 from pasearch.training.presets import find_preset, read_recipe, resolve_preset, stretch_schedule
 from pasearch.training.recipe import Recipe, make_default_recipe
 from pasearch.training.settings import make_full_batch_settings
@@ -341,7 +341,7 @@ def _search_noise(request: SearchRequest, dataset: Dataset, space: Space) -> tup
     form = bound_network_form(dataset.schema, request.max_categories)
     assert isinstance(recipe.bounding, EncodedClipping)
     found = rank_densities(
-        dimension=space.candidate(space.fixed()).parameters(*form)[1],
+        dimension=space.candidate(space.default_genotype()).parameters(*form)[1],
         sampling_probability=recipe.sampling_probability(slots),
         steps=recipe.steps,
         budget=request.total.resolve(dataset.n),

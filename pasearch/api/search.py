@@ -32,7 +32,7 @@ from pasearch.search.grid import Grid
 from pasearch.search.plan import Plan
 from pasearch.search.proxy import Proxy, store_public_fits
 from pasearch.spaces.candidate import Candidate
-from pasearch.spaces.space import BUILT_IN as SPACES
+from pasearch.spaces.space import BUILT_IN_NAMES as SPACES
 from pasearch.training.metrics import find_default_metric
 
 if TYPE_CHECKING:

@@ -42,7 +42,13 @@ from pasearch.accounting.gdp_approximation import gaussian_mu
 from pasearch.crossover.curves import CONFIDENCE_LEVEL, assign_roles, find_crossover
 from pasearch.data.front_ends import Raw
 from pasearch.spaces.candidate import Candidate
-from pasearch.spaces.portfolio import FEW_CATEGORIES, Study, features_of, signal_of, study_for
+from pasearch.spaces.portfolio import (
+    ASSUMED_CATEGORIES,
+    Study,
+    compute_signal,
+    count_features,
+    load_study,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -130,14 +136,14 @@ def forecast_crossover(
         Plain values. None if the study has no entry like the winner, no other entry of the searched
         space, or no signal like that of the run.
     """
-    study = study_for(schema, name).among(outputs)
-    study = study.restricted_to([searched(each) for each in study.entries])
-    signals = [signal_of(own.mu * ratio, own.slots, outputs) for ratio in _signal_ratios(own)]
-    features = features_of(schema)
+    study = load_study(schema, name).rescale_to_classes(outputs)
+    study = study.select_flagged([searched(each) for each in study.entries])
+    signals = [compute_signal(own.mu * ratio, own.slots, outputs) for ratio in _signal_ratios(own)]
+    features = count_features(schema)
     drawn = [
         place
         for place, signal in enumerate(signals)
-        if not study.outside(signal, outputs, features, MAX_EXTRAPOLATION)
+        if not study.describe_extrapolation(signal, outputs, features, MAX_EXTRAPOLATION)
     ]
     if winner not in study.entries or len(study.entries) < 2 or len(drawn) < MIN_FORECAST_EPSILONS:
         return None
@@ -145,7 +151,7 @@ def forecast_crossover(
     if not epsilons[0] <= own.epsilon <= epsilons[-1]:
         return None
     curves = interpolate_curves(study, [signals[place] for place in drawn])
-    shape = schema.max_shape(FEW_CATEGORIES)
+    shape = schema.max_shape(ASSUMED_CATEGORIES)
     sizes = [each.parameters(shape, outputs)[0] for each in study.entries]
     shown = _choose_drawn_models(curves, sizes, study, winner)
     entries = [
@@ -180,7 +186,9 @@ def interpolate_curves(study: Study, signals: Sequence[float]) -> np.ndarray:
         study: Of one kind of data.
         signals: Rising.
     """
-    curves = np.stack([study.at(signal) for signal in signals])  # (signals, data sets, entries)
+    curves = np.stack(
+        [study.accuracy_at(signal) for signal in signals]
+    )  # (signals, data sets, entries)
     return np.maximum.accumulate(curves.transpose(2, 1, 0), axis=2)
 
 

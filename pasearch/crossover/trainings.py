@@ -51,7 +51,7 @@ from pasearch.search.candidate_training import (
 from pasearch.search.plan import make_candidate_recipe
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate, read_candidate
-from pasearch.spaces.space import space
+from pasearch.spaces.space import make_space
 from pasearch.training.metrics import METRICS
 from pasearch.training.presets import RWT_TRAINED_LAYERS
 from pasearch.training.recipe import Recipe
@@ -135,13 +135,13 @@ class FeatureChoice:
         if self.choice == "random":
             return np.sort(draw.permutation(int(np.prod(schema.shape)))[: self.size])
         if self.choice == "cfs":
-            from pasearch.features.cfs import greedy, symmetrical_uncertainty
-            from pasearch.features.contingency import attributes_of, count
+            from pasearch.features.cfs import cfs_greedy, compute_symmetrical_uncertainty
+            from pasearch.features.contingency import count_tables, make_attributes
 
-            attributes = attributes_of(schema)
-            joint = count(attributes.codes(own.x, own.y, own.valid), attributes)
-            order = greedy(*symmetrical_uncertainty(joint, attributes), self.size)
-            return np.sort(np.array(order.chosen))
+            attributes = make_attributes(schema)
+            joint = count_tables(attributes.codes(own.x, own.y, own.valid), attributes)
+            order = cfs_greedy(*compute_symmetrical_uncertainty(joint, attributes), self.size)
+            return np.sort(np.array(order.selected))
         return self._of_columns(schema)
 
     def _of_columns(self, schema: AnySchema) -> np.ndarray:
@@ -216,8 +216,8 @@ def parse_model(text: str, regression: bool) -> Model:
     if name == "linear":
         candidate = Candidate(architecture=Architecture(layers=()))
     elif name in MODEL_FAMILIES:
-        chosen = space(name)
-        candidate = Candidate(architecture=chosen.candidate(chosen.fixed()).architecture)
+        chosen = make_space(name)
+        candidate = Candidate(architecture=chosen.candidate(chosen.default_genotype()).architecture)
     elif name.endswith(".toml"):
         candidate = read_candidate(name)
     else:

@@ -23,11 +23,11 @@ from typing import Any
 
 from pasearch.data.tables import AnySchema, TableSchema
 
-MANY = 50
+MIN_COLUMNS_TO_SELECT = 50
 """From how many columns on most of them are expected to tell nothing."""
 
 
-def choose(
+def choose_method(
     method: str, trainer: str, schema: AnySchema, k: int | None = None
 ) -> tuple[str, str, dict[str, Any] | None]:
     """Return the method and the trainer, and why, where `auto` was asked for.
@@ -40,9 +40,9 @@ def choose(
     """
     if "auto" not in (method, trainer):
         return method, trainer, None
-    columns = columns_of(schema)
+    columns = count_columns(schema)
     pixels = len(schema.max_shape(2)) > 1
-    many = columns >= MANY and not pixels
+    many = columns >= MIN_COLUMNS_TO_SELECT and not pixels
     chosen = method if method != "auto" else "top" if many or k is not None else "all"
     how = "dpsgd" if trainer == "auto" else trainer
     if method != "auto":
@@ -62,7 +62,7 @@ def choose(
     return chosen, how, {"chosen": f"{chosen}, {how}", "why": why, "expected": []}
 
 
-def columns_of(schema: AnySchema) -> int:
+def count_columns(schema: AnySchema) -> int:
     """Return how many columns there are to choose from; of arrays, numbers."""
     if isinstance(schema, TableSchema):
         return sum(column.kind != "ignore" for column in schema.columns)

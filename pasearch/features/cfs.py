@@ -44,16 +44,27 @@ from pasearch.accounting.events import Event, SelfComposition
 from pasearch.accounting.profiles import Array
 from pasearch.accounting.published_bounds import PublishedBound, bao_equation_8
 from pasearch.errors import UsageError
-from pasearch.features.contingency import Attributes, ContingencyTables, Joint, attributes_of
-from pasearch.features.evolution import ALPHA, P_CO, P_MU, Evolution, Evolving
+from pasearch.features.contingency import (
+    Attributes,
+    ContingencyTables,
+    JointCounts,
+    make_attributes,
+)
+from pasearch.features.evolution import (
+    CROSSOVER_PROBABILITY,
+    MUTATION_PROBABILITY,
+    PARENT_FRACTION,
+    Evolution,
+    EvolvingSelector,
+)
 from pasearch.features.selector import (
     SELECTION_SHARE,
     SELECTORS,
-    Chosen,
-    Form,
-    Reads,
+    DataMetadata,
+    RecordAccess,
+    SelectionResult,
     Selector,
-    Sized,
+    SizedSelector,
     check_one_of,
 )
 from pasearch.features.trainers import Trainer
@@ -61,14 +72,16 @@ from pasearch.planning import GAUSSIAN_NOISE, PURE_NOISE, LineTemplate
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import NoisySum
 
-CONSTANT = 1e-12
+MIN_ENTROPY = 1e-12
 """Below so many bits of entropy a variable is constant."""
 
-GRID = 2**12
+ENTROPY_GRID_STEPS = 2**12
 """Into how many steps an entropy's sensitivity is divided: its noise is in whole steps."""
 
 
-def symmetrical_uncertainty(joint: Joint, attributes: Attributes) -> tuple[Array, Array]:
+def compute_symmetrical_uncertainty(
+    joint: JointCounts, attributes: Attributes
+) -> tuple[Array, Array]:
     """Return how much every feature tells of the class, and of every other feature.
 
     Args:
@@ -79,10 +92,12 @@ def symmetrical_uncertainty(joint: Joint, attributes: Attributes) -> tuple[Array
         To the class (d,), and between features (d, d), symmetric: in [0, 1], 0 where one of the two
         is constant, 1 of a feature with itself.
     """
-    return uncertainties(_entropies(joint, *_features(attributes)))
+    return uncertainties_from_entropies(
+        _compute_entropies(joint, *_group_feature_codes(attributes))
+    )
 
 
-def uncertainties(entropies: Array) -> tuple[Array, Array]:
+def uncertainties_from_entropies(entropies: Array) -> tuple[Array, Array]:
     """Return symmetrical uncertainty from entropies.
 
     Args:
@@ -93,13 +108,13 @@ def uncertainties(entropies: Array) -> tuple[Array, Array]:
     """
     alone = np.diag(entropies)
     both = alone[:, None] + alone
-    varies = (alone > CONSTANT)[:, None] & (alone > CONSTANT)
+    varies = (alone > MIN_ENTROPY)[:, None] & (alone > MIN_ENTROPY)
     found = np.divide(2 * (both - entropies), both, out=np.zeros_like(both), where=varies)
     found = np.clip(found, 0.0, 1.0)
     return found[:-1, -1], found[:-1, :-1]
 
 
-def merits(masks: np.ndarray, to_class: Array, between: Array) -> Array:
+def compute_merits(masks: np.ndarray, to_class: Array, between: Array) -> Array:
     """Return the merits of many sets at once, Eq. 7: (p,); of an empty set 0.
 
     Args:
@@ -110,10 +125,10 @@ def merits(masks: np.ndarray, to_class: Array, between: Array) -> Array:
     chosen = np.asarray(masks, np.float64)
     others = between - np.diag(np.diag(between))
     redundancy = np.einsum("pd,pd->p", chosen @ others, chosen)
-    return merit_of_sums(chosen @ to_class, redundancy, chosen.sum(axis=1))
+    return merits_from_sums(chosen @ to_class, redundancy, chosen.sum(axis=1))
 
 
-def merit_of_sums(relevance: Array, redundancy: Array, size: Array | int) -> Array:
+def merits_from_sums(relevance: Array, redundancy: Array, size: Array | int) -> Array:
     """Return the merits of sets, Eq. 7, from their sums: (p,); of an empty set 0.
 
     Args:
@@ -137,12 +152,12 @@ def entropy_sensitivity(n: int, *, moved: bool = False) -> float:
     return (math.log2(n) + (1 / math.log(2) if moved else 0.0)) / n
 
 
-def claimed_sensitivity(n: int) -> float:
+def published_sensitivity(n: int) -> float:
     """Return the sensitivity that Bindschaedler, Shokri and Gunter state: valid, not tight."""
     return (2 + 1 / math.log(2) + 2 * math.log2(n)) / n
 
 
-SIMULATIONS = 100
+NOISE_SIMULATIONS = 100
 """How often it is simulated what noise would show."""
 
 
@@ -176,16 +191,16 @@ class NoisyEntropies:
     @property
     def _noise(self) -> NoisySum:
         """The noise in steps of the grid: rounding adds up to one step, floating point another."""
-        return NoisySum(epsilon=self.epsilon, most=GRID + 2)
+        return NoisySum(epsilon=self.epsilon, most=ENTROPY_GRID_STEPS + 2)
 
     def scale(self, n: int) -> float:
         """Return the noise's scale, its mean absolute value, in bits."""
         return self._noise.most / self.epsilon * self._step(n)
 
     def _step(self, n: int) -> float:
-        return entropy_sensitivity(n) / GRID
+        return entropy_sensitivity(n) / ENTROPY_GRID_STEPS
 
-    def release(self, joint: Joint, stream: Stream) -> Array:
+    def release(self, joint: JointCounts, stream: Stream) -> Array:
         """Return all entropies with noise, (k, k) in bits, for `uncertainties`.
 
         Args:
@@ -195,14 +210,16 @@ class NoisyEntropies:
         Cost: `event`, on every partition that was counted; charge it first.
         """
         step, noise = self._step(joint.slots), self._noise
-        exact = _entropies(joint, *_features(self.attributes), records=joint.slots)
+        exact = _compute_entropies(
+            joint, *_group_feature_codes(self.attributes), records=joint.slots
+        )
         released = np.empty_like(exact)
         for i, j in zip(*np.triu_indices(len(exact)), strict=True):
             own = stream.child("entropy", int(i), int(j))
             released[i, j] = released[j, i] = step * noise.release(round(exact[i, j] / step), own)
         return released
 
-    def of_noise(self, released: Array, n: int, generator: np.random.Generator) -> Array:
+    def simulate_noise(self, released: Array, n: int, generator: np.random.Generator) -> Array:
         """Return uncertainties with the class that noise would show of features that tell nothing.
 
         Cost: none; it is made of released entropies, as if pairs were independent.
@@ -216,10 +233,10 @@ class NoisyEntropies:
             Array: (simulations, k - 1), clipped to [0, 1].
         """
         alone, k = np.diag(released), len(released)
-        own, pair = generator.laplace(scale=self.scale(n), size=(2, SIMULATIONS, k - 1))
-        of_class = generator.laplace(scale=self.scale(n), size=(SIMULATIONS, 1))
+        own, pair = generator.laplace(scale=self.scale(n), size=(2, NOISE_SIMULATIONS, k - 1))
+        of_class = generator.laplace(scale=self.scale(n), size=(NOISE_SIMULATIONS, 1))
         both = alone[:-1] + alone[-1]
-        varies = (alone[:-1] > CONSTANT) & (alone[-1] > CONSTANT)
+        varies = (alone[:-1] > MIN_ENTROPY) & (alone[-1] > MIN_ENTROPY)
         noise = 2 * (own + of_class - pair)
         found = np.divide(noise, both, out=np.zeros_like(noise), where=varies)
         return np.clip(found, 0.0, 1.0)
@@ -231,8 +248,8 @@ class NoisyEntropies:
             n: Slots.
             delta: Slack of the composition, in (0, 1).
         """
-        one = claimed_sensitivity(n) / self.scale(n)
-        times = claimed_sensitivity(n) / entropy_sensitivity(n, moved=True)
+        one = published_sensitivity(n) / self.scale(n)
+        times = published_sensitivity(n) / entropy_sensitivity(n, moved=True)
         return PublishedBound(
             value=bao_equation_8(
                 epsilon=one, runs=self.count, delta_prime=check_fraction("delta", delta)
@@ -243,12 +260,12 @@ class NoisyEntropies:
         )
 
 
-Groups = tuple[np.ndarray, np.ndarray, np.ndarray]
+VariableGroups = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Variables as sums of codes: (S, T) which codes a value is; where the values of each of k
 variables begin, (k,); the column that each is of, (k,)."""
 
 
-def _features(attributes: Attributes) -> Groups:
+def _group_feature_codes(attributes: Attributes) -> VariableGroups:
     """Return the features in a record's order, and the class."""
     columns, starts, owners = [], [], []
     total = sum(attributes.sizes)
@@ -265,15 +282,15 @@ def _features(attributes: Attributes) -> Groups:
     return np.stack(columns, axis=1), np.array(starts), np.array(owners)
 
 
-def _entropies(
-    joint: Joint,
+def _compute_entropies(
+    joint: JointCounts,
     values: np.ndarray,
     starts: np.ndarray,
     owners: np.ndarray,
     *,
     records: float | None = None,
 ) -> Array:
-    """Return the entropies of variables, see `Groups`, and of their pairs, (k, k) in bits.
+    """Return the entropies of variables, see `VariableGroups`, and of their pairs, (k, k) in bits.
 
     Counts are divided by `records`; by how many were counted, if None.
     """
@@ -289,20 +306,20 @@ def _entropies(
 
 Values = npt.NDArray[np.float64]
 
-TABLES, ENTROPIES = "contingency tables", "entropies"
+TABLES_LINE, ENTROPIES_LINE = "contingency tables", "entropies"
 """The lines of the one release: all tables at once, or every entropy by itself."""
 
-MERITS = ("tables", "entropies")
+MERIT_SOURCES = ("tables", "entropies")
 
-BLANK = 0.95
+IRRELEVANCE_QUANTILE = 0.95
 """Of features that tell nothing, the share that noise makes look less telling than `blank`."""
 
-EQUAL = 1e-12
+MERIT_TOLERANCE = 1e-12
 """Merits are equal within this share of them: that much a sum's order may change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class CfsGreedyResult:
     """What CFS-Greedy found: all features, in the order in which they were added.
 
     Args:
@@ -316,7 +333,7 @@ class Order:
     size: int
 
     @property
-    def chosen(self) -> tuple[int, ...]:
+    def selected(self) -> tuple[int, ...]:
         """The chosen features, in the order in which they were added."""
         return self.features[: self.size]
 
@@ -327,20 +344,20 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class CfsGaResult:
     """What CFS-GA found: the fittest set of the last generation, by place, in order; its merit.
 
     And `best`, the largest merit of each generation, the first and the last included: l + 1.
     """
 
-    chosen: tuple[int, ...]
+    selected: tuple[int, ...]
     merit: float
     best: tuple[float, ...]
 
 
-def greedy(
+def cfs_greedy(
     to_class: Values, between: Values, size: int | None = None, *, until_no_gain: bool = False
-) -> Order:
+) -> CfsGreedyResult:
     """Return the order in which CFS-Greedy adds features (Algorithm 3).
 
     Guarantee: every step adds the feature with the largest merit, the first of equals.
@@ -357,7 +374,7 @@ def greedy(
 
     Cost: none; both arguments are released or public already.
     """
-    to_class, between = _checked(to_class, between)
+    to_class, between = _check_uncertainties(to_class, between)
     if size is not None and (
         until_no_gain or not check_positive_integer("size", size) <= len(to_class)
     ):
@@ -365,14 +382,18 @@ def greedy(
             f"size is {size}: expected 1 to {len(to_class)}, the number of features, and no "
             "`until_no_gain` beside it. Leave one out."
         )
-    features, values = _ordered(to_class, between)
+    features, values = _add_greedily(to_class, between)
     if size is None:
-        rises = np.diff(values) > EQUAL * np.abs(values[1:])
-        size = 1 + (int(np.append(rises, False).argmin()) if until_no_gain else _first_best(values))
-    return Order(features=tuple(features), merits=tuple(values), size=size)
+        rises = np.diff(values) > MERIT_TOLERANCE * np.abs(values[1:])
+        size = 1 + (
+            int(np.append(rises, False).argmin())
+            if until_no_gain
+            else _index_of_first_maximum(values)
+        )
+    return CfsGreedyResult(features=tuple(features), merits=tuple(values), size=size)
 
 
-def _ordered(to_class: Values, between: Values) -> tuple[list[int], list[float]]:
+def _add_greedily(to_class: Values, between: Values) -> tuple[list[int], list[float]]:
     """Return all features in the order of adding, and the merit after each."""
     left = np.arange(len(to_class))
     relevance, redundancy, to_chosen = 0.0, 0.0, np.zeros(len(to_class))
@@ -380,8 +401,8 @@ def _ordered(to_class: Values, between: Values) -> tuple[list[int], list[float]]
     for size in range(1, len(to_class) + 1):
         relevances = relevance + to_class[left]
         redundancies = redundancy + 2 * to_chosen[left]
-        found = merit_of_sums(relevances, redundancies, size)
-        place = _first_best(found)
+        found = merits_from_sums(relevances, redundancies, size)
+        place = _index_of_first_maximum(found)
         relevance, redundancy = relevances[place], redundancies[place]
         features.append(int(left[place]))
         values.append(float(found[place]))
@@ -390,23 +411,23 @@ def _ordered(to_class: Values, between: Values) -> tuple[list[int], list[float]]
     return features, values
 
 
-def _first_best(values: npt.ArrayLike) -> int:
+def _index_of_first_maximum(values: npt.ArrayLike) -> int:
     """Return the place of the largest, the first of equals."""
     found = np.asarray(values)
-    return int(np.argmax(found >= found.max() - EQUAL * abs(found.max())))
+    return int(np.argmax(found >= found.max() - MERIT_TOLERANCE * abs(found.max())))
 
 
-def genetic(
+def cfs_genetic(
     to_class: Values,
     between: Values,
     *,
     generator: np.random.Generator,
     population: int = 5000,
     generations: int = 10,
-    alpha: float = ALPHA,
-    p_co: float = P_CO,
-    p_mu: float = P_MU,
-) -> Found:
+    alpha: float = PARENT_FRACTION,
+    p_co: float = CROSSOVER_PROBABILITY,
+    p_mu: float = MUTATION_PROBABILITY,
+) -> CfsGaResult:
     """Return the set that CFS-GA finds (Algorithm 4).
 
     Guarantee: the set is not empty, and depends on the arguments alone.
@@ -426,20 +447,20 @@ def genetic(
 
     Cost: none; `to_class` and `between` are released or public already. (l + 1) k merits.
     """
-    to_class, between = _checked(to_class, between)
+    to_class, between = _check_uncertainties(to_class, between)
     evolution = Evolution(population=population, alpha=alpha, p_co=p_co, p_mu=p_mu)
     generation = evolution.begin(len(to_class), generator)
-    fitness = merits(generation.masks, to_class, between)
+    fitness = compute_merits(generation.masks, to_class, between)
     best = [float(fitness.max())]
     for _ in range(check_positive_integer("generations", generations)):
         generation = evolution.tell(generation, fitness, generator)
-        fitness = merits(generation.masks, to_class, between)
+        fitness = compute_merits(generation.masks, to_class, between)
         best.append(float(fitness.max()))
     chosen = np.flatnonzero(generation.masks[np.argmax(fitness)])
-    return Found(chosen=tuple(chosen.tolist()), merit=best[-1], best=tuple(best))
+    return CfsGaResult(selected=tuple(chosen.tolist()), merit=best[-1], best=tuple(best))
 
 
-def _checked(to_class: npt.ArrayLike, between: npt.ArrayLike) -> tuple[Values, Values]:
+def _check_uncertainties(to_class: npt.ArrayLike, between: npt.ArrayLike) -> tuple[Values, Values]:
     first, second = (np.asarray(values, dtype=np.float64) for values in (to_class, between))
     shapes = first.ndim == 1 and len(first) >= 1 and second.shape == (len(first), len(first))
     if not (shapes and np.isfinite(first).all() and np.isfinite(second).all()):
@@ -450,7 +471,7 @@ def _checked(to_class: npt.ArrayLike, between: npt.ArrayLike) -> tuple[Values, V
     return first, second
 
 
-PRINTED = PublishedBound(
+PRINTED_CLAIM = PublishedBound(
     value=2.31,
     source="Bao et al., CFS-Greedy and CFS-GA",
     verdict="not a bound for this run: printed for the paper's settings, not reproduced from its "
@@ -460,15 +481,15 @@ PRINTED = PublishedBound(
 """The paper's figure for the choice of features."""
 
 
-class ByMerit(Selector):
+class MeritSelector(Selector):
     """What CFS-Greedy and CFS-GA share: the noisy uncertainties that merits are made of."""
 
     share: ClassVar[float | None] = SELECTION_SHARE
-    searches: ClassVar[bool] = True
-    by_merit: ClassVar[bool] = True
+    accepts_search_share: ClassVar[bool] = True
+    uses_merit: ClassVar[bool] = True
     merits: str
 
-    def check(self, form: Form) -> None:
+    def check(self, form: DataMetadata) -> None:
         """Refuse entropies of an unknown number of columns, or without noise."""
         if self.merits == "tables":
             return
@@ -482,60 +503,66 @@ class ByMerit(Selector):
                 "`merits=entropies` is a way to add noise, and `search_on=` has none: leave it out."
             )
 
-    def does_words(self, *, public: bool) -> str:
+    def describe_with_merits(self, *, public: bool) -> str:
         """Return what it does, with its merits."""
-        words = self.does_on_public if public else self.does
+        words = self.public_description if public else self.description
         return words.replace("tables", self.merits)
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return one Gaussian release of all tables, or every entropy: the paper's way."""
         if self.merits == "tables":
-            return (LineTemplate(name=TABLES, knob=GAUSSIAN_NOISE),)
-        count = NoisyEntropies(epsilon=1.0, attributes=attributes_of(form.schema)).count
+            return (LineTemplate(name=TABLES_LINE, knob=GAUSSIAN_NOISE),)
+        count = NoisyEntropies(epsilon=1.0, attributes=make_attributes(form.schema)).count
 
         def composed(event: Event) -> Event:
             return SelfComposition(event=event, count=count)
 
-        return (LineTemplate(name=ENTROPIES, knob=PURE_NOISE, composed=composed),)
+        return (LineTemplate(name=ENTROPIES_LINE, knob=PURE_NOISE, composed=composed),)
 
     def claims(
-        self, form: Form, trainer: type[Trainer], noises: Mapping[str, float], delta: float
+        self, form: DataMetadata, trainer: type[Trainer], noises: Mapping[str, float], delta: float
     ) -> list[PublishedBound]:
         """Return the paper's printed figure, and what noisy entropies cost by its formulas."""
         if self.merits == "tables":
-            return [PRINTED]
-        attributes = attributes_of(form.schema)
-        entropies = NoisyEntropies(epsilon=noises[ENTROPIES], attributes=attributes)
-        return [entropies.claim(n=form.split.trial_size, delta=delta), PRINTED]
+            return [PRINTED_CLAIM]
+        attributes = make_attributes(form.schema)
+        entropies = NoisyEntropies(epsilon=noises[ENTROPIES_LINE], attributes=attributes)
+        return [entropies.claim(n=form.split.trial_size, delta=delta), PRINTED_CLAIM]
 
-    def uncertainties(self, reads: Reads, stream: Stream) -> tuple[Values, Values, float]:
+    def uncertainties(self, reads: RecordAccess, stream: Stream) -> tuple[Values, Values, float]:
         """Return symmetrical uncertainties: with the target, with each other; what noise shows."""
-        attributes = attributes_of(reads.schema)
+        attributes = make_attributes(reads.schema)
         if reads.public:
-            with reads.opened(TABLES) as records:
-                return *symmetrical_uncertainty(attributes.counted(records), attributes), 0.0
+            with reads.open_line(TABLES_LINE) as records:
+                return *compute_symmetrical_uncertainty(
+                    attributes.count_pairs(records), attributes
+                ), 0.0
         if self.merits == "tables":
-            tables = ContingencyTables(noise_multiplier=reads.noise(TABLES))
-            with reads.opened(TABLES) as records:
-                exact = attributes.counted(records)
+            tables = ContingencyTables(noise_multiplier=reads.noise(TABLES_LINE))
+            with reads.open_line(TABLES_LINE) as records:
+                exact = attributes.count_pairs(records)
                 noisy = tables.release(exact, attributes, stream.child("tables"))
             # The same noise on tables of independent columns, made of the release: free.
-            apart = noisy.independent(attributes, stream.child("independent").generator())
+            apart = noisy.simulate_independent(attributes, stream.child("independent").generator())
             blank = tables.release(apart, attributes, stream.child("blank"))
-            shown = symmetrical_uncertainty(blank, attributes)[0]
-            return *symmetrical_uncertainty(noisy, attributes), float(np.quantile(shown, BLANK))
-        entropies = NoisyEntropies(epsilon=reads.noise(ENTROPIES), attributes=attributes)
-        with reads.opened(ENTROPIES) as records:
-            exact = attributes.counted(records)
+            shown = compute_symmetrical_uncertainty(blank, attributes)[0]
+            return *compute_symmetrical_uncertainty(noisy, attributes), float(
+                np.quantile(shown, IRRELEVANCE_QUANTILE)
+            )
+        entropies = NoisyEntropies(epsilon=reads.noise(ENTROPIES_LINE), attributes=attributes)
+        with reads.open_line(ENTROPIES_LINE) as records:
+            exact = attributes.count_pairs(records)
             released = entropies.release(exact, stream.child("entropies"))
         apart = stream.child("independent").generator()
-        shown = entropies.of_noise(released, reads.slots, apart)
-        return *uncertainties(released), float(np.quantile(shown, BLANK))
+        shown = entropies.simulate_noise(released, reads.slots, apart)
+        return *uncertainties_from_entropies(released), float(
+            np.quantile(shown, IRRELEVANCE_QUANTILE)
+        )
 
 
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CFSGreedy(ByMerit, Sized):
+class CFSGreedy(MeritSelector, SizedSelector):
     """Adds one feature after another.
 
     Args:
@@ -547,14 +574,16 @@ class CFSGreedy(ByMerit, Sized):
     """
 
     name: ClassVar[str] = "cfs-greedy"
-    does: ClassVar[str] = "correlation-based selection from noisy tables, one feature after another"
-    does_on_public: ClassVar[str] = "correlation-based selection, one feature after another"
+    description: ClassVar[str] = (
+        "correlation-based selection from noisy tables, one feature after another"
+    )
+    public_description: ClassVar[str] = "correlation-based selection, one feature after another"
     size: int | None = None
     merits: str = "tables"
     until_no_gain: bool = False
 
     def __post_init__(self) -> None:
-        check_one_of("merits", self.merits, MERITS)
+        check_one_of("merits", self.merits, MERIT_SOURCES)
         if type(self.until_no_gain) is not bool:
             raise UsageError(f"until_no_gain is {self.until_no_gain!r}: expected true or false.")
         if self.until_no_gain and self.size is not None:
@@ -562,19 +591,21 @@ class CFSGreedy(ByMerit, Sized):
                 f"until_no_gain is set beside k, which is {self.size}: either says how many "
                 "features are chosen. Leave one out."
             )
-        Sized.__post_init__(self)
+        SizedSelector.__post_init__(self)
 
     def describe(self, *, public: bool = False) -> str:
         stops = ", until one raises the merit no more" if self.until_no_gain else ""
-        return self.does_words(public=public) + stops + self.unusual("size")
+        return self.describe_with_merits(public=public) + stops + self.describe_changes("size")
 
-    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+    def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         """Return the first features of the order of adding."""
-        return self.found(reads.means, reads.columns, *self.uncertainties(reads, stream))
+        return self.choose_by_uncertainties(
+            reads.means, reads.columns, *self.uncertainties(reads, stream)
+        )
 
-    def found(
+    def choose_by_uncertainties(
         self, means: Values, columns: Any, to_class: Values, between: Values, blank: float
-    ) -> Chosen:
+    ) -> SelectionResult:
         """Return the choice by uncertainties.
 
         Args:
@@ -585,20 +616,22 @@ class CFSGreedy(ByMerit, Sized):
             between: Of each with each other, (d, d).
             blank: See `Chosen`.
         """
-        order = greedy(to_class, between, until_no_gain=self.until_no_gain)
+        order = cfs_greedy(to_class, between, until_no_gain=self.until_no_gain)
         if self.size is not None:
             owners = np.arange(len(means)) if columns is None else columns
             begun = np.unique(owners[list(order.features)], return_index=True)[1]
             order = replace(order, size=int(np.sort(begun)[self.count(len(begun)) - 1]) + 1)
-        return Chosen.of(means, order.chosen, to_class=to_class, blank=blank, merit=order.merit)
+        return SelectionResult.of(
+            means, order.selected, to_class=to_class, blank=blank, merit=order.merit
+        )
 
-    def must_choose(self, features: int) -> int | None:
+    def count_selected(self, features: int) -> int | None:
         return self.size
 
 
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CFSGenetic(ByMerit, Evolving):
+class CFSGenetic(MeritSelector, EvolvingSelector):
     """Evolves sets by their merit, which costs nothing: so there are many.
 
     Args:
@@ -607,33 +640,37 @@ class CFSGenetic(ByMerit, Evolving):
     """
 
     name: ClassVar[str] = "cfs-ga"
-    does: ClassVar[str] = "correlation-based selection from noisy tables, by a genetic algorithm"
-    does_on_public: ClassVar[str] = "correlation-based selection, by a genetic algorithm"
-    no_size: ClassVar[str] = "searches over sizes too"
+    description: ClassVar[str] = (
+        "correlation-based selection from noisy tables, by a genetic algorithm"
+    )
+    public_description: ClassVar[str] = "correlation-based selection, by a genetic algorithm"
+    no_size_reason: ClassVar[str] = "searches over sizes too"
     merits: str = "tables"
     population: int = 5000
     generations: int = 10
-    alpha: float = ALPHA
-    p_co: float = P_CO
-    p_mu: float = P_MU
+    alpha: float = PARENT_FRACTION
+    p_co: float = CROSSOVER_PROBABILITY
+    p_mu: float = MUTATION_PROBABILITY
 
     def __post_init__(self) -> None:
-        check_one_of("merits", self.merits, MERITS)
-        Evolving.__post_init__(self)
+        check_one_of("merits", self.merits, MERIT_SOURCES)
+        EvolvingSelector.__post_init__(self)
 
     def describe(self, *, public: bool = False) -> str:
-        return self.does_words(public=public) + self.evolution_words()
+        return self.describe_with_merits(public=public) + self.describe_evolution()
 
-    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+    def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         """Return the fittest set of the last generation."""
-        return self.found(reads.means, *self.uncertainties(reads, stream), stream)
+        return self.choose_by_uncertainties(reads.means, *self.uncertainties(reads, stream), stream)
 
-    def found(
+    def choose_by_uncertainties(
         self, means: Values, to_class: Values, between: Values, blank: float, stream: Stream
-    ) -> Chosen:
+    ) -> SelectionResult:
         """Return the choice by uncertainties; see `CFSGreedy.found`."""
-        found = genetic(
+        found = cfs_genetic(
             to_class, between, generator=stream.child("genetic").generator(),
             generations=self.generations, **asdict(self.evolution),
         )  # fmt: skip
-        return Chosen.of(means, found.chosen, to_class=to_class, blank=blank, merit=found.merit)
+        return SelectionResult.of(
+            means, found.selected, to_class=to_class, blank=blank, merit=found.merit
+        )

@@ -55,7 +55,7 @@ class Attribute:
 
     name: str
     size: int
-    reads: str
+    encoding: str
     features: tuple[tuple[int, ...], ...] = ()
 
     def codes(self, block: np.ndarray) -> np.ndarray:
@@ -64,13 +64,13 @@ class Attribute:
         Args:
             block: (n, features) of the encoded records; of a target (n, 1), y.
         """
-        if self.reads == "one-hot":
+        if self.encoding == "one-hot":
             return block.argmax(axis=1)
-        if self.reads == "binned":
+        if self.encoding == "binned":
             return block[:, 1:].argmax(axis=1)
-        if self.reads == "flag":
+        if self.encoding == "flag":
             return (block[:, 0] > 0.5).astype(np.int64)
-        if self.reads == "class":
+        if self.encoding == "class":
             return np.clip(block[:, 0], 0, self.size - 1).astype(np.int64)
         scaled = np.clip(np.nan_to_num(block[:, 0]), 0.0, 1.0)
         tenths = np.minimum(scaled * DEFAULT_BINS, DEFAULT_BINS - 1).astype(np.int64)
@@ -91,10 +91,10 @@ class Attributes:
     def __post_init__(self) -> None:
         if not len(self.items) > 1:
             raise UsageError("There is no column beside the target: expected one that is used.")
-        if not sum(self.sizes) <= MOST_CODES:
+        if not sum(self.sizes) <= MAX_CODES:
             raise UsageError(
                 f"The columns have {sum(self.sizes):,} codes together: expected at most "
-                f"{MOST_CODES:,}, as the tables of all pairs have that many squared. Ignore "
+                f"{MAX_CODES:,}, as the tables of all pairs have that many squared. Ignore "
                 "columns, or declare fewer categories, words or bins."
             )
 
@@ -155,7 +155,7 @@ class Attributes:
         found[~np.asarray(valid, bool)] = -1
         return found
 
-    def codes_of(self, records: Records) -> Iterator[np.ndarray]:
+    def encode_parts(self, records: Records) -> Iterator[np.ndarray]:
         """Go through the codes of open records, part by part.
 
         Args:
@@ -164,16 +164,16 @@ class Attributes:
         for part in records.parts():
             yield self.codes(part.x, part.y, part.valid)
 
-    def counted(self, records: Records) -> Joint:
+    def count_pairs(self, records: Records) -> JointCounts:
         """Return all tables of open records: private."""
-        return reduce(add, (count(codes, self) for codes in self.codes_of(records)))
+        return reduce(add, (count_tables(codes, self) for codes in self.encode_parts(records)))
 
 
-MOST_CODES = 2**14
+MAX_CODES = 2**14
 """The most codes of all columns: 2 GiB of tables."""
 
 
-def attributes_of(schema: AnySchema) -> Attributes:
+def make_attributes(schema: AnySchema) -> Attributes:
     """Return what is public about every column as a discrete variable.
 
     Args:
@@ -182,54 +182,59 @@ def attributes_of(schema: AnySchema) -> Attributes:
     if isinstance(schema, Schema):
         names = schema.names or tuple(f"feature {i + 1}" for i in range(math.prod(schema.shape)))
         items = [
-            Attribute(name=n, size=DEFAULT_BINS, reads="cut", features=(_SAME,)) for n in names
+            Attribute(name=n, size=DEFAULT_BINS, encoding="cut", features=(_IDENTITY_CODES,))
+            for n in names
         ]
     else:
-        items = [each for column in schema.pieces for each in _of_column(column)]
-    return Attributes(items=(*items, _of_target(schema)))
+        items = [each for column in schema.pieces for each in _attributes_of_column(column)]
+    return Attributes(items=(*items, _attribute_of_target(schema)))
 
 
-_SAME = tuple(range(DEFAULT_BINS))
+_IDENTITY_CODES = tuple(range(DEFAULT_BINS))
 
 
-def _of_column(column: Column) -> list[Attribute]:
+def _attributes_of_column(column: Column) -> list[Attribute]:
     if column.kind == "ignore":
         return []
     if column.kind == "text":
         flags = column.feature_names()
-        return [Attribute(name=n, size=2, reads="flag", features=((0, 1),)) for n in flags]
+        return [Attribute(name=n, size=2, encoding="flag", features=((0, 1),)) for n in flags]
     if column.kind == "category":
         size = column.width
-        return [Attribute(name=column.name, size=size, reads="one-hot", features=_indicators(size))]
+        return [
+            Attribute(
+                name=column.name, size=size, encoding="one-hot", features=_indicator_codes(size)
+            )
+        ]
     edges = column.edges
     size = len(edges) + 2 if edges else DEFAULT_BINS + 1
     # A missing number is encoded as the lower bound is.
     low = int(np.searchsorted(edges, column.low or 0.0, side="right")) if edges else 0
     number = (*range(size - 1), low)
-    told = _indicators(size)
+    told = _indicator_codes(size)
     return [
         Attribute(
             name=column.name,
             size=size,
-            reads="binned" if edges else "cut",
+            encoding="binned" if edges else "cut",
             features=(number, *(told if edges else told[-1:])),
         )
     ]
 
 
-def _of_target(schema: Schema | TableSchema) -> Attribute:
+def _attribute_of_target(schema: Schema | TableSchema) -> Attribute:
     name = "target" if isinstance(schema, Schema) else schema.target.name
     if schema.regression:
-        return Attribute(name=name, size=DEFAULT_BINS, reads="target")
-    return Attribute(name=name, size=schema.outputs, reads="class")
+        return Attribute(name=name, size=DEFAULT_BINS, encoding="target")
+    return Attribute(name=name, size=schema.outputs, encoding="class")
 
 
-def _indicators(size: int) -> tuple[tuple[int, ...], ...]:
+def _indicator_codes(size: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row) for row in np.eye(size, dtype=int).tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Joint:
+class JointCounts:
     """How many records have each pair of codes: the tables of all pairs of columns in one matrix.
 
     Args:
@@ -241,10 +246,12 @@ class Joint:
     counts: Array
     slots: int
 
-    def __add__(self, other: Joint) -> Joint:
-        return Joint(counts=self.counts + other.counts, slots=self.slots + other.slots)
+    def __add__(self, other: JointCounts) -> JointCounts:
+        return JointCounts(counts=self.counts + other.counts, slots=self.slots + other.slots)
 
-    def independent(self, attributes: Attributes, generator: np.random.Generator) -> Joint:
+    def simulate_independent(
+        self, attributes: Attributes, generator: np.random.Generator
+    ) -> JointCounts:
         """Return tables of columns with these marginals that tell nothing of each other.
 
         As many records are drawn, about: each cell has a deviation of the root of its count.
@@ -255,10 +262,10 @@ class Joint:
         counts = np.outer(marginals, marginals) / total
         drawn = np.triu(generator.standard_normal(counts.shape))
         counts = counts + np.sqrt(counts) * (drawn + np.triu(drawn, 1).T)
-        return Joint(counts=np.where(own, self.counts, counts), slots=self.slots)
+        return JointCounts(counts=np.where(own, self.counts, counts), slots=self.slots)
 
 
-def count(codes: np.ndarray, attributes: Attributes) -> Joint:
+def count_tables(codes: np.ndarray, attributes: Attributes) -> JointCounts:
     """Return all tables at once, exact.
 
     Guarantee: a record adds 1 to one cell of each table; a null record adds nothing.
@@ -281,7 +288,7 @@ def count(codes: np.ndarray, attributes: Attributes) -> Joint:
             block = slice(starts[j], starts[j] + sizes[j])
             counts[rows, block] = table.reshape(sizes[i], sizes[j])
             counts[block, rows] = counts[rows, block].T
-    return Joint(counts=counts, slots=len(codes))
+    return JointCounts(counts=counts, slots=len(codes))
 
 
 class ContingencyTables(GaussianRelease):
@@ -303,7 +310,7 @@ class ContingencyTables(GaussianRelease):
         """Return the noise of one cell, in records."""
         return self.noise_multiplier * math.sqrt(self.tables(attributes))
 
-    def release(self, joint: Joint, attributes: Attributes, stream: Stream) -> Joint:
+    def release(self, joint: JointCounts, attributes: Attributes, stream: Stream) -> JointCounts:
         """Return the tables with noise, made consistent, nowhere negative, and shrunk.
 
         Args:
@@ -320,21 +327,21 @@ class ContingencyTables(GaussianRelease):
         noisy[cells] = scale * sums.release(joint.counts[cells] / scale, stream)
         noisy += noisy.T
         deviation = self.standard_deviation(attributes)
-        counts = _Tables(attributes).consistent(noisy, deviation, joint.slots)
-        return Joint(counts=counts, slots=joint.slots)
+        counts = _TableDenoiser(attributes).make_consistent(noisy, deviation, joint.slots)
+        return JointCounts(counts=counts, slots=joint.slots)
 
 
-ROUNDS = 20
+FITTING_ROUNDS = 20
 """How often rows and columns are fitted to the marginals in turn."""
 
-MOST_SPECTRAL = 2000
+MAX_SPECTRAL_CODES = 2000
 """The most codes for which eigenvalues are taken: their time grows as the cube."""
 
-LEAST_SHARE = 0.1
+MIN_KEPT_FRACTION = 0.1
 """What is kept of a table that noise alone would explain: so much that columns keep an order."""
 
 
-class _Tables:
+class _TableDenoiser:
     """Post-processing of noisy tables; no record is looked at."""
 
     __slots__ = ("_others", "_owners", "_sizes", "_starts")
@@ -344,60 +351,60 @@ class _Tables:
         self._sizes = np.array(attributes.sizes, float)
         self._others = 1.0 - np.eye(len(self._sizes))
 
-    def consistent(self, noisy: Array, deviation: float, slots: int) -> Array:
+    def make_consistent(self, noisy: Array, deviation: float, slots: int) -> Array:
         """Return tables with common marginals, nowhere negative, shrunk towards independence.
 
         The noisy ones, (S, S), are 0 of a column with itself; a cell's noise has the deviation.
         """
-        total, marginals = self._marginals(noisy, slots)
+        total, marginals = self._estimate_marginals(noisy, slots)
         independent = np.outer(marginals, marginals) / total
         own = np.diag(marginals) - independent
-        beyond = np.where(self._own, own, self._centred(noisy - independent))
-        kept = np.where(self._own, own, self._shrunk(beyond, deviation))
+        beyond = np.where(self._is_diagonal, own, self._centre_tables(noisy - independent))
+        kept = np.where(self._is_diagonal, own, self._shrink_tables(beyond, deviation))
         # No cell can hold more records than its row or column, nor fewer than both leave over.
         most = np.minimum(marginals[:, None], marginals)
         least = np.maximum(0.0, marginals[:, None] + marginals - total)
-        fitted = self._fitted(np.clip(independent + kept, least, most), marginals)
-        return np.where(self._own, np.diag(marginals), fitted)
+        fitted = self._fit_marginals(np.clip(independent + kept, least, most), marginals)
+        return np.where(self._is_diagonal, np.diag(marginals), fitted)
 
     @property
-    def _own(self) -> np.ndarray:
+    def _is_diagonal(self) -> np.ndarray:
         """Which entries are of a column with itself, bool (S, S)."""
         return self._owners[:, None] == self._owners
 
-    def _by_column(self, entries: Array) -> Array:
+    def _sum_by_column(self, entries: Array) -> Array:
         """Return the sums of a matrix over the codes of each column, (rows, m)."""
         return np.add.reduceat(entries, self._starts, axis=1)
 
-    def _by_table(self, entries: Array) -> Array:
+    def _sum_by_table(self, entries: Array) -> Array:
         """Return the sum of each table, (m, m)."""
-        return np.add.reduceat(self._by_column(entries), self._starts, axis=0)
+        return np.add.reduceat(self._sum_by_column(entries), self._starts, axis=0)
 
-    def _spread(self, tables: Array) -> Array:
+    def _expand_tables(self, tables: Array) -> Array:
         """Return a number of each table in all its cells, (S, S)."""
         return tables[self._owners][:, self._owners]
 
-    def _marginals(self, noisy: Array, slots: int) -> tuple[float, Array]:
+    def _estimate_marginals(self, noisy: Array, slots: int) -> tuple[float, Array]:
         """Return how many records there are, and how many have each code.
 
         Each table tells both, the smaller the better (its noise is that of as many cells as are
         added up): means, weighted by 1 / variance.
         """
         weight = self._others / np.outer(self._sizes, self._sizes)
-        total = float((weight * self._by_table(noisy)).sum() / weight.sum())
+        total = float((weight * self._sum_by_table(noisy)).sum() / weight.sum())
         total = min(max(total, 1.0), float(max(slots, 1)))
         weight = (self._others / self._sizes)[self._owners]
-        found = (weight * self._by_column(noisy)).sum(axis=1) / weight.sum(axis=1)
+        found = (weight * self._sum_by_column(noisy)).sum(axis=1) / weight.sum(axis=1)
         parts = np.split(found, self._starts[1:])
-        return total, np.concatenate([_onto_simplex(part, total) for part in parts])
+        return total, np.concatenate([_project_onto_simplex(part, total) for part in parts])
 
-    def _centred(self, entries: Array) -> Array:
+    def _centre_tables(self, entries: Array) -> Array:
         """Return the tables with rows and columns that add up to 0: the nearest such tables."""
-        rows = self._by_column(entries) / self._sizes
-        both = self._spread(self._by_table(entries) / np.outer(self._sizes, self._sizes))
+        rows = self._sum_by_column(entries) / self._sizes
+        both = self._expand_tables(self._sum_by_table(entries) / np.outer(self._sizes, self._sizes))
         return entries - rows[:, self._owners] - rows.T[self._owners] + both
 
-    def _shrunk(self, beyond: Array, deviation: float) -> Array:
+    def _shrink_tables(self, beyond: Array, deviation: float) -> Array:
         """Return what the tables have beyond independence, less what noise would show.
 
         Twice. A table's sum of squares is larger by (rows - 1) (columns - 1) s^2 with noise of
@@ -405,10 +412,10 @@ class _Tables:
         no eigenvalue below 0, and noise makes eigenvalues up to 2 s sqrt(S).
         """
         noise = deviation**2 * np.outer(self._sizes - 1, self._sizes - 1)
-        squares = self._by_table(beyond**2)
+        squares = self._sum_by_table(beyond**2)
         excess = 1 - np.divide(noise, squares, out=np.ones_like(noise), where=squares > 0)
-        share = self._spread(np.maximum(np.sqrt(np.maximum(excess, 0.0)), LEAST_SHARE))
-        if len(self._owners) > MOST_SPECTRAL:
+        share = self._expand_tables(np.maximum(np.sqrt(np.maximum(excess, 0.0)), MIN_KEPT_FRACTION))
+        if len(self._owners) > MAX_SPECTRAL_CODES:
             return beyond * share
         values, vectors = np.linalg.eigh(beyond)
         edge = deviation**2 * len(values)
@@ -416,23 +423,23 @@ class _Tables:
         values *= values**2 / (values**2 + edge)
         return (vectors * values) @ vectors.T * share
 
-    def _fitted(self, tables: Array, marginals: Array) -> Array:
+    def _fit_marginals(self, tables: Array, marginals: Array) -> Array:
         """Return the tables with the marginals, by iterative proportional fitting."""
         upper = self._owners[:, None] < self._owners
-        for _ in range(ROUNDS):
-            tables = self._fitted_rows(tables, marginals)
-            tables = self._fitted_rows(tables.T, marginals).T
+        for _ in range(FITTING_ROUNDS):
+            tables = self._fit_rows(tables, marginals)
+            tables = self._fit_rows(tables.T, marginals).T
         tables = np.where(upper, tables, 0.0)
         return tables + tables.T
 
-    def _fitted_rows(self, tables: Array, marginals: Array) -> Array:
-        sums = self._by_column(tables)
+    def _fit_rows(self, tables: Array, marginals: Array) -> Array:
+        sums = self._sum_by_column(tables)
         aims = np.broadcast_to(marginals[:, None], sums.shape)
         scale = np.divide(aims, sums, out=np.zeros_like(sums), where=sums > 0)
         return tables * scale[:, self._owners]
 
 
-def _onto_simplex(values: Array, total: float) -> Array:
+def _project_onto_simplex(values: Array, total: float) -> Array:
     """Return the nearest numbers, 0 or above, that add up to the total."""
     falling = np.sort(values)[::-1]
     excess = (np.cumsum(falling) - total) / np.arange(1, len(values) + 1)

@@ -33,9 +33,15 @@ from pasearch.data.tables import AnySchema
 from pasearch.data.threads import divide_threads, use_threads
 from pasearch.engine import Engine, hold_out
 from pasearch.errors import UsageError
-from pasearch.features.plan import FINAL, MEANS, SCORES, FeaturePlan
-from pasearch.features.selector import Chosen, Compared, Form, Reads, mask_of
-from pasearch.features.trainers import Array, Fit, LinearModel, Trainer, counts_of_all
+from pasearch.features.plan import FINAL_LINE, MEANS_LINE, SCORES_LINE, FeaturePlan
+from pasearch.features.selector import (
+    DataMetadata,
+    RecordAccess,
+    SelectionResult,
+    SetScorer,
+    make_mask,
+)
+from pasearch.features.trainers import Array, LinearModel, SetTraining, Trainer, count_for_models
 from pasearch.features.views import View
 from pasearch.planning import TEST_LINE
 from pasearch.runs.executors import Work
@@ -45,13 +51,13 @@ from pasearch.training.metrics import Metric, Score, find_default_metric
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublicReads(Reads):
+class PublicRecordAccess(RecordAccess):
     """Declared-public records, and how the private model will be trained.
 
     Args:
         dataset: Declared public, of the private data's form.
         schema: The private data's, complete: it says what values mean.
-        means: Of the private records, released; see `Reads`.
+        means: Of the private records, released; see `RecordAccess`.
         columns: See there.
         trainer: Of the final training.
         slots: How many private slots that reads.
@@ -75,7 +81,7 @@ class PublicReads(Reads):
     def _records(self) -> Any:
         return replace(self.dataset, schema=self.schema).all_records(None)
 
-    def opened(self, line: str, *keys: str) -> AbstractContextManager[Records]:
+    def open_line(self, line: str, *keys: str) -> AbstractContextManager[Records]:
         """Return all records: there is nothing to charge."""
         return nullcontext(self._records)
 
@@ -83,25 +89,27 @@ class PublicReads(Reads):
         """Refuse: there is none."""
         raise AssertionError(f"{line} has no noise on public records")
 
-    def trained(self, sets: Array, trials: Sequence[str], keys: Iterable[str]) -> list[LinearModel]:
+    def train_sets(
+        self, sets: Array, trials: Sequence[str], keys: Iterable[str]
+    ) -> list[LinearModel]:
         """Return a model on each set, as strong as the private one will be."""
         train, _ = self._held_out
         source = Keys.from_seed(0)
         streams = [source.stream("public", trial) for trial in trials]
-        trainer = self.trainer.strengthened(self.slots / len(train))
+        trainer = self.trainer.scale_signal(self.slots / len(train))
         return trainer.fit_many(train, self.means, sets, streams)
 
-    def scored(
+    def score_models(
         self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
     ) -> list[int]:
         """Return the models' exact points on records that they have not seen."""
         seen = self._held_out[1]
-        counts = counts_of_all(models, seen, self.metric)
+        counts = count_for_models(models, seen, self.metric)
         return [self.metric.points(own, len(seen)) for own in counts]
 
-    def compared(self) -> Compared:
+    def make_scorer(self) -> SetScorer:
         """Make the function that scores feature sets exactly on held-out public records."""
-        return lambda sets, trials: self.scored(self.trained(sets, trials, ()), trials, ())
+        return lambda sets, trials: self.score_models(self.train_sets(sets, trials, ()), trials, ())
 
     @cached_property
     def _held_out(self) -> tuple[Any, Any]:
@@ -126,7 +134,7 @@ class FeatureOutcome:
         curve: Accuracy by number of features, private and not; declared-public data only.
     """
 
-    chosen: Chosen
+    chosen: SelectionResult
     model: LinearModel
     test: Score
     exact_points: int | None = None
@@ -155,73 +163,73 @@ class FeatureSearch(Engine):
         Cost: the plan's lines, each charged before its partition is opened.
         """
         self._used.clear()
-        plan, means = self.plan, self._means()
+        plan, means = self.plan, self._release_means()
         chosen = self._choose(means)
         model = chosen.model
         if model is None:
             self.progress.search(plan.choice.selector.rounds, 0, 1)
-            with self._open(FINAL, "train") as records:
+            with self._open_line(FINAL_LINE, "train") as records:
                 stream = self.keys.stream("final training")
-                model = self._trainer(FINAL).fit(
+                model = self._trainer(FINAL_LINE).fit(
                     records, chosen.view, stream, on_step=self.progress.step
                 )
-        test, exact = self.release_test(self._open(TEST_LINE, "test"), model.counts)
+        test, exact = self.release_test(self._open_line(TEST_LINE, "test"), model.counts)
         return FeatureOutcome(
             chosen=chosen,
             model=model,
             test=test,
             exact_points=exact,
-            curve=self._curve(means, chosen) if plan.public else (),
+            curve=self._measure_curve(means, chosen) if plan.public else (),
         )
 
-    def choose(self) -> Chosen:
+    def choose(self) -> SelectionResult:
         """Choose, and train no model: a plan without a final training.
 
         Cost: as of `run`.
         """
         self._used.clear()
-        return self._choose(self._means())
+        return self._choose(self._release_means())
 
-    def _means(self) -> Array:
+    def _release_means(self) -> Array:
         """Return the features' means; where none are planned, the middle of [0, 1] for each."""
         plan = self.plan
-        if not plan.has(MEANS):
+        if not plan.has_line(MEANS_LINE):
             return np.full(math.prod(plan.schema.shape), 0.5)
-        bound, front = plan.schema.row_bound, self._front
+        bound, front = plan.schema.row_bound, self._fitted_front_end
         if front is not None:  # a pooled pixel is in [0, 1] too
             bound = math.sqrt(math.prod(front.front_end.output_shape(plan.schema.shape)))
-        mechanism = FeatureMeans(noise_multiplier=plan.noise(MEANS), row_bound=bound)
-        with self._open(MEANS, "train") as records:
+        mechanism = FeatureMeans(noise_multiplier=plan.noise(MEANS_LINE), row_bound=bound)
+        with self._open_line(MEANS_LINE, "train") as records:
             return mechanism.release(records, self.keys.stream("feature means"))
 
-    def _choose(self, means: Array) -> Chosen:
+    def _choose(self, means: Array) -> SelectionResult:
         return self.plan.choice.selector.choose(self.reads(means), self.keys.stream("selection"))
 
-    def reads(self, means: Array) -> Reads:
+    def reads(self, means: Array) -> RecordAccess:
         """Make the reads of the choice: private records under charge, or public ones."""
         schema, split = self.plan.schema, self.plan.split
         if self.public is None:
-            return PrivateReads(
+            return PrivateRecordAccess(
                 search=self, schema=schema, means=means, columns=self.columns,
                 slots=split.trial_size, retrained=bool(split.search),
             )  # fmt: skip
         self.progress.stage("choice on public data")
-        return PublicReads(
+        return PublicRecordAccess(
             dataset=self.public, schema=schema, means=means, columns=self.columns,
-            trainer=self._trainer(FINAL), slots=split.train, metric=self.plan.score_metric,
+            trainer=self._trainer(FINAL_LINE), slots=split.train, metric=self.plan.score_metric,
         )  # fmt: skip
 
-    def _open(self, line: str, partition: str, *keys: str) -> AbstractContextManager[Records]:
+    def _open_line(self, line: str, partition: str, *keys: str) -> AbstractContextManager[Records]:
         """Charge a line once for each key, without one once, and open what it reads.
 
         Raises:
             UsageError: It was opened under one of these keys: a second read would be free.
         """
-        self._once("charge", *((line, key) for key in keys or ("once",)))
+        self._check_unused("charge", *((line, key) for key in keys or ("once",)))
         self.progress.stage(line)
-        return self.ledger.charged(line, self._place(partition), key=keys or ("once",))
+        return self.ledger.charged(line, self._select_partition(partition), key=keys or ("once",))
 
-    def _once(self, purpose: str, *names: tuple[str, str]) -> None:
+    def _check_unused(self, purpose: str, *names: tuple[str, str]) -> None:
         """Refuse a charge that was spent, or a stream of noise that was drawn from, before."""
         for name in names:
             if (purpose, *name) in self._used:
@@ -231,12 +239,12 @@ class FeatureSearch(Engine):
                 )
             self._used.add((purpose, *name))
 
-    def _place(self, partition: str) -> Partition:
+    def _select_partition(self, partition: str) -> Partition:
         """Return a partition as this method sees it."""
-        return self.dataset[partition].with_front_end(self._front)
+        return self.dataset[partition].with_front_end(self._fitted_front_end)
 
     @property
-    def _front(self) -> FittedFrontEnd | None:
+    def _fitted_front_end(self) -> FittedFrontEnd | None:
         """What every record goes through, where that is the method."""
         pooling = self.plan.choice.selector.pooling
         return None if pooling is None else prepare_front_end(pooling, self.plan.schema.shape)
@@ -249,7 +257,7 @@ class FeatureSearch(Engine):
             device=self.device,
         )  # fmt: skip
 
-    def _curve(self, means: Array, chosen: Chosen) -> tuple[dict[str, float], ...]:
+    def _measure_curve(self, means: Array, chosen: SelectionResult) -> tuple[dict[str, float], ...]:
         """Return accuracy by number of features, at this epsilon and without noise.
 
         Only of declared-public data: it looks at their records again, for nothing. Of so many that
@@ -260,16 +268,16 @@ class FeatureSearch(Engine):
             order = np.argsort(-means * (1 - means), kind="stable").tolist()
         known = set(order)
         order += [each for each in range(len(means)) if each not in known]
-        train, test = (self._place(name).public_records() for name in ("train", "test"))
+        train, test = (self._select_partition(name).public_records() for name in ("train", "test"))
         if isinstance(train.x, Rows):
             return ()
         metric = find_default_metric(self.plan.schema.regression)
         best = len(test) * metric.max_points
-        line = FINAL if chosen.model is None else self.plan.choice.selector.training_line
+        line = FINAL_LINE if chosen.model is None else self.plan.choice.selector.training_line
         trainer = self._trainer(line)
         found = []
         for size in np.unique(np.geomspace(1, len(order), CURVE_POINTS).round().astype(int)):
-            view = View.of(means, mask_of(order[:size], len(means)))
+            view = View.of(means, make_mask(order[:size], len(means)))
             stream = self.keys.stream("curve", int(size))
             models = trainer.fit(train, view, stream), trainer.fit_public(train, view)
             private, without = (model.counts(test, metric)[0] / best for model in models)
@@ -278,12 +286,12 @@ class FeatureSearch(Engine):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrivateReads(Reads):
+class PrivateRecordAccess(RecordAccess):
     """Private records, each read under the charge of one of the plan's lines.
 
     Args:
         search: Whose plan, records, keys and ledger these are.
-        schema: See `Reads`, like all others.
+        schema: See `RecordAccess`, like all others.
     """
 
     search: FeatureSearch
@@ -294,26 +302,26 @@ class PrivateReads(Reads):
     retrained: bool
     public = False
 
-    def opened(self, line: str, *keys: str) -> AbstractContextManager[Records]:
+    def open_line(self, line: str, *keys: str) -> AbstractContextManager[Records]:
         """Charge a line, and open the partition that the plan says it reads.
 
         Raises:
             UsageError: No line of the method's own, or one that was opened under these keys.
         """
         plan = self.search.plan
-        form = Form(schema=plan.schema, split=plan.split, most=plan.most)
+        form = DataMetadata(schema=plan.schema, split=plan.split, most=plan.most)
         own = [each.name for each in plan.choice.selector.lines(form, plan.trainer)]
         if line not in own:
             raise UsageError(
                 f"Method {plan.choice.selector.name!r} reads under {line!r}, which is none of its "
                 f"own lines: expected one of {', '.join(own)}."
             )
-        return self.search._open(line, plan.place(line), *keys)
+        return self.search._open_line(line, plan.partition_of(line), *keys)
 
     def noise(self, line: str) -> float:
         return self.search.plan.noise(line)
 
-    def compared(self) -> Compared:
+    def make_scorer(self) -> SetScorer:
         """Make the function that trains a model per feature set with DP, and scores it with noise.
 
         Cost: the lines of candidates' trainings and of scores, once a set; second moments serve
@@ -322,43 +330,47 @@ class PrivateReads(Reads):
         search, solved = self.search, None
         selector = search.plan.choice.selector
         trainer = search._trainer(selector.training_line)
-        if trainer.shared:
-            with self.opened(selector.training_line) as records:
+        if trainer.shares_release:
+            with self.open_line(selector.training_line) as records:
                 source = search.keys.stream("candidate", "all")
-                solved = trainer.serving_all(records, self.means, source)
+                solved = trainer.fit_all_sets(records, self.means, source)
         numbers = iter(range(selector.rounds))
 
         def compare(sets: Array, trials: Sequence[str]) -> list[int]:
             search.progress.search(next(numbers), 0, 1)
-            models = self.trained(sets, trials, trials) if solved is None else solved(sets)
-            return self.scored(models, trials, trials)
+            models = self.train_sets(sets, trials, trials) if solved is None else solved(sets)
+            return self.score_models(models, trials, trials)
 
         return compare
 
-    def trained(self, sets: Array, trials: Sequence[str], keys: Iterable[str]) -> list[LinearModel]:
+    def train_sets(
+        self, sets: Array, trials: Sequence[str], keys: Iterable[str]
+    ) -> list[LinearModel]:
         search, line = self.search, self.search.plan.choice.selector.training_line
-        keys = self._one_each("candidate", trials, keys)
+        keys = self._check_keys("candidate", trials, keys)
         streams = [search.keys.stream("candidate", trial) for trial in trials]
         trainer, at_hand = search._trainer(line), torch.get_num_threads()
         each, room = (
-            divide_threads(len(sets), at_hand) if trainer.apart and len(sets) else (at_hand, 1)
+            divide_threads(len(sets), at_hand)
+            if trainer.trains_separately and len(sets)
+            else (at_hand, 1)
         )
-        with self.opened(line, *keys) as records, use_threads(each):
-            if self._leave(records, trainer, len(sets)):
-                return self._elsewhere(records, trainer, sets, streams, each, room)
+        with self.open_line(line, *keys) as records, use_threads(each):
+            if self._is_delegated(records, trainer, len(sets)):
+                return self._train_in_workers(records, trainer, sets, streams, each, room)
             on_step = search.progress.step
             return trainer.fit_many(records, self.means, sets, streams, on_step=on_step)
 
-    def _leave(self, records: Records, trainer: Trainer, count: int) -> bool:
+    def _is_delegated(self, records: Records, trainer: Trainer, count: int) -> bool:
         """Return whether the models are trained by others: of compact records they are not."""
         search = self.search
         compact = isinstance(records.x, CompactRows)
-        fits = trainer.apart and not compact and search.folder is not None
+        fits = trainer.trains_separately and not compact and search.folder is not None
         return fits and (search.device == "cpu" or search.executor.is_remote) and (
             search.executor.takes(count, long=False)
         )  # fmt: skip
 
-    def _elsewhere(
+    def _train_in_workers(
         self, records: Records, trainer: Trainer, sets: Array, streams: Sequence[Stream],
         each: int, room: int,
     ) -> list[LinearModel]:  # fmt: skip
@@ -369,7 +381,7 @@ class PrivateReads(Reads):
         with create_records_folder(search.folder.private) as folder:
             opened = SharedRecords.of(records, folder)
             fits = [
-                Fit(trainer=replace(trainer, device=device), opened=opened,
+                SetTraining(trainer=replace(trainer, device=device), opened=opened,
                     view=View.of(self.means, mask), stream=stream, threads=each)
                 for mask, stream in zip(sets, streams, strict=True)
             ]  # fmt: skip
@@ -379,28 +391,28 @@ class PrivateReads(Reads):
             found = search.executor.results(works, each, room)
             return [fit.model(own) for fit, own in zip(fits, found, strict=True)]
 
-    def scored(
+    def score_models(
         self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
     ) -> list[int]:
         noise = self.search.plan.score
         assert noise is not None, "the plan solved no noise for scores"
-        with self.opened(SCORES, *self._one_each("score", trials, keys)) as records:
+        with self.open_line(SCORES_LINE, *self._check_keys("score", trials, keys)) as records:
             metric, slots = self.search.plan.score_metric, len(records)
-            counts = counts_of_all(models, records, metric)
+            counts = count_for_models(models, records, metric)
             streams = (self.search.keys.stream("score", trial) for trial in trials)
             return [
                 Score.of(metric, own, noise, slots, stream).points
                 for own, stream in zip(counts, streams, strict=True)
             ]
 
-    def _one_each(
+    def _check_keys(
         self, purpose: str, trials: Sequence[str], keys: Iterable[str]
     ) -> tuple[str, ...]:
         """Return the keys; refuse fewer than trials, but where a theorem is for all of them.
 
         Noise is drawn by a trial's name: two releases of one name would share theirs.
         """
-        self.search._once("noise", *((purpose, trial) for trial in trials))
+        self.search._check_unused("noise", *((purpose, trial) for trial in trials))
         keys, selector = tuple(keys), self.search.plan.choice.selector
         if len(keys) != len(trials) and selector.selection_rule != "repeat-and-select":
             raise UsageError(

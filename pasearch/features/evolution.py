@@ -30,7 +30,7 @@ from pasearch.features.selector import Selector
 Masks = npt.NDArray[np.bool_]
 """Sets of features, (p, d): a row is a set, True where it has the feature."""
 
-ALPHA, P_CO, P_MU = 0.03, 0.8, 0.2
+PARENT_FRACTION, CROSSOVER_PROBABILITY, MUTATION_PROBABILITY = 0.03, 0.8, 0.2
 """Original to this project, measured on noise-free merits of Adult
 (benchmarks/features/README.md)."""
 
@@ -59,7 +59,7 @@ class Generation:
         object.__setattr__(self, "masks", masks)
 
 
-MOST_POPULATION = 100_000
+MAX_POPULATION = 100_000
 """The most sets a generation: each has a mark for every feature."""
 
 
@@ -78,12 +78,12 @@ class Evolution:
     """
 
     population: int = 5000
-    alpha: float = ALPHA
-    p_co: float = P_CO
-    p_mu: float = P_MU
+    alpha: float = PARENT_FRACTION
+    p_co: float = CROSSOVER_PROBABILITY
+    p_mu: float = MUTATION_PROBABILITY
 
     def __post_init__(self) -> None:
-        population = check_positive_integer("population", self.population, most=MOST_POPULATION)
+        population = check_positive_integer("population", self.population, most=MAX_POPULATION)
         object.__setattr__(self, "population", population)
         object.__setattr__(self, "alpha", check_probability("alpha", self.alpha))
         for name in ("p_co", "p_mu"):
@@ -104,7 +104,7 @@ class Evolution:
     def begin(self, features: int, generator: np.random.Generator) -> Generation:
         """Return the first generation of sets of so many features."""
         return Generation(
-            0, draw(self.population, check_positive_integer("features", features), generator)
+            0, draw_masks(self.population, check_positive_integer("features", features), generator)
         )
 
     def tell(
@@ -121,7 +121,7 @@ class Evolution:
         Raises:
             UsageError: The fitness has another length, or is not a number somewhere.
         """
-        order = np.argsort(-_fitness(fitness, generation.masks), kind="stable")
+        order = np.argsort(-_check_fitness(fitness, generation.masks), kind="stable")
         parents = generation.masks[order[: self.parents]]
         first = generator.integers(len(parents), size=self.population)
         second = generator.integers(len(parents) - 1, size=self.population)
@@ -138,11 +138,11 @@ class Evolution:
         return Generation(generation.number + 1, children)
 
 
-MOST_GENERATIONS = 1000
+MAX_GENERATIONS = 1000
 """The most generations of a genetic search."""
 
 
-class Evolving(Selector):
+class EvolvingSelector(Selector):
     """What selectors share whose sets evolve: k, l, alpha, p_co and p_mu of Algorithm 4."""
 
     population: int
@@ -152,7 +152,7 @@ class Evolving(Selector):
     p_mu: float
 
     def __post_init__(self) -> None:
-        count = check_positive_integer("generations", self.generations, most=MOST_GENERATIONS)
+        count = check_positive_integer("generations", self.generations, most=MAX_GENERATIONS)
         for name, value in {"generations": count, **asdict(self.evolution)}.items():
             object.__setattr__(self, name, value)
 
@@ -163,13 +163,13 @@ class Evolving(Selector):
             population=self.population, alpha=self.alpha, p_co=self.p_co, p_mu=self.p_mu
         )
 
-    def evolution_words(self) -> str:
+    def describe_evolution(self) -> str:
         """Return the numbers in words."""
         told = f"; {self.generations} generations of {self.population} sets"
-        return told + self.unusual("alpha", "p_co", "p_mu")
+        return told + self.describe_changes("alpha", "p_co", "p_mu")
 
 
-def draw(count: int, features: int, generator: np.random.Generator) -> Masks:
+def draw_masks(count: int, features: int, generator: np.random.Generator) -> Masks:
     """Return so many sets, uniform among those that are not empty."""
     masks = np.zeros((count, features), dtype=np.bool_)
     while (empty := ~masks.any(axis=1)).any():
@@ -187,12 +187,12 @@ def mutate(masks: Masks, generator: np.random.Generator) -> Masks:
     return masks ^ (generator.random(masks.shape) * masks.shape[1] < 1.0)
 
 
-def labels(masks: Masks) -> list[str]:
+def label_masks(masks: Masks) -> list[str]:
     """Return a text for each set, the same if and only if the set is: its bits, hexadecimal."""
     return [row.tobytes().hex() for row in np.packbits(masks, axis=1)]
 
 
-def masks_of(names: list[str], features: int) -> Masks:
+def masks_from_labels(names: list[str], features: int) -> Masks:
     """Return the sets of so many features that `labels` named.
 
     Raises:
@@ -209,24 +209,24 @@ def masks_of(names: list[str], features: int) -> Masks:
     return bits[:, :features]
 
 
-def unseen(masks: Masks, known: Mapping[str, float]) -> npt.NDArray[np.intp]:
+def find_unseen(masks: Masks, known: Mapping[str, float]) -> npt.NDArray[np.intp]:
     """Return the places of the sets whose fitness is not known, each set once, in order."""
-    names = labels(masks)
+    names = label_masks(masks)
     new = {name: place for place, name in reversed(list(enumerate(names))) if name not in known}
     return np.array(sorted(new.values()), dtype=np.intp)
 
 
-def recalled(masks: Masks, known: Mapping[str, float]) -> npt.NDArray[np.float64]:
+def look_up_fitness(masks: Masks, known: Mapping[str, float]) -> npt.NDArray[np.float64]:
     """Return the known fitness of each set, (p,).
 
     Args:
         masks: Sets, all of them known.
         known: Fitness by label: plain JSON, so a resumed run has it too.
     """
-    return np.array([known[name] for name in labels(masks)], dtype=np.float64)
+    return np.array([known[name] for name in label_masks(masks)], dtype=np.float64)
 
 
-def _fitness(fitness: npt.ArrayLike, masks: Masks) -> npt.NDArray[np.float64]:
+def _check_fitness(fitness: npt.ArrayLike, masks: Masks) -> npt.NDArray[np.float64]:
     values = np.asarray(fitness, dtype=np.float64)
     if values.shape != masks.shape[:1] or np.isnan(values).any():
         raise UsageError(

@@ -11,7 +11,14 @@ from typing import ClassVar
 from pasearch.accounting.checks import check_positive_integer
 from pasearch.data.front_ends import MaxPool
 from pasearch.errors import UsageError
-from pasearch.features.selector import SELECTORS, Chosen, Form, Reads, Selector, Sized
+from pasearch.features.selector import (
+    SELECTORS,
+    DataMetadata,
+    RecordAccess,
+    SelectionResult,
+    Selector,
+    SizedSelector,
+)
 from pasearch.features.views import View
 from pasearch.runs.keys import Stream
 
@@ -22,20 +29,20 @@ class AllFeatures(Selector):
     """Keeps every feature."""
 
     name: ClassVar[str] = "all"
-    does: ClassVar[str] = "every feature, nothing is chosen"
+    description: ClassVar[str] = "every feature, nothing is chosen"
     selection_rule: ClassVar[str] = "none"
-    no_size: ClassVar[str] = "chooses nothing"
+    no_size_reason: ClassVar[str] = "chooses nothing"
 
-    def choose(self, reads: Reads, stream: Stream) -> Chosen:
-        return Chosen(view=View.of(reads.means))
+    def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
+        return SelectionResult(view=View.of(reads.means))
 
-    def must_choose(self, features: int) -> int:
+    def count_selected(self, features: int) -> int:
         return features
 
 
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomFeatures(Sized):
+class RandomFeatures(SizedSelector):
     """Draws features.
 
     Args:
@@ -43,20 +50,20 @@ class RandomFeatures(Sized):
     """
 
     name: ClassVar[str] = "random"
-    does: ClassVar[str] = "features drawn at random"
+    description: ClassVar[str] = "features drawn at random"
     selection_rule: ClassVar[str] = "none"
     size: int | None = None
 
-    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+    def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         features = len(reads.means)
         order = stream.generator().permutation(features)[: self.count(features)].tolist()
-        return Chosen.of(reads.means, order)
+        return SelectionResult.of(reads.means, order)
 
-    def must_choose(self, features: int) -> int:
+    def count_selected(self, features: int) -> int:
         return self.count(features)
 
 
-MOST_POOL = 1024
+MAX_POOL_SIDE = 1024
 """The largest side of a pool, pixels."""
 
 
@@ -70,21 +77,23 @@ class MaxPooling(AllFeatures):
     """
 
     name: ClassVar[str] = "max-pool"
-    does: ClassVar[str] = "neighbouring pixels pooled, nothing is chosen"
+    description: ClassVar[str] = "neighbouring pixels pooled, nothing is chosen"
     pool: int = 2
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pool", check_positive_integer("pool", self.pool, most=MOST_POOL))
+        object.__setattr__(
+            self, "pool", check_positive_integer("pool", self.pool, most=MAX_POOL_SIDE)
+        )
 
     @property
     def pooling(self) -> MaxPool:
         return MaxPool(size=self.pool)
 
-    def check(self, form: Form) -> None:
+    def check(self, form: DataMetadata) -> None:
         """Refuse records that are no images, or smaller than a pool."""
         if len(form.shape) == 1:
             raise UsageError("Method 'max-pool' is for images: records here have no neighbours.")
         self.pooling.output_shape(form.shape)
 
     def describe(self, *, public: bool = False) -> str:
-        return f"{self.does}, {self.pool} x {self.pool}"
+        return f"{self.description}, {self.pool} x {self.pool}"

@@ -25,11 +25,11 @@ import numpy as np
 from pasearch.accounting.checks import check_nonnegative, check_positive, make_post_init
 from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
-from pasearch.features.logistic import SLACK, plain, usable_rows
+from pasearch.features.logistic import ROUNDING_FACTOR, append_intercept, validate_array
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import MAX_SUM_RECORDS, GaussianRelease, GaussianSum, clip_rows
 
-STRENGTH = 2.0
+RIDGE_FACTOR = 2.0
 """The usual ridge, in units of noise * sqrt(features + 1): by measurement, on the proof's page."""
 PUBLIC_RIDGE = 1e-6
 """The usual ridge where there is no noise, for features that depend on each other."""
@@ -64,13 +64,13 @@ class NoisyMoments(GaussianRelease):
 
         Cost: `event`, on every partition that the records are from; charge it first.
         """
-        return self.noised(self.total(parts), stream)
+        return self.add_noise(self.sum_moments(parts), stream)
 
-    def total(self, parts: Iterable[tuple[Any, Any, Any]]) -> Array:
+    def sum_moments(self, parts: Iterable[tuple[Any, Any, Any]]) -> Array:
         """Return the moments of all parts together without noise: private."""
-        return reduce(add, (_second_moments(*part, self.data_norm) for part in parts))
+        return reduce(add, (_sum_second_moments(*part, self.data_norm) for part in parts))
 
-    def noised(self, total: Array, stream: Stream) -> Moments:
+    def add_noise(self, total: Array, stream: Stream) -> Moments:
         """Return moments with noise.
 
         Args:
@@ -98,7 +98,7 @@ class Moments:
     noise: float
 
     def __post_init__(self) -> None:
-        matrix = plain("matrix", self.matrix, (-1, -1))
+        matrix = validate_array("matrix", self.matrix, (-1, -1))
         if matrix.shape[0] != matrix.shape[1] or len(matrix) < 3:
             raise UsageError(f"moments are {matrix.shape}: expected a square of 3 or more a side.")
         object.__setattr__(self, "matrix", matrix)
@@ -133,7 +133,7 @@ class Moments:
             at = np.flatnonzero(sizes == size)
             columns = np.full((len(at), size + 1), features)
             columns[:, :-1] = np.nonzero(used[at])[1].reshape(len(at), size)
-            default = STRENGTH * self.noise * math.sqrt(size + 1) or PUBLIC_RIDGE
+            default = RIDGE_FACTOR * self.noise * math.sqrt(size + 1) or PUBLIC_RIDGE
             values, vectors = np.linalg.eigh(self.matrix[columns[:, :, None], columns[:, None]])
             least = default if given is None else given
             values = values - np.minimum(values[:, :1], 0.0) + least
@@ -143,7 +143,7 @@ class Moments:
         return found
 
 
-def public_moments(x: Any, y: Any, valid: Any, *, data_norm: float) -> Moments:
+def compute_public_moments(x: Any, y: Any, valid: Any, *, data_norm: float) -> Moments:
     """Return the moments without noise: of public data only.
 
     x, y and valid are as of `NoisyMoments.release_parts`, data_norm as of `NoisyMoments`.
@@ -151,20 +151,20 @@ def public_moments(x: Any, y: Any, valid: Any, *, data_norm: float) -> Moments:
     Cost: none is charged, so the records must be public.
     """
     norm = check_positive("data_norm", data_norm)
-    return Moments(matrix=_second_moments(x, y, valid, norm), data_norm=norm, noise=0.0)
+    return Moments(matrix=_sum_second_moments(x, y, valid, norm), data_norm=norm, noise=0.0)
 
 
-def _second_moments(x: Any, y: Any, valid: Any, data_norm: float) -> Array:
+def _sum_second_moments(x: Any, y: Any, valid: Any, data_norm: float) -> Array:
     """Return the sum of v v' over records, norms at most 1, (d + 2, d + 2)."""
     targets, usable = np.asarray(y, dtype=np.float64), np.asarray(valid, dtype=bool)
     if targets.shape != usable.shape:
         raise UsageError(f"y is {targets.shape}: expected one target a record.")
     usable = usable & np.isfinite(targets)
-    rows = usable_rows(x, usable)
+    rows = append_intercept(x, usable)
     # The features alone are shortened: the 1 and the target of a long record stay what they are.
     rows[:, :-1] = clip_rows(rows[:, :-1] / data_norm, usable) * data_norm
     aims = np.where(usable & (rows[:, -1] == 1.0), np.clip(np.nan_to_num(targets), 0.0, 1.0), 0.0)
-    whole = np.column_stack([rows, aims]) / (math.sqrt(data_norm**2 + 2) * SLACK)
+    whole = np.column_stack([rows, aims]) / (math.sqrt(data_norm**2 + 2) * ROUNDING_FACTOR)
     bounded = clip_rows(whole, usable)
     parts = np.split(bounded, range(MAX_SUM_RECORDS, len(bounded), MAX_SUM_RECORDS))
     return np.sum([part.T @ part for part in parts], axis=0)

@@ -34,22 +34,22 @@ from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Stream
 
-TOLERANCE = 1e-12
+WEIGHT_TOLERANCE = 1e-12
 """Largest distance of weights from the minimiser, in the L2 norm, apart from rounding."""
-ROUNDING = 1e-14
+GRADIENT_ROUNDING = 1e-14
 """Gradient norm that may be rounding alone, in units of the root of the summed squares."""
-MEMORY = 8
+COMBINED_STEPS = 8
 """Number of earlier steps that an accelerated step combines."""
-MOST_STEPS = 1000
-MOST_NEWTON, LEAST_STEP = 200, 1e-8
+MAX_ACCELERATED_STEPS = 1000
+MAX_NEWTON_STEPS, MIN_NEWTON_FRACTION = 200, 1e-8
 """Largest number of Newton steps, and the smallest fraction of one."""
-CHUNK = 1 << 22
+MAX_CHUNK_NUMBERS = 1 << 22
 """Numbers, in each of a few arrays, that the solver holds at a time."""
-ROWS = 2048
+GRADIENT_BLOCK_RECORDS = 2048
 """Records at a time in a gradient: what is computed of them stays in a core's cache."""
 
 
-def solved(
+def solve_in_chunks(
     rows: Array,
     hot: Array,
     masks: np.ndarray[Any, Any],
@@ -70,35 +70,37 @@ def solved(
         device: Torch device.
     """
 
-    def on(array: Any) -> Tensor:
+    def to_device(array: Any) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64)).to(device)
 
     (n, width), outputs = rows.shape, hot.shape[1]
-    points, answers = on(rows), on(hot)
+    points, answers = to_device(rows), to_device(hot)
     quarter = points.T @ points / 4
-    size = max(1, CHUNK // (n * outputs + width * (width + 3 * MEMORY * outputs)))
+    size = max(
+        1, MAX_CHUNK_NUMBERS // (n * outputs + width * (width + 3 * COMBINED_STEPS * outputs))
+    )
     found = np.empty((len(masks), outputs, width))
-    blocks = points[:, :-1].split(max(1, CHUNK // width))
+    blocks = points[:, :-1].split(max(1, MAX_CHUNK_NUMBERS // width))
     for start in range(0, len(masks), size):
         part = slice(start, start + size)
-        used = on(np.pad(masks[part], ((0, 0), (0, 1)), constant_values=True))
+        used = to_device(np.pad(masks[part], ((0, 0), (0, 1)), constant_values=True))
         squares = torch.cat([used[:, :-1] @ (block**2).T for block in blocks], dim=1)
-        lengths, bounds = squares.sqrt_(), on(norms[part])[:, None]
+        lengths, bounds = squares.sqrt_(), to_device(norms[part])[:, None]
         shrink = None
-        target = (answers.T @ points)[None] * used[:, None] - on(noise[part])
+        target = (answers.T @ points)[None] * used[:, None] - to_device(noise[part])
         if bool((lengths > bounds).any()):
             shrink = bounds / torch.maximum(lengths, bounds)
             kept = (shrink[:, None] * answers.T).reshape(-1, n) @ points[:, :-1]
             target[..., :-1] = kept.view(len(used), outputs, -1) * used[:, None, :-1]
-            target[..., :-1] -= on(noise[part])[..., :-1]
-        weights = minimised(
-            points, shrink, target, used, on(ridges[part]), quarter, on(norms[part])
+            target[..., :-1] -= to_device(noise[part])[..., :-1]
+        weights = minimise_objectives(
+            points, shrink, target, used, to_device(ridges[part]), quarter, to_device(norms[part])
         )
         found[part] = weights.cpu().numpy()
     return found
 
 
-def minimised(
+def minimise_objectives(
     rows: Tensor,
     shrink: Tensor | None,
     target: Tensor,
@@ -128,15 +130,15 @@ def minimised(
 
     Cost: two matrix products of all problems for each step.
     """
-    rounding = ROUNDING * len(rows) * (norms**2 + 1.0).sqrt() / 2.0
-    enough = torch.maximum(TOLERANCE * ridges, rounding)
+    rounding = GRADIENT_ROUNDING * len(rows) * (norms**2 + 1.0).sqrt() / 2.0
+    enough = torch.maximum(WEIGHT_TOLERANCE * ridges, rounding)
     found = torch.zeros_like(target)
     missed = torch.ones(len(target), dtype=torch.bool, device=target.device)
     left = torch.arange(len(target), device=target.device)  # problems that are not solved yet
     w, scale, aim, used, ridge, near = found.clone(), shrink, target, masks, ridges, enough
-    steps = _Steps(w, _root(masks, quarter, ridges))
-    for _ in range(MOST_STEPS):
-        gradient = (_gradient(rows, scale, w) - aim) * used[:, None] + ridge[:, None, None] * w
+    steps = _AndersonSteps(w, _invert_curvature_root(masks, quarter, ridges))
+    for _ in range(MAX_ACCELERATED_STEPS):
+        gradient = (_sum_gradients(rows, scale, w) - aim) * used[:, None] + ridge[:, None, None] * w
         done = (gradient.norm(dim=2) <= near[:, None]).all(dim=1)
         found[left], missed[left] = w, ~done
         if bool(done.all()):
@@ -147,19 +149,19 @@ def minimised(
             left, gradient, w, aim, used, ridge, near = (
                 each[kept] for each in (left, gradient, w, aim, used, ridge, near)
             )
-            steps.keep(kept)
-        w = steps.after(w, gradient)
+            steps.keep_problems(kept)
+        w = steps.next_weights(w, gradient)
     for i in torch.nonzero(missed)[:, 0].tolist():
         seen, columns = rows.clone(), masks[i] > 0
         if shrink is not None:
             seen[:, :-1] *= shrink[i][:, None]
         for o in range(target.shape[1]):
-            own = _newton(seen[:, columns], target[i, o, columns], ridges[i], enough[i])
+            own = _minimise_by_newton(seen[:, columns], target[i, o, columns], ridges[i], enough[i])
             found[i, o] = torch.zeros_like(target[i, o]).index_put_((columns,), own)
     return found
 
 
-class _Steps:
+class _AndersonSteps:
     """Steps that are the best combination of the last ones, were the objective quadratic.
 
     One is replaced by the last one's own, w - H^-1 gradient, if the gradient grew.
@@ -170,25 +172,27 @@ class _Steps:
     def __init__(self, w: Tensor, root: Tensor):
         p, outputs, width = w.shape
         self.root, self.count = root, 0
-        self.changes = w.new_zeros(p, outputs, MEMORY, width)  # of gradients, in the norm of H^-1
+        self.changes = w.new_zeros(
+            p, outputs, COMBINED_STEPS, width
+        )  # of gradients, in the norm of H^-1
         self.moves = torch.zeros_like(self.changes)  # of where safe steps lead
         self.merit = w.new_full((p, outputs), math.inf)
         self.lead = self.whitened = w
 
-    def keep(self, kept: Tensor) -> None:
+    def keep_problems(self, kept: Tensor) -> None:
         """Forget all problems but those."""
         for name in ("root", "changes", "moves", "merit", "lead", "whitened"):
             setattr(self, name, getattr(self, name)[kept])
 
-    def after(self, w: Tensor, gradient: Tensor) -> Tensor:
+    def next_weights(self, w: Tensor, gradient: Tensor) -> Tensor:
         """Return where to go from w, by its gradient."""
         count, changes, moves = self.count, self.changes, self.moves
         new = gradient @ self.root.transpose(1, 2)
         new_lead, length = w - new @ self.root, (new * new).sum(dim=2)
         worse = ~(length <= self.merit)
         if count:
-            changes[:, :, count % MEMORY] = new - self.whitened
-            moves[:, :, count % MEMORY] = new_lead - self.lead
+            changes[:, :, count % COMBINED_STEPS] = new - self.whitened
+            moves[:, :, count % COMBINED_STEPS] = new_lead - self.lead
         if bool(worse.any()):
             changes[worse] = 0.0
             new = torch.where(worse[..., None], self.whitened, new)
@@ -196,11 +200,11 @@ class _Steps:
             # After a safe step any length will do: if it grew, that was rounding.
             length = torch.where(worse, math.inf, length)
         self.whitened, self.lead, self.merit, self.count = new, new_lead, length, count + 1
-        shares = _shares(changes[:, :, : count + 1], new)
+        shares = _combine_changes(changes[:, :, : count + 1], new)
         return new_lead - (shares[:, :, None] @ moves[:, :, : count + 1])[:, :, 0]
 
 
-def _root(masks: Tensor, curvature: Tensor, ridges: Tensor) -> Tensor:
+def _invert_curvature_root(masks: Tensor, curvature: Tensor, ridges: Tensor) -> Tensor:
     """Return a root of H^-1, root' root, for each mask, (p, D, D)."""
     bound = masks[:, :, None] * masks[:, None]
     bound *= curvature
@@ -209,7 +213,7 @@ def _root(masks: Tensor, curvature: Tensor, ridges: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(torch.linalg.cholesky_ex(bound).L, eye, upper=False)
 
 
-def _newton(rows: Tensor, target: Tensor, ridge: Tensor, enough: Tensor) -> Tensor:
+def _minimise_by_newton(rows: Tensor, target: Tensor, ridge: Tensor, enough: Tensor) -> Tensor:
     """Return one problem's minimiser by Newton's method, each step halved until it helps.
 
     A strictly convex objective and exact curvature: it arrives from anywhere, however different the
@@ -225,14 +229,14 @@ def _newton(rows: Tensor, target: Tensor, ridge: Tensor, enough: Tensor) -> Tens
 
     w = torch.zeros_like(target)
     z, gradient, loss = slopes(w)
-    for _ in range(MOST_NEWTON):
+    for _ in range(MAX_NEWTON_STEPS):
         if bool(gradient.norm() <= enough):
             break
         curvature = (rows * (torch.sigmoid(z) * torch.sigmoid(-z))[:, None]).T @ rows
         curvature.diagonal().add_(ridge)
         step = torch.linalg.solve(curvature, gradient)
         helps, length, new, value = False, 2.0, gradient, loss
-        while not helps and length > LEAST_STEP:
+        while not helps and length > MIN_NEWTON_FRACTION:
             length /= 2
             z, new, value = slopes(w - length * step)
             # Near the minimum the loss is all rounding, and the gradient tells.
@@ -242,7 +246,7 @@ def _newton(rows: Tensor, target: Tensor, ridge: Tensor, enough: Tensor) -> Tens
     return w
 
 
-def _shares(changes: Tensor, gradient: Tensor) -> Tensor:
+def _combine_changes(changes: Tensor, gradient: Tensor) -> Tensor:
     """Return which combination of earlier changes comes nearest to a gradient, (p, outputs, m).
 
     Least squares for each model, the changes scaled to length 1; those that are 0 stay out.
@@ -257,17 +261,17 @@ def _shares(changes: Tensor, gradient: Tensor) -> Tensor:
     return torch.linalg.solve(scaled, along) / sizes
 
 
-def _gradient(rows: Tensor, shrink: Tensor | None, w: Tensor) -> Tensor:
+def _sum_gradients(rows: Tensor, shrink: Tensor | None, w: Tensor) -> Tensor:
     """Return the sum over records of sigmoid(z_i) times the row that gave z_i, (p, outputs, D)."""
     p, outputs, width = w.shape
     features, found = w[..., :-1].reshape(p * outputs, width - 1), torch.zeros_like(w)
-    for start in range(0, len(rows), ROWS):
-        part = rows[start : start + ROWS]
+    for start in range(0, len(rows), GRADIENT_BLOCK_RECORDS):
+        part = rows[start : start + GRADIENT_BLOCK_RECORDS]
         if shrink is None:
             chances = torch.sigmoid_(w.reshape(-1, width) @ part.T)
             found += (chances @ part).view(p, outputs, width)
             continue
-        own = shrink[:, None, start : start + ROWS]
+        own = shrink[:, None, start : start + GRADIENT_BLOCK_RECORDS]
         z = (features @ part[:, :-1].T).view(p, outputs, -1)
         chances = z.mul_(own).add_(w[..., -1:] * part[:, -1]).sigmoid_()
         found[..., -1] += chances @ part[:, -1]
@@ -276,18 +280,18 @@ def _gradient(rows: Tensor, shrink: Tensor | None, w: Tensor) -> Tensor:
     return found
 
 
-STRENGTH = 8.0
+REGULARISATION_FACTOR = 8.0
 """The usual regularisation, in units of 1 / epsilon: by measurement, on the proof's page."""
-SLACK = 1 + 1e-9
+ROUNDING_FACTOR = 1 + 1e-9
 """How much too large a norm, and too small an epsilon, is taken for the rounding of its numbers."""
-LARGEST = 10.0
+MAX_FEATURE_SIZE = 10.0
 """Features are clamped to this size; those of encoded records are in [0, 1]."""
-GRAIN = 2.0**-24
+WEIGHT_RESOLUTION = 2.0**-24
 """Released weights are multiples of this: the low bits, of solver and noise, stay inside."""
-HALVES = np.full(4, 0.5)
-MOST_BYTES = 2**34
+DRAW_WEIGHTS = np.full(4, 0.5)
+MAX_MEMORY_BYTES = 2**34
 """The most memory that objective perturbation may take, about: 16 GiB."""
-COPIES = 6
+RECORD_COPIES = 6
 """How often it holds all records in float64 at its largest, about."""
 
 
@@ -315,9 +319,11 @@ class ObjectivePerturbation:
     def __post_init__(self) -> None:
         for name in ("epsilon", "data_norm"):
             object.__setattr__(self, name, check_positive(name, getattr(self, name)))
-        object.__setattr__(self, "classes", _classes(self.classes))
+        object.__setattr__(self, "classes", _check_classes(self.classes))
         least = self.outputs / self.epsilon
-        given = STRENGTH * least if self.regularisation is None else self.regularisation
+        given = (
+            REGULARISATION_FACTOR * least if self.regularisation is None else self.regularisation
+        )
         strength = check_positive("regularisation", given)
         if not strength >= least:
             raise UsageError(
@@ -340,12 +346,12 @@ class ObjectivePerturbation:
     @property
     def scale(self) -> float:
         """T: what records, the intercept's 1 included, are divided by to have norm at most 1."""
-        return _scale(self.data_norm)
+        return _row_scale(self.data_norm)
 
     @property
     def rate(self) -> float:
         """What a model's noise b is drawn with: its density falls as exp(-rate ||b||)."""
-        return self.epsilon / self.outputs / SLACK
+        return self.epsilon / self.outputs / ROUNDING_FACTOR
 
     @property
     def strength(self) -> float:
@@ -395,20 +401,22 @@ def fit_many(
             f"there are {len(used)} masks, {len(mechanisms)} mechanisms of {len(classes)} numbers "
             f"of classes and {len(streams)} streams: expected one of each a model, and one number."
         )
-    rows, hot = _prepared(x, y, valid, classes.pop() if classes else 2)
-    used = _masks(used, rows)
-    keys = _keys(rows, hot, used, mechanisms, streams)
+    rows, hot = _prepare_problem(x, y, valid, classes.pop() if classes else 2)
+    used = _check_masks(used, rows)
+    keys = _bind_streams(rows, hot, used, mechanisms, streams)
     noise = np.zeros((len(used), hot.shape[1], rows.shape[1]))
     columns = np.pad(used, ((0, 0), (0, 1)), constant_values=True)
     widths = columns.sum(axis=1).tolist()
     for own, at, width, mechanism, key in zip(
         noise, columns, widths, mechanisms, keys, strict=True
     ):
-        own[:, at] = mechanism.scale * _noise(mechanism, width, key)
+        own[:, at] = mechanism.scale * _draw_noise(mechanism, width, key)
     norms = np.array([each.data_norm for each in mechanisms])
     ridges = np.array([each.strength * each.scale**2 for each in mechanisms])
-    weights = solved(rows, hot, used, norms, ridges, noise, device)
-    return np.round(weights / GRAIN) * GRAIN + 0.0  # the sign of a zero would tell more
+    weights = solve_in_chunks(rows, hot, used, norms, ridges, noise, device)
+    return (
+        np.round(weights / WEIGHT_RESOLUTION) * WEIGHT_RESOLUTION + 0.0
+    )  # the sign of a zero would tell more
 
 
 def fit_public(
@@ -432,18 +440,19 @@ def fit_public(
 
     Cost: none is charged, so the records must be public.
     """
-    rows, hot = _prepared(x, y, valid, _classes(classes))
-    used = _masks(masks, rows)
+    rows, hot = _prepare_problem(x, y, valid, _check_classes(classes))
+    used = _check_masks(masks, rows)
     norms = np.array([check_positive("data_norms", float(norm)) for norm in np.asarray(data_norms)])
     if norms.shape != (len(used),):
         raise UsageError(
             f"data_norms are {norms.shape}: expected one of each of {len(used)} masks."
         )
     ridges = (
-        check_positive("regularisation", regularisation) * np.array([_scale(r) for r in norms]) ** 2
+        check_positive("regularisation", regularisation)
+        * np.array([_row_scale(r) for r in norms]) ** 2
     )
     noise = np.zeros((len(used), hot.shape[1], rows.shape[1]))
-    return solved(rows, hot, used, norms, ridges, noise, device)
+    return solve_in_chunks(rows, hot, used, norms, ridges, noise, device)
 
 
 def check_objective(slots: int, features: int) -> None:
@@ -454,19 +463,19 @@ def check_objective(slots: int, features: int) -> None:
         features: The most that a fit sees of each.
 
     Raises:
-        UsageError: About more than `MOST_BYTES`.
+        UsageError: About more than `MAX_MEMORY_BYTES`.
     """
-    needed = 8 * COPIES * slots * (features + 1)
-    if not needed <= MOST_BYTES:
+    needed = 8 * RECORD_COPIES * slots * (features + 1)
+    if not needed <= MAX_MEMORY_BYTES:
         raise UsageError(
             f"Objective perturbation needs all records at once: {slots:,} slots of {features:,} "
             f"features take about {needed / 2**30:.0f} GiB, expected at most "
-            f"{MOST_BYTES / 2**30:.0f}. Take `trainer=dpsgd`, which goes through them in parts, or "
-            "fewer features (`method=top`, `k=`)."
+            f"{MAX_MEMORY_BYTES / 2**30:.0f}. Take `trainer=dpsgd`, which reads them in parts, "
+            "or fewer features (`method=top`, `k=`)."
         )
 
 
-def plain(name: str, values: Any, shape: tuple[int, ...]) -> Array:
+def validate_array(name: str, values: Any, shape: tuple[int, ...]) -> Array:
     """Return a model's numbers as float64 that nobody can write to; -1 in a shape is any length.
 
     Raises:
@@ -489,7 +498,7 @@ def plain(name: str, values: Any, shape: tuple[int, ...]) -> Array:
     return array
 
 
-def usable_rows(x: Any, valid: Any) -> Array:
+def append_intercept(x: Any, valid: Any) -> Array:
     """Return (n, d + 1) float64 rows (x, 1), clamped to `LARGEST`; null ones are 0, the 1 included.
 
     Raises:
@@ -502,42 +511,42 @@ def usable_rows(x: Any, valid: Any) -> Array:
         )
     usable = usable & np.isfinite(features).all(axis=1)
     rows = np.empty((len(features), features.shape[1] + 1))
-    np.clip(features, -LARGEST, LARGEST, out=rows[:, :-1])
+    np.clip(features, -MAX_FEATURE_SIZE, MAX_FEATURE_SIZE, out=rows[:, :-1])
     rows[:, -1] = 1.0
     rows[~usable] = 0.0
     return rows
 
 
-def _classes(value: object) -> int:
+def _check_classes(value: object) -> int:
     number = check_positive_integer("classes", value)
     if not number >= 2:
         raise UsageError(f"classes is {number}: expected 2 or more, declared by the schema.")
     return number
 
 
-def _scale(data_norm: float) -> float:
-    return math.sqrt(data_norm**2 + 1) * SLACK
+def _row_scale(data_norm: float) -> float:
+    return math.sqrt(data_norm**2 + 1) * ROUNDING_FACTOR
 
 
-def _prepared(x: Any, y: Any, valid: Any, classes: int) -> tuple[Array, Array]:
+def _prepare_problem(x: Any, y: Any, valid: Any, classes: int) -> tuple[Array, Array]:
     """Return rows (n, d + 1), and 1 where a record is of an output's class, (n, outputs)."""
     labels = np.asarray(y)
     if labels.shape != np.asarray(valid).shape:
         raise UsageError(f"y is {labels.shape}: expected one class a record.")
     known = (labels >= 0) & (labels < classes)
-    rows = usable_rows(x, np.asarray(valid, dtype=bool) & known)
+    rows = append_intercept(x, np.asarray(valid, dtype=bool) & known)
     counted = np.array([1]) if classes == 2 else np.arange(classes)
     return rows, (labels[:, None] == counted).astype(np.float64)
 
 
-def _masks(masks: Any, rows: Array) -> np.ndarray[Any, Any]:
+def _check_masks(masks: Any, rows: Array) -> np.ndarray[Any, Any]:
     used = np.asarray(masks, dtype=bool)
     if used.ndim != 2 or used.shape[1] != rows.shape[1] - 1:
         raise UsageError(f"masks are {used.shape}: expected (p, {rows.shape[1] - 1}).")
     return used
 
 
-def _keys(
+def _bind_streams(
     rows: Array,
     hot: Array,
     masks: np.ndarray[Any, Any],
@@ -562,7 +571,7 @@ def _random_state(key: Stream) -> np.random.RandomState:
     return np.random.RandomState(key.generator().bit_generator)
 
 
-def _noise(mechanism: ObjectivePerturbation, dimension: int, key: Stream) -> Array:
+def _draw_noise(mechanism: ObjectivePerturbation, dimension: int, key: Stream) -> Array:
     """Return b of each output, (outputs, dimension), number for number as diffprivlib draws it.
 
     The norm is Gamma(dimension, 1 / rate), the direction uniform: a density ~ exp(-rate ||b||).
@@ -571,7 +580,7 @@ def _noise(mechanism: ObjectivePerturbation, dimension: int, key: Stream) -> Arr
     source = _random_state(key)
     noise = np.empty((mechanism.outputs, dimension))
     for own in noise:
-        own[:] = source.standard_normal((dimension, 4)) @ HALVES
+        own[:] = source.standard_normal((dimension, 4)) @ DRAW_WEIGHTS
         norm = source.gamma(dimension / 4, 1 / mechanism.rate, 4).sum()
         own *= norm / math.sqrt(own @ own)
     return noise

@@ -125,14 +125,14 @@ def feature_names(schema: AnySchema, features: int) -> list[str]:
     return names if len(names) == features else [f"feature {i + 1}" for i in range(features)]
 
 
-def packed(weights: Array, intercept: Array) -> bytes:
+def pack_model(weights: Array, intercept: Array) -> bytes:
     """Return `model.npz`."""
     buffer = io.BytesIO()
     np.savez(buffer, weights=weights, intercept=intercept)
     return buffer.getvalue()
 
 
-def model_of(schema: AnySchema, about: dict[str, Any], content: bytes) -> _ReleasedModel:
+def load_model(schema: AnySchema, about: dict[str, Any], content: bytes) -> _ReleasedModel:
     """Return the model that `result.json` describes, from the content of `model.npz`.
 
     Raises:

@@ -13,20 +13,28 @@ from typing import ClassVar
 
 import numpy as np
 
-from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Array, Chosen, Form, Reads, Sized
+from pasearch.features.selector import (
+    SELECTION_SHARE,
+    SELECTORS,
+    Array,
+    DataMetadata,
+    RecordAccess,
+    SelectionResult,
+    SizedSelector,
+)
 from pasearch.features.trainers import Trainer
 from pasearch.features.views import View, second_moments
 from pasearch.planning import GAUSSIAN_NOISE, LineTemplate
 from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianSum
 
-MOMENTS = "second moments"
+MOMENTS_LINE = "second moments"
 """The line of the one release."""
 
 
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrincipalComponents(Sized):
+class PrincipalComponents(SizedSelector):
     """Gives the model directions in the features.
 
     Args:
@@ -34,34 +42,34 @@ class PrincipalComponents(Sized):
     """
 
     name: ClassVar[str] = "pca"
-    does: ClassVar[str] = "principal components of noisy second moments"
-    does_on_public: ClassVar[str] = "principal components"
+    description: ClassVar[str] = "principal components of noisy second moments"
+    public_description: ClassVar[str] = "principal components"
     share: ClassVar[float | None] = SELECTION_SHARE
-    centred: ClassVar[bool] = True
+    uses_means: ClassVar[bool] = True
     size: int | None = None
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return one Gaussian release of all second moments."""
-        return (LineTemplate(name=MOMENTS, knob=GAUSSIAN_NOISE),)
+        return (LineTemplate(name=MOMENTS_LINE, knob=GAUSSIAN_NOISE),)
 
-    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+    def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         """Return the first directions."""
         view = View.of(reads.means)
         moments = self.moments(reads, view, stream)
         size = self.count(len(reads.means))
         directions = np.linalg.eigh(moments)[1][:, ::-1][:, :size]
-        return Chosen(view=view.rotated(np.ascontiguousarray(directions)))
+        return SelectionResult(view=view.with_rotation(np.ascontiguousarray(directions)))
 
-    def moments(self, reads: Reads, view: View, stream: Stream) -> Array:
+    def moments(self, reads: RecordAccess, view: View, stream: Stream) -> Array:
         """Return (noisy) second moments of what the view shows, rows cut to norm 1, (d, d)."""
-        with reads.opened(MOMENTS) as records:
+        with reads.open_line(MOMENTS_LINE) as records:
             exact = second_moments(view, records)
             if reads.public:
                 return exact
-            noise = GaussianSum(noise_multiplier=reads.noise(MOMENTS))
+            noise = GaussianSum(noise_multiplier=reads.noise(MOMENTS_LINE))
             return noise.release_symmetric(exact, stream.child("second moments"))
 
-    def must_choose(self, features: int) -> int:
+    def count_selected(self, features: int) -> int:
         """Return all features: a direction is in all of them."""
         return features
 

@@ -27,8 +27,8 @@ from pasearch.accounting.events import Gaussian
 from pasearch.accounting.published_bounds import PublishedBound
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features.logistic import check_objective
-from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Choice, Form
-from pasearch.features.trainers import Trainer, trainer_of
+from pasearch.features.selector import SELECTION_SHARE, SELECTORS, Choice, DataMetadata
+from pasearch.features.trainers import Trainer, select_trainer
 from pasearch.plan_warnings import warn_of_test_noise
 from pasearch.planning import (
     GAUSSIAN_NOISE,
@@ -44,22 +44,22 @@ from pasearch.planning import (
 )
 from pasearch.registry import check_descriptions
 from pasearch.spaces.architecture import Architecture
-from pasearch.spaces.cost import cost, planned_seconds
-from pasearch.spaces.portfolio import FEW_CATEGORIES
+from pasearch.spaces.cost import estimate_seconds, measure_step_work
+from pasearch.spaces.portfolio import ASSUMED_CATEGORIES
 from pasearch.training.metrics import Metric, ScoreNoise, choose_test_metric
 from pasearch.training.recipe import Recipe
 from pasearch.training.settings import make_linear_recipe
 
-MEANS, FINAL, SCORES = "feature means", "final training", "score"
+MEANS_LINE, FINAL_LINE, SCORES_LINE = "feature means", "final training", "score"
 """Lines that are no method's own."""
 
 MEANS_SHARE = 0.1
 """The share of epsilon that the features' means take, of the slots that are trained on."""
 
-MOST_SHARE = 0.8
+MAX_SELECTION_SHARE = 0.8
 """The largest share that the choice may take."""
 
-MOST_FEATURES = 20_000
+MAX_FEATURES = 20_000
 """The most features: their correlations take a square of them."""
 
 
@@ -79,23 +79,23 @@ class FeaturePlan(CalibratedPlan):
         """Return the noise of a line; a KeyError, if the plan has no such line."""
         return dict(self.noises)[line]
 
-    def place(self, line: str) -> str:
+    def partition_of(self, line: str) -> str:
         """Return the partition that a line reads; of no such line, what the ledger will refuse."""
         places = {each.name: each.partition for each in self.lines}
         return places.get(line, self.trial_partition)
 
-    def has(self, line: str) -> bool:
+    def has_line(self, line: str) -> bool:
         """Return whether there is such a line."""
         return line in dict(self.noises)
 
     @property
     def trainer(self) -> type[Trainer]:
         """How models are trained."""
-        return trainer_of(self.choice.trainer, self.schema.regression)
+        return select_trainer(self.choice.trainer, self.schema.regression)
 
     @property
     def signal(self) -> float | None:
-        if not (self.has(FINAL) or self.choice.selector.trains_candidates):
+        if not (self.has_line(FINAL_LINE) or self.choice.selector.trains_candidates):
             return None
         if self.trainer.noise_name == "mu" and self.model_noise is not None:
             return self.model_noise * self.split.train
@@ -108,7 +108,7 @@ class FeaturePlan(CalibratedPlan):
     @property
     def score(self) -> ScoreNoise | None:
         """The noise of a candidate's score; None when nothing is compared."""
-        return self._score(SCORES) if self.has(SCORES) else None
+        return self._score(SCORES_LINE) if self.has_line(SCORES_LINE) else None
 
     @property
     def test(self) -> ScoreNoise:
@@ -130,7 +130,7 @@ class FeaturePlan(CalibratedPlan):
     def model_noise(self) -> float | None:
         """The noise of the released model's training; None where no model is trained."""
         noises = dict(self.noises)
-        return noises.get(FINAL, noises.get(self.choice.selector.training_line))
+        return noises.get(FINAL_LINE, noises.get(self.choice.selector.training_line))
 
     @property
     def trainings(self) -> int | None:
@@ -155,17 +155,17 @@ class FeaturePlan(CalibratedPlan):
         """
         if self.trainer.noise_name != "mu":
             return None
-        shape, outputs = bound_network_form(self.schema, min(self.most, FEW_CATEGORIES))
+        shape, outputs = bound_network_form(self.schema, min(self.most, ASSUMED_CATEGORIES))
         features, selector = math.prod(shape), self.choice.selector
 
         def seconds(slots: int, width: int) -> float:
             recipe = make_linear_recipe(slots, 1.0, self.schema.regression)
-            work = cost(Architecture(layers=()), (width,), outputs)
-            return planned_seconds(work, recipe.expected_batch_size, recipe.steps)
+            work = measure_step_work(Architecture(layers=()), (width,), outputs)
+            return estimate_seconds(work, recipe.expected_batch_size, recipe.steps)
 
-        alone = seconds(self.split.train, selector.must_choose(features) or features)
-        found = alone if self.has(FINAL) else 0.0
-        if self.has(selector.training_line):
+        alone = seconds(self.split.train, selector.count_selected(features) or features)
+        found = alone if self.has_line(FINAL_LINE) else 0.0
+        if self.has_line(selector.training_line):
             found += selector.expected_trainings * seconds(self.split.trial_size, features)
         return found
 
@@ -188,7 +188,7 @@ class FeaturePlan(CalibratedPlan):
             why = f"method {self.choice.selector.name!r} trains no candidates, only one model"
         elif self.searched_on is not None:
             why = "the choice on public data is made by this process"
-        elif not self.trainer.apart:
+        elif not self.trainer.trains_separately:
             why = "one solver finds the models of all sets at once (`trainer='dpsgd'` does not)"
         return dict.fromkeys(("process", "ray"), why) if why else {}
 
@@ -196,7 +196,7 @@ class FeaturePlan(CalibratedPlan):
         """Return what the papers' own formulas would charge for this run; never charged here."""
         if self.searched_on is not None:
             return []
-        form = Form(schema=self.schema, split=self.split, most=self.most)
+        form = DataMetadata(schema=self.schema, split=self.split, most=self.most)
         selector, noises = self.choice.selector, dict(self.noises)
         return selector.claims(form, self.trainer, noises, self.delta)
 
@@ -240,12 +240,12 @@ def make_feature_plan(
         BudgetError: Even the most noise costs more than the budget.
     """
     terms = terms.resolved()
-    form = Form(
+    form = DataMetadata(
         schema=terms.schema, split=terms.split, most=terms.most, public=searched_on is not None
     )
     check_descriptions(choice)
     _check_choice(choice, form)
-    share = _share_of_choice(choice, form, selection_share)
+    share = _resolve_selection_share(choice, form, selection_share)
     solver, noises = (
         PlanCalibrator(terms=terms, dials=dials or NoiseParameters()),
         dict[str, float](),
@@ -264,24 +264,24 @@ def make_feature_plan(
             ) from None
 
     selector, split = choice.selector, form.split
-    trainer = trainer_of(choice.trainer, terms.schema.regression)
+    trainer = select_trainer(choice.trainer, terms.schema.regression)
     own = () if form.public else selector.lines(form, trainer)
     retrained = final and not (selector.keeps_winner and not split.search)
     share = 1.0 if split.search or not retrained else share  # nothing else is read there after
-    if final or selector.centred:
-        solve(LineTemplate(name=MEANS, knob=GAUSSIAN_NOISE, partition="train"), MEANS_SHARE)
+    if final or selector.uses_means:
+        solve(LineTemplate(name=MEANS_LINE, knob=GAUSSIAN_NOISE, partition="train"), MEANS_SHARE)
     for line in own:
         if line.partition is None:
             solve(line, share * line.share)
     if retrained:
         knob = trainer.knob(split.train, terms.schema.regression)
-        solve(LineTemplate(name=FINAL, knob=knob, partition="train"), 1.0)
+        solve(LineTemplate(name=FINAL_LINE, knob=knob, partition="train"), 1.0)
     for line in own:
         if line.partition is not None:
             solve(line, line.share)
     if final:
         solve(LineTemplate(name=TEST_LINE, knob=SCORE_NOISE, partition="test"), 1.0)
-    mu = noises.get(FINAL, noises.get(selector.training_line))
+    mu = noises.get(FINAL_LINE, noises.get(selector.training_line))
     plan = FeaturePlan(
         **vars(terms), choice=choice, lines=tuple(solver.lines), schema_estimate=estimate,
         class_estimate=classes,
@@ -301,7 +301,7 @@ def make_feature_plan(
     return plan
 
 
-def _share_of_choice(choice: Choice, form: Form, given: float | None) -> float:
+def _resolve_selection_share(choice: Choice, form: DataMetadata, given: float | None) -> float:
     """Return the share of epsilon that the choice takes, where it shares it with the model."""
     selector, apart = choice.selector, bool(form.split.search) or form.public
     if given is not None and (apart or selector.share is None):
@@ -315,15 +315,15 @@ def _share_of_choice(choice: Choice, form: Form, given: float | None) -> float:
         )
     default = SELECTION_SHARE if selector.share is None else selector.share
     share = default if given is None else check_fraction("selection_share", given)
-    if not share <= MOST_SHARE:
+    if not share <= MAX_SELECTION_SHARE:
         raise UsageError(
-            f"selection_share is {share:g}: expected at most {MOST_SHARE}, because the "
+            f"selection_share is {share:g}: expected at most {MAX_SELECTION_SHARE}, because the "
             f"features' means take {MEANS_SHARE} and the model needs the rest."
         )
     return share
 
 
-def _check_choice(choice: Choice, form: Form) -> None:
+def _check_choice(choice: Choice, form: DataMetadata) -> None:
     """Refuse what this data has no use for, and more features than there are."""
     selector, features, split = choice.selector, form.features, form.split
     if selector.size is not None and not selector.size <= features:
@@ -332,13 +332,13 @@ def _check_choice(choice: Choice, form: Form) -> None:
             "or less."
         )
     selector.check(form)
-    if features > MOST_FEATURES:
+    if features > MAX_FEATURES:
         raise UsageError(
-            f"The records become {features:,} features: expected at most {MOST_FEATURES:,}. "
+            f"The records become {features:,} features: expected at most {MAX_FEATURES:,}. "
             "Declare columns as kind 'ignore', or fewer categories."
         )
-    if form.public and not selector.does_on_public:
-        able = [name for name, kind in SELECTORS.kinds().items() if kind.does_on_public]
+    if form.public and not selector.public_description:
+        able = [name for name, kind in SELECTORS.kinds().items() if kind.public_description]
         raise UsageError(
             f"`search_on=` chooses on public data, and method {selector.name!r} has no use for "
             f"them: take {', '.join(able)}."
@@ -352,12 +352,12 @@ def _check_choice(choice: Choice, form: Form) -> None:
         raise UsageError(
             f"Method {selector.name!r} compares models, and the split has no validation part."
         )
-    trainer = trainer_of(choice.trainer, form.schema.regression)
-    if trainer.at_once:
-        check_objective(split.train, selector.must_choose(features) or features)
+    trainer = select_trainer(choice.trainer, form.schema.regression)
+    if trainer.holds_all_records:
+        check_objective(split.train, selector.count_selected(features) or features)
         if selector.trains_candidates:
             check_objective(split.trial_size, features)
-    if split.search and not (selector.trains_candidates or selector.searches):
+    if split.search and not (selector.trains_candidates or selector.accepts_search_share):
         raise UsageError(
             f"`search_share=` sets slots aside for a search, and method {selector.name!r} makes "
             "none: leave it out."

@@ -3,8 +3,8 @@
     lines     what the choice is charged, before a record is read: a name, a parameter, a share
     choose    the features, from what those lines let it read, or from public records
 
-A selector reads through `Reads` alone: private records under the charge of one of its lines, with
-the noise that the plan has calibrated for it; public ones free and exact. All else it does is
+A selector reads through `RecordAccess` alone: private records under the charge of one of its lines,
+with the noise that the plan has calibrated for it; public ones free and exact. All else it does is
 post-processing. So one file holds a method: its settings, price, words, JSON and claims.
 A selector is one file: docs/extending.md.
 
@@ -48,7 +48,7 @@ from pasearch.runs.keys import Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class SelectionResult:
     """Which features the model uses, and what was released on the way.
 
     Args:
@@ -70,12 +70,12 @@ class Chosen:
     model: LinearModel | None = None
 
     @classmethod
-    def of(cls, means: Array, order: Sequence[int], **more: Any) -> Chosen:
+    def of(cls, means: Array, order: Sequence[int], **more: Any) -> SelectionResult:
         """Return the choice of these features, in the order in which they were chosen."""
-        return cls(view=View.of(means, mask_of(order, len(means))), order=tuple(order), **more)
+        return cls(view=View.of(means, make_mask(order, len(means))), order=tuple(order), **more)
 
 
-def best_of(means: Array, sets: Array, points: Sequence[int]) -> Chosen:
+def select_best(means: Array, sets: Array, points: Sequence[int]) -> SelectionResult:
     """Return the set of most points, the first of them, with all that were compared.
 
     Args:
@@ -83,25 +83,25 @@ def best_of(means: Array, sets: Array, points: Sequence[int]) -> Chosen:
         sets: (p, d) bool.
         points: p of them.
     """
-    chosen = [places_of(mask) for mask in sets]
+    chosen = [mask_to_indices(mask) for mask in sets]
     best = max(range(len(chosen)), key=points.__getitem__)
     shown = tuple(zip(map(tuple, chosen), points, strict=True))
-    return Chosen.of(means, chosen[best], trials=shown)
+    return SelectionResult.of(means, chosen[best], trials=shown)
 
 
-def mask_of(places: Sequence[int], features: int) -> Array:
+def make_mask(places: Sequence[int], features: int) -> Array:
     """Return which features a set has, (features,) bool."""
     mask = np.zeros(features, bool)
     mask[list(places)] = True
     return mask
 
 
-def places_of(mask: Array) -> list[int]:
+def mask_to_indices(mask: Array) -> list[int]:
     """Return the features of a set, rising."""
     return np.flatnonzero(mask).tolist()
 
 
-Compared = Callable[[Array, Sequence[str]], list[int]]
+SetScorer = Callable[[Array, Sequence[str]], list[int]]
 """Gives the points of a model trained on each of some sets, (p, d), by the names of the trials."""
 
 SELECTION_SHARE = 0.4
@@ -109,7 +109,7 @@ SELECTION_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class DataMetadata:
     """What is known of the data before a record is read.
 
     Args:
@@ -135,7 +135,7 @@ class Form:
         return math.prod(self.shape)
 
 
-class Reads(ABC):
+class RecordAccess(ABC):
     """What a selector may read.
 
     Attributes:
@@ -155,7 +155,7 @@ class Reads(ABC):
     retrained: bool
 
     @abstractmethod
-    def opened(self, line: str, *keys: str) -> AbstractContextManager[Records]:
+    def open_line(self, line: str, *keys: str) -> AbstractContextManager[Records]:
         """Charge a line once for each key, without one once, and open what it reads."""
 
     @abstractmethod
@@ -163,15 +163,17 @@ class Reads(ABC):
         """Return the noise that the plan has solved for a line: see its `NoiseParameter`."""
 
     @abstractmethod
-    def compared(self) -> Compared:
+    def make_scorer(self) -> SetScorer:
         """Return what trains a model on each of some sets and gives its (noisy) points."""
 
     @abstractmethod
-    def trained(self, sets: Array, trials: Sequence[str], keys: Iterable[str]) -> list[LinearModel]:
+    def train_sets(
+        self, sets: Array, trials: Sequence[str], keys: Iterable[str]
+    ) -> list[LinearModel]:
         """Train a model on each set, (p, d), from randomness of its own, charged once a key."""
 
     @abstractmethod
-    def scored(
+    def score_models(
         self, models: Sequence[LinearModel], trials: Sequence[str], keys: Iterable[str]
     ) -> list[int]:
         """Return a (noisy) score of each model, charged once a key."""
@@ -180,23 +182,23 @@ class Reads(ABC):
 class Selector(NamedComponent, ABC):
     """A method of choosing features: a frozen dataclass of its settings. See the module."""
 
-    does: ClassVar[str]
+    description: ClassVar[str]
     """What it does, in words."""
-    does_on_public: ClassVar[str] = ""
+    public_description: ClassVar[str] = ""
     """What it does on public records; empty if it has no use for them."""
     selection_rule: ClassVar[str] = "composition"
     """How the price of the choice comes about: one of `planning.SELECTION_RULES`."""
-    no_size: ClassVar[str] = ""
+    no_size_reason: ClassVar[str] = ""
     """Why it takes no number of features; empty if it does, as its field `size`."""
     training_line: ClassVar[str] = ""
     """The line that pays for the trainings of its candidates; empty if it trains none."""
     share: ClassVar[float | None] = None
     """Of the epsilon of the slots that the model is trained on; None if it shares no epsilon."""
-    centred: ClassVar[bool] = False
+    uses_means: ClassVar[bool] = False
     """Whether it is made on centred features, so that it needs their means."""
-    searches: ClassVar[bool] = False
+    accepts_search_share: ClassVar[bool] = False
     """Whether slots may be set aside for it (`search_share=`)."""
-    by_merit: ClassVar[bool] = False
+    uses_merit: ClassVar[bool] = False
     """Whether it releases how much each feature tells of the target, and the set's merit."""
     shows_trials: ClassVar[bool] = False
     """Whether every candidate may be shown, with its noisy score."""
@@ -238,10 +240,10 @@ class Selector(NamedComponent, ABC):
         """What every record goes through beforehand."""
         return None
 
-    def check(self, form: Form) -> None:
+    def check(self, form: DataMetadata) -> None:
         """Refuse data that it has no use for, with what to do instead."""
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return what the choice is charged on private records, in the order of solving.
 
         Args:
@@ -251,7 +253,7 @@ class Selector(NamedComponent, ABC):
         return ()
 
     @abstractmethod
-    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+    def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         """Return the chosen features.
 
         Args:
@@ -263,9 +265,11 @@ class Selector(NamedComponent, ABC):
 
     def describe(self, *, public: bool = False) -> str:
         """Return it in words, with every setting that is not as usual."""
-        return (self.does_on_public if public else self.does) + self.unusual("size")
+        return (self.public_description if public else self.description) + self.describe_changes(
+            "size"
+        )
 
-    def unusual(self, *names: str) -> str:
+    def describe_changes(self, *names: str) -> str:
         """Return those of its settings that are not as usual, in words, behind semicolons."""
         usual = {each.name: each.default for each in fields(self)}  # pyright: ignore[reportArgumentType]
         own = [(name, getattr(self, name)) for name in names if name in usual]
@@ -278,7 +282,7 @@ class Selector(NamedComponent, ABC):
         return {name: getattr(self, name) for name in names if name != "size"}
 
     def claims(
-        self, form: Form, trainer: type[Trainer], noises: Mapping[str, float], delta: float
+        self, form: DataMetadata, trainer: type[Trainer], noises: Mapping[str, float], delta: float
     ) -> list[PublishedBound]:
         """Return what the papers would charge for the choice on private records; never charged.
 
@@ -286,7 +290,7 @@ class Selector(NamedComponent, ABC):
         """
         return []
 
-    def must_choose(self, features: int) -> int | None:
+    def count_selected(self, features: int) -> int | None:
         """Return how many of so many features it chooses; None if that depends on the records."""
         return None
 
@@ -301,11 +305,11 @@ class Selector(NamedComponent, ABC):
 
 SELECTORS = Registry(
     "method", Selector, "pasearch.features.independent", "pasearch.features.cfs",
-    "pasearch.features.top", "pasearch.features.pca", "pasearch.features.wrappers",
+    "pasearch.features.top_features", "pasearch.features.pca", "pasearch.features.wrappers",
 )  # fmt: skip
 
 
-class Sized(Selector):
+class SizedSelector(Selector):
     """What selectors of a given number of features share."""
 
     def __post_init__(self) -> None:
@@ -318,7 +322,7 @@ class Sized(Selector):
         return min(features, usual if self.size is None else self.size)
 
 
-class Comparing(Selector):
+class ComparingSelector(Selector):
     """What selectors share that train a model on each of their sets and compare noisy scores.
 
     Every planned training and score is charged, and all may be shown; the released model is trained
@@ -327,15 +331,15 @@ class Comparing(Selector):
 
     training_line: ClassVar[str] = "candidate training"
     share: ClassVar[float | None] = SELECTION_SHARE
-    centred: ClassVar[bool] = True
+    uses_means: ClassVar[bool] = True
     shows_trials: ClassVar[bool] = True
     printed: ClassVar[str] = ""
 
-    def charged(self, trainer: type[Trainer]) -> int:
+    def count_charged_trainings(self, trainer: type[Trainer]) -> int:
         """Return how many releases candidates are trained from: one each, if they share none."""
-        return 1 if trainer.shared else self.trainings
+        return 1 if trainer.shares_release else self.trainings
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return every planned training and score."""
         knob = trainer.knob(form.split.trial_size, form.schema.regression)
         return (
@@ -346,14 +350,14 @@ class Comparing(Selector):
         )
 
     def claims(
-        self, form: Form, trainer: type[Trainer], noises: Mapping[str, float], delta: float
+        self, form: DataMetadata, trainer: type[Trainer], noises: Mapping[str, float], delta: float
     ) -> list[PublishedBound]:
         """Return the paper's own price of the trainings (Eq. 8), which is for pure epsilon-DP.
 
         Trainings of (epsilon, delta)-DP enter with their epsilon at the run's delta. There is no
         claim for trainings that share one release: the paper has no such trainings.
         """
-        if trainer.shared:
+        if trainer.shares_release:
             return []
         noise = noises[self.training_line]
         event = trainer.knob(form.split.trial_size, form.schema.regression).event(noise)
@@ -407,7 +411,7 @@ def make_choice(name: str, trainer: str = "dpsgd", **settings: Any) -> Choice:
     check_one_of("method", name, SELECTORS)
     given = {setting: value for setting, value in settings.items() if value is not None}
     for setting in given:
-        if setting == "size" and (why := SELECTORS[name].no_size):
+        if setting == "size" and (why := SELECTORS[name].no_size_reason):
             raise UsageError(f"Method {name!r} {why}: leave `k=` out.")
         owners = [
             each

@@ -27,7 +27,7 @@ from pasearch.data.shared_records import SharedRecords
 from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic
-from pasearch.features.views import REACH, Array, View
+from pasearch.features.views import MAX_NORM_FACTOR, Array, View
 from pasearch.planning import GAUSSIAN_NOISE, MU_RANGE, PURE_NOISE, NoiseParameter
 from pasearch.runs.keys import Stream
 from pasearch.spaces.architecture import Architecture
@@ -36,9 +36,9 @@ from pasearch.training.settings import make_linear_recipe
 from pasearch.training.trainer import train
 
 OnStep = Callable[[int, int], None]
-Told = OnStep | None
-Solving = Callable[[Array], "list[LinearModel]"]
-TOGETHER = 64
+OptionalOnStep = OnStep | None
+SetFitter = Callable[[Array], "list[LinearModel]"]
+MODELS_PER_PRODUCT = 64
 """How many models' scores are held at a time."""
 
 LINKS = ("softmax", "one-vs-rest", "identity")
@@ -69,7 +69,7 @@ class LinearModel:
 
     def counts(self, records: Records, metric: Metric) -> list[int]:
         """Return its counts, as a metric has them, on open records: private."""
-        return counts_of_all([self], records, metric)[0]
+        return count_for_models([self], records, metric)[0]
 
 
 def log_odds(scores: Tensor, link: str) -> Tensor:
@@ -77,11 +77,14 @@ def log_odds(scores: Tensor, link: str) -> Tensor:
     return nn.functional.logsigmoid(scores) if link == "one-vs-rest" else scores
 
 
-def counts_of_all(
+def count_for_models(
     models: Sequence[LinearModel], records: Records, metric: Metric
 ) -> list[list[int]]:
     """Return each model's counts on open records, from one product for many models."""
-    groups = [models[start : start + TOGETHER] for start in range(0, len(models), TOGETHER)]
+    groups = [
+        models[start : start + MODELS_PER_PRODUCT]
+        for start in range(0, len(models), MODELS_PER_PRODUCT)
+    ]
     stacked = [
         LinearModel(
             weights=np.concatenate([model.weights for model in group]),
@@ -117,11 +120,11 @@ class Trainer(ABC):
 
     noise_name: ClassVar[str]
     """Noise parameter: "mu" (DP-SGD with `make_linear_recipe`), "epsilon" or "noise_multiplier"."""
-    shared: ClassVar[bool] = False
+    shares_release: ClassVar[bool] = False
     """Whether what one training releases serves every set of features."""
-    at_once: ClassVar[bool] = False
+    holds_all_records: ClassVar[bool] = False
     """Whether it holds all records at once; see `logistic.check_objective`."""
-    apart: ClassVar[bool] = False
+    trains_separately: ClassVar[bool] = False
     """Whether each set's model is trained by itself, so that somebody else may do it."""
     noise: float
     outputs: int
@@ -139,12 +142,12 @@ class Trainer(ABC):
         return "identity" if regression else "softmax"
 
     @abstractmethod
-    def strengthened(self, factor: float) -> Self:
+    def scale_signal(self, factor: float) -> Self:
         """Return it with so much more signal: for so much fewer records."""
 
     @abstractmethod
     def fit(
-        self, records: Records, view: View, stream: Stream, *, on_step: Told = None
+        self, records: Records, view: View, stream: Stream, *, on_step: OptionalOnStep = None
     ) -> LinearModel:
         """Train a model on an open partition.
 
@@ -159,7 +162,7 @@ class Trainer(ABC):
 
     def fit_many(
         self, records: Records, means: Array, masks: Array, streams: Sequence[Stream],
-        *, on_step: Told = None,
+        *, on_step: OptionalOnStep = None,
     ) -> list[LinearModel]:  # fmt: skip
         """Train a model for each set of features, each with its own stream.
 
@@ -174,12 +177,15 @@ class Trainer(ABC):
         """
         return [
             self.fit(
-                records, View.of(means, mask), stream, on_step=_share(on_step, place, len(masks))
+                records,
+                View.of(means, mask),
+                stream,
+                on_step=_offset_progress(on_step, place, len(masks)),
             )
             for place, (mask, stream) in enumerate(zip(masks, streams, strict=True))
         ]
 
-    def serving_all(self, records: Records, means: Array, stream: Stream) -> Solving:
+    def fit_all_sets(self, records: Records, means: Array, stream: Stream) -> SetFitter:
         """Return what gives a model of each set, (p, d), from one release; see `shared`.
 
         Cost: as `fit`, once.
@@ -194,23 +200,23 @@ class Trainer(ABC):
         """
         if records.public is not True:
             raise UsageError("Training without noise is for data declared public.")
-        rows, y, valid = _whole(view, records)
-        masks, norm = np.ones((1, view.width), bool), REACH * ROW_NORM
+        rows, y, valid = _transform_all(view, records)
+        masks, norm = np.ones((1, view.width), bool), MAX_NORM_FACTOR * ROW_NORM
         if self.regression:
-            moments = linear.public_moments(rows, y, valid, data_norm=norm)
-            return _model(moments.fit_many(masks), view, "identity")
+            moments = linear.compute_public_moments(rows, y, valid, data_norm=norm)
+            return _model_from_solution(moments.fit_many(masks), view, "identity")
         found = logistic.fit_public(
             rows, y, valid, masks, data_norms=np.array([norm]), classes=self.outputs
         )
-        return _model(found[0], view, Perturbed.link(self.outputs, False))
+        return _model_from_solution(found[0], view, ObjectiveTrainer.link(self.outputs, False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps(Trainer):
+class DpSgdTrainer(Trainer):
     """DP-SGD: a layer of one unit a class, with `make_linear_recipe`."""
 
     noise_name: ClassVar[str] = "mu"
-    apart: ClassVar[bool] = True
+    trains_separately: ClassVar[bool] = True
 
     @classmethod
     def knob(cls, slots: int, regression: bool) -> NoiseParameter:
@@ -218,11 +224,11 @@ class Steps(Trainer):
             bounds=MU_RANGE, event=lambda mu: make_linear_recipe(slots, mu, regression).event(slots)
         )
 
-    def strengthened(self, factor: float) -> Self:
+    def scale_signal(self, factor: float) -> Self:
         return replace(self, noise=min(MU_RANGE[1], self.noise * factor))
 
     def fit(
-        self, records: Records, view: View, stream: Stream, *, on_step: Told = None
+        self, records: Records, view: View, stream: Stream, *, on_step: OptionalOnStep = None
     ) -> LinearModel:
         network = Architecture(layers=()).build((view.width,), self.outputs)
         streams = {purpose: stream.child(purpose) for purpose in ("batch", "noise", "dropout")}
@@ -232,21 +238,21 @@ class Steps(Trainer):
             if on_step is not None:
                 on_step(step, recipe.steps)
 
-        seen = view.seen(records)
+        seen = view.transform_records(records)
         train(
             network, seen, recipe, streams, device=self.device, on_step=finished,
             looks=lambda _: False,
         )  # fmt: skip
         weights, bias = (p.detach().cpu().numpy().astype(np.float64) for p in network.parameters())
-        return _composed(weights, bias, view, self.link(self.outputs, self.regression))
+        return _make_model(weights, bias, view, self.link(self.outputs, self.regression))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Perturbed(Trainer):
+class ObjectiveTrainer(Trainer):
     """Logistic regression by objective perturbation."""
 
     noise_name: ClassVar[str] = "epsilon"
-    at_once: ClassVar[bool] = True
+    holds_all_records: ClassVar[bool] = True
 
     @classmethod
     def knob(cls, slots: int, regression: bool) -> NoiseParameter:
@@ -257,23 +263,23 @@ class Perturbed(Trainer):
         """Return that of two classes, or of each against the rest."""
         return "one-vs-rest" if outputs > 2 else "softmax"
 
-    def strengthened(self, factor: float) -> Self:
+    def scale_signal(self, factor: float) -> Self:
         return replace(self, noise=self.noise * factor)
 
     def fit(
-        self, records: Records, view: View, stream: Stream, *, on_step: Told = None
+        self, records: Records, view: View, stream: Stream, *, on_step: OptionalOnStep = None
     ) -> LinearModel:
-        rows, y, valid = _whole(view, records)
+        rows, y, valid = _transform_all(view, records)
         masks = np.ones((1, view.width), bool)
         found = logistic.fit_many(rows, y, valid, masks, [self._mechanism(1.0)], [stream])
-        return _model(found[0], view, self.link(self.outputs, False))
+        return _model_from_solution(found[0], view, self.link(self.outputs, False))
 
     def fit_many(
         self, records: Records, means: Array, masks: Array, streams: Sequence[Stream],
-        *, on_step: Told = None,
+        *, on_step: OptionalOnStep = None,
     ) -> list[LinearModel]:  # fmt: skip
         every = View.of(means)
-        rows, y, valid = _whole(every, records)
+        rows, y, valid = _transform_all(every, records)
         # A set's own view is this one times a factor, which its bound takes instead.
         views = [View.of(means, mask) for mask in masks]
         ratios = [every.scale[view.columns[0]] / view.scale[0] for view in views]
@@ -281,63 +287,74 @@ class Perturbed(Trainer):
         found = logistic.fit_many(
             rows, y, valid, masks, mechanisms, list(streams), device=self.device
         )
-        return [_model(weights, every, self.link(self.outputs, False)) for weights in found]
+        return [
+            _model_from_solution(weights, every, self.link(self.outputs, False))
+            for weights in found
+        ]
 
     def _mechanism(self, ratio: float) -> logistic.ObjectivePerturbation:
         """Return the mechanism whose rows are `ratio` times as long as a view's usually are."""
         return logistic.ObjectivePerturbation(
-            epsilon=self.noise, data_norm=REACH * ROW_NORM * ratio, classes=self.outputs
+            epsilon=self.noise, data_norm=MAX_NORM_FACTOR * ROW_NORM * ratio, classes=self.outputs
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Solved(Trainer):
+class MomentsTrainer(Trainer):
     """Linear regression from noisy second moments."""
 
     noise_name: ClassVar[str] = "noise_multiplier"
-    shared: ClassVar[bool] = True
+    shares_release: ClassVar[bool] = True
 
     @classmethod
     def knob(cls, slots: int, regression: bool) -> NoiseParameter:
         return GAUSSIAN_NOISE
 
-    def strengthened(self, factor: float) -> Self:
+    def scale_signal(self, factor: float) -> Self:
         return replace(self, noise=self.noise / factor)
 
     def fit(
-        self, records: Records, view: View, stream: Stream, *, on_step: Told = None
+        self, records: Records, view: View, stream: Stream, *, on_step: OptionalOnStep = None
     ) -> LinearModel:
-        moments = self._moments().release_parts(_parts(view, records), stream)
-        return _model(moments.fit_many(np.ones((1, view.width), bool)), view, "identity")
+        moments = self._moments().release_parts(_iterate_arrays(view, records), stream)
+        return _model_from_solution(
+            moments.fit_many(np.ones((1, view.width), bool)), view, "identity"
+        )
 
     def fit_many(
         self, records: Records, means: Array, masks: Array, streams: Sequence[Stream],
-        *, on_step: Told = None,
+        *, on_step: OptionalOnStep = None,
     ) -> list[LinearModel]:  # fmt: skip
         every = View.of(means)
         # One matrix at a time: how much memory is taken must not tell how many sets there are.
-        total = self._moments().total(_parts(every, records))
+        total = self._moments().sum_moments(_iterate_arrays(every, records))
         return [
-            _model(self._moments().noised(total, own).fit_many(mask[None]), every, "identity")
+            _model_from_solution(
+                self._moments().add_noise(total, own).fit_many(mask[None]), every, "identity"
+            )
             for mask, own in zip(masks, streams, strict=True)
         ]
 
-    def serving_all(self, records: Records, means: Array, stream: Stream) -> Solving:
+    def fit_all_sets(self, records: Records, means: Array, stream: Stream) -> SetFitter:
         """Release second moments, which give a model of every set of features for nothing."""
         every = View.of(means)
-        moments = self._moments().release_parts(_parts(every, records), stream)
-        return lambda masks: [_model(w[None], every, "identity") for w in moments.fit_many(masks)]
+        moments = self._moments().release_parts(_iterate_arrays(every, records), stream)
+        return lambda masks: [
+            _model_from_solution(w[None], every, "identity") for w in moments.fit_many(masks)
+        ]
 
     def _moments(self) -> linear.NoisyMoments:
-        return linear.NoisyMoments(noise_multiplier=self.noise, data_norm=REACH * ROW_NORM)
+        return linear.NoisyMoments(
+            noise_multiplier=self.noise, data_norm=MAX_NORM_FACTOR * ROW_NORM
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class SetTraining:
     """The training of one set's model, as a worker does it.
 
     Args:
-        trainer: See `Trainer.apart`.
+        trainer: See `Trainer.trains_separately`.
         opened: The records; charged.
         view: Of the set.
         stream: Of this training alone.
@@ -366,50 +383,51 @@ class Fit:
 
 TRAINERS: dict[str, tuple[str, type[Trainer], type[Trainer]]] = {
     "dpsgd": (
-        "a linear model by DP-SGD: full batches, momentum, averaged weights", Steps, Steps
+        "a linear model by DP-SGD: full batches, momentum, averaged weights", DpSgdTrainer,
+        DpSgdTrainer,
     ),
     "objective": (
         "logistic regression by objective perturbation, pure epsilon-DP; of a number, "
-        "linear regression from noisy second moments", Perturbed, Solved,
+        "linear regression from noisy second moments", ObjectiveTrainer, MomentsTrainer,
     ),
 }  # fmt: skip
 """How the released model can be trained: in words, of classes, and of a number."""
 
 
-def trainer_of(name: str, regression: bool) -> type[Trainer]:
+def select_trainer(name: str, regression: bool) -> type[Trainer]:
     """Return the trainer that a choice names."""
     _, of_classes, of_a_number = TRAINERS[name]
     return of_a_number if regression else of_classes
 
 
-def _model(solved: Array, view: View, link: str) -> LinearModel:
+def _model_from_solution(solved: Array, view: View, link: str) -> LinearModel:
     """Return a model from weights with the intercept last, (1 or outputs, width + 1)."""
     weights, intercept = solved[:, :-1], solved[:, -1]
     if link == "softmax":  # two classes: one score is 0, and softmax is the logistic function
         weights = np.concatenate([np.zeros_like(weights), weights])
         intercept = np.append(0.0, intercept)
-    return _composed(weights, intercept, view, link)
+    return _make_model(weights, intercept, view, link)
 
 
-def _composed(weights: Array, intercept: Array, view: View, link: str) -> LinearModel:
-    whole, shifted = view.composed(weights, intercept)
+def _make_model(weights: Array, intercept: Array, view: View, link: str) -> LinearModel:
+    whole, shifted = view.compose_weights(weights, intercept)
     return LinearModel(weights=whole, intercept=shifted, link=link)
 
 
-def _share(on_step: Told, place: int, of: int) -> Told:
+def _offset_progress(on_step: OptionalOnStep, place: int, of: int) -> OptionalOnStep:
     """Return what tells of one training's steps as of so many trainings'."""
     if on_step is None:
         return None
     return lambda finished, steps: on_step(place * steps + finished, of * steps)
 
 
-def _parts(view: View, records: Records) -> Iterator[tuple[Array, Array, Array]]:
+def _iterate_arrays(view: View, records: Records) -> Iterator[tuple[Array, Array, Array]]:
     """Go through records as `linear` takes them."""
     for part in records.parts():
         yield view.rows(part).numpy().astype(np.float64), part.y.numpy(), part.valid.numpy()
 
 
-def _whole(view: View, records: Records) -> tuple[Array, Array, Array]:
+def _transform_all(view: View, records: Records) -> tuple[Array, Array, Array]:
     """Return records as `logistic` takes them: one array.
 
     Raises:

@@ -20,7 +20,7 @@ from pasearch.data.partitions import Records
 from pasearch.data.rows import CompactRows
 from pasearch.runs.sums import MAX_SUM_RECORDS, clip_rows
 
-REACH = 1.25
+MAX_NORM_FACTOR = 1.25
 """Longer rows than REACH times ROW_NORM are cut, where a method bounds rows and not gradients."""
 
 
@@ -51,7 +51,7 @@ class View:
             features=len(means), columns=columns, shift=shift, scale=compute_feature_scales(shift)
         )
 
-    def rotated(self, rotation: Array) -> View:
+    def with_rotation(self, rotation: Array) -> View:
         """Return the view of directions in these features, (c, k)."""
         return replace(self, rotation=rotation)
 
@@ -69,7 +69,7 @@ class View:
         # Advanced indexing copies, so what follows can be done in place.
         return self._centre(records.x.flatten(1)[:, torch.from_numpy(self.columns)], records.valid)
 
-    def seen(self, records: Records) -> Records:
+    def transform_records(self, records: Records) -> Records:
         """Return records as the model sees them, to train on.
 
         Args:
@@ -85,7 +85,7 @@ class View:
         z.sub_(shift).mul_(scale).index_fill_(0, torch.nonzero(~valid)[:, 0], 0.0)
         return z if self.rotation is None else z @ torch.from_numpy(self.rotation).float()
 
-    def composed(self, weights: Array, intercept: Array) -> tuple[Array, Array]:
+    def compose_weights(self, weights: Array, intercept: Array) -> tuple[Array, Array]:
         """Return a model of this view as one of encoded records: (outputs, d) and (outputs,).
 
         Args:
@@ -167,7 +167,7 @@ def second_moments(view: View, records: Records) -> Array:
     """
     total = np.zeros((view.width, view.width))
     for part in records.parts():
-        rows = view.rows(part).numpy() / (REACH * ROW_NORM)
+        rows = view.rows(part).numpy() / (MAX_NORM_FACTOR * ROW_NORM)
         rows = clip_rows(rows, part.valid.numpy())
         for low in range(0, len(rows), MAX_SUM_RECORDS):
             own = rows[low : low + MAX_SUM_RECORDS]

@@ -28,26 +28,26 @@ from pasearch.accounting.selection import RunCountDistribution
 from pasearch.data.tables import AnySchema
 from pasearch.errors import UsageError
 from pasearch.features.evolution import (
-    P_CO,
-    P_MU,
-    Evolving,
-    draw,
-    labels,
-    masks_of,
-    recalled,
-    unseen,
+    CROSSOVER_PROBABILITY,
+    MUTATION_PROBABILITY,
+    EvolvingSelector,
+    draw_masks,
+    find_unseen,
+    label_masks,
+    look_up_fitness,
+    masks_from_labels,
 )
 from pasearch.features.selector import (
     SELECTORS,
     Array,
-    Chosen,
-    Compared,
-    Comparing,
-    Form,
-    Reads,
+    ComparingSelector,
+    DataMetadata,
+    RecordAccess,
+    SelectionResult,
     Selector,
-    best_of,
-    places_of,
+    SetScorer,
+    mask_to_indices,
+    select_best,
 )
 from pasearch.features.trainers import Trainer
 from pasearch.planning import SCORE_NOISE, LineTemplate
@@ -56,7 +56,7 @@ from pasearch.runs.keys import Stream
 
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrivacyAwareFeatureSelection(Evolving, Comparing):
+class PrivacyAwareFeatureSelection(EvolvingSelector, ComparingSelector):
     """Evolves sets by what trains best.
 
     Args:
@@ -66,11 +66,11 @@ class PrivacyAwareFeatureSelection(Evolving, Comparing):
     """
 
     name: ClassVar[str] = "pafs"
-    does: ClassVar[str] = "a genetic search over sets, scored by privately trained models"
-    does_on_public: ClassVar[str] = (
+    description: ClassVar[str] = "a genetic search over sets, scored by privately trained models"
+    public_description: ClassVar[str] = (
         "a genetic search over sets, scored by models trained as the private one will be"
     )
-    no_size: ClassVar[str] = "searches over sizes too"
+    no_size_reason: ClassVar[str] = "searches over sizes too"
     share: ClassVar[float | None] = 0.6
     printed: ClassVar[str] = (
         "the paper prints 49.63 for its settings; this formula gives 49.607 for 2,313 distinct "
@@ -79,11 +79,11 @@ class PrivacyAwareFeatureSelection(Evolving, Comparing):
     population: int = 20
     generations: int = 3
     alpha: float = 0.3
-    p_co: float = P_CO
-    p_mu: float = P_MU
+    p_co: float = CROSSOVER_PROBABILITY
+    p_mu: float = MUTATION_PROBABILITY
 
     def describe(self, *, public: bool = False) -> str:
-        return (self.does_on_public if public else self.does) + self.evolution_words()
+        return (self.public_description if public else self.description) + self.describe_evolution()
 
     @property
     def trainings(self) -> int:
@@ -93,12 +93,12 @@ class PrivacyAwareFeatureSelection(Evolving, Comparing):
     def rounds(self) -> int:
         return self.generations
 
-    def choose(self, reads: Reads, stream: Stream) -> Chosen:
-        return self.evolved(reads.means, reads.columns, reads.compared(), stream)
+    def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
+        return self.evolve_sets(reads.means, reads.columns, reads.make_scorer(), stream)
 
-    def evolved(
-        self, means: Array, columns: Array | None, compared: Compared, stream: Stream
-    ) -> Chosen:
+    def evolve_sets(
+        self, means: Array, columns: Array | None, compared: SetScorer, stream: Stream
+    ) -> SelectionResult:
         """Return the best set, where sets evolve by their points.
 
         Args:
@@ -113,58 +113,58 @@ class PrivacyAwareFeatureSelection(Evolving, Comparing):
         known: dict[str, int] = {}
         for number in range(self.generations):
             if number:
-                fitness = recalled(generation.masks, known)
+                fitness = look_up_fitness(generation.masks, known)
                 source = stream.child("tell", number - 1).generator()
                 generation = self.evolution.tell(generation, fitness, source)
-            masks = generation.masks[unseen(generation.masks, known)]
+            masks = generation.masks[find_unseen(generation.masks, known)]
             if len(masks):
                 trials = [f"trial {len(known) + each}" for each in range(len(masks))]
-                known |= zip(labels(masks), compared(masks[:, columns], trials), strict=True)
-        sets = masks_of(list(known), width)[:, columns]
-        return best_of(means, sets, list(known.values()))
+                known |= zip(label_masks(masks), compared(masks[:, columns], trials), strict=True)
+        sets = masks_from_labels(list(known), width)[:, columns]
+        return select_best(means, sets, list(known.values()))
 
 
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OneHot(Comparing):
+class OneHotSelector(ComparingSelector):
     """Compares two sets."""
 
     name: ClassVar[str] = "one-hot"
-    does: ClassVar[str] = (
+    description: ClassVar[str] = (
         "all features, or numbers alone: whichever trains the better model, privately"
     )
-    does_on_public: ClassVar[str] = (
+    public_description: ClassVar[str] = (
         "all features, or numbers alone: whichever trains the better model"
     )
-    no_size: ClassVar[str] = "has two sets of its own"
+    no_size_reason: ClassVar[str] = "has two sets of its own"
 
     @property
     def trainings(self) -> int:
         return 2
 
-    def check(self, form: Form) -> None:
+    def check(self, form: DataMetadata) -> None:
         """Refuse records without categories, or without numbers."""
         if not getattr(form.schema, "columns", ()):
             raise UsageError(
                 "Method 'one-hot' is for tables: records here are numbers already. "
                 "Take `method=all`."
             )
-        if not form.schema.undeclared and one_hot_sets(form.schema).all():
+        if not form.schema.undeclared and make_one_hot_sets(form.schema).all():
             raise UsageError(
                 "Method 'one-hot' compares all features with numbers alone: this table has no "
                 "number and no category of two, or nothing else. Take `method=all`."
             )
 
-    def choose(self, reads: Reads, stream: Stream) -> Chosen:
-        sets = one_hot_sets(reads.schema)
+    def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
+        sets = make_one_hot_sets(reads.schema)
         trials = [f"trial {number}" for number in range(len(sets))]
-        return best_of(reads.means, sets, reads.compared()(sets, trials))
+        return select_best(reads.means, sets, reads.make_scorer()(sets, trials))
 
     def sets(self, schema: AnySchema) -> Array:
-        return one_hot_sets(schema)
+        return make_one_hot_sets(schema)
 
 
-def one_hot_sets(schema: AnySchema) -> np.ndarray:
+def make_one_hot_sets(schema: AnySchema) -> np.ndarray:
     """Return the two sets, (2, d) bool: all features, and what is no indicator.
 
     Those are the numbers, scaled, without their bins, and the first category of two.
@@ -184,7 +184,7 @@ def one_hot_sets(schema: AnySchema) -> np.ndarray:
 
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subsets(Selector):
+class RandomSubsetsSelector(Selector):
     """Compares random sets.
 
     Args:
@@ -193,21 +193,21 @@ class Subsets(Selector):
     """
 
     name: ClassVar[str] = "subsets"
-    does: ClassVar[str] = (
+    description: ClassVar[str] = (
         "random sets, each trained privately; the best is kept (repeat-and-select)"
     )
     selection_rule: ClassVar[str] = "repeat-and-select"
-    no_size: ClassVar[str] = "searches over sizes too"
+    no_size_reason: ClassVar[str] = "searches over sizes too"
     training_line: ClassVar[str] = "training"
-    centred: ClassVar[bool] = True
+    uses_means: ClassVar[bool] = True
     law: str = "geometric"
     candidates: float = 8.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "candidates", check_positive("candidates", self.candidates))
-        self.count_law()
+        self.trial_distribution()
 
-    def count_law(self) -> RunCountDistribution:
+    def trial_distribution(self) -> RunCountDistribution:
         """Return the law of the number of trainings."""
         return RunCountDistribution.from_name(self.law, mean=self.candidates)
 
@@ -221,11 +221,12 @@ class Subsets(Selector):
         return True
 
     def describe(self, *, public: bool = False) -> str:
-        return f"{self.does}; the number of trainings is secret, {self.count_law().describe()}"
+        law = self.trial_distribution().describe()
+        return f"{self.description}; the number of trainings is secret, {law}"
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return one repeat-and-select of trainings, and one of scores."""
-        law = self.count_law()
+        law = self.trial_distribution()
 
         def selected(event: Event) -> Event:
             return RepeatAndSelect(event, law)
@@ -236,14 +237,14 @@ class Subsets(Selector):
             LineTemplate(name="score", knob=SCORE_NOISE, composed=selected, partition="validation"),
         )
 
-    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+    def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         """Return the set of the best score; each run draws its own tie-break."""
-        count = self.count_law().sample(stream.child("count").uniform())
-        masks = draw(count, len(reads.means), stream.child("sets").generator())
+        count = self.trial_distribution().sample(stream.child("count").uniform())
+        masks = draw_masks(count, len(reads.means), stream.child("sets").generator())
         trials = [f"trial {number}" for number in range(count)]
-        models = reads.trained(masks, trials, ["search"])
-        scores = reads.scored(models, trials, ["search"])
+        models = reads.train_sets(masks, trials, ["search"])
+        scores = reads.score_models(models, trials, ["search"])
         ties = stream.child("ties").generator().random(count)
         best = max(range(count), key=list(zip(scores, ties, strict=True)).__getitem__)
         kept = None if reads.retrained else models[best]
-        return Chosen.of(reads.means, places_of(masks[best]), model=kept)
+        return SelectionResult.of(reads.means, mask_to_indices(masks[best]), model=kept)

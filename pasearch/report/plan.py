@@ -42,7 +42,7 @@ def plan_text(
         ledger: Effect of the run on the shared ledger (`ledger_words`); "" without one.
     """
     task, whole = task_of(plan), detail == "whole"
-    network = wording.network_line(plan.space.candidate(plan.space.fixed()))
+    network = wording.network_line(plan.space.candidate(plan.space.default_genotype()))
     only = plan.strategy.single_candidate(plan.space) is not None
     # The model: the one network, or the number of candidates.
     if task == CHOICE:
@@ -174,7 +174,7 @@ def time_text(plan: Plan) -> str:
 
 def feature_time_text(plan: FeaturePlan) -> str:
     """Estimate the duration of a feature selection, or explain why it is unknown."""
-    from pasearch.features.plan import FINAL
+    from pasearch.features.plan import FINAL_LINE
 
     seconds, selector = plan.seconds_of_steps(), plan.choice.selector
     if seconds is None:
@@ -182,7 +182,10 @@ def feature_time_text(plan: FeaturePlan) -> str:
             "unknown beforehand: models are solved for, not trained in steps, and how long that "
             "takes depends on records, features and noise"
         )
-    trainings = plan.has(FINAL) + plan.has(selector.training_line) * selector.expected_trainings
+    trainings = (
+        plan.has_line(FINAL_LINE)
+        + plan.has_line(selector.training_line) * selector.expected_trainings
+    )
     mean = " on average" if selector.selection_rule == "repeat-and-select" else ""
     together = f", {trainings:g} trainings{mean}" if trainings > 1 else ""
     public = "" if plan.searched_on is None else ", and the choice on public data"
@@ -269,7 +272,7 @@ def _selection(plan: Plan, task: str) -> list[str]:
         lines.append(_row("Why", plan.auto["why"]))
     lines.append(_row("Winner", winner))
     if task == SEARCH:
-        fixed = plan.space.candidate(plan.space.fixed()).describe_network()
+        fixed = plan.space.candidate(plan.space.default_genotype()).describe_network()
         space = f"{plan.space.name}, {plan.space.count():,} combinations"
         if plan.space.count() == 1:
             space = f"one network: {fixed}"

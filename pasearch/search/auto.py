@@ -37,7 +37,7 @@ from pasearch.search.successive_halving import (
     choose_look_share,
     estimate_leads,
 )
-from pasearch.spaces.portfolio import Study, features_of, signal_of, study_for
+from pasearch.spaces.portfolio import Study, compute_signal, count_features, load_study
 
 if TYPE_CHECKING:
     from pasearch.data.tables import AnySchema
@@ -116,8 +116,8 @@ def rank_study(schema: AnySchema, name: str, budget: Budget, n: int, most: int) 
         n: Records.
         most: The most categories that are estimated privately for a column.
     """
-    study = study_for(schema, name).among(bound_network_form(schema, most)[1])
-    return study.ordered(_approximate_signal(schema, budget, n, most))
+    study = load_study(schema, name).rescale_to_classes(bound_network_form(schema, most)[1])
+    return study.sort_by_accuracy(_approximate_signal(schema, budget, n, most))
 
 
 def choose_look_settings(
@@ -141,7 +141,7 @@ def _approximate_signal(schema: AnySchema, budget: Budget, n: int, most: int) ->
     sigma = calibration.calibrate_min(
         lambda value: Gaussian(noise_multiplier=value), budget, 0.02, 1e7
     )
-    return signal_of(1.0 / sigma, n, bound_network_form(schema, most)[1])
+    return compute_signal(1.0 / sigma, n, bound_network_form(schema, most)[1])
 
 
 def choose_strategy(
@@ -169,7 +169,7 @@ def choose_strategy(
     if study is not None:
         outputs, features = (
             bound_network_form(fixed.schema, fixed.most)[1],
-            features_of(fixed.schema),
+            count_features(fixed.schema),
         )
         if outside := study.outside(_signal_of_training(fixed, fixed.trial_mu), outputs, features):
             return default(f"Nothing is predicted: {outside}")
@@ -203,7 +203,7 @@ def _compare_predictions(
     )
     known = estimate_leads(plan, study, plan.strategy.trials)
     before, after = (
-        study.at(_signal_of_training(each, mu))[:, 0]
+        study.accuracy_at(_signal_of_training(each, mu))[:, 0]
         for each, mu in ((fixed, fixed.trial_mu), (plan, plan.final_mu))
     )
     price = max(0.0, float(np.quantile(before - after, LOSS_QUANTILE)))
@@ -220,12 +220,12 @@ def _compare_predictions(
 def _signal_of_training(plan: Plan, mu: float | None) -> float:
     assert mu is not None
     slots = plan.split.trial_size
-    return signal_of(mu, slots, bound_network_form(plan.schema, plan.most)[1])
+    return compute_signal(mu, slots, bound_network_form(plan.schema, plan.most)[1])
 
 
 def predict_default_accuracy(study: Study, plan: Plan) -> float:
     """Return the accuracy that the study's first entry is predicted to reach by `fixed`."""
-    return float(study.at(_signal_of_training(plan, plan.trial_mu))[:, 0].mean())
+    return float(study.accuracy_at(_signal_of_training(plan, plan.trial_mu))[:, 0].mean())
 
 
 def predict_accuracy(study: Study, plan: Plan) -> float:
@@ -238,7 +238,7 @@ def predict_accuracy(study: Study, plan: Plan) -> float:
     strategy = plan.strategy
     assert isinstance(strategy, ProtectedHalving)
     known = estimate_leads(plan, study, strategy.candidates)
-    reached = study.at(_signal_of_training(plan, plan.final_mu))[:, : strategy.candidates]
+    reached = study.accuracy_at(_signal_of_training(plan, plan.final_mu))[:, : strategy.candidates]
     generator = np.random.default_rng(0)
     found = []
     for place in range(len(reached)):

@@ -52,10 +52,10 @@ from pasearch.runs.mechanisms import ExponentialMechanism
 from pasearch.runs.sums import NoisySum
 from pasearch.search import variants
 from pasearch.search.strategy import FULL_ROUND, PORTIONS_RULE, EventOfRound, RoundShape, Strategy
-from pasearch.spaces.architecture import MOST_PARAMETERS
+from pasearch.spaces.architecture import MAX_PARAMETERS
 from pasearch.spaces.candidate import Candidate
-from pasearch.spaces.cost import cost, planned_seconds
-from pasearch.spaces.portfolio import FEW_CATEGORIES
+from pasearch.spaces.cost import estimate_seconds, measure_step_work
+from pasearch.spaces.portfolio import ASSUMED_CATEGORIES
 from pasearch.spaces.space import Portfolio, Space
 from pasearch.training.metrics import (
     Metric,
@@ -83,10 +83,10 @@ def check_space(strategy: Strategy, space: Space, terms: PlanTerms) -> None:
     form = bound_network_form(terms.schema, terms.most)
     space.check_fits(*form)
     largest = space.parameter_range(*form)[1]
-    if largest > MOST_PARAMETERS:
+    if largest > MAX_PARAMETERS:
         raise UsageError(
             f"Space {space.name!r}: its largest network has {largest:,} parameters: expected at "
-            f"most {MOST_PARAMETERS:,}. Take fewer units, filters or layers."
+            f"most {MAX_PARAMETERS:,}. Take fewer units, filters or layers."
         )
     if not strategy.private_trials and not terms.public:
         raise UsageError(
@@ -170,7 +170,9 @@ def make_candidate_recipe(
     classes, 1 for a regression target: the temperature depends on it.
     """
     recipe, own = recipes[recipe_index(candidate.settings)], None if mu is None else mu * shape.mu
-    whole = tune_recipe(recipe, candidate.settings, own, slots, candidate.rate_factor(), outputs)
+    whole = tune_recipe(
+        recipe, candidate.settings, own, slots, candidate.learning_rate_factor(), outputs
+    )
     return replace(whole, steps=shape.shortened(whole.steps))
 
 
@@ -360,7 +362,7 @@ class Plan(CalibratedPlan):
         Roughly, on two CPU cores.
 
         Each as it is trained: with the steps and batches of its own settings. What is not declared
-        yet is reckoned with as many categories as columns usually have, `FEW_CATEGORIES`.
+        yet is reckoned with as many categories as columns usually have, `ASSUMED_CATEGORIES`.
         """
         recipes = self.finals or self.recipes
 
@@ -370,8 +372,8 @@ class Plan(CalibratedPlan):
             )
             return self._seconds(each, recipe)
 
-        usual = seconds(self.space.candidate(self.space.fixed()))
-        every = [*map(seconds, self.space.extremes())]
+        usual = seconds(self.space.candidate(self.space.default_genotype()))
+        every = [*map(seconds, self.space.iterate_shapes())]
         return usual, sum(every) / len(every), max(usual, *every)
 
     def preprocessing_seconds(self) -> float | None:
@@ -379,7 +381,7 @@ class Plan(CalibratedPlan):
 
         On two CPU cores; None where nobody knows.
         """
-        shape, _ = bound_network_form(self.schema, min(self.most, FEW_CATEGORIES))
+        shape, _ = bound_network_form(self.schema, min(self.most, ASSUMED_CATEGORIES))
         firsts = {each.first_stage or each for each in self.front_ends}
         found = [each.seconds(shape, self.split.n) for each in firsts]
         return None if None in found else math.fsum(each or 0.0 for each in found)
@@ -394,9 +396,11 @@ class Plan(CalibratedPlan):
         return sorted(range(len(candidates)), key=lambda place: -each[place])
 
     def _seconds(self, candidate: Candidate, recipe: Recipe) -> float:
-        shape, outputs = bound_network_form(self.schema, min(self.most, FEW_CATEGORIES))
-        work = cost(candidate.architecture, candidate.front_end.output_shape(shape), outputs)
-        return planned_seconds(work, recipe.expected_batch_size, recipe.steps)
+        shape, outputs = bound_network_form(self.schema, min(self.most, ASSUMED_CATEGORIES))
+        work = measure_step_work(
+            candidate.architecture, candidate.front_end.output_shape(shape), outputs
+        )
+        return estimate_seconds(work, recipe.expected_batch_size, recipe.steps)
 
     def alternatives(
         self, released: Candidate | None = None, factors: tuple[float, ...] = (0.5, 1.0, 2.0)

@@ -67,7 +67,10 @@ class Proxy:
             candidates = list(space.entries)
         else:
             generator = stream.child("candidates").generator()
-            drawn = [space.fixed(), *(space.draw(generator) for _ in range(DRAWN_CANDIDATES - 1))]
+            drawn = [
+                space.default_genotype(),
+                *(space.draw(generator) for _ in range(DRAWN_CANDIDATES - 1)),
+            ]
             candidates = [space.candidate(genotype) for genotype in drawn]
         every = {each.front_end for each in candidates}
         fits = {front: self.fit(front, device) for front in every}

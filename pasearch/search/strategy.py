@@ -390,10 +390,10 @@ class FixedStrategy(Strategy):
         return noun, "only"
 
     def ask(self, state: SearchState, space: Space, stream: Stream) -> TrialRound | None:
-        return None if state.rounds else TrialRound(number=0, genotypes=(space.fixed(),))
+        return None if state.rounds else TrialRound(number=0, genotypes=(space.default_genotype(),))
 
     def single_candidate(self, space: Space) -> Candidate:
-        return space.candidate(space.fixed())
+        return space.candidate(space.default_genotype())
 
     @property
     def expected_trainings(self) -> float:

@@ -58,7 +58,7 @@ from pasearch.search.strategy import (
     check_candidate_count,
     check_multiple_candidates,
 )
-from pasearch.spaces.portfolio import Study, signal_of
+from pasearch.spaces.portfolio import Study, compute_signal
 from pasearch.spaces.space import Portfolio
 from pasearch.training.metrics import METRICS, Metric
 
@@ -263,7 +263,7 @@ def draw_distinct_genotypes(space: Space, count: int, stream: Stream) -> tuple[G
 
     A space that is small is gone through in order.
     """
-    default = space.fixed()
+    default = space.default_genotype()
     if space.count() <= count:
         every = product(*(range(size) for size in space.sizes))
         return (default, *(each for each in every if each != default))
@@ -422,12 +422,14 @@ def choose_look_share(study: Study, signal: float, *, ours: bool) -> dict[str, f
         signal: Of one training with the whole budget.
         ours: Whether the space is its portfolio.
     """
-    alone, (most, usually) = study.at(signal)[:, 0], MAX_PREDICTED_LOSSES[ours]
+    alone, (most, usually) = study.accuracy_at(signal)[:, 0], MAX_PREDICTED_LOSSES[ours]
 
     known = [place for place, each in enumerate(study.signals.values()) if each[0] < signal]
 
     def cost(share: float) -> float:
-        left = study.at(signal + math.log10(1.0 - share * (1.0 + SCORE_TO_LOOK_RATIO)) / 2)[:, 0]
+        left = study.accuracy_at(
+            signal + math.log10(1.0 - share * (1.0 + SCORE_TO_LOOK_RATIO)) / 2
+        )[:, 0]
         return float(np.quantile((alone - left)[known], usually)) if known else math.inf
 
     share = next((each for each in LOOK_SHARES if cost(each) <= most), LOOK_SHARES[-1])
@@ -495,5 +497,7 @@ def _interpolate_study(plan: Plan, study: Study) -> tuple[np.ndarray, np.ndarray
     assert plan.trial_mu is not None
     assert plan.final_mu is not None
     assert plan.strategy.look_share is not None
-    look = study.judged_at(signal_of(plan.trial_mu * plan.strategy.look_share, slots, outputs))
-    return look, study.at(signal_of(plan.final_mu, slots, outputs))
+    look = study.trial_score_at(
+        compute_signal(plan.trial_mu * plan.strategy.look_share, slots, outputs)
+    )
+    return look, study.accuracy_at(compute_signal(plan.final_mu, slots, outputs))

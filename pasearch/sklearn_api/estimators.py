@@ -55,17 +55,17 @@ from pasearch.runs.session import warn_of_exact_score
 from pasearch.runs.shared_ledger import SharedLedger
 from pasearch.runs.sums import NoisySum
 from pasearch.sklearn_api.fits import (
-    NAME,
+    DATASET_NAME,
     Array,
     Pair,
     PrivateFit,
-    array_schema,
-    formed_labels,
-    labels_of,
-    pairs_of,
+    check_labels,
+    make_array_schema,
+    names_to_labels,
+    parse_all_bounds,
 )
 
-GRID = 10_000
+SCORE_STEPS = 10_000
 """Steps of a scaled number in [0, 1] that is summed."""
 
 
@@ -102,19 +102,20 @@ def noisy_r_squared(target: Array, predicted: Array, epsilon: float, stream: Str
         epsilon: Privacy cost, charged already.
         stream: Random stream of the noise.
     """
-    noise = NoisySum(epsilon=epsilon / 3, most=GRID)
+    noise = NoisySum(epsilon=epsilon / 3, most=SCORE_STEPS)
     error, total, squares = (
-        noise.release(int(np.rint(GRID * np.nan_to_num(each)).sum()), stream.child(name)) / GRID
+        noise.release(int(np.rint(SCORE_STEPS * np.nan_to_num(each)).sum()), stream.child(name))
+        / SCORE_STEPS
         for name, each in (
             ("error", (target - predicted) ** 2), ("total", target), ("squares", target**2),
         )
     )  # fmt: skip
     deviation = squares - total**2 / len(target)
-    return 1.0 - error / max(deviation, 1.0 / GRID)
+    return 1.0 - error / max(deviation, 1.0 / SCORE_STEPS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptResult:
+class FitResult:
     """A finished search as values, which outlive the run's folder.
 
     Args:
@@ -128,7 +129,7 @@ class KeptResult:
     weights: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, result: SearchResult) -> KeptResult:
+    def of(cls, result: SearchResult) -> FitResult:
         """Return what a finished run has released."""
         weights = release_of(result.path) / result.document["model"]["file"]
         return cls(document=result.document, card=result.card, weights=weights.read_bytes())
@@ -181,7 +182,7 @@ class _PrivateArchitectureSearch(PrivateFit):
 
     def _checked(self, X: Any, y: Any) -> tuple[list[str | None], Array, Array]:
         """Return each feature's kind, the cells and the labels; no value is looked at."""
-        y = y if y is None else formed_labels(y, read=bool(self.assume_public_schema))
+        y = y if y is None else check_labels(y, read=bool(self.assume_public_schema))
         # A y of None is refused there; any other is checked below, by its form alone.
         kinds, cells = self._formed(X, **({"y": None} if y is None else {}))
         labels = column_or_1d(y, warn=True)
@@ -223,7 +224,7 @@ class _PrivateArchitectureSearch(PrivateFit):
                     raise
                 # Its message names a folder to resume, and that one is going away.
                 raise KeyboardInterrupt from None
-            self.result_ = KeptResult.of(result)
+            self.result_ = FitResult.of(result)
         self.price_ = self.result_.price
         self._count(self.price_)
         return self.result_.schema
@@ -232,19 +233,23 @@ class _PrivateArchitectureSearch(PrivateFit):
         self, kinds: list[str | None], cells: Array, labels: Array, target: Column
     ) -> Dataset:
         """Return the records under the schema that is declared; see the table in `fits`."""
-        pairs, alike = pairs_of(self.bounds, len(kinds))
+        pairs, alike = parse_all_bounds(self.bounds, len(kinds))
         known = target.kind == "number" or target.is_declared
         schema: AnySchema
         if self.schema is None and alike and cells.dtype.kind in "iufb" and known:
             low, high = pairs[0] or (None, None)
-            schema = array_schema(cells.shape[1], low, high, target)
+            schema = make_array_schema(cells.shape[1], low, high, target)
             if target.kind == "category":
                 # A label of no declared class is -1: the null record.
                 codes, valid = TableSchema(columns=(), target=target).encode_labels(labels)
                 labels = np.where(valid, codes, -1)
         else:
-            schema = TableSchema(columns=self._columns(kinds, cells), target=target, name=NAME)
-        return Dataset(name=NAME, schema=schema, features=cells, labels=labels, assumed=self._types)
+            schema = TableSchema(
+                columns=self._columns(kinds, cells), target=target, name=DATASET_NAME
+            )
+        return Dataset(
+            name=DATASET_NAME, schema=schema, features=cells, labels=labels, assumed=self._types
+        )
 
     def _begin_score(self, n: int, sample_weight: Any) -> tuple[float, Stream] | None:
         """Charge a score to the ledger; without one return None, and warn that it is exact.
@@ -301,7 +306,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
 
     Attributes:
         classes_: The class labels, sorted.
-        result_: `KeptResult`: the document, the card and the weights; the rest as of `PrivateFit`.
+        result_: `FitResult`: the document, the card and the weights; the rest as of `PrivateFit`.
 
     Cost: epsilon and delta, each fit; within a ledger `score_epsilon`, each `score`; predictions
         cost nothing.
@@ -336,7 +341,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         names: Any = target.categories
         if isinstance(schema, TableSchema):
             names = schema.target.categories
-        found = labels_of(names, known, dtype)
+        found = names_to_labels(names, known, dtype)
         self._target = replace(target, name="y", categories=tuple(names))
         self._order = np.argsort(found)
         self.classes_ = found[self._order]
@@ -379,7 +384,7 @@ class PrivateArchitectureSearchClassifier(ClassifierMixin, _PrivateArchitectureS
         Cost: `score_epsilon`, each call, on the ledger.
         """
         outputs = self._outputs(X)
-        labels = column_or_1d(formed_labels(y, read=False))
+        labels = column_or_1d(check_labels(y, read=False))
         check_consistent_length(outputs, labels)
         charged = self._begin_score(len(labels), sample_weight)
         codes, known = TableSchema(columns=(), target=self._target).encode_labels(labels)
@@ -451,7 +456,7 @@ class PrivateArchitectureSearchRegressor(RegressorMixin, _PrivateArchitectureSea
         Cost: `score_epsilon`, each call, on the ledger.
         """
         predicted = self.predict(X)
-        labels = column_or_1d(formed_labels(y, read=False))
+        labels = column_or_1d(check_labels(y, read=False))
         check_consistent_length(predicted, labels)
         charged = self._begin_score(len(labels), sample_weight)
         numbers = convert_to_numbers(labels)

@@ -53,21 +53,21 @@ from pasearch.runs.session import record_fit
 Array = np.ndarray[Any, Any]
 Pair = tuple[float, float]
 
-NAME = "arrays"
+DATASET_NAME = "arrays"
 """What plan and card call the data."""
 
 
-TRUTH = ("False", "True")
+BOOLEAN_CATEGORIES = ("False", "True")
 """The categories of a column of truth values, which its type declares."""
 
-ALIKE = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "truth values", "U": "texts"}
+LABEL_KINDS = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "truth values", "U": "texts"}
 """What labels may be, by their number type; objects may be any of these."""
 
-LABEL_TYPES = "the type of the labels (numbers or truth values)"
+ASSUMED_LABEL_TYPE = "the type of the labels (numbers or truth values)"
 """What is taken as public of labels that come as a list, or as objects."""
 
 
-def _integer(name: str) -> int:
+def _parse_integer(name: str) -> int:
     """Return the integer that a class's name is; "2.0" is 2."""
     try:
         return int(name)
@@ -77,11 +77,16 @@ def _integer(name: str) -> int:
         return int(number)
 
 
-TOLD_APART = {"b": lambda name: bool(TRUTH.index(name)), "i": _integer, "u": _integer, "f": float}
+LABEL_PARSERS = {
+    "b": lambda name: bool(BOOLEAN_CATEGORIES.index(name)),
+    "i": _parse_integer,
+    "u": _parse_integer,
+    "f": float,
+}
 """How a class's name is read, by the labels' number type; otherwise it is a text."""
 
 
-def formed(X: Any, *, bounds: Any = None) -> Any:
+def check_features(X: Any, *, bounds: Any = None) -> Any:
     """Return data that scikit-learn will take without showing a value of them in an error.
 
     Args:
@@ -91,7 +96,7 @@ def formed(X: Any, *, bounds: Any = None) -> Any:
     Raises:
         ValueError: Not two dimensions, or complex numbers: only the shape and the type are told.
     """
-    X = mixed(_typed(in_rows(X, bounds=bounds)))
+    X = frame_to_cells(_drop_inferred_type(list_to_rows(X, bounds=bounds)))
     if isinstance(X, np.ndarray) and X.ndim != 2:
         raise ValueError(
             f"Expected 2D array, got one of dim {X.ndim}, shape {X.shape}: rows of equal "
@@ -100,7 +105,7 @@ def formed(X: Any, *, bounds: Any = None) -> Any:
     return X
 
 
-def in_rows(X: Any, *, bounds: Any = None) -> Any:
+def list_to_rows(X: Any, *, bounds: Any = None) -> Any:
     """Return a list with all rows of one length, and all else as it is.
 
     How long is form: as many as `bounds` for each feature, or as the first row. Any other row is
@@ -143,7 +148,7 @@ def _declared_width(bounds: Any) -> int | None:
     return None if alike else len(given)
 
 
-def mixed(X: Any) -> Any:
+def frame_to_cells(X: Any) -> Any:
     """Return a frame of several kinds of columns as cells of no type, and all else as it is.
 
     scikit-learn would make numbers of a truth value's frame, and name a text in an error.
@@ -152,24 +157,24 @@ def mixed(X: Any) -> Any:
         ValueError: Complex numbers: only their type is told.
     """
     _check_plain("X", X)
-    if set(kinds_of_frame(X) or ["number"]) != {"number"} and hasattr(X, "astype"):
+    if set(column_kinds(X) or ["number"]) != {"number"} and hasattr(X, "astype"):
         return X.astype(object)
     return X
 
 
-def formed_labels(y: Any, *, read: bool) -> Any:
+def check_labels(y: Any, *, read: bool) -> Any:
     """Return targets, checked as `formed` checks features.
 
     Args:
         y: Targets.
         read: Whether they are assumed public: the type of a list is then that of its values.
     """
-    y = y if read else _typed(_in_line(y))
+    y = y if read else _drop_inferred_type(_list_to_labels(y))
     _check_plain("y", y)
     return y
 
 
-def _in_line(y: Any) -> Any:
+def _list_to_labels(y: Any) -> Any:
     """Return a list of labels as cells of no type; a column, if its first entry is a list of one.
 
     In a column an entry of another form is a missing label.
@@ -179,7 +184,7 @@ def _in_line(y: Any) -> Any:
     first = _cells_of(y[0])
     if first is None:
         return np.fromiter(y, dtype=object, count=len(y))
-    return in_rows(y) if len(first) == 1 else y
+    return list_to_rows(y) if len(first) == 1 else y
 
 
 def _check_plain(name: str, given: Any) -> None:
@@ -204,7 +209,7 @@ def _types_of_list(given: Any) -> list[np.dtype[Any]]:
         return []
 
 
-def _typed(given: Any) -> Any:
+def _drop_inferred_type(given: Any) -> Any:
     """Return data whose type was chosen before its values: an array or a frame as it is.
 
     Of a list numpy would infer a type from every value, and so would pandas from the codes of a
@@ -256,7 +261,7 @@ def common_label_type(labels: np.ndarray) -> np.dtype[Any]:
     return np.dtype(max(kinds, key=lambda kind: kinds[kind], default=object))
 
 
-def kind_of(dtype: Any) -> str | None:
+def column_kind(dtype: Any) -> str | None:
     """Map a NumPy dtype to a column kind; None for objects, which may hold any type."""
     kind = getattr(dtype, "kind", "O")
     if kind in "iuf":
@@ -266,20 +271,20 @@ def kind_of(dtype: Any) -> str | None:
     return None if str(dtype) == "object" else "category"
 
 
-def kinds_of_frame(X: Any) -> list[str | None] | None:
+def column_kinds(X: Any) -> list[str | None] | None:
     """Return the kind of each column; None where X is no frame."""
     dtypes = getattr(X, "dtypes", None)
     if dtypes is None or not hasattr(X, "columns"):
         return None
-    return [kind_of(dtype) for dtype in dtypes]
+    return [column_kind(dtype) for dtype in dtypes]
 
 
-def names_of(estimator: Any, features: int) -> list[str]:
+def feature_names_of(estimator: Any, features: int) -> list[str]:
     """Return the features' names, or scikit-learn's own for those without."""
     return list(getattr(estimator, "feature_names_in_", [f"x{i}" for i in range(features)]))
 
 
-def pair_of(name: str, given: Any) -> tuple[Any, Any]:
+def parse_bounds(name: str, given: Any) -> tuple[Any, Any]:
     """Return (low, high); what they are is checked where they are used."""
     try:
         low, high = given
@@ -288,7 +293,7 @@ def pair_of(name: str, given: Any) -> tuple[Any, Any]:
     return low, high
 
 
-def pairs_of(bounds: Any, features: int) -> tuple[list[tuple[Any, Any] | None], bool]:
+def parse_all_bounds(bounds: Any, features: int) -> tuple[list[tuple[Any, Any] | None], bool]:
     """Return the bounds of each feature, and whether they are one pair for all."""
     if bounds is None:
         return [None] * features, False
@@ -303,10 +308,10 @@ def pairs_of(bounds: Any, features: int) -> tuple[list[tuple[Any, Any] | None], 
             f"bounds is {bounds!r}: expected one (low, high), or one for each of the {features} "
             "features (None for one that is to be estimated privately)."
         )
-    return [None if each is None else pair_of("bounds", each) for each in given], False
+    return [None if each is None else parse_bounds("bounds", each) for each in given], False
 
 
-def array_schema(features: int, low: Any, high: Any, target: Column) -> Schema:
+def make_array_schema(features: int, low: Any, high: Any, target: Column) -> Schema:
     """Return the schema of numbers that have the same bounds."""
     if target.kind == "number":
         aim = None if target.low is None or target.high is None else (target.low, target.high)
@@ -314,7 +319,7 @@ def array_schema(features: int, low: Any, high: Any, target: Column) -> Schema:
     return Schema(shape=(features,), low=low, high=high, classes=len(target.categories or ()))
 
 
-def column_of(
+def make_column(
     name: str, kind: str | None, pair: tuple[Any, Any] | None, *, alike: bool, lone: bool
 ) -> Column:
     """Make the declared column of a feature.
@@ -330,12 +335,12 @@ def column_of(
         pair = None
     low, high = (None, None) if pair is None else pair
     if kind == "truth":
-        return Column(name=name, kind="category", categories=TRUTH, low=low, high=high)
+        return Column(name=name, kind="category", categories=BOOLEAN_CATEGORIES, low=low, high=high)
     bins = 0 if alike and pair is not None else None
     return Column(name=name, kind=kind, low=low, high=high, bins=bins)
 
 
-def declared_columns(schema: TableSchema | None, names: Sequence[str]) -> dict[str, Column]:
+def select_declared_columns(schema: TableSchema | None, names: Sequence[str]) -> dict[str, Column]:
     """Select the columns that a schema declares, by feature name.
 
     Args:
@@ -360,42 +365,42 @@ def declared_columns(schema: TableSchema | None, names: Sequence[str]) -> dict[s
     return {name: column for name, column in declared.items() if column.kind is not None}
 
 
-def labels_read(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
+def parse_schema_labels(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
     """Return the labels that a schema names, as y has them.
 
     Raises:
         UsageError: y holds numbers, and a name is none.
     """
     try:
-        return np.unique(_typed_names(names, dtype))
+        return np.unique(_parse_names(names, dtype))
     except ValueError:
         raise UsageError(
             f"The schema's classes are {', '.join(map(repr, names[:20]))}, and y holds "
-            f"{ALIKE.get(dtype.kind, 'texts')}: expected classes as y has them."
+            f"{LABEL_KINDS.get(dtype.kind, 'texts')}: expected classes as y has them."
         ) from None
 
 
-def declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
+def parse_declared_labels(classes: Any, dtype: np.dtype[Any]) -> np.ndarray:
     """Return the declared labels, sorted, after a look at their form."""
     try:
         labels = np.asarray(None if isinstance(classes, str) else list(classes))
     except (TypeError, ValueError):
         labels = np.asarray(None)
-    if labels.ndim != 1 or labels.dtype.kind not in ALIKE or len(labels) < 2:
+    if labels.ndim != 1 or labels.dtype.kind not in LABEL_KINDS or len(labels) < 2:
         raise UsageError(
             f"classes is {classes!r}: expected the labels, two or more, such as [0, 1]."
         )
-    if dtype.kind in ALIKE and ALIKE[dtype.kind] != ALIKE[labels.dtype.kind]:
+    if dtype.kind in LABEL_KINDS and LABEL_KINDS[dtype.kind] != LABEL_KINDS[labels.dtype.kind]:
         raise UsageError(
-            f"classes are {ALIKE[labels.dtype.kind]} and y holds {ALIKE[dtype.kind]}: expected "
-            "classes as y has them."
+            f"classes are {LABEL_KINDS[labels.dtype.kind]} and y holds {LABEL_KINDS[dtype.kind]}: "
+            "expected classes as y has them."
         )
     if len(np.unique(labels)) != len(labels):
         raise UsageError(f"classes is {classes!r}, which holds a label twice: leave one out.")
     return np.unique(labels)
 
 
-def read_labels(labels: np.ndarray) -> np.ndarray:
+def find_labels(labels: np.ndarray) -> np.ndarray:
     """Return the labels that occur, sorted; only for what the user assumes public.
 
     Raises:
@@ -412,20 +417,22 @@ def read_labels(labels: np.ndarray) -> np.ndarray:
     return found
 
 
-def labels_of(names: Sequence[str], known: np.ndarray | None, dtype: np.dtype[Any]) -> np.ndarray:
+def names_to_labels(
+    names: Sequence[str], known: np.ndarray | None, dtype: np.dtype[Any]
+) -> np.ndarray:
     """Return the labels that are called so, as y has them."""
     if known is not None:
         places = {name: place for place, name in enumerate(convert_to_strings(known))}
         return known[[places[name] for name in names]]
     try:
-        return _typed_names(names, dtype)
+        return _parse_names(names, dtype)
     except ValueError:  # a name is not of the type that most labels have: all stay texts
         return np.array(list(names), object)
 
 
-def _typed_names(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
+def _parse_names(names: Sequence[str], dtype: np.dtype[Any]) -> np.ndarray:
     """Return the labels of a type that are called so; a ValueError if one is not of the type."""
-    read = TOLD_APART.get(dtype.kind, str)
+    read = LABEL_PARSERS.get(dtype.kind, str)
     return np.array([read(name) for name in names], object if dtype.kind == "O" else None)
 
 
@@ -511,25 +518,25 @@ class PrivateFit(BaseEstimator):
     def _cells(self, X: Any, **form: Any) -> Array:
         """Return X as an array, checked by its form alone."""
         bounds = self.bounds if form.get("reset", True) else None
-        X = mixed(X) if self.assume_public_schema else formed(X, bounds=bounds)
+        X = frame_to_cells(X) if self.assume_public_schema else check_features(X, bounds=bounds)
         cells: Any = validate_data(self, X, dtype=None, ensure_all_finite=False, **form)
         return cells
 
     def _formed(self, X: Any, **form: Any) -> tuple[list[str | None], Array]:
         """Return each column's kind, and the cells; no value is looked at."""
-        kinds = kinds_of_frame(X)
+        kinds = column_kinds(X)
         self._types = (TYPES_DESCRIPTION,) if any(kinds or ()) else ()
         cells = self._cells(X, ensure_min_samples=2, **form)
-        return kinds or [kind_of(cells.dtype)] * cells.shape[1], cells
+        return kinds or [column_kind(cells.dtype)] * cells.shape[1], cells
 
     def _columns(self, kinds: list[str | None], cells: Array) -> tuple[Column, ...]:
         """Make the declared column of each feature."""
-        pairs, alike = pairs_of(self.bounds, len(kinds))
+        pairs, alike = parse_all_bounds(self.bounds, len(kinds))
         lone = cells.dtype.kind not in "iufb" and len(set(kinds)) == 1
-        names = names_of(self, len(kinds))
-        declared = declared_columns(self._schema(), names)
+        names = feature_names_of(self, len(kinds))
+        declared = select_declared_columns(self._schema(), names)
         return tuple(
-            declared.get(name) or column_of(name, kind, pair, alike=alike, lone=lone)
+            declared.get(name) or make_column(name, kind, pair, alike=alike, lone=lone)
             for name, kind, pair in zip(names, kinds, pairs, strict=True)
         )
 
@@ -561,7 +568,7 @@ class PrivateFit(BaseEstimator):
         schema = self._schema()
         if schema is None:
             return None
-        if schema.target.name in names_of(self, getattr(self, "n_features_in_", 0)):
+        if schema.target.name in feature_names_of(self, getattr(self, "n_features_in_", 0)):
             raise UsageError(
                 f"X has the column {schema.target.name!r}, which the schema says is predicted: "
                 "leave it out of X, and give it as y."
@@ -570,7 +577,7 @@ class PrivateFit(BaseEstimator):
 
     def _target_name(self, y: Any, features: int) -> str:
         """Return the name of y if it has one, and no feature has it."""
-        name, taken = getattr(y, "name", None), names_of(self, features)
+        name, taken = getattr(y, "name", None), feature_names_of(self, features)
         name = name if isinstance(name, str) and name else "target"
         while name in taken:
             name += "_"
@@ -585,7 +592,7 @@ class PrivateFit(BaseEstimator):
         objects, is that of most labels: it only decides how predicted labels are written.
         """
         dtype = declared_label_type(y, labels)
-        if dtype.kind not in (*ALIKE, "O"):
+        if dtype.kind not in (*LABEL_KINDS, "O"):
             raise ValueError(f"Unknown label type: y is of type {dtype}.")
         known, names = None, None
         aim = self._target_of_schema()
@@ -600,16 +607,16 @@ class PrivateFit(BaseEstimator):
                     "The classes are declared twice, by `classes` and by the schema's target: "
                     "leave one out."
                 )
-            known = labels_read(aim.categories, dtype)
+            known = parse_schema_labels(aim.categories, dtype)
             names = tuple(convert_to_strings(known))
         elif classes is not None:
-            known = declared_labels(classes, dtype)
+            known = parse_declared_labels(classes, dtype)
             names = tuple(convert_to_strings(known))
         elif self.assume_public_schema is True:
-            known = read_labels(labels)
+            known = find_labels(labels)
         if dtype.kind == "O" and classes is None and (known is None or aim is not None):
             known, dtype = None, common_label_type(labels)
-            self._types += (LABEL_TYPES,) if dtype.kind != "O" else ()
+            self._types += (ASSUMED_LABEL_TYPE,) if dtype.kind != "O" else ()
         # Names that are None or not different are refused by the column.
         column = Column(name=name, kind="category", categories=names)  # type: ignore[arg-type]
         return column, known, dtype
@@ -634,7 +641,7 @@ class PrivateFit(BaseEstimator):
                 )
             low, high = aim.bounds
         elif bounds is not None:
-            low, high = pair_of("target_bounds", bounds)
+            low, high = parse_bounds("target_bounds", bounds)
         elif self.assume_public_schema is True:
             assert_all_finite(numbers, input_name="y")
         return Column(name=name, kind="number", low=low, high=high), numbers

@@ -56,17 +56,17 @@ from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import UsageError
 from pasearch.features.model import feature_names
 from pasearch.features.plan import FeaturePlan, make_feature_plan
-from pasearch.features.selector import Chosen
+from pasearch.features.selector import SelectionResult
 from pasearch.results import FEATURES, price_of
 from pasearch.runs.folder import RunFolder
-from pasearch.sklearn_api.fits import NAME, Array, Pair, PrivateFit, formed_labels
+from pasearch.sklearn_api.fits import DATASET_NAME, Array, Pair, PrivateFit, check_labels
 
-MIDDLE = 0.5
+SCALED_MISSING_VALUE = 0.5
 """Where a missing number stands within its bounds, scaled to [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptChoice:
+class FitSelection:
     """A finished choice as values: all that its fit has released, but for the arrays of a PCA.
 
     Args:
@@ -101,9 +101,9 @@ class KeptChoice:
         return card_markdown(self.document)
 
 
-def run(
+def run_selection(
     request: FeatureRequest, table: TableSchema, cells: Array, labels: Array, types: tuple[str, ...]
-) -> tuple[Chosen, TableSchema, dict[str, Any]]:
+) -> tuple[SelectionResult, TableSchema, dict[str, Any]]:
     """Plan, charge and choose. The run's folder and its keys are destroyed, whatever happens.
 
     All records are for the choice, but a tenth for scores and for estimates.
@@ -116,16 +116,16 @@ def run(
         types: What the form of the records takes as public.
 
     Returns:
-        The choice, the complete schema without bins, and the document of `KeptChoice`.
+        The choice, the complete schema without bins, and the document of `FitSelection`.
     """
     from pasearch.features.engine import FeatureSearch
 
-    dataset, assumed = _dataset(_without_bins(table), cells, labels, types), ()
+    dataset, assumed = _make_dataset(_remove_bins(table), cells, labels, types), ()
     if request.assume_public_schema:
         dataset, assumed = assume_public(dataset, request.max_categories)
     known: Any = dataset.schema
     if known.complete:
-        dataset = _encodable(known, cells, labels, types)
+        dataset = _prepare_dataset(known, cells, labels, types)
     # Without candidates it does not matter how they are trained.
     trainer = "objective" if request.trainer == "auto" else request.trainer
     choice = make_selection_choice(request, request.method, trainer)
@@ -139,23 +139,23 @@ def run(
     check_not_refused(prepared)
     device, estimated = choose_device(request), plan.schema.undeclared
     with tempfile.TemporaryDirectory() as temporary:
-        folder = RunFolder.create(Path(temporary) / "run", NAME)
+        folder = RunFolder.create(Path(temporary) / "run", DATASET_NAME)
         with open_ledger_and_keys(prepared, folder, device, resumed=False) as (ledger, keys):
             try:
                 dataset.partition(plan.split, keys.stream("split").generator())
                 if plan.estimates_schema:
                     known = estimate_schema(plan, dataset, ledger, keys, folder).schema
                     # The same records in each partition, as the permutation sees no value.
-                    dataset = _encodable(known, cells, labels, types)
+                    dataset = _prepare_dataset(known, cells, labels, types)
                     dataset.partition(plan.split, keys.stream("split").generator())
                     plan = replace(plan, schema=dataset.schema)
-                complete = _without_bins(known)
+                complete = _remove_bins(known)
                 chosen = FeatureSearch(
                     plan=plan, dataset=dataset, ledger=ledger, keys=keys, device=device,
-                    columns=_owners(complete),
+                    columns=_column_of_each_feature(complete),
                 ).choose()  # fmt: skip
                 prepared = replace(prepared, plan=plan)
-                document = _document(
+                document = _make_document(
                     prepared, complete, estimated, chosen, device, keys.reproducible
                 )
             finally:
@@ -163,11 +163,15 @@ def run(
     return chosen, complete, document
 
 
-def _dataset(schema: AnySchema, cells: Array, labels: Array, types: tuple[str, ...]) -> Dataset:
-    return Dataset(name=NAME, schema=schema, features=cells, labels=labels, assumed=types)
+def _make_dataset(
+    schema: AnySchema, cells: Array, labels: Array, types: tuple[str, ...]
+) -> Dataset:
+    return Dataset(name=DATASET_NAME, schema=schema, features=cells, labels=labels, assumed=types)
 
 
-def _encodable(table: TableSchema, cells: Array, labels: Array, types: tuple[str, ...]) -> Dataset:
+def _prepare_dataset(
+    table: TableSchema, cells: Array, labels: Array, types: tuple[str, ...]
+) -> Dataset:
     """Prepare records for the choice: numbers alone, or a table encoded without bins.
 
     Guarantee: record by record, from public or released values.
@@ -178,8 +182,8 @@ def _encodable(table: TableSchema, cells: Array, labels: Array, types: tuple[str
         labels: What is predicted, (records,).
         types: What the form of the records takes as public.
     """
-    if not _only_numbers(table):
-        return _dataset(_without_bins(table), cells, labels, types)
+    if not _has_only_numbers(table):
+        return _make_dataset(_remove_bins(table), cells, labels, types)
     schema = Schema(
         shape=(len(table.columns),), low=0.0, high=1.0, classes=table.classes,
         target=table.target_bounds, regression=table.regression,
@@ -188,21 +192,21 @@ def _encodable(table: TableSchema, cells: Array, labels: Array, types: tuple[str
         # A label of no known class is -1: the null record.
         codes, valid = table.encode_labels(labels)
         labels = np.where(valid, codes, -1)
-    return _dataset(schema, scaled(table, cells).astype(np.float32), labels, types)
+    return _make_dataset(schema, scale_columns(table, cells).astype(np.float32), labels, types)
 
 
-def _document(
+def _make_document(
     prepared: Prepared[FeaturePlan],
     table: TableSchema,
     estimated: tuple[str, ...],
-    chosen: Chosen,
+    chosen: SelectionResult,
     device: str,
     reproducible: bool,
 ) -> dict[str, Any]:
-    """Return what a fit has released; see `KeptChoice`."""
-    plan, owners = prepared.plan, _owners(table)
+    """Return what a fit has released; see `FitSelection`."""
+    plan, owners = prepared.plan, _column_of_each_feature(table)
     names = feature_names(table, len(owners))
-    if _only_numbers(table):
+    if _has_only_numbers(table):
         names = [column.name for column in table.columns]
     best, shown = selection_json(chosen, names)
     document = make_result_head(plan, FEATURES)
@@ -222,34 +226,34 @@ def _document(
     }
 
 
-def _only_numbers(table: TableSchema) -> bool:
+def _has_only_numbers(table: TableSchema) -> bool:
     return all(column.kind == "number" for column in table.columns)
 
 
-def _without_bins(table: TableSchema) -> TableSchema:
+def _remove_bins(table: TableSchema) -> TableSchema:
     """Return the schema of the same columns, whose numbers have no bins."""
     columns = (replace(c, bins=0) if c.kind == "number" else c for c in table.columns)
     return replace(table, columns=tuple(columns))
 
 
-def _owners(table: TableSchema) -> Array:
+def _column_of_each_feature(table: TableSchema) -> Array:
     """Return which column each feature belongs to, (d,); of numbers alone, features are columns."""
-    widths = [1 if _only_numbers(table) else column.width for column in table.columns]
+    widths = [1 if _has_only_numbers(table) else column.width for column in table.columns]
     return np.repeat(np.arange(len(widths)), widths)
 
 
-def units_of(table: TableSchema) -> tuple[Array, Array]:
+def column_offsets_and_widths(table: TableSchema) -> tuple[Array, Array]:
     """Return each number's lower bound and the width of its bounds, (columns,)."""
     bounds = np.array([column.bounds for column in table.columns], np.float64)
     return bounds[:, 0], bounds[:, 1] - bounds[:, 0]
 
 
-def scaled(table: TableSchema, cells: Array) -> Array:
+def scale_columns(table: TableSchema, cells: Array) -> Array:
     """Return numbers within their bounds, scaled to [0, 1], float64 (rows, columns)."""
     scaled = np.empty(cells.shape)
     for place, column in enumerate(table.columns):
         values, known = column.scale_numbers(cells[:, place])
-        scaled[:, place] = np.where(known, values, MIDDLE)
+        scaled[:, place] = np.where(known, values, SCALED_MISSING_VALUE)
     return scaled
 
 
@@ -266,7 +270,7 @@ class _PrivateChoice(PrivateFit):
         target: Column,
         labels: Array,
         **options: Any,
-    ) -> tuple[Chosen, TableSchema]:
+    ) -> tuple[SelectionResult, TableSchema]:
         """Run the choice, keep what it releases, and return it with the complete schema.
 
         Args:
@@ -278,7 +282,7 @@ class _PrivateChoice(PrivateFit):
         """
         self._warn_of_random_state()
         request = FeatureRequest(
-            data=NAME, budget=Budget(self.epsilon, self.delta), method=self.METHOD,
+            data=DATASET_NAME, budget=Budget(self.epsilon, self.delta), method=self.METHOD,
             max_categories=self.max_categories, assume_public_schema=self.assume_public_schema,
             ledger=self.ledger, ledger_budget=self.ledger_budget, force=self.force,
             seed=self.random_state, **options,
@@ -287,9 +291,9 @@ class _PrivateChoice(PrivateFit):
             raise UsageError(
                 f"{request.k} are to be kept of {len(columns)} columns: expected at most as many."
             )
-        table = TableSchema(columns=columns, target=target, name=NAME)
-        chosen, complete, document = run(request, table, cells, labels, self._types)
-        self.result_ = KeptChoice(document=document)
+        table = TableSchema(columns=columns, target=target, name=DATASET_NAME)
+        chosen, complete, document = run_selection(request, table, cells, labels, self._types)
+        self.result_ = FitSelection(document=document)
         self.price_ = self.result_.price
         self._count(self.price_)
         return chosen, complete
@@ -325,13 +329,13 @@ class _PrivateSelector(SelectorMixin, _PrivateChoice):
         """
         # A y of None is refused there, as scikit-learn refuses it.
         kinds, cells = self._formed(X, **({"y": None} if y is None else {}))
-        labels = column_or_1d(formed_labels(y, read=bool(self.assume_public_schema)), warn=True)
+        labels = column_or_1d(check_labels(y, read=bool(self.assume_public_schema)), warn=True)
         check_consistent_length(cells, labels)
         target, labels = self._target(self._target_name(y, cells.shape[1]), y, labels)
         columns = self._columns(kinds, cells)
         chosen, complete = self._choose(columns, cells, target, labels, **self._options())
         self.support_ = np.zeros(len(columns), bool)
-        self.support_[_owners(complete)[list(chosen.order)]] = True
+        self.support_[_column_of_each_feature(complete)[list(chosen.order)]] = True
         return self
 
     def transform(self, X: Any) -> Any:
@@ -386,7 +390,7 @@ class PrivateCFS(_PrivateSelector):
 
     Attributes:
         support_: Which columns are kept, (columns,) bool.
-        result_: `KeptChoice`: what was released, as plain values; the rest as of `PrivateFit`.
+        result_: `FitSelection`: what was released, as plain values; the rest as of `PrivateFit`.
 
     Cost: epsilon and delta, each fit; `transform` costs nothing.
 
@@ -457,7 +461,7 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
         components_: Orthonormal directions, (components, d), the first with the largest moment.
         mean_: (d,), in the data's own units.
         scale_: What is multiplied with what is centred, (d,), above 0.
-        result_: `KeptChoice`: what was released, as plain values; the rest as of `PrivateFit`.
+        result_: `FitSelection`: what was released, as plain values; the rest as of `PrivateFit`.
 
     Source: docs/rules.md, "Sensitivities" (PCA); Dwork et al. 2014, "Analyze Gauss".
     """
@@ -490,7 +494,9 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
         )  # fmt: skip
         view = chosen.view
         assert view.rotation is not None
-        low, width = units_of(self._table) if _only_numbers(self._table) else (0.0, 1.0)
+        low, width = (
+            column_offsets_and_widths(self._table) if _has_only_numbers(self._table) else (0.0, 1.0)
+        )
         self.components_ = np.ascontiguousarray(view.rotation.T)
         self.mean_ = low + view.shift * width
         self.scale_ = view.scale / width
@@ -510,9 +516,9 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
         """
         check_is_fitted(self, "components_")
         cells = self._cells(X, reset=False)
-        if _only_numbers(self._table):
-            low, width = units_of(self._table)
-            rows = low + scaled(self._table, cells) * width
+        if _has_only_numbers(self._table):
+            low, width = column_offsets_and_widths(self._table)
+            rows = low + scale_columns(self._table, cells) * width
         else:
             rows = self._table.encode_new(cells).astype(np.float64)
         return (rows - self.mean_) * self.scale_ @ self.components_.T
@@ -527,7 +533,7 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _PrivateChoi
             UsageError: The fit was on other columns than numbers, which no projection gives back.
         """
         check_is_fitted(self, "components_")
-        if not _only_numbers(self._table):
+        if not _has_only_numbers(self._table):
             raise UsageError(
                 "The components are of encoded categories or words: only numbers can be given back."
             )

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-MOST_LAYERS = 200
+MAX_LAYERS = 200
 """The most layers."""
 
-MOST_PARAMETERS = 2**28
+MAX_PARAMETERS = 2**28
 """The largest network that may be drawn: its weights and their gradients take 2 GiB."""
 
 
@@ -45,9 +45,9 @@ class Architecture:
                 f"An architecture has layers {self.layers!r}: expected a tuple of Dense, Conv, "
                 "Pool, Norm and Lstm."
             )
-        if len(self.layers) > MOST_LAYERS:
+        if len(self.layers) > MAX_LAYERS:
             raise UsageError(
-                f"An architecture has {len(self.layers):,} layers: expected at most {MOST_LAYERS}."
+                f"An architecture has {len(self.layers):,} layers: expected at most {MAX_LAYERS}."
             )
 
     def shapes(self, input_shape: Shape) -> list[Shape]:
@@ -75,7 +75,7 @@ class Architecture:
             fixed += 0 if getattr(layer, "trainable", True) else count
         return trained + fixed, trained
 
-    def rate_factor(self) -> float:
+    def learning_rate_factor(self) -> float:
         """Return by how much this architecture's learning rate differs from 128 tanh units'.
 
         (1, .7, .6) for 1, 2, 3 or more hidden layers; the fourth root of 128 / the widest dense
@@ -88,7 +88,7 @@ class Architecture:
         sigmoid = any(getattr(layer, "activation", "") == "sigmoid" for layer in self.layers)
         return depth * (128 / widest) ** 0.25 * (2.0 if sigmoid else 1.0)
 
-    def frozen(self, first: int) -> Architecture:
+    def freeze_first(self, first: int) -> Architecture:
         """Return the same with its first layers frozen (random weights training).
 
         Pooling layers have no weights and do not count.
@@ -131,7 +131,7 @@ class Architecture:
             )
         trained = min(check_positive_integer("count", count), len(hidden)) - 1
         end = hidden[-trained] if trained else hidden[-1] + 1
-        return self.frozen(sum(not isinstance(each, Pool) for each in self.layers[:end]))
+        return self.freeze_first(sum(not isinstance(each, Pool) for each in self.layers[:end]))
 
     def with_activation(self, name: str) -> Architecture:
         """Return the same with one activation at every layer that has one other than "linear"."""
@@ -153,14 +153,14 @@ class Architecture:
         hidden layers the loss is convex, and a random start would only be noise.
 
         Raises:
-            UsageError: It does not fit, or has more than `MOST_PARAMETERS`.
+            UsageError: It does not fit, or has more than `MAX_PARAMETERS`.
         """
         from torch import nn
 
-        if (total := self.parameters(input_shape, outputs)[0]) > MOST_PARAMETERS:
+        if (total := self.parameters(input_shape, outputs)[0]) > MAX_PARAMETERS:
             raise UsageError(
                 f"The network has {total:,} parameters on records of shape {tuple(input_shape)}: "
-                f"expected at most {MOST_PARAMETERS:,}."
+                f"expected at most {MAX_PARAMETERS:,}."
             )
         shapes = self.shapes(input_shape)
         last = Dense(units=outputs, activation="linear")
@@ -203,8 +203,8 @@ class Architecture:
         """
         if not isinstance(layers, list):
             raise UsageError(f"An architecture is a list of layers, not {layers!r}.")
-        if len(layers) > MOST_LAYERS:
-            raise UsageError(f"There are {len(layers):,} layers: expected at most {MOST_LAYERS}.")
+        if len(layers) > MAX_LAYERS:
+            raise UsageError(f"There are {len(layers):,} layers: expected at most {MAX_LAYERS}.")
         return cls(layers=tuple(_layer_from_json(layer) for layer in layers))
 
 

@@ -23,7 +23,7 @@ SETTINGS = (
 )  # fmt: skip
 """Genes that change the recipe; `training.settings` says how."""
 
-PRICED = ("steps", "steps_scale", "batch_share", "clip_norm")
+PRIVACY_SETTINGS = ("steps", "steps_scale", "batch_share", "clip_norm")
 """The settings that a price may depend on."""
 
 
@@ -50,9 +50,9 @@ class Candidate:
         """Return the network behind the front end; see `Architecture.build`."""
         return self.architecture.build(self.front_end.output_shape(shape), outputs, generator)
 
-    def rate_factor(self) -> float:
+    def learning_rate_factor(self) -> float:
         """Return by how much its learning rate differs from that of 128 tanh units."""
-        return self.architecture.rate_factor()
+        return self.architecture.learning_rate_factor()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -98,19 +98,19 @@ def read_candidate(given: str | Path | Mapping[str, Any] | Candidate) -> Candida
         return given
     if isinstance(given, Mapping):
         return _read_candidate(given, None)
-    values = read_toml(given, EXPECTED)
+    values = read_toml(given, EXPECTED_FILE)
     try:
         return _read_candidate(values, Path(given).parent)
     except UsageError as error:
         raise UsageError(f"{given}: {error}") from None
 
 
-EXPECTED = "a TOML file with a [[layers]] table for every hidden layer"
+EXPECTED_FILE = "a TOML file with a [[layers]] table for every hidden layer"
 
 
 def _read_candidate(values: Mapping[str, Any], folder: Path | None) -> Candidate:
     if "layers" not in values:
-        raise UsageError(f"has no layers: expected {EXPECTED}, or layers = [] for none.")
+        raise UsageError(f"has no layers: expected {EXPECTED_FILE}, or layers = [] for none.")
     if unknown := sorted(set(values) - {"layers", "front_end", "settings", "name"}):
         raise UsageError(
             f"has {', '.join(unknown)} beside its layers: expected layers and, if need be, "

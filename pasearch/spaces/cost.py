@@ -22,7 +22,7 @@ from pasearch.spaces.layers import Conv, Dense, Layer, Lstm, Pool, Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepTimes:
     """What a plan reckons with, in seconds.
 
     Args:
@@ -37,33 +37,33 @@ class Pace:
     operation: float
     number: float
 
-    def seconds(self, work: Cost, batch: float, share: float = 1.0) -> float:
+    def seconds(self, work: StepWork, batch: float, share: float = 1.0) -> float:
         """Return those of a step, of whose records so large a share of the time counts."""
         of_record = work.operations * self.operation + work.numbers * self.number
         return work.layers * self.layer + work.trained * self.trained + batch * share * of_record
 
 
-BY_TORCH = Pace(layer=8e-4, trained=1e-8, operation=8e-12, number=1.9e-9)
-BY_LINEAR_BACKEND = Pace(layer=1e-4, trained=5e-9, operation=1.1e-11, number=7.5e-10)
+EAGER_STEP_TIMES = StepTimes(layer=8e-4, trained=1e-8, operation=8e-12, number=1.9e-9)
+LINEAR_BACKEND_STEP_TIMES = StepTimes(layer=1e-4, trained=5e-9, operation=1.1e-11, number=7.5e-10)
 """Fitted to steps of the default recipe on made-up records: torch's on two cores of an AMD EPYC,
 those of the linear backend on one core, of it and of an Intel Xeon."""
 
-WORTH = 1.0
+MIN_SAVED_SECONDS = 1.0
 """Seconds that a training must save for compiled code to be loaded: that takes half a second a
 process, and some seconds where it has to be compiled."""
 
 MIN_SHARED_NUMBERS = 2**20  # numbers of a batch from which the linear backend uses both cores
 SHARED_TIME = 0.6  # fraction of the time on one core that the records of such a batch take on two
 
-WINDOWS = 4
+WINDOW_PASSES = 4
 """How often a convolution's step goes through all that its windows hold."""
 
-GATES = 24
+GATE_PASSES = 24
 """How many numbers of each unit an LSTM goes through in each step of a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class StepWork:
     """The work of one step, apart from what the machine can do.
 
     Args:
@@ -88,7 +88,7 @@ class Cost:
     is_linear: bool = False
 
 
-def planned_seconds(work: Cost, batch: float, steps: int) -> float:
+def estimate_seconds(work: StepWork, batch: float, steps: int) -> float:
     """Return about how long a training takes, from public numbers: for a plan, before any clock.
 
     Args:
@@ -96,13 +96,13 @@ def planned_seconds(work: Cost, batch: float, steps: int) -> float:
         batch: Records of a step.
         steps: Of the training: the linear backend is used for many.
     """
-    by_torch = steps * BY_TORCH.seconds(work, batch)
+    by_torch = steps * EAGER_STEP_TIMES.seconds(work, batch)
     share = SHARED_TIME if batch * work.held >= MIN_SHARED_NUMBERS else 1.0
-    linear = steps * BY_LINEAR_BACKEND.seconds(work, batch, share)
-    return linear if work.is_linear and by_torch - linear >= WORTH else by_torch
+    linear = steps * LINEAR_BACKEND_STEP_TIMES.seconds(work, batch, share)
+    return linear if work.is_linear and by_torch - linear >= MIN_SAVED_SECONDS else by_torch
 
 
-def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
+def measure_step_work(architecture: Architecture, shape: Shape, outputs: int) -> StepWork:
     """Return the work of a step of this network on records of this shape."""
     shapes = architecture.shapes(shape)
     layers = (*architecture.layers, Dense(units=outputs))
@@ -113,29 +113,29 @@ def cost(architecture: Architecture, shape: Shape, outputs: int) -> Cost:
         numbers += math.prod(layer.output_shape(given))
         if not count:
             continue
-        places = positions(layer, given)
+        places = count_positions(layer, given)
         weighted += 1
         if isinstance(layer, Conv):
-            numbers += WINDOWS * places * count // layer.filters
+            numbers += WINDOW_PASSES * places * count // layer.filters
         if isinstance(layer, Lstm):
-            numbers += GATES * places * layer.units
+            numbers += GATE_PASSES * places * layer.units
         products = 2.0 * count * places
         own = products * (1 + below + trainable)
         if isinstance(layer, Lstm) and trainable and not below:
             own += 8.0 * layer.units**2 * places  # a gradient goes back from step to step
         plain += own
-        operations += own + trainable * norm_operations(count, places)
+        operations += own + trainable * count_norm_operations(count, places)
         below |= trainable
     total, trained = architecture.parameters(shape, outputs)
-    rest = [*dropwhile(_is_ahead, layers)]
-    return Cost(
+    rest = [*dropwhile(_runs_once_per_training, layers)]
+    return StepWork(
         operations=operations, plain=plain, held=math.prod(shape), numbers=numbers,
         layers=weighted, parameters=total, trained=trained,
         is_linear=len(rest) == 1,
     )  # fmt: skip
 
 
-def _is_ahead(layer: Layer) -> bool:
+def _runs_once_per_training(layer: Layer) -> bool:
     """Whether a layer before all trained ones is gone through once a training: see `watched`."""
     if isinstance(layer, Conv):
         return not (layer.trainable or layer.weight_standardised)
@@ -144,14 +144,14 @@ def _is_ahead(layer: Layer) -> bool:
     return isinstance(layer, Pool)
 
 
-def positions(layer: Layer, shape: Shape) -> int:
+def count_positions(layer: Layer, shape: Shape) -> int:
     """Return at how many places of a record a layer's weights are used."""
     if isinstance(layer, Lstm):
         return shape[0]
     return math.prod(layer.output_shape(shape)[1:]) if isinstance(layer, Conv) else 1
 
 
-def norm_operations(count: int, places: int) -> float:
+def count_norm_operations(count: int, places: int) -> float:
     """Return the operations of one record's norm, of a layer of so many weights."""
     wide = 2.0 * math.sqrt(count)  # inputs and outputs together, at least
     return 2.0 * wide if places == 1 else min(2.0 * places**2 * wide, 4.0 * count)

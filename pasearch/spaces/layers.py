@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
-UNLESS_CHANGED = {"unless_changed": True}
+OMITTED_BY_DEFAULT = {"unless_changed": True}
 """Marks a field that is younger than stored results: its default is not written, so that an old
 architecture is the same JSON as ever."""
 
@@ -34,7 +34,7 @@ def activation_module(name: str) -> nn.Module:
 
     kind, _, arguments = name.partition(":")
     if kind == "tempered_sigmoid":
-        return TemperedSigmoid(*_three(arguments)) if arguments else TemperedSigmoid()
+        return TemperedSigmoid(*_parse_three_numbers(arguments)) if arguments else TemperedSigmoid()
     plain = {"linear": nn.Identity, "relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}
     if kind in plain:
         return plain[kind]()
@@ -48,7 +48,7 @@ def _unknown_activation(name: object) -> str:
     )
 
 
-def _three(arguments: str) -> tuple[float, ...]:
+def _parse_three_numbers(arguments: str) -> tuple[float, ...]:
     try:
         numbers = tuple(float(part) for part in arguments.split(","))
     except ValueError:
@@ -64,21 +64,23 @@ def check_activation(name: object) -> None:
     if kind not in ACTIVATIONS or (colon and kind != "tempered_sigmoid"):
         raise UsageError(_unknown_activation(name))
     if colon:
-        _three(arguments)
+        _parse_three_numbers(arguments)
 
 
-MOST_WIDE = 2**20
+MAX_LAYER_SIZE = 2**20
 """The most of anything in a layer: neurons, filters, pixels."""
 
 
-def _check(layer: object, **numbers: object) -> None:
+def _check_sizes(layer: object, **numbers: object) -> None:
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int) or not value > 0:
             raise UsageError(
                 f"{type(layer).__name__}: {name} is {value!r}: expected a whole number above 0."
             )
-        if not value <= MOST_WIDE:
-            raise UsageError(f"{type(layer).__name__}: {name} is above {MOST_WIDE:,}: take less.")
+        if not value <= MAX_LAYER_SIZE:
+            raise UsageError(
+                f"{type(layer).__name__}: {name} is above {MAX_LAYER_SIZE:,}: take less."
+            )
 
 
 def _check_flag(layer: object, name: str, value: object) -> None:
@@ -105,10 +107,10 @@ class Dense:
     activation: str = "tanh"
     trainable: bool = True
     dropout: float = 0.0
-    joined: bool = field(default=False, metadata=UNLESS_CHANGED)
+    joined: bool = field(default=False, metadata=OMITTED_BY_DEFAULT)
 
     def __post_init__(self) -> None:
-        _check(self, units=self.units)
+        _check_sizes(self, units=self.units)
         check_activation(self.activation)
         _check_flag(self, "trainable", self.trainable)
         _check_flag(self, "joined", self.joined)
@@ -127,19 +129,19 @@ class Dense:
         """Return the torch modules, uninitialised."""
         from torch import nn
 
-        from pasearch.spaces.modules import Joined, KeyedDropout
+        from pasearch.spaces.modules import KeyedDropout, SkipConcat
 
         flatten = [nn.Flatten()] if len(shape) > 1 else []
         drop = [KeyedDropout(self.dropout)] if self.dropout else []
         # Torch's own start would draw from its global generator.
         linear = nn.utils.skip_init(nn.Linear, math.prod(shape), self.units)
         layers = [linear, activation_module(self.activation), *drop]
-        return [*flatten, *([Joined(*layers)] if self.joined else layers)]
+        return [*flatten, *([SkipConcat(*layers)] if self.joined else layers)]
 
     def describe(self) -> str:
         """Return the layer in words, such as `dense 128 tanh`."""
         beside = " beside its input" if self.joined else ""
-        return f"dense {self.units} {self.activation}{beside}{_frozen(self.trainable)}"
+        return f"dense {self.units} {self.activation}{beside}{_frozen_suffix(self.trainable)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,17 +170,17 @@ class Conv:
     dilation: int = 1
     activation: str = "relu"
     trainable: bool = True
-    weight_standardised: bool = field(default=False, metadata=UNLESS_CHANGED)
+    weight_standardised: bool = field(default=False, metadata=OMITTED_BY_DEFAULT)
 
     def __post_init__(self) -> None:
-        _check(self, filters=self.filters, kernel=self.kernel, stride=self.stride)
-        _check(self, groups=self.groups, dilation=self.dilation)
+        _check_sizes(self, filters=self.filters, kernel=self.kernel, stride=self.stride)
+        _check_sizes(self, groups=self.groups, dilation=self.dilation)
         check_activation(self.activation)
         _check_flag(self, "trainable", self.trainable)
         _check_flag(self, "weight_standardised", self.weight_standardised)
         whole = isinstance(self.padding, int) and not isinstance(self.padding, bool)
         if self.padding not in ("valid", "same") and not (
-            whole and 0 <= int(self.padding) <= MOST_WIDE
+            whole and 0 <= int(self.padding) <= MAX_LAYER_SIZE
         ):
             raise UsageError(
                 f"Conv: padding is {self.padding!r}: expected 'valid', 'same' or pixels."
@@ -188,7 +190,7 @@ class Conv:
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return (filters, height, width) of the output."""
-        channels, *sides = _image(self, shape)
+        channels, *sides = _as_image_shape(self, shape)
         if channels % self.groups or self.filters % self.groups:
             raise UsageError(
                 f"Conv: {channels} channels and {self.filters} filters do not divide into "
@@ -203,11 +205,14 @@ class Conv:
             return (self.filters, *sides)
         padding = 0 if self.padding == "valid" else int(self.padding)
         reach = self.dilation * (self.kernel - 1) + 1
-        return (self.filters, *(_slide(self, s + 2 * padding, reach, self.stride) for s in sides))
+        return (
+            self.filters,
+            *(_count_positions(self, s + 2 * padding, reach, self.stride) for s in sides),
+        )
 
     def parameters(self, shape: Shape) -> int:
         """Return filters * (channels / groups * kernel^2 + 1)."""
-        return self.filters * (_image(self, shape)[0] // self.groups * self.kernel**2 + 1)
+        return self.filters * (_as_image_shape(self, shape)[0] // self.groups * self.kernel**2 + 1)
 
     def module(self, shape: Shape) -> list[nn.Module]:
         """Return the torch modules, uninitialised."""
@@ -217,7 +222,7 @@ class Conv:
 
         convolution = nn.utils.skip_init(
             WeightStandardisedConv2d if self.weight_standardised else nn.Conv2d,
-            _image(self, shape)[0], self.filters, self.kernel, stride=self.stride,
+            _as_image_shape(self, shape)[0], self.filters, self.kernel, stride=self.stride,
             padding=self.padding, groups=self.groups, dilation=self.dilation,
         )  # fmt: skip
         return [convolution, activation_module(self.activation)]
@@ -226,7 +231,7 @@ class Conv:
         """Return the layer in words, such as `conv 16 of 5x5 relu`."""
         how, side = "weight-standardised " * self.weight_standardised, self.kernel
         what = f"{how}conv {self.filters} of {side}x{side} {self.activation}"
-        return what + _frozen(self.trainable)
+        return what + _frozen_suffix(self.trainable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,19 +247,19 @@ class Pool:
     kind: ClassVar[str] = "pool"
     size: int = 2
     average: bool = False
-    stride: int | None = field(default=None, metadata=UNLESS_CHANGED)
+    stride: int | None = field(default=None, metadata=OMITTED_BY_DEFAULT)
 
     def __post_init__(self) -> None:
-        _check(self, size=self.size)
+        _check_sizes(self, size=self.size)
         if self.stride is not None:
-            _check(self, stride=self.stride)
+            _check_sizes(self, stride=self.stride)
         _check_flag(self, "average", self.average)
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return (channels, height, width) of the output; a remainder is dropped."""
-        channels, *sides = _image(self, shape)
+        channels, *sides = _as_image_shape(self, shape)
         stride = self.size if self.stride is None else self.stride
-        return (channels, *(_slide(self, side, self.size, stride) for side in sides))
+        return (channels, *(_count_positions(self, side, self.size, stride) for side in sides))
 
     def parameters(self, shape: Shape) -> int:
         """Return 0."""
@@ -293,13 +298,13 @@ class Norm:
     trainable: bool = True
 
     def __post_init__(self) -> None:
-        _check(self, groups=self.groups)
+        _check_sizes(self, groups=self.groups)
         check_activation(self.activation)
         _check_flag(self, "trainable", self.trainable)
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the shape as it is, an image's channel included."""
-        same = shape if len(shape) == 1 else _image(self, shape)
+        same = shape if len(shape) == 1 else _as_image_shape(self, shape)
         if same[0] % self.groups:
             raise UsageError(
                 f"Norm: {same[0]} channels do not divide into {self.groups} groups: expected a "
@@ -325,7 +330,7 @@ class Norm:
 
     def describe(self) -> str:
         """Return the layer in words, such as `group norm 4 relu`."""
-        return f"group norm {self.groups} {self.activation}{_frozen(self.trainable)}"
+        return f"group norm {self.groups} {self.activation}{_frozen_suffix(self.trainable)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +353,7 @@ class Lstm:
     trainable: bool = True
 
     def __post_init__(self) -> None:
-        _check(self, units=self.units, biases=self.biases)
+        _check_sizes(self, units=self.units, biases=self.biases)
         if self.biases > 2:
             raise UsageError(f"Lstm: biases is {self.biases}: expected 1 or 2.")
         _check_flag(self, "trainable", self.trainable)
@@ -368,7 +373,7 @@ class Lstm:
 
         from pasearch.spaces import modules
 
-        rows = [modules.Rows()] if len(shape) == 3 else []
+        rows = [modules.RowSequence()] if len(shape) == 3 else []
         inputs = self._inputs(shape)
         return [*rows, nn.utils.skip_init(modules.Lstm, inputs, self.units, self.biases)]
 
@@ -383,18 +388,18 @@ class Lstm:
     def describe(self) -> str:
         """Return the layer in words, such as `lstm 32`."""
         biases = " two biases" if self.biases == 2 else ""
-        return f"lstm {self.units}{biases}{_frozen(self.trainable)}"
+        return f"lstm {self.units}{biases}{_frozen_suffix(self.trainable)}"
 
 
 Layer = Dense | Conv | Pool | Norm | Lstm
 LAYERS: Mapping[str, type[Layer]] = {layer.kind: layer for layer in (Dense, Conv, Pool, Norm, Lstm)}
 
 
-def _frozen(trainable: bool) -> str:
+def _frozen_suffix(trainable: bool) -> str:
     return "" if trainable else " (frozen)"
 
 
-def _image(layer: object, shape: Shape) -> Shape:
+def _as_image_shape(layer: object, shape: Shape) -> Shape:
     """Read (height, width) as one channel; anything else must be (channels, height, width)."""
     image = (1, *shape) if len(shape) == 2 else shape
     if len(image) != 3:
@@ -405,7 +410,7 @@ def _image(layer: object, shape: Shape) -> Shape:
     return image
 
 
-def _slide(layer: object, side: int, reach: int, stride: int) -> int:
+def _count_positions(layer: object, side: int, reach: int, stride: int) -> int:
     positions = (side - reach) // stride + 1
     if not positions > 0:
         raise UsageError(

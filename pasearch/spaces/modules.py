@@ -104,16 +104,16 @@ class KeyedDropout(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Zero each element with probability `rate` in training, and rescale the others."""
-        return self.dropped(x, self.kept(x))
+        return self.apply_mask(x, self.draw_mask(x))
 
-    def kept(self, x: torch.Tensor) -> torch.Tensor | None:
+    def draw_mask(self, x: torch.Tensor) -> torch.Tensor | None:
         """Return which elements are kept, bool, by the next mask of this step; None: all are."""
         if not self.training or not self.rate:
             return None
         self._draws += 1
         return self._uniform(x) >= self.rate
 
-    def dropped(self, x: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+    def apply_mask(self, x: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
         """Return x, or its gradient, with 0 for what is not kept, and the others rescaled."""
         return x if kept is None else x * kept / (1.0 - self.rate)
 
@@ -137,7 +137,7 @@ class KeyedDropout(nn.Module):
         return f"rate={self.rate}"
 
 
-class Joined(nn.Sequential):
+class SkipConcat(nn.Sequential):
     """Layers whose input goes on beside their output: (batch, inputs) to (batch, inputs + outputs).
 
     Source: Cheng et al. 2016 ("wide and deep"); Huang et al. 2017 (dense connections).
@@ -148,7 +148,7 @@ class Joined(nn.Sequential):
         return torch.cat((input, super().forward(input)), dim=1)
 
 
-class Rows(nn.Module):
+class RowSequence(nn.Module):
     """Images as sequences of their rows: (batch, channels, height, width) to (batch, height, ...).
 
     A step holds the row of every channel, one behind the other.

@@ -26,9 +26,9 @@ from pasearch.data.front_ends.parsing import parse_front_end, resolve_front_end_
 from pasearch.errors import UsageError, suggest_name
 from pasearch.files import read_toml
 from pasearch.spaces.architecture import Architecture
-from pasearch.spaces.candidate import PRICED, SETTINGS, Candidate
+from pasearch.spaces.candidate import PRIVACY_SETTINGS, SETTINGS, Candidate
 from pasearch.spaces.layers import (
-    MOST_WIDE,
+    MAX_LAYER_SIZE,
     Conv,
     Dense,
     Layer,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # --- families of networks, and the spaces that have a name ---
 
 
-def _fcn(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
+def _make_fcn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
     """Table XI: `layers` dense layers, each with its own width and activation; 0 is linear."""
     return tuple(
         Dense(
@@ -56,7 +56,7 @@ def _fcn(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
     )
 
 
-def _cnn(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
+def _make_cnn_layers(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
     """Table XII: pool 2, then blocks of i * filters filters, 5x5 valid first and 3x3 same after.
 
     A pooling layer stands between two blocks, none behind the last; then one dense layer.
@@ -83,7 +83,7 @@ def _cnn(genes: Mapping[str, Any]) -> tuple[Layer, ...]:
     return (*layers, head)
 
 
-FAMILIES = {"fcn": _fcn, "cnn": _cnn}
+FAMILIES = {"fcn": _make_fcn_layers, "cnn": _make_cnn_layers}
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "fcn": {
@@ -122,10 +122,10 @@ TABLE_XII: dict[str, tuple[Any, ...]] = {
 _RWT_FCN = {f"trainable_{i}": (True, False) for i in (1, 2, 3)}
 _RWT_CNN = {**_RWT_FCN, "trainable_dense": (True, False)}
 
-UNSCALED = {"learning_rate_scale": 1.0, "steps_scale": 1.0}
-SCALED = {"learning_rate_scale": (0.5, 1.0, 2.0), "steps_scale": (0.5, 1.0)}
+UNIT_SCALES = {"learning_rate_scale": 1.0, "steps_scale": 1.0}
+SCALE_CHOICES = {"learning_rate_scale": (0.5, 1.0, 2.0), "steps_scale": (0.5, 1.0)}
 
-NAMED: dict[str, dict[str, Any]] = {
+BUILT_IN_SPACES: dict[str, dict[str, Any]] = {
     "fcn": {
         "family": "fcn",
         "choices": {
@@ -136,7 +136,7 @@ NAMED: dict[str, dict[str, Any]] = {
             "learning_rate_scale": (0.8, 1.0, 1.25),
             "steps_scale": (0.5, 1.0),
         },
-        "default": {"units_1": 128, "activation_1": "tanh", **UNSCALED},
+        "default": {"units_1": 128, "activation_1": "tanh", **UNIT_SCALES},
     },
     "images": {
         "family": "fcn",
@@ -145,9 +145,9 @@ NAMED: dict[str, dict[str, Any]] = {
             "layers": (0, 1),
             "units_1": (32, 64, 128),
             "activation_1": ("tanh", "relu"),
-            **SCALED,
+            **SCALE_CHOICES,
         },
-        "default": UNSCALED,
+        "default": UNIT_SCALES,
     },
     "tables": {
         "family": "fcn",
@@ -156,9 +156,9 @@ NAMED: dict[str, dict[str, Any]] = {
             "units_1": (16, 32, 64, 128),
             "units_2": (16, 32),
             **{f"activation_{i}": ("tanh", "relu") for i in (1, 2)},
-            **SCALED,
+            **SCALE_CHOICES,
         },
-        "default": UNSCALED,
+        "default": UNIT_SCALES,
     },
     "fcn-paper": {"family": "fcn", "choices": {**TABLE_XI, "dropout": (0.2,)}},
     "fcn-rwt": {"family": "fcn", "choices": {**TABLE_XI, **_RWT_FCN, "dropout": (0.2,)}},
@@ -184,19 +184,19 @@ NAMED: dict[str, dict[str, Any]] = {
 
 Genotype = tuple[int, ...]
 
-MOST_STEPS = 16
+MAX_STEP_COUNTS = 16
 """How many different numbers of steps a space may have: each is priced on its own."""
 
-MOST_SCALE = 1e6
+MAX_SCALE = 1e6
 """The largest learning rate, and the largest factor: products of them stay finite."""
 
-SHAPING = ("front_end", "layers", "blocks", "filters", "units")
+SHAPE_GENES = ("front_end", "layers", "blocks", "filters", "units")
 """How the genes begin that change a network's shape."""
 
-MOST_COMBINATIONS = 20_000
+MAX_COMBINATIONS = 20_000
 """How many shapes, and how many settings, a space may have: a plan looks at each."""
 
-MOST_ENTRIES = 1000
+MAX_ENTRIES = 1000
 """The most candidates of a portfolio."""
 
 RANGE_POINTS = 1025
@@ -223,11 +223,11 @@ class Space(ABC):
         """Return what a genotype means."""
 
     @abstractmethod
-    def fixed(self) -> Genotype:
+    def default_genotype(self) -> Genotype:
         """Return the genotype of the default candidate."""
 
     @abstractmethod
-    def extremes(self) -> Iterator[Candidate]:
+    def iterate_shapes(self) -> Iterator[Candidate]:
         """Return candidates of every shape that the space can draw."""
 
     @abstractmethod
@@ -253,7 +253,7 @@ class Space(ABC):
             likeness = []
             for value in range(self.sizes[place]):
                 genotype[place] = value
-                likeness.append(_likeness(self.candidate(genotype).to_json(), wanted))
+                likeness.append(_measure_similarity(self.candidate(genotype).to_json(), wanted))
             genotype[place] = likeness.index(max(likeness))
         return self.candidate(genotype).to_json() == wanted
 
@@ -267,8 +267,8 @@ class Space(ABC):
 
     def parameter_range(self, shape: Shape, outputs: int) -> tuple[int, int]:
         """Return the number of parameters of the default candidate and of the largest."""
-        default = self.candidate(self.fixed()).parameters(shape, outputs)[0]
-        return default, max(each.parameters(shape, outputs)[0] for each in self.extremes())
+        default = self.candidate(self.default_genotype()).parameters(shape, outputs)[0]
+        return default, max(each.parameters(shape, outputs)[0] for each in self.iterate_shapes())
 
     def check_fits(self, shape: Shape, outputs: int) -> None:
         """Refuse a space with a network that cannot be built on records of this shape.
@@ -276,7 +276,7 @@ class Space(ABC):
         Raises:
             UsageError: Naming the layer that does not fit.
         """
-        for candidate in self.extremes():
+        for candidate in self.iterate_shapes():
             try:
                 candidate.parameters(shape, outputs)
             except UsageError as error:
@@ -325,10 +325,10 @@ class SearchSpace(Space):
                 )
             for value in values:
                 _check_gene(where, gene, value)
-            if gene in ("steps", "steps_scale", "batch_share") and len(values) > MOST_STEPS:
+            if gene in ("steps", "steps_scale", "batch_share") and len(values) > MAX_STEP_COUNTS:
                 raise UsageError(
-                    f"{where}: has {len(values)} values: expected {MOST_STEPS} or fewer, because "
-                    "each is priced on its own. Name a few."
+                    f"{where}: has {len(values)} values: expected {MAX_STEP_COUNTS} or fewer, "
+                    "because each is priced on its own. Name a few."
                 )
         genes = self.genes
         if len(set(genes)) != len(genes):
@@ -342,14 +342,14 @@ class SearchSpace(Space):
             if absolute in genes and f"{absolute}_scale" in genes:
                 raise UsageError(f"Space {self.name!r}: take {absolute} or {absolute}_scale.")
         for what, named in (
-            ("shapes of a network", [g for g in genes if g.startswith(SHAPING)]),
+            ("shapes of a network", [g for g in genes if g.startswith(SHAPE_GENES)]),
             ("settings of the recipe", [g for g in genes if g in SETTINGS]),
         ):
             many = math.prod(len(dict(self.choices)[gene]) for gene in named)
-            if many > MOST_COMBINATIONS:
+            if many > MAX_COMBINATIONS:
                 raise UsageError(
                     f"Space {self.name!r} has {many:,} {what}, by {', '.join(named)}: expected at "
-                    f"most {MOST_COMBINATIONS:,}, because a plan looks at each. Name fewer values."
+                    f"most {MAX_COMBINATIONS:,}, because a plan looks at each. Name fewer values."
                 )
 
     @property
@@ -361,7 +361,7 @@ class SearchSpace(Space):
     def sizes(self) -> tuple[int, ...]:
         return tuple(len(values) for _, values in self.choices)
 
-    def fixed(self) -> Genotype:
+    def default_genotype(self) -> Genotype:
         default = dict(self.default)
         return tuple(
             values.index(default[gene]) if gene in default else 0 for gene, values in self.choices
@@ -391,8 +391,10 @@ class SearchSpace(Space):
         combinations = product(*(values for _, values in named))
         return [tuple(zip(names, combination, strict=True)) for combination in combinations]
 
-    def extremes(self) -> Iterator[Candidate]:
-        varied = [(gene, len(values)) for gene, values in self.choices if gene.startswith(SHAPING)]
+    def iterate_shapes(self) -> Iterator[Candidate]:
+        varied = [
+            (gene, len(values)) for gene, values in self.choices if gene.startswith(SHAPE_GENES)
+        ]
         for indices in product(*(range(size) for _, size in varied)):
             genes = dict(zip((gene for gene, _ in varied), indices, strict=True))
             yield self.candidate([genes.get(gene, 0) for gene in self.genes])
@@ -429,7 +431,7 @@ class SearchSpace(Space):
         return cls(
             name=str(values.get("name", name)),
             family=str(values.get("family", "fcn")),
-            choices=tuple((str(g), _values(name, str(g), v)) for g, v in choices.items()),
+            choices=tuple((str(g), _parse_values(name, str(g), v)) for g, v in choices.items()),
             default=tuple((str(g), v) for g, v in default.items()),
         )
 
@@ -453,11 +455,13 @@ class Portfolio(Space):
     def __post_init__(self) -> None:
         if not self.entries:
             raise UsageError(f"Portfolio {self.name!r} is empty: name at least one candidate.")
-        settings = ({n: v for n, v in entry.settings if n in PRICED} for entry in self.entries)
-        if len({tuple(each.items()) for each in settings}) > MOST_STEPS:
+        settings = (
+            {n: v for n, v in entry.settings if n in PRIVACY_SETTINGS} for entry in self.entries
+        )
+        if len({tuple(each.items()) for each in settings}) > MAX_STEP_COUNTS:
             raise UsageError(
-                f"Portfolio {self.name!r}: expected at most {MOST_STEPS} combinations of "
-                f"{', '.join(PRICED)}, because each is priced on its own."
+                f"Portfolio {self.name!r}: expected at most {MAX_STEP_COUNTS} combinations of "
+                f"{', '.join(PRIVACY_SETTINGS)}, because each is priced on its own."
             )
 
     @property
@@ -471,10 +475,10 @@ class Portfolio(Space):
     def contains(self, candidate: Candidate) -> bool:
         return any(each.to_json() == candidate.to_json() for each in self.entries)
 
-    def fixed(self) -> Genotype:
+    def default_genotype(self) -> Genotype:
         return (0,)
 
-    def extremes(self) -> Iterator[Candidate]:
+    def iterate_shapes(self) -> Iterator[Candidate]:
         return iter(self.entries)
 
     def settings(self) -> list[tuple[tuple[str, float], ...]]:
@@ -493,9 +497,9 @@ class Portfolio(Space):
         entries = values.get("entries")
         if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
             raise UsageError("A portfolio has `entries`: a list of tables with layers.")
-        if len(entries) > MOST_ENTRIES:
+        if len(entries) > MAX_ENTRIES:
             raise UsageError(
-                f"A portfolio has {len(entries):,} entries: expected at most {MOST_ENTRIES:,}."
+                f"A portfolio has {len(entries):,} entries: expected at most {MAX_ENTRIES:,}."
             )
         for entry in entries:
             check_settings(entry.get("settings", {}))
@@ -503,7 +507,7 @@ class Portfolio(Space):
         return cls(name=str(values.get("name", "portfolio")), entries=made)
 
 
-def _likeness(one: dict[str, Any], other: dict[str, Any]) -> tuple[bool, int]:
+def _measure_similarity(one: dict[str, Any], other: dict[str, Any]) -> tuple[bool, int]:
     """Return whether two candidates have the same depth, and how many fields they share."""
     pairs = [*zip(one["layers"], other["layers"], strict=False)]
     pairs.append((one["settings"], other["settings"]))
@@ -527,9 +531,9 @@ def check_settings(settings: object) -> None:
             raise UsageError(f"Settings of a network: take {absolute} or {absolute}_scale.")
 
 
-def _values(name: str, gene: str, given: object) -> tuple[Any, ...]:
+def _parse_values(name: str, gene: str, given: object) -> tuple[Any, ...]:
     if isinstance(given, Mapping):
-        return _range(name, gene, given)
+        return _parse_range(name, gene, given)
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
         raise UsageError(
             f"Space {name!r}, choice {gene!r}: is {given!r}: expected a list of values, "
@@ -538,8 +542,8 @@ def _values(name: str, gene: str, given: object) -> tuple[Any, ...]:
     return tuple(given)
 
 
-def _range(name: str, gene: str, given: Mapping[str, Any]) -> tuple[float, ...]:
-    low, high = _number(given.get("low")), _number(given.get("high"))
+def _parse_range(name: str, gene: str, given: Mapping[str, Any]) -> tuple[float, ...]:
+    low, high = _parse_number(given.get("low")), _parse_number(given.get("high"))
     log = given.get("log", False)
     known = not set(given) - {"low", "high", "log"} and isinstance(log, bool)
     if not (known and low < high and (low > 0 or not log)):
@@ -553,7 +557,7 @@ def _range(name: str, gene: str, given: Mapping[str, Any]) -> tuple[float, ...]:
     return tuple(low + (high - low) * share for share in shares)
 
 
-def _number(value: object) -> float:
+def _parse_number(value: object) -> float:
     """Return a finite number as a float, and anything else as NaN, which fails every check."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
@@ -565,7 +569,7 @@ def _number(value: object) -> float:
 
 def _check_gene(where: str, gene: str, value: object) -> None:
     """Refuse a value that a gene cannot have."""
-    number, expected = _number(value), ""
+    number, expected = _parse_number(value), ""
     if gene.startswith(("front_end", "activation", "conv_activation")):
         try:
             if gene == "front_end":
@@ -579,8 +583,8 @@ def _check_gene(where: str, gene: str, value: object) -> None:
     elif gene.startswith("dropout") or gene == "momentum":
         expected = "" if 0.0 <= number < 1.0 else "a number in [0, 1)"
     elif gene.startswith("learning_rate") or gene in ("steps_scale", "clip_norm"):
-        if not 0.0 < number <= MOST_SCALE:
-            expected = f"a finite number above 0, at most {MOST_SCALE:g}"
+        if not 0.0 < number <= MAX_SCALE:
+            expected = f"a finite number above 0, at most {MAX_SCALE:g}"
     elif gene == "batch_share":
         expected = "" if 0.0 < number <= 1.0 else "a share in (0, 1]"
     elif gene == "average":
@@ -592,18 +596,18 @@ def _check_gene(where: str, gene: str, value: object) -> None:
         expected = "a whole number above 0"
     elif gene == "steps":
         check_positive_integer(where, value)
-    elif number > MOST_WIDE:
-        expected = f"at most {MOST_WIDE:,}"
+    elif number > MAX_LAYER_SIZE:
+        expected = f"at most {MAX_LAYER_SIZE:,}"
     elif gene == "blocks" and number > 3:
         expected = "1, 2 or 3"
     if expected:
         raise UsageError(f"{where}: {value!r}: expected {expected}.")
 
 
-BUILT_IN = tuple(NAMED)
+BUILT_IN_NAMES = tuple(BUILT_IN_SPACES)
 
 
-def space(given: str | Path | Mapping[str, Any] | Space) -> Space:
+def make_space(given: str | Path | Mapping[str, Any] | Space) -> Space:
     """Return a search space.
 
     Args:
@@ -617,20 +621,20 @@ def space(given: str | Path | Mapping[str, Any] | Space) -> Space:
     if isinstance(given, Space):
         return given
     if isinstance(given, Mapping):
-        return _from_mapping(_texts(given, None), "user")
-    if str(given) in NAMED:
-        return SearchSpace.from_dict(NAMED[str(given)], name=str(given))
+        return _parse_space(_resolve_front_ends(given, None), "user")
+    if str(given) in BUILT_IN_SPACES:
+        return SearchSpace.from_dict(BUILT_IN_SPACES[str(given)], name=str(given))
     path = Path(given)
     if path.suffix == ".toml" and path.exists():
         values = read_toml(path, "a search space (TOML)")
-        return _from_mapping(_texts(values, path.parent), path.stem)
+        return _parse_space(_resolve_front_ends(values, path.parent), path.stem)
     raise UsageError(
-        f"Space {str(given)!r} is not known: expected one of auto, {', '.join(BUILT_IN)}, "
-        f"or the path of a .toml file.{suggest_name(given, ('auto', *BUILT_IN))}"
+        f"Space {str(given)!r} is not known: expected one of auto, {', '.join(BUILT_IN_NAMES)}, "
+        f"or the path of a .toml file.{suggest_name(given, ('auto', *BUILT_IN_NAMES))}"
     )
 
 
-def _texts(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+def _resolve_front_ends(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """Return what a user says of a space, its front ends by their texts: a table opens a file."""
     found = dict(values)
     if isinstance(entries := values.get("entries"), list):
@@ -651,7 +655,7 @@ def _texts(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     return found
 
 
-def _from_mapping(values: Mapping[str, Any], name: str) -> Space:
+def _parse_space(values: Mapping[str, Any], name: str) -> Space:
     if values.get("family") == Portfolio.family:
         return Portfolio.from_json({"name": name, **values})
     return SearchSpace.from_dict(values, name=name)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid
+from pasearch.spaces.modules import KeyedDropout, SkipConcat, TemperedSigmoid
 from pasearch.training.layer_rules import compute_norms_along
 
 ACTIVATION_CODES: dict[type[nn.Module] | None, int] = {
@@ -144,8 +144,8 @@ def activation_of(module: nn.Module) -> type[nn.Module] | None:
 
 
 def _list_inner_layers(module: nn.Module) -> list[nn.Module] | None:
-    """Return what a `Joined` layer calls: one linear layer, and what follows it; None of others."""
-    if type(module) is not Joined:
+    """Return what a `SkipConcat` layer calls: a linear layer and its successors; None of others."""
+    if type(module) is not SkipConcat:
         return None
     inner = list(module)
     linear = [type(each) is nn.Linear for each in inner]

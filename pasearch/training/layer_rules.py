@@ -275,12 +275,12 @@ class DropoutRule(LayerRule):
 
     def forward(self, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
         assert isinstance(module, KeyedDropout)
-        mask = module.kept(x)
-        return module.dropped(x, mask), mask
+        mask = module.draw_mask(x)
+        return module.apply_mask(x, mask), mask
 
     def backward(self, module: nn.Module, d: Tensor, saved: Tensor | None) -> Tensor:
         assert isinstance(module, KeyedDropout)
-        return module.dropped(d, saved)
+        return module.apply_mask(d, saved)
 
 
 class MaxPoolRule(LayerRule):

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from pasearch.runs import normals
 from pasearch.runs.keys import Stream
 from pasearch.runs.processor import ThreadTeam, load_checked_loops
-from pasearch.spaces.cost import WORTH
+from pasearch.spaces.cost import MIN_SAVED_SECONDS
 from pasearch.training.batching import Poisson
 from pasearch.training.clipping import NO_CLIPPING, NORM_SLACK, FlatClipping, has_factor_terms
 from pasearch.training.dense import DenseChain, find_offset
@@ -200,7 +200,7 @@ def accepts(prepared: PreparedNetwork, slots: DeviceRecords, recipe: Recipe) -> 
         and recipe.augmentation is None
         and (bounding is None or has_factor_terms(bounding))
         and batch <= MAX_BATCH
-        and recipe.steps * (SECONDS_PER_STEP + saved * batch) >= WORTH
+        and recipe.steps * (SECONDS_PER_STEP + saved * batch) >= MIN_SAVED_SECONDS
     )
 
 

@@ -4,7 +4,7 @@ One forward and one backward pass give, for every trainable layer, its input a a
 the summed loss with respect to its output; row i of both belongs to record i alone. Norms and
 weighted sums of per-example gradients follow from these, layer by layer (`layer_rules`).
 
-A chain of modules (nested `nn.Sequential` and `Joined`) is walked module by module, each by its
+A chain of modules (nested `nn.Sequential` and `SkipConcat`) is walked module by module, each by its
 rule, so nothing is attached to it. Any other network is captured by forward hooks, which are
 removed after the pass, and by autograd.
 
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from pasearch.errors import UsageError
-from pasearch.spaces.modules import Joined, TemperedSigmoid
+from pasearch.spaces.modules import SkipConcat, TemperedSigmoid
 from pasearch.training.dense import DenseChain
 from pasearch.training.layer_rules import (
     CapturedLayer,
@@ -201,7 +201,7 @@ class PreparedNetwork:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A module of a chain and its rule; of a `Joined`, the modules within."""
+    """A module of a chain and its rule; of a `SkipConcat`, the modules within."""
 
     module: nn.Module
     rule: LayerRule
@@ -223,7 +223,7 @@ class _Call:
 
 def _list_links(module: nn.Module) -> Iterator[_Link]:
     for leaf in _list_leaves(module):
-        inner = list(_list_links(nn.Sequential(*leaf))) if type(leaf) is Joined else None
+        inner = list(_list_links(nn.Sequential(*leaf))) if type(leaf) is SkipConcat else None
         yield _Link(leaf, find_rule(leaf), inner)
 
 

@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from pasearch.errors import UsageError
-from pasearch.spaces.candidate import PRICED
+from pasearch.spaces.candidate import PRIVACY_SETTINGS
 from pasearch.training.clipping import ClippingMethod
 from pasearch.training.recipe import Recipe, make_default_recipe, tune_learning_rate
 from pasearch.training.temperature import compute_temperature
@@ -66,7 +66,7 @@ def make_linear_recipe(slots: int, mu: float, regression: bool, outputs: int = 1
 
 def select_cost_settings(settings: Settings) -> Settings:
     """Return those that the price may depend on."""
-    return tuple((name, value) for name, value in settings if name in PRICED)
+    return tuple((name, value) for name, value in settings if name in PRIVACY_SETTINGS)
 
 
 def count_steps(recipe: Recipe, settings: Settings) -> int:

@@ -28,7 +28,7 @@ from pasearch.data.column import DEFAULT_BINS, Column
 from pasearch.data.split import Split, name_subset
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.documents import malformed_error, short_repr
-from pasearch.features.plan import MOST_FEATURES, FeaturePlan, make_feature_plan
+from pasearch.features.plan import MAX_FEATURES, FeaturePlan, make_feature_plan
 from pasearch.features.selector import choice_from_json
 from pasearch.files import parse_json
 from pasearch.planning import PlanTerms
@@ -339,15 +339,15 @@ def _read_feature_output(document: Document, plan: FeaturePlan) -> FeatureRunOut
     choice, best, shape = plan.choice, document["best"], plan.schema.shape
     if (pooling := choice.selector.pooling) is not None:
         shape = pooling.output_shape(shape)
-    if math.prod(shape) > MOST_FEATURES:
-        raise malformed_error(f"dataset.schema has more than {MOST_FEATURES:,} features")
+    if math.prod(shape) > MAX_FEATURES:
+        raise malformed_error(f"dataset.schema has more than {MAX_FEATURES:,} features")
     names = feature_names(plan.schema, math.prod(shape))
     places = best["places"]
     if not all(0 <= place < len(names) for place in places) or len(set(places)) != len(places):
         raise malformed_error("best.places names a feature twice, or one that is not there")
     # What was released to choose features: of each method its own, and no more.
     released: Document = {}
-    if choice.selector.by_merit:
+    if choice.selector.uses_merit:
         given = [each["uncertainty"] for each in document["relevance"]]
         if len(given) != len(names):
             raise malformed_error("relevance has not one line a feature")

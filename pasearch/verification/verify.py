@@ -39,7 +39,7 @@ from pasearch.api.lifecycle import render_release_files
 from pasearch.documents import check_fields, malformed_error, require_well_formed, short_repr
 from pasearch.effects import effects_of
 from pasearch.errors import PasearchError, UsageError
-from pasearch.features.auto import choose
+from pasearch.features.auto import choose_method
 from pasearch.features.plan import FeaturePlan
 from pasearch.files import MAX_JSON_BYTES, read_bytes
 from pasearch.planning import ESTIMATE_DELTA, LEDGER_ESTIMATE_DELTA
@@ -58,7 +58,7 @@ from pasearch.search.successive_halving import (
     draw_distinct_genotypes,
     set_prior_leads,
 )
-from pasearch.spaces.portfolio import study_for
+from pasearch.spaces.portfolio import load_study
 from pasearch.training.metrics import Metric
 from pasearch.training.presets import PRESETS
 from pasearch.training.recipe import Recipe
@@ -349,7 +349,7 @@ def _check_auto(document: Document) -> list[str]:
         return [] if own else [f"auto.chosen is {short_repr(told)}, and {name!r} was run."]
     choice, schema = document["plan"]["choice"], declared_schema(document)
     asked = [("auto", "auto"), ("auto", choice["trainer"]), (name, "auto")]
-    made = [choose(method, trainer, schema, choice["size"]) for method, trainer in asked]
+    made = [choose_method(method, trainer, schema, choice["size"]) for method, trainer in asked]
     if (name, choice["trainer"], auto) in made:
         return []
     return ["auto is not what it gives for these data."]
@@ -429,7 +429,7 @@ def _check_choice(document: Document, again: Reconstruction) -> Iterator[str]:
     choice, best = plan.choice, document["best"]
     count, every = len(best["places"]), best["of"]
     selector = choice.selector
-    if selector.by_merit:  # the numbers that the choice was made from, as far as they are released
+    if selector.uses_merit:  # numbers that the choice was made from, as far as they are released
         told = [each["uncertainty"] for each in document["relevance"]]
         if not all(0 <= each <= 1 for each in [*told, document["relevance_of_noise"]]):
             yield "relevance and relevance_of_noise are shares, from 0 to 1."
@@ -438,13 +438,13 @@ def _check_choice(document: Document, again: Reconstruction) -> Iterator[str]:
         greedy = document["strategy"]["name"] == "cfs-greedy"
         if greedy and told[best["places"][0]] < max(told):
             yield "best does not begin with the feature that tells most."
-    wanted = selector.must_choose(every)
+    wanted = selector.count_selected(every)
     if wanted is not None and count != wanted:
         yield f"best has {count} features, and the method chooses {wanted}."
     directions = selector.directions(every)
     if best["directions"] != directions:
         yield f"best.directions is {short_repr(best['directions'])}: expected {directions}."
-    if (best["merit"] is not None) != selector.by_merit:
+    if (best["merit"] is not None) != selector.uses_merit:
         yield "best.merit is of methods that choose by merit, such as cfs-greedy."
     if selector.shows_trials:
         yield from _check_feature_sets(document, selector.trainings, plan)
@@ -518,7 +518,7 @@ def check_low_budget_trials(
     space, strategy = plan.space, plan.strategy
     assert isinstance(strategy, SuccessiveHalving)
     first = trials[: strategy.candidates]
-    if first[0] != space.candidate(space.fixed()).to_json():
+    if first[0] != space.candidate(space.default_genotype()).to_json():
         yield "trials[0] is not the default, which is looked at first."
     if len(space.sizes) == 1 or space.count() <= strategy.candidates:
         stream = Keys.from_seed(0).stream("unused")  # such a space is gone through in order
@@ -545,7 +545,7 @@ def check_grid(plan: Any, trials: list[Document]) -> Iterator[str]:
 
 def check_built_in_space(document: Document, plan: Plan) -> list[str]:
     """Check that a space with the name of the program's portfolio is that portfolio."""
-    own, name = study_for(plan.schema, plan.name).portfolio(), document["space"]["name"]
+    own, name = load_study(plan.schema, plan.name).portfolio(), document["space"]["name"]
     if not re.fullmatch(f"{BUILT_IN_SPACE_NAME}({CHANGED_SPACE_SUFFIX})?", name):
         return []
     settled = name.endswith(CHANGED_SPACE_SUFFIX)
@@ -715,12 +715,12 @@ def _check_network_file(
 
 
 def _check_feature_weights(document: Document, weights: bytes) -> list[str]:
-    from pasearch.features.model import model_of, packed
+    from pasearch.features.model import load_model, pack_model
 
     best, schema = document["best"], results.schema_of(document)
-    model = model_of(schema, document["model"], weights)
+    model = load_model(schema, document["model"], weights)
     found = model.weights
-    if found.dtype != np.float64 or packed(found, model.intercept) != weights:
+    if found.dtype != np.float64 or pack_model(found, model.intercept) != weights:
         return ["model.npz is not the file that holds its weights and no more."]
     if not (np.isfinite(found).all() and np.isfinite(model.intercept).all()):
         return ["model.npz has weights that are no numbers."]

@@ -33,7 +33,7 @@ from pasearch.report.html import describe_crossover
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
-from pasearch.spaces.portfolio import Study, signal_of, studies
+from pasearch.spaces.portfolio import Study, compute_signal, load_studies
 
 GRID = np.log10(FORECAST_EPSILONS)
 SCHEMA = Schema(shape=(5,), low=0.0, high=1.0, classes=2)
@@ -93,7 +93,7 @@ def study(*curves: tuple[list[float], list[float]]) -> Study:
 @pytest.fixture
 def of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     found = study(([0.7, 0.8, 0.82], [0.6, 0.78, 0.9]), ([0.7, 0.8, 0.82], [0.6, 0.8, 0.92]))
-    monkeypatch.setattr(forecasts, "study_for", lambda schema, name: found)
+    monkeypatch.setattr(forecasts, "load_study", lambda schema, name: found)
 
 
 @pytest.mark.usefixtures("of_two")
@@ -159,7 +159,7 @@ class TestForecast:
     @pytest.mark.unit
     def test_more_epsilon_does_no_harm(self, monkeypatch: pytest.MonkeyPatch):
         falling = study(([0.7, 0.9, 0.8], [0.6, 0.78, 0.9]))
-        monkeypatch.setattr(forecasts, "study_for", lambda schema, name: falling)
+        monkeypatch.setattr(forecasts, "load_study", lambda schema, name: falling)
         found = forecast(SCHEMA, "mine", own(), NETWORK, 2)
         assert found is not None
         for each in found["models"]:
@@ -195,7 +195,7 @@ class TestSignal:
         mu = gaussian_mu(0.1, 1e-5)
         assert gaussian_epsilon(mu, 1e-5) == pytest.approx(0.1, rel=1e-3)
         assert ratios[0] == pytest.approx(mu / gaussian_mu(1.0, 1e-5))
-        assert signal_of(1.0, 100, 2) == pytest.approx(math.log10(50))
+        assert compute_signal(1.0, 100, 2) == pytest.approx(math.log10(50))
 
 
 class TestCrossings:
@@ -285,7 +285,7 @@ class TestPairCrossing:
 
 @pytest.fixture(scope="module")
 def left() -> list[LeftOut]:
-    return [each for study in studies() for each in left_out(study)]
+    return [each for study in load_studies() for each in left_out(study)]
 
 
 def share(found: list[Compared]) -> float:
@@ -316,13 +316,13 @@ class TestLeftOut:
     def test_what_is_compared_was_measured_on_it_and_forecast_from_the_others(
         self, left: list[LeftOut]
     ):
-        by_kind = {each.kind: each for each in studies()}
+        by_kind = {each.kind: each for each in load_studies()}
         assert {each.kind for each in left} == set(by_kind) - {"photo"}
         for each in left:
             study = by_kind[each.kind]
             classes = study.classes[each.data_set]
             mus = [gaussian_mu(epsilon, 1e-5) for epsilon in each.epsilons]
-            signals = [signal_of(mu, each.records, classes) for mu in mus]
+            signals = [compute_signal(mu, each.records, classes) for mu in mus]
             own = study.signals[each.data_set]
             assert own[0] <= signals[0]
             assert signals[-1] == pytest.approx(own[-1], abs=0.01)

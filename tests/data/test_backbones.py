@@ -39,7 +39,7 @@ from pasearch.errors import UsageError
 from pasearch.report.plan import plan_text
 from pasearch.runs.keys import Keys
 from pasearch.spaces.candidate import Candidate, read_candidate
-from pasearch.spaces.space import space
+from pasearch.spaces.space import make_space
 from pasearch.verification.verify import verify
 
 SHAPE = (16, 16)
@@ -117,12 +117,12 @@ class TestTable:
     @pytest.mark.unit
     def test_is_a_value_of_a_gene_too(self, table: dict[str, Any]):
         choices = {"front_end": ["raw", table], "layers": [0, 1]}
-        found = space({"family": "fcn", "choices": choices, "default": {"front_end": table}})
-        assert found.candidate(found.fixed()).front_end == named(table)
+        found = make_space({"family": "fcn", "choices": choices, "default": {"front_end": table}})
+        assert found.candidate(found.default_genotype()).front_end == named(table)
         entries = [{"front_end": table, "layers": []}, {"layers": []}]
-        portfolio = space({"family": "portfolio", "entries": entries})
+        portfolio = make_space({"family": "portfolio", "entries": entries})
         assert portfolio.candidate((0,)).front_end == named(table)
-        assert space(json.loads(json.dumps(found.to_json()))) == found
+        assert make_space(json.loads(json.dumps(found.to_json()))) == found
 
     @pytest.mark.unit
     @pytest.mark.parametrize(

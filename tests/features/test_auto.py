@@ -7,7 +7,7 @@ from selections import METHODS
 
 from pasearch.data.schema import Schema
 from pasearch.data.tables import make_undeclared_schema
-from pasearch.features.auto import MANY, choose
+from pasearch.features.auto import MIN_COLUMNS_TO_SELECT, choose_method
 from pasearch.features.trainers import TRAINERS
 
 
@@ -15,7 +15,7 @@ def told(
     *shape: int, method: str = "auto", trainer: str = "auto", k: int | None = None
 ) -> tuple[str, str, str | None]:
     schema = Schema(shape=shape, low=0.0, high=1.0, classes=2)
-    chosen, how, why = choose(method, trainer, schema, k)
+    chosen, how, why = choose_method(method, trainer, schema, k)
     if why is not None:
         assert why["chosen"] == f"{chosen}, {how}"
         assert why["expected"] == []
@@ -32,14 +32,17 @@ def test_what_was_asked_for_is_taken_without_a_word():
 @pytest.mark.unit
 def test_few_columns_and_pixels_take_all_features_and_many_columns_choose():
     for shape, says in (
-        ((MANY - 1,), f"with {MANY - 1} columns selecting features is not expected to pay"),
+        (
+            (MIN_COLUMNS_TO_SELECT - 1,),
+            f"with {MIN_COLUMNS_TO_SELECT - 1} columns selecting features is not expected to pay",
+        ),
         ((100, 100), "pixels tell little"),
         ((3, 100, 100), "pixels tell little"),
     ):
         method, trainer, why = told(*shape)
         assert (method, trainer) == ("all", "dpsgd")
         assert says in (why or "")
-    method, trainer, why = told(MANY)
+    method, trainer, why = told(MIN_COLUMNS_TO_SELECT)
     assert (method, trainer) == ("top", "dpsgd")
     assert "expected to tell nothing" in (why or "")
 
@@ -59,6 +62,6 @@ def test_one_may_be_left_open():
 
 @pytest.mark.unit
 def test_an_undeclared_table_is_judged_by_its_columns():
-    for columns, method in [(3, "all"), (MANY + 1, "top")]:
+    for columns, method in [(3, "all"), (MIN_COLUMNS_TO_SELECT + 1, "top")]:
         schema = make_undeclared_schema([*(f"c{number}" for number in range(columns)), "y"], "y")
-        assert choose("auto", "auto", schema)[0] == method
+        assert choose_method("auto", "auto", schema)[0] == method

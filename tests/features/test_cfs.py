@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasearch.errors import UsageError
-from pasearch.features.cfs import genetic, greedy
+from pasearch.features.cfs import cfs_genetic, cfs_greedy
 from pasearch.features.evolution import Evolution
 
 FEW: dict[str, Any] = {"population": 60, "generations": 8, "alpha": 0.2, "p_co": 0.7, "p_mu": 0.2}
@@ -52,7 +52,7 @@ class TestGreedy:
     @given(correlations())
     def test_every_step_is_the_best_by_brute_force(self, given_: tuple[np.ndarray, np.ndarray]):
         """Eq. 7 anew for every candidate of every step; of equals the first."""
-        order = greedy(*given_)
+        order = cfs_greedy(*given_)
         chosen: tuple[int, ...] = ()
         for step in range(len(given_[0])):
             values = {
@@ -69,9 +69,9 @@ class TestGreedy:
     @settings(max_examples=60, deadline=None)
     @given(correlations())
     def test_chooses_as_many_as_have_the_largest_merit(self, given_: tuple[np.ndarray, np.ndarray]):
-        order = greedy(*given_)
+        order = cfs_greedy(*given_)
         best = [value == pytest.approx(max(order.merits), abs=1e-12) for value in order.merits]
-        assert best.index(True) == order.size - 1 == len(order.chosen) - 1
+        assert best.index(True) == order.size - 1 == len(order.selected) - 1
         assert order.merit == order.merits[order.size - 1]
 
     @pytest.mark.property
@@ -80,7 +80,7 @@ class TestGreedy:
     def test_until_no_gain_stops_at_the_first_step_that_raises_nothing(
         self, given_: tuple[np.ndarray, np.ndarray]
     ):
-        order = greedy(*given_, until_no_gain=True)
+        order = cfs_greedy(*given_, until_no_gain=True)
         upto = order.merits[: order.size]
         assert all(later > earlier for earlier, later in itertools.pairwise(upto))
         last = order.size == len(order.merits)
@@ -90,9 +90,9 @@ class TestGreedy:
     def test_the_two_ways_to_stop_differ_where_merit_rises_again(self):
         """By two features the merit is .75, as by one; by all three .775."""
         to_class, between = np.array([0.75, 0.375, 0.375]), np.full((3, 3), 0.125)
-        assert greedy(to_class, between).merits == pytest.approx((0.75, 0.75, 0.6**0.5))
-        assert greedy(to_class, between).size == 3
-        assert greedy(to_class, between, until_no_gain=True).size == 1
+        assert cfs_greedy(to_class, between).merits == pytest.approx((0.75, 0.75, 0.6**0.5))
+        assert cfs_greedy(to_class, between).size == 3
+        assert cfs_greedy(to_class, between, until_no_gain=True).size == 1
 
     @pytest.mark.unit
     def test_equal_merits_are_equal_however_they_were_summed(self):
@@ -100,38 +100,38 @@ class TestGreedy:
         to_class = np.array([40, 8, 14]) / 64
         between = np.array([[64, 0, 17], [0, 64, 0], [17, 0, 64]]) / 64
         assert eq7((0, 1), to_class, between) == pytest.approx(eq7((0, 2), to_class, between))
-        assert greedy(to_class, between).features == (0, 1, 2)
+        assert cfs_greedy(to_class, between).features == (0, 1, 2)
         swapped = np.array([0, 2, 1])
         given_ = to_class[swapped], between[np.ix_(swapped, swapped)]
-        assert greedy(*given_).features == (0, 1, 2)
+        assert cfs_greedy(*given_).features == (0, 1, 2)
 
     @pytest.mark.unit
     def test_a_copy_of_a_feature_is_added_late(self):
         to_class, between = np.array([0.5, 0.5, 0.25]), np.eye(3)
         between[0, 1] = between[1, 0] = 1.0
-        assert greedy(to_class, between).features == (0, 2, 1)
+        assert cfs_greedy(to_class, between).features == (0, 2, 1)
 
     @pytest.mark.unit
     def test_a_size_is_kept(self):
         for size in [1, 3, 9]:
             given_ = random_correlations(9, 1)
-            assert greedy(*given_, size).chosen == greedy(*given_).features[:size]
+            assert cfs_greedy(*given_, size).selected == cfs_greedy(*given_).features[:size]
 
     @pytest.mark.unit
     def test_other_sizes_are_refused(self):
         for size in [0, 10, -1, 2.0, math.nan]:
             with pytest.raises(UsageError, match="size is"):
-                greedy(*random_correlations(9, 1), size)
+                cfs_greedy(*random_correlations(9, 1), size)
 
     @pytest.mark.unit
     def test_a_size_beside_until_no_gain_is_refused(self):
         with pytest.raises(UsageError, match="Leave one out"):
-            greedy(*random_correlations(9, 1), 3, until_no_gain=True)
+            cfs_greedy(*random_correlations(9, 1), 3, until_no_gain=True)
 
     @pytest.mark.unit
     def test_where_nothing_tells_anything_one_feature_is_chosen(self):
-        order = greedy(np.zeros(4), np.zeros((4, 4)))
-        assert (order.chosen, order.merit) == ((0,), 0.0)
+        order = cfs_greedy(np.zeros(4), np.zeros((4, 4)))
+        assert (order.selected, order.merit) == ((0,), 0.0)
 
 
 class TestGenetic:
@@ -147,10 +147,12 @@ class TestGenetic:
                     for k in range(1, d + 1)
                     for members in itertools.combinations(range(d), k)
                 )
-                found = genetic(to_class, between, generator=np.random.default_rng(seed), **FEW)
-                assert found.merit == pytest.approx(eq7(found.chosen, to_class, between), abs=1e-12)
+                found = cfs_genetic(to_class, between, generator=np.random.default_rng(seed), **FEW)
+                assert found.merit == pytest.approx(
+                    eq7(found.selected, to_class, between), abs=1e-12
+                )
                 assert found.merit <= best + 1e-12
-                goal = greedy(to_class, between).merit - 1e-12
+                goal = cfs_greedy(to_class, between).merit - 1e-12
                 as_good += found.merit >= goal
                 optimal += found.merit >= best - 1e-12
                 drawn += found.best[0] >= goal
@@ -168,7 +170,7 @@ class TestGenetic:
         p_co: float,
         p_mu: float,
     ):
-        found = genetic(
+        found = cfs_genetic(
             *given_,
             generator=np.random.default_rng(seed),
             population=5,
@@ -177,15 +179,15 @@ class TestGenetic:
             p_co=p_co,
             p_mu=p_mu * (1 - p_co),
         )
-        assert len(found.chosen) >= 1
-        assert list(found.chosen) == sorted(set(found.chosen))
-        assert found.merit == pytest.approx(eq7(found.chosen, *given_), abs=1e-12)
+        assert len(found.selected) >= 1
+        assert list(found.selected) == sorted(set(found.selected))
+        assert found.merit == pytest.approx(eq7(found.selected, *given_), abs=1e-12)
 
     @pytest.mark.unit
     def test_evolves_as_often_as_there_are_generations_and_returns_the_last_ones_best(self):
         """The operators, told the same merits step by step, end where it ends."""
         to_class, between = random_correlations(9, 4)
-        found = genetic(to_class, between, generator=np.random.default_rng(7), **FEW)
+        found = cfs_genetic(to_class, between, generator=np.random.default_rng(7), **FEW)
         source = np.random.default_rng(7)
         evolution = Evolution(**{name: v for name, v in FEW.items() if name != "generations"})
         generation, best, members = evolution.begin(9, source), [], []
@@ -198,25 +200,27 @@ class TestGenetic:
             if number < FEW["generations"]:
                 generation = evolution.tell(generation, fitness.round(12), source)
         assert found.best == pytest.approx(best, abs=1e-12)
-        assert found.chosen in members
+        assert found.selected in members
 
     @pytest.mark.unit
     def test_is_determined_by_its_generator(self):
         given_ = random_correlations(30, 4)
-        found = [genetic(*given_, generator=np.random.default_rng(n), **FEW) for n in (1, 1, 2)]
+        found = [cfs_genetic(*given_, generator=np.random.default_rng(n), **FEW) for n in (1, 1, 2)]
         assert found[0] == found[1]
         assert found[0].best != found[2].best
 
     @pytest.mark.unit
     def test_one_feature_is_found(self):
-        found = genetic(np.array([0.5]), np.ones((1, 1)), generator=np.random.default_rng(0), **FEW)
-        assert (found.chosen, found.merit) == ((0,), 0.5)
+        found = cfs_genetic(
+            np.array([0.5]), np.ones((1, 1)), generator=np.random.default_rng(0), **FEW
+        )
+        assert (found.selected, found.merit) == ((0,), 0.5)
 
     @pytest.mark.unit
     def test_other_numbers_are_refused(self):
         for values in [{"p_co": 0.9}, {"generations": 0}, {"population": 1}]:
             with pytest.raises(UsageError, match="expected"):
-                genetic(
+                cfs_genetic(
                     *random_correlations(4, 1), generator=np.random.default_rng(0), **FEW | values
                 )
 
@@ -233,6 +237,6 @@ class TestBoth:
             (np.zeros(2), np.array([[1.0, math.inf], [math.inf, 1.0]])),
         ]:
             with pytest.raises(UsageError, match="of one feature or more"):
-                greedy(to_class, between)
+                cfs_greedy(to_class, between)
             with pytest.raises(UsageError, match="of one feature or more"):
-                genetic(to_class, between, generator=np.random.default_rng(0), **FEW)
+                cfs_genetic(to_class, between, generator=np.random.default_rng(0), **FEW)

@@ -20,12 +20,12 @@ from pasearch.features.cfs import (
     CFSGenetic,
     CFSGreedy,
     NoisyEntropies,
-    greedy,
-    symmetrical_uncertainty,
+    cfs_greedy,
+    compute_symmetrical_uncertainty,
 )
-from pasearch.features.contingency import ContingencyTables, Joint, attributes_of
+from pasearch.features.contingency import ContingencyTables, JointCounts, make_attributes
 from pasearch.features.engine import FeatureSearch
-from pasearch.features.selector import best_of, make_choice
+from pasearch.features.selector import make_choice, select_best
 from pasearch.features.wrappers import PrivacyAwareFeatureSelection
 from pasearch.runs.keys import Keys
 
@@ -77,11 +77,12 @@ class TestByMerit:
         for seed in range(40):
             given = correlations(seed)
             chosen = [
-                CFSGreedy(until_no_gain=stop).found(np.full(6, 0.5), None, *given, 0.0).order
+                CFSGreedy(until_no_gain=stop)
+                .choose_by_uncertainties(np.full(6, 0.5), None, *given, 0.0).order
                 for stop in (True, False)
             ]  # fmt: skip
-            assert chosen[0] == greedy(*given, until_no_gain=True).chosen
-            assert chosen[1] == greedy(*given).chosen
+            assert chosen[0] == cfs_greedy(*given, until_no_gain=True).selected
+            assert chosen[1] == cfs_greedy(*given).selected
             differ += chosen[0] != chosen[1]
         assert differ
 
@@ -97,15 +98,15 @@ class TestByMerit:
         self, own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ):
         caught: dict[str, Any] = {}
-        genuine = cfs.genetic
+        genuine = cfs.cfs_genetic
 
         def watched(*arguments: Any, **options: Any) -> Any:
             caught.update(options)
             return genuine(*arguments, **{**options, "population": 30, "generations": 2})
 
-        monkeypatch.setattr(cfs, "genetic", watched)
+        monkeypatch.setattr(cfs, "cfs_genetic", watched)
         stream = Keys.from_seed(1).stream("selection")
-        CFSGenetic(**own).found(np.full(6, 0.5), *correlations(1), 0.0, stream)
+        CFSGenetic(**own).choose_by_uncertainties(np.full(6, 0.5), *correlations(1), 0.0, stream)
         del caught["generator"]
         usual = {"population": 5000, "generations": 10, "alpha": 0.03, "p_co": 0.8, "p_mu": 0.2}
         assert caught == {**usual, **own}
@@ -123,7 +124,7 @@ class TestEvolved:
 
         pafs = PrivacyAwareFeatureSelection(population=9, generations=4, p_co=0.0, p_mu=1.0)
         stream = Keys.from_seed(1).stream("selection")
-        found = pafs.evolved(np.full(40, 0.5), None, compared, stream)
+        found = pafs.evolve_sets(np.full(40, 0.5), None, compared, stream)
         assert asked[0] == 9
         assert len(asked) == 4
         assert len(found.trials) == sum(asked)
@@ -144,7 +145,9 @@ class TestBlank:
         assert 0.02 < share < 0.11
         genuine, turns = ContingencyTables.release, itertools.cycle((1.0, 4.0))
 
-        def quiet(self: ContingencyTables, joint: Joint, attributes: Any, stream: Any) -> Joint:
+        def quiet(
+            self: ContingencyTables, joint: JointCounts, attributes: Any, stream: Any
+        ) -> JointCounts:
             """The first release of a run is of the tables, the second of what tells nothing."""
             less = replace(self, noise_multiplier=self.noise_multiplier / next(turns))
             return genuine(less, joint, attributes, stream)
@@ -167,14 +170,14 @@ class TestBlank:
         """The tables are those of the stream that they always had."""
         plan = plan_of("cfs-greedy", number=number)
         search = search_of(plan, tmp_path, seed=4)
-        attributes = attributes_of(plan.schema)
+        attributes = make_attributes(plan.schema)
         tables = ContingencyTables(noise_multiplier=plan.noise("contingency tables"))
-        with search._open("contingency tables", "train") as records:
-            exact = attributes.counted(records)
+        with search._open_line("contingency tables", "train") as records:
+            exact = attributes.count_pairs(records)
         search._used.clear()
         stream = Keys.from_seed(4).stream("selection").child("tables")
         noisy = tables.release(exact, attributes, stream)
-        want = symmetrical_uncertainty(noisy, attributes)
+        want = compute_symmetrical_uncertainty(noisy, attributes)
         to_class, between, _ = uncertainties(search)
         assert np.array_equal(to_class, want[0])
         assert np.array_equal(between, want[1])
@@ -185,7 +188,9 @@ class TestBlank:
         streams: list[Any] = []
         genuine = ContingencyTables.release
 
-        def watched(self: ContingencyTables, joint: Joint, attributes: Any, stream: Any) -> Joint:
+        def watched(
+            self: ContingencyTables, joint: JointCounts, attributes: Any, stream: Any
+        ) -> JointCounts:
             streams.append(stream)
             return genuine(self, joint, attributes, stream)
 
@@ -212,12 +217,12 @@ class TestBlank:
         given: Any = (tmp_path, "entropies", 500.0)
         share = np.mean([(to_class > blank).mean() for to_class, blank in runs(*given)])
         assert share < 0.2
-        genuine = NoisyEntropies.of_noise
+        genuine = NoisyEntropies.simulate_noise
 
         def quiet(self: NoisyEntropies, *arguments: Any) -> np.ndarray:
             return genuine(replace(self, epsilon=4.0 * self.epsilon), *arguments)
 
-        monkeypatch.setattr(NoisyEntropies, "of_noise", quiet)
+        monkeypatch.setattr(NoisyEntropies, "simulate_noise", quiet)
         wrong = np.mean([(to_class > blank).mean() for to_class, blank in runs(*given)])
         assert wrong > 0.25
 
@@ -230,15 +235,18 @@ class TestBlank:
     @pytest.mark.oracle
     def test_independent_tables_keep_marginals_and_tell_nothing(self):
         data = unrelated(3, 500)
-        attributes = attributes_of(data.schema)
+        attributes = make_attributes(data.schema)
         public = replace(data, public=True).all_records(None)
-        joint = attributes.counted(public)
-        drawn = [joint.independent(attributes, np.random.default_rng(seed)) for seed in range(200)]
+        joint = attributes.count_pairs(public)
+        drawn = [
+            joint.simulate_independent(attributes, np.random.default_rng(seed))
+            for seed in range(200)
+        ]
         assert all(np.array_equal(d.counts.diagonal(), joint.counts.diagonal()) for d in drawn)
         assert all(np.array_equal(d.counts, d.counts.T) for d in drawn)
         mean = np.mean([d.counts for d in drawn], axis=0)
         alone = replace(joint, counts=np.where(mean > 0, mean, 0.0))
-        assert symmetrical_uncertainty(alone, attributes)[0].max() < 0.01
+        assert compute_symmetrical_uncertainty(alone, attributes)[0].max() < 0.01
         cells = attributes.owners[:, None] != attributes.owners
         spread = np.var([d.counts for d in drawn], axis=0)[cells] / mean[cells]
         assert np.mean(spread) == pytest.approx(1.0, abs=0.05)
@@ -255,7 +263,7 @@ class TestBest:
             ([0, 4, 4], (0,)),
             ([-3, -2, -1], (1, 2)),
         ]:
-            chosen = best_of(np.full(3, 0.5), self.SETS, points)
+            chosen = select_best(np.full(3, 0.5), self.SETS, points)
             assert chosen.order == order
             assert chosen.view.columns.tolist() == list(order)
             assert chosen.trials == tuple(zip([(0, 1, 2), (0,), (1, 2)], points, strict=True))

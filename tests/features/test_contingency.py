@@ -19,15 +19,15 @@ from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features import contingency
-from pasearch.features.cfs import symmetrical_uncertainty
+from pasearch.features.cfs import compute_symmetrical_uncertainty
 from pasearch.features.contingency import (
-    MOST_CODES,
+    MAX_CODES,
     Attribute,
     Attributes,
     ContingencyTables,
-    Joint,
-    attributes_of,
-    count,
+    JointCounts,
+    count_tables,
+    make_attributes,
 )
 from pasearch.runs.keys import Keys
 
@@ -58,9 +58,9 @@ CODES = [
 ]
 SMALL = Attributes(
     items=(
-        Attribute(name="x", size=3, reads="one-hot", features=((1, 0, 0), (0, 1, 0), (0, 0, 1))),
-        Attribute(name="z", size=2, reads="flag", features=((0, 1),)),
-        Attribute(name="y", size=2, reads="class"),
+        Attribute(name="x", size=3, encoding="one-hot", features=((1, 0, 0), (0, 1, 0), (0, 0, 1))),
+        Attribute(name="z", size=2, encoding="flag", features=((0, 1),)),
+        Attribute(name="y", size=2, encoding="class"),
     )
 )
 
@@ -96,7 +96,7 @@ def looped(codes: np.ndarray, attributes: Attributes) -> np.ndarray:
 class TestAttributes:
     @pytest.mark.unit
     def test_of_a_table_are_its_columns_and_words(self):
-        found = attributes_of(SCHEMA)
+        found = make_attributes(SCHEMA)
         assert found.names == (
             "age", "job", "note has 'free'", "note has 'win'", "note missing", "height", "class",
         )  # fmt: skip
@@ -110,13 +110,13 @@ class TestAttributes:
     @pytest.mark.unit
     def test_codes_come_from_encoded_records_alone(self):
         x, y, valid = encoded(SCHEMA, ROWS)
-        found = attributes_of(SCHEMA).codes(*map(torch.from_numpy, (x, y, valid)))
+        found = make_attributes(SCHEMA).codes(*map(torch.from_numpy, (x, y, valid)))
         assert found.dtype == np.int16
         np.testing.assert_array_equal(found, CODES)
 
     @pytest.mark.unit
     def test_of_arrays_are_tenths(self):
-        attributes = attributes_of(Schema(shape=(1, 2), low=0.0, high=1.0, classes=3))
+        attributes = make_attributes(Schema(shape=(1, 2), low=0.0, high=1.0, classes=3))
         assert attributes.sizes == (10, 10, 3)
         x = np.array([[[0.0, 1.0]], [[0.1, 0.55]], [[0.0, 0.0]]], np.float32)
         found = attributes.codes(x, np.array([2, 0, 0]), np.array([True, True, False]))
@@ -125,7 +125,7 @@ class TestAttributes:
     @pytest.mark.unit
     def test_a_number_to_predict_has_ten_bins(self):
         schema = Schema(shape=(1,), low=0.0, high=1.0, target=(0.0, 5.0), regression=True)
-        attributes = attributes_of(schema)
+        attributes = make_attributes(schema)
         assert attributes.sizes == (10, 10)
         y = np.array([0.0, 0.35, 1.0], np.float32)
         found = attributes.codes(np.zeros((3, 1), np.float32), y, np.ones(3, bool))
@@ -134,7 +134,7 @@ class TestAttributes:
     @pytest.mark.property
     def test_whatever_stands_in_a_record_it_has_one_code_of_each(self):
         for junk in [math.nan, math.inf, -math.inf, -5.0, 1e30]:
-            attributes = attributes_of(SCHEMA)
+            attributes = make_attributes(SCHEMA)
             x = np.full((2, attributes.width), junk, np.float32)
             y = np.array([7, -3])
             found = attributes.codes(x, y, np.array([True, False]))
@@ -145,9 +145,9 @@ class TestAttributes:
     @pytest.mark.unit
     def test_other_widths_and_too_many_codes_are_refused(self):
         with pytest.raises(UsageError, match="13 features: expected 14"):
-            attributes_of(SCHEMA).codes(np.zeros((1, 13)), np.zeros(1), np.ones(1, bool))
-        many = [Attribute(name=str(i), size=2**13, reads="one-hot") for i in range(3)]
-        with pytest.raises(UsageError, match=f"at most {MOST_CODES:,}"):
+            make_attributes(SCHEMA).codes(np.zeros((1, 13)), np.zeros(1), np.ones(1, bool))
+        many = [Attribute(name=str(i), size=2**13, encoding="one-hot") for i in range(3)]
+        with pytest.raises(UsageError, match=f"at most {MAX_CODES:,}"):
             Attributes(items=tuple(many))
         with pytest.raises(UsageError, match="beside the target"):
             Attributes(items=SMALL.items[-1:])
@@ -164,10 +164,10 @@ class TestCounts:
         for n in [0, 1, 50]:
             codes = random_codes(SMALL, n)
             codes[::7] = -1
-            found = count(codes, SMALL)
+            found = count_tables(codes, SMALL)
             np.testing.assert_array_equal(found.counts, looped(codes, SMALL))
             assert found.slots == n
-            halves = count(codes[: n // 2], SMALL) + count(codes[n // 2 :], SMALL)
+            halves = count_tables(codes[: n // 2], SMALL) + count_tables(codes[n // 2 :], SMALL)
             np.testing.assert_array_equal(halves.counts, found.counts)
             assert halves.slots == n
 
@@ -180,23 +180,23 @@ class TestCounts:
         assert root**2 == pytest.approx(3)
         for first, second in itertools.product(cells, repeat=2):
             codes = np.array([first, second, (-1, -1, -1)])
-            whole = count(codes, SMALL).counts
+            whole = count_tables(codes, SMALL).counts
             for gone in range(2):
                 fewer = codes.copy()
                 fewer[gone] = -1
-                moved = (whole - count(fewer, SMALL).counts)[chosen] / root
+                moved = (whole - count_tables(fewer, SMALL).counts)[chosen] / root
                 assert np.linalg.norm(moved) == pytest.approx(1.0, abs=1e-12)
             fewer = codes.copy()
             fewer[2] = 0  # what a null record would add if it were counted
-            assert (count(fewer, SMALL).counts != whole).any()
+            assert (count_tables(fewer, SMALL).counts != whole).any()
 
     @pytest.mark.unit
     def test_a_null_record_is_in_no_cell(self):
         x, y, _ = encoded(SCHEMA, ROWS)
-        attributes = attributes_of(SCHEMA)
+        attributes = make_attributes(SCHEMA)
         # Its features are 0, which would be a code: a record that is not valid is in none.
         codes = attributes.codes(np.zeros_like(x), y, np.zeros(len(x), bool))
-        assert not count(codes, attributes).counts.any()
+        assert not count_tables(codes, attributes).counts.any()
 
 
 class TestRelease:
@@ -210,8 +210,8 @@ class TestRelease:
             seen.append(noisy)
             return noisy
 
-        monkeypatch.setattr(contingency._Tables, "consistent", seeing)
-        joint = count(random_codes(SMALL, 90), SMALL)
+        monkeypatch.setattr(contingency._TableDenoiser, "make_consistent", seeing)
+        joint = count_tables(random_codes(SMALL, 90), SMALL)
         mechanism = ContingencyTables(noise_multiplier=self.SIGMA)
         chosen, root = once(SMALL), math.sqrt(mechanism.tables(SMALL))
         for i in range(times):
@@ -232,17 +232,22 @@ class TestRelease:
 
     def audited(self, monkeypatch: pytest.MonkeyPatch, trials: int = 1500) -> float:
         """The least epsilon that two worlds allow at 99.9%: the cells of one record, added up."""
-        monkeypatch.setattr(contingency._Tables, "consistent", lambda self, noisy, *_: noisy)
-        flags = [Attribute(name=str(i), size=2, reads="flag") for i in range(9)]
-        attributes = Attributes(items=(*flags, Attribute(name="y", size=2, reads="class")))
+        monkeypatch.setattr(
+            contingency._TableDenoiser, "make_consistent", lambda self, noisy, *_: noisy
+        )
+        flags = [Attribute(name=str(i), size=2, encoding="flag") for i in range(9)]
+        attributes = Attributes(items=(*flags, Attribute(name="y", size=2, encoding="class")))
         mechanism = ContingencyTables(noise_multiplier=self.SIGMA)
         codes = np.array([[1] * 10] + [[0] * 10] * 20)
         fewer = codes.copy()
         fewer[0] = -1
-        tables = once(attributes) & (count(codes[:1], attributes).counts > 0)
+        tables = once(attributes) & (count_tables(codes[:1], attributes).counts > 0)
         seen = []
         for world, rows in enumerate((codes, fewer)):
-            exact, streams = count(rows, attributes), Keys.from_seed(9).stream("world", world)
+            exact, streams = (
+                count_tables(rows, attributes),
+                Keys.from_seed(9).stream("world", world),
+            )
             releases = (
                 mechanism.release(exact, attributes, streams.child(i)) for i in range(trials)
             )
@@ -267,7 +272,7 @@ class TestRelease:
 
     @pytest.mark.unit
     def test_is_consistent_and_nowhere_negative(self):
-        joint = count(random_codes(SMALL, 200), SMALL)
+        joint = count_tables(random_codes(SMALL, 200), SMALL)
         mechanism = ContingencyTables(noise_multiplier=20.0)
         for i in range(20):
             found = mechanism.release(joint, SMALL, Keys.from_seed(i).stream("tables"))
@@ -285,7 +290,7 @@ class TestRelease:
     def test_with_hardly_any_noise_is_the_exact_one(self):
         codes = random_codes(SMALL, 5000)
         codes[::9] = -1
-        joint = count(codes, SMALL)
+        joint = count_tables(codes, SMALL)
         mechanism = ContingencyTables(noise_multiplier=1e-4)
         found = mechanism.release(joint, SMALL, Keys.from_seed(1).stream("tables"))
         known = found.counts > 0
@@ -296,34 +301,38 @@ class TestRelease:
         self, monkeypatch: pytest.MonkeyPatch
     ):
         """Of independent columns: the uncertainty that noise alone shows is mostly taken away."""
-        items = tuple(Attribute(name=str(i), size=4, reads="one-hot") for i in range(8))
+        items = tuple(Attribute(name=str(i), size=4, encoding="one-hot") for i in range(8))
         attributes = Attributes(items=items)
         rng = Keys.from_seed(5).stream("x").generator()
-        joint = count(rng.integers(0, 4, (4000, 8)), attributes)
+        joint = count_tables(rng.integers(0, 4, (4000, 8)), attributes)
         mechanism = ContingencyTables(noise_multiplier=20.0)
 
-        def released() -> list[Joint]:
+        def released() -> list[JointCounts]:
             streams = (Keys.from_seed(i).stream("t") for i in range(30))
             return [mechanism.release(joint, attributes, stream) for stream in streams]
 
-        def shown(found: list[Joint]) -> float:
-            return float(np.mean([symmetrical_uncertainty(each, attributes)[0] for each in found]))
+        def shown(found: list[JointCounts]) -> float:
+            return float(
+                np.mean([compute_symmetrical_uncertainty(each, attributes)[0] for each in found])
+            )
 
         shrunk = released()
         errors = [np.diag(each.counts) - np.diag(joint.counts) for each in shrunk]
         # One table's marginal would have a deviation of 2 of its cells.
         assert np.std(errors) < 0.6 * 2 * mechanism.standard_deviation(attributes)
-        monkeypatch.setattr(contingency._Tables, "_shrunk", lambda self, beyond, deviation: beyond)
+        monkeypatch.setattr(
+            contingency._TableDenoiser, "_shrink_tables", lambda self, beyond, deviation: beyond
+        )
         assert shown(shrunk) < 0.35 * shown(released())
 
     @pytest.mark.unit
     def test_the_same_counts_are_released_the_same_and_others_share_no_noise(self):
         mechanism, stream = ContingencyTables(noise_multiplier=2.0), Keys.from_seed(1).stream("t")
         codes = random_codes(SMALL, 300)
-        first = mechanism.release(count(codes, SMALL), SMALL, stream).counts
-        again = mechanism.release(count(codes, SMALL), SMALL, stream).counts
+        first = mechanism.release(count_tables(codes, SMALL), SMALL, stream).counts
+        again = mechanism.release(count_tables(codes, SMALL), SMALL, stream).counts
         codes[0] = -1
-        other = mechanism.release(count(codes, SMALL), SMALL, stream).counts
+        other = mechanism.release(count_tables(codes, SMALL), SMALL, stream).counts
         np.testing.assert_array_equal(first, again)
         assert np.abs(first - other).max() > 1.0
 

@@ -34,12 +34,12 @@ from pasearch.data.partitions import Records, UnchargedReadError
 from pasearch.data.schema import Schema
 from pasearch.errors import BudgetError
 from pasearch.features import linear, views, wrappers
-from pasearch.features.engine import FeatureSearch, PrivateReads
+from pasearch.features.engine import FeatureSearch, PrivateRecordAccess
 from pasearch.features.evolution import Evolution
 from pasearch.features.pca import PrincipalComponents
-from pasearch.features.selector import Chosen
-from pasearch.features.trainers import LinearModel, Solved
-from pasearch.features.views import REACH, View
+from pasearch.features.selector import SelectionResult
+from pasearch.features.trainers import LinearModel, MomentsTrainer
+from pasearch.features.views import MAX_NORM_FACTOR, View
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Line, Receipt
 from pasearch.runs.sums import GaussianSum
@@ -118,7 +118,7 @@ class TestCharges:
     def test_a_read_past_the_ledger_is_seen(self, tmp_path: Path):
         search = search_of(plan_of("all"), tmp_path)
         with pytest.raises(UnchargedReadError):
-            search._place("train").open(Receipt("test"))
+            search._select_partition("train").open(Receipt("test"))
 
     @pytest.mark.contract
     @pytest.mark.parametrize("method", ["cfs-greedy", "pafs", "subsets"])
@@ -158,12 +158,12 @@ class TestNoise:
         search = search_of(plan, tmp_path)
         event = next(line.event for line in search.ledger.lines if line.name == "feature means")
         assert isinstance(event, Gaussian)
-        with search._open("feature means", "train") as records:
+        with search._open_line("feature means", "train") as records:
             assert isinstance(records, Records)
             exact = records.x.numpy().astype(np.float64).sum(axis=0)
             slots = len(records)
         released = np.array(
-            [replace(search, keys=Keys.from_seed(seed))._means() for seed in range(250)]
+            [replace(search, keys=Keys.from_seed(seed))._release_means() for seed in range(250)]
         )
         assert ((released > 0) & (released < 1)).all()
         noise = (released * slots - exact) / math.sqrt(6) / event.noise_multiplier
@@ -175,18 +175,20 @@ class TestNoise:
     @pytest.mark.parametrize("method", ["pafs", "subsets"])
     def test_of_the_scores(self, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         """2,000 scores of one model; wrong noise is rejected with probability above .999."""
-        monkeypatch.setattr(PrivateReads, "_one_each", lambda self, *given: tuple(given[-1]))
+        monkeypatch.setattr(
+            PrivateRecordAccess, "_check_keys", lambda self, *given: tuple(given[-1])
+        )
         more = {"candidates": 3.0} if method == "subsets" else {}
         search = search_of(plan_of(method, **more), tmp_path)
         event = next(line.event for line in search.ledger.lines if line.name == "score")
         event = event.event if isinstance(event, RepeatAndSelect) else event
         assert isinstance(event, Geometric)
         model = LinearModel(weights=np.eye(2, 6), intercept=np.zeros(2), link="softmax")
-        with search._open("score", "validation", "trial 0") as records:
+        with search._open_line("score", "validation", "trial 0") as records:
             exact = points_of(model, records)
         search._used.clear()
         trials = [f"t {number}" for number in range(2000)]
-        found = search.reads(MIDDLE).scored([model] * 2000, trials, ["trial 0"])
+        found = search.reads(MIDDLE).score_models([model] * 2000, trials, ["trial 0"])
         noise = np.array(found) - exact
         assert geometric_pvalue(noise, event.epsilon) > ACCEPT
         assert geometric_pvalue(0 * noise, event.epsilon) < REJECT, "exact scores are seen"
@@ -199,7 +201,7 @@ class TestNoise:
         plan = plan_of("all")
         search = search_of(plan, tmp_path)
         model = LinearModel(weights=np.eye(2, 6), intercept=np.zeros(2), link="softmax")
-        monkeypatch.setattr(FeatureSearch, "_choose", lambda self, means: Chosen(
+        monkeypatch.setattr(FeatureSearch, "_choose", lambda self, means: SelectionResult(
             view=View.of(means), model=model
         ))  # fmt: skip
         event = search.ledger.lines[-1].event
@@ -248,7 +250,9 @@ class Neighbours:
             return np.arange(len(entries)) % 7 * 1.0  # what is released depends on no record
 
         self.patch.setattr(GaussianSum, "_noised", noised)
-        self.patch.setattr(PrivateReads, "trained", lambda *_: (_ for _ in ()).throw(Done))
+        self.patch.setattr(
+            PrivateRecordAccess, "train_sets", lambda *_: (_ for _ in ()).throw(Done)
+        )
         wrap_trainers(self.patch, "fit", lambda _: lambda *_, **__: (_ for _ in ()).throw(Done))
         with pytest.raises(Done):
             search.run()
@@ -326,7 +330,7 @@ class TestSensitivity:
         data = from_arrays(x, y, bounds=(0.0, 1.0), classes=2)
         search = search_of(plan_of("all", n=60), tmp_path, data=data)
         mechanism = FeatureMeans(noise_multiplier=1e-9, row_bound=10.0)
-        with search._open("feature means", "train") as records:
+        with search._open_line("feature means", "train") as records:
             share = float(records.valid.float().mean())
             means = mechanism.release(records, search.keys.stream("x"))
         assert means == pytest.approx(0.8 * share, abs=1e-5)
@@ -343,8 +347,8 @@ class TestSensitivity:
         PrincipalComponents().moments(
             search.reads(MIDDLE), View.of(MIDDLE), search.keys.stream("selection")
         )
-        lengths = np.linalg.norm(caught[0], axis=1) * REACH * ROW_NORM
-        assert math.sqrt((lengths**2).mean()) < REACH * ROW_NORM
+        lengths = np.linalg.norm(caught[0], axis=1) * MAX_NORM_FACTOR * ROW_NORM
+        assert math.sqrt((lengths**2).mean()) < MAX_NORM_FACTOR * ROW_NORM
 
 
 class TestPafs:
@@ -410,7 +414,7 @@ class TestPafs:
             seen.append(found.matrix.tobytes() if len(found.matrix) == 8 else b"final")
             return found
 
-        monkeypatch.setattr(linear.NoisyMoments, "noised", watched)
+        monkeypatch.setattr(linear.NoisyMoments, "add_noise", watched)
         search = search_of(plan_of("pafs", number=number), tmp_path)
         outcome = search.run()
         count = charges(search)["candidate training"]
@@ -422,7 +426,7 @@ class TestPafs:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         plan = plan_of("pafs", number=True)
-        monkeypatch.setattr(Solved, "shared", False)
+        monkeypatch.setattr(MomentsTrainer, "shares_release", False)
         with pytest.raises(BudgetError, match="candidate training"):
             search_of(plan, tmp_path).run()
 
@@ -453,7 +457,9 @@ class TestSubsets:
         wrap_trainers(monkeypatch, "fit_many", watching)
         monkeypatch.setattr(Keys, "stream", named)
         monkeypatch.setattr(RunCountDistribution, "sample", lambda law, uniform: 6)
-        monkeypatch.setattr(wrappers, "draw", lambda count, features, source: MASKS[[1] * count])
+        monkeypatch.setattr(
+            wrappers, "draw_masks", lambda count, features, source: MASKS[[1] * count]
+        )
         search_of(plan_of("subsets", number=number), tmp_path).run()
         assert len({source for source, _ in trained}) == len(trained) == 6
         assert len({model.weights.tobytes() for _, model in trained}) == 6
@@ -464,13 +470,13 @@ class TestSubsets:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         kept: dict[str, Any] = {}
-        trained, scored = PrivateReads.trained, PrivateReads.scored
+        trained, scored = PrivateRecordAccess.trained, PrivateRecordAccess.scored
         monkeypatch.setattr(
-            PrivateReads, "trained",
+            PrivateRecordAccess, "train_sets",
             lambda self, *rest: kept.setdefault("models", trained(self, *rest)),
         )  # fmt: skip
         monkeypatch.setattr(
-            PrivateReads, "scored",
+            PrivateRecordAccess, "score_models",
             lambda self, *rest: kept.setdefault("scores", scored(self, *rest)),
         )  # fmt: skip
         monkeypatch.setattr(RunCountDistribution, "sample", lambda law, uniform: 7)
@@ -485,9 +491,11 @@ class TestSubsets:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(RunCountDistribution, "sample", lambda law, uniform: 3)
-        monkeypatch.setattr(wrappers, "draw", lambda count, features, source: MASKS)
-        monkeypatch.setattr(PrivateReads, "scored", lambda self, models, *rest: [5] * 3)
-        monkeypatch.setattr(PrivateReads, "trained", lambda *_: ["model"] * 3)
+        monkeypatch.setattr(wrappers, "draw_masks", lambda count, features, source: MASKS)
+        monkeypatch.setattr(
+            PrivateRecordAccess, "score_models", lambda self, models, *rest: [5] * 3
+        )
+        monkeypatch.setattr(PrivateRecordAccess, "train_sets", lambda *_: ["model"] * 3)
         search = search_of(plan_of("subsets"), tmp_path)
         reads = search.reads(MIDDLE)
         winners = Counter(
@@ -509,7 +517,7 @@ class TestSubsets:
         def stop(count: int, features: int, source: Any):
             raise Counted(count)
 
-        monkeypatch.setattr(wrappers, "draw", stop)
+        monkeypatch.setattr(wrappers, "draw_masks", stop)
         seen = []
         for seed in range(2000):
             with pytest.raises(Counted) as counted:

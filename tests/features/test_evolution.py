@@ -16,12 +16,12 @@ from pasearch.features.evolution import (
     Evolution,
     Generation,
     crossover,
-    draw,
-    labels,
-    masks_of,
+    draw_masks,
+    find_unseen,
+    label_masks,
+    look_up_fitness,
+    masks_from_labels,
     mutate,
-    recalled,
-    unseen,
 )
 
 SHARES = st.floats(0, 1)
@@ -32,7 +32,7 @@ def generator(seed: int = 3) -> np.random.Generator:
 
 
 def some_masks(count: int, features: int, seed: int = 5) -> np.ndarray:
-    return draw(count, features, generator(seed))
+    return draw_masks(count, features, generator(seed))
 
 
 class TestDraw:
@@ -40,7 +40,7 @@ class TestDraw:
     def test_is_uniform_among_the_sets_that_are_not_empty(self):
         """8,000 sets of 7; feature by feature with probability .45 is rejected (p < 1e-9)."""
         weights = 2 ** np.arange(3)
-        seen = np.bincount(draw(8000, 3, generator()) @ weights, minlength=8)
+        seen = np.bincount(draw_masks(8000, 3, generator()) @ weights, minlength=8)
         assert seen[0] == 0
         assert stats.chisquare(seen[1:]).pvalue > 1e-3
         skewed = (generator().random((8000, 3)) < 0.45) @ weights
@@ -160,9 +160,11 @@ class TestTell:
         start = evolution.begin(20, generator(1))
         before, fitness = start.masks.copy(), np.arange(50)
         first, second = (evolution.tell(start, fitness, generator(2)) for _ in range(2))
-        assert labels(first.masks) == labels(second.masks)
+        assert label_masks(first.masks) == label_masks(second.masks)
         assert (start.masks == before).all()
-        assert labels(evolution.tell(start, fitness, generator(3)).masks) != labels(first.masks)
+        assert label_masks(evolution.tell(start, fitness, generator(3)).masks) != label_masks(
+            first.masks
+        )
 
     @pytest.mark.unit
     def test_other_fitness_is_refused(self):
@@ -224,7 +226,7 @@ class TestState:
         for _ in range(4):
             straight = step(straight)
         for _ in range(4):
-            kept = step(Generation(kept.number, masks_of(labels(kept.masks), 11)))
+            kept = step(Generation(kept.number, masks_from_labels(label_masks(kept.masks), 11)))
         assert (kept.number, kept.masks.tolist()) == (straight.number, straight.masks.tolist())
 
     @pytest.mark.unit
@@ -241,17 +243,17 @@ class TestMemory:
     @pytest.mark.unit
     def test_a_label_names_its_set_and_no_other(self):
         masks = some_masks(200, 13)
-        named = labels(masks)
-        assert (masks_of(named, 13) == masks).all()
+        named = label_masks(masks)
+        assert (masks_from_labels(named, 13) == masks).all()
         assert len(set(named)) == len(np.unique(masks, axis=0))
 
     @pytest.mark.unit
     def test_a_set_is_scored_once(self):
         masks = np.array([[1, 0], [0, 1], [1, 0], [1, 1]], dtype=bool)
-        known = {labels(masks)[1]: 5.0}
-        fresh = unseen(masks, known)
+        known = {label_masks(masks)[1]: 5.0}
+        fresh = find_unseen(masks, known)
         assert fresh.tolist() == [0, 3]
-        known |= dict(zip(labels(masks[fresh]), [7.0, 9.0], strict=True))
-        assert unseen(masks, known).tolist() == []
-        assert recalled(masks, known).tolist() == [7.0, 5.0, 7.0, 9.0]
+        known |= dict(zip(label_masks(masks[fresh]), [7.0, 9.0], strict=True))
+        assert find_unseen(masks, known).tolist() == []
+        assert look_up_fitness(masks, known).tolist() == [7.0, 5.0, 7.0, 9.0]
         assert json.loads(json.dumps(known)) == known

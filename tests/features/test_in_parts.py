@@ -18,11 +18,11 @@ from pasearch.data.split import make_split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.features import logistic
-from pasearch.features.contingency import attributes_of, count
+from pasearch.features.contingency import count_tables, make_attributes
 from pasearch.features.engine import FeatureOutcome
 from pasearch.features.selector import make_choice
-from pasearch.features.top import ClassShares, class_tables, points_of_tables
-from pasearch.features.trainers import Perturbed, Solved, counts_of_all
+from pasearch.features.top_features import ClassShares, count_class_tables, score_tables
+from pasearch.features.trainers import MomentsTrainer, ObjectiveTrainer, count_for_models
 from pasearch.features.views import View
 from pasearch.runs.keys import Keys
 from pasearch.runs.sums import GaussianSum
@@ -160,14 +160,16 @@ class TestPasses:
     @pytest.mark.oracle
     def test_of_tables_points_and_classes_count_the_same(self):
         whole, parts = records()
-        attributes = attributes_of(dataset().schema)
+        attributes = make_attributes(dataset().schema)
         codes = attributes.codes(whole.x, whole.y, whole.valid)
-        want, found = count(codes, attributes), attributes.counted(parts)
+        want, found = count_tables(codes, attributes), attributes.count_pairs(parts)
         assert np.array_equal(found.counts, want.counts)
         assert found.slots == want.slots == len(whole)
         shares = ClassShares.of([0.3, 0.7])
-        tables = sum(class_tables(each, attributes) for each in attributes.codes_of(parts))
-        points = points_of_tables(tables, attributes, shares)  # type: ignore[arg-type]
+        tables = sum(
+            count_class_tables(each, attributes) for each in attributes.encode_parts(parts)
+        )
+        points = score_tables(tables, attributes, shares)  # type: ignore[arg-type]
         assert points == feature_points(codes, attributes, shares)
 
     @pytest.mark.oracle
@@ -177,17 +179,17 @@ class TestPasses:
         stream = KEYS.stream("means")
         want = means.release(whole, stream)
         assert means.release(parts, stream) == pytest.approx(want, rel=1e-12)
-        moments = Solved(outputs=1, regression=True, noise=1.0)
+        moments = MomentsTrainer(outputs=1, regression=True, noise=1.0)
         models = []
         for each in (whole, parts):
-            solved = moments.serving_all(each, want, stream)
+            solved = moments.fit_all_sets(each, want, stream)
             models.append(moments.fit(each, View.of(want), stream))
             models += solved(np.ones((1, len(want)), bool))
         for each in models[1:]:
             np.testing.assert_allclose(each.weights, models[0].weights, rtol=1e-7, atol=1e-9)
         metric = find_default_metric(regression=True)
         own = models[0].counts(whole, metric)
-        assert counts_of_all(models * 40, parts, metric) == [own] * 160
+        assert count_for_models(models * 40, parts, metric) == [own] * 160
 
     @pytest.mark.oracle
     def test_a_batch_is_that_of_the_whole_view(self):
@@ -197,7 +199,7 @@ class TestPasses:
             means, mask = rng.random(whole.x.shape[1]), rng.random(whole.x.shape[1]) < 0.6
             view = View.of(means, mask)
             if rotated:
-                view = view.rotated(rng.normal(size=(view.width, 2)))
+                view = view.with_rotation(rng.normal(size=(view.width, 2)))
             seen, x = view.seen(parts), view.rows(whole)
             assert torch.equal(view.seen(whole).x, x)
             assert seen.x.shape == tuple(x.shape)
@@ -219,7 +221,7 @@ class TestPasses:
     @pytest.mark.oracle
     def test_objective_perturbation_is_given_one_array(self):
         whole, parts = records()
-        trainer = Perturbed(outputs=2, regression=False, noise=2.0)
+        trainer = ObjectiveTrainer(outputs=2, regression=False, noise=2.0)
         view, stream = View.of(np.full(whole.x.shape[1], 0.4)), KEYS.stream("one")
         want, found = (trainer.fit(each, view, stream) for each in (whole, parts))
         assert np.array_equal(want.weights, found.weights)
@@ -234,14 +236,14 @@ class TestSize:
 
     @pytest.mark.unit
     def test_a_fit_of_too_many_takes_no_memory(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(logistic, "MOST_BYTES", 1000)
-        trainer = Perturbed(outputs=2, regression=False, noise=2.0)
+        monkeypatch.setattr(logistic, "MAX_MEMORY_BYTES", 1000)
+        trainer = ObjectiveTrainer(outputs=2, regression=False, noise=2.0)
         whole, parts = records()
         means = np.full(whole.x.shape[1], 0.4)
         for each in (whole, parts):
             with pytest.raises(UsageError, match="all records at once"):
                 trainer.fit(each, View.of(means), KEYS.stream("one"))
         # Of a number, second moments are added up part by part.
-        moments = Solved(outputs=1, regression=True, noise=1.0)
+        moments = MomentsTrainer(outputs=1, regression=True, noise=1.0)
         for each in records(number=True):
             moments.fit(each, View.of(means), KEYS.stream("one"))

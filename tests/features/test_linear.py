@@ -15,7 +15,7 @@ from pasearch.accounting.accountants import price
 from pasearch.accounting.events import Gaussian
 from pasearch.errors import UsageError
 from pasearch.features import linear
-from pasearch.features.linear import Moments, NoisyMoments, public_moments
+from pasearch.features.linear import Moments, NoisyMoments, compute_public_moments
 from pasearch.runs.keys import Keys
 from pasearch.runs.normals import Normals
 
@@ -39,11 +39,13 @@ def test_each_subset_has_the_ridge_solution():
     for ridge in [1e-3, 0.5]:
         x, y, valid = records()
         masks = np.random.default_rng(1).random((20, 5)) < 0.5
-        moments = public_moments(x, y, valid, data_norm=3.0)
+        moments = compute_public_moments(x, y, valid, data_norm=3.0)
         for mask, weights in zip(masks, moments.fit_many(masks, ridge=ridge), strict=True):
             rows = np.column_stack([x[USED][:, mask], np.ones(len(USED))])
             # Weights of records divided by T are the same, and the ridge is T^2 times as strong.
-            theirs = Ridge(alpha=ridge * 11 * linear.SLACK**2, fit_intercept=False, tol=1e-12)
+            theirs = Ridge(
+                alpha=ridge * 11 * linear.ROUNDING_FACTOR**2, fit_intercept=False, tol=1e-12
+            )
             expected = theirs.fit(rows, y[USED]).coef_
             np.testing.assert_allclose(weights[np.append(mask, True)], expected, atol=1e-8)
             assert (weights[:-1][~mask] == 0).all()
@@ -55,11 +57,11 @@ def test_one_record_moves_the_moments_by_1_at_most():
     x = np.array(list(itertools.product(values, repeat=2)))
     y = np.resize([0.0, 1.0, 7.0, 0.3], len(x))
     everyone = np.ones(len(x), bool)
-    whole, found = linear._second_moments(x, y, everyone, 1.5), []
+    whole, found = linear._sum_second_moments(x, y, everyone, 1.5), []
     for gone in range(len(x)):
         fewer = everyone.copy()
         fewer[gone] = False
-        moved = whole - linear._second_moments(x, y, fewer, 1.5)
+        moved = whole - linear._sum_second_moments(x, y, fewer, 1.5)
         found.append(float(np.linalg.norm(moved[np.triu_indices(4)])))
     assert 0.5 < max(found) <= 1.0
     assert min(found) == 0.0
@@ -68,14 +70,14 @@ def test_one_record_moves_the_moments_by_1_at_most():
 @pytest.mark.unit
 def test_a_null_record_adds_exactly_0_and_targets_are_clamped():
     x, y, valid = records()
-    whole = public_moments(x, y, valid, data_norm=3.0).matrix
+    whole = compute_public_moments(x, y, valid, data_norm=3.0).matrix
     x[2], y[2] = 9.0, 1.0
-    np.testing.assert_array_equal(whole, public_moments(x, y, valid, data_norm=3.0).matrix)
+    np.testing.assert_array_equal(whole, compute_public_moments(x, y, valid, data_norm=3.0).matrix)
     assert whole[-2, -2] == pytest.approx(len(USED) / 11)
     y[0] = 55.0
-    high = public_moments(x, y, valid, data_norm=3.0).matrix
+    high = compute_public_moments(x, y, valid, data_norm=3.0).matrix
     y[0] = 1.0
-    np.testing.assert_array_equal(high, public_moments(x, y, valid, data_norm=3.0).matrix)
+    np.testing.assert_array_equal(high, compute_public_moments(x, y, valid, data_norm=3.0).matrix)
 
 
 @pytest.mark.unit
@@ -83,7 +85,7 @@ def test_the_release_has_the_noise_that_is_charged_once_for_all_subsets():
     x, y, valid = records()
     mechanism = NoisyMoments(noise_multiplier=2, data_norm=3.0)
     assert mechanism.event == Gaussian(noise_multiplier=2.0)
-    exact = public_moments(x, y, valid, data_norm=3.0).matrix
+    exact = compute_public_moments(x, y, valid, data_norm=3.0).matrix
     upper = np.triu_indices(7)
     noise = np.array([
         (mechanism.release_parts([(x, y, valid)], KEYS.stream("m", i)).matrix - exact)[upper]
@@ -104,7 +106,9 @@ def test_weights_stay_finite_and_bounded_whatever_the_noise():
         assert np.isfinite(weights).all()
         # No eigenvalue is below the ridge.
         along = np.linalg.norm(released.matrix[:-1, -1])
-        assert np.linalg.norm(weights) <= along / (linear.STRENGTH * noise * math.sqrt(6)) + 1e-9
+        assert (
+            np.linalg.norm(weights) <= along / (linear.RIDGE_FACTOR * noise * math.sqrt(6)) + 1e-9
+        )
 
 
 class TestAudit:
@@ -148,13 +152,13 @@ class TestAudit:
 @pytest.mark.unit
 def test_other_numbers_and_shapes_are_refused():
     x, y, valid = records()
-    moments = public_moments(x, y, valid, data_norm=3.0)
+    moments = compute_public_moments(x, y, valid, data_norm=3.0)
     for wrong in [
         lambda: NoisyMoments(noise_multiplier=0.0, data_norm=1.0),
         lambda: NoisyMoments(noise_multiplier=1.0, data_norm=math.nan),
-        lambda: public_moments(x, y[:-1], valid, data_norm=1.0),
-        lambda: public_moments(x[0], y, valid, data_norm=1.0),
-        lambda: public_moments(x, y, valid, data_norm=-1.0),
+        lambda: compute_public_moments(x, y[:-1], valid, data_norm=1.0),
+        lambda: compute_public_moments(x[0], y, valid, data_norm=1.0),
+        lambda: compute_public_moments(x, y, valid, data_norm=-1.0),
         lambda: moments.fit_many(np.ones((1, 4), bool)),
         lambda: moments.fit_many(np.ones((1, 5), bool), ridge=0.0),
         lambda: Moments(matrix=np.ones((3, 4)), data_norm=1.0, noise=0.0),

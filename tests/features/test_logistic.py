@@ -173,13 +173,13 @@ class TestTheMinimiser:
         self, monkeypatch: pytest.MonkeyPatch, classes: int
     ):
         keys: list[Any] = []
-        drawn: Any = logistic._noise
+        drawn: Any = logistic._draw_noise
 
         def spied(mechanism: Any, width: int, key: Stream) -> Any:
             keys.append(key)
             return drawn(mechanism, width, key)
 
-        monkeypatch.setattr(logistic, "_noise", spied)
+        monkeypatch.setattr(logistic, "_draw_noise", spied)
         mechanism = ObjectivePerturbation(epsilon=1.0, data_norm=2.0, classes=classes)
         x, y, valid = records(classes=classes)
         one = fit_one(x, y, valid, mechanism, KEYS.stream("one"))
@@ -227,7 +227,7 @@ class TestTheMinimiser:
         x, y, valid = records(classes=classes)
         x *= [10.0, 3.0, 1.0, 0.1, 1e-2, 1e-3]
         masks, norms = subsets(5, 6), np.full(5, 2.0)
-        monkeypatch.setattr(logistic, "MOST_STEPS", 2)
+        monkeypatch.setattr(logistic, "MAX_ACCELERATED_STEPS", 2)
         found = fit_public(
             x, y, valid, masks, data_norms=norms, classes=classes, regularisation=strength
         )
@@ -251,10 +251,10 @@ class TestTheMinimiser:
         mechanisms = [ObjectivePerturbation(epsilon=1.0, data_norm=2.0 + i) for i in range(9)]
         streams = [KEYS.stream(i) for i in range(9)]
         # Digits that are not released show how near the solver comes to the minimiser.
-        monkeypatch.setattr(logistic, "GRAIN", 2.0**-50)
+        monkeypatch.setattr(logistic, "WEIGHT_RESOLUTION", 2.0**-50)
         many = fit_many(x, y, valid, masks, mechanisms, streams)
-        monkeypatch.setattr(logistic, "CHUNK", 1)
-        monkeypatch.setattr(logistic, "ROWS", 7)
+        monkeypatch.setattr(logistic, "MAX_CHUNK_NUMBERS", 1)
+        monkeypatch.setattr(logistic, "GRADIENT_BLOCK_RECORDS", 7)
         again = fit_many(x, y, valid, masks[::-1], mechanisms[::-1], streams[::-1])[::-1]
         np.testing.assert_allclose(many, again, rtol=0, atol=1e-10)
 
@@ -320,7 +320,9 @@ class TestTheNoise:
 
     @pytest.mark.statistical
     def test_off_is_seen(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(logistic, "_noise", lambda m, width, _: np.zeros((m.outputs, width)))
+        monkeypatch.setattr(
+            logistic, "_draw_noise", lambda m, width, _: np.zeros((m.outputs, width))
+        )
         assert self.pvalues(self.drawn(100) + 1e-300, 1.0)[0] < 1e-9
 
     @pytest.mark.statistical
@@ -362,7 +364,7 @@ class TestTheNoise:
         mechanism = ObjectivePerturbation(epsilon=0.6, data_norm=3.0, classes=classes)
         key, mechanisms = KEYS.stream("draw"), pytest.importorskip("diffprivlib.mechanisms")
         state = logistic._random_state(key)
-        for ours in logistic._noise(mechanism, 5, key):
+        for ours in logistic._draw_noise(mechanism, 5, key):
             vector = mechanisms.Vector(
                 epsilon=library_epsilon(mechanism) / mechanism.outputs, dimension=5,
                 alpha=mechanism.strength, function_sensitivity=0.25, data_sensitivity=1.0, n=7,
@@ -441,14 +443,14 @@ class TestThePrice:
     def test_bounded_rows_have_norm_1_at_most(self, monkeypatch: pytest.MonkeyPatch):
         x, y, valid = records(200, 5, size=40.0)
         mechanism = ObjectivePerturbation(epsilon=1.0, data_norm=0.3)
-        minimised, lengths = logistic.minimised, []
+        minimised, lengths = logistic.minimise_objectives, []
 
         def spied(rows: torch.Tensor, shrink: torch.Tensor, *rest: Any) -> torch.Tensor:
             bounded = torch.cat([rows[:, :-1] * shrink[0][:, None], rows[:, -1:]], dim=1)
             lengths.append(bounded.norm(dim=1) / mechanism.scale)
             return minimised(rows, shrink, *rest)
 
-        monkeypatch.setattr(logistic, "minimised", spied)
+        monkeypatch.setattr(logistic, "minimise_objectives", spied)
         fit_one(x, y, valid, mechanism, KEYS.stream("bounded"))
         assert lengths[0].max() <= 1 - 1e-10
         assert lengths[0].max() > 1 - 1e-8
@@ -539,24 +541,26 @@ class TestAudit:
 
     @pytest.mark.statistical
     def test_sees_that_the_noise_is_off(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(logistic, "_noise", lambda m, width, _: np.zeros((m.outputs, width)))
+        monkeypatch.setattr(
+            logistic, "_draw_noise", lambda m, width, _: np.zeros((m.outputs, width))
+        )
         between = (self.margins(True)[0] + self.margins(False)[0]) / 2
         assert self.audit(between) > 5.0
 
     @pytest.mark.statistical
     def test_sees_that_the_noise_is_a_third(self, monkeypatch: pytest.MonkeyPatch):
-        noise = logistic._noise
-        monkeypatch.setattr(logistic, "_noise", lambda *args: noise(*args) / 3)
+        noise = logistic._draw_noise
+        monkeypatch.setattr(logistic, "_draw_noise", lambda *args: noise(*args) / 3)
         assert self.audit(-0.7) > 1.0
 
     @pytest.mark.statistical
     def test_sees_that_records_are_not_bounded(self, monkeypatch: pytest.MonkeyPatch):
-        solved = logistic.solved
+        solved = logistic.solve_in_chunks
 
         def loose(rows: Any, hot: Any, masks: Any, norms: Any, *rest: Any) -> Any:
             return solved(rows, hot, masks, norms * 1e6, *rest)
 
-        monkeypatch.setattr(logistic, "solved", loose)
+        monkeypatch.setattr(logistic, "solve_in_chunks", loose)
         assert self.audit(-0.5, (1.0, 1 / 9)) > 1.0
 
     @pytest.mark.statistical

@@ -17,19 +17,19 @@ from pasearch.accounting.profiles import Array
 from pasearch.errors import UsageError
 from pasearch.features import cfs
 from pasearch.features.cfs import (
-    GRID,
+    ENTROPY_GRID_STEPS,
     NoisyEntropies,
-    claimed_sensitivity,
+    compute_merits,
+    compute_symmetrical_uncertainty,
     entropy_sensitivity,
-    merits,
-    symmetrical_uncertainty,
-    uncertainties,
+    published_sensitivity,
+    uncertainties_from_entropies,
 )
 from pasearch.features.contingency import (
     Attribute,
     Attributes,
-    Joint,
-    count,
+    JointCounts,
+    count_tables,
 )
 from pasearch.runs.keys import Keys
 
@@ -38,18 +38,21 @@ def merit(members: Sequence[int], to_class: Array, between: Array) -> float:
     """The merit of one set of features, by their places, each once."""
     masks = np.zeros((1, len(to_class)), bool)
     masks[0, list(members)] = True
-    return float(merits(masks, to_class, between)[0])
+    return float(compute_merits(masks, to_class, between)[0])
 
 
 SMALL = Attributes(
     items=(
         Attribute(
-            name="number", size=4, reads="binned",
+            name="number", size=4, encoding="binned",
             features=((0, 1, 2, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)),
         ),
-        Attribute(name="job", size=3, reads="one-hot", features=((1, 0, 0), (0, 1, 0), (0, 0, 1))),
-        Attribute(name="word", size=2, reads="flag", features=((0, 1),)),
-        Attribute(name="y", size=2, reads="class"),
+        Attribute(
+            name="job", size=3, encoding="one-hot",
+            features=((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+        ),
+        Attribute(name="word", size=2, encoding="flag", features=((0, 1),)),
+        Attribute(name="y", size=2, encoding="class"),
     )
 )  # fmt: skip
 
@@ -89,7 +92,10 @@ class TestUncertainty:
         for n in [1, 2, 60, 500]:
             codes = random_codes(n, n)
             codes[5::7] = -1
-            found, expected = symmetrical_uncertainty(count(codes, SMALL), SMALL), looped(codes)
+            found, expected = (
+                compute_symmetrical_uncertainty(count_tables(codes, SMALL), SMALL),
+                looped(codes),
+            )
             for each, other in zip(found, expected, strict=True):
                 np.testing.assert_allclose(each, other, atol=1e-12)
             assert found[0].shape == (SMALL.width,)
@@ -97,11 +103,11 @@ class TestUncertainty:
     @pytest.mark.unit
     def test_of_a_copy_is_1_and_of_a_constant_0(self):
         codes = np.array([[0, 0, 0, 0], [0, 1, 1, 1]] * 5)
-        to_class, between = symmetrical_uncertainty(count(codes, SMALL), SMALL)
+        to_class, between = compute_symmetrical_uncertainty(count_tables(codes, SMALL), SMALL)
         np.testing.assert_allclose(to_class, [0, 0, 0, 0, 0, 1, 1, 0, 1], atol=1e-12)
         assert between[5, 6] == pytest.approx(1.0)
         assert not between[:5].any()
-        nothing = symmetrical_uncertainty(count(np.full((4, 4), -1), SMALL), SMALL)
+        nothing = compute_symmetrical_uncertainty(count_tables(np.full((4, 4), -1), SMALL), SMALL)
         assert not nothing[0].any()
 
 
@@ -120,10 +126,12 @@ class TestMerit:
 
     @pytest.mark.oracle
     def test_of_many_sets_at_once_is_that_of_each(self):
-        to_class, between = symmetrical_uncertainty(count(random_codes(300), SMALL), SMALL)
+        to_class, between = compute_symmetrical_uncertainty(
+            count_tables(random_codes(300), SMALL), SMALL
+        )
         masks = Keys.from_seed(3).stream("m").generator().random((200, SMALL.width)) < 0.4
         masks[0] = False
-        found = merits(masks, to_class, between)
+        found = compute_merits(masks, to_class, between)
         for mask, value in zip(masks, found, strict=True):
             chosen = np.flatnonzero(mask)
             spread = len(chosen) + sum(between[i, j] for i in chosen for j in chosen if i != j)
@@ -154,7 +162,7 @@ class TestSensitivity:
                         moved = max(moved, abs(here - self.bits(other, n)))
             assert nulled == pytest.approx(entropy_sensitivity(n), rel=1e-12)
             assert nulled <= moved <= entropy_sensitivity(n, moved=True)
-            assert moved <= claimed_sensitivity(n)
+            assert moved <= published_sensitivity(n)
 
     @pytest.mark.oracle
     def test_every_step_of_a_count(self):
@@ -165,24 +173,27 @@ class TestSensitivity:
             apart = steps.max() - steps.min()
             assert apart <= entropy_sensitivity(n, moved=True)
             assert apart > 0.97 * entropy_sensitivity(n, moved=True)
-            assert 1.9 < claimed_sensitivity(n) / entropy_sensitivity(n, moved=True) < 2.4
+            assert 1.9 < published_sensitivity(n) / entropy_sensitivity(n, moved=True) < 2.4
 
     @pytest.mark.oracle
     def test_every_entropy_of_a_table_moves_by_that_at_most(self):
-        chosen = cfs._features(SMALL)
-        worst, step = 0.0, entropy_sensitivity(6) / GRID
+        chosen = cfs._group_feature_codes(SMALL)
+        worst, step = 0.0, entropy_sensitivity(6) / ENTROPY_GRID_STEPS
         for seed in range(40):
             codes = random_codes(6, seed)
             codes[5] = -1
-            joint = count(codes, SMALL)
-            here = cfs._entropies(joint, *chosen, records=joint.slots)
+            joint = count_tables(codes, SMALL)
+            here = cfs._compute_entropies(joint, *chosen, records=joint.slots)
             for gone in range(5):
                 fewer = codes.copy()
                 fewer[gone] = -1
-                there = cfs._entropies(count(fewer, SMALL), *chosen, records=6)
+                there = cfs._compute_entropies(count_tables(fewer, SMALL), *chosen, records=6)
                 worst = max(worst, float(np.abs(here - there).max()))
                 # What the noise is for: whole steps.
-                assert np.abs(np.round(here / step) - np.round(there / step)).max() <= GRID + 2
+                assert (
+                    np.abs(np.round(here / step) - np.round(there / step)).max()
+                    <= ENTROPY_GRID_STEPS + 2
+                )
         assert worst == pytest.approx(entropy_sensitivity(6), rel=1e-9)
 
     @pytest.mark.unit
@@ -204,10 +215,10 @@ class TestNoisyEntropies:
     @pytest.mark.statistical
     def test_the_noise_is_what_the_event_charges_and_other_scales_are_rejected(self):
         """Power: the size of 1,000 exponential numbers has a deviation of 3%."""
-        joint = count(random_codes(80), SMALL)
+        joint = count_tables(random_codes(80), SMALL)
         mechanism = NoisyEntropies(epsilon=self.EPSILON, attributes=SMALL)
-        chosen = cfs._features(SMALL)
-        exact = cfs._entropies(joint, *chosen, records=joint.slots)
+        chosen = cfs._group_feature_codes(SMALL)
+        exact = cfs._compute_entropies(joint, *chosen, records=joint.slots)
         upper = np.triu_indices(len(exact))
         found = [
             mechanism.release(joint, Keys.from_seed(i).stream("h"))
@@ -233,7 +244,7 @@ class TestNoisyEntropies:
     def test_the_claim_is_more_for_the_same_noise(self):
         mechanism = NoisyEntropies(epsilon=0.05, attributes=SMALL)
         claim = mechanism.claim(n=32561, delta=1e-5)
-        one = claimed_sensitivity(32561) / mechanism.scale(32561)
+        one = published_sensitivity(32561) / mechanism.scale(32561)
         assert one == pytest.approx(0.05 * 2.2294, rel=1e-3)
         assert claim.value == pytest.approx(
             one * math.sqrt(110 * math.log(1e5)) + 55 * one * math.expm1(one)
@@ -245,8 +256,8 @@ class TestNoisyEntropies:
     @pytest.mark.unit
     def test_null_records_count_as_slots(self):
         codes = random_codes(50)
-        joint = count(codes, SMALL)
-        padded = Joint(counts=joint.counts, slots=100)
+        joint = count_tables(codes, SMALL)
+        padded = JointCounts(counts=joint.counts, slots=100)
         mechanism = NoisyEntropies(epsilon=1e9, attributes=SMALL)
         found = mechanism.release(padded, Keys.from_seed(1).stream("h"))
         share = np.bincount(codes[:, -1]) / 100
@@ -256,18 +267,20 @@ class TestNoisyEntropies:
     def test_the_same_is_released_the_same_and_others_share_no_noise(self):
         mechanism = NoisyEntropies(epsilon=0.01, attributes=SMALL)
         stream, codes = Keys.from_seed(1).stream("h"), random_codes(90)
-        first = mechanism.release(count(codes, SMALL), stream)
-        np.testing.assert_array_equal(first, mechanism.release(count(codes, SMALL), stream))
+        first = mechanism.release(count_tables(codes, SMALL), stream)
+        np.testing.assert_array_equal(first, mechanism.release(count_tables(codes, SMALL), stream))
         codes[0] = -1
-        other = mechanism.release(count(codes, SMALL), stream)
+        other = mechanism.release(count_tables(codes, SMALL), stream)
         changed = np.abs(first - other)[np.triu_indices(10)] > 10 * entropy_sensitivity(90)
         assert changed.mean() > 0.8
 
     @pytest.mark.unit
     def test_uncertainties_of_noisy_entropies_stay_in_bounds(self):
         mechanism = NoisyEntropies(epsilon=0.001, attributes=SMALL)
-        noisy = mechanism.release(count(random_codes(90), SMALL), Keys.from_seed(1).stream("h"))
-        for each in uncertainties(noisy):
+        noisy = mechanism.release(
+            count_tables(random_codes(90), SMALL), Keys.from_seed(1).stream("h")
+        )
+        for each in uncertainties_from_entropies(noisy):
             assert ((each >= 0) & (each <= 1)).all()
 
     @pytest.mark.unit

@@ -21,12 +21,12 @@ from pasearch.data.split import Split, make_split
 from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features import engine, wrappers
-from pasearch.features.engine import PrivateReads
+from pasearch.features.engine import PrivateRecordAccess
 from pasearch.features.model import feature_names
 from pasearch.features.plan import FeaturePlan
 from pasearch.features.selector import Choice, make_choice
 from pasearch.features.trainers import LinearModel
-from pasearch.features.wrappers import one_hot_sets
+from pasearch.features.wrappers import make_one_hot_sets
 from pasearch.planning import events_by_partition
 from pasearch.runs.keys import Keys
 from pasearch.verification.verify import verify
@@ -61,7 +61,7 @@ class TestSets:
             Column(name="g", categories=("alone",)),
             Column(name="h", low=0.0, high=1.0, bins=(0.2, 0.7)),
         )
-        every, plain = one_hot_sets(schema)
+        every, plain = make_one_hot_sets(schema)
         names = np.array(feature_names(schema, math.prod(schema.shape)))
         assert every.all()
         assert len(every) == len(plain) == len(names)
@@ -76,7 +76,7 @@ class TestSets:
         ]:
             schema = of_columns(*columns)
             names = np.array(feature_names(schema, math.prod(schema.shape)))
-            assert names[one_hot_sets(schema)[1]].tolist() == plain
+            assert names[make_one_hot_sets(schema)[1]].tolist() == plain
             assert made(schema).price.epsilon <= BUDGET.epsilon
 
     @pytest.mark.unit
@@ -98,7 +98,7 @@ class TestSets:
     @pytest.mark.unit
     def test_what_turns_out_to_have_no_number_has_all_twice(self):
         """Only an estimated schema can do so: the plan knew no more than that there may be."""
-        assert one_hot_sets(of_columns(Column(name="c", categories=THREE))).all()
+        assert make_one_hot_sets(of_columns(Column(name="c", categories=THREE))).all()
 
 
 class TestPlan:
@@ -161,14 +161,14 @@ class TestRun:
         monkeypatch: pytest.MonkeyPatch,
     ):  # fmt: skip
         plan = plan_of("one-hot", trainer, number=number)
-        search, genuine = search_of(plan, tmp_path), PrivateReads.scored
+        search, genuine = search_of(plan, tmp_path), PrivateRecordAccess.scored
 
-        def scored(self: PrivateReads, models: Any, trials: Any, keys: Any) -> list[int]:
+        def scored(self: PrivateRecordAccess, models: Any, trials: Any, keys: Any) -> list[int]:
             found = genuine(self, models, trials, keys)
             found[winner] = max(found) + 1
             return found
 
-        monkeypatch.setattr(PrivateReads, "scored", scored)
+        monkeypatch.setattr(PrivateRecordAccess, "score_models", scored)
         chosen = search.run().chosen
         names = np.array(feature_names(plan.schema, math.prod(plan.schema.shape)))
         every = tuple(names)
@@ -187,25 +187,25 @@ class TestRun:
         """Models that are the same: over 40 keys their scores differ, from each other too."""
         search = search_of(plan_of("one-hot"), tmp_path)
         monkeypatch.setattr(
-            engine, "counts_of_all", lambda models, records, metric: [[20]] * len(models)
+            engine, "count_for_models", lambda models, records, metric: [[20]] * len(models)
         )
         model = LinearModel(weights=np.zeros((2, 1)), intercept=np.zeros(2), link="softmax")
         models, trials, found = [model] * 2, ["trial 0", "trial 1"], []
         for seed in range(40):
             again = replace(search, keys=Keys.from_seed(seed))
-            found.append(again.reads(np.zeros(1)).scored(models, trials, trials))
+            found.append(again.reads(np.zeros(1)).score_models(models, trials, trials))
         assert len({first for first, _ in found}) > 3
         assert any(first != second for first, second in found)
 
     @pytest.mark.contract
     def test_a_third_set_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        genuine = one_hot_sets
+        genuine = make_one_hot_sets
 
         def three(schema: Any) -> np.ndarray:
             sets = genuine(schema)
             return np.concatenate([sets, ~sets[1:]])
 
-        monkeypatch.setattr(wrappers, "one_hot_sets", three)
+        monkeypatch.setattr(wrappers, "make_one_hot_sets", three)
         for trainer, number, line in (
             ("objective", False, "candidate training"),
             ("dpsgd", False, "candidate training"),

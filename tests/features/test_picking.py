@@ -21,14 +21,14 @@ from pasearch.accounting.events import PureDP, SelfComposition
 from pasearch.data.column import Column
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
-from pasearch.features import top
-from pasearch.features.contingency import Attribute, Attributes, attributes_of
-from pasearch.features.top import (
+from pasearch.features import top_features as top
+from pasearch.features.contingency import Attribute, Attributes, make_attributes
+from pasearch.features.top_features import (
     ClassShares,
     GumbelTop,
     PermuteAndFlip,
-    TopFeatures,
-    association_points,
+    TopMechanism,
+    score_association,
 )
 from pasearch.runs.keys import Keys
 
@@ -57,14 +57,14 @@ def permuted(points: list[int], epsilon: float, most: int) -> np.ndarray:
     return law
 
 
-LAWS: dict[type[TopFeatures], Callable[[list[int], float, int], np.ndarray]] = {
+LAWS: dict[type[TopMechanism], Callable[[list[int], float, int], np.ndarray]] = {
     GumbelTop: exponential,
     PermuteAndFlip: permuted,
 }
 
 
 def top_law(
-    way: type[TopFeatures], points: list[int], epsilon: float, k: int, most: int = 1
+    way: type[TopMechanism], points: list[int], epsilon: float, k: int, most: int = 1
 ) -> Law:
     """The probability of every ordered choice of k, from one pick's law."""
     law: Law = {(): 1.0}
@@ -78,8 +78,8 @@ def top_law(
     return law
 
 
-def released(way: type[TopFeatures], epsilon: float, k: int, count: int, most: int = 1) -> Counter:
-    stream, mechanism = Keys.from_seed(5).stream("p"), way(epsilon=epsilon, k=k, most=most)
+def released(way: type[TopMechanism], epsilon: float, k: int, count: int, most: int = 1) -> Counter:
+    stream, mechanism = Keys.from_seed(5).stream("p"), way(epsilon=epsilon, k=k, sensitivity=most)
     return Counter(mechanism.release(POINTS, stream.child(n)) for n in range(count))
 
 
@@ -136,22 +136,22 @@ def law_of_code(
                 return draw([1 / bound] * bound)
 
         monkeypatch.setattr(top, "bernoulli_decay", decays)
-        mechanism = PermuteAndFlip(epsilon=epsilon, k=k, most=most)
+        mechanism = PermuteAndFlip(epsilon=epsilon, k=k, sensitivity=most)
         return mechanism.release(points, Source())  # type: ignore[arg-type]
 
     return enumerated(run)
 
 
 def one_column(size: int, classes: int, *features: tuple[int, ...]) -> Attributes:
-    column = Attribute(name="x", size=size, reads="one-hot", features=features)
-    return Attributes(items=(column, Attribute(name="y", size=classes, reads="class")))
+    column = Attribute(name="x", size=size, encoding="one-hot", features=features)
+    return Attributes(items=(column, Attribute(name="y", size=classes, encoding="class")))
 
 
 class TestPoints:
     @pytest.mark.unit
     def test_are_the_formula(self):
         # Code 0: one record of each class; code 1: two of class 1. Shares 1/4, 3/4.
-        points = association_points(np.array([[1, 1], [0, 2]]), ClassShares(thousandths=(250, 750)))
+        points = score_association(np.array([[1, 1], [0, 2]]), ClassShares(thousandths=(250, 750)))
         assert points == abs(1000 - 500) + abs(1000 - 1500) + abs(0 - 500) + abs(2000 - 1500)
 
     @pytest.mark.property
@@ -201,8 +201,8 @@ class TestPoints:
                         moved = [
                             max(m, abs(a - b)) for m, a, b in zip(moved, here, there, strict=True)
                         ]
-            assert moved == [of.most] * 2
-            assert of.most == 2 * (1000 - min(shares))
+            assert moved == [of.sensitivity] * 2
+            assert of.sensitivity == 2 * (1000 - min(shares))
 
     @pytest.mark.unit
     def test_what_tells_nothing_has_none_and_what_tells_all_has_most(self):
@@ -213,7 +213,7 @@ class TestPoints:
             ),
             target=Column(name="y", kind="category", categories=("n", "p")),
         )
-        attributes = attributes_of(schema)
+        attributes = make_attributes(schema)
         number = np.arange(100)
         codes = np.stack([0 * number, number // 50, number % 2, number % 2], axis=1)
         points = feature_points(codes, attributes, ClassShares(thousandths=(500, 500)))
@@ -341,7 +341,7 @@ class TestRelease:
     def test_picks_different_features(self):
         for way in WAYS:
             stream = Keys.from_seed(2).stream("p")
-            mechanism = way(epsilon=0.01, k=5, most=1500)
+            mechanism = way(epsilon=0.01, k=5, sensitivity=1500)
             for number in range(50):
                 assert sorted(mechanism.release([9, 9, 9, 0, 400], stream.child(number))) == [
                     *range(5)
@@ -351,13 +351,13 @@ class TestRelease:
     def test_picks_the_best_in_order_when_epsilon_is_large(self):
         for way in WAYS:
             points = [0, 10**9, 3, 10**6, 500]
-            mechanism = way(epsilon=500.0, k=3, most=1)
+            mechanism = way(epsilon=500.0, k=3, sensitivity=1)
             assert mechanism.release(points, Keys.from_seed(2).stream("p")) == (1, 3, 4)
 
     @pytest.mark.unit
     def test_the_same_points_give_the_same_and_others_draw_afresh(self):
         for way in WAYS:
-            stream, mechanism = Keys.from_seed(1).stream("p"), way(epsilon=0.01, k=2, most=1)
+            stream, mechanism = Keys.from_seed(1).stream("p"), way(epsilon=0.01, k=2, sensitivity=1)
             assert len({mechanism.release([5, 5, 5], stream) for _ in range(5)}) == 1
             assert mechanism.release(np.array([5, 5, 5]), stream) == mechanism.release(  # type: ignore
                 [5, 5, 5], stream
@@ -367,7 +367,7 @@ class TestRelease:
     @pytest.mark.unit
     def test_costs_k_picks(self):
         for way in WAYS:
-            event = way(epsilon=0.3, k=7, most=1500).event
+            event = way(epsilon=0.3, k=7, sensitivity=1500).event
             assert event == SelfComposition(PureDP(0.3), 7)
             assert price(event, 1e-6).epsilon <= 7 * 0.3 * (1 + 1e-4)
 
@@ -379,16 +379,16 @@ class TestRelease:
                 {"epsilon": math.nan},
                 {"k": 0},
                 {"k": 2.0},
-                {"most": 0},
-                {"most": -1},
+                {"sensitivity": 0},
+                {"sensitivity": -1},
             ]:
                 with pytest.raises(UsageError):
-                    way(**{"epsilon": 1.0, "k": 2, "most": 1, **values})
+                    way(**{"epsilon": 1.0, "k": 2, "sensitivity": 1, **values})
 
     @pytest.mark.unit
     def test_other_points_are_refused_and_not_named(self):
         for way in WAYS:
-            mechanism, stream = way(epsilon=1.0, k=2, most=1), Keys().stream("p")
+            mechanism, stream = way(epsilon=1.0, k=2, sensitivity=1), Keys().stream("p")
             with pytest.raises(UsageError, match="at most the 1 features"):
                 mechanism.release([7531], stream)
             for points in ([7531.0, 1], [True, 7531], ["7531", 2]):

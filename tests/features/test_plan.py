@@ -30,10 +30,10 @@ from pasearch.data.tables import TableSchema
 from pasearch.errors import BudgetError, UsageError
 from pasearch.features import plan as planning
 from pasearch.features.cfs import NoisyEntropies
-from pasearch.features.contingency import attributes_of
+from pasearch.features.contingency import make_attributes
 from pasearch.features.plan import MEANS_SHARE
-from pasearch.features.selector import SELECTION_SHARE, Sized, make_choice
-from pasearch.features.trainers import trainer_of
+from pasearch.features.selector import SELECTION_SHARE, SizedSelector, make_choice
+from pasearch.features.trainers import select_trainer
 from pasearch.features.wrappers import PrivacyAwareFeatureSelection
 from pasearch.planning import events_by_partition
 from pasearch.report.plan import feature_plan_text
@@ -79,7 +79,7 @@ def made(schema, **choice: Any):
 
 def count_of(name: str, features: int, **settings: Any) -> int:
     selector = make_choice(name, **settings).selector
-    assert isinstance(selector, Sized)
+    assert isinstance(selector, SizedSelector)
     return selector.count(features)
 
 
@@ -164,9 +164,9 @@ class TestPafs:
         assert (counts["candidate training"], counts["score"]) == (1, 8)
         selector = plan.choice.selector
         assert isinstance(selector, PrivacyAwareFeatureSelection)
-        assert selector.charged(trainer_of("objective", True)) == 1
-        assert selector.charged(trainer_of("objective", False)) == 8
-        assert selector.charged(trainer_of("dpsgd", True)) == 8
+        assert selector.charged(select_trainer("objective", True)) == 1
+        assert selector.charged(select_trainer("objective", False)) == 8
+        assert selector.charged(select_trainer("dpsgd", True)) == 8
 
     @pytest.mark.unit
     def test_prints_the_papers_figure_beside(self):
@@ -180,7 +180,7 @@ class TestPafs:
     @pytest.mark.unit
     def test_a_training_of_dp_sgd_enters_the_papers_figure_with_its_own_price(self):
         plan = plan_of("pafs", "dpsgd")
-        knob = trainer_of("dpsgd", False).knob(plan.split.trial_size, False)
+        knob = select_trainer("dpsgd", False).knob(plan.split.trial_size, False)
         one = price(knob.event(plan.noise("candidate training")), 1e-5).epsilon
         (found,) = plan.claims()
         assert found.value == bao_equation_8(epsilon=one, runs=8, delta_prime=1e-5).value
@@ -198,7 +198,7 @@ class TestPafs:
     def test_noisy_entropies_print_what_the_paper_charges_for_them(self):
         entropies = plan_of("cfs-greedy", merits="entropies")
         mechanism = NoisyEntropies(
-            epsilon=entropies.noise("entropies"), attributes=attributes_of(entropies.schema)
+            epsilon=entropies.noise("entropies"), attributes=make_attributes(entropies.schema)
         )
         claim, printed = entropies.claims()
         assert printed.value == 2.31
@@ -222,7 +222,7 @@ class TestSubsets:
 
     @pytest.mark.unit
     def test_the_winner_is_not_trained_again_unless_it_has_records_of_its_own(self):
-        assert not plan_of("subsets").has("final training")
+        assert not plan_of("subsets").has_line("final training")
         apart = plan_of("subsets", search_share=0.5)
         assert ("training", "search", 1) in shown(apart.lines)
         assert FINAL in shown(apart.lines)
@@ -258,7 +258,7 @@ class TestCounts:
         plan = plan_of("cfs-greedy", merits="entropies")
         line = next(line for line in plan.lines if line.name == "entropies")
         assert isinstance(line.event, SelfComposition)
-        entropies = NoisyEntropies(epsilon=1.0, attributes=attributes_of(plan.schema))
+        entropies = NoisyEntropies(epsilon=1.0, attributes=make_attributes(plan.schema))
         assert line.event.count == entropies.count == 6 + 1 + 7 * 6 // 2
         assert line.event.event == PureDP(plan.noise("entropies"))
 
@@ -414,7 +414,7 @@ class TestRefusals:
 
     @pytest.mark.unit
     def test_more_features_than_can_be_correlated(self):
-        schema = Schema(shape=(planning.MOST_FEATURES + 1,), low=0.0, high=1.0, classes=2)
+        schema = Schema(shape=(planning.MAX_FEATURES + 1,), low=0.0, high=1.0, classes=2)
         with pytest.raises(UsageError, match="20,001 features"):
             made(schema)
 

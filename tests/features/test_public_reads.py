@@ -27,20 +27,20 @@ from pasearch.data.partitions import Dataset, UnchargedReadError
 from pasearch.data.split import make_split
 from pasearch.errors import UsageError
 from pasearch.features import engine
-from pasearch.features.cfs import CFSGreedy, symmetrical_uncertainty
-from pasearch.features.contingency import attributes_of, count
-from pasearch.features.engine import FeatureSearch, PublicReads
+from pasearch.features.cfs import CFSGreedy, compute_symmetrical_uncertainty
+from pasearch.features.contingency import count_tables, make_attributes
+from pasearch.features.engine import FeatureSearch, PublicRecordAccess
 from pasearch.features.pca import PrincipalComponents
 from pasearch.features.plan import FeaturePlan
-from pasearch.features.selector import Reads, make_choice
-from pasearch.features.top import ClassShares, Top
+from pasearch.features.selector import RecordAccess, make_choice
+from pasearch.features.top_features import ClassShares, TopSelector
 from pasearch.features.trainers import (
+    DpSgdTrainer,
     LinearModel,
-    Perturbed,
-    Solved,
-    Steps,
+    MomentsTrainer,
+    ObjectiveTrainer,
     Trainer,
-    trainer_of,
+    select_trainer,
 )
 from pasearch.features.views import View
 from pasearch.planning import MU_RANGE, events_by_partition
@@ -51,7 +51,11 @@ from pasearch.training.metrics import find_default_metric
 
 N = 300
 WIDTH = table().schema.shape[0]
-STRONG: list[tuple[type[Trainer], float]] = [(Perturbed, 8.0), (Solved, 0.01), (Steps, 0.1)]
+STRONG: list[tuple[type[Trainer], float]] = [
+    (ObjectiveTrainer, 8.0),
+    (MomentsTrainer, 0.01),
+    (DpSgdTrainer, 0.1),
+]
 MEANS = np.random.default_rng(3).uniform(0.1, 0.9, WIDTH)
 
 
@@ -86,12 +90,12 @@ def search_on(
     return replace(search, public=others(number=number) if on is None else on)
 
 
-def reads(on: Dataset, trainer: str = "objective", slots: int = 240) -> PublicReads:
+def reads(on: Dataset, trainer: str = "objective", slots: int = 240) -> PublicRecordAccess:
     regression = on.schema.regression
-    kind = trainer_of(trainer, regression)
+    kind = select_trainer(trainer, regression)
     noise = dict(STRONG)[kind]
     strong = kind(outputs=on.schema.outputs, regression=regression, noise=noise)
-    return PublicReads(
+    return PublicRecordAccess(
         dataset=on,
         schema=on.schema,
         means=MEANS,
@@ -104,15 +108,15 @@ def reads(on: Dataset, trainer: str = "objective", slots: int = 240) -> PublicRe
 STREAM = Keys.from_seed(1).stream("selection")
 
 
-def uncertainties(given: Reads) -> Any:
+def uncertainties(given: RecordAccess) -> Any:
     return CFSGreedy().uncertainties(given, STREAM)
 
 
-def ranked(given: Reads, size: int) -> list[int]:
-    return list(Top(size=size).choose(given, STREAM).order)
+def ranked(given: RecordAccess, size: int) -> list[int]:
+    return list(TopSelector(size=size).choose(given, STREAM).order)
 
 
-def moments(given: Reads, view: View) -> np.ndarray:
+def moments(given: RecordAccess, view: View) -> np.ndarray:
     return PrincipalComponents().moments(given, view, STREAM)
 
 
@@ -178,7 +182,7 @@ class TestIndependence:
     ):
         plan = plan_on(method, number=number)
         if method in ("pafs", "one-hot", "pca"):
-            monkeypatch.setattr(FeatureSearch, "_means", lambda self: MEANS)
+            monkeypatch.setattr(FeatureSearch, "_release_means", lambda self: MEANS)
         found = []
         for private in (table(N, number=number), unlike(number)):
             doors: list[str] = []
@@ -208,7 +212,7 @@ class TestIndependence:
     @pytest.mark.unit
     def test_components_are_of_the_released_means(self, tmp_path: Path):
         search = search_on(plan_on("pca"), tmp_path)
-        means, chosen = search._means(), search.run().chosen
+        means, chosen = search._release_means(), search.run().chosen
         view = View.of(means)
         assert np.array_equal(chosen.view.shift, means)
         exact = moments(search.reads(means), view)
@@ -223,7 +227,7 @@ class TestIndependence:
             uncertainties,
             lambda it: ranked(it, 2),
             lambda it: moments(it, View.of(MEANS)),
-            lambda it: it.compared()(np.ones((1, WIDTH), bool), ["trial 0"]),
+            lambda it: it.make_scorer()(np.ones((1, WIDTH), bool), ["trial 0"]),
         ]:
             read(reads(others()))
             with pytest.raises(UnchargedReadError, match="is private"):
@@ -244,11 +248,11 @@ class TestExact:
     def test_uncertainties(self):
         for number in [False, True]:
             data = others(number=number)
-            attributes, records = attributes_of(data.schema), data.all_records(None)
+            attributes, records = make_attributes(data.schema), data.all_records(None)
             assert 0 < int((~records.valid).sum()) < 30
-            joint = count(attributes.codes(records.x, records.y, records.valid), attributes)
+            joint = count_tables(attributes.codes(records.x, records.y, records.valid), attributes)
             to_class, between, blank = uncertainties(reads(data))
-            want = symmetrical_uncertainty(joint, attributes)
+            want = compute_symmetrical_uncertainty(joint, attributes)
             assert np.array_equal(to_class, want[0])
             assert np.array_equal(between, want[1])
             assert blank == 0.0
@@ -257,7 +261,7 @@ class TestExact:
     def test_ranks(self):
         for number in [False, True]:
             data = others(number=number)
-            attributes, records = attributes_of(data.schema), data.all_records(None)
+            attributes, records = make_attributes(data.schema), data.all_records(None)
             codes = attributes.codes(records.x, records.y, records.valid)
             last = codes[codes[:, -1] >= 0, -1]
             shares = np.maximum(np.bincount(last, minlength=attributes.sizes[-1]), 1)
@@ -309,7 +313,7 @@ class TestCompared:
         self, trainer: str, number: bool, monkeypatch: pytest.MonkeyPatch
     ):
         seen: dict[str, Any] = {}
-        score = engine.counts_of_all
+        score = engine.count_for_models
 
         def watching(genuine: Any) -> Any:
             def fitting(self: Trainer, records: Any, *rest: Any) -> list[LinearModel]:
@@ -325,9 +329,9 @@ class TestCompared:
             return counts
 
         wrap_trainers(monkeypatch, "fit_many", watching)
-        monkeypatch.setattr(engine, "counts_of_all", scoring)
+        monkeypatch.setattr(engine, "count_for_models", scoring)
         data = others(number=number)
-        found = reads(data, trainer).compared()(self.SETS, self.TRIALS)
+        found = reads(data, trainer).make_scorer()(self.SETS, self.TRIALS)
         assert found == seen["points"], "without noise"
         assert (len(seen["train"]), len(seen["test"])) == (320, 80)
         rows = [
@@ -339,28 +343,28 @@ class TestCompared:
         assert len(rows[2]) > 300
         if trainer == "objective":
             assert found[1] > found[2], "features that tell the target win over one that does not"
-        again = reads(data, trainer).compared()(self.SETS, self.TRIALS)
+        again = reads(data, trainer).make_scorer()(self.SETS, self.TRIALS)
         assert again == found
 
     @pytest.mark.unit
     def test_candidates_share_no_randomness(self, monkeypatch: pytest.MonkeyPatch):
         models: list[LinearModel] = []
         monkeypatch.setattr(
-            engine, "counts_of_all",
+            engine, "count_for_models",
             lambda found, records, metric: models.extend(found) or [[0]] * len(found),
         )  # fmt: skip
-        reads(others()).compared()(self.SETS[[0, 0]], self.TRIALS[:2])
+        reads(others()).make_scorer()(self.SETS[[0, 0]], self.TRIALS[:2])
         assert not np.array_equal(models[0].weights, models[1].weights)
 
     @pytest.mark.unit
     def test_noise_gives_the_signal_of_the_final_training(self):
         """What a record of n moves, over the noise: epsilon n, n / sigma, or mu n."""
         each = [kind(noise=noise, outputs=1, regression=True) for kind, noise in STRONG]
-        strong = [it.strengthened(3200 / 320).noise for it in each]
+        strong = [it.scale_signal(3200 / 320).noise for it in each]
         assert strong == pytest.approx([80.0, 0.001, 1.0])
-        weak = [it.strengthened(3200 / 32000).noise for it in each]
+        weak = [it.scale_signal(3200 / 32000).noise for it in each]
         assert weak == pytest.approx([0.8, 0.1, 0.01])
-        assert each[2].strengthened(3200.0).noise == MU_RANGE[1]
+        assert each[2].scale_signal(3200.0).noise == MU_RANGE[1]
 
     @pytest.mark.unit
     def test_so_do_the_trainings_of_candidates(self, monkeypatch: pytest.MonkeyPatch):
@@ -374,7 +378,7 @@ class TestCompared:
             return fitting
 
         wrap_trainers(monkeypatch, "fit_many", watching)
-        reads(others(), slots=3200).compared()(self.SETS, self.TRIALS)
+        reads(others(), slots=3200).make_scorer()(self.SETS, self.TRIALS)
         assert seen == pytest.approx([8.0 * 3200 / 320])
 
     @pytest.mark.unit
@@ -387,11 +391,11 @@ class TestCompared:
             spread.append(float(scores.std(axis=0).mean()))
             return [[0]] * len(models)
 
-        monkeypatch.setattr(engine, "counts_of_all", scoring)
+        monkeypatch.setattr(engine, "count_for_models", scoring)
         for epsilon in (4.0, 4e4):
             it = reads(others())
             it = replace(it, trainer=replace(it.trainer, noise=epsilon), slots=320)
-            it.compared()(self.SETS[[1] * 8], [f"trial {each}" for each in range(8)])
+            it.make_scorer()(self.SETS[[1] * 8], [f"trial {each}" for each in range(8)])
         assert spread[0] > 10 * spread[1]
 
 

@@ -15,8 +15,8 @@ from pasearch.data.means import ROW_NORM
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.features import linear, logistic, trainers
-from pasearch.features.trainers import LinearModel, Perturbed, Solved, Steps
-from pasearch.features.views import REACH, View
+from pasearch.features.trainers import DpSgdTrainer, LinearModel, MomentsTrainer, ObjectiveTrainer
+from pasearch.features.views import MAX_NORM_FACTOR, View
 from pasearch.runs.keys import Keys
 from pasearch.training import settings
 from pasearch.training.settings import make_linear_recipe
@@ -24,9 +24,9 @@ from pasearch.training.settings import make_linear_recipe
 KEYS = Keys.from_seed(11)
 MEANS = np.array([0.5, 0.5, 0.4, 0.6, 0.5, 0.5])
 MASKS = np.array([[1, 0, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 1, 0, 0, 1, 1]], bool)
-OBJECTIVE = Perturbed(outputs=2, regression=False, noise=5.0)
-MOMENTS = Solved(outputs=1, regression=True, noise=0.5)
-STEPS = Steps(outputs=2, regression=False, noise=0.05)
+OBJECTIVE = ObjectiveTrainer(outputs=2, regression=False, noise=5.0)
+MOMENTS = MomentsTrainer(outputs=1, regression=True, noise=0.5)
+STEPS = DpSgdTrainer(outputs=2, regression=False, noise=0.05)
 
 
 def records(n: int = 200, *, number: bool = False, public: bool = False) -> Records:
@@ -107,13 +107,15 @@ class TestBounds:
         for mask, mechanism in zip(MASKS, caught["mechanisms"], strict=True):
             own = View.of(MEANS, mask).rows(records()).numpy()
             factor = (own / caught["rows"][:, mask]).mean()
-            assert mechanism.data_norm * factor == pytest.approx(REACH * ROW_NORM, rel=1e-4)
+            assert mechanism.data_norm * factor == pytest.approx(
+                MAX_NORM_FACTOR * ROW_NORM, rel=1e-4
+            )
             assert mechanism.epsilon == 5.0
 
     @pytest.mark.unit
     def test_moments_are_of_rows_cut_at_the_same(self, monkeypatch: pytest.MonkeyPatch):
         norms: list[float] = []
-        genuine = linear._second_moments
+        genuine = linear._sum_second_moments
 
         def watched(x, y, valid, norm):
             norms.append(norm)
@@ -121,9 +123,9 @@ class TestBounds:
             assert np.trace(total) <= len(y)
             return total
 
-        monkeypatch.setattr(linear, "_second_moments", watched)
+        monkeypatch.setattr(linear, "_sum_second_moments", watched)
         MOMENTS.fit(records(number=True), View.of(MEANS), streams(1)[0])
-        assert norms == [REACH * ROW_NORM]
+        assert norms == [MAX_NORM_FACTOR * ROW_NORM]
 
     @pytest.mark.unit
     def test_steps_are_those_that_were_priced(self, monkeypatch: pytest.MonkeyPatch):
@@ -158,7 +160,7 @@ class TestMoments:
     def test_are_released_once_a_set(self, monkeypatch: pytest.MonkeyPatch):
         count, genuine = [], linear.NoisyMoments.noised
         monkeypatch.setattr(
-            linear.NoisyMoments, "noised",
+            linear.NoisyMoments, "add_noise",
             lambda *arguments: count.append(1) or genuine(*arguments),
         )  # fmt: skip
         own = [KEYS.stream("candidate", name) for name in "abc"]
@@ -167,8 +169,8 @@ class TestMoments:
 
     @pytest.mark.unit
     def test_once_released_serve_every_set(self, monkeypatch: pytest.MonkeyPatch):
-        solved = MOMENTS.serving_all(records(number=True), MEANS, KEYS.stream("all"))
-        monkeypatch.setattr(linear.NoisyMoments, "noised", lambda *_: pytest.fail("once more"))
+        solved = MOMENTS.fit_all_sets(records(number=True), MEANS, KEYS.stream("all"))
+        monkeypatch.setattr(linear.NoisyMoments, "add_noise", lambda *_: pytest.fail("once more"))
         together = solved(MASKS)
         for mask, model in zip(MASKS, together, strict=True):
             [alone] = solved(mask[None])

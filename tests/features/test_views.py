@@ -209,7 +209,7 @@ class TestView:
     def test_a_null_record_stays_zero(self):
         """Centred, it would be minus the means: a record that tells where it is."""
         x, valid = np.zeros((3, 6)), np.array([True, False, True])
-        for view in (View.of(self.MEANS), View.of(self.MEANS).rotated(np.eye(6)[:, :2])):
+        for view in (View.of(self.MEANS), View.of(self.MEANS).with_rotation(np.eye(6)[:, :2])):
             rows = view.rows(records(x, valid)).numpy()
             assert not rows[1].any()
             assert rows[0].any()
@@ -236,11 +236,11 @@ class TestView:
     def test_a_model_of_it_is_a_model_of_encoded_records(self, mask: list[bool], rotated: bool):
         view, generator = View.of(self.MEANS, np.array(mask)), np.random.default_rng(0)
         if rotated:
-            view = view.rotated(generator.normal(size=(sum(mask), 2)))
+            view = view.with_rotation(generator.normal(size=(sum(mask), 2)))
         weights, intercept = generator.normal(size=(3, view.width)), generator.normal(size=3)
         x = arrays(20)[0]
         own = view.rows(records(x)).numpy() @ weights.T + intercept
-        whole, shifted = view.composed(weights, intercept)
+        whole, shifted = view.compose_weights(weights, intercept)
         assert whole.shape == (3, 6)
         assert x @ whole.T + shifted == pytest.approx(own, abs=1e-3)
         assert not whole[:, ~np.array(mask)].any()

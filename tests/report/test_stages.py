@@ -164,7 +164,7 @@ def plan_of(front: str = "raw") -> Plan:
 
 def told(plan: Plan) -> dict[str, str]:
     """What plan, card and report say of a run, as lines without markup."""
-    candidate = plan.space.candidate(plan.space.fixed())
+    candidate = plan.space.candidate(plan.space.default_genotype())
     found = SearchRunOutput(candidate=candidate, test_points=3, exact_points=None, sha256="")
     document = make_result_document(plan, found, RunEnvironment(device="cpu", reproducible=False))
     document = json.loads(json.dumps(document))

@@ -36,7 +36,7 @@ from pasearch.search.successive_halving import (
     set_prior_leads,
 )
 from pasearch.spaces.portfolio import Study
-from pasearch.spaces.space import Portfolio, space
+from pasearch.spaces.space import Portfolio, make_space
 
 
 def stream(*context: str | int) -> Stream:
@@ -68,7 +68,7 @@ class TestPrice:
     @pytest.mark.oracle
     def test_a_look_and_its_score_have_their_shares_of_mu(self):
         plan = planned()
-        candidate = plan.space.candidate(plan.space.fixed())
+        candidate = plan.space.candidate(plan.space.default_genotype())
         look = plan.trial_recipe(candidate, plan.strategy.shape(0))  # type: ignore[attr-defined]
         whole = plan.trial_recipe(candidate)
         ratio = look.noise_multiplier / whole.noise_multiplier  # type: ignore[operator]
@@ -134,14 +134,14 @@ class TestPrice:
 class TestCandidates:
     @pytest.mark.unit
     def test_the_default_is_the_first_and_all_differ(self):
-        wide = space("fcn")
+        wide = make_space("fcn")
         found = draw_distinct_genotypes(wide, 12, stream())
-        assert found[0] == wide.fixed()
+        assert found[0] == wide.default_genotype()
         assert len(set(found)) == 12
 
     @pytest.mark.unit
     def test_of_a_small_space_all_are_looked_at(self):
-        small = space({"name": "small", "choices": {"units_1": [2, 4], "layers": [1, 2]}})
+        small = make_space({"name": "small", "choices": {"units_1": [2, 4], "layers": [1, 2]}})
         assert len(draw_distinct_genotypes(small, 9, stream())) == 4
         assert make_strategy("ahead", candidates=9).within(small).candidates == 4  # type: ignore[attr-defined]
 
@@ -152,7 +152,7 @@ class TestCandidates:
 
     @pytest.mark.unit
     def test_one_candidate_leaves_nothing_to_choose(self):
-        one = space({"name": "one", "choices": {"units_1": [2]}})
+        one = make_space({"name": "one", "choices": {"units_1": [2]}})
         with pytest.raises(UsageError, match="strategy=fixed"):
             make_strategy("insured").within(one)
 
@@ -191,7 +191,7 @@ class TestRungs:
         self, kind: type[SuccessiveHalving]
     ):
         search = kind(candidates=4, rungs=2)
-        wide = space("fcn")
+        wide = make_space("fcn")
         first = search.ask(SearchState(), wide, stream())
         assert first is not None
         scores = (1.0, 9.0, 5.0, 7.0)
@@ -215,7 +215,7 @@ class TestRungs:
 
     @pytest.mark.unit
     def test_a_space_of_few_candidates_has_fewer_rungs(self):
-        small = space({"name": "small", "choices": {"units_1": [2, 4, 8]}})
+        small = make_space({"name": "small", "choices": {"units_1": [2, 4, 8]}})
         found = make_strategy("ahead", candidates=8, rungs=3).within(small)
         assert (found.candidates, found.rungs) == (3, 2)  # type: ignore[attr-defined]
 

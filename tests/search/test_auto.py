@@ -35,7 +35,7 @@ from pasearch.spaces import portfolio
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
-from pasearch.spaces.portfolio import Study, signal_of
+from pasearch.spaces.portfolio import Study, compute_signal
 from pasearch.training.metrics import METRICS
 
 SCHEMA = Schema(shape=(5,), low=0.0, high=1.0, classes=2)
@@ -127,7 +127,7 @@ class TestPredicted:
     @pytest.mark.unit
     def test_fixed_is_the_first_entry_at_the_plans_signal(self):
         of = study([[0.1, 0.5, 0.9], [0.2, 0.2, 0.2]], [[0.3, 0.7, 0.9], [0.2, 0.2, 0.2]])
-        assert signal_of(2e-4, 10**5, 2) == pytest.approx(1.0)
+        assert compute_signal(2e-4, 10**5, 2) == pytest.approx(1.0)
         plan = pretend(whole=2e-4)(FIXED_OPTION)
         assert predict_default_accuracy(of, plan) == pytest.approx(0.6)
 
@@ -264,13 +264,13 @@ class TestChoose:
 class TestAmong:
     @pytest.mark.unit
     def test_what_is_above_guessing_stays_the_same_share(self):
-        of = replace(study([[0.5, 0.75, 1.0]]), classes={"set 0": 2}).among(11)
+        of = replace(study([[0.5, 0.75, 1.0]]), classes={"set 0": 2}).rescale_to_classes(11)
         assert of.accuracy["set 0"][0].tolist() == pytest.approx([1 / 11, 6 / 11, 1.0])
 
     @pytest.mark.unit
     def test_a_number_is_no_class(self):
         of = replace(study([[0.5, 0.75, 1.0]]), classes={"set 0": 1})
-        assert of.among(1).accuracy["set 0"].tolist() == of.accuracy["set 0"].tolist()
+        assert of.rescale_to_classes(1).accuracy["set 0"].tolist() == of.accuracy["set 0"].tolist()
 
 
 class TestThroughThePlan:
@@ -293,7 +293,7 @@ class TestThroughThePlan:
 
     @pytest.mark.unit
     def test_the_data_at_hand_are_no_part_of_their_own_prediction(self):
-        for name in portfolio._studies()["arrays"].signals:
+        for name in portfolio._read_studies()["arrays"].signals:
             mine, others = planned(name).auto, planned().auto
             assert mine is not None
             assert others is not None
@@ -303,22 +303,22 @@ class TestThroughThePlan:
     @pytest.mark.unit
     def test_nor_of_the_order_of_the_portfolio(self, monkeypatch: pytest.MonkeyPatch):
         own = study([[0.1] * 3, [0.9] * 3], [[0.5] * 3, [0.4] * 3])
-        monkeypatch.setattr(portfolio, "_studies", lambda: {"arrays": own})
+        monkeypatch.setattr(portfolio, "_read_studies", lambda: {"arrays": own})
         for name, first in (("set 0", entry(2)), ("set 1", entry(3)), ("other", entry(3))):
             plan = plan_architecture_search(
                 unreadable(name), budget=Budget(1.0), strategy="fixed", steps=5
             )
-            assert plan.space.candidate(plan.space.fixed()) == first
+            assert plan.space.candidate(plan.space.default_genotype()) == first
 
     @pytest.mark.unit
     def test_fixed_trains_the_entry_that_is_best_at_this_budget(self, monkeypatch):
         crossing = study([[0.9, 0.5, 0.1], [0.1, 0.5, 0.9]], signals=(-2.0, 1.5, 5.0))
-        monkeypatch.setattr(portfolio, "_studies", lambda: {"arrays": crossing})
+        monkeypatch.setattr(portfolio, "_read_studies", lambda: {"arrays": crossing})
         for epsilon, first in ((0.01, entry(2)), (50.0, entry(3))):
             plan = plan_architecture_search(
                 unreadable(), budget=Budget(epsilon), strategy="fixed", steps=5
             )
-            assert plan.space.candidate(plan.space.fixed()) == first
+            assert plan.space.candidate(plan.space.default_genotype()) == first
 
     @pytest.mark.unit
     @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ from pasearch.search.grid import (
     make_default_shares,
 )
 from pasearch.search.strategy import SearchState
-from pasearch.spaces.space import space
+from pasearch.spaces.space import make_space
 
-TWO = space(
+TWO = make_space(
     {"family": "portfolio", "name": "two", "entries": [
         {"layers": []}, {"layers": [{"kind": "dense", "units": 8}]}]}
 )  # fmt: skip

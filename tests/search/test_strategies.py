@@ -35,7 +35,7 @@ from pasearch.search.strategy import (
     make_strategy,
 )
 from pasearch.search.successive_halving import ProtectedHalving, SuccessiveHalving
-from pasearch.spaces.space import SearchSpace, space
+from pasearch.spaces.space import SearchSpace, make_space
 
 EVENT = Geometric(epsilon=0.1)
 
@@ -44,7 +44,7 @@ def price(shape: RoundShape) -> Event:
     return EVENT
 
 
-SPACE = space(
+SPACE = make_space(
     {
         "name": "small",
         "choices": {
@@ -385,7 +385,7 @@ class TestPrices:
         (line,) = FixedStrategy().lines(price, "train", "training")
         assert (line.event, line.count) == (EVENT, 1)
         _, (only,) = play(FixedStrategy())
-        assert only.genotypes == (SPACE.fixed(),)
+        assert only.genotypes == (SPACE.default_genotype(),)
         assert FixedStrategy().settings(SPACE) == [
             (("learning_rate_scale", 0.5), ("steps_scale", 1.0))
         ]

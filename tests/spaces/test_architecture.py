@@ -23,7 +23,7 @@ from pasearch.spaces.layers import (
     activation_module,
     check_activation,
 )
-from pasearch.spaces.space import space
+from pasearch.spaces.space import make_space
 
 
 def dense(*units: int, frozen: Sequence[int] = ()) -> Architecture:
@@ -35,9 +35,9 @@ def dense(*units: int, frozen: Sequence[int] = ()) -> Architecture:
 
 def table_xii(blocks: int, filters: int, units: int) -> Architecture:
     """The network that the space `cnn-paper` makes of these genes."""
-    made = space({"family": "cnn", "choices": {"blocks": [blocks], "filters": [filters],
+    made = make_space({"family": "cnn", "choices": {"blocks": [blocks], "filters": [filters],
                                                "units": [units], "dropout": [0.3]}})  # fmt: skip
-    return made.candidate(made.fixed()).architecture
+    return made.candidate(made.default_genotype()).architecture
 
 
 LENET = Architecture(
@@ -378,13 +378,13 @@ def test_frozen_layers_stay_as_they_are_and_the_output_layer_never_is_frozen():
 
 @pytest.mark.unit
 def test_rate_factor_falls_with_depth_and_width():
-    assert dense(128).rate_factor() == 1.0
-    assert dense(2048).rate_factor() == pytest.approx(0.5)
-    assert dense(128, 64).rate_factor() < dense(128).rate_factor()
-    assert dense(128, 64, 32).rate_factor() < dense(128, 64).rate_factor()
-    assert Architecture(layers=()).rate_factor() == 1.0
+    assert dense(128).learning_rate_factor() == 1.0
+    assert dense(2048).learning_rate_factor() == pytest.approx(0.5)
+    assert dense(128, 64).learning_rate_factor() < dense(128).learning_rate_factor()
+    assert dense(128, 64, 32).learning_rate_factor() < dense(128, 64).learning_rate_factor()
+    assert Architecture(layers=()).learning_rate_factor() == 1.0
     sigmoid = Architecture(layers=(Dense(units=128, activation="sigmoid"),))
-    assert sigmoid.rate_factor() == 2.0
+    assert sigmoid.learning_rate_factor() == 2.0
 
 
 @pytest.mark.contract

@@ -12,24 +12,24 @@ from torch.utils.flop_counter import FlopCounterMode
 from pasearch.runs.keys import Keys
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.cost import (
-    BY_LINEAR_BACKEND,
-    BY_TORCH,
-    GATES,
+    EAGER_STEP_TIMES,
+    GATE_PASSES,
+    LINEAR_BACKEND_STEP_TIMES,
+    MIN_SAVED_SECONDS,
     MIN_SHARED_NUMBERS,
     SHARED_TIME,
-    WINDOWS,
-    WORTH,
-    cost,
-    norm_operations,
-    planned_seconds,
-    positions,
+    WINDOW_PASSES,
+    count_norm_operations,
+    count_positions,
+    estimate_seconds,
+    measure_step_work,
 )
 from pasearch.spaces.layers import Conv, Dense, Lstm, Pool
 
 NETWORKS = {
     "linear": (Architecture(layers=()), (50,)),
     "fcn": (Architecture(layers=(Dense(units=300), Dense(units=128))), (784,)),
-    "frozen": (Architecture(layers=(Dense(units=300), Dense(units=128))).frozen(1), (784,)),
+    "frozen": (Architecture(layers=(Dense(units=300), Dense(units=128))).freeze_first(1), (784,)),
     "cnn": (
         Architecture(
             layers=(
@@ -46,10 +46,10 @@ NETWORKS = {
 @pytest.mark.unit
 @pytest.mark.quick
 def test_the_work_of_a_linear_model_by_hand():
-    found = cost(Architecture(layers=()), (7,), 3)
+    found = measure_step_work(Architecture(layers=()), (7,), 3)
     assert (found.held, found.parameters, found.trained) == (7, 24, 24)
     assert found.plain == 2 * 24 * 2  # forward, and the sum: nothing below wants a gradient
-    assert found.operations == found.plain + norm_operations(24, 1)
+    assert found.operations == found.plain + count_norm_operations(24, 1)
 
 
 @pytest.mark.oracle
@@ -61,24 +61,24 @@ def test_torch_counts_as_many_operations_of_a_plain_step():
         x, y = torch.rand(8, *shape), torch.randint(10, (8,))
         with FlopCounterMode(display=False) as counted:
             cross_entropy(network(x), y, reduction="sum").backward()
-        assert cost(architecture, shape, 10).plain == pytest.approx(
+        assert measure_step_work(architecture, shape, 10).plain == pytest.approx(
             counted.get_total_flops() / 8, rel=0.05
         )
 
 
 @pytest.mark.unit
 def test_a_norm_takes_the_cheaper_form():
-    few, many = norm_operations(10_000, 4), norm_operations(10_000, 400)
+    few, many = count_norm_operations(10_000, 4), count_norm_operations(10_000, 400)
     assert few == 2 * 4**2 * 2 * math.sqrt(10_000)
     assert many == 4 * 10_000
-    assert norm_operations(10_000, 1) < few
+    assert count_norm_operations(10_000, 1) < few
 
 
 @pytest.mark.unit
 def test_places_at_which_weights_are_used():
-    assert positions(Dense(units=3), (4,)) == 1
-    assert positions(Conv(filters=2, kernel=5), (1, 28, 28)) == 24 * 24
-    assert positions(Lstm(units=4), (28, 5)) == 28
+    assert count_positions(Dense(units=3), (4,)) == 1
+    assert count_positions(Conv(filters=2, kernel=5), (1, 28, 28)) == 24 * 24
+    assert count_positions(Lstm(units=4), (28, 5)) == 28
 
 
 LONG = 10**7
@@ -87,23 +87,25 @@ LONG = 10**7
 
 @pytest.mark.unit
 def test_a_plan_reckons_with_a_step_its_operations_and_its_numbers():
-    work = cost(Architecture(layers=(Dense(units=5),)), (7,), 3)
+    work = measure_step_work(Architecture(layers=(Dense(units=5),)), (7,), 3)
     assert (work.layers, work.numbers) == (2, 7 + 5 + 3)
-    for pace in (BY_LINEAR_BACKEND, BY_TORCH):
+    for pace in (LINEAR_BACKEND_STEP_TIMES, EAGER_STEP_TIMES):
         step = 2 * pace.layer + work.trained * pace.trained
         assert pace.seconds(work, 0) == step
         step += 1000 * (work.operations * pace.operation + 15 * pace.number)
         assert pace.seconds(work, 1000) == pytest.approx(step)
-    assert planned_seconds(work, 1000, LONG) == LONG * BY_TORCH.seconds(work, 1000)
+    assert estimate_seconds(work, 1000, LONG) == LONG * EAGER_STEP_TIMES.seconds(work, 1000)
 
 
 @pytest.mark.unit
 def test_a_plan_counts_on_the_linear_backend_if_it_saves_what_loading_takes():
-    work = cost(Architecture(layers=()), (7,), 3)
-    by_torch, linear = (each.seconds(work, 100) for each in (BY_TORCH, BY_LINEAR_BACKEND))
-    enough = math.ceil(WORTH / (by_torch - linear))
-    assert planned_seconds(work, 100, enough + 1) == (enough + 1) * linear
-    assert planned_seconds(work, 100, enough - 1) == (enough - 1) * by_torch
+    work = measure_step_work(Architecture(layers=()), (7,), 3)
+    by_torch, linear = (
+        each.seconds(work, 100) for each in (EAGER_STEP_TIMES, LINEAR_BACKEND_STEP_TIMES)
+    )
+    enough = math.ceil(MIN_SAVED_SECONDS / (by_torch - linear))
+    assert estimate_seconds(work, 100, enough + 1) == (enough + 1) * linear
+    assert estimate_seconds(work, 100, enough - 1) == (enough - 1) * by_torch
 
 
 @pytest.mark.unit
@@ -115,35 +117,37 @@ def test_a_plan_counts_on_the_linear_backend_for_linear_models_alone():
         ((Conv(filters=2, kernel=3), Pool()), False), ((frozen, Dense(units=4)), False),
     ):  # fmt: skip
         shape = (1, 6, 6) if layers and isinstance(layers[0], Conv) else (7,)
-        work = cost(Architecture(layers=layers), shape, 3)
+        work = measure_step_work(Architecture(layers=layers), shape, 3)
         assert work.is_linear is is_linear
-        pace = BY_LINEAR_BACKEND if is_linear else BY_TORCH
-        assert planned_seconds(work, 10, LONG) == LONG * pace.seconds(work, 10)
+        pace = LINEAR_BACKEND_STEP_TIMES if is_linear else EAGER_STEP_TIMES
+        assert estimate_seconds(work, 10, LONG) == LONG * pace.seconds(work, 10)
 
 
 @pytest.mark.unit
 def test_many_numbers_have_both_cores():
-    work = cost(Architecture(layers=()), (100,), 3)
+    work = measure_step_work(Architecture(layers=()), (100,), 3)
     few, many = (MIN_SHARED_NUMBERS - 1) // 100, -(-MIN_SHARED_NUMBERS // 100)
-    one, own = (BY_LINEAR_BACKEND.seconds(work, batch) for batch in (few, many))
-    assert planned_seconds(work, few, LONG) == LONG * one
-    fixed = BY_LINEAR_BACKEND.seconds(work, 0)
+    one, own = (LINEAR_BACKEND_STEP_TIMES.seconds(work, batch) for batch in (few, many))
+    assert estimate_seconds(work, few, LONG) == LONG * one
+    fixed = LINEAR_BACKEND_STEP_TIMES.seconds(work, 0)
     both = fixed + SHARED_TIME * (own - fixed)
-    assert planned_seconds(work, many, LONG) == pytest.approx(LONG * both)
+    assert estimate_seconds(work, many, LONG) == pytest.approx(LONG * both)
 
 
 @pytest.mark.unit
 def test_a_convolution_goes_through_its_windows_several_times():
-    work = cost(Architecture(layers=(Conv(filters=2, kernel=3), Pool(size=2))), (1, 6, 6), 3)
+    work = measure_step_work(
+        Architecture(layers=(Conv(filters=2, kernel=3), Pool(size=2))), (1, 6, 6), 3
+    )
     outputs = 2 * 4 * 4 + 2 * 2 * 2 + 3
     assert work.layers == 2
-    assert work.numbers == 36 + outputs + WINDOWS * 16 * (9 + 1)  # a window, and the bias
+    assert work.numbers == 36 + outputs + WINDOW_PASSES * 16 * (9 + 1)  # a window, and the bias
 
 
 @pytest.mark.unit
 def test_an_lstm_goes_through_its_gates_in_each_step_of_a_sequence():
-    work = cost(Architecture(layers=(Lstm(units=4),)), (28, 5), 3)
-    assert work.numbers == 28 * 5 + 4 + 3 + GATES * 28 * 4
+    work = measure_step_work(Architecture(layers=(Lstm(units=4),)), (28, 5), 3)
+    assert work.numbers == 28 * 5 + 4 + 3 + GATE_PASSES * 28 * 4
 
 
 STEPS = {
@@ -167,10 +171,10 @@ def test_a_plan_is_near_what_was_measured():
     for name in STEPS:
         hidden, shape, classes, batch, measured, by_torch = STEPS[name]
         layers = (Dense(units=each) if isinstance(each, int) else each for each in hidden)
-        work = cost(Architecture(layers=tuple(layers)), shape, classes)
+        work = measure_step_work(Architecture(layers=tuple(layers)), shape, classes)
         assert work.is_linear == (measured is not None)
         if measured is not None:
             share = SHARED_TIME if batch * work.held >= MIN_SHARED_NUMBERS else 1.0
-            linear = 1e3 * BY_LINEAR_BACKEND.seconds(work, batch, share)
+            linear = 1e3 * LINEAR_BACKEND_STEP_TIMES.seconds(work, batch, share)
             assert max(measured) / 1.6 < linear < 1.6 * min(measured)
-        assert by_torch / 2.1 < 1e3 * BY_TORCH.seconds(work, batch) < 2.1 * by_torch
+        assert by_torch / 2.1 < 1e3 * EAGER_STEP_TIMES.seconds(work, batch) < 2.1 * by_torch

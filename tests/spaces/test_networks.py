@@ -91,7 +91,7 @@ def test_the_papers_recurrent_networks_behind_their_embedding():
         ("Table XXVIII", (Lstm(units=4), Dense(units=16)), 0, 994, 994),
         ("Table XXXI", (Lstm(units=256), Dense(units=512)), 1, 446_978, 132_610),
     ]:
-        architecture = Architecture(layers=layers).frozen(frozen)
+        architecture = Architecture(layers=layers).freeze_first(frozen)
         assert architecture.parameters(EMBEDDED, 2) == (total, trainable), where
         assert built_counts(architecture.build(EMBEDDED, 2)) == (total, trainable)
 
@@ -162,7 +162,7 @@ def test_arithmetic_is_what_torch_builds(architecture: Architecture, shape: tupl
 @pytest.mark.unit
 def test_an_image_is_read_row_by_row():
     network = Architecture(layers=(Lstm(units=5),)).build((2, 6, 7), 3, np.random.default_rng(0))
-    assert [type(module) for module in network] == [modules.Rows, modules.Lstm, nn.Linear]
+    assert [type(module) for module in network] == [modules.RowSequence, modules.Lstm, nn.Linear]
     assert network[1].inputs == 14
     flat = Architecture(layers=(Lstm(units=5),)).build((6, 7), 3, np.random.default_rng(0))
     grey = Architecture(layers=(Lstm(units=5),)).build((1, 6, 7), 3, np.random.default_rng(0))
@@ -224,7 +224,7 @@ class TestJoined:
 
     @pytest.mark.unit
     def test_frozen_has_features_at_random_beside_the_input(self):
-        frozen = self.WIDE.frozen(1)
+        frozen = self.WIDE.freeze_first(1)
         assert frozen.parameters((3,), 2) == (16 + 16, 16)
         assert frozen.describe() == "dense 4 tanh beside its input (frozen)"
         assert Architecture.from_json(frozen.to_json()) == frozen
@@ -276,10 +276,10 @@ CNN = Architecture(layers=(Conv(filters=4), Pool(), Norm(groups=2), Dense(units=
 @pytest.mark.unit
 def test_any_prefix_can_be_frozen():
     for first, flags in [(0, "111"), (1, "011"), (2, "001"), (3, "000")]:
-        frozen = CNN.frozen(first)
+        frozen = CNN.freeze_first(first)
         found = [layer.trainable for layer in frozen.layers if not isinstance(layer, Pool)]
         assert "".join(str(int(each)) for each in found) == flags
-        assert CNN.frozen(0) == CNN
+        assert CNN.freeze_first(0) == CNN
         total, trainable = frozen.parameters((1, 8, 8), 3)
         assert built_counts(frozen.build((1, 8, 8), 3)) == (total, trainable)
         assert trainable >= 8 * 3 + 3
@@ -323,7 +323,7 @@ def test_a_network_without_hidden_layers_has_none_to_freeze():
 def test_more_layers_than_there_are_cannot_be_frozen():
     for first in [4, -1, 1.0, True, "1", None]:
         with pytest.raises(UsageError, match="expected a whole number, 0 to 3"):
-            CNN.frozen(first)  # type: ignore[arg-type]
+            CNN.freeze_first(first)  # type: ignore[arg-type]
 
 
 @pytest.mark.unit
@@ -349,10 +349,10 @@ def test_an_activation_is_changed_where_there_is_one():
 
 @pytest.mark.unit
 def test_rate_factor_knows_the_new_layers():
-    assert Architecture(layers=(Norm(), Dense(units=128))).rate_factor() == 1.0
-    assert Architecture(layers=(Lstm(units=64),)).rate_factor() == 1.0
-    assert Architecture(layers=(Lstm(units=64), Dense(units=128))).rate_factor() == 0.7
-    assert Architecture(layers=(Norm(activation="sigmoid"),)).rate_factor() == 2.0
+    assert Architecture(layers=(Norm(), Dense(units=128))).learning_rate_factor() == 1.0
+    assert Architecture(layers=(Lstm(units=64),)).learning_rate_factor() == 1.0
+    assert Architecture(layers=(Lstm(units=64), Dense(units=128))).learning_rate_factor() == 0.7
+    assert Architecture(layers=(Norm(activation="sigmoid"),)).learning_rate_factor() == 2.0
 
 
 @pytest.mark.unit

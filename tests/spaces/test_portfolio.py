@@ -14,7 +14,7 @@ from pasearch.errors import UsageError
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Conv, Dense, Pool
-from pasearch.spaces.space import Portfolio, Space, space
+from pasearch.spaces.space import Portfolio, Space, make_space
 
 
 def candidate(*units: int, front_end: Any = Raw(), **settings: float) -> Candidate:  # noqa: B008
@@ -79,8 +79,8 @@ class TestDraw:
 class TestSpace:
     @pytest.mark.unit
     def test_the_fixed_one_is_the_first(self):
-        assert FIVE.fixed() == (0,)
-        assert FIVE.candidate(FIVE.fixed()) == ENTRIES[0]
+        assert FIVE.default_genotype() == (0,)
+        assert FIVE.candidate(FIVE.default_genotype()) == ENTRIES[0]
         assert (FIVE.sizes, FIVE.count()) == ((5,), 5)
         assert isinstance(FIVE, Space)
 
@@ -130,7 +130,7 @@ class TestSpace:
         with pytest.raises(UsageError, match="'none' is empty"):
             Portfolio(name="none", entries=())
         with pytest.raises(UsageError, match="is empty"):
-            space({"name": "none", "family": "portfolio", "entries": []})
+            make_space({"name": "none", "family": "portfolio", "entries": []})
 
     @pytest.mark.unit
     def test_is_a_value(self):
@@ -148,9 +148,9 @@ class TestJson:
         assert values["family"] == "portfolio"
         again = Portfolio.from_json(values)
         assert again == FIVE
-        assert space(values) == FIVE
+        assert make_space(values) == FIVE
         assert [each.describe() for each in again.entries] == [e.describe() for e in FIVE.entries]
-        assert space(FIVE) is FIVE
+        assert make_space(FIVE) is FIVE
 
     @pytest.mark.unit
     def test_order_is_kept(self):

@@ -20,8 +20,15 @@ from pasearch.spaces import portfolio
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
-from pasearch.spaces.portfolio import FILE, SAME, Study, kind_of, signal_of, study_for
-from pasearch.spaces.space import Portfolio, space
+from pasearch.spaces.portfolio import (
+    STUDY_ALIASES,
+    STUDY_FILE,
+    Study,
+    compute_signal,
+    data_kind_of,
+    load_study,
+)
+from pasearch.spaces.space import Portfolio, make_space
 
 KINDS = ("image", "photo", "arrays", "table", "regression")
 SHAPES: dict[str, list[tuple[int, ...]]] = {
@@ -34,7 +41,7 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
 TARGET = Column(name="c", categories=("a", "b"))
 NUMBER = Column(name="c", kind="number")
 AGE = Column(name="age", low=0, high=90)
-STUDIES = portfolio._studies()
+STUDIES = portfolio._read_studies()
 
 
 def entry(units: int) -> Candidate:
@@ -76,7 +83,7 @@ class TestTheFile:
     def test_every_entry_is_a_network_that_runs(self, kind: str):
         outputs = 1 if kind == "regression" else 3
         for shape in SHAPES[kind]:
-            fitting = STUDIES[kind].fitting(shape)
+            fitting = STUDIES[kind].select_fitting(shape)
             assert len(fitting.entries) > 1
             fitting.portfolio().check_fits(shape, outputs)
             for each in fitting.entries:
@@ -93,7 +100,7 @@ class TestTheFile:
     def test_its_portfolio_is_a_space_that_comes_back(self, kind: str):
         made = STUDIES[kind].portfolio()
         assert made.entries == STUDIES[kind].entries
-        assert space(json.loads(json.dumps(made.to_json()))) == made
+        assert make_space(json.loads(json.dumps(made.to_json()))) == made
         assert kind in made.name
 
     def test_data_sets_bear_the_names_that_users_give(self, kind: str):
@@ -101,23 +108,23 @@ class TestTheFile:
         images = tuple(set(BUILT_IN_NAMES) - {"digits"})
         own = {"image": images, "photo": images, "arrays": ("digits",)}.get(kind, ())
         for name in STUDIES[kind].signals:
-            known = name in own or name in SAME.values()
+            known = name in own or name in STUDY_ALIASES.values()
             assert known or not name.startswith(own or ("/",)), name
 
 
 @pytest.mark.contract
 def test_the_file_is_plain_and_small():
-    text = files("pasearch.spaces.portfolio").joinpath(FILE).read_text(encoding="utf-8")
+    text = files("pasearch.spaces.portfolio").joinpath(STUDY_FILE).read_text(encoding="utf-8")
     assert len(text) < 300_000
     assert set(json.loads(text)["kinds"]) == set(KINDS)
 
 
 @pytest.mark.unit
 def test_large_images_have_the_entries_that_take_them():
-    small, large = (study_for(Schema(shape=(3, side, side)), "mine") for side in (32, 400))
+    small, large = (load_study(Schema(shape=(3, side, side)), "mine") for side in (32, 400))
     assert {each.front_end.name for each in small.entries} == {"whitened_centred", "scattering"}
     assert {each.front_end.name for each in large.entries} == {"scattering"}
-    assert large.at(2.0).shape[1] == len(large.entries)
+    assert large.accuracy_at(2.0).shape[1] == len(large.entries)
     large.portfolio().check_fits((3, 400, 400), 5)
 
 
@@ -139,8 +146,8 @@ class TestKind:
             (TableSchema(columns=(Column(name="b"),), target=Column(name="c")), "table"),
             (TableSchema(columns=(AGE,), target=NUMBER), "regression"),
         ]:
-            assert kind_of(schema) == kind
-            assert study_for(schema, "nobody's").kind == kind
+            assert data_kind_of(schema) == kind
+            assert load_study(schema, "nobody's").kind == kind
 
     @pytest.mark.unit
     def test_signal(self):
@@ -149,26 +156,26 @@ class TestKind:
             (1.0, 1, 1, 0.0),
             (0.5, 60_000, 10, math.log10(3000)),
         ]:
-            assert signal_of(mu, slots, outputs) == pytest.approx(signal)
+            assert compute_signal(mu, slots, outputs) == pytest.approx(signal)
 
 
 class TestReading:
     @pytest.mark.unit
     def test_looks_are_judged_by_one_minus_the_brier_score_where_it_was_measured(self):
-        study = study_for(Schema(shape=(64,), low=0.0, high=1.0, classes=10), "nobody")
+        study = load_study(Schema(shape=(64,), low=0.0, high=1.0, classes=10), "nobody")
         assert set(study.brier) == set(study.signals)
-        judged, reached = study.judged_at(2.0), study.at(2.0)
+        judged, reached = study.trial_score_at(2.0), study.accuracy_at(2.0)
         assert judged.shape == reached.shape
         assert not np.allclose(judged, reached)
         plain = replace(study, brier={})
-        assert np.array_equal(plain.judged_at(2.0), reached)
-        few = study.among(2)
+        assert np.array_equal(plain.trial_score_at(2.0), reached)
+        few = study.rescale_to_classes(2)
         name = next(iter(study.signals))
         share = (1 - 1 / 2) / (1 - 1 / study.classes[name])
         assert np.allclose(few.brier[name], study.brier[name] * share)
 
     def test_between_two_signals_it_is_interpolated_and_held_outside(self):
-        found = {signal: SMALL.at(signal) for signal in (-9.0, 0.0, 0.5, 1.0, 2.0, 99.0)}
+        found = {signal: SMALL.accuracy_at(signal) for signal in (-9.0, 0.0, 0.5, 1.0, 2.0, 99.0)}
         assert found[0.0].shape == (2, 3)
         assert found[-9.0].tolist() == found[0.0].tolist()
         assert found[0.5][0] == pytest.approx([0.3, 0.5, 0.3])
@@ -184,33 +191,36 @@ class TestReading:
         signals = {name: np.array([low, 3.0]) for name, low in lows.items()}
         study = replace(SMALL, signals=signals, classes={}, features={})
         for signal, told in ((0.9, "weaker than on most"), (1.0, ""), (3.4, ""), (3.6, "stronger")):
-            found = study.outside(signal, 2, 5)
+            found = study.describe_extrapolation(signal, 2, 5)
             assert told in found
             assert bool(found) == bool(told)
 
     @pytest.mark.unit
     def test_entries_are_ordered_by_their_mean_and_take_their_curves_along(self):
-        early, late = SMALL.ordered(0.0), SMALL.ordered(3.0)
+        early, late = SMALL.sort_by_accuracy(0.0), SMALL.sort_by_accuracy(3.0)
         assert early.entries == (entry(3), entry(2), entry(4)), "equal ones keep their order"
         assert late.entries == (entry(2), entry(4), entry(3))
         for signal in (0.0, 0.7, 3.0):
-            assert early.at(signal).tolist() == SMALL.at(signal)[:, [1, 0, 2]].tolist()
+            assert (
+                early.accuracy_at(signal).tolist()
+                == SMALL.accuracy_at(signal)[:, [1, 0, 2]].tolist()
+            )
         assert early.portfolio().candidate((0,)) == entry(3)
 
     @pytest.mark.unit
     def test_a_data_set_is_left_out_unless_it_is_the_only_one(self):
-        left = SMALL.without("one")
+        left = SMALL.without_data_set("one")
         assert (set(left.signals), set(left.accuracy)) == ({"two"}, {"two"})
         assert left.entries == SMALL.entries
-        assert set(SMALL.without("three").signals) == {"one", "two"}
-        assert set(left.without("two").signals) == {"two"}
+        assert set(SMALL.without_data_set("three").signals) == {"one", "two"}
+        assert set(left.without_data_set("two").signals) == {"two"}
         assert set(SMALL.signals) == {"one", "two"}, "the study itself is kept"
 
     @pytest.mark.unit
     def test_so_does_the_shipped_one(self):
         for kind in KINDS:
             for name in STUDIES[kind].signals:
-                assert (name in STUDIES[kind].without(name).signals) == (
+                assert (name in STUDIES[kind].without_data_set(name).signals) == (
                     len(STUDIES[kind].signals) < 2
                 )
 

@@ -16,7 +16,7 @@ from pasearch.errors import UsageError
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
-from pasearch.spaces.space import BUILT_IN, SearchSpace, Space, space
+from pasearch.spaces.space import BUILT_IN_NAMES, SearchSpace, Space, make_space
 
 SMALL = {
     "family": "fcn",
@@ -29,7 +29,7 @@ SMALL = {
     },
     "default": {"units_1": 8, "steps": 20},
 }
-named = pytest.mark.parametrize("name", BUILT_IN)
+named = pytest.mark.parametrize("name", BUILT_IN_NAMES)
 
 
 def shape_of(built: SearchSpace) -> tuple[int, ...]:
@@ -44,7 +44,7 @@ class TestEveryBuiltInSpace:
     def test_any_draw_builds_a_network_that_runs(self, name: str):
         import torch
 
-        built, generator = space(name), np.random.default_rng(3)
+        built, generator = make_space(name), np.random.default_rng(3)
         for _ in range(3):
             candidate = built.candidate(built.draw(generator))
             network = candidate.build(shape_of(built), 10, generator)
@@ -57,31 +57,33 @@ class TestEveryBuiltInSpace:
 
     @named
     def test_comes_back_from_json(self, name: str):
-        built = space(name)
+        built = make_space(name)
         again = SearchSpace.from_dict(json.loads(json.dumps(built.to_json())))
         assert again == built
-        assert space(built) is built
+        assert make_space(built) is built
 
     @named
     def test_its_default_is_one_of_its_candidates(self, name: str):
-        built = space(name)
-        assert all(0 <= i < size for i, size in zip(built.fixed(), built.sizes, strict=True))
+        built = make_space(name)
+        assert all(
+            0 <= i < size for i, size in zip(built.default_genotype(), built.sizes, strict=True)
+        )
 
     @named
     def test_no_candidate_is_larger_than_its_range_says(self, name: str):
-        built, generator = space(name), np.random.default_rng(5)
+        built, generator = make_space(name), np.random.default_rng(5)
         default, largest = built.parameter_range(shape_of(built), 10)
         drawn = [
             built.candidate(built.draw(generator)).parameters(shape_of(built), 10)[0]
             for _ in range(30)
         ]
         assert max(drawn) <= largest
-        fixed = built.candidate(built.fixed())
+        fixed = built.candidate(built.default_genotype())
         assert fixed.parameters(shape_of(built), 10)[0] == default
 
     @named
     def test_every_draw_has_settings_that_the_plan_prices(self, name: str):
-        built, generator = space(name), np.random.default_rng(6)
+        built, generator = make_space(name), np.random.default_rng(6)
         priced = set(built.settings())
         assert all(
             built.candidate(built.draw(generator)).settings in priced for _ in range(50)
@@ -89,13 +91,13 @@ class TestEveryBuiltInSpace:
 
     @named
     def test_every_draw_has_a_front_end_that_the_plan_knows(self, name: str):
-        built, generator = space(name), np.random.default_rng(6)
+        built, generator = make_space(name), np.random.default_rng(6)
         drawn = {built.candidate(built.draw(generator)).front_end for _ in range(50)}
         assert drawn == set(built.front_ends())
 
     @named
     def test_every_candidate_comes_back_from_json(self, name: str):
-        built, generator = space(name), np.random.default_rng(7)
+        built, generator = make_space(name), np.random.default_rng(7)
         for _ in range(20):
             candidate = built.candidate(built.draw(generator))
             again = Candidate.from_json(json.loads(json.dumps(candidate.to_json())))
@@ -104,16 +106,16 @@ class TestEveryBuiltInSpace:
 
     @named
     def test_it_fits_the_records_it_is_for(self, name: str):
-        space(name).check_fits(shape_of(space(name)), 10)
-        assert isinstance(space(name), Space)
-        assert space(name).count() == math.prod(space(name).sizes)
+        make_space(name).check_fits(shape_of(make_space(name)), 10)
+        assert isinstance(make_space(name), Space)
+        assert make_space(name).count() == math.prod(make_space(name).sizes)
 
 
 class TestImagesAndTables:
     def test_images_are_scattered_or_raw_and_the_default_is_linear_on_scattering(self):
-        built = space("images")
+        built = make_space("images")
         assert built.front_ends() == (Scattering(), Raw())
-        default = built.candidate(built.fixed())
+        default = built.candidate(built.default_genotype())
         assert default.front_end == Scattering()
         assert default.architecture.layers == ()
         assert dict(default.settings) == {"learning_rate_scale": 1.0, "steps_scale": 1.0}
@@ -122,9 +124,9 @@ class TestImagesAndTables:
             built.check_fits((8, 8), 10)
 
     def test_tables_are_raw_and_the_default_is_linear(self):
-        built = space("tables")
+        built = make_space("tables")
         assert built.front_ends() == (Raw(),)
-        default = built.candidate(built.fixed())
+        default = built.candidate(built.default_genotype())
         assert default.architecture.layers == ()
         assert default.describe_network() == "linear"
         assert default.parameters((30,), 2) == (62, 62)
@@ -140,7 +142,7 @@ BEHIND = {
 
 class TestFrontEnds:
     def test_are_a_gene_and_shape_the_network(self):
-        built = space(BEHIND)
+        built = make_space(BEHIND)
         assert [str(each) for each in built.front_ends()] == ["raw", "max_pool:2", "pca:5"]
         sizes = {
             str(built.candidate((i, 0, 0)).front_end): built.candidate((i, 0, 0)).parameters(
@@ -151,16 +153,16 @@ class TestFrontEnds:
         assert sizes == {
             "raw": (43 * 3, 43 * 3), "max_pool:2": (10 * 3, 10 * 3), "pca:5": (6 * 3, 6 * 3),
         }  # fmt: skip
-        assert built.candidate(built.fixed()).front_end == PrincipalComponents(5)
+        assert built.candidate(built.default_genotype()).front_end == PrincipalComponents(5)
         default, largest = built.parameter_range((6, 7), 3)
         assert (default, largest) == (18, 43 * 4 + 5 * 3)
 
     def test_a_space_without_the_gene_has_raw_records(self):
-        assert space("fcn").front_ends() == (Raw(),)
-        assert space("fcn").candidate(space("fcn").fixed()).front_end == Raw()
+        assert make_space("fcn").front_ends() == (Raw(),)
+        assert make_space("fcn").candidate(make_space("fcn").default_genotype()).front_end == Raw()
 
     def test_what_does_not_fit_behind_one_is_refused(self):
-        built = space(BEHIND)
+        built = make_space(BEHIND)
         built.check_fits((6, 7), 3)
         with pytest.raises(UsageError, match=r"shape \(42,\): .*needs images"):
             built.check_fits((42,), 3)
@@ -168,14 +170,14 @@ class TestFrontEnds:
     def test_convolutions_need_images_behind_it(self):
         choices = {"front_end": ["pca:5"], "blocks": [2], "filters": [2]}
         with pytest.raises(UsageError, match="needs images"):
-            space({"family": "cnn", "choices": choices}).check_fits((28, 28), 3)
+            make_space({"family": "cnn", "choices": choices}).check_fits((28, 28), 3)
         scattered = {**choices, "front_end": ["max_pool:2"]}
-        space({"family": "cnn", "choices": scattered}).check_fits((56, 56), 3)
+        make_space({"family": "cnn", "choices": scattered}).check_fits((56, 56), 3)
 
     def test_unknown_ones_are_refused(self):
         for value in ["whiten", "pca:0", "max_pool:1", 3, "raw:2"]:
             with pytest.raises(UsageError, match=r"'front_end': Front end .* is not known"):
-                space({"family": "fcn", "choices": {"front_end": [value]}})
+                make_space({"family": "fcn", "choices": {"front_end": [value]}})
 
     def test_a_candidate_says_and_keeps_its_own(self):
         plain = Candidate(architecture=Architecture(layers=(Dense(units=4),)))
@@ -190,14 +192,14 @@ class TestFrontEnds:
 
 class TestThePapersSpaces:
     def test_table_xi(self):
-        built = space("fcn-paper")
+        built = make_space("fcn-paper")
         assert dict(built.choices)["units_1"] == (64, 128, 512, 1024, 2048)
         assert dict(built.choices)["units_2"] == (64, 128, 256)
         assert dict(built.choices)["units_3"] == (10, 16, 32, 64)
         assert dict(built.choices)["layers"] == (1, 2, 3)
 
     def test_table_xii(self):
-        built = space("cnn-paper")
+        built = make_space("cnn-paper")
         choices = dict(built.choices)
         assert choices["blocks"] == (2, 3)
         assert choices["filters"] == (16, 32, 48)
@@ -206,7 +208,7 @@ class TestThePapersSpaces:
     @pytest.mark.oracle
     def test_a_cnn_of_the_paper_has_its_parameters(self):
         for blocks, filters, units, parameters in [(2, 48, 512, 1_817_930), (2, 16, 512, 600_522)]:
-            built = space("cnn-paper")
+            built = make_space("cnn-paper")
             wanted = {"blocks": blocks, "filters": filters, "units": units}
             genotype = [values.index(wanted.get(gene, values[0])) for gene, values in built.choices]
             total, trained = built.candidate(genotype).architecture.parameters((1, 32, 32), 10)
@@ -215,7 +217,7 @@ class TestThePapersSpaces:
 
     def test_random_weights_training_may_freeze_any_layer(self):
         for name in ["fcn-rwt", "cnn-rwt"]:
-            built, generator = space(name), np.random.default_rng(1)
+            built, generator = make_space(name), np.random.default_rng(1)
             frozen = set()
             for _ in range(60):
                 total, trained = built.candidate(built.draw(generator)).architecture.parameters(
@@ -251,7 +253,7 @@ class TestDraws:
         )
         assert built.candidate((0, 0)) == built.candidate((0, 1))
         assert built.candidate((0, 0)).architecture.layers == ()
-        assert built.candidate((0, 0)).rate_factor() == 1.0
+        assert built.candidate((0, 0)).learning_rate_factor() == 1.0
         assert built.parameter_range((5,), 3) == (18, 6 * 16 + 17 * 3)
 
     def test_units_of_a_layer_that_is_not_there_mean_nothing(self):
@@ -271,7 +273,7 @@ class TestSettings:
         }
 
     def test_a_space_without_them_has_the_empty_one(self):
-        assert space("fcn-paper").settings() == [()]
+        assert make_space("fcn-paper").settings() == [()]
 
     def test_a_candidate_comes_back_from_json(self):
         built = SearchSpace.from_dict(SMALL)
@@ -290,13 +292,13 @@ class TestFiles:
             'activation_1 = ["tanh", "tempered_sigmoid"]\ntrainable_1 = [true, false]\n'
             "learning_rate_scale = {low = 0.5, high = 2.0, log = true}\n[default]\nunits_1 = 256\n"
         )
-        built = space(file)
+        built = make_space(file)
         assert built.name == "mine"
         rates = dict(built.choices)["learning_rate_scale"]
         assert rates[0] == 0.5
         assert rates[-1] == pytest.approx(2.0)
         assert rates[len(rates) // 2] == pytest.approx(1.0)
-        assert built.candidate(built.fixed()).architecture.layers[0].units == 256
+        assert built.candidate(built.default_genotype()).architecture.layers[0].units == 256
 
     @pytest.mark.parametrize(
         ("text", "words"),
@@ -337,24 +339,24 @@ class TestFiles:
         file = tmp_path / "bad.toml"
         file.write_text(text)
         with pytest.raises(UsageError, match=words):
-            space(file)
+            make_space(file)
 
     def test_an_unknown_name_lists_those_there_are(self):
         for name in ["mlp", "missing.toml", "", "digits.npz"]:
-            with pytest.raises(UsageError, match=", ".join(BUILT_IN)):
-                space(name)
+            with pytest.raises(UsageError, match=", ".join(BUILT_IN_NAMES)):
+                make_space(name)
 
     def test_bytes_that_are_no_text_are_refused(self, tmp_path: Path):
         file = tmp_path / "bad.toml"
         file.write_bytes(b"\xff\xfe\x00")
         with pytest.raises(UsageError, match="cannot be read as TOML"):
-            space(file)
+            make_space(file)
 
 
 def test_records_that_a_network_of_the_space_does_not_fit_are_refused():
     with pytest.raises(UsageError, match=r"does not fit records of shape \(1, 8, 8\)"):
-        space("cnn").check_fits((1, 8, 8), 10)
-    space("cnn").check_fits((1, 28, 28), 10)
+        make_space("cnn").check_fits((1, 8, 8), 10)
+    make_space("cnn").check_fits((1, 28, 28), 10)
 
 
 @pytest.mark.property

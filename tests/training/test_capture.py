@@ -16,7 +16,7 @@ from pasearch.data.partitions import Records
 from pasearch.data.threads import use_threads
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
-from pasearch.spaces.modules import Joined, KeyedDropout, Lstm, Rows, TemperedSigmoid
+from pasearch.spaces.modules import KeyedDropout, Lstm, RowSequence, SkipConcat, TemperedSigmoid
 from pasearch.training import trainer
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.layer_rules import GENERAL_RULE, RULES, run_lstm_backward, run_lstm_forward
@@ -51,11 +51,11 @@ def convolutions() -> nn.Sequential:
 
 
 def recurrent() -> nn.Sequential:
-    return nn.Sequential(Rows(), Lstm(4, 5), nn.Linear(5, 3))
+    return nn.Sequential(RowSequence(), Lstm(4, 5), nn.Linear(5, 3))
 
 
 def wide_and_deep() -> nn.Sequential:
-    return nn.Sequential(nn.Flatten(), Joined(nn.Linear(12, 4), nn.Tanh()), nn.Linear(16, 3))
+    return nn.Sequential(nn.Flatten(), SkipConcat(nn.Linear(12, 4), nn.Tanh()), nn.Linear(16, 3))
 
 
 NETWORKS = {
@@ -71,7 +71,7 @@ NETWORKS = {
     ),
     "joined within joined": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(12, 4),
-        Joined(nn.Linear(4, 3), Joined(nn.Linear(3, 2), nn.Tanh()), nn.Linear(5, 2)),
+        SkipConcat(nn.Linear(4, 3), SkipConcat(nn.Linear(3, 2), nn.Tanh()), nn.Linear(5, 2)),
         nn.Linear(6, 3),
     ),
 }  # fmt: skip
@@ -90,10 +90,10 @@ class Add(nn.Module):
 
 NETWORKS |= {
     "joined with a layer that passes its gradient on": lambda: nn.Sequential(
-        nn.Flatten(), nn.Linear(12, 3), Joined(Add(3)), nn.Linear(6, 3)
+        nn.Flatten(), nn.Linear(12, 3), SkipConcat(Add(3)), nn.Linear(6, 3)
     ),
     "joined with nothing": lambda: nn.Sequential(
-        nn.Flatten(), nn.Linear(12, 3), Joined(nn.Identity()), Add(6), nn.Linear(6, 3)
+        nn.Flatten(), nn.Linear(12, 3), SkipConcat(nn.Identity()), Add(6), nn.Linear(6, 3)
     ),
 }
 

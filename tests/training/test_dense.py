@@ -10,7 +10,7 @@ from doubles import Hidden
 from torch import Tensor, nn
 
 from pasearch.runs.keys import Stream
-from pasearch.spaces.modules import Joined, KeyedDropout, TemperedSigmoid
+from pasearch.spaces.modules import KeyedDropout, SkipConcat, TemperedSigmoid
 from pasearch.training.clipping import AutoSClipping, ClippingMethod, FlatClipping
 from pasearch.training.dense import check_buffer_parts
 from pasearch.training.losses import RecordLoss
@@ -39,13 +39,13 @@ NETWORKS = {
     ),
     "tempered": lambda: nn.Sequential(nn.Linear(12, 6), TemperedSigmoid(), nn.Linear(6, 3)),
     "joined": lambda: nn.Sequential(
-        nn.Flatten(), Joined(nn.Linear(12, 6), nn.Tanh(), KeyedDropout(0.3)), nn.Linear(18, 5),
+        nn.Flatten(), SkipConcat(nn.Linear(12, 6), nn.Tanh(), KeyedDropout(0.3)), nn.Linear(18, 5),
         nn.ReLU(), nn.Linear(5, 3),
     ),
-    "joined without an activation": lambda: nn.Sequential(Joined(nn.Linear(12, 6)),
+    "joined without an activation": lambda: nn.Sequential(SkipConcat(nn.Linear(12, 6)),
                                                           nn.Linear(18, 3, bias=False)),
     "joined and frozen": lambda: nn.Sequential(
-        Joined(nn.Linear(12, 6).requires_grad_(False), nn.Sigmoid()), nn.Linear(18, 3)
+        SkipConcat(nn.Linear(12, 6).requires_grad_(False), nn.Sigmoid()), nn.Linear(18, 3)
     ),
 }  # fmt: skip
 
@@ -132,7 +132,7 @@ def with_a_hook_on(*places: int) -> nn.Sequential:
 
 def of_one_layer_twice() -> nn.Sequential:
     layer = nn.Linear(12, 12)
-    return nn.Sequential(Joined(layer), nn.Linear(24, 12), layer)
+    return nn.Sequential(SkipConcat(layer), nn.Linear(24, 12), layer)
 
 
 def half_frozen() -> nn.Sequential:
@@ -156,16 +156,16 @@ def test_what_is_no_such_chain_takes_the_general_path():
         with_a_hook_on(0),
         with_a_hook_on(0, 0),
         of_one_layer_twice(),
-        nn.Sequential(Joined(nn.Linear(12, 3))),
-        nn.Sequential(Joined(nn.Linear(12, 3)), nn.Tanh(), nn.Linear(15, 3)),
-        nn.Sequential(Joined(nn.Linear(12, 3)), KeyedDropout(0.5), nn.Linear(15, 3)),
-        nn.Sequential(Joined(nn.Linear(12, 3)), nn.Flatten(), nn.Linear(15, 3)),
-        nn.Sequential(Joined(nn.Linear(12, 3), nn.Linear(3, 4)), nn.Linear(16, 3)),
-        nn.Sequential(Joined(nn.Tanh(), nn.Linear(12, 3)), nn.Linear(15, 3)),
-        nn.Sequential(Joined(), nn.Linear(12, 3)),
-        nn.Sequential(nn.Linear(12, 3), Joined(nn.Linear(3, 3)), nn.Linear(6, 3)),
-        nn.Sequential(KeyedDropout(0.5), Joined(nn.Linear(12, 3)), nn.Linear(15, 3)),
-        nn.Sequential(Joined(Joined(nn.Linear(12, 3)), nn.Linear(15, 3)), nn.Linear(15, 3)),
+        nn.Sequential(SkipConcat(nn.Linear(12, 3))),
+        nn.Sequential(SkipConcat(nn.Linear(12, 3)), nn.Tanh(), nn.Linear(15, 3)),
+        nn.Sequential(SkipConcat(nn.Linear(12, 3)), KeyedDropout(0.5), nn.Linear(15, 3)),
+        nn.Sequential(SkipConcat(nn.Linear(12, 3)), nn.Flatten(), nn.Linear(15, 3)),
+        nn.Sequential(SkipConcat(nn.Linear(12, 3), nn.Linear(3, 4)), nn.Linear(16, 3)),
+        nn.Sequential(SkipConcat(nn.Tanh(), nn.Linear(12, 3)), nn.Linear(15, 3)),
+        nn.Sequential(SkipConcat(), nn.Linear(12, 3)),
+        nn.Sequential(nn.Linear(12, 3), SkipConcat(nn.Linear(3, 3)), nn.Linear(6, 3)),
+        nn.Sequential(KeyedDropout(0.5), SkipConcat(nn.Linear(12, 3)), nn.Linear(15, 3)),
+        nn.Sequential(SkipConcat(SkipConcat(nn.Linear(12, 3)), nn.Linear(15, 3)), nn.Linear(15, 3)),
     ]:
         assert PreparedNetwork(network).dense is None
 

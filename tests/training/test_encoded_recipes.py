@@ -652,7 +652,7 @@ def small(name: str, **changes: Any) -> dict[str, Any]:
 def test_a_plan_prices_the_network_that_it_trains():
     for name in ["encoded-student-t", "encoded-laplace"]:
         plan = plan_of(small(name))
-        candidate = plan.space.candidate(plan.space.fixed())
+        candidate = plan.space.candidate(plan.space.default_genotype())
         model = candidate.build(plan.schema.shape, plan.schema.outputs)
         assert plan.dimensions == (size_of(model),)
         (line,) = [each for each in plan.lines if each.partition == "train"]
@@ -666,7 +666,7 @@ def test_a_plan_prices_the_network_that_it_trains():
 @pytest.mark.unit
 def test_layers_that_keep_their_start_are_not_priced():
     plan = plan_of({**small("rwt"), "noise": {"name": "laplace"}}, space="auto", strategy="auto")
-    candidate = plan.space.candidate(plan.space.fixed())
+    candidate = plan.space.candidate(plan.space.default_genotype())
     model = candidate.build(plan.schema.shape, plan.schema.outputs)
     assert size_of(model) < sum(each.numel() for each in model.parameters())
     assert plan.dimensions == (size_of(model),)

@@ -91,7 +91,7 @@ def both(
     monkeypatch.setattr(trainer, "MIN_SHARED_BATCH_NUMBERS", 0)
     monkeypatch.setattr(linear_backend, "MIN_THREAD_RECORDS", 0.1)
     for worth in (0.0, math.inf):
-        monkeypatch.setattr(linear_backend, "WORTH", worth)
+        monkeypatch.setattr(linear_backend, "MIN_SAVED_SECONDS", worth)
         torch.manual_seed(3)
         made.append(Training(MODELS[name](), data, recipe, streams()))
     assert made[0]._linear is not None
@@ -405,7 +405,7 @@ class TestTrainings:
 
     @pytest.mark.contract
     def test_follow_from_their_keys(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(linear_backend, "WORTH", 0.0)
+        monkeypatch.setattr(linear_backend, "MIN_SAVED_SECONDS", 0.0)
         data = replace(records(), public=False)
         recipe = recipe_of(noise_multiplier=1.0, steps=5)
         asked: list[int] = []

@@ -199,7 +199,7 @@ def test_a_search_asks_with_the_plan_s_own_numbers_and_takes_the_first(
 ):
     plan = planned("search")
     (given,) = asked
-    size = plan.space.candidate(plan.space.fixed()).parameters(
+    size = plan.space.candidate(plan.space.default_genotype()).parameters(
         plan.schema.shape, plan.schema.outputs
     )
     assert given["dimension"] == size[1]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pasearch.data.partitions import Records
 from pasearch.data.precision import full_precision
 from pasearch.runs.keys import Keys
-from pasearch.spaces.modules import Joined, Lstm, TemperedSigmoid, sigmoid, sigmoid_
+from pasearch.spaces.modules import Lstm, SkipConcat, TemperedSigmoid, sigmoid, sigmoid_
 from pasearch.training import linear_backend, one_step, trainer
 from pasearch.training.augmentation import Augmentation
 from pasearch.training.batching import Poisson
@@ -76,7 +76,7 @@ NETWORKS: dict[str, tuple[Made, tuple[int, ...], int]] = {
     "of one unit": (lambda: chain(441, 1, 9, CLASSES), (441,), CLASSES),
     "joined": (
         lambda: nn.Sequential(
-            Joined(nn.Linear(784, 128), nn.ReLU()), nn.Linear(912, 64), nn.ReLU(),
+            SkipConcat(nn.Linear(784, 128), nn.ReLU()), nn.Linear(912, 64), nn.ReLU(),
             nn.Linear(64, CLASSES),
         ), (784,), CLASSES,
     ),
@@ -122,7 +122,7 @@ def training(
         "expected_batch_size": 64, "steps": 5000, "learning_rate": 0.1, "noise_multiplier": None,
         "bounding": FlatClipping(clip_norm=0.7), "optimizer": "sgd", "average": None, **given,
     })  # fmt: skip
-    monkeypatch.setattr(linear_backend, "WORTH", 0.0 if fast else np.inf)
+    monkeypatch.setattr(linear_backend, "MIN_SAVED_SECONDS", 0.0 if fast else np.inf)
     monkeypatch.setattr(linear_backend, "MIN_THREAD_RECORDS", 0.1)
     monkeypatch.setattr(trainer, "MIN_SHARED_BATCH_NUMBERS", 0)
     torch.manual_seed(3)

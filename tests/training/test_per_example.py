@@ -19,10 +19,10 @@ from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
 from pasearch.runs.keys import Keys
 from pasearch.spaces.modules import (
-    Joined,
     KeyedDropout,
     Lstm,
-    Rows,
+    RowSequence,
+    SkipConcat,
     TemperedSigmoid,
     WeightStandardisedConv2d,
 )
@@ -114,13 +114,16 @@ NETWORKS: dict[str, tuple[Build, tuple[int, ...]]] = {
     "layer norm of steps": (lambda: nn.LayerNorm(6), (5, 6)),
     "layer norm of images": (lambda: nn.LayerNorm((3, 4)), (2, 3, 4)),
     "layer norm without a bias": (lambda: nn.LayerNorm(6, bias=False), (4, 5, 6)),
-    "joined": (lambda: nn.Sequential(Joined(nn.Linear(6, 4), nn.Tanh()), nn.Linear(10, 3)), (6,)),
+    "joined": (
+        lambda: nn.Sequential(SkipConcat(nn.Linear(6, 4), nn.Tanh()), nn.Linear(10, 3)),
+        (6,),
+    ),
     "lstm": (lambda: nn.Sequential(Lstm(6, 5), nn.Linear(5, 3)), (7, 6)),
     "lstm, two biases": (lambda: nn.Sequential(Lstm(6, 5, biases=2), nn.Tanh()), (7, 6)),
     "lstm, narrow and long": (lambda: Lstm(1, 2), (30, 1)),
     "lstm, one step": (lambda: Lstm(4, 3, biases=2), (1, 4)),
     "lstm behind layers": (
-        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), Rows(), Lstm(8, 4)),
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), RowSequence(), Lstm(8, 4)),
         (1, 6, 6),
     ),
     "weight-standardised": (

@@ -11,7 +11,7 @@ from sums import clipped_sum
 from torch import Tensor, nn
 
 from pasearch.errors import UsageError
-from pasearch.spaces.modules import Lstm, Rows
+from pasearch.spaces.modules import Lstm, RowSequence
 from pasearch.training import layer_rules, per_example
 from pasearch.training.clipping import FlatClipping
 from pasearch.training.per_example import list_trainable_parameters, validate
@@ -159,7 +159,7 @@ def test_a_subclass_forms_its_gradients():
 
 @pytest.mark.unit
 def test_it_is_accepted_and_torchs_is_told_to_be_replaced_by_it():
-    assert validate(nn.Sequential(Rows(), Lstm(4, 3))) == []
+    assert validate(nn.Sequential(RowSequence(), Lstm(4, 3))) == []
     assert "pasearch.spaces.modules.Lstm" in validate(nn.LSTM(4, 3))[0]
 
 
@@ -173,6 +173,6 @@ def test_records_that_are_not_sequences_are_refused():
 @pytest.mark.unit
 def test_rows_of_all_channels_are_one_step():
     x = torch.arange(2 * 3 * 4 * 5.0).view(2, 3, 4, 5)
-    rows = Rows()(x)
+    rows = RowSequence()(x)
     assert rows.shape == (2, 4, 15)
     assert rows[1, 2].tolist() == [*x[1, 0, 2].tolist(), *x[1, 1, 2].tolist(), *x[1, 2, 2].tolist()]

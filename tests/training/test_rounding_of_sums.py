@@ -201,7 +201,7 @@ def largest_move(
 @pytest.fixture
 def linear(monkeypatch: pytest.MonkeyPatch):
     """Let the linear backend make the steps of every training that it accepts."""
-    monkeypatch.setattr(linear_backend, "WORTH", 0.0)
+    monkeypatch.setattr(linear_backend, "MIN_SAVED_SECONDS", 0.0)
 
 
 def check(move: float) -> None:
@@ -212,7 +212,7 @@ def check(move: float) -> None:
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_by_torch(name: str, batch: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(linear_backend, "WORTH", math.inf)
+    monkeypatch.setattr(linear_backend, "MIN_SAVED_SECONDS", math.inf)
     check(largest_move(*NETWORKS[name], batch))
 
 
@@ -313,7 +313,7 @@ def test_the_bound_follows_from_the_sizes_of_blocks():
 @pytest.mark.parametrize("way", ["linear", "torch", "rounds", "another density"])
 def test_noise_is_scaled_to_what_a_record_moves(way: str, monkeypatch: pytest.MonkeyPatch):
     """Noise of every backend has the standard deviation sigma R C, measurably above sigma C."""
-    monkeypatch.setattr(linear_backend, "WORTH", 0.0 if way == "linear" else math.inf)
+    monkeypatch.setattr(linear_backend, "MIN_SAVED_SECONDS", 0.0 if way == "linear" else math.inf)
     network, sigma, clip = zeroed(nn.Linear(999, 4)), 1.5, 0.5
     density = StudentT(freedom=9.0) if way == "another density" else None
     bounding = (

@@ -11,7 +11,7 @@ from pasearch.accounting.events import Gaussian, SelfComposition, WorstCase
 from pasearch.errors import UsageError
 from pasearch.search.plan import make_candidate_recipe, make_training_event
 from pasearch.spaces.architecture import Architecture
-from pasearch.spaces.candidate import PRICED, SETTINGS, Candidate
+from pasearch.spaces.candidate import PRIVACY_SETTINGS, SETTINGS, Candidate
 from pasearch.spaces.space import check_settings
 from pasearch.training.clipping import AutoSClipping, FlatClipping
 from pasearch.training.recipe import Recipe, make_default_recipe, tune_learning_rate
@@ -44,7 +44,7 @@ class TestChanged:
     @pytest.mark.contract
     def test_every_setting_is_walked_over(self):
         assert set(VALUES) == set(SETTINGS)
-        assert set(PRICED) <= set(SETTINGS)
+        assert set(PRIVACY_SETTINGS) <= set(SETTINGS)
 
     @pytest.mark.unit
     def test_nothing_leaves_the_recipe_alone(self):
@@ -90,7 +90,7 @@ class TestPrice:
 
     @pytest.mark.contract
     def test_does_not_depend_on_the_others(self):
-        for name in sorted(set(SETTINGS) - set(PRICED)):
+        for name in sorted(set(SETTINGS) - set(PRIVACY_SETTINGS)):
             assert select_cost_settings(((name, VALUES[name]),)) == ()
             plain = apply_settings_and_noise(recipe(), (), 0.2, SLOTS).event(SLOTS)
             assert (

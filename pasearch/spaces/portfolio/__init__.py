@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
     from pasearch.data.tables import AnySchema
 
-FILE = "portfolio-1.json"
+STUDY_FILE = "portfolio-1.json"
 """The shipped study; a new one gets a new number."""
 
-SAME = {"cifar10": "cifar10-jpeg-q75", "CIFAR-10 (JPEG q75)": "cifar10-jpeg-q75"}
+STUDY_ALIASES = {"cifar10": "cifar10-jpeg-q75", "CIFAR-10 (JPEG q75)": "cifar10-jpeg-q75"}
 """What data sets of the study are called elsewhere."""
 
-COLOURS = 3
+PHOTO_CHANNELS = 3
 """Images of so many channels are photographs: mirrored, they are of the same class."""
 
-BEYOND = 0.5
+MAX_EXTRAPOLATION = 0.5
 """How far a signal may lie outside what the study has measured, in powers of ten."""
 
-FEW_CATEGORIES = 12
+ASSUMED_CATEGORIES = 12
 """How many categories an undeclared column is taken to have, to tell how wide a record is."""
 
-IMAGE_SIDE = 16
+MIN_IMAGE_SIDE = 16
 """The least side of what counts as an image: scattering needs as much."""
 
 
@@ -74,7 +74,7 @@ class Study:
     classes: dict[str, int] = field(default_factory=dict, repr=False)
     features: dict[str, int] = field(default_factory=dict, repr=False)
 
-    def without(self, name: str) -> Study:
+    def without_data_set(self, name: str) -> Study:
         """Return the study without a data set, unless it is the only one of its kind."""
         kept = [each for each in self.signals if each != name] or list(self.signals)
         own = {
@@ -83,7 +83,7 @@ class Study:
         }
         return replace(self, **own)
 
-    def among(self, classes: int) -> Study:
+    def rescale_to_classes(self, classes: int) -> Study:
         """Return the study with its accuracies as they would be among so many classes.
 
         What is above guessing stays the same share: (a - 1/C) / (1 - 1/C). Guessing has a Brier
@@ -98,38 +98,42 @@ class Study:
                 brier[name] = brier[name] * (1 - 1 / classes) / (1 - 1 / own)
         return replace(self, accuracy=told, brier=brier)
 
-    def fitting(self, shape: tuple[int, ...]) -> Study:
+    def select_fitting(self, shape: tuple[int, ...]) -> Study:
         """Return the study with the entries that records of a shape can be given to.
 
         Large images have too many scattering coefficients to be whitened, and pixels no pairs.
         """
-        return self._of([place for place, each in enumerate(self.entries) if _fits(each, shape)])
+        return self._select_entries(
+            [place for place, each in enumerate(self.entries) if _accepts_shape(each, shape)]
+        )
 
-    def restricted_to(self, kept: Sequence[bool]) -> Study:
+    def select_flagged(self, kept: Sequence[bool]) -> Study:
         """Return the study with some of its entries: one flag an entry."""
-        return self._of([place for place, each in enumerate(kept) if each])
+        return self._select_entries([place for place, each in enumerate(kept) if each])
 
-    def at(self, signal: float) -> np.ndarray:
+    def accuracy_at(self, signal: float) -> np.ndarray:
         """Return the accuracy of every entry on every data set, (data sets, entries).
 
         Between two measured signals it is interpolated; outside, the nearest one is taken.
         """
-        return self._at(signal, self.accuracy)
+        return self._interpolate(signal, self.accuracy)
 
-    def judged_at(self, signal: float) -> np.ndarray:
+    def trial_score_at(self, signal: float) -> np.ndarray:
         """Return what looks are judged by, likewise: 1 - the Brier score; accuracy without it."""
         if set(self.brier) != set(self.signals):
-            return self.at(signal)
-        return 1.0 - self._at(signal, self.brier)
+            return self.accuracy_at(signal)
+        return 1.0 - self._interpolate(signal, self.brier)
 
-    def _at(self, signal: float, curves: dict[str, np.ndarray]) -> np.ndarray:
+    def _interpolate(self, signal: float, curves: dict[str, np.ndarray]) -> np.ndarray:
         rows = [
             [np.interp(signal, self.signals[name], curve) for curve in curves[name]]
             for name in self.signals
         ]
         return np.array(rows).reshape(len(rows), len(self.entries))
 
-    def outside(self, signal: float, outputs: int, features: int, beyond: float = BEYOND) -> str:
+    def describe_extrapolation(
+        self, signal: float, outputs: int, features: int, beyond: float = MAX_EXTRAPOLATION
+    ) -> str:
         """Return in one sentence what of a training nobody has measured; nothing if all was.
 
         Args:
@@ -163,11 +167,13 @@ class Study:
             )
         return ""
 
-    def ordered(self, signal: float) -> Study:
+    def sort_by_accuracy(self, signal: float) -> Study:
         """Return the study with its entries in order of their mean accuracy at a signal."""
-        return self._of(list(np.argsort(-self.at(signal).mean(axis=0), kind="stable")))
+        return self._select_entries(
+            list(np.argsort(-self.accuracy_at(signal).mean(axis=0), kind="stable"))
+        )
 
-    def _of(self, places: list[int]) -> Study:
+    def _select_entries(self, places: list[int]) -> Study:
         """Return the study of these entries, in this order."""
         return replace(
             self,
@@ -181,38 +187,38 @@ class Study:
         return Portfolio(name=f"portfolio of {self.kind} networks", entries=self.entries)
 
 
-def kind_of(schema: AnySchema) -> str:
+def data_kind_of(schema: AnySchema) -> str:
     """Return which kind of the study's data a schema describes."""
     if schema.regression:
         return "regression"
     shape = schema.max_shape(2)
-    if len(shape) > 1 and min(shape[-2:]) >= IMAGE_SIDE:
-        return "photo" if len(shape) == 3 and shape[0] == COLOURS else "image"
+    if len(shape) > 1 and min(shape[-2:]) >= MIN_IMAGE_SIDE:
+        return "photo" if len(shape) == 3 and shape[0] == PHOTO_CHANNELS else "image"
     return "table" if schema.to_json()["kind"] == "table" else "arrays"
 
 
-def signal_of(mu: float, slots: int, outputs: int) -> float:
+def compute_signal(mu: float, slots: int, outputs: int) -> float:
     """Return the signal of a training: log10 of mu n a class."""
     return math.log10(mu * slots / max(1, outputs))
 
 
-def features_of(schema: AnySchema) -> int:
+def count_features(schema: AnySchema) -> int:
     """Return about how many numbers a record is: exactly, if all columns are declared."""
-    return math.prod(schema.max_shape(FEW_CATEGORIES))
+    return math.prod(schema.max_shape(ASSUMED_CATEGORIES))
 
 
-def study_for(schema: AnySchema, name: str) -> Study:
+def load_study(schema: AnySchema, name: str) -> Study:
     """Return what was measured on data of this kind, the data set of this name left out."""
-    study = _studies()[kind_of(schema)].without(SAME.get(name, name))
-    return study.fitting(schema.max_shape(2))
+    study = _read_studies()[data_kind_of(schema)].without_data_set(STUDY_ALIASES.get(name, name))
+    return study.select_fitting(schema.max_shape(2))
 
 
-def studies() -> tuple[Study, ...]:
+def load_studies() -> tuple[Study, ...]:
     """Return what was measured, one study a kind of data."""
-    return tuple(_studies().values())
+    return tuple(_read_studies().values())
 
 
-def _fits(candidate: Candidate, shape: tuple[int, ...]) -> bool:
+def _accepts_shape(candidate: Candidate, shape: tuple[int, ...]) -> bool:
     try:
         candidate.front_end.output_shape(shape)
     except UsageError:
@@ -221,8 +227,8 @@ def _fits(candidate: Candidate, shape: tuple[int, ...]) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _studies() -> dict[str, Study]:
-    text = files("pasearch.spaces.portfolio").joinpath(FILE).read_text(encoding="utf-8")
+def _read_studies() -> dict[str, Study]:
+    text = files("pasearch.spaces.portfolio").joinpath(STUDY_FILE).read_text(encoding="utf-8")
     return {
         kind: Study(
             kind=kind,

@@ -38,15 +38,15 @@ from pasearch.accounting.checks import check_positive, check_positive_integer, m
 from pasearch.accounting.events import PureDP, SelfComposition
 from pasearch.data.partitions import Records
 from pasearch.errors import UsageError
-from pasearch.features.contingency import Attributes, attributes_of
+from pasearch.features.contingency import Attributes, make_attributes
 from pasearch.features.selector import (
     SELECTION_SHARE,
     SELECTORS,
     Array,
-    Chosen,
-    Form,
-    Reads,
-    Sized,
+    DataMetadata,
+    RecordAccess,
+    SelectionResult,
+    SizedSelector,
     check_one_of,
 )
 from pasearch.features.trainers import Trainer
@@ -55,7 +55,7 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.mechanisms import ExponentialMechanism, bernoulli_decay
 from pasearch.runs.sums import GaussianSum
 
-WHOLE = 1000
+SHARE_UNITS = 1000
 """Class shares are counted in parts of this."""
 
 
@@ -71,10 +71,14 @@ class ClassShares:
 
     def __post_init__(self) -> None:
         given = tuple(self.thousandths)
-        if len(given) < 2 or not all(_is_whole(p) and p >= 0 for p in given) or sum(given) != WHOLE:
+        if (
+            len(given) < 2
+            or not all(_is_integer(p) and p >= 0 for p in given)
+            or sum(given) != SHARE_UNITS
+        ):
             raise UsageError(
                 f"thousandths is {given!r}: expected whole numbers, 0 or above, of two classes or "
-                f"more, that add up to {WHOLE}. `ClassShares.of` rounds shares."
+                f"more, that add up to {SHARE_UNITS}. `ClassShares.of` rounds shares."
             )
         object.__setattr__(self, "thousandths", tuple(map(int, given)))
 
@@ -92,32 +96,34 @@ class ClassShares:
                 f"shares is {list(shares)!r}: expected finite numbers, 0 or above, one above 0. "
                 "Clip noisy counts at 0."
             )
-        exact = values / values.sum() * WHOLE
+        exact = values / values.sum() * SHARE_UNITS
         down = np.floor(exact)
-        left = WHOLE - int(down.sum())
+        left = SHARE_UNITS - int(down.sum())
         down[np.argsort(down - exact, kind="stable")[:left]] += 1
         return cls(thousandths=tuple(map(int, down)))
 
     @property
-    def most(self) -> int:
+    def sensitivity(self) -> int:
         """By how much one record may change a feature's points: 2 (1000 - min P_c)."""
-        return 2 * (WHOLE - min(self.thousandths))
+        return 2 * (SHARE_UNITS - min(self.thousandths))
 
 
-def association_points(table: npt.NDArray[np.integer], shares: ClassShares) -> int:
+def score_association(table: npt.NDArray[np.integer], shares: ClassShares) -> int:
     """Return the points of a feature.
 
-    Guarantee: a record more, or fewer, in one cell changes them by at most `shares.most`.
+    Guarantee: a record more, or fewer, in one cell changes them by at most `shares.sensitivity`.
 
     Args:
         table: How many records are in each cell, (codes, classes).
         shares: Of the classes.
     """
     expected = table.sum(axis=1, keepdims=True) * np.array(shares.thousandths)
-    return int(np.abs(WHOLE * table - expected).sum())
+    return int(np.abs(SHARE_UNITS * table - expected).sum())
 
 
-def class_tables(codes: npt.NDArray[np.integer], attributes: Attributes) -> npt.NDArray[np.integer]:
+def count_class_tables(
+    codes: npt.NDArray[np.integer], attributes: Attributes
+) -> npt.NDArray[np.integer]:
     """Return how many records have each code of a column, and each class.
 
     Args:
@@ -141,16 +147,16 @@ def class_tables(codes: npt.NDArray[np.integer], attributes: Attributes) -> npt.
     return np.concatenate(tables)
 
 
-def points_of_tables(
+def score_tables(
     tables: npt.NDArray[np.integer], attributes: Attributes, shares: ClassShares
 ) -> list[int]:
     """Return the points of every feature of encoded records.
 
-    Guarantee: a record that becomes null changes each by at most `shares.most`.
+    Guarantee: a record that becomes null changes each by at most `shares.sensitivity`.
 
     Args:
-        tables: Of `class_tables`, of all records.
-        attributes: As of `class_tables`.
+        tables: Of `count_class_tables`, of all records.
+        attributes: As of `count_class_tables`.
         shares: Of the target's classes, or bins.
 
     Raises:
@@ -169,12 +175,12 @@ def points_of_tables(
         for values in each.features:
             folded = np.zeros((max(values) + 1, classes), dtype=np.int64)
             np.add.at(folded, list(values), table)
-            points.append(association_points(folded, shares))
+            points.append(score_association(folded, shares))
     return points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopFeatures:
+class TopMechanism:
     """What both ways to pick k features have in common.
 
     Guarantee: each pick is epsilon-DP if one record changes each feature's points by at most
@@ -190,9 +196,9 @@ class TopFeatures:
     name: ClassVar[str]
     epsilon: float
     k: int
-    most: int
+    sensitivity: int
     __post_init__ = make_post_init(
-        epsilon=check_positive, k=check_positive_integer, most=check_positive_integer
+        epsilon=check_positive, k=check_positive_integer, sensitivity=check_positive_integer
     )
 
     @property
@@ -215,7 +221,7 @@ class TopFeatures:
         """
         if not len(points) >= self.k:
             raise UsageError(f"k is {self.k}: expected at most the {len(points)} features.")
-        if not all(map(_is_whole, points)):
+        if not all(map(_is_integer, points)):
             raise TypeError("points are ints: count records.")
         left, picked = list(range(len(points))), []
         for turn in range(self.k):
@@ -228,31 +234,33 @@ class TopFeatures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GumbelTop(TopFeatures):
+class GumbelTop(TopMechanism):
     """k exponential mechanisms without replacement: the k largest after one Gumbel noise each.
 
-    Guarantee: as of `TopFeatures`.
+    Guarantee: as of `TopMechanism`.
     """
 
     name: ClassVar[str] = "gumbel top"
 
     def _pick(self, points: list[int], stream: Stream) -> int:
-        return ExponentialMechanism(epsilon=self.epsilon, most=self.most).pick(points, stream)
+        return ExponentialMechanism(epsilon=self.epsilon, most=self.sensitivity).pick(
+            points, stream
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PermuteAndFlip(TopFeatures):
+class PermuteAndFlip(TopMechanism):
     """k times permute and flip, without replacement.
 
-    Guarantee: as of `TopFeatures`; for the same points a pick is on average no further behind the
+    Guarantee: as of `TopMechanism`; for the same points a pick is on average no further behind the
     best than the exponential mechanism's.
     """
 
     name: ClassVar[str] = "permute and flip"
 
     def _pick(self, points: list[int], stream: Stream) -> int:
-        below = stream.child(self.epsilon.hex(), self.most, *points).integers().below
-        best, share = max(points), Fraction(self.epsilon) / (2 * self.most)
+        below = stream.child(self.epsilon.hex(), self.sensitivity, *points).integers().below
+        best, share = max(points), Fraction(self.epsilon) / (2 * self.sensitivity)
         waiting = list(range(len(points)))
         while True:
             index = waiting.pop(below(len(waiting)))
@@ -260,22 +268,22 @@ class PermuteAndFlip(TopFeatures):
                 return index
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-SHARES, PICKED = "class shares", "picks"
+SHARES_LINE, PICKS_LINE = "class shares", "picks"
 """The lines of the two releases."""
 
-PICKS = {"permute-and-flip": PermuteAndFlip, "gumbel": GumbelTop}
+PICK_MECHANISMS = {"permute-and-flip": PermuteAndFlip, "gumbel": GumbelTop}
 
-CLASS_SHARE = 0.1
+CLASS_SHARES_FRACTION = 0.1
 """The share of the choice's epsilon that class shares take."""
 
 
 @SELECTORS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Top(Sized):
+class TopSelector(SizedSelector):
     """Picks the features that tell most of the target.
 
     Args:
@@ -284,62 +292,68 @@ class Top(Sized):
     """
 
     name: ClassVar[str] = "top"
-    does: ClassVar[str] = "the features most associated with the target, each picked privately"
-    does_on_public: ClassVar[str] = "the features most associated with the target"
+    description: ClassVar[str] = (
+        "the features most associated with the target, each picked privately"
+    )
+    public_description: ClassVar[str] = "the features most associated with the target"
     share: ClassVar[float | None] = SELECTION_SHARE
     size: int | None = None
     pick: str = "permute-and-flip"
 
     def __post_init__(self) -> None:
-        Sized.__post_init__(self)
-        check_one_of("pick", self.pick, PICKS)
+        SizedSelector.__post_init__(self)
+        check_one_of("pick", self.pick, PICK_MECHANISMS)
 
     def describe(self, *, public: bool = False) -> str:
-        words = self.does_on_public if public else f"{self.does}, by {self.pick}"
-        return words + self.unusual("size")
+        words = self.public_description if public else f"{self.description}, by {self.pick}"
+        return words + self.describe_changes("size")
 
-    def lines(self, form: Form, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
+    def lines(self, form: DataMetadata, trainer: type[Trainer]) -> tuple[LineTemplate, ...]:
         """Return the class shares, and k picks."""
         count = self.count(form.features)
         return (
-            LineTemplate(name=SHARES, knob=GAUSSIAN_NOISE, share=CLASS_SHARE),
+            LineTemplate(name=SHARES_LINE, knob=GAUSSIAN_NOISE, share=CLASS_SHARES_FRACTION),
             LineTemplate(
-                name=PICKED, knob=PURE_NOISE, share=1.0 - CLASS_SHARE,
+                name=PICKS_LINE, knob=PURE_NOISE, share=1.0 - CLASS_SHARES_FRACTION,
                 composed=lambda pick: SelfComposition(event=pick, count=count),
             ),
         )  # fmt: skip
 
-    def choose(self, reads: Reads, stream: Stream) -> Chosen:
+    def choose(self, reads: RecordAccess, stream: Stream) -> SelectionResult:
         # No more than were planned: an estimated schema has at most as many features.
-        attributes, size = attributes_of(reads.schema), self.count(len(reads.means))
+        attributes, size = make_attributes(reads.schema), self.count(len(reads.means))
         if reads.public:
-            with reads.opened(PICKED) as records:
-                tables = _tables(records, attributes)
-                counted = np.maximum(_classes(records, attributes), 1.0)
+            with reads.open_line(PICKS_LINE) as records:
+                tables = _count_records(records, attributes)
+                counted = np.maximum(_count_classes(records, attributes), 1.0)
             shares = ClassShares.of(counted / counted.sum())
-            points = np.asarray(points_of_tables(tables, attributes, shares), np.float64)
-            return Chosen.of(reads.means, np.argsort(-points, kind="stable")[:size].tolist())
-        noise = GaussianSum(noise_multiplier=reads.noise(SHARES))
-        with reads.opened(SHARES) as records:
-            exact = _classes(records, attributes).astype(np.float64)
+            points = np.asarray(score_tables(tables, attributes, shares), np.float64)
+            return SelectionResult.of(
+                reads.means, np.argsort(-points, kind="stable")[:size].tolist()
+            )
+        noise = GaussianSum(noise_multiplier=reads.noise(SHARES_LINE))
+        with reads.open_line(SHARES_LINE) as records:
+            exact = _count_classes(records, attributes).astype(np.float64)
             noisy = noise.release(exact, stream.child("class shares"))
         shares = ClassShares.of(np.maximum(noisy, 1.0) / np.maximum(noisy, 1.0).sum())
-        picks = PICKS[self.pick](epsilon=reads.noise(PICKED), k=size, most=shares.most)
-        with reads.opened(PICKED) as records:
-            points = points_of_tables(_tables(records, attributes), attributes, shares)
+        picks = PICK_MECHANISMS[self.pick](
+            epsilon=reads.noise(PICKS_LINE), k=size, sensitivity=shares.sensitivity
+        )
+        with reads.open_line(PICKS_LINE) as records:
+            points = score_tables(_count_records(records, attributes), attributes, shares)
             picked = picks.release(points, stream.child("picks"))
-        return Chosen.of(reads.means, picked)
+        return SelectionResult.of(reads.means, picked)
 
-    def must_choose(self, features: int) -> int:
+    def count_selected(self, features: int) -> int:
         return self.count(features)
 
 
-def _classes(records: Records, attributes: Attributes) -> Array:
+def _count_classes(records: Records, attributes: Attributes) -> Array:
     """Return how many records are of each class, or bin of the target."""
     codes = attributes.items[-1].codes(records.y.numpy()[:, None])
     return np.bincount(codes[records.valid.numpy()], minlength=attributes.sizes[-1])
 
 
-def _tables(records: Records, attributes: Attributes) -> Array:
-    every = (class_tables(codes, attributes) for codes in attributes.codes_of(records))
+def _count_records(records: Records, attributes: Attributes) -> Array:
+    every = (count_class_tables(codes, attributes) for codes in attributes.encode_parts(records))
     return reduce(add, every)
