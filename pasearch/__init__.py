@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pasearch.sklearn_api.selectors import PAFS, PrivateCFS, PrivatePCA
     from pasearch.verification.verify import verify
 
-_HOME = {
+_MODULE_OF_NAME = {
     "Advice": "pasearch.api.advise",
     "PAFS": "pasearch.sklearn_api.selectors",
     "Budget": "pasearch.accounting.budget",
@@ -84,7 +84,7 @@ _HOME = {
     "verify": "pasearch.verification.verify",
 }
 
-_ELSEWHERE = {"Schema": "TableSchema"}
+_ORIGINAL_NAMES = {"Schema": "TableSchema"}
 """What a name is called at home, where that is another name."""
 
 __all__ = [
@@ -123,8 +123,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), _ELSEWHERE.get(name, name))
+    if name in _MODULE_OF_NAME:
+        return getattr(import_module(_MODULE_OF_NAME[name]), _ORIGINAL_NAMES.get(name, name))
     raise AttributeError(f"module 'pasearch' has no attribute {name!r}")
 
 

@@ -28,7 +28,7 @@ from pasearch.documents import short_repr as shown_error
 from pasearch.errors import UsageError
 from pasearch.files import read_json
 from pasearch.planning import CalibratedPlan
-from pasearch.results import FEATURES, Result, read_document, trained_model
+from pasearch.results import FEATURE_SELECTION, Result, read_document, trained_model
 from pasearch.terminal_escaping import escape_text
 
 if TYPE_CHECKING:
@@ -51,32 +51,40 @@ __all__ = [
 Values = dict[str, Any]
 Array = np.ndarray[Any, Any]
 
-RESULT, CROSSOVER = "result.json", "crossover.json"
+RESULT_FILE, CROSSOVER_FILE = "result.json", "crossover.json"
 
-BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = COLOURS = (
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = LINE_COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 )  # fmt: skip
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-PATTERNS = ("-", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (9, 2)), (0, (1, 1)), (0, (4, 1, 1, 1)))
+LINE_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINE_PATTERNS = (
+    "-",
+    "-.",
+    ":",
+    (0, (6, 1, 1, 1, 1, 1)),
+    (0, (9, 2)),
+    (0, (1, 1)),
+    (0, (4, 1, 1, 1)),
+)
 
-DASHED = (0, (4, 3))
+DASHED_PATTERN = (0, (4, 3))
 """Pattern of a limit, or of a value without privacy."""
 
-GREY, PALE = "#555555", "#DDDDDD"
+GREY, PALE_GREY = "#555555", "#DDDDDD"
 
 EPSILON, DELTA = "\N{GREEK SMALL LETTER EPSILON}", "\N{GREEK SMALL LETTER DELTA}"
 
-MAX_NAME = 40
+MAX_NAME_LENGTH = 40
 """Characters of the name of a trial or a feature."""
 
-ABOVE: Values = {"fontsize": "small", "frameon": False, "borderaxespad": 0.1}
+LEGEND_STYLE: Values = {"fontsize": "small", "frameon": False, "borderaxespad": 0.1}
 """Style of a legend above the axes."""
 
 
 # --- what all displays share
 
 
-def document_of(given: Any) -> Values:
+def load_document(given: Any) -> Values:
     """Return a run's `result.json`.
 
     Args:
@@ -97,7 +105,7 @@ def document_of(given: Any) -> Values:
 
 
 @contextmanager
-def well_formed(name: str) -> Iterator[None]:
+def refuse_malformed(name: str) -> Iterator[None]:
     """Raise a UsageError for any error of reading a malformed document.
 
     Args:
@@ -109,7 +117,7 @@ def well_formed(name: str) -> Iterator[None]:
         raise UsageError(f"{name} is not well formed: {shown_error(error)}.") from None
 
 
-def unit_of(noun: str) -> str:
+def score_unit(noun: str) -> str:
     """Return the unit of a score by its name in a document."""
     units = {
         "accuracy": "share of records",
@@ -166,13 +174,13 @@ class Display:
         raise NotImplementedError
 
 
-def text_of(name: object) -> str:
+def escape_label(name: object) -> str:
     """Return a name that matplotlib draws literally: no formula, no control characters."""
     text = escape_text(name).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text  # else a legend would leave it out
 
 
-def tidy(ax: Axes, grid: str) -> None:
+def style_axes(ax: Axes, grid: str) -> None:
     """Remove the frame of the axes, and draw a faint grid below everything.
 
     Args:
@@ -180,7 +188,7 @@ def tidy(ax: Axes, grid: str) -> None:
         grid: Direction of the grid: "x", "y" or "both".
     """
     ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(True, axis=grid, color=PALE, linewidth=0.7)  # pyright: ignore[reportArgumentType]
+    ax.grid(True, axis=grid, color=PALE_GREY, linewidth=0.7)  # pyright: ignore[reportArgumentType]
     ax.set_axisbelow(True)
 
 
@@ -232,8 +240,8 @@ class BudgetDisplay(Display):
             UsageError: It is none of them, or not well formed.
         """
         given = plan_or_result
-        values = given.plan_json() if isinstance(given, CalibratedPlan) else document_of(given)
-        with well_formed("The plan" if "lines" in values else RESULT):
+        values = given.plan_json() if isinstance(given, CalibratedPlan) else load_document(given)
+        with refuse_malformed("The plan" if "lines" in values else RESULT_FILE):
             releases: dict[str, list[str]] = {name: [] for name in values["price_by_partition"]}
             for line in values["lines"] if "lines" in values else values["events"]:
                 words = line["name"] + ("" if line["count"] == 1 else f", {line['count']:,} times")
@@ -280,16 +288,16 @@ class BudgetDisplay(Display):
             together = "together " if len(part.lines) > 1 else ""
             for row, line in enumerate([*part.lines, f"priced {together}by {part.accountant}"]):
                 ax.annotate(
-                    text_of(line), (0, place + 1.1 + row), (6, 0), textcoords="offset points",
+                    escape_label(line), (0, place + 1.1 + row), (6, 0), textcoords="offset points",
                     va="center", fontsize="small", color=GREY,
                     style="normal" if row < len(part.lines) else "italic",
                 )  # fmt: skip
         ax.axvline(
-            self.budget, color="black", linestyle=DASHED, linewidth=1.2, zorder=0.9,
+            self.budget, color="black", linestyle=DASHED_PATTERN, linewidth=1.2, zorder=0.9,
             label=f"budget, {self.budget:g}",
         )  # fmt: skip
         names = [
-            text_of(each.name) + (f"\n{each.records:,} records" if each.records else "")
+            escape_label(each.name) + (f"\n{each.records:,} records" if each.records else "")
             for each in self.partitions
         ]
         ax.set_yticks(places, names)
@@ -297,7 +305,7 @@ class BudgetDisplay(Display):
         ax.set_xlim(0.0, most)
         ax.set_ylabel("Partition")
         ax.set_xlabel(f"{EPSILON} of the partition, at {DELTA} {self.delta:g}")
-        tidy(ax, "x")
+        style_axes(ax, "x")
         ax.tick_params(axis="y", length=0)
         ax.set_title(
             f"Price {self.price:.4g}: the largest of the partitions, as each record is in one",
@@ -306,7 +314,7 @@ class BudgetDisplay(Display):
         (limit,), (name,) = ax.get_legend_handles_labels()
         ax.legend(
             [self.bars_[epsilons.index(self.price)], limit], ["the price of the run", name],
-            loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, **ABOVE,
+            loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, **LEGEND_STYLE,
         )  # fmt: skip
         return 1.5 + 0.24 * height
 
@@ -314,8 +322,8 @@ class BudgetDisplay(Display):
 # --- crossover
 
 
-MODEL = ("name", "parameters", "error", "half_width", "error_without_privacy")
-CROSSING = ("simple", "complex", "epsilon", "low", "high", "text")
+MODEL_FIELDS = ("name", "parameters", "error", "half_width", "error_without_privacy")
+CROSSING_FIELDS = ("simple", "complex", "epsilon", "low", "high", "text")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -364,7 +372,7 @@ class CrossoverDisplay(Display):
 
         values: Any = report
         if isinstance(report, (str, Path)):
-            file = Path(report) / CROSSOVER if Path(report).is_dir() else Path(report)
+            file = Path(report) / CROSSOVER_FILE if Path(report).is_dir() else Path(report)
             values = read_json(file, "a measured crossover (crossover.json)")
         elif isinstance(report, CrossoverReport):
             values = report.to_json()
@@ -373,12 +381,14 @@ class CrossoverDisplay(Display):
                 f"A display cannot be made of type {type(values).__name__}: expected a "
                 "CrossoverReport, its crossover.json as a dictionary, or the file."
             )
-        with well_formed(CROSSOVER):
+        with refuse_malformed(CROSSOVER_FILE):
             return cls(
                 epsilons=tuple(map(float, values["epsilons"])),
-                models=tuple({name: each[name] for name in MODEL} for each in values["models"]),
+                models=tuple(
+                    {name: each[name] for name in MODEL_FIELDS} for each in values["models"]
+                ),
                 crossings=tuple(
-                    {name: each[name] for name in CROSSING} for each in values["crossovers"]
+                    {name: each[name] for name in CROSSING_FIELDS} for each in values["crossovers"]
                 ),
                 metric=str(values["metric"]), data=str(values["data"]), n=int(values["n"]),
                 repeats=int(values["repeats"]),
@@ -388,16 +398,17 @@ class CrossoverDisplay(Display):
         from matplotlib.lines import Line2D
 
         self.lines_, self.crossing_lines_ = [], []
-        first, last, kinds = self.epsilons[0], self.epsilons[-1], len(COLOURS)
+        first, last, kinds = self.epsilons[0], self.epsilons[-1], len(LINE_COLOURS)
         ax.set_xscale("log")
         for place, model in enumerate(self.models):
             # After seven lines the patterns shift, so that no two lines are alike.
-            colour, marker = COLOURS[place % kinds], MARKERS[place % kinds]
+            colour, marker = LINE_COLOURS[place % kinds], LINE_MARKERS[place % kinds]
             style: dict[str, Any] = {
                 "color": colour, "marker": marker,
-                "linestyle": PATTERNS[(place + place // kinds) % kinds], "markersize": 6,
+                "linestyle": LINE_PATTERNS[(place + place // kinds) % kinds], "markersize": 6,
                 "linewidth": 1.8,
-                "label": f"{text_of(model['name'])} ({model['parameters']:,} parameters)", **kwargs,
+                "label": f"{escape_label(model['name'])} ({model['parameters']:,} parameters)",
+                **kwargs,
             }  # fmt: skip
             errors, halves = np.array(model["error"]), np.array(model["half_width"])
             self.lines_ += ax.plot(self.epsilons, errors, **style)
@@ -407,15 +418,17 @@ class CrossoverDisplay(Display):
                     linewidth=0,
                 )  # fmt: skip
             ax.plot(
-                [first, last], [model["error_without_privacy"]] * 2, color=colour, linestyle=DASHED,
+                [first, last], [model["error_without_privacy"]] * 2, color=colour,
+                linestyle=DASHED_PATTERN,
                 linewidth=1.1, marker=marker, markevery=[0], markersize=7, markerfacecolor="white",
                 clip_on=False, zorder=1.5,
             )  # fmt: skip
         for place, crossing in enumerate(self.crossings):
             epsilon, low, high = (crossing[name] for name in ("epsilon", "low", "high"))
             label = (
-                f"{text_of(crossing['simple'])} better than {text_of(crossing['complex'])} up to "
-                f"{EPSILON} {text_of(crossing['text'])}"
+                f"{escape_label(crossing['simple'])} better than "
+                f"{escape_label(crossing['complex'])} up to {EPSILON} "
+                f"{escape_label(crossing['text'])}"
             )
             if epsilon is None or not first <= epsilon <= last:
                 ax.add_line(Line2D([], [], linestyle="none", label=label))  # in the legend alone
@@ -431,7 +444,7 @@ class CrossoverDisplay(Display):
         name = f"Error, 1 \N{MINUS SIGN} {noun}"
         if noun == self.metric:
             name = self.metric[:1].upper() + self.metric[1:]
-        ax.set_ylabel(f"{text_of(name)} ({unit_of(noun)})")
+        ax.set_ylabel(f"{escape_label(name)} ({score_unit(noun)})")
         ax.set_xlabel(f"{EPSILON} of the training (logarithmic)")
         labelled = (lead * 10.0**power for power in range(-4, 5) for lead in (1, 2, 5))
         ticks = [each for each in labelled if first * 0.999 <= each <= last * 1.001]
@@ -440,13 +453,13 @@ class CrossoverDisplay(Display):
             ax.set_xticks([], minor=True)
         ax.set_xlim(first / (last / first) ** 0.02, last * (last / first) ** 0.02)
         ax.set_ylim(bottom=min(0.0, *(min(each["error"]) for each in self.models)))
-        tidy(ax, "both")
+        style_axes(ax, "both")
         band = "bands: 95 % intervals" if self.repeats > 1 else "one repeat, so no intervals"
-        title = f"{text_of(self.data)}, {self.n:,} training records; {band}"
+        title = f"{escape_label(self.data)}, {self.n:,} training records; {band}"
         ax.set_title(title, fontsize="medium", loc="left")
 
         plain = Line2D(
-            [], [], color=GREY, linestyle=DASHED, linewidth=1.1, marker="o", markersize=6,
+            [], [], color=GREY, linestyle=DASHED_PATTERN, linewidth=1.1, marker="o", markersize=6,
             markerfacecolor="white", label="the same model without privacy",
         )  # fmt: skip
         handles, labels = ax.get_legend_handles_labels()
@@ -504,12 +517,12 @@ class FeaturesDisplay(Display):
         Raises:
             UsageError: It is none of them, not well formed, or of another task.
         """
-        document = document_of(result)
-        with well_formed(RESULT):
-            if document["task"] != FEATURES:
+        document = load_document(result)
+        with refuse_malformed(RESULT_FILE):
+            if document["task"] != FEATURE_SELECTION:
                 raise UsageError(
                     f"This run's task was {document['task']!r}: a FeaturesDisplay is of a "
-                    f"{FEATURES} (`select_features`)."
+                    f"{FEATURE_SELECTION} (`select_features`)."
                 )
             path, of = result.path if isinstance(result, Result) else result, document["best"]["of"]
             if not isinstance(path, Mapping):
@@ -554,7 +567,7 @@ class FeaturesDisplay(Display):
         )  # fmt: skip
 
     def _draw(self, ax: Axes, own: Figure | None, *, most: int = 25, **kwargs: Any) -> float:
-        from pasearch.report.figures import shortened
+        from pasearch.report.figures import shorten
 
         if not most >= 1:
             raise UsageError(f"most is {most!r}: expected a whole number, 1 or above.")
@@ -565,7 +578,7 @@ class FeaturesDisplay(Display):
             kinds = ((values >= 0, BLUE, ""), (values < 0, VERMILION, "////"))
             for place, (among, colour, hatch) in enumerate(kinds):
                 if among.any():
-                    label = text_of(self.directions[place]) if self.directions else None
+                    label = escape_label(self.directions[place]) if self.directions else None
                     style: dict[str, Any] = {
                         "height": 0.72, "color": colour, "hatch": hatch, "edgecolor": "white",
                         "label": label, **kwargs,
@@ -575,16 +588,18 @@ class FeaturesDisplay(Display):
                 ax.axvline(0.0, color="black", linewidth=0.8)
             if self.noise is not None:
                 label = "reached by one in ten features that tell nothing"
-                ax.axvline(self.noise, color="black", linestyle=DASHED, linewidth=1.2, label=label)
+                ax.axvline(
+                    self.noise, color="black", linestyle=DASHED_PATTERN, linewidth=1.2, label=label
+                )
         else:
             ax.plot(np.zeros(len(rows)), rows, "o", color=BLUE)
             ax.set_xticks([])
             ax.spines["bottom"].set_visible(False)
-        ax.set_yticks(rows, [text_of(shortened(each, MAX_NAME)) for each in names])
+        ax.set_yticks(rows, [escape_label(shorten(each, MAX_NAME_LENGTH)) for each in names])
         ax.set_ylim(len(names) + 0.6, 0.4)
         ax.set_xlabel(self.measure)
         ax.set_ylabel("Feature" if self.values else "Feature, in the order of choice")
-        tidy(ax, "x")
+        style_axes(ax, "x")
         ax.tick_params(axis="y", length=0)
         few = f", {len(names):,} of them shown" if len(names) < len(self.names) else ""
         legend = bool(ax.get_legend_handles_labels()[1])
@@ -593,7 +608,7 @@ class FeaturesDisplay(Display):
             loc="right", pad=22 if legend else 6,
         )  # fmt: skip
         if legend:
-            ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, **ABOVE)
+            ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, **LEGEND_STYLE)
         return 1.6 + 0.26 * len(names)
 
 
@@ -636,17 +651,17 @@ class ScheduleDisplay(Display):
             UsageError: It is none of them, not well formed, or its model was not trained step by
                 step.
         """
-        from pasearch.report.facts import recipe_of
+        from pasearch.report.facts import restore_recipe
 
-        document = document_of(result)
-        with well_formed(RESULT):
+        document = load_document(result)
+        with refuse_malformed(RESULT_FILE):
             values = document["recipe"]
             if values.get("trainer") == "objective":
                 raise UsageError(
                     "This run's model was trained in one piece, by objective perturbation or from "
                     "noisy moments: it has no steps to show."
                 )
-            recipe, made = recipe_of(values), values.get("steps_made")
+            recipe, made = restore_recipe(values), values.get("steps_made")
             slots = round(recipe.expected_batch_size / values["sampling_probability"])
             count = min(recipe.steps, 4000)
             steps = np.unique(np.linspace(0, recipe.steps - 1, count).astype(int))
@@ -682,7 +697,7 @@ class ScheduleDisplay(Display):
         (first,) = ax.plot(self.steps, self.noise_multiplier, **{**noise, **kwargs})
         (second,) = right.plot(self.steps, self.learning_rate, **{**rate, **kwargs})
         self.lines_ = (first, second)
-        tidy(ax, "both")
+        style_axes(ax, "both")
         ax.set_xlabel("Step (from 0)")
         ax.set_ylabel("Noise multiplier\n(noise's deviation / sensitivity)")
         right.set_ylabel("Learning rate\n(per unit of mean gradient)")
@@ -700,7 +715,7 @@ class ScheduleDisplay(Display):
             ax.set_title(self.note, fontsize="medium", loc="left", pad=24)
         ax.legend(
             handles=lines, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, handlelength=3.2,
-            **ABOVE,
+            **LEGEND_STYLE,
         )  # fmt: skip
         return 3.6
 
@@ -734,7 +749,7 @@ class TrialsDisplay(Display):
         Raises:
             UsageError: It is none of them, or not well formed.
         """
-        from pasearch.report.facts import judged_by, score_event, score_name, trials_of
+        from pasearch.report.facts import list_trials, ranking_metric, score_event, score_name
 
         secret = {
             "repeat-and-select": "The trials of this run are secret. Its price covers the best of "
@@ -743,42 +758,42 @@ class TrialsDisplay(Display):
             "disjoint portions": "The trials of this run are secret. One of them was picked "
             "privately, and the price covers the pick alone: to show the scores would break that.",
         }
-        document = document_of(result)
-        with well_formed(RESULT):
+        document = load_document(result)
+        with refuse_malformed(RESULT_FILE):
             rule = document["selection"]["rule"]
             if rule in secret:
                 return cls(trials=(), measure="", reason=secret[rule])
             if rule == "none" or not document.get("trials"):
                 nothing = "Nothing was compared in this run, so there are no trials to show."
                 return cls(trials=(), measure="", reason=nothing)
-            metric, measure = judged_by(document), score_name(document)
+            metric, measure = ranking_metric(document), score_name(document)
             if score_event(document) is not None:
                 better = (
                     "higher"
                     if metric.to_metric_value(1.0) > metric.to_metric_value(0.0)
                     else "lower"
                 )
-                measure += f"\n({unit_of(metric.noun)}; {better} is better)"
-            return cls(trials=tuple(trials_of(document)), measure=measure)
+                measure += f"\n({score_unit(metric.noun)}; {better} is better)"
+            return cls(trials=tuple(list_trials(document)), measure=measure)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The name of each trial: its network with its settings, or its features."""
-        from pasearch.report.figures import shortened
-        from pasearch.report.wording import parts_of, setting_words, some
+        from pasearch.report.figures import shorten
+        from pasearch.report.wording import describe_parts, format_settings, join_names
         from pasearch.spaces.candidate import Candidate
 
         names = []
         for each in self.trials:
             if "features" in each.values:
                 features = each.values["features"]
-                name = f"{len(features):,} features: {some(features)}"
+                name = f"{len(features):,} features: {join_names(features)}"
             else:
                 parameters = each.values["parameters"]
-                settings = setting_words(parameters.get("settings") or {})
-                network = ", ".join(parts_of(Candidate.from_json(parameters)))
+                settings = format_settings(parameters.get("settings") or {})
+                network = ", ".join(describe_parts(Candidate.from_json(parameters)))
                 name = "; ".join([network, *(f"{key} {value}" for key, value in settings)])
-            names.append(shortened(name, MAX_NAME))
+            names.append(shorten(name, MAX_NAME_LENGTH))
         return tuple(names)
 
     @property
@@ -796,7 +811,7 @@ class TrialsDisplay(Display):
         if self.reason:
             ax.set_axis_off()
             ax.text(
-                0.5, 0.5, fill(text_of(self.reason), 56), transform=ax.transAxes, ha="center",
+                0.5, 0.5, fill(escape_label(self.reason), 56), transform=ax.transAxes, ha="center",
                 va="center", linespacing=1.5,
             )  # fmt: skip
             return 2.2
@@ -824,7 +839,7 @@ class TrialsDisplay(Display):
                 )  # fmt: skip
         if few:
             named = zip(rows, self.names, strict=True)
-            ax.set_yticks(list(rows), [f"{row}:  {text_of(name)}" for row, name in named])
+            ax.set_yticks(list(rows), [f"{row}:  {escape_label(name)}" for row, name in named])
         else:
             from matplotlib.ticker import MaxNLocator
 
@@ -832,8 +847,10 @@ class TrialsDisplay(Display):
         ax.set_ylim(len(self.trials) + 0.6, 0.4)
         ax.set_ylabel("Trial, by its number")
         ax.set_xlabel(self.measure)
-        tidy(ax, "x" if few else "both")
+        style_axes(ax, "x" if few else "both")
         title = "Bars: one standard deviation of the noise, either way"
         ax.set_title(title if any(self.deviations) else "", fontsize="medium", loc="right", pad=24)
-        ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, handletextpad=0.4, **ABOVE)
+        ax.legend(
+            loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, handletextpad=0.4, **LEGEND_STYLE
+        )
         return min(9.0, 1.7 + len(rows) * (0.36 if few else 0.13))

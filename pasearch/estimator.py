@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-_REMEDY = "the run's own test score, in `result`, is noisy and paid for"
+_EXACT_SCORE_REMEDY = "the run's own test score, in `result`, is noisy and paid for"
 
 
-class _Trained(BaseEstimator):
+class _TrainedEstimator(BaseEstimator):
     """What both kinds share: it is fitted already, and stays as it is.
 
     Args:
@@ -129,9 +129,9 @@ class _Trained(BaseEstimator):
 
         Cost: none; the model was paid for. What comes back is as private as X.
         """
-        return self.result.predict(self._shaped(X))
+        return self.result.predict(self._reshape_records(X))
 
-    def _shaped(self, X: Any) -> Any:
+    def _reshape_records(self, X: Any) -> Any:
         """Return flat records in the shape that the model takes; all else as it is."""
         schema = self.schema
         if not isinstance(schema, Schema) or isinstance(X, (str, Path)):
@@ -140,7 +140,7 @@ class _Trained(BaseEstimator):
         flat = cells.ndim == 2 and cells.shape[1] == math.prod(schema.shape)
         return cells.reshape(-1, *schema.shape) if flat else cells
 
-    def _aims(self, X: Any, y: Any) -> Any:
+    def _true_values(self, X: Any, y: Any) -> Any:
         """Return the true values of new records: those given, or the target's column of a frame."""
         if y is not None:
             return y
@@ -153,7 +153,7 @@ class _Trained(BaseEstimator):
         )
 
 
-class TrainedClassifier(ClassifierMixin, _Trained):
+class TrainedClassifier(ClassifierMixin, _TrainedEstimator):
     """The trained model of a run that predicts classes."""
 
     @property
@@ -163,14 +163,14 @@ class TrainedClassifier(ClassifierMixin, _Trained):
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each of `classes_`, (rows, classes); X as of `predict`."""
-        return self.result.predict_proba(self._shaped(X))
+        return self.result.predict_proba(self._reshape_records(X))
 
     def decision_function(self, X: Any) -> Array:
         """Return scores, (rows, classes); of two classes, the second's lead, (rows,)."""
         result = self.result
         if isinstance(result, FeatureResult):
-            return result.model.decision_function(result._cells(self._shaped(X)))
-        scores = result.scores(self._shaped(X))
+            return result.model.decision_function(result._cells(self._reshape_records(X)))
+        scores = result.scores(self._reshape_records(X))
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -185,8 +185,8 @@ class TrainedClassifier(ClassifierMixin, _Trained):
         Cost: none is charged, and no noise is added: the number is as private as the records, and
             the first score of a process warns of that.
         """
-        aims = self._aims(X, y)
-        warn_of_exact_score(_REMEDY, stacklevel=2)
+        aims = self._true_values(X, y)
+        warn_of_exact_score(_EXACT_SCORE_REMEDY, stacklevel=2)
         if isinstance(self.schema, TableSchema):
             classes, known = self.schema.encode_labels(np.asarray(aims))
             aims = np.where(known, self.schema.decode_class(classes), "")
@@ -195,15 +195,15 @@ class TrainedClassifier(ClassifierMixin, _Trained):
         return float(np.average(np.asarray(aims) == predicted, weights=sample_weight))
 
 
-class TrainedRegressor(RegressorMixin, _Trained):
+class TrainedRegressor(RegressorMixin, _TrainedEstimator):
     """The trained model of a run that predicts a number."""
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return R squared on new records; arguments and cost as of `TrainedClassifier.score`."""
         schema = self.schema
         reading = schema.target.reading if isinstance(schema, TableSchema) else DEFAULT_CELL_FORMAT
-        aims = convert_to_numbers(np.asarray(self._aims(X, y)), reading)
-        warn_of_exact_score(_REMEDY, stacklevel=2)
+        aims = convert_to_numbers(np.asarray(self._true_values(X, y)), reading)
+        warn_of_exact_score(_EXACT_SCORE_REMEDY, stacklevel=2)
         return float(r2_score(aims, self.predict(X), sample_weight=sample_weight))
 
 

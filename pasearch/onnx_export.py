@@ -51,10 +51,10 @@ from pasearch.terminal_escaping import escape_text
 OPSET, ML_OPSET = 20, 4
 """The versions of the operators: those of early 2024."""
 
-ROWS = "rows"
+ROW_DIMENSION = "rows"
 """What a file calls the number of records, which is free."""
 
-ENCODED = "encoded"
+ENCODED_INPUT = "encoded"
 """The encoded rows, float, (rows, features)."""
 
 
@@ -78,21 +78,23 @@ def write_onnx(
     path = Path(path)
     if path.exists():
         raise UsageError(f"{path} exists: name a new file for the model.")
-    onnx = _onnx()
+    onnx = _import_onnx()
     table = isinstance(schema, TableSchema)
-    before = encoding_graph(schema) if isinstance(schema, TableSchema) and not encoded else None
-    module = _whole(schema, model)
-    graph = _exported(module, schema.shape, ENCODED if table else "x", table=table)
+    before = (
+        build_encoding_graph(schema) if isinstance(schema, TableSchema) and not encoded else None
+    )
+    module = _assemble_module(schema, model)
+    graph = _export_module(module, schema.shape, ENCODED_INPUT if table else "x", table=table)
     if before is not None:
-        joined = [(ENCODED, ENCODED)]
+        joined = [(ENCODED_INPUT, ENCODED_INPUT)]
         graph.ir_version = before.ir_version
         graph = onnx.compose.merge_models(before, graph, io_map=joined)
-    _finish(onnx, graph, schema, {"schema": json.dumps(schema.to_json()), **about})
+    _finish_model(onnx, graph, schema, {"schema": json.dumps(schema.to_json()), **about})
     write_new_file(path, graph.SerializeToString())
     return path
 
 
-def _onnx() -> Any:
+def _import_onnx() -> Any:
     """Return the onnx package.
 
     Raises:
@@ -108,13 +110,16 @@ def _onnx() -> Any:
         ) from None
 
 
-def _whole(schema: AnySchema, model: Any) -> nn.Module:
+def _assemble_module(schema: AnySchema, model: Any) -> nn.Module:
     """Return the whole map as one module: from records to probabilities, or to the number."""
     parts: list[nn.Module] = []
     if isinstance(schema, Schema):
-        parts.append(_Records(require_known(schema.low), require_known(schema.high)))
+        parts.append(_RecordScaler(require_known(schema.low), require_known(schema.high)))
     if isinstance(model, nn.Module):
-        parts += [_exportable(model), _Number(schema) if schema.regression else nn.Softmax(dim=1)]
+        parts += [
+            _replace_blocked_parts(model),
+            _NumberDecoder(schema) if schema.regression else nn.Softmax(dim=1),
+        ]
         return nn.Sequential(*parts).eval()
     if model.pool:
         parts.append(MaxPool(size=model.pool).module(schema.shape))
@@ -123,13 +128,13 @@ def _whole(schema: AnySchema, model: Any) -> nn.Module:
     linear.bias = nn.Parameter(torch.from_numpy(model.intercept).float(), requires_grad=False)
     parts += [nn.Flatten(), linear]
     if schema.regression:
-        parts += [nn.Hardtanh(0.0, 1.0), _Number(schema)]
+        parts += [nn.Hardtanh(0.0, 1.0), _NumberDecoder(schema)]
     else:
-        parts.append(nn.Softmax(dim=1) if model.link == "softmax" else _Shares())
+        parts.append(nn.Softmax(dim=1) if model.link == "softmax" else _OneVsRestProbabilities())
     return nn.Sequential(*parts).eval()
 
 
-class _Records(Rescale):
+class _RecordScaler(Rescale):
     """Records in the data's own units, scaled; one that is not finite becomes 0, as in training."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -137,7 +142,7 @@ class _Records(Rescale):
         return torch.where(finite, super().forward(torch.where(finite, x, self.low)), 0.0)
 
 
-class _Number(nn.Module):
+class _NumberDecoder(nn.Module):
     """The prediction, (rows,), in the target's own units and within its bounds."""
 
     def __init__(self, schema: AnySchema):
@@ -149,7 +154,7 @@ class _Number(nn.Module):
         return self.low + scaled[:, 0].double().clamp(0.0, 1.0) * self.width
 
 
-class _Shares(nn.Module):
+class _OneVsRestProbabilities(nn.Module):
     """Probabilities of classes that were each told from all others."""
 
     def forward(self, scores: Tensor) -> Tensor:
@@ -157,20 +162,20 @@ class _Shares(nn.Module):
         return each / each.sum(dim=1, keepdim=True)
 
 
-def _exportable(module: nn.Module) -> nn.Module:
+def _replace_blocked_parts(module: nn.Module) -> nn.Module:
     """Replace the parts that go through records in blocks by parts for any number of records."""
     if isinstance(module, Scattering):
-        return _Replaced(module, _scatter)
+        return _ReplacedModule(module, _scatter_records)
     if isinstance(module, CentredPairs):
-        return _Pairs(module)
+        return _PairsModule(module)
     if isinstance(module, PatchResemblances):
-        return _Replaced(module, PatchResemblances._compute_resemblances)
+        return _ReplacedModule(module, PatchResemblances._compute_resemblances)
     for name, child in list(module.named_children()):
-        setattr(module, name, _exportable(child))
+        setattr(module, name, _replace_blocked_parts(child))
     return module
 
 
-class _Replaced(nn.Module):
+class _ReplacedModule(nn.Module):
     """A module with another computation of its output, `compute(module, records)`."""
 
     def __init__(self, own: nn.Module, compute: Callable[[Any, Tensor], Tensor]):
@@ -181,14 +186,14 @@ class _Replaced(nn.Module):
         return self.compute(self.own, records)
 
 
-def _scatter(own: Scattering, records: Tensor) -> Tensor:
+def _scatter_records(own: Scattering, records: Tensor) -> Tensor:
     """Scatter all records at once."""
     images = records.reshape(-1, *own.shape[-2:])
     found = own._scatter(images.permute(1, 2, 0)).permute(3, 2, 0, 1)
     return found.reshape(-1, *own.output_shape)
 
 
-class _Pairs(nn.Module):
+class _PairsModule(nn.Module):
     """Centred features and products, every part with all of its stretches."""
 
     start: Tensor
@@ -213,7 +218,7 @@ class _Pairs(nn.Module):
         return torch.cat([(x - own.shift) * own.scale, products], dim=1)
 
 
-def _exported(module: nn.Module, shape: tuple[int, ...], name: str, *, table: bool) -> Any:
+def _export_module(module: nn.Module, shape: tuple[int, ...], name: str, *, table: bool) -> Any:
     """Return a module as an ONNX model with one input and the output `found`.
 
     Raises:
@@ -228,22 +233,25 @@ def _exported(module: nn.Module, shape: tuple[int, ...], name: str, *, table: bo
     # Operations that torch's exporter does not know, in those that it does.
     more = {torch.ops.aten.hypot.default: hypot, torch.ops.prims.hypot.default: hypot}
     try:
-        with _quiet(), torch.no_grad():
+        with _silence_exporter(), torch.no_grad():
             program = torch.onnx.export(
                 module, (example,), dynamo=True, opset_version=OPSET, verbose=False,
                 input_names=[name], output_names=["found"],
-                dynamic_shapes=({0: torch.export.Dim(ROWS)},), custom_translation_table=more,
+                dynamic_shapes=({0: torch.export.Dim(ROW_DIMENSION)},),
+                custom_translation_table=more,
             )  # fmt: skip
     except (torch.onnx.errors.OnnxExporterError, RuntimeError, NotImplementedError) as error:
-        raise _refusal(str(error).strip().splitlines()[-1] if str(error).strip() else "") from error
+        raise _export_error(
+            str(error).strip().splitlines()[-1] if str(error).strip() else ""
+        ) from error
     assert program is not None
     graph = program.model_proto
     if len(graph.graph.input[0].type.tensor_type.shape.dim[0].dim_param) == 0:
-        raise _refusal("it would take exactly two records at a time")
+        raise _export_error("it would take exactly two records at a time")
     return graph
 
 
-def _refusal(why: str) -> UsageError:
+def _export_error(why: str) -> UsageError:
     return UsageError(
         f"A part of this model has no form in ONNX ({escape_text(why)[:200]}): use `predict`, or "
         "search in a space whose front ends and layers are torch's own, such as raw or pca."
@@ -251,7 +259,7 @@ def _refusal(why: str) -> UsageError:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_exporter() -> Iterator[None]:
     """Keep the exporter's own messages, which are for torch's developers, from the user."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -263,7 +271,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _finish(onnx: Any, model: Any, schema: AnySchema, about: dict[str, str]) -> None:
+def _finish_model(onnx: Any, model: Any, schema: AnySchema, about: dict[str, str]) -> None:
     """Name the outputs, add the label, and write the metadata; then check the model."""
     graph, taken = model.graph, {each.name for each in model.graph.input}
 
@@ -287,13 +295,13 @@ def _finish(onnx: Any, model: Any, schema: AnySchema, about: dict[str, str]) -> 
             onnx.helper.make_node("ArgMax", [name], ["best"], axis=1, keepdims=0),
             onnx.helper.make_node("Gather", ["classes", "best"], [label]),
         ])  # fmt: skip
-        graph.output.insert(0, onnx.helper.make_tensor_value_info(label, kind, [ROWS]))
+        graph.output.insert(0, onnx.helper.make_tensor_value_info(label, kind, [ROW_DIMENSION]))
     for key, value in about.items():
         model.metadata_props.add(key=key, value=value)
     onnx.checker.check_model(model)
 
 
-def encoding_graph(schema: TableSchema) -> Any:
+def build_encoding_graph(schema: TableSchema) -> Any:
     """Return the encoding of a table's columns as an ONNX model.
 
     Args:
@@ -302,10 +310,10 @@ def encoding_graph(schema: TableSchema) -> Any:
     Raises:
         UsageError: A column of a kind that no standard operators encode.
     """
-    helper, graph = import_module("onnx.helper"), _Graph()
+    helper, graph = import_module("onnx.helper"), _GraphBuilder()
     parts = []
     for place, column in enumerate(schema.columns):
-        write = WRITERS.get(str(column.kind))
+        write = COLUMN_WRITERS.get(str(column.kind))
         if write is None:
             raise UsageError(
                 f"Column {column.name!r} is of kind {column.kind!r}, which standard ONNX operators "
@@ -313,8 +321,8 @@ def encoding_graph(schema: TableSchema) -> Any:
                 "schema's `encode_new` first."
             )
         parts += write(graph, column, f"pasearch/{place}")
-    graph.add("Concat", parts, ENCODED, axis=1)
-    output = helper.make_tensor_value_info(ENCODED, FLOAT, [ROWS, *schema.shape])
+    graph.add("Concat", parts, ENCODED_INPUT, axis=1)
+    output = helper.make_tensor_value_info(ENCODED_INPUT, FLOAT, [ROW_DIMENSION, *schema.shape])
     made = helper.make_graph(graph.nodes, "pasearch", graph.inputs, [output], graph.constants)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
     return helper.make_model(made, opset_imports=opsets, ir_version=IR)
@@ -324,7 +332,7 @@ FLOAT, STRING, INT64, BOOL, DOUBLE, IR = 1, 8, 7, 9, 11, 10
 """Types of ONNX's tensors, and the version of the file's form."""
 
 
-class _Graph:
+class _GraphBuilder:
     """Nodes, constants and inputs while a graph is built."""
 
     def __init__(self) -> None:
@@ -347,11 +355,11 @@ class _Graph:
 
     def input(self, name: str, kind: int) -> str:
         """Add an input, (rows,), and return its name."""
-        self.inputs.append(self.helper.make_tensor_value_info(name, kind, [ROWS]))
+        self.inputs.append(self.helper.make_tensor_value_info(name, kind, [ROW_DIMENSION]))
         return name
 
 
-def _number(graph: _Graph, column: Column, own: str) -> list[str]:
+def _write_number(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
     """Write a number: scaled, its bin, and whether it is missing."""
     low, high = require_known(column.bounds)
     given = graph.input(column.name, DOUBLE)
@@ -392,7 +400,7 @@ def _number(graph: _Graph, column: Column, own: str) -> list[str]:
     return [*parts, lost]
 
 
-def _category(graph: _Graph, column: Column, own: str) -> list[str]:
+def _write_category(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
     """Write a category: which of the declared ones, other, or missing."""
     names = require_known(column.categories)
     if column.case is False:
@@ -401,9 +409,9 @@ def _category(graph: _Graph, column: Column, own: str) -> list[str]:
             "operators cannot: take `encoded=True`, and encode rows with the schema's "
             "`encode_new` first."
         )
-    places = {each: at for at, name in enumerate(names) for each in _spellings(column, name)}
+    places = {each: at for at, name in enumerate(names) for each in _list_spellings(column, name)}
     for mark in sorted(column.reading.marks):
-        places |= dict.fromkeys(_spellings(column, mark), len(names) + 1)
+        places |= dict.fromkeys(_list_spellings(column, mark), len(names) + 1)
     place = graph.add(
         "LabelEncoder", [graph.input(column.name, STRING)], f"{own}/place", domain="ai.onnx.ml",
         keys_strings=list(places), values_int64s=list(places.values()), default_int64=len(names),
@@ -413,21 +421,21 @@ def _category(graph: _Graph, column: Column, own: str) -> list[str]:
     return [graph.add("OneHot", [place, depth, off_on], f"{own}/one", axis=-1)]
 
 
-SPACES = (("", ""), (" ", ""), ("", " "), (" ", " "))
+SURROUNDING_SPACES = (("", ""), (" ", ""), ("", " "), (" ", " "))
 """Spaces around a text, which do not count. No operator strips them, so one on a side is known."""
 
 
-def _spellings(column: Column, text: str) -> list[str]:
+def _list_spellings(column: Column, text: str) -> list[str]:
     """Return the usual spellings of a category: a graph compares texts, not numbers."""
     key = column.comparison_key(text)
     decimal = [f"{key}.0"] if canonicalize_number(f"{key}.0") == key else []
     spelled = [text, key, unicodedata.normalize("NFD", text), *decimal]
-    return [f"{left}{each}{right}" for each in spelled for left, right in SPACES]
+    return [f"{left}{each}{right}" for each in spelled for left, right in SURROUNDING_SPACES]
 
 
-WRITERS: dict[str, Callable[[_Graph, Column, str], list[str]]] = {
-    "number": _number,
-    "category": _category,
+COLUMN_WRITERS: dict[str, Callable[[_GraphBuilder, Column, str], list[str]]] = {
+    "number": _write_number,
+    "category": _write_category,
     "ignore": lambda graph, column, own: [],
 }
 """How a column of each kind is written."""

@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 4
 """The only version that is read."""
 
-FEATURES = "feature selection"
+FEATURE_SELECTION = "feature selection"
 """The task of a feature selection, as `result.json` names it."""
 
-MOST_BINS = 100_000
+MAX_BINS = 100_000
 """The most bins of a column that are read: each is a feature with a name."""
 
-BYTES = 4
+BYTES_PER_PARAMETER = 4
 """Of one parameter: float32."""
 
-MOST_MODEL = 2**31
+MAX_MODEL_BYTES = 2**31
 """The most bytes of a model's file: twice what the largest network has."""
 
-NOT_WEIGHTS = (
+LOAD_ERRORS = (
     pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, TypeError,
     AttributeError, EOFError, OSError, IndexError,
 )  # fmt: skip
@@ -77,7 +77,7 @@ class Result:
     @property
     def price(self) -> PrivacyCost:
         """What the whole run cost."""
-        return price_of(self.document)
+        return parse_price(self.document)
 
     @property
     def test_accuracy(self) -> float:
@@ -102,11 +102,11 @@ class Result:
         """
         return float(self.document["score"]["test"])
 
-    def _tested(self) -> str:
-        from pasearch.report.score import is_drowned
+    def _describe_score(self) -> str:
+        from pasearch.report.score import is_below_noise
 
         score = self.document["score"]
-        known = "unknown: noise drowns it" if is_drowned(score) else f"{score['test']:.3f}"
+        known = "unknown: noise drowns it" if is_below_noise(score) else f"{score['test']:.3f}"
         return f"test {score['metric']} {known}, for epsilon {self.price.epsilon:.4g}"
 
     def _score(self, metric: str) -> float:
@@ -136,7 +136,7 @@ class Result:
     @property
     def schema(self) -> AnySchema:
         """The schema of the records: declared, estimated privately or assumed public."""
-        return schema_of(self.document)
+        return restore_schema(self.document)
 
     @cached_property
     def model(self) -> Any:
@@ -146,7 +146,7 @@ class Result:
     @property
     def report(self) -> str:
         """The report, HTML."""
-        return (release_of(self.path) / "report.html").read_text(encoding="utf-8")
+        return (find_release(self.path) / "report.html").read_text(encoding="utf-8")
 
     @property
     def classes_(self) -> np.ndarray:
@@ -201,7 +201,7 @@ class Result:
 
         price = self.document["price"]
         said = {name: str(price[name]) for name in ("epsilon", "delta", "accountant")}
-        return write_onnx(path, self.schema, self._own_model(), about=said, encoded=encoded)
+        return write_onnx(path, self.schema, self._encoded_model(), about=said, encoded=encoded)
 
     def leaderboard(self) -> Any:
         """Return every trial as a pandas frame, the best score first.
@@ -216,10 +216,10 @@ class Result:
 
         Cost: none; the scores were paid for.
         """
-        from pasearch.report.notebook import leaderboard
+        from pasearch.report.notebook import make_leaderboard
 
         with require_well_formed():
-            return leaderboard(self.document, self.schema)
+            return make_leaderboard(self.document, self.schema)
 
     def plot(self, kind: str | None = None, ax: Any = None, **kwargs: Any) -> Any:
         """Draw the result.
@@ -240,11 +240,11 @@ class Result:
 
         Cost: none.
         """
-        return notebooks.plot_figure(self, self._figures(), kind, ax, **kwargs)
+        return notebooks.plot_figure(self, self._plot_kinds(), kind, ax, **kwargs)
 
-    def _figures(self) -> list[str]:
+    def _plot_kinds(self) -> list[str]:
         """Return which figures there are, the one first that is usually wanted."""
-        of_features = self.document["task"] == FEATURES
+        of_features = self.document["task"] == FEATURE_SELECTION
         own = ["features", "budget"] if of_features else ["budget", "schedule"]
         compared = self.document.get("trials") and self.document["selection"]["rule"] != "none"
         return ["trials", *own] if compared else [*own, "trials"]
@@ -255,7 +255,7 @@ class Result:
         with require_well_formed():
             return summary_html(self.document, repr(self), self.schema)
 
-    def _own_model(self) -> Any:
+    def _encoded_model(self) -> Any:
         """Return what maps encoded records."""
         raise NotImplementedError
 
@@ -303,10 +303,10 @@ class SearchResult(Result):
 
     @cached_property
     def _network(self) -> nn.Sequential:
-        return behind_encoding(self.path)
+        return load_network(self.path)
 
-    def _own_model(self) -> Any:
-        return behind_encoding(self.path)
+    def _encoded_model(self) -> Any:
+        return load_network(self.path)
 
     def predict(self, records: Any) -> np.ndarray:
         scores = self.scores(records)
@@ -319,7 +319,7 @@ class SearchResult(Result):
         return softmax(self.scores(records), axis=1)
 
     def __repr__(self) -> str:
-        return f"SearchResult({self.best.describe()}: {self._tested()}, in {self.path})"
+        return f"SearchResult({self.best.describe()}: {self._describe_score()}, in {self.path})"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -347,7 +347,7 @@ class FeatureResult(Result):
             mask[best["places"]] = True
         return mask
 
-    def _own_model(self) -> Any:
+    def _encoded_model(self) -> Any:
         return self.model
 
     def predict(self, records: Any) -> np.ndarray:
@@ -361,11 +361,11 @@ class FeatureResult(Result):
         best = self.document["best"]
         return (
             f"FeatureResult({self.document['strategy']['name']}: {len(best['features'])} of "
-            f"{best['of']} features, {self._tested()}, in {self.path})"
+            f"{best['of']} features, {self._describe_score()}, in {self.path})"
         )
 
 
-def release_of(path: str | Path) -> Path:
+def find_release(path: str | Path) -> Path:
     """Return the `release/` folder of a run, given the run's folder or that folder itself.
 
     Raises:
@@ -387,11 +387,11 @@ def read_document(path: str | Path) -> dict[str, Any]:
     Raises:
         UsageError: No result, not JSON, or of another version.
     """
-    file = release_of(path) / "result.json"
-    return document_of(read_bytes(file, "a JSON file", most=MAX_JSON_BYTES), file)
+    file = find_release(path) / "result.json"
+    return parse_document(read_bytes(file, "a JSON file", most=MAX_JSON_BYTES), file)
 
 
-def document_of(content: bytes, file: Path) -> dict[str, Any]:
+def parse_document(content: bytes, file: Path) -> dict[str, Any]:
     """Return what the content of a `result.json` says; as `read_document`, for what was read."""
     document = parse_json(content, str(file), "a JSON file")
     version = document.get("schema_version") if isinstance(document, dict) else None
@@ -406,15 +406,15 @@ def document_of(content: bytes, file: Path) -> dict[str, Any]:
     if not document.get("events"):
         raise UsageError("result.json lists no events: there is nothing to price.")
     check_fields(document, documents.RESULT_FIELDS)
-    of_features = document["task"] == FEATURES
+    of_features = document["task"] == FEATURE_SELECTION
     check_fields(document, documents.FEATURE_FIELDS if of_features else documents.NETWORK_FIELDS)
     check_cell_table(document["score"])
     return document
 
 
-def model_name(document: dict[str, Any]) -> str:
+def model_file_name(document: dict[str, Any]) -> str:
     """Return the name of the model's file: fixed by the task, whatever the document says."""
-    return "model.npz" if document["task"] == FEATURES else "model.pt"
+    return "model.npz" if document["task"] == FEATURE_SELECTION else "model.pt"
 
 
 def load_result(path: str | Path) -> SearchResult | FeatureResult:
@@ -428,12 +428,12 @@ def load_result(path: str | Path) -> SearchResult | FeatureResult:
 
     Cost: none.
     """
-    document, file = read_document(path), release_of(path) / "privacy-card.md"
+    document, file = read_document(path), find_release(path) / "privacy-card.md"
     try:
         card = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} cannot be read: {error}.") from None
-    kind = FeatureResult if document.get("task") == FEATURES else SearchResult
+    kind = FeatureResult if document.get("task") == FEATURE_SELECTION else SearchResult
     return kind(path=Path(path), document=document, card=card)
 
 
@@ -461,19 +461,19 @@ def trained_model(path: str | Path) -> Any:
     from pasearch.spaces.modules import Rescale
 
     document = read_document(path)
-    schema = schema_of(document)
-    if document["task"] == FEATURES:
+    schema = restore_schema(document)
+    if document["task"] == FEATURE_SELECTION:
         from pasearch.features.model import load_model
 
         with require_well_formed():
-            return load_model(schema, document["model"], _model_file(path, document))
-    model = behind_encoding(path)
+            return load_model(schema, document["model"], _read_model_file(path, document))
+    model = load_network(path)
     if isinstance(schema, Schema) and schema.low is not None and schema.high is not None:
         model = nn.Sequential(Rescale(schema.low, schema.high), *model)
     return model.eval()
 
 
-def schema_of(document: dict[str, Any]) -> AnySchema:
+def restore_schema(document: dict[str, Any]) -> AnySchema:
     """Return the schema that a run's `result.json` describes."""
     from pasearch.data.schema import Schema
     from pasearch.data.tables import TableSchema
@@ -481,12 +481,12 @@ def schema_of(document: dict[str, Any]) -> AnySchema:
     values = document["dataset"]["schema"]
     with require_well_formed():
         bins = [each.get("bins") for each in values.get("columns", ())]
-        if any(isinstance(each, int) and each > MOST_BINS for each in bins):
-            raise malformed_error(f"a column has more than {MOST_BINS:,} bins")
+        if any(isinstance(each, int) and each > MAX_BINS for each in bins):
+            raise malformed_error(f"a column has more than {MAX_BINS:,} bins")
         return (TableSchema if values.get("kind") == "table" else Schema).from_json(values)
 
 
-def price_of(document: dict[str, Any]) -> PrivacyCost:
+def parse_price(document: dict[str, Any]) -> PrivacyCost:
     """Return the price that a run's `result.json` states."""
     price = document["price"]
     return PrivacyCost(
@@ -501,27 +501,27 @@ def standard_error(score: dict[str, Any]) -> float:
     return compute_score_error(score)
 
 
-def behind_encoding(path: str | Path) -> nn.Sequential:
+def load_network(path: str | Path) -> nn.Sequential:
     """Return front end and network of a finished run: they take records scaled to [0, 1]."""
     document = read_document(path)
-    return network_of(document, _model_file(path, document))
+    return build_network(document, _read_model_file(path, document))
 
 
-def _model_file(path: str | Path, document: dict[str, Any]) -> bytes:
+def _read_model_file(path: str | Path, document: dict[str, Any]) -> bytes:
     """Return the content of the model's file, if it is the one that the document describes."""
-    name = model_name(document)
+    name = model_file_name(document)
     if document["model"]["file"] != name:
         raise malformed_error(
             f"model.file is {short_repr(document['model']['file'])}, and not {name!r}"
         )
-    file = release_of(path) / name
-    content = read_bytes(file, "a model", most=MOST_MODEL) if file.is_file() else b""
-    if not content or digest(content) != document["model"]["sha256"]:
+    file = find_release(path) / name
+    content = read_bytes(file, "a model", most=MAX_MODEL_BYTES) if file.is_file() else b""
+    if not content or compute_digest(content) != document["model"]["sha256"]:
         raise UsageError(f"{file} is missing or not the file that result.json describes.")
     return content
 
 
-def network_of(document: dict[str, Any], weights: bytes) -> nn.Sequential:
+def build_network(document: dict[str, Any], weights: bytes) -> nn.Sequential:
     """Return front end and network that a `result.json` describes, with a `model.pt`'s weights.
 
     Raises:
@@ -533,9 +533,11 @@ def network_of(document: dict[str, Any], weights: bytes) -> nn.Sequential:
     from pasearch.spaces.candidate import Candidate
 
     with require_well_formed():
-        schema, candidate = schema_of(document), Candidate.from_json(document["best"])
+        schema, candidate = restore_schema(document), Candidate.from_json(document["best"])
         # A network that is larger than its file would be built only to be refused.
-        known = BYTES * candidate.parameters(schema.shape, schema.outputs)[0] <= len(weights)
+        known = BYTES_PER_PARAMETER * candidate.parameters(schema.shape, schema.outputs)[0] <= len(
+            weights
+        )
     if not known:
         raise UsageError("model.pt is too small to hold the network that result.json describes.")
     with require_well_formed():
@@ -544,19 +546,19 @@ def network_of(document: dict[str, Any], weights: bytes) -> nn.Sequential:
     try:
         check_uncompressed(weights)
         model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
-    except NOT_WEIGHTS as error:
+    except LOAD_ERRORS as error:
         raise UsageError(
             f"model.pt does not hold the network that result.json describes: {short_repr(error)}."
         ) from None
     return model.eval()
 
 
-def digest(content: bytes) -> str:
+def compute_digest(content: bytes) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
-def events_of(document: dict[str, Any]) -> dict[str, Event]:
+def compose_events(document: dict[str, Any]) -> dict[str, Event]:
     """Return the composition of what each partition is charged, from `result.json`.
 
     Raises:

@@ -32,8 +32,8 @@ from pasearch.api.search import plan_architecture_search, search_architecture
 from pasearch.data.array_file import from_arrays
 from pasearch.data.partitions import Dataset, Partition, UnchargedReadError
 from pasearch.errors import BudgetError, InterruptedRunError, MachineError, UsageError
-from pasearch.report.score import is_drowned
-from pasearch.results import SearchResult, behind_encoding, load_result
+from pasearch.report.score import is_below_noise
+from pasearch.results import SearchResult, load_network, load_result
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
 from pasearch.runs.ledger import Ledger, Receipt
@@ -167,7 +167,9 @@ class TestEveryRun:
         assert "timings" not in document
         assert ("exact" in document["score"]) == (way == "stw")
         assert result.best.describe() in repr(result)
-        told = "unknown: noise drowns it" if is_drowned(document["score"]) else "test accuracy 0."
+        told = (
+            "unknown: noise drowns it" if is_below_noise(document["score"]) else "test accuracy 0."
+        )
         assert told in repr(result)
 
     def test_release_is_complete_and_private_is_closed(
@@ -602,7 +604,7 @@ class TestHiddenNumber:
         path = finished("rs").path
         content = torch.load(path / "release/model.pt", weights_only=True)
         assert all(isinstance(value, torch.Tensor) for value in content.values())
-        assert set(content) == set(behind_encoding(path).state_dict())
+        assert set(content) == set(load_network(path).state_dict())
 
     @pytest.mark.unit
     def test_the_sizes_of_the_files_tell_the_winner_only(self, tmp_path: Path, monkeypatch):

@@ -15,7 +15,7 @@ import pasearch
 from pasearch import Budget, select_features, train
 from pasearch.data.column import Column
 from pasearch.data.tables import TableSchema
-from pasearch.effects import _affine, effects, effects_of
+from pasearch.feature_effects import _affine_weights, rank_effects, rank_model_effects
 from pasearch.results import read_document
 from pasearch.verification.verify import verify
 
@@ -49,7 +49,7 @@ def by_column(found: list[dict[str, Any]] | None) -> dict[str, dict[str, Any]]:
 @pytest.mark.unit
 def test_the_reach_of_a_column_is_between_the_values_it_may_have():
     weights = np.array([[0.0] * 10, [*AGE, *JOB, *NOTE]])
-    found = effects(schema(), weights)
+    found = rank_effects(schema(), weights)
     named = by_column(found)
     # 2 v below 50 is 0 to 1; from 50 on 2 v - 3 is -2 to -1.
     assert named["age"] == {
@@ -69,7 +69,7 @@ def test_the_reach_of_a_column_is_between_the_values_it_may_have():
 def test_of_several_classes_the_one_that_is_moved_most_is_named():
     weights = np.zeros((3, 10))
     weights[2, 4:6] = [3.0, 0.0]
-    (job,) = effects(schema(("a", "b", "c")), weights) or []
+    (job,) = rank_effects(schema(("a", "b", "c")), weights) or []
     assert (job["column"], job["towards"], job["most"]) == ("job", "c", "nurse")
     assert job["reach"] == pytest.approx(2.0)  # less the mean of all three
 
@@ -78,7 +78,7 @@ def test_of_several_classes_the_one_that_is_moved_most_is_named():
 def test_a_number_is_moved_in_its_own_unit():
     weights = np.zeros((1, 10))
     weights[0, 0] = 0.25
-    (age,) = effects(schema(None), weights) or []
+    (age,) = rank_effects(schema(None), weights) or []
     assert (age["reach"], age["most"], age["least"], age["towards"]) == (
         250.0, "50 to 100", "0 to 50", None,
     )  # fmt: skip
@@ -87,12 +87,14 @@ def test_a_number_is_moved_in_its_own_unit():
 @pytest.mark.unit
 def test_only_an_affine_network_has_weights():
     linear = nn.Sequential(nn.Linear(10, 4), nn.Linear(4, 2))
-    weights = _affine(linear, 10)
+    weights = _affine_weights(linear, 10)
     own = (linear[1].weight @ linear[0].weight).detach().numpy()
     assert weights is not None
     np.testing.assert_allclose(weights, own, atol=1e-5)
     torch.manual_seed(0)
-    assert _affine(nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 2)), 10) is None
+    assert (
+        _affine_weights(nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 2)), 10) is None
+    )
 
 
 ROWS = 400
@@ -143,7 +145,7 @@ def test_a_network_with_layers_has_none(tmp_path: Path):
         architecture={"layers": [{"kind": "dense", "units": 8}]},
     )  # fmt: skip
     content = (result.path / "release" / "model.pt").read_bytes()
-    assert effects_of(result.document, content) is None
+    assert rank_model_effects(result.document, content) is None
     assert "effects" not in result.document
 
 
@@ -163,7 +165,7 @@ def test_values_that_move_the_answer_alike_are_told_together():
     half = [*[1.5] * 4, *[0.0] * 4, 0.0, 0.0]
     place = [0.0, 1.0, 1.0, 0.0, 0.0]
     own = [*age, *job, *half, *place]
-    named = by_column(effects(made, np.array([[0.0] * len(own), own])))
+    named = by_column(rank_effects(made, np.array([[0.0] * len(own), own])))
     told = {name: (each["most"], each["least"]) for name, each in named.items()}
     assert told == {
         "age": ("20 to 80", "0 to 20"), "job": ("b", "all but b"),

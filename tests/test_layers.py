@@ -33,7 +33,7 @@ LAYERS = [
     {"engine"},
     {"search", "features", "crossover"},
     {"documents"},
-    {"results", "effects", "report", "onnx_export"},
+    {"results", "feature_effects", "report", "onnx_export"},
     {"estimator"},
     {"displays"},
     {"curator"},

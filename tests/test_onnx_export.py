@@ -14,7 +14,7 @@ import pytest
 import pasearch
 from pasearch import Budget, Schema, UsageError
 from pasearch.data import whitening
-from pasearch.onnx_export import encoding_graph
+from pasearch.onnx_export import build_encoding_graph
 from pasearch.results import Result
 
 onnx = pytest.importorskip("onnx", reason="needs pasearch[onnx]")
@@ -215,7 +215,7 @@ def test_a_graph_reads_the_usual_spellings_of_a_category(tmp_path: Path):
         },
     })  # fmt: skip
     file = tmp_path / "encoding.onnx"
-    file.write_bytes(encoding_graph(schema).SerializeToString())
+    file.write_bytes(build_encoding_graph(schema).SerializeToString())
     cells = np.array(["1.0", "1", "2", "2.0", "007", "7", "-9.0", "e\u0301", "é", ""], object)
     expected = schema.encode_new(pd.DataFrame({"k": cells}))
     assert (ran(file, {"k": cells})["encoded"] == expected).all()
@@ -253,7 +253,7 @@ def test_a_graph_takes_the_same_cells_for_missing(
         },
     })  # fmt: skip
     file = tmp_path / "encoding.onnx"
-    file.write_bytes(encoding_graph(schema).SerializeToString())
+    file.write_bytes(build_encoding_graph(schema).SerializeToString())
     with np.errstate(over="ignore"):
         narrow = np.array(numbers).astype(np.float32)
     for given in (np.array(numbers), narrow):

@@ -21,15 +21,15 @@ from pasearch.api.search import search_architecture
 from pasearch.data.partitions import Partition, Records
 from pasearch.errors import UsageError
 from pasearch.estimator import load
-from pasearch.report.card import NOT_COVERED, card_json, card_markdown, escaped
+from pasearch.report.card import NOT_COVERED, card_json, card_markdown, escape_markdown
 from pasearch.results import (
     SCHEMA_VERSION,
     SearchResult,
-    behind_encoding,
-    events_of,
+    compose_events,
+    find_release,
+    load_network,
     load_result,
     read_document,
-    release_of,
     standard_error,
     trained_model,
 )
@@ -122,9 +122,7 @@ class TestEveryResult:
             model = result.model
             units = records.x * 6.0 - 3.0  # the data's own units
             hits = int(((model(units).argmax(dim=1) == records.y) & records.valid).sum())
-            assert hits == compute_score_count(
-                behind_encoding(made.paths[way]), records, device="cpu"
-            )
+            assert hits == compute_score_count(load_network(made.paths[way]), records, device="cpu")
             score = result.document["score"]
             # The noise of the right cells of a table is that of a few tenths of a record.
             assert 0 < score["noise"]["standard_deviation"] * score["of"] < 0.2
@@ -213,7 +211,7 @@ class TestReading:
     @pytest.mark.unit
     def test_a_folder_without_a_result(self, tmp_path: Path):
         with pytest.raises(UsageError, match=r"no result\.json"):
-            release_of(tmp_path)
+            find_release(tmp_path)
         (tmp_path / "private").mkdir()
         with pytest.raises(UsageError, match="pasearch resume"):
             load_result(tmp_path)
@@ -316,7 +314,7 @@ class TestVerify:
     def test_composes_counts(self):
         event = {"type": "geometric", "epsilon": 0.1}
         line = {"name": "score", "partition": "validation", "count": 3, "event": event}
-        (composed,) = events_of({"events": [line]}).values()
+        (composed,) = compose_events({"events": [line]}).values()
         assert composed.events[0].count == 3  # type: ignore[attr-defined]
 
 
@@ -428,7 +426,7 @@ class TestCard:
     @pytest.mark.unit
     def test_ordinary_names_are_not_touched(self):
         for name in ("digits", "fashion-mnist", "people 2024.v1", "größe"):
-            assert escaped(name) == name
+            assert escape_markdown(name) == name
 
 
 class TestPredict:

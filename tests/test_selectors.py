@@ -26,7 +26,7 @@ from pasearch.errors import BudgetError, UsageError
 from pasearch.features import cfs as cfs_of
 from pasearch.features import contingency, engine
 from pasearch.features import pca as pca_of
-from pasearch.results import events_of
+from pasearch.results import compose_events
 from pasearch.runs.ledger import Ledger
 from pasearch.runs.shared_ledger import SharedLedger
 from pasearch.sklearn_api import selectors
@@ -281,7 +281,7 @@ class TestComponents:
 
 
 def price_of_events(document: dict[str, Any]) -> float:
-    return price_partitions(events_of(document), document["price"]["delta"])[0].epsilon
+    return price_partitions(compose_events(document), document["price"]["delta"])[0].epsilon
 
 
 @pytest.mark.unit

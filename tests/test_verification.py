@@ -32,7 +32,7 @@ from pasearch.documents import RESULT_FIELDS, check_fields, short_repr
 from pasearch.errors import PasearchError, UsageError
 from pasearch.features.model import pack_model
 from pasearch.files import MAX_DEPTH
-from pasearch.results import digest, events_of, model_name
+from pasearch.results import compose_events, compute_digest, model_file_name
 from pasearch.search.plan import Plan
 from pasearch.training.metrics import AccuracyByLogOdds
 from pasearch.verification.reconstruction import reconstruct
@@ -155,8 +155,8 @@ class Copy:
         for name, text in render_release_files(document).items():
             (self.path / name).write_text(text)
         for name in document["files"]:
-            document["files"][name] = digest((self.path / name).read_bytes())
-        document["model"]["sha256"] = document["files"][model_name(document)]
+            document["files"][name] = compute_digest((self.path / name).read_bytes())
+        document["model"]["sha256"] = document["files"][model_file_name(document)]
         self.write(document)
 
     @contextmanager
@@ -222,7 +222,7 @@ def test_a_run_that_nobody_edited_verifies(runs: Runs, name: str):
 
 def priced(document: Document) -> None:
     """Let a document state what its events cost, as a forger would."""
-    total, shares = price_partitions(events_of(document), document["price"]["delta"])
+    total, shares = price_partitions(compose_events(document), document["price"]["delta"])
     document["price"] |= {"epsilon": total.epsilon, "accountant": total.accountant}
     document["selection"]["bound"] = total.accountant
     document["price_by_partition"] = {
@@ -647,10 +647,10 @@ class TestFiles:
                 case "digest too":
                     path.write_bytes(content.replace(b"e", b"a", 1) + b" ")
                     document = deepcopy(copy.document)
-                    document["files"][file] = digest(path.read_bytes())
+                    document["files"][file] = compute_digest(path.read_bytes())
                     if file == "model.pt":
                         path.write_bytes(b"PK" + content[:40])
-                        document["files"][file] = digest(path.read_bytes())
+                        document["files"][file] = compute_digest(path.read_bytes())
                         document["model"]["sha256"] = document["files"][file]
                     copy.write(document)
                 case "linked":
@@ -1121,7 +1121,7 @@ class TestLedger:
         document = copy.document
         own = document["price"]
         larger = own["delta"] * 1.5
-        at_it, _ = price_partitions(events_of(document), larger)
+        at_it, _ = price_partitions(compose_events(document), larger)
         assert at_it.epsilon < own["epsilon"]
         for epsilon, fits in ((at_it.epsilon, True), (at_it.epsilon * 0.99, False)):
             changed = {**document, "ledger": {"epsilon": epsilon, "delta": larger}}
@@ -1160,7 +1160,7 @@ class TestCost:
 class TestPayload:
     @staticmethod
     def problems(copy: Copy, content: bytes) -> str:
-        (copy.path / model_name(copy.document)).write_bytes(content)
+        (copy.path / model_file_name(copy.document)).write_bytes(content)
         copy.reseal(copy.document)
         return "\n".join(copy.problems())
 
@@ -1168,12 +1168,12 @@ class TestPayload:
     def test_anything_beside_the_weights_is_seen(self, copied: Callable[[str], Copy]):
         for name in ["fixed", "cfs"]:
             copy = copied(name)
-            content = (copy.path / model_name(copy.document)).read_bytes()
+            content = (copy.path / model_file_name(copy.document)).read_bytes()
             buffer = io.BytesIO(content)
             with zipfile.ZipFile(buffer, "a") as archive:
                 archive.writestr("records.csv", "1,2,3")
             for other in (buffer.getvalue(), b"#!" + content, content + b"more"):
-                assert model_name(copy.document) in self.problems(copy, other)
+                assert model_file_name(copy.document) in self.problems(copy, other)
 
     @pytest.mark.unit
     def test_other_tensors_are_seen(self, copied: Callable[[str], Copy]):

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from curves import EPSILONS, HERE, RESULTS
 
-from pasearch.report.figures import Curve, chart, element, swatch
+from pasearch.report.figures import Curve, draw_lines, draw_swatch, make_element
 
 WIDTH, HEIGHT, LEFT, TOP = 720, 340, 60, 76
 OURS = ("encoded-gaussian, denoised", "encoded-student-t, denoised")
@@ -107,28 +107,28 @@ def picture(title: str, across: str, curves: list[Curve]) -> str:
     """Return a chart with its names, as a file."""
     each = (WIDTH - LEFT) / len(curves)
     names = [
-        element(
+        make_element(
             "svg",
-            swatch(place),
-            element("text", curve.name, x=34, y=10, class_="name"),
+            draw_swatch(place),
+            make_element("text", curve.name, x=34, y=10, class_="name"),
             x=LEFT + (each * place if len(curves) < 3 else (WIDTH - LEFT) / 2 * (place % 2)),
             y=26 + (0 if len(curves) < 3 else 17 * (place // 2)),
         )
         for place, curve in enumerate(curves)
     ]
-    inner = element(
+    inner = make_element(
         "svg",
-        chart(curves, title, (across, "accuracy")),
+        draw_lines(curves, title, (across, "accuracy")),
         x=LEFT,
         y=TOP + 10,
         width=WIDTH - LEFT - 20,
         height=250,
     )
-    return element(
+    return make_element(
         "svg",
-        element("style", STYLE.strip()),
-        element("rect", width="100%", height="100%", fill="#fff"),
-        element("text", title, x=LEFT, y=18, class_="name"),
+        make_element("style", STYLE.strip()),
+        make_element("rect", width="100%", height="100%", fill="#fff"),
+        make_element("text", title, x=LEFT, y=18, class_="name"),
         *names,
         inner,
         xmlns="http://www.w3.org/2000/svg",

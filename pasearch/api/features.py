@@ -31,7 +31,7 @@ from pasearch.features.selector import (
     setting_names,
 )
 from pasearch.features.trainers import TRAINERS
-from pasearch.results import FEATURES, FeatureResult, digest
+from pasearch.results import FEATURE_SELECTION, FeatureResult, compute_digest
 
 TRAINER_ALIASES = {"logistic": "objective"}
 """Other names of trainers."""
@@ -151,7 +151,7 @@ class PreparedSelection(Prepared[FeaturePlan]):
             test_points=outcome.test.points,
             test_cells=outcome.test.cells,
             exact_points=outcome.exact_points,
-            sha256=digest(weights),
+            sha256=compute_digest(weights),
             link=model.link,
             shown=shown | ({"by_size": list(outcome.curve)} if outcome.curve else {}),
         )
@@ -177,7 +177,7 @@ class FeatureRunOutput(RunOutput):
     def task_fields(self, plan: FeaturePlan, score: dict[str, Any]) -> dict[str, Any]:
         pooling, parameters = plan.choice.selector.pooling, (self.width + 1) * plan.schema.outputs
         return {
-            "task": FEATURES,
+            "task": FEATURE_SELECTION,
             "space": {"name": f"sets of {self.best['of']:,} features"},
             "recipe": _recipe_json(plan),
             "best": {

@@ -31,7 +31,6 @@ from pasearch.data.built_in import BUILT_IN_NAMES
 from pasearch.data.partitions import Dataset
 from pasearch.data.schema_argument import to_plain_json
 from pasearch.data.sources import is_path
-from pasearch.effects import effects_of
 from pasearch.errors import (
     BudgetError,
     ChargedError,
@@ -41,13 +40,14 @@ from pasearch.errors import (
     UsageError,
     describe_system_error,
 )
+from pasearch.feature_effects import rank_model_effects
 from pasearch.files import parse_json, read_json
 from pasearch.plan_warnings import MIN_CLASSES
 from pasearch.planning import CLASSES_LINE, SELECTION_RULES, events_by_partition
 from pasearch.progress import Progress, resolve_progress
 from pasearch.registry import describe_extensions
-from pasearch.report.facts import useless
-from pasearch.results import SCHEMA_VERSION, Result, digest, model_name, schema_of
+from pasearch.report.facts import find_result_warnings
+from pasearch.results import SCHEMA_VERSION, Result, compute_digest, model_file_name, restore_schema
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.folder import RunFolder
 from pasearch.runs.keys import Keys
@@ -317,15 +317,18 @@ def publish(folder: RunFolder, document: dict[str, Any], model: bytes) -> str:
         document: `result.json`; what makes it useless, if so, joins its warnings.
         model: The weights, in the file that the document names.
     """
-    document["warnings"] += useless(document, schema_of(document))
-    if found := effects_of(document, model):
+    document["warnings"] += find_result_warnings(document, restore_schema(document))
+    if found := rank_model_effects(document, model):
         document["effects"] = found
     elapsed = round(time.time() - folder.started, 1)
     folder.atomic_write("timings.json", json.dumps({"seconds_since_start": elapsed}))
     # As a reader of the file has it, so that `verify` makes the same texts of it.
     texts = render_release_files(parse_json(json.dumps(document), "result.json"))
-    files = {**{name: text.encode() for name, text in texts.items()}, model_name(document): model}
-    document["files"] = {name: digest(content) for name, content in sorted(files.items())}
+    files = {
+        **{name: text.encode() for name, text in texts.items()},
+        model_file_name(document): model,
+    }
+    document["files"] = {name: compute_digest(content) for name, content in sorted(files.items())}
     folder.publish({**files, "result.json": json.dumps(document, indent=2) + "\n"})
     return texts["privacy-card.md"]
 

@@ -26,7 +26,7 @@ from pasearch.api.resolve import (
 )
 from pasearch.api.resolve_search import PlannedSearch, assemble_plan, expand_request, prepare_search
 from pasearch.data.partitions import Dataset
-from pasearch.results import SearchResult, digest
+from pasearch.results import SearchResult, compute_digest
 from pasearch.search.auto import FIXED_OPTION
 from pasearch.search.grid import Grid
 from pasearch.search.plan import Plan
@@ -172,7 +172,7 @@ class PreparedSearch(PlannedSearch):
             test_points=outcome.test.points,
             test_cells=outcome.test.cells,
             exact_points=outcome.exact_points,
-            sha256=digest(buffer.getvalue()),
+            sha256=compute_digest(buffer.getvalue()),
             trials=tuple((trial.parameters, trial.value) for trial in outcome.trials),
             steps_made=outcome.steps_made,
             variant=outcome.variant,
@@ -237,13 +237,13 @@ class SearchRunOutput(RunOutput):
     variant: str | None = None
 
     def task_fields(self, plan: Plan, score: dict[str, Any]) -> dict[str, Any]:
-        from pasearch.report.plan import task_of
+        from pasearch.report.plan import find_task
 
         candidate, schema, strategy = self.candidate, plan.schema, plan.strategy
         total, trainable = candidate.parameters(schema.shape, schema.outputs)
         recipe = plan.final_recipe(candidate) if plan.retrained else plan.trial_recipe(candidate)
         found = {
-            "task": task_of(plan),
+            "task": find_task(plan),
             "space": plan.space.to_json(),
             "recipe": {
                 **recipe.to_json(),
@@ -283,7 +283,7 @@ class SearchRunOutput(RunOutput):
         """
         from pasearch.crossover.forecast import MeasuredModel, forecast_crossover
         from pasearch.crossover.report import make_private_crossover
-        from pasearch.report.score import is_drowned
+        from pasearch.report.score import is_below_noise
         from pasearch.results import standard_error
 
         mu = plan.final_mu or plan.trial_mu
@@ -292,7 +292,7 @@ class SearchRunOutput(RunOutput):
         test = float(score["test"])
         share = 1.0 - test if plan.schema.regression else test  # of points, as the study has it
         usual = score["metric"] == find_default_metric(plan.schema.regression).noun
-        usable = usual and not is_drowned(score)
+        usable = usual and not is_below_noise(score)
         own = MeasuredModel(
             epsilon=plan.budget.epsilon, delta=plan.delta, mu=mu, slots=plan.released_slots,
             score=share if usable else None, error=float(standard_error(score)),

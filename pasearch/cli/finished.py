@@ -40,7 +40,7 @@ def verify(
     Whoever makes all of them anew from other numbers passes, unless the result is signed and you
     give the signer's public key.
     """
-    from pasearch.results import release_of
+    from pasearch.results import find_release
     from pasearch.verification.signing import describe_signature
     from pasearch.verification.verify import verify as check_all
 
@@ -57,7 +57,9 @@ def verify(
             "result.json, card, report and model agree with it.\n"
         )
         typer.echo(
-            wrap_lines(told + describe_signature(release_of(path), trusted=public_key is not None))
+            wrap_lines(
+                told + describe_signature(find_release(path), trusted=public_key is not None)
+            )
         )
     if problems:
         raise UsageError(f"{path} does not verify:", *problems)
@@ -101,7 +103,7 @@ Card = Annotated[
 def report(path: Run, as_json: Json = False, verbose: Card = False) -> None:
     """Say what a finished run found, and at what price; and where its report is."""
     from pasearch.cli.tasks import show_result
-    from pasearch.results import load_result, release_of
+    from pasearch.results import find_release, load_result
 
     result = load_result(path)
     show_result(result, as_json=as_json, quiet=False)
@@ -109,7 +111,7 @@ def report(path: Run, as_json: Json = False, verbose: Card = False) -> None:
         return
     if verbose:
         typer.echo("\n" + wrap_lines(escape_lines(result.card)))
-    typer.echo(f"Report: {release_of(path) / 'report.html'}")
+    typer.echo(f"Report: {find_release(path) / 'report.html'}")
 
 
 @app.command()
@@ -134,7 +136,7 @@ def predict(
     from pasearch.data.sources import count_header_rows, list_record_names, load_new_records
     from pasearch.data.tables import TableSchema
     from pasearch.files import write_new_file
-    from pasearch.report.score import distrust
+    from pasearch.report.score import describe_miscalibration
     from pasearch.results import FeatureResult, load_result
 
     result = load_result(path)
@@ -146,7 +148,7 @@ def predict(
             result.schema, records, used, count_header_rows(data, result.schema)
         ):
             typer.echo(escape_text(line), err=True)
-    if probabilities and (told := distrust(result.document, result.schema)):
+    if probabilities and (told := describe_miscalibration(result.document, result.schema)):
         typer.echo(wrap_lines(escape_lines(told)), err=True)
     if out is None:
         typer.echo(text, nl=False)

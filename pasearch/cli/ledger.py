@@ -113,7 +113,7 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
     Cost: the run's whole privacy cost, to the ledger. No record is read.
     """
     from pasearch.accounting.accountants import price
-    from pasearch.results import digest, events_of, read_document
+    from pasearch.results import compose_events, compute_digest, read_document
     from pasearch.runs.folder import RunFolder
     from pasearch.runs.shared_ledger import SharedLedger, worst_partition_event
     from pasearch.verification.verify import verify
@@ -129,8 +129,8 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
     # A run with --ledger has the name that it has there; of any other its result is the name.
     reserved = folder.private / "reserved"
     name = reserved.read_text(encoding="utf-8") if reserved.exists() else ""
-    name = name or digest((folder.release / "result.json").read_bytes())[:32]
-    events, n = events_of(document), document["dataset"]["n"]
+    name = name or compute_digest((folder.release / "result.json").read_bytes())[:32]
+    events, n = compose_events(document), document["dataset"]["n"]
     total = None if total is None else total.resolve(n, "The delta of `ledger_budget=`")
     if path.exists():
         ledger = SharedLedger.open(path, total)

@@ -232,7 +232,7 @@ def _show_plan(
 ) -> None:
     """Print a plan: a summary before a run, or with each price, or as JSON, or its price alone."""
     from pasearch.api.lifecycle import forecast_ledger
-    from pasearch.report.plan import feature_plan_text, ledger_words, plan_text
+    from pasearch.report.plan import describe_ledger, feature_plan_text, plan_text
     from pasearch.runs.folder import RUNS_FOLDER
     from pasearch.search.plan import Plan
     from pasearch.training.presets import select_settable_fields
@@ -258,7 +258,7 @@ def _show_plan(
             folder = f"{RUNS_FOLDER}/{prepared.dataset.name}-<number>" if out is None else str(out)
             report = f"{folder}/release/report.html"
         if prepared.request.ledger is not None and not plan.public:
-            ledger = ledger_words(str(prepared.request.ledger), forecast_ledger(prepared))
+            ledger = describe_ledger(str(prepared.request.ledger), forecast_ledger(prepared))
         told = format_flags(text(plan, usual=usual, detail=detail, report=report, ledger=ledger))
         typer.echo(wrap_lines(told) + "\n")
         if prepared.request.seed is not None:
@@ -297,29 +297,29 @@ def _make_signer(path: Path | None) -> Callable[[Result], Result]:
 
 def _describe_best(document: dict[str, Any]) -> str:
     """Return the released model, and how long it was trained where only the run could tell."""
-    from pasearch.report.wording import features_line, network_line
-    from pasearch.results import FEATURES
+    from pasearch.report.wording import describe_features, describe_network
+    from pasearch.results import FEATURE_SELECTION
 
-    if document["task"] == FEATURES:
-        return features_line(document)
-    from pasearch.report.facts import recipe_of
-    from pasearch.report.wording import setting_words, steps_words
+    if document["task"] == FEATURE_SELECTION:
+        return describe_features(document)
+    from pasearch.report.facts import restore_recipe
+    from pasearch.report.wording import format_settings, format_steps
     from pasearch.spaces.candidate import Candidate
 
     best, recipe = document["best"], document["recipe"]
     total, trained = best["parameters"], best["trainable_parameters"]
     details = [f"{total:,} parameters, {'all' if total == trained else f'{trained:,}'} trained"]
-    details += [f"{setting} {value}" for setting, value in setting_words(best["settings"])]
+    details += [f"{setting} {value}" for setting, value in format_settings(best["settings"])]
     if "steps_made" in recipe:
-        details.append(f"{steps_words(recipe_of(recipe), recipe['steps_made'])} steps")
-    return f"{network_line(Candidate.from_json(best))} ({'; '.join(details)})"
+        details.append(f"{format_steps(restore_recipe(recipe), recipe['steps_made'])} steps")
+    return f"{describe_network(Candidate.from_json(best))} ({'; '.join(details)})"
 
 
 def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
     """Say what a finished run found, and its price, in five lines; or print its document."""
-    from pasearch.report.facts import useless
-    from pasearch.report.score import score_line
-    from pasearch.report.wording import data_line, protection_line
+    from pasearch.report.facts import find_result_warnings
+    from pasearch.report.score import describe_score
+    from pasearch.report.wording import describe_data, describe_protection
 
     document = result.document
     if as_json:
@@ -327,16 +327,16 @@ def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
         return
     if not quiet:
         data = document["dataset"]
-        name, score = score_line(document, result.schema)
+        name, score = describe_score(document, result.schema)
         lines = [
-            f"Data: {data_line(data['name'], data['n'], result.schema)}",
+            f"Data: {describe_data(data['name'], data['n'], result.schema)}",
             f"Model: {_describe_best(document)}",
             f"{name}: {score}",
-            f"Protection: {protection_line(document)}",
+            f"Protection: {describe_protection(document)}",
         ]
         found = document.get("measured_crossover") or document.get("crossover") or {}
         measured = [found["sentence"]] if found.get("kind") == "measured" else []
-        for line in [*lines, *measured, *useless(document, result.schema)]:
+        for line in [*lines, *measured, *find_result_warnings(document, result.schema)]:
             typer.echo(wrap_lines(format_flags(escape_text(line))))
     price = document["price"]
     note = ""

@@ -15,8 +15,8 @@ from pasearch.accounting.events import describe_event, event_from_json
 from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.registry import EXTENSION_NOTE
 from pasearch.report import wording
-from pasearch.report.facts import TRAINING, recipe_of
-from pasearch.results import FEATURES
+from pasearch.report.facts import TRAINING, restore_recipe
+from pasearch.results import FEATURE_SELECTION
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.journal import STORES
 from pasearch.terminal_escaping import escape_text
@@ -59,7 +59,7 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
     """
     price, budget, data = document["price"], document["budget"], document["dataset"]
     events, selection, task = document["events"], document["selection"], document["task"]
-    is_choice, of_features = "recipe" not in document, task == FEATURES
+    is_choice, of_features = "recipe" not in document, task == FEATURE_SELECTION
     sections: list[tuple[str, list[str]]] = []
 
     statement = []
@@ -147,9 +147,11 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
         noise = "without noise, on data declared public"
         if each["event"]["type"] != "no-release":
             noise = describe_event(event_from_json(each["event"]))
-        mechanisms.append(f"{each['name']}: {wording.counts_words(document, each['name'], noise)}.")
+        mechanisms.append(
+            f"{each['name']}: {wording.describe_counts(document, each['name'], noise)}."
+        )
     if not is_choice:
-        mechanisms += _released_model(document)
+        mechanisms += _describe_released_model(document)
     sections.append(("Mechanisms", mechanisms))
 
     assumptions = [
@@ -163,7 +165,8 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
         assumptions.append(
             "Every training has noise of its own."
             if whole
-            else f"{recipe_of(values).sampling.assumes}; every trial has its own batches and noise."
+            else f"{restore_recipe(values).sampling.assumes}; every trial has its own batches "
+            "and noise."
         )
     assumptions += [
         "Accuracies and scores that are released are whole numbers with two-sided geometric noise, "
@@ -191,7 +194,7 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
         )
     sections.append(("Accountant and its assumptions", assumptions))
 
-    claims = [wording.claim_words(each) for each in document["claims"]]
+    claims = [wording.describe_claim(each) for each in document["claims"]]
     sections.append(("Claims of the papers, beside", claims))
     estimated = list(document["estimated_privately"])
     sections.append(("Estimated privately, with a part of the budget", estimated))
@@ -241,7 +244,7 @@ def card_json(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _released_model(document: dict[str, Any]) -> list[str]:
+def _describe_released_model(document: dict[str, Any]) -> list[str]:
     """Describe the training of the released model, one sentence per stage."""
     values, items = document["recipe"], []
     if values.get("trainer") == "objective" and values["noise_multiplier"] is not None:
@@ -255,22 +258,22 @@ def _released_model(document: dict[str, Any]) -> list[str]:
             "norm, the minimiser found to 1e-7; the proof is for the exact minimiser."
         )
     if values["bounding"] is not None:
-        recipe, probability = recipe_of(values), values["sampling_probability"]
+        recipe, probability = restore_recipe(values), values["sampling_probability"]
         assert recipe.bounding is not None
         sampled = "every record in every batch"
         if probability != 1.0:
-            words = wording.batching_words(recipe, values)
+            words = wording.describe_batching(recipe, values)
             sampled = f"each record in a batch with probability {probability:.5f} ({words})"
         items += [
-            f"The released model: {wording.steps_words(recipe, values.get('steps_made'))} steps of "
-            f"DP-SGD ({wording.optimizer_words(recipe)}), noise multiplier "
-            f"{wording.noise_words(recipe)}, {sampled}, its gradient {recipe.bounding.describe()}; "
-            f"sums divided by the public {recipe.expected_batch_size:,}, never by the batch's "
-            "realised size.",
-            *(f"In it: {words}." for words in wording.stage_words(recipe)),
+            f"The released model: {wording.format_steps(recipe, values.get('steps_made'))} steps "
+            f"of DP-SGD ({wording.describe_optimizer(recipe)}), noise multiplier "
+            f"{wording.format_noise_multiplier(recipe)}, {sampled}, its gradient "
+            f"{recipe.bounding.describe()}; sums divided by the public "
+            f"{recipe.expected_batch_size:,}, never by the batch's realised size.",
+            *(f"In it: {words}." for words in wording.describe_stages(recipe)),
             *([f"Its recipe is {values['name']}."] if values.get("name") else []),
         ]
-    if document["task"] != FEATURES:
+    if document["task"] != FEATURE_SELECTION:
         items.append(
             f"The network is given {parse_front_end(document['best']['front_end']).describe()}."
         )
@@ -283,10 +286,12 @@ def card_markdown(document: dict[str, Any]) -> str:
     card = card_json(
         {
             **document,
-            "dataset": {**document["dataset"], "name": escaped(name)},
-            "searched_on": None if searched_on is None else escaped(searched_on),
-            "estimated_privately": [escaped(each) for each in document["estimated_privately"]],
-            "assumed_public": [escaped(each) for each in document["assumed_public"]],
+            "dataset": {**document["dataset"], "name": escape_markdown(name)},
+            "searched_on": None if searched_on is None else escape_markdown(searched_on),
+            "estimated_privately": [
+                escape_markdown(each) for each in document["estimated_privately"]
+            ],
+            "assumed_public": [escape_markdown(each) for each in document["assumed_public"]],
         }
     )
     lines = [f"# {card['title']}", ""]
@@ -303,6 +308,6 @@ def card_markdown(document: dict[str, Any]) -> str:
     return "\n".join(map(escape_text, lines))
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escape a user's string as one line of Markdown that shows it literally."""
     return re.sub(r"([\\`*_\[\]<>|~&!])", r"\\\1", escape_text(" ".join(text.split())))

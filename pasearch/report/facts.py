@@ -21,7 +21,7 @@ Values = dict[str, Any]
 SEARCH, TRAINING, CHOICE = "architecture search", "training", "recipe choice"
 """Tasks of a run of networks: a search, one training, or a choice among recipes."""
 
-WEAK_PROTECTION = 0.2
+WEAK_PROTECTION_RATE = 0.2
 """True-positive rate of an attacker at a false-positive rate of 1 % from which on it is called
 little protection."""
 
@@ -42,7 +42,7 @@ class Trial:
     released: bool  # whether the released model is of this candidate; several trials may be equal
 
 
-def recipe_of(values: Values) -> Recipe:
+def restore_recipe(values: Values) -> Recipe:
     """Restore the recipe of a `result.json`; one of an earlier version lacks some stages.
 
     Raises:
@@ -57,7 +57,7 @@ def recipe_of(values: Values) -> Recipe:
     )
 
 
-def meaning(document: Values) -> Values | None:
+def summarize_attack(document: Values) -> Values | None:
     """Translate the price into the success of the best attacker, per 100 people.
 
     Args:
@@ -81,7 +81,7 @@ def meaning(document: Values) -> Values | None:
         for wrong, rate in given
     ]
     wrong, right, odds = rows[0]
-    is_weak = given[0][1] > WEAK_PROTECTION
+    is_weak = given[0][1] > WEAK_PROTECTION_RATE
     return {"wrong": wrong, "right": right, "odds": odds, "rows": rows, "is_weak": is_weak}
 
 
@@ -94,7 +94,7 @@ def target_bounds(document: Values) -> tuple[float, float] | None:
     return None if low is None or high is None else (low, high)
 
 
-def judged_by(document: Values) -> Metric:
+def ranking_metric(document: Values) -> Metric:
     """Return the metric that ranked the candidates; the test's own one unless stated."""
     from pasearch.training.metrics import find_metric_by_noun
 
@@ -116,7 +116,7 @@ def score_name(document: Values) -> str:
     return f"Noisy {noun} on {slots:,} records ({line['partition']})"
 
 
-def trials_of(document: Values) -> list[Trial]:
+def list_trials(document: Values) -> list[Trial]:
     """Return the trials of `result.json` in their order, with scores in the metric's unit."""
     best, line, trials = document["best"], score_event(document), []
     slots, epsilon = None, None
@@ -129,7 +129,7 @@ def trials_of(document: Values) -> list[Trial]:
         points, share, deviation = each["noisy_correct"], None, None
         score = None if points is None else float(points)
         if points is not None and slots:
-            metric = judged_by(document)
+            metric = ranking_metric(document)
             share = points / (slots * metric.max_points)
             score = metric.to_metric_value(share)
             if metric.is_sum and epsilon:
@@ -147,13 +147,13 @@ def trials_of(document: Values) -> list[Trial]:
     return trials
 
 
-def tells_nothing(document: Values) -> bool:
+def is_relevance_noise(document: Values) -> bool:
     """Check whether the noise alone explains how much each feature tells of the target."""
     given = [each["uncertainty"] for each in document.get("relevance") or ()]
     return bool(given) and max(given) <= document.get("relevance_of_noise", 0.0)
 
 
-def useless(document: Values, schema: AnySchema) -> list[str]:
+def find_result_warnings(document: Values, schema: AnySchema) -> list[str]:
     """Return warnings on a result that says little or nothing; all of them follow from releases.
 
     Args:
@@ -163,7 +163,7 @@ def useless(document: Values, schema: AnySchema) -> list[str]:
     from pasearch.training.metrics import compute_score_error
 
     found, score = [], document["score"]
-    if tells_nothing(document):
+    if is_relevance_noise(document):
         found.append(
             "No feature is told apart from noise at this epsilon: the choice is as good as random."
         )

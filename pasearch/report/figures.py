@@ -16,16 +16,16 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-PLOT = 180.0
+PLOT_HEIGHT = 180.0
 """Height of a chart without its labels, pixels."""
 
-BELOW = 48.0
+LABEL_HEIGHT = 48.0
 """Height of the labels below a chart: ticks, and the name of the axis, pixels."""
 
-MIN_DRAWN, MAX_DRAWN = -0.2, 1.2
+MIN_AXIS_VALUE, MAX_AXIS_VALUE = -0.2, 1.2
 """Ends of a chart's axis at most; a noisy score may lie outside, a forged one anywhere."""
 
-LABELLED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+LABELLED_EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Epsilons with a label on a logarithmic axis."""
 
 
@@ -39,7 +39,7 @@ class Curve:
     band: tuple[tuple[float, float], ...] = ()
 
 
-def element(tag: str, *children: str, **attributes: object) -> Markup:
+def make_element(tag: str, *children: str, **attributes: object) -> Markup:
     """Return an element; children that are not markup, and attribute values, are escaped.
 
     Args:
@@ -58,7 +58,7 @@ def element(tag: str, *children: str, **attributes: object) -> Markup:
     return Markup(f"<{tag}{written}>{Markup('').join(children)}</{tag}>")
 
 
-def bar(
+def draw_bar(
     value: float, label: str, *, of: float = 1.0, tone: str = "plain", mark: float | None = None
 ) -> Markup:
     """Draw a horizontal bar, as wide as its container.
@@ -72,18 +72,18 @@ def bar(
     """
     share = value / of if of > 0 else 0.0
     shapes = [
-        element("rect", width="100%", height="100%", class_="track"),
-        element("rect", width=percent(share), height="100%", class_=f"fill {tone}"),
+        make_element("rect", width="100%", height="100%", class_="track"),
+        make_element("rect", width=format_percent(share), height="100%", class_=f"fill {tone}"),
     ]
     if mark is not None:
-        place = percent(mark / of)
-        shapes.append(element("line", x1=place, x2=place, y1="-3", y2="11", class_="mark"))
-    return element(
+        place = format_percent(mark / of)
+        shapes.append(make_element("line", x1=place, x2=place, y1="-3", y2="11", class_="mark"))
+    return make_element(
         "svg", *shapes, class_="bar", role="img", aria_label=label, width="100%", height="8"
     )
 
 
-def interval(
+def draw_interval(
     at: float, ends: tuple[float, float] | None, label: str, *, tone: str = "plain"
 ) -> Markup:
     """Draw a point and its interval on a line from 0 to 1.
@@ -94,41 +94,49 @@ def interval(
         label: Description for a screen reader.
         tone: Class in the style sheet.
     """
-    shapes = [element("line", x1="0", x2="100%", y1="8", y2="8", class_="axis")]
+    shapes = [make_element("line", x1="0", x2="100%", y1="8", y2="8", class_="axis")]
     if ends is not None:
-        left, right = (percent(each) for each in ends)
-        shapes.append(element("line", x1=left, x2=right, y1="8", y2="8", class_=f"spread {tone}"))
-    shapes.append(element("circle", cx=percent(at), cy="8", r="5", class_=f"point {tone}"))
-    return element(
+        left, right = (format_percent(each) for each in ends)
+        shapes.append(
+            make_element("line", x1=left, x2=right, y1="8", y2="8", class_=f"spread {tone}")
+        )
+    shapes.append(
+        make_element("circle", cx=format_percent(at), cy="8", r="5", class_=f"point {tone}")
+    )
+    return make_element(
         "svg", *shapes, class_="interval", role="img", aria_label=label, width="100%", height="16"
     )
 
 
-def scale(labels: Sequence[str]) -> Markup:
+def draw_scale(labels: Sequence[str]) -> Markup:
     """Draw labels at equal distances; hidden from screen readers, because bars have labels."""
     sides = ("tick", *("tick middle" for _ in labels[1:-1]), "tick end")
     shapes = [
-        element("text", label, x=percent(place / (len(labels) - 1)), y="12", class_=side)
+        make_element(
+            "text", label, x=format_percent(place / (len(labels) - 1)), y="12", class_=side
+        )
         for place, (label, side) in enumerate(zip(labels, sides, strict=True))
     ]
-    return element("svg", *shapes, class_="scale", aria_hidden="true", width="100%", height="16")
+    return make_element(
+        "svg", *shapes, class_="scale", aria_hidden="true", width="100%", height="16"
+    )
 
 
-def swatch(place: int) -> Markup:
+def draw_swatch(place: int) -> Markup:
     """Draw a sample of a chart's line for the legend."""
-    line = element("line", x1="0", x2="28", y1="5", y2="5", class_=line_class(place))
-    return element("svg", line, class_="swatch", aria_hidden="true", width="28", height="10")
+    line = make_element("line", x1="0", x2="28", y1="5", y2="5", class_=line_class(place))
+    return make_element("svg", line, class_="swatch", aria_hidden="true", width="28", height="10")
 
 
-def axis_names(across: str, up: str) -> list[Markup]:
+def draw_axis_names(across: str, up: str) -> list[Markup]:
     """Return the names of a chart's axes: below its ticks, and above its highest line."""
     return [
-        element("text", across, x="100%", y=PLOT + 40, class_="tick end"),
-        element("text", up, x="0", y="-12", class_="tick"),
+        make_element("text", across, x="100%", y=PLOT_HEIGHT + 40, class_="tick end"),
+        make_element("text", up, x="0", y="-12", class_="tick"),
     ]
 
 
-def chart(
+def draw_lines(
     curves: Sequence[Curve], label: str, axes: tuple[str, str], *, logarithmic: bool = False,
     score: tuple[float, float, float] | None = None,
 ) -> Markup:  # fmt: skip
@@ -145,7 +153,7 @@ def chart(
     ys = [y for curve in curves for _, y in curve.points]
     ys += [y for curve in curves for ends in curve.band for y in ends]
     ys += [] if score is None else [score[1]]
-    ticks = ticks_of([min(MAX_DRAWN, max(MIN_DRAWN, y)) for y in ys])
+    ticks = choose_ticks([min(MAX_AXIS_VALUE, max(MIN_AXIS_VALUE, y)) for y in ys])
     low, high = ticks[0], ticks[-1]
     first, last = (min(xs), max(xs)) if logarithmic else (0.0, max(xs) or 1.0)
 
@@ -157,80 +165,97 @@ def chart(
     def down(y: float) -> float:
         return 100 * (high - y) / (high - low)
 
-    shapes = axis_names(*axes)
+    shapes = draw_axis_names(*axes)
     for tick in ticks:
-        y = PLOT * (high - tick) / (high - low)
-        shapes.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
-        shapes.append(element("text", f"{tick:.3g}", x="-8", y=y + 4, class_="tick end"))
-    labels = [(each, f"{each:g}", "tick middle") for each in LABELLED if first <= each <= last]
+        y = PLOT_HEIGHT * (high - tick) / (high - low)
+        shapes.append(make_element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
+        shapes.append(make_element("text", f"{tick:.3g}", x="-8", y=y + 4, class_="tick end"))
+    labels = [
+        (each, f"{each:g}", "tick middle") for each in LABELLED_EPSILONS if first <= each <= last
+    ]
     if not logarithmic:
         sides = (0.0, "tick"), (0.5 * last, "tick middle"), (last, "tick end")
         labels = [(x, f"{x:,.1f}".removesuffix(".0"), side) for x, side in sides]
     for x, text, side in labels:
-        at = percent(across(x) / 100)
-        shapes.append(element("text", text, x=at, y=PLOT + 20, class_=side))
+        at = format_percent(across(x) / 100)
+        shapes.append(make_element("text", text, x=at, y=PLOT_HEIGHT + 20, class_=side))
     drawn = [[(across(x), down(y)) for x, y in curve.points] for curve in curves]
     inside = []
     for place, (curve, points) in enumerate(zip(curves, drawn, strict=True)):
         up = [(x, down(end)) for (x, _), (_, end) in zip(points, curve.band, strict=False)]
         below = [(x, down(end)) for (x, _), (end, _) in zip(points, curve.band, strict=False)]
-        if corners := points_text([*up, *reversed(below)]):
-            inside.append(element("polygon", points=corners, class_=f"band band-{place % 4 + 1}"))
+        if corners := format_points([*up, *reversed(below)]):
+            inside.append(
+                make_element("polygon", points=corners, class_=f"band band-{place % 4 + 1}")
+            )
     for place, points in enumerate(drawn):
         # One point would draw nothing: it becomes a short stroke.
         stroke = points if len(points) > 1 else [*points, (points[0][0] + 1, points[0][1])]
-        inside.append(element("polyline", points=points_text(stroke), class_=line_class(place)))
+        inside.append(
+            make_element("polyline", points=format_points(stroke), class_=line_class(place))
+        )
     # Only what is in here is stretched to the page's width; its strokes are not.
     shapes.append(
-        element("svg", *inside, viewBox="0 0 100 100", preserveAspectRatio="none", width="100%",
-                height=PLOT)
+        make_element("svg", *inside, viewBox="0 0 100 100", preserveAspectRatio="none",
+                width="100%",
+                height=PLOT_HEIGHT)
     )  # fmt: skip
     if score is not None and first <= score[0] <= last:
         x, y, error = score
-        at, ends = percent(across(x) / 100), [PLOT * down(y + by) / 100 for by in (-error, error)]
+        at, ends = (
+            format_percent(across(x) / 100),
+            [PLOT_HEIGHT * down(y + by) / 100 for by in (-error, error)],
+        )
         shapes += [
-            element("line", x1=at, x2=at, y1=ends[0], y2=ends[1], class_="mark"),
-            element("circle", cx=at, cy=PLOT * down(y) / 100, r="4.5", class_="own"),
+            make_element("line", x1=at, x2=at, y1=ends[0], y2=ends[1], class_="mark"),
+            make_element("circle", cx=at, cy=PLOT_HEIGHT * down(y) / 100, r="4.5", class_="own"),
         ]
-    return element(
+    return make_element(
         "svg", *shapes, class_="chart", role="img", aria_label=label, width="100%",
-        height=PLOT + BELOW,
+        height=PLOT_HEIGHT + LABEL_HEIGHT,
     )  # fmt: skip
 
 
-def calibration(points: Sequence[tuple[float, float, float, float]], label: str) -> Markup:
+def draw_calibration(points: Sequence[tuple[float, float, float, float]], label: str) -> Markup:
     """Draw the fractions that came true over the predicted ones, with the diagonal.
 
     Args:
         points: (predicted, share, and between which shares it may lie), each in [0, 1].
         label: What it shows, in words.
     """
-    shapes = axis_names("probability that the model gives", "share that came true")
+    shapes = draw_axis_names("probability that the model gives", "share that came true")
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        y = PLOT * (1.0 - tick)
-        shapes.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
+        y = PLOT_HEIGHT * (1.0 - tick)
+        shapes.append(make_element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
         if tick in (0.0, 0.5, 1.0):
             name = f"{100 * tick:.0f} %"
             side = "tick" if tick == 0.0 else "tick end" if tick == 1.0 else "tick middle"
-            shapes.append(element("text", name, x="-8", y=y + 4, class_="tick end"))
-            shapes.append(element("text", name, x=percent(tick), y=PLOT + 20, class_=side))
-    shapes.append(element("line", x1="0", x2="100%", y1=PLOT, y2="0", class_="diagonal"))
+            shapes.append(make_element("text", name, x="-8", y=y + 4, class_="tick end"))
+            shapes.append(
+                make_element("text", name, x=format_percent(tick), y=PLOT_HEIGHT + 20, class_=side)
+            )
+    shapes.append(
+        make_element("line", x1="0", x2="100%", y1=PLOT_HEIGHT, y2="0", class_="diagonal")
+    )
     for at, share, low, high in points:
-        x, (y, top, bottom) = percent(at), (PLOT * (1.0 - each) for each in (share, high, low))
-        shapes.append(element("line", x1=x, x2=x, y1=top, y2=bottom, class_="spread accent"))
-        shapes.append(element("circle", cx=x, cy=y, r="4", class_="point accent"))
-    return element(
+        x, (y, top, bottom) = (
+            format_percent(at),
+            (PLOT_HEIGHT * (1.0 - each) for each in (share, high, low)),
+        )
+        shapes.append(make_element("line", x1=x, x2=x, y1=top, y2=bottom, class_="spread accent"))
+        shapes.append(make_element("circle", cx=x, cy=y, r="4", class_="point accent"))
+    return make_element(
         "svg", *shapes, class_="chart", role="img", aria_label=label, width="100%",
-        height=PLOT + BELOW,
+        height=PLOT_HEIGHT + LABEL_HEIGHT,
     )  # fmt: skip
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     """Shorten a string to at most `most` characters, with an ellipsis at its end."""
     return text if len(text) <= most else text[: most - 1].rstrip() + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def ticks_of(values: Sequence[float]) -> list[float]:
+def choose_ticks(values: Sequence[float]) -> list[float]:
     """Return two to six round values around fractions: tenths, or hundredths if they are close."""
     spread = max(values) - min(values)
     step = 0.02 if spread <= 0.08 else 0.05 if spread <= 0.2 else 0.1 if spread <= 0.5 else 0.2
@@ -245,11 +270,11 @@ def line_class(place: int) -> str:
     return f"line line-{place % 4 + 1}"
 
 
-def points_text(corners: Sequence[tuple[float, float]]) -> str:
+def format_points(corners: Sequence[tuple[float, float]]) -> str:
     """Format points for SVG."""
     return " ".join(f"{x:.2f},{y:.2f}" for x, y in corners)
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Format a fraction, clipped to [0, 1], as a length in per cent."""
     return f"{100 * min(1.0, max(0.0, share)):.2f}%"

@@ -32,15 +32,21 @@ from pasearch.report import figures, score, wording
 from pasearch.report.card import card_json
 from pasearch.report.facts import (
     TRAINING,
-    judged_by,
-    meaning,
-    recipe_of,
+    is_relevance_noise,
+    list_trials,
+    ranking_metric,
+    restore_recipe,
     score_event,
-    tells_nothing,
-    trials_of,
+    summarize_attack,
 )
-from pasearch.report.wording import capital, number, parts_of, some, spaced
-from pasearch.results import FEATURES
+from pasearch.report.wording import (
+    capitalize_first,
+    describe_parts,
+    format_number,
+    join_names,
+    replace_underscores,
+)
+from pasearch.results import FEATURE_SELECTION
 from pasearch.spaces.candidate import Candidate
 from pasearch.spaces.layers import Dense
 from pasearch.terminal_escaping import escape_values
@@ -52,13 +58,13 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 
-MAX_ROWS = 25
+MAX_LISTED_FEATURES = 25
 """Number of features that a table lists."""
 
-MAX_CANDIDATES = 200
+MAX_LISTED_CANDIDATES = 200
 """Number of candidates that the page lists."""
 
-SHOWN_CANDIDATES = 4
+MAX_UNFOLDED_CANDIDATES = 4
 """Number of candidates with scores before the list is unfolded."""
 
 
@@ -76,13 +82,13 @@ def report_html(document: dict[str, Any]) -> str:
     """
     from jinja2 import UndefinedError
 
-    from pasearch.results import schema_of
+    from pasearch.results import restore_schema
 
     known = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, UndefinedError)
     try:
         # The schema takes the names as they are: two may look alike once they are made visible.
-        page = _page(escape_values(document, breaks=" "), schema_of(document))
-        return _environment().get_template("report.html.j2").render(page)
+        page = _page_values(escape_values(document, breaks=" "), restore_schema(document))
+        return _template_environment().get_template("report.html.j2").render(page)
     except known as error:
         raise UsageError(f"result.json is not well formed ({error!r}).") from None
 
@@ -127,16 +133,16 @@ def crossover_html(measured: Values) -> str:
     names = "data", "n", "repeats", "sentence", "models", "crossovers", "metric", "assumes"
     metric = measured["metric"]
     measure = metric.removeprefix("1 - ")
-    chart = crossover_chart(drawn, measure, of_errors=measure == metric)
-    return _environment().get_template("crossover.html.j2").render(
+    chart = draw_crossover(drawn, measure, of_errors=measure == metric)
+    return _template_environment().get_template("crossover.html.j2").render(
         **{name: measured[name] for name in names}, chart=chart, rows=rows,
-        delta=f"{measured['delta']:g}", measure=capital(measure),
+        delta=f"{measured['delta']:g}", measure=capitalize_first(measure),
         tests=max(1, math.comb(len(models), 2) * len(epsilons)),
     )  # fmt: skip
 
 
 @cache
-def _environment() -> Environment:
+def _template_environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     def marked(text: str) -> Markup:
@@ -171,18 +177,21 @@ def _environment() -> Environment:
         loader=PackageLoader("pasearch.report"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"marked": marked, "short": figures.shortened, "capital": capital,
+    environment.filters |= {"marked": marked, "short": figures.shorten, "capital": capitalize_first,
                             "command": command, "plain": plain}  # fmt: skip
-    environment.globals |= {"swatch": figures.swatch}
+    environment.globals |= {"swatch": figures.draw_swatch}
     return environment
 
 
-def _page(document: Values, schema: AnySchema) -> Values:
+def _page_values(document: Values, schema: AnySchema) -> Values:
     """Return all values of the template."""
     card, assumed, budget = card_json(document), document["assumed_public"], document["budget"]
-    public, of_features = document["dataset"]["declared_public"], document["task"] == FEATURES
+    public, of_features = (
+        document["dataset"]["declared_public"],
+        document["task"] == FEATURE_SELECTION,
+    )
     searched = document["selection"]["rule"] != "none"
-    heading = capital(document["task"])
+    heading = capitalize_first(document["task"])
     if document["task"] == "architecture search" and not searched:
         heading = "Training of one network"
     what = "search and model together" if searched else "the model and its test"
@@ -196,8 +205,10 @@ def _page(document: Values, schema: AnySchema) -> Values:
     ]
     read = "whatever was read to find them"
     if assumed:
-        not_covered.insert(0, f"What is taken as public, and was not charged: {some(assumed)}")
-        read += f", but for what was taken as public and not charged ({some(assumed)})"
+        not_covered.insert(
+            0, f"What is taken as public, and was not charged: {join_names(assumed)}"
+        )
+        read += f", but for what was taken as public and not charged ({join_names(assumed)})"
     others = "Beside no search" if public and document.get("compared") else "Other budgets"
     if crossover := describe_crossover(document):
         measured = crossover["repeats"]
@@ -207,35 +218,35 @@ def _page(document: Values, schema: AnySchema) -> Values:
         "Assumed public, read without a charge",
         "Versions",
     )
-    quality = score.quality(document, schema)
+    quality = score.describe_quality(document, schema)
     return {
-        **(_of_features if of_features else _of_network)(document, schema),
+        **(_describe_feature_model if of_features else _describe_network_model)(document, schema),
         "document": document,
         "private": card["private"],
         "public": public,
         "heading": heading,
         "quality": quality,
-        "more": score.more(document, schema),
-        "meaning": meaning(document),
-        "beside": wording.beside(assumed),
+        "more": score.describe_test_table(document, schema),
+        "meaning": summarize_attack(document),
+        "beside": wording.describe_uncovered(assumed),
         "asked": f"{document['dataset']['n']:,} records, {form}. One budget for {what}: "
         f"\u03b5 {budget['epsilon']:g} at \u03b4 {budget['delta']:g}.",
         "covered": f"The price {'would cover' if public else 'covers'} everything in release/ "
         f"together: {'features' if of_features else 'architecture'}, weights, test score, and "
         f"{read}.",
         "not_covered": not_covered,
-        "partitions": _partitions(document),
-        "alternatives": _alternatives(document, schema.outputs),
+        "partitions": _partition_rows(document),
+        "alternatives": _alternative_rows(document, schema.outputs),
         "crossover": crossover,
-        "curves": _curves(document, schema) if public else None,
-        "compared": _compared(document) if public else None,
+        "curves": _draw_curves(document, schema) if public else None,
+        "compared": _comparison_rows(document) if public else None,
         "others": others,
-        "auto": _auto(document),
-        "tried": _tried(document, schema),
-        "chosen": _chosen(document),
-        "effects": _effects(document),
+        "auto": _describe_auto(document),
+        "tried": _candidate_table(document, schema),
+        "chosen": _describe_selection(document),
+        "effects": _effect_rows(document),
         "next": next_steps(document, quality["is_known"]),
-        "claims": [wording.claim_words(claim) for claim in document["claims"]],
+        "claims": [wording.describe_claim(claim) for claim in document["claims"]],
         "items": escape_values(schema.describe_items(), breaks=" "),
         "card": [each for each in card["sections"] if each["title"] not in elsewhere],
     }
@@ -244,13 +255,13 @@ def _page(document: Values, schema: AnySchema) -> Values:
 # --- the released model
 
 
-def _of_network(document: Values, schema: AnySchema) -> Values:
+def _describe_network_model(document: Values, schema: AnySchema) -> Values:
     """Describe the model of an architecture search, or of one training."""
     candidate = Candidate.from_json(document["best"])
     output = f"one output for each of {schema.outputs} classes"
     output = "one predicted number" if schema.regression else output
     if candidate.architecture.layers:
-        found = f"A network of {', then '.join(parts_of(candidate))}, then {output}."
+        found = f"A network of {', then '.join(describe_parts(candidate))}, then {output}."
     else:
         front = candidate.front_end
         behind = "the features" if front.text == "raw" else front.describe()
@@ -283,7 +294,7 @@ def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
     front, architecture, shape = candidate.front_end, candidate.architecture, tuple(schema.shape)
     stages = [given("A record", shape)]
     if front.text != "raw":
-        stages.append(given(capital(front.describe()), front.output_shape(shape)))
+        stages.append(given(capitalize_first(front.describe()), front.output_shape(shape)))
     shapes = architecture.shapes(front.output_shape(shape))
     for layer, entering, leaving in zip(architecture.layers, shapes[:-1], shapes[1:], strict=True):
         parameters = layer.parameters(entering)
@@ -292,7 +303,7 @@ def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
         notes += ["frozen"] * (not getattr(layer, "trainable", True))
         if dropout := getattr(layer, "dropout", 0.0):
             notes.append(f"dropout {dropout:g}")
-        title = capital(wording.layer_words(layer))
+        title = capitalize_first(wording.describe_layer(layer))
         stages.append((title, notes, math.prod(leaving)))
     last = Dense(units=schema.outputs).parameters(shapes[-1])
     title = "A number" if schema.regression else f"{schema.outputs} classes"
@@ -303,7 +314,7 @@ def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
         {
             "title": title,
             "notes": ", ".join(notes),
-            "bar": figures.bar(math.log1p(values), f"{values:,} out", of=most),
+            "bar": figures.draw_bar(math.log1p(values), f"{values:,} out", of=most),
         }
         for title, notes, values in stages
     ]
@@ -312,38 +323,43 @@ def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
 def _training_rows(document: Values) -> list[tuple[str, str]]:
     """Describe the training of the released network, as names and values."""
     values, best = document["recipe"], document["best"]
-    recipe = recipe_of(values)
+    recipe = restore_recipe(values)
     slots = round(recipe.expected_batch_size / values["sampling_probability"])
     total, trained = best["parameters"], best["trainable_parameters"]
     expected = ", expected" if recipe.sampling.sampled else ""
-    sampling = wording.batching_words(recipe, values)
+    sampling = wording.describe_batching(recipe, values)
     batch = f"{recipe.expected_batch_size:,} of {slots:,} records{expected} ({sampling})"
     if recipe.expected_batch_size == slots:
         batch = f"all {slots:,} records"
     rows = [
-        ("Input", capital(parse_front_end(best["front_end"]).describe())),
+        ("Input", capitalize_first(parse_front_end(best["front_end"]).describe())),
         ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
-        ("Steps", wording.steps_words(recipe, values.get("steps_made"))),
+        ("Steps", wording.format_steps(recipe, values.get("steps_made"))),
         ("Batch", batch),
         ("Learning rate", f"{recipe.learning_rate:.4g} (how far one step moves the weights)"),
-        ("Optimizer", capital(wording.optimizer_words(recipe))),
+        ("Optimizer", capitalize_first(wording.describe_optimizer(recipe))),
     ]
     if document.get("variant") is not None:
-        rows.append(("Weights", f"{capital(document['variant'])}, by a private pick of variants"))
+        rows.append(
+            ("Weights", f"{capitalize_first(document['variant'])}, by a private pick of variants")
+        )
     if recipe.bounding is None:
         return [*rows, ("Gradients", "without bound or noise, on data declared public")]
     name = values.get("name")
     return [
         *([("Recipe", name)] if name else []),
         *rows,
-        ("Each gradient", capital(recipe.bounding.describe())),
-        ("Noise multiplier", wording.noise_words(recipe)),
-        *(("Also", capital(words)) for words in wording.stage_words(recipe)),
-        *((capital(name), value) for name, value in wording.setting_words(best["settings"])),
+        ("Each gradient", capitalize_first(recipe.bounding.describe())),
+        ("Noise multiplier", wording.format_noise_multiplier(recipe)),
+        *(("Also", capitalize_first(words)) for words in wording.describe_stages(recipe)),
+        *(
+            (capitalize_first(name), value)
+            for name, value in wording.format_settings(best["settings"])
+        ),
     ]
 
 
-def _of_features(document: Values, schema: AnySchema) -> Values:
+def _describe_feature_model(document: Values, schema: AnySchema) -> Values:
     """Describe the model of a feature selection, and what was released to choose its features."""
     best, method, recipe = document["best"], document["strategy"]["name"], document["recipe"]
     chosen, count, blank = (
@@ -362,7 +378,7 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
         found = f"A linear model on {count:,} of {best['of']:,} features, chosen by {method}."
 
     ranked = sorted(document.get("relevance") or [], key=lambda each: -each["uncertainty"])[
-        :MAX_ROWS
+        :MAX_LISTED_FEATURES
     ]
     most = max((each["uncertainty"] for each in ranked), default=0.0)
     relevance = [
@@ -370,7 +386,7 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             "feature": each["feature"],
             "value": f"{each['uncertainty']:.3f}",
             "is_chosen": each["feature"] in chosen,
-            "bar": figures.bar(
+            "bar": figures.draw_bar(
                 each["uncertainty"],
                 f"{each['feature']}: symmetrical uncertainty {each['uncertainty']:.3f}",
                 of=most,
@@ -387,7 +403,7 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             figures.Curve(name=name, points=tuple((each["features"], each[key]) for each in sizes))
             for key, name in names
         ]
-        curve = _chart(curves, "Accuracy by number of features", ("features", "accuracy"))
+        curve = _draw_chart(curves, "Accuracy by number of features", ("features", "accuracy"))
 
     training = [("Numbers trained", f"{best['parameters']:,}")]
     if recipe["trainer"] == "objective" and recipe["noise_multiplier"] is not None:
@@ -397,16 +413,16 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
         own = f"{recipe['epsilon']:.4g}, pure"
         training += [("Training", "objective perturbation"), ("Its epsilon", own)]
     else:
-        trained = recipe_of(recipe)
+        trained = restore_recipe(recipe)
         assert trained.bounding is not None
         training += [
             ("Training", "DP-SGD, full batches"),
-            ("Steps", wording.steps_words(trained)),
+            ("Steps", wording.format_steps(trained)),
             ("Learning rate", f"{trained.learning_rate:.4g}"),
-            ("Optimizer", capital(wording.optimizer_words(trained))),
-            ("Each gradient", capital(trained.bounding.describe())),
-            ("Noise multiplier", wording.noise_words(trained)),
-            *(("Also", capital(words)) for words in wording.stage_words(trained)),
+            ("Optimizer", capitalize_first(wording.describe_optimizer(trained))),
+            ("Each gradient", capitalize_first(trained.bounding.describe())),
+            ("Noise multiplier", wording.format_noise_multiplier(trained)),
+            *(("Also", capitalize_first(words)) for words in wording.describe_stages(trained)),
         ]
     public = document.get("searched_on")
     merits = f"from noisy {document['strategy'].get('merits', 'tables')}"
@@ -417,9 +433,11 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
             "rows": relevance,
             "read_from": "from public data" if public else merits,
             "blank": "" if blank is None else f"{blank:.3f}",
-            "tells_nothing": tells_nothing(document),
-            "names": [] if every or best["directions"] is not None else chosen[:MAX_ROWS],
-            "more": 0 if every else max(0, count - MAX_ROWS),
+            "tells_nothing": is_relevance_noise(document),
+            "names": []
+            if every or best["directions"] is not None
+            else chosen[:MAX_LISTED_FEATURES],
+            "more": 0 if every else max(0, count - MAX_LISTED_FEATURES),
             "columns": best["columns"],
             "curve": curve,
         },
@@ -427,15 +445,15 @@ def _of_features(document: Values, schema: AnySchema) -> Values:
     }
 
 
-def _effects(document: Values) -> list[Values]:
+def _effect_rows(document: Values) -> list[Values]:
     """Rank the columns by how much they move a linear model's prediction."""
     given = document.get("effects") or []
     most = max((each["reach"] for each in given), default=0.0)
     return [
         {
             **each,
-            "value": number(each["reach"]),
-            "bar": figures.bar(
+            "value": format_number(each["reach"]),
+            "bar": figures.draw_bar(
                 each["reach"],
                 f"{each['column']}: moves the answer by {each['reach']:.3g}",
                 of=most,
@@ -448,7 +466,7 @@ def _effects(document: Values) -> list[Values]:
 # --- the price
 
 
-def _partitions(document: Values) -> list[Values]:
+def _partition_rows(document: Values) -> list[Values]:
     """Describe every partition with its price and its releases; the largest price is the run's."""
     shares, budget = document["price_by_partition"], document["budget"]["epsilon"]
     most = max(share["epsilon"] for share in shares.values())
@@ -471,14 +489,14 @@ def _partitions(document: Values) -> list[Values]:
             lines.append({
                 "name": wording.release_name(each["name"], noun).strip(),
                 "times": times,
-                "noise": wording.counts_words(document, each["name"], noise),
+                "noise": wording.describe_counts(document, each["name"], noise),
             })  # fmt: skip
         mu = gaussian_mu([(each["event"], each["count"]) for each in own])
         tone = "accent" if is_price else "plain"
         found.append({
             "name": name, "slots": document["dataset"]["slots"].get(name, 0),
             "epsilon": f"{epsilon:.4f}", "accountant": share["accountant"], "is_price": is_price,
-            "bar": figures.bar(epsilon, words, of=scale, tone=tone, mark=budget),
+            "bar": figures.draw_bar(epsilon, words, of=scale, tone=tone, mark=budget),
             "lines": lines,
             "mu": None if mu is None else f"{mu:.3g}",
         })  # fmt: skip
@@ -531,7 +549,7 @@ def describe_crossover(document: Values) -> Values | None:
     return {
         "sentence": found["sentence"],
         "measure": measure,
-        "chart": crossover_chart(found, measure, of_errors=of_errors),
+        "chart": draw_crossover(found, measure, of_errors=of_errors),
         "data_sets": found.get("data_sets"),
         "repeats": found.get("repeats"),
         "paid": "measured_crossover" not in document,
@@ -556,7 +574,7 @@ def describe_crossover(document: Values) -> Values | None:
     }  # fmt: skip
 
 
-def crossover_chart(found: Values, measure: str, *, of_errors: bool) -> Markup:
+def draw_crossover(found: Values, measure: str, *, of_errors: bool) -> Markup:
     """Draw the models' scores over epsilon, with bands, and the run's own score.
 
     Args:
@@ -586,10 +604,10 @@ def crossover_chart(found: Values, measure: str, *, of_errors: bool) -> Markup:
     if own["score"] is not None:
         score = own["epsilon"], drawn(own["score"]), own["standard_error"]
     axes = ("epsilon (logarithmic)", measure)
-    return figures.chart(curves, found["sentence"], axes, logarithmic=True, score=score)
+    return figures.draw_lines(curves, found["sentence"], axes, logarithmic=True, score=score)
 
 
-def _alternatives(document: Values, outputs: int) -> list[tuple[str, str]]:
+def _alternative_rows(document: Values, outputs: int) -> list[tuple[str, str]]:
     """Describe the noise of other budgets by the plan's arithmetic.
 
     A signal is mu n: half of it is the signal of half as many records.
@@ -617,7 +635,7 @@ def _alternatives(document: Values, outputs: int) -> list[tuple[str, str]]:
     return rows
 
 
-def _curves(document: Values, schema: AnySchema) -> Values | None:
+def _draw_curves(document: Values, schema: AnySchema) -> Values | None:
     """Draw accuracies over steps; points that are not finite are left out."""
     curves = []
     for each in document.get("curves") or []:
@@ -627,17 +645,17 @@ def _curves(document: Values, schema: AnySchema) -> Values | None:
             curves.append(figures.Curve(name=each["name"], points=points))
     up = "points, as a share" if schema.regression else "accuracy"
     axes = ("training steps", up)
-    return _chart(curves, "Accuracy over training steps", axes) if curves else None
+    return _draw_chart(curves, "Accuracy over training steps", axes) if curves else None
 
 
-def _chart(curves: list[figures.Curve], title: str, axes: tuple[str, str]) -> Values:
+def _draw_chart(curves: list[figures.Curve], title: str, axes: tuple[str, str]) -> Values:
     """Draw lines, with a description and the names for the legend."""
     ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.3f}" for each in curves)
-    chart = figures.chart(curves, f"{title}: {ends}.", axes)
+    chart = figures.draw_lines(curves, f"{title}: {ends}.", axes)
     return {"chart": chart, "names": [each.name for each in curves]}
 
 
-def _compared(document: Values) -> list[Values]:
+def _comparison_rows(document: Values) -> list[Values]:
     """Compare this run with the fixed strategy, by noisy and by exact score."""
     given, rows = document.get("compared") or {}, []
     for key, name in ("this", "This run"), ("fixed", "One fixed network, nothing searched"):
@@ -647,7 +665,7 @@ def _compared(document: Values) -> list[Values]:
             {
                 "kind": words,
                 "value": f"{100 * given[key][kind]:.1f} %",
-                "bar": figures.bar(
+                "bar": figures.draw_bar(
                     given[key][kind],
                     f"{name}, {words}: {100 * given[key][kind]:.1f} per cent",
                     tone="accent" if key == "this" else "plain",
@@ -660,7 +678,7 @@ def _compared(document: Values) -> list[Values]:
     return rows
 
 
-def _auto(document: Values) -> Values | None:
+def _describe_auto(document: Values) -> Values | None:
     """Describe the decision of strategy `auto`, with the score that it expected of each way."""
     if not (auto := document.get("auto")):
         return None
@@ -676,7 +694,7 @@ def _auto(document: Values) -> Values | None:
                 "winner": each["winner"],
                 "value": f"{each['expected']:.3f}",
                 "is_chosen": each is best,
-                "bar": figures.bar(
+                "bar": figures.draw_bar(
                     each["expected"],
                     f"{each['strategy']}, {each['winner']}: expected {each['expected']:.3f}",
                     of=most,
@@ -691,24 +709,24 @@ def _auto(document: Values) -> Values | None:
 # --- the candidates
 
 
-def _tried(document: Values, schema: AnySchema) -> Values | None:
+def _candidate_table(document: Values, schema: AnySchema) -> Values | None:
     """List the candidates that may be shown, with the uncertainty of their scores.
 
     Scores are shown if the price covers them; otherwise they are secret, and a space that lists its
     candidates is shown whole, whatever was trained. None if fewer than two candidates are known.
     """
-    rule, of_features = document["selection"]["rule"], document["task"] == FEATURES
+    rule, of_features = document["selection"]["rule"], document["task"] == FEATURE_SELECTION
     from pasearch.training.metrics import compute_score_error
 
-    metric, rows, note, seen = judged_by(document), [], "", set()
+    metric, rows, note, seen = ranking_metric(document), [], "", set()
     scale, digits, unit = (1.0, 3, "") if metric.worst > 1.0 else (100.0, 1, " %")
-    for trial in trials_of(document) if rule != "none" else []:
+    for trial in list_trials(document) if rule != "none" else []:
         if repr(trial.values) in seen:  # the same candidate with the same score
             continue
         seen.add(repr(trial.values))
         if of_features:
             names = trial.values["features"]
-            row = {"name": f"{len(names):,} features", "settings": some(names), "size": None}
+            row = {"name": f"{len(names):,} features", "settings": join_names(names), "size": None}
         else:
             row = _candidate_row(trial.values["parameters"], schema)
         text, bar, line = None, "", score_event(document)
@@ -723,7 +741,7 @@ def _tried(document: Values, schema: AnySchema) -> Values | None:
                 })  # fmt: skip
                 interval = max(0.0, value - error) / metric.worst, (value + error) / metric.worst
                 text += f" \u00b1 {scale * error:.{digits}f}"
-            bar = figures.interval(value / metric.worst, interval, f"{row['name']}: {text}")
+            bar = figures.draw_interval(value / metric.worst, interval, f"{row['name']}: {text}")
         rows.append(
             {**row, "is_best": trial.released, "order": trial.share, "score": text, "bar": bar}
         )
@@ -746,7 +764,7 @@ def _tried(document: Values, schema: AnySchema) -> Values | None:
             note = f"The released one is not the one with the best score here. {why}"
     elif not of_features:
         own = Candidate.from_json(document["best"])
-        for each in (document["space"].get("entries") or [])[:MAX_CANDIDATES]:
+        for each in (document["space"].get("entries") or [])[:MAX_LISTED_CANDIDATES]:
             is_best = Candidate.from_json(each) == own
             row = _candidate_row(each, schema)
             rows.append({**row, "settings": "", "is_best": is_best, "score": None, "bar": ""})
@@ -758,8 +776,8 @@ def _tried(document: Values, schema: AnySchema) -> Values | None:
     scored = rows[0]["score"] is not None
     rate = "Learning rate: how far one step of the training moves the weights."
     return {
-        "rows": rows[: SHOWN_CANDIDATES * scored],
-        "more": rows[SHOWN_CANDIDATES * scored : MAX_CANDIDATES],
+        "rows": rows[: MAX_UNFOLDED_CANDIDATES * scored],
+        "more": rows[MAX_UNFOLDED_CANDIDATES * scored : MAX_LISTED_CANDIDATES],
         "count": len(rows),
         "note": note,
         "scored": scored,
@@ -776,12 +794,12 @@ def _candidate_row(values: Values, schema: AnySchema) -> Values:
     except UsageError:
         size = None
     settings = (values.get("settings") or {}).items()
-    plain = [f"{spaced(name)} {value:g}" for name, value in settings if value != 1.0]
-    name = capital(", then ".join(parts_of(candidate)))
+    plain = [f"{replace_underscores(name)} {value:g}" for name, value in settings if value != 1.0]
+    name = capitalize_first(", then ".join(describe_parts(candidate)))
     return {"name": name, "settings": ", ".join(plain), "size": size}
 
 
-def _chosen(document: Values) -> Values:
+def _describe_selection(document: Values) -> Values:
     """Describe the selection of the released model, and the space it was selected from."""
     selection, space, strategy = (
         document["selection"],
@@ -789,7 +807,7 @@ def _chosen(document: Values) -> Values:
         document["strategy"]["name"],
     )
     rule, bound = selection["rule"], selection["bound"]
-    if document["task"] == FEATURES:
+    if document["task"] == FEATURE_SELECTION:
         rows = [("Method", f"{strategy}: {selection['law']}"), ("Bound", bound)]
         words = {
             "none": "Nothing was compared, so no choice was paid for.",
@@ -841,13 +859,13 @@ def _chosen(document: Values) -> Values:
             return ", ".join(map(listed, values))
         if isinstance(values, bool):
             return "yes" if values else "no"
-        return f"{values:g}" if isinstance(values, float) else spaced(str(values))
+        return f"{values:g}" if isinstance(values, float) else replace_underscores(str(values))
 
     genes = (space.get("choices") or {}).items()
     return {
         "words": chosen,
         "rows": [] if document["task"] == TRAINING else rows,
-        "genes": [(spaced(name), listed(values)) for name, values in genes],
+        "genes": [(replace_underscores(name), listed(values)) for name, values in genes],
     }
 
 
@@ -863,7 +881,7 @@ def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
         document: `result.json`.
         is_known: Whether the model is significantly better than the baseline.
     """
-    commands = {"architecture search": "arch", "training": "train", FEATURES: "features"}
+    commands = {"architecture search": "arch", "training": "train", FEATURE_SELECTION: "features"}
     command, budget = commands.get(document["task"], "arch"), document["budget"]
     data, table = data_arguments(document), document["dataset"]["schema"].get("kind") == "table"
     found = []

@@ -9,10 +9,10 @@ from markupsafe import Markup
 
 from pasearch.accounting.events import event_to_json
 from pasearch.errors import UsageError
-from pasearch.report.facts import judged_by, score_name, trials_of
+from pasearch.report.facts import list_trials, ranking_metric, score_name
 from pasearch.report.plan import feature_plan_text, plan_text
-from pasearch.report.score import one_line, quality
-from pasearch.report.wording import parts_of, some
+from pasearch.report.score import describe_quality, list_measures
+from pasearch.report.wording import describe_parts, join_names
 from pasearch.spaces.candidate import Candidate
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 
-SELECTION = "repeat-and-select"
+SELECTION_EVENT = "repeat-and-select"
 """Type of the event of a selection whose number of trainings is secret."""
 
 
-def leaderboard(document: Values, schema: AnySchema) -> Any:
+def make_leaderboard(document: Values, schema: AnySchema) -> Any:
     """Return the trials of `result.json` as a pandas frame, the best score first.
 
     Args:
@@ -40,7 +40,7 @@ def leaderboard(document: Values, schema: AnySchema) -> Any:
         import pandas as pd
     except ImportError:
         raise UsageError("A leaderboard is a pandas frame: `pip install pandas`.") from None
-    if document["selection"]["rule"] in (SELECTION, "disjoint portions"):
+    if document["selection"]["rule"] in (SELECTION_EVENT, "disjoint portions"):
         raise UsageError(
             "Trials are secret under this strategy: its price holds only if the losing ones, and "
             "how many there were, are not shown. Take `strategy='insured'`, ahead, grid or paas to "
@@ -50,7 +50,7 @@ def leaderboard(document: Values, schema: AnySchema) -> Any:
     columns = ["trial", "network", "parameters", "settings", "score", "released", "metric"]
     if of_features:
         columns = ["trial", "features", "size", "score", "released", "metric"]
-    for number, trial in enumerate(trials_of(document), 1):
+    for number, trial in enumerate(list_trials(document), 1):
         row = {"trial": number, "score": trial.score, "released": trial.released,
                "metric": score_name(document)}  # fmt: skip
         if of_features:
@@ -59,19 +59,19 @@ def leaderboard(document: Values, schema: AnySchema) -> Any:
         else:
             candidate = Candidate.from_json(trial.values["parameters"])
             row |= {
-                "network": ", then ".join(parts_of(candidate)),
+                "network": ", then ".join(describe_parts(candidate)),
                 "parameters": candidate.parameters(schema.shape, schema.outputs)[0],
                 "settings": dict(candidate.settings),
             }
         rows.append(row)
     frame = pd.DataFrame(rows, columns=columns)
-    metric = judged_by(document)
+    metric = ranking_metric(document)
     lower = metric.to_metric_value(1.0) < metric.to_metric_value(0.0)
     ranked = frame.sort_values("score", ascending=lower, kind="stable", na_position="last")
     return ranked.reset_index(drop=True)
 
 
-def text_of(plan: Plan | FeaturePlan) -> str:
+def format_plan(plan: Plan | FeaturePlan) -> str:
     """Render a plan as text, with the price of each release."""
     if hasattr(plan, "choice"):
         return feature_plan_text(plan, detail="prices")  # type: ignore[arg-type]
@@ -103,12 +103,12 @@ def plan_html(plan: Plan | FeaturePlan) -> Markup:
         "<p><b>Plan</b>: no private record was read, nothing is charged yet.</p>{}{}{}"
         "<details><summary>The plan as text</summary><pre>{}</pre></details>"
     ).format(
-        _table(rows),
-        _released(
+        _render_table(rows),
+        _release_table(
             (e.name, e.partition, e.count, event_to_json(e.event)["type"]) for e in plan.lines
         ),
         Markup("<ul>{}</ul>").format(notes) if warned else "",
-        text_of(plan),
+        format_plan(plan),
     )
 
 
@@ -128,40 +128,44 @@ def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
         f"{best.get('architecture')} ({best.get('trainable_parameters', 0):,} trained)",
     )
     if "features" in best:
-        chosen = f"{len(best['features']):,} of {best['of']:,}: {some(best['features'])}"
+        chosen = f"{len(best['features']):,} of {best['of']:,}: {join_names(best['features'])}"
         found = "Features", chosen
-    more = one_line(document, schema)
+    more = list_measures(document, schema)
     rows = [
         ("Data", f"{document['dataset']['name']}, {document['dataset']['n']:,} records"),
         (f"Test {score['metric']}", f"{score['test']:.3f} on {score['of']:,} records"),
         *([("More about the test", more)] if more else []),
-        ("Verdict", quality(document, schema)["verdict"]),
+        ("Verdict", describe_quality(document, schema)["verdict"]),
         ("Budget", f"epsilon {budget['epsilon']:g} at delta {budget['delta']:g}"),
         ("Price", f"epsilon {price['epsilon']:.4f} at delta {price['delta']:g}"
                   + ("" if private else " (NOT PRIVATE)")),
         ("Strategy", document["strategy"]["name"]),
         found,
     ]  # fmt: skip
-    releases = _released(
+    releases = _release_table(
         (each["name"], each["partition"], each["count"], each["event"]["type"])
         for each in document["events"]
     )
-    return Markup("{}{}<p><small>{}</small></p>").format(_table(rows), releases, line)
+    return Markup("{}{}<p><small>{}</small></p>").format(_render_table(rows), releases, line)
 
 
-def _released(lines: Iterable[tuple[str, str, int, str]]) -> Markup:
+def _release_table(lines: Iterable[tuple[str, str, int, str]]) -> Markup:
     """Render the releases: name, partition, count and type of event of each.
 
     The number of trainings of a selection is secret.
     """
     rows = [
-        (name, partition, "the best of a secret number" if kind == SELECTION else f"{count:,}")
+        (
+            name,
+            partition,
+            "the best of a secret number" if kind == SELECTION_EVENT else f"{count:,}",
+        )
         for name, partition, count, kind in lines
     ]
-    return _table(rows, ("Released", "reads", "times"))
+    return _render_table(rows, ("Released", "reads", "times"))
 
 
-def _table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> Markup:
+def _render_table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> Markup:
     """Render rows of cells below a head; without one, the first cell of a row is its name."""
 
     def row(cells: Sequence[str], names: int) -> Markup:

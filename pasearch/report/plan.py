@@ -11,7 +11,7 @@ from pasearch.data.frames import TYPES_DESCRIPTION
 from pasearch.plan_warnings import NOISE_PHRASE
 from pasearch.planning import TEST_LINE
 from pasearch.report import wording
-from pasearch.report.facts import CHOICE, SEARCH, TRAINING, meaning
+from pasearch.report.facts import CHOICE, SEARCH, TRAINING, summarize_attack
 from pasearch.terminal_escaping import escape_text, format_duration, format_epsilon
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 Detail = Literal["summary", "prices", "whole"]
 """Amount of detail of a plan."""
 
-OVERHEAD = "; some seconds more to begin, read and score"
+OVERHEAD_NOTE = "; some seconds more to begin, read and score"
 
-MIN_SECONDS = 1.0
+MIN_MENTIONED_SECONDS = 1.0
 """Duration of a front end from which on the plan mentions it, seconds."""
 
 
@@ -39,10 +39,10 @@ def plan_text(
         detail: "summary": model, expected quality and price; "prices": also each release; "whole":
             also the selection and the mechanism of each release.
         report: Path of the report; "" if no run follows.
-        ledger: Effect of the run on the shared ledger (`ledger_words`); "" without one.
+        ledger: Effect of the run on the shared ledger (`describe_ledger`); "" without one.
     """
-    task, whole = task_of(plan), detail == "whole"
-    network = wording.network_line(plan.space.candidate(plan.space.default_genotype()))
+    task, whole = find_task(plan), detail == "whole"
+    network = wording.describe_network(plan.space.candidate(plan.space.default_genotype()))
     only = plan.strategy.single_candidate(plan.space) is not None
     # The model: the one network, or the number of candidates.
     if task == CHOICE:
@@ -57,26 +57,29 @@ def plan_text(
         model = f"the best that the strategy {plan.strategy.name} finds among {among} candidates"
         if plan.searched_on is not None:
             model += f" on the public data {plan.searched_on}; trained once"
-    lines = _head(plan, usual, model, report, ledger)
+    lines = _summary_lines(plan, usual, model, report, ledger)
     if detail != "summary":
-        lines += _records(plan)
+        lines += _partition_lines(plan)
         if any(plan.recipe_names):
             names = [name or "default" for name in plan.recipe_names]
             several = f"one of {len(names)}: " + "; ".join(name.split(":")[0] for name in names)
-            lines.append(_row("Recipe", names[0] if len(names) == 1 else several))
-        lines.append(_row("Time", time_text(plan)))
+            lines.append(_format_row("Recipe", names[0] if len(names) == 1 else several))
+        lines.append(_format_row("Time", time_text(plan)))
     if whole:
-        lines += [] if task == TRAINING else _selection(plan, task)
+        lines += [] if task == TRAINING else _selection_lines(plan, task)
         fronts = [front.describe() for front in plan.strategy.front_ends(plan.space)]
         front = fronts[0] if len(fronts) == 1 else f"one of: {', '.join(fronts)}"
-        lines += [_row("Training", _training(plan, task)), _row("Input", front)]
-    lines += _priced(plan, detail)
+        lines += [
+            _format_row("Training", _describe_training(plan, task)),
+            _format_row("Input", front),
+        ]
+    lines += _cost_lines(plan, detail)
     if whole and plan.strategy.hides_trials and not plan.retrained and plan.auto is None:
         lines.append(
             "Hint: on few records one good default often beats a private search. `strategy=fixed` "
             "trains it; it is another run, with a price of its own."
         )
-    return _lines([*lines, *_price(plan, detail)])
+    return _join_lines([*lines, *_total_lines(plan, detail)])
 
 
 def feature_plan_text(
@@ -90,25 +93,27 @@ def feature_plan_text(
     model = f"a linear model of the features that the method {name} chooses"
     if name == "all":
         model = "a linear model of all features; none is left out"
-    lines = _head(plan, usual, model, report, ledger)
+    lines = _summary_lines(plan, usual, model, report, ledger)
     if detail != "summary":
         column = getattr(getattr(plan.schema, "target", None), "name", None)
         target = "y" if column is None else f"column {column!r}"
         on = plan.searched_on
         public = "" if on is None else f"; on the public data {on}, which costs nothing"
         lines += [
-            *_records(plan),
-            _row("Target", f"{target}, {'a number' if plan.schema.regression else 'classes'}"),
-            _row("Method", f"{name}: {plan.selection_description}{public}"),
-            _row("Training", TRAINERS[choice.trainer][0]),
-            _row("Time", feature_time_text(plan)),
+            *_partition_lines(plan),
+            _format_row(
+                "Target", f"{target}, {'a number' if plan.schema.regression else 'classes'}"
+            ),
+            _format_row("Method", f"{name}: {plan.selection_description}{public}"),
+            _format_row("Training", TRAINERS[choice.trainer][0]),
+            _format_row("Time", feature_time_text(plan)),
         ]
     if detail == "whole" and plan.auto is not None:
-        lines.append(_row("Why", plan.auto["why"]))
-    return _lines([*lines, *_priced(plan, detail), *_price(plan, detail)])
+        lines.append(_format_row("Why", plan.auto["why"]))
+    return _join_lines([*lines, *_cost_lines(plan, detail), *_total_lines(plan, detail)])
 
 
-def task_of(plan: Plan) -> str:
+def find_task(plan: Plan) -> str:
     """Return the task of a run: a search, one training, or a choice among recipes."""
     if len(plan.recipe_names) > 1:
         return CHOICE
@@ -116,7 +121,7 @@ def task_of(plan: Plan) -> str:
     return SEARCH if chosen or plan.strategy.single_candidate(plan.space) is None else TRAINING
 
 
-def ledger_words(name: str, found: Forecast | None) -> str:
+def describe_ledger(name: str, found: Forecast | None) -> str:
     """Describe the cost of a run in the shared ledger of its records, and the rest.
 
     Args:
@@ -155,13 +160,13 @@ def time_text(plan: Plan) -> str:
     before = ""
     if seconds is None:
         before = "; how long its front end takes with all records before that is not known"
-    elif seconds >= MIN_SECONDS:
+    elif seconds >= MIN_MENTIONED_SECONDS:
         before = (
             f"; about {format_duration(seconds)} before that, for what its front end makes of all "
         )
         before += "records"
     if strategy.expected_trainings == 1:
-        return f"about {format_duration(usual)} of training on two CPU cores{before}{OVERHEAD}"
+        return f"about {format_duration(usual)} of training on two CPU cores{before}{OVERHEAD_NOTE}"
     together = strategy.expected_work * average + plan.retrained * usual
     text = (
         f"about {format_duration(together)} of training on average, on two CPU cores: about "
@@ -169,7 +174,7 @@ def time_text(plan: Plan) -> str:
     )
     if strategy.selection_rule == "repeat-and-select":
         text += f", 99.9% of the time at most {strategy.quantile(0.999)} trainings"
-    return f"{text}{before}{OVERHEAD}"
+    return f"{text}{before}{OVERHEAD_NOTE}"
 
 
 def feature_time_text(plan: FeaturePlan) -> str:
@@ -189,27 +194,27 @@ def feature_time_text(plan: FeaturePlan) -> str:
     mean = " on average" if selector.selection_rule == "repeat-and-select" else ""
     together = f", {trainings:g} trainings{mean}" if trainings > 1 else ""
     public = "" if plan.searched_on is None else ", and the choice on public data"
-    return (
-        f"about {format_duration(seconds)} of training on two CPU cores{together}{public}{OVERHEAD}"
-    )
+    return f"about {format_duration(seconds)} of training on two CPU cores{together}{public}{OVERHEAD_NOTE}"
 
 
-def _lines(lines: list[str]) -> str:
+def _join_lines(lines: list[str]) -> str:
     """Join lines; a name in them can neither break a line nor begin one."""
     return "\n".join(map(escape_text, lines))
 
 
-def _row(name: str, text: str) -> str:
+def _format_row(name: str, text: str) -> str:
     return f"{name:<10}{text}"
 
 
-def _head(plan: Plan | FeaturePlan, usual: bool, model: str, report: str, ledger: str) -> list[str]:
+def _summary_lines(
+    plan: Plan | FeaturePlan, usual: bool, model: str, report: str, ledger: str
+) -> list[str]:
     """Return the budget, the summary of five lines, and the notes on the data."""
     told = " (none was given: `epsilon=` sets it)" if usual else ""
     protects = "The data are declared public, so it protects nobody in them."
     if not plan.public:
-        protects = wording.odds_line(meaning({"attack": plan.attack}))
-        protects += wording.beside(plan.assumed_public)
+        protects = wording.describe_attack_bound(summarize_attack({"attack": plan.attack}))
+        protects += wording.describe_uncovered(plan.assumed_public)
     # The expected score is never of these records: that of public data, for accuracy alone.
     noun, records = plan.score_metric.noun, f"{plan.split.test:,} test records"
     quality = f"test {noun} not yet measured (noisy, on {records})."
@@ -224,35 +229,35 @@ def _head(plan: Plan | FeaturePlan, usual: bool, model: str, report: str, ledger
                 )
                 break
     price = f"epsilon {format_epsilon(plan.price.epsilon)} at delta {plan.delta:g}. {protects}"
-    data = wording.data_line(plan.name, plan.split.n, plan.schema)
+    data = wording.describe_data(plan.name, plan.split.n, plan.schema)
     none_yet = "none yet: this is only a plan, and the run writes the report"
     return [
         f"Budget: epsilon {plan.budget.epsilon:g}{told}, delta {plan.delta:g}, for everything this "
         "run reads and releases.",
         "",
-        _row("Data", data + ("; declared public" if plan.public else "")),
-        _row("Model", model),
-        _row("Quality", quality),
-        _row("Price", price),
-        *([_row("Ledger", ledger)] if ledger else []),
-        _row("Report", f"{report}, when the run is done" if report else none_yet),
+        _format_row("Data", data + ("; declared public" if plan.public else "")),
+        _format_row("Model", model),
+        _format_row("Quality", quality),
+        _format_row("Price", price),
+        *([_format_row("Ledger", ledger)] if ledger else []),
+        _format_row("Report", f"{report}, when the run is done" if report else none_yet),
         *([""] if plan.notes else []),
-        *(_row("Note", wording.capital(note)) for note in plan.notes),
+        *(_format_row("Note", wording.capitalize_first(note)) for note in plan.notes),
     ]
 
 
-def _records(plan: Plan | FeaturePlan) -> list[str]:
+def _partition_lines(plan: Plan | FeaturePlan) -> list[str]:
     """Describe the partitions and the metric."""
     sizes = ", ".join(f"{size:,} {name}" for name, size in plan.split.sizes().items())
     unused = f"; {plan.split.unused:,} records are not used" if plan.split.unused else ""
     return [
         "",
-        _row("Records", f"{sizes} (random split{unused})"),
-        *([] if plan.metric is None else [_row("Metric", plan.score_metric.noun)]),
+        _format_row("Records", f"{sizes} (random split{unused})"),
+        *([] if plan.metric is None else [_format_row("Metric", plan.score_metric.noun)]),
     ]
 
 
-def _selection(plan: Plan, task: str) -> list[str]:
+def _selection_lines(plan: Plan, task: str) -> list[str]:
     """Describe the strategy, the training of the winner, and the space."""
     strategy = plan.strategy
     if plan.searched_on is not None:
@@ -267,10 +272,10 @@ def _selection(plan: Plan, task: str) -> list[str]:
         winner = "kept: the winner keeps the weights it was scored with"
     else:
         winner = "no candidate is compared with another"
-    lines = [_row("Strategy", f"{strategy.name}: {strategy.describe()}")]
+    lines = [_format_row("Strategy", f"{strategy.name}: {strategy.describe()}")]
     if plan.auto is not None:
-        lines.append(_row("Why", plan.auto["why"]))
-    lines.append(_row("Winner", winner))
+        lines.append(_format_row("Why", plan.auto["why"]))
+    lines.append(_format_row("Winner", winner))
     if task == SEARCH:
         fixed = plan.space.candidate(plan.space.default_genotype()).describe_network()
         space = f"{plan.space.name}, {plan.space.count():,} combinations"
@@ -278,11 +283,11 @@ def _selection(plan: Plan, task: str) -> list[str]:
             space = f"one network: {fixed}"
         elif strategy.single_candidate(plan.space) is not None:
             space += f"; trained is its default, {fixed}"
-        lines.append(_row("Space", space))
+        lines.append(_format_row("Space", space))
     return lines
 
 
-def _training(plan: Plan, task: str) -> str:
+def _describe_training(plan: Plan, task: str) -> str:
     """Describe the training: batches, clipping, optimizer and further stages."""
     recipe, slots, first = plan.recipe, plan.released_slots, ""
     if task == CHOICE:
@@ -294,10 +299,10 @@ def _training(plan: Plan, task: str) -> str:
         expected = "an expected " if recipe.sampling.sampled else ""
         sampling = recipe.make_batching(slots).describe()
         batch = f"{expected}{recipe.expected_batch_size:,} of {slots:,} records ({sampling})"
-    words = [f"{wording.steps_words(recipe)} steps, each with {batch}"]
+    words = [f"{wording.format_steps(recipe)} steps, each with {batch}"]
     if recipe.bounding is not None:
         words.append(f"each gradient {recipe.bounding.describe()}")
-    words += [wording.optimizer_words(recipe), *wording.stage_words(recipe)]
+    words += [wording.describe_optimizer(recipe), *wording.describe_stages(recipe)]
     if plan.validated_on is not None:
         on = plan.validated_on
         words.append(f"the validation queries are of the public data {on}, which costs nothing")
@@ -308,13 +313,13 @@ def _training(plan: Plan, task: str) -> str:
     return first + "; ".join(words)
 
 
-def _priced(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
+def _cost_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
     """List the releases with their prices, the claims of papers, and the warnings."""
 
     def names(given: list[str]) -> str:
-        return ", ".join(given) if detail == "whole" else wording.some(given)
+        return ", ".join(given) if detail == "whole" else wording.join_names(given)
 
-    lines = [] if detail == "summary" else _released(plan, brief=detail == "prices")
+    lines = [] if detail == "summary" else _release_lines(plan, brief=detail == "prices")
     claims = plan.claims() if detail == "whole" else []
     lines += [f"Beside: {each.describe()}" for each in claims if each.value is not None]
     lines += [f"Warning: {warning}" for warning in plan.warnings]
@@ -352,7 +357,7 @@ def _priced(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
     return ["", *lines] if lines and detail == "summary" else lines
 
 
-def _released(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
+def _release_lines(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
     """List the releases: the partition that each reads, and the price of that partition.
 
     Args:
@@ -377,7 +382,7 @@ def _released(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
         lines.append(f"  {name:<27} {line.partition:<12}{share}".rstrip())
         if brief:
             continue
-        noise = ["as above"] if line.event in seen else _noise(line.event)
+        noise = ["as above"] if line.event in seen else _mechanism_lines(line.event)
         lines += [f"      {text}" for text in noise]
         seen.add(line.event)
         if line.name == TEST_LINE and plan.schema.outputs and plan.test_metric.columns:
@@ -386,17 +391,17 @@ def _released(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
     return [*lines, ""]
 
 
-def _noise(event: Event) -> list[str]:
+def _mechanism_lines(event: Event) -> list[str]:
     """Describe the mechanism of a release, one line per part."""
     match event:
         case RepeatAndSelect(inner, law):
-            return [f"the best of K runs, K {law.describe()}, each:", *_noise(inner)]
+            return [f"the best of K runs, K {law.describe()}, each:", *_mechanism_lines(inner)]
         case WorstCase(events):
             return ["at worst:", *(describe_event(each) for each in events)]
     return [describe_event(event)]
 
 
-def _price(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
+def _total_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
     """Return the price as the last line; the summary states it already."""
     if detail == "summary":
         return []

@@ -23,7 +23,7 @@ from typing import Any
 from pasearch.data.tables import AnySchema
 from pasearch.report import figures
 from pasearch.report.facts import target_bounds
-from pasearch.report.wording import capital, number, some
+from pasearch.report.wording import capitalize_first, format_number, join_names
 from pasearch.terminal_escaping import escape_text
 from pasearch.training.score_tables import (
     ERROR_COLUMNS,
@@ -37,36 +37,36 @@ from pasearch.training.score_tables import (
 
 Values = dict[str, Any]
 
-DEVIATIONS = 1.96
+CI_STANDARD_ERRORS = 1.96
 """Half the width of a 95 % confidence interval, in standard errors."""
 
-GUESSED = ("accuracy", "balanced accuracy", "area under the ROC curve")
+METRICS_WITH_RANDOM_BASELINE = ("accuracy", "balanced accuracy", "area under the ROC curve")
 """Metrics with a known random baseline."""
 
-MOSTLY_KNOWN = 0.9
+MIN_KNOWN_FRACTION = 0.9
 """Fraction of test records with a known class, below which the data are probably misread."""
 
-MAX_CLASSES = 12
+MAX_LISTED_CLASSES = 12
 """Number of classes up to which all are listed, with their confusion matrix."""
 
-MAX_WORST = 10
+MAX_WORST_CLASSES = 10
 """Number of classes that are listed if there are more: those with the lowest recall."""
 
 MAX_MISCALIBRATION = 3.0
 """Standard errors from which on a group of probabilities is called wrong: of up to 20 groups."""
 
-MAX_NAME = 28
+MAX_NAME_LENGTH = 28
 """Characters of a class's name in a sentence or a table."""
 
-PERCENT = "\u00a0%"
+PERCENT_SIGN = "\u00a0%"
 """The percent sign, kept on the line of its number."""
 
-DROWNED = "The noise is larger than the figure: this says nothing about the model."
+BELOW_NOISE_SENTENCE = "The noise is larger than the figure: this says nothing about the model."
 """Sentence on a score below the noise level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rival:
+class Baseline:
     """A baseline that a score is compared with."""
 
     description: str  # description, as it follows "better than"
@@ -78,7 +78,7 @@ class Rival:
     @property
     def beaten(self) -> bool:
         """Whether the model is significantly better."""
-        return self.margin - DEVIATIONS * self.error > 0
+        return self.margin - CI_STANDARD_ERRORS * self.error > 0
 
     @property
     def wins(self) -> bool:
@@ -86,32 +86,32 @@ class Rival:
 
         The best of several baselines is the best partly by chance, so it must be ahead by more.
         """
-        often = (1 - NormalDist().cdf(DEVIATIONS)) / self.among
+        often = (1 - NormalDist().cdf(CI_STANDARD_ERRORS)) / self.among
         return self.margin + NormalDist().inv_cdf(1 - often) * self.error < 0
 
 
-def ends(score: Values) -> tuple[float, float]:
+def score_interval(score: Values) -> tuple[float, float]:
     """Return the 95 % confidence interval of the score on all records."""
     from pasearch.training.metrics import compute_score_error, find_metric_by_noun
 
     error, value = compute_score_error(score), score["test"]
-    if score["metric"] in GUESSED:
-        return compute_wilson_interval(value, error, DEVIATIONS)
-    low, most = value - DEVIATIONS * error, find_metric_by_noun(score["metric"]).worst
-    return max(0.0, low), min(most, value + DEVIATIONS * error)
+    if score["metric"] in METRICS_WITH_RANDOM_BASELINE:
+        return compute_wilson_interval(value, error, CI_STANDARD_ERRORS)
+    low, most = value - CI_STANDARD_ERRORS * error, find_metric_by_noun(score["metric"]).worst
+    return max(0.0, low), min(most, value + CI_STANDARD_ERRORS * error)
 
 
-def is_drowned(score: Values) -> bool:
+def is_below_noise(score: Values) -> bool:
     """Check whether a released score is below the noise level."""
     from pasearch.training.metrics import compute_score_error, find_metric_by_noun
 
-    metric, (low, high) = find_metric_by_noun(score["metric"]), ends(score)
+    metric, (low, high) = find_metric_by_noun(score["metric"]), score_interval(score)
     return high - low > metric.worst / 2 or (
         metric.is_for_regression and compute_score_error(score) > score["test"]
     )
 
 
-def quality(document: Values, schema: AnySchema) -> Values:
+def describe_quality(document: Values, schema: AnySchema) -> Values:
     """Describe the test score for the page: value, interval, baselines, verdict and details.
 
     Args:
@@ -129,8 +129,8 @@ def quality(document: Values, schema: AnySchema) -> Values:
     metric, error, (low, high), drowned = (
         find_metric_by_noun(noun),
         compute_score_error(score),
-        ends(score),
-        is_drowned(score),
+        score_interval(score),
+        is_below_noise(score),
     )
     scale, digits, unit = (1.0, 3, "") if metric.worst > 1.0 else (100.0, 1, " %")
 
@@ -138,12 +138,12 @@ def quality(document: Values, schema: AnySchema) -> Values:
         return f"{scale * share:.{digits}f}{unit}"
 
     # Baselines: a random answer, the majority class, the median. The rival is the best of them.
-    told, target, rival = measured(document, schema), target_bounds(document), None
+    told, target, rival = class_measures(document, schema), target_bounds(document), None
     rows: list[tuple[str, float, tuple[float, float] | None]] = [("This model", value, (low, high))]
-    if noun in GUESSED:
-        guess = 0.5 if noun == GUESSED[-1] else 1.0 / schema.outputs
+    if noun in METRICS_WITH_RANDOM_BASELINE:
+        guess = 0.5 if noun == METRICS_WITH_RANDOM_BASELINE[-1] else 1.0 / schema.outputs
         rows.append((f"Random baseline ({schema.outputs} classes)", guess, None))
-        rival = Rival(
+        rival = Baseline(
             description="the random baseline", at=guess, margin=value - guess, error=error
         )
     # Noise alone may have made a class the most common; by other metrics one answer is a guess.
@@ -151,11 +151,11 @@ def quality(document: Values, schema: AnySchema) -> Values:
     if most is not None and told["recall"][most["class"]]["value"] is None:
         most = None
     if most is not None and rival is not None and table is not None:
-        name = named(told["classes"][most["class"]])
-        rows.append((f"Majority class ({name})", most["value"], ends_of(most)))
+        name = quote_name(told["classes"][most["class"]])
+        rows.append((f"Majority class ({name})", most["value"], measure_interval(most)))
         if most["value"] > rival.at:
             above = estimate_lead(table)
-            rival = Rival(
+            rival = Baseline(
                 description=f"always answering {name}", at=most["value"], margin=above["value"],
                 error=above["error"], among=len(told["classes"]),
             )  # fmt: skip
@@ -168,11 +168,11 @@ def quality(document: Values, schema: AnySchema) -> Values:
     if median is not None:
         words = "always answering the median"
         if target is not None:
-            words += f", {number(target[0] + (target[1] - target[0]) * median['at'])}"
-        reach = DEVIATIONS * median["error"]
+            words += f", {format_number(target[0] + (target[1] - target[0]) * median['at'])}"
+        reach = CI_STANDARD_ERRORS * median["error"]
         between = max(0.0, median["value"] - reach), min(1.0, median["value"] + reach)
-        rows.append((capital(words), median["value"], between))
-        rival = Rival(
+        rows.append((capitalize_first(words), median["value"], between))
+        rival = Baseline(
             description=words, at=median["value"], margin=errors["lead"]["value"],
             error=errors["lead"]["error"],
         )  # fmt: skip
@@ -199,9 +199,9 @@ def quality(document: Values, schema: AnySchema) -> Values:
     in_unit = ""
     if target is not None and "error" in noun:
         column = getattr(getattr(schema, "target", None), "name", None)
-        of = "the target" if column is None else named(column)
-        in_unit = f"That is {number((target[1] - target[0]) * value)} in the unit of {of}. "
-    sorts = "" if drowned or rival is None or rival.beaten else _sorts(noun, told)
+        of = "the target" if column is None else quote_name(column)
+        in_unit = f"That is {format_number((target[1] - target[0]) * value)} in the unit of {of}. "
+    sorts = "" if drowned or rival is None or rival.beaten else _describe_separation(noun, told)
     if drowned:
         verdict = (
             "The noise is too large: this test says nothing about the model. A larger epsilon, or "
@@ -211,7 +211,7 @@ def quality(document: Values, schema: AnySchema) -> Values:
         verdict = f"{in_unit}Smaller is better."
     elif rival.beaten and untold:
         verdict = f"Random baseline {said(rival.at)}."  # the majority class may reach more
-    elif noun not in GUESSED:
+    elif noun not in METRICS_WITH_RANDOM_BASELINE:
         how = "smaller" if rival.beaten else "larger" if rival.wins else "not told apart"
         than = "from that" if how == "not told apart" else "than that"
         verdict = f"{in_unit}The error is {how} {than} of {rival.description}, {said(rival.at)}."
@@ -221,7 +221,10 @@ def quality(document: Values, schema: AnySchema) -> Values:
         )
         verdict = f"{how} {rival.description}, which reaches {said(rival.at)}."
 
-    noise, unread = score["noise"]["standard_deviation"], [] if drowned else _unread(document, told)
+    noise, unread = (
+        score["noise"]["standard_deviation"],
+        [] if drowned else _warn_of_unknown_classes(document, told),
+    )
     details = [
         f"On {score['of']:,} test records that the training did not see, with noise. "
         f"Standard error {said(error)}, of which noise {said(noise)}."
@@ -237,7 +240,7 @@ def quality(document: Values, schema: AnySchema) -> Values:
     if recalls and None not in recalls:
         least = recalls.index(min(recalls))
         details.append(
-            f"Of the classes it finds {named(told['classes'][least])} least: "
+            f"Of the classes it finds {quote_name(told['classes'][least])} least: "
             f"{100 * recalls[least]:.0f} of 100 such records."
         )
     details += untold
@@ -247,7 +250,7 @@ def quality(document: Values, schema: AnySchema) -> Values:
         )
 
     end = metric.worst  # of the scale; an error's is the next of .01, .02, .05, .1 ...
-    if noun not in GUESSED:
+    if noun not in METRICS_WITH_RANDOM_BASELINE:
         most_drawn = max(high, *(at for _, at, _ in rows))
         steps = (lead * 10.0**power for power in range(-3, 9) for lead in (1, 2, 5))
         end = next((each for each in steps if most_drawn <= each), most_drawn)
@@ -260,7 +263,7 @@ def quality(document: Values, schema: AnySchema) -> Values:
         if between is not None:
             label += f", between {said(between[0])} and {said(between[1])}"
             between = (between[0] / end, between[1] / end)
-        bar = figures.interval(at / end, between, label, tone="plain" if place else "accent")
+        bar = figures.draw_interval(at / end, between, label, tone="plain" if place else "accent")
         drawn.append({"name": name, "value": said(at), "bar": bar})
     return {
         "name": f"Test {noun}",
@@ -275,12 +278,12 @@ def quality(document: Values, schema: AnySchema) -> Values:
         "rows": drawn,
         "untold": untold,
         "unread": unread,
-        "scale": figures.scale([f"{scale * end * share:.3g}{unit}" for share in (0, 0.5, 1)]),
+        "scale": figures.draw_scale([f"{scale * end * share:.3g}{unit}" for share in (0, 0.5, 1)]),
         "details": details,
     }
 
 
-def _sorts(metric: str, told: Values) -> str:
+def _describe_separation(metric: str, told: Values) -> str:
     """Describe how a model that beats no baseline still separates the classes; "" if it does not.
 
     Args:
@@ -290,14 +293,14 @@ def _sorts(metric: str, told: Values) -> str:
     if not told or metric != "accuracy":
         return ""
     auc, balanced = told["auc"], told["balanced_accuracy"]
-    if auc and auc["value"] is not None and ends_of(auc)[0] > 0.5:
+    if auc and auc["value"] is not None and measure_interval(auc)[0] > 0.5:
         return (
             "Its probabilities do tell the classes apart: of two records, one of each class, it "
             f"gives the right one the higher probability {100 * auc['value']:.0f} times in 100; a "
             "guess does so 50 times."
         )
     known = sum(each["value"] is not None for each in told["recall"])
-    if balanced["value"] is None or not ends_of(balanced)[0] > 1 / known:
+    if balanced["value"] is None or not measure_interval(balanced)[0] > 1 / known:
         return ""
     return (
         f"It does tell the classes apart: of a class it finds {100 * balanced['value']:.1f} % on "
@@ -305,14 +308,14 @@ def _sorts(metric: str, told: Values) -> str:
     )
 
 
-def _unread(document: Values, told: Values) -> list[str]:
+def _warn_of_unknown_classes(document: Values, told: Values) -> list[str]:
     """Warn that many test records have no known class, if the table shows it."""
     table = read_table(document["score"])
     if not told or table is None:
         return []
     known = float(table.totals.sum()) / table.of
     error = math.sqrt(table.counts.size) * table.noise / table.of
-    if known + DEVIATIONS * error > MOSTLY_KNOWN:
+    if known + CI_STANDARD_ERRORS * error > MIN_KNOWN_FRACTION:
         return []
     schema = document["dataset"]["schema"]
     if schema.get("kind") != "arrays":
@@ -330,7 +333,7 @@ def _unread(document: Values, told: Values) -> list[str]:
     ]
 
 
-def score_line(document: Values, schema: AnySchema) -> tuple[str, str]:
+def describe_score(document: Values, schema: AnySchema) -> tuple[str, str]:
     """Describe the test score in one line of the terminal.
 
     Args:
@@ -340,12 +343,12 @@ def score_line(document: Values, schema: AnySchema) -> tuple[str, str]:
     Returns:
         Name of the score, and its value with interval and verdict, or that it is unknown.
     """
-    found, score = quality(document, schema), document["score"]
+    found, score = describe_quality(document, schema), document["score"]
     exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
     if found["value"] == "unknown":
         return found["name"], (
-            f"unknown{exact}. {DROWNED} A larger epsilon would reduce the noise, and so would more "
-            f"than {score['of']:,} test records."
+            f"unknown{exact}. {BELOW_NOISE_SENTENCE} A larger epsilon would reduce the noise, and "
+            f"so would more than {score['of']:,} test records."
         )
     unit = " of the target's range" if "scale" in score else ""
     value = " ".join([found["value"], *([found["unit"]] if found["unit"] else [])])
@@ -359,28 +362,28 @@ def score_line(document: Values, schema: AnySchema) -> tuple[str, str]:
 # --- measures of the test's table of counts
 
 
-def measured(document: Values, schema: AnySchema) -> Values:
+def class_measures(document: Values, schema: AnySchema) -> Values:
     """Return `compute_score_measures` of a table of classes; empty if it lacks a class."""
     told = compute_score_measures(document["score"], schema)
     return told if len(told.get("classes", ())) == schema.outputs and not schema.regression else {}
 
 
-def named(name: object) -> str:
+def quote_name(name: object) -> str:
     """Quote a class's name, shortened and on one line."""
-    return f"'{short(name)}'"
+    return f"'{shorten_name(name)}'"
 
 
-def short(name: object) -> str:
+def shorten_name(name: object) -> str:
     """Shorten a class's name to one line and spell out its control characters."""
-    return escape_text(figures.shortened(" ".join(str(name).split()), MAX_NAME))
+    return escape_text(figures.shorten(" ".join(str(name).split()), MAX_NAME_LENGTH))
 
 
-def ends_of(told: Measure) -> tuple[float, float]:
+def measure_interval(told: Measure) -> tuple[float, float]:
     """Return the 95 % confidence interval of a measure."""
-    return compute_wilson_interval(told["value"], told["error"], DEVIATIONS)
+    return compute_wilson_interval(told["value"], told["error"], CI_STANDARD_ERRORS)
 
 
-def more(document: Values, schema: AnySchema) -> Values | None:
+def describe_test_table(document: Values, schema: AnySchema) -> Values | None:
     """Describe a test's table for the page: overall, by class, confusion matrix and calibration.
 
     Args:
@@ -390,10 +393,10 @@ def more(document: Values, schema: AnySchema) -> Values | None:
     Returns:
         None if the test released no table.
     """
-    told = measured(document, schema)
+    told = class_measures(document, schema)
     if not told:
         return None
-    rows, unknown = _overall(document["score"]["metric"], told)
+    rows, unknown = _describe_overall(document["score"]["metric"], told)
     if len(told["classes"]) == 2 and not told["calibration"]:
         unknown.append(
             "How far to trust the probabilities is unknown: the test has too few records."
@@ -403,8 +406,8 @@ def more(document: Values, schema: AnySchema) -> Values | None:
             "table that tells it."
         )
     counts, error, confusion = told["confusion"], told["confusion_error"], None
-    if counts is not None and len(told["classes"]) <= MAX_CLASSES:
-        names = [short(each) for each in told["classes"]]
+    if counts is not None and len(told["classes"]) <= MAX_LISTED_CLASSES:
+        names = [shorten_name(each) for each in told["classes"]]
         confusion = {
             "columns": names,
             "rows": [
@@ -426,49 +429,49 @@ def more(document: Values, schema: AnySchema) -> Values | None:
     return {
         "summary": ", ".join(f"{each['name']} {each['value']}" for each in rows),
         "rows": rows,
-        "scale": figures.scale(["0 %", "50 %", "100 %"]),
+        "scale": figures.draw_scale(["0 %", "50 %", "100 %"]),
         "unknown": unknown,
-        "classes": _by_class(told),
+        "classes": _describe_classes(told),
         "confusion": confusion,
-        "calibration": _calibration(told),
+        "calibration": _describe_calibration(told),
     }
 
 
-def distrust(document: Values, schema: AnySchema) -> str:
+def describe_miscalibration(document: Values, schema: AnySchema) -> str:
     """Describe the probabilities that the test found to be wrong; "" if it found none."""
-    told = measured(document, schema)
-    found = _calibration(told) if told else None
+    told = class_measures(document, schema)
+    found = _describe_calibration(told) if told else None
     return found["words"] if found is not None and found["is_poor"] else ""
 
 
-def one_line(document: Values, schema: AnySchema) -> str:
+def list_measures(document: Values, schema: AnySchema) -> str:
     """List the measures of all classes together, each with its standard error; "" without any."""
-    told = measured(document, schema)
+    told = class_measures(document, schema)
     if not told:
         return ""
-    rows, _ = _overall(document["score"]["metric"], told)
+    rows, _ = _describe_overall(document["score"]["metric"], told)
     most = told["most_common"]
-    name = named(told["classes"][most["class"]])
-    always = f"accuracy of always answering {name} {_percent(most['value'])}"
+    name = quote_name(told["classes"][most["class"]])
+    always = f"accuracy of always answering {name} {_format_percent(most['value'])}"
     return "; ".join([*(f"{each['name']} {each['with_error']}" for each in rows), always])
 
 
-def _overall(metric: str, told: Values) -> tuple[list[Values], list[str]]:
+def _describe_overall(metric: str, told: Values) -> tuple[list[Values], list[str]]:
     """Describe the measures of all classes together, except the headline.
 
     Returns:
         Rows of the known measures, and sentences on the unknown ones.
     """
-    second, mean = named(told["classes"][-1]), told["balanced_accuracy"]
+    second, mean = quote_name(told["classes"][-1]), told["balanced_accuracy"]
     constant = 100 / max(1, sum(each["value"] is not None for each in told["recall"]))
     over = f", {mean['reason']}" if mean["reason"] else ""
     most = told["most_common"]
-    always = f"always answering {named(told['classes'][most['class']])}"
+    always = f"always answering {quote_name(told['classes'][most['class']])}"
     known = [
         (
             "accuracy", "accuracy", "accuracy",
             f"of all records, how many are answered rightly. Of {always} it is "
-            f"{_percent(most['value'])}",
+            f"{_format_percent(most['value'])}",
         ),
         (
             "auc", "area under the ROC curve", "AUC",
@@ -478,7 +481,7 @@ def _overall(metric: str, told: Values) -> tuple[list[Values], list[str]]:
         (
             "balanced_accuracy", "balanced accuracy", "balanced accuracy",
             f"the mean of the recalls below{over}. Any one answer for all records reaches "
-            f"{constant:.1f}{PERCENT}",
+            f"{constant:.1f}{PERCENT_SIGN}",
         ),
     ]  # fmt: skip
     rows, unknown = [], []
@@ -487,47 +490,48 @@ def _overall(metric: str, told: Values) -> tuple[list[Values], list[str]]:
         if noun == metric or each is None:
             continue
         if each["value"] is None:
-            unknown.append(f"{capital(name)} is unknown: {each['reason']}.")
+            unknown.append(f"{capitalize_first(name)} is unknown: {each['reason']}.")
             continue
-        say = "{:.3f}".format if key == "auc" else _percent
-        low, high = ends_of(each)
+        say = "{:.3f}".format if key == "auc" else _format_percent
+        low, high = measure_interval(each)
         between = f"between {say(low)} and {say(high)}"
-        value, title = say(each["value"]), capital(name)
+        value, title = say(each["value"]), capitalize_first(name)
         rows.append({
             "key": key, "name": name, "value": value,
-            "with_error": f"{value} \u00b1 {say(each['error']).removesuffix(PERCENT)}",
+            "with_error": f"{value} \u00b1 {say(each['error']).removesuffix(PERCENT_SIGN)}",
             "words": f"{title}: {words}. 95 times in 100 it lies {between}.",
-            "bar": figures.interval(
+            "bar": figures.draw_interval(
                 each["value"], (low, high), f"{title}: {value}, {between}", tone="accent"
             ),
         })  # fmt: skip
     return rows, unknown
 
 
-def _by_class(told: Values) -> Values:
+def _describe_classes(told: Values) -> Values:
     """Describe recall and precision by class; if there are many, of those with low recall."""
     recalls, precisions, classes = told["recall"], told["precision"], told["classes"]
     listed = list(range(len(recalls)))
-    if len(recalls) > MAX_CLASSES:
+    if len(recalls) > MAX_LISTED_CLASSES:
         known = [place for place in listed if recalls[place]["value"] is not None]
-        listed = sorted(known, key=lambda place: recalls[place]["value"])[:MAX_WORST]
+        listed = sorted(known, key=lambda place: recalls[place]["value"])[:MAX_WORST_CLASSES]
 
     def row(measure: Measure, what: str) -> Values:
         if measure["value"] is None:
             return {"value": "unknown", "bar": ""}
-        low, high = ends_of(measure)
-        label = f"{_percent(measure['value'])} {what}, between {_percent(low)} and {_percent(high)}"
+        low, high = measure_interval(measure)
+        value, *ends = map(_format_percent, (measure["value"], low, high))
+        label = f"{value} {what}, between {ends[0]} and {ends[1]}"
         digits = 1 if measure["error"] < 0.0995 else 0  # a larger error rounds to 10 % or more
         value, error = (f"{100 * measure[each]:.{digits}f}" for each in ("value", "error"))
         return {
-            "value": f"{value}{PERCENT} \u00b1 {error}",
-            "bar": figures.interval(measure["value"], (low, high), label),
+            "value": f"{value}{PERCENT_SIGN} \u00b1 {error}",
+            "bar": figures.draw_interval(measure["value"], (low, high), label),
         }
 
     rows = [
         {
-            "name": short(classes[place]),
-            "share": _percent(told["shares"][place]["value"]),
+            "name": shorten_name(classes[place]),
+            "share": _format_percent(told["shares"][place]["value"]),
             "recall": row(recalls[place], "of this class are found"),
             "precision": None
             if precisions is None
@@ -540,26 +544,28 @@ def _by_class(told: Values) -> Values:
         reasons: dict[str, list[str]] = {}
         for name, each in zip(classes, given, strict=False):
             if each["value"] is None:
-                reasons.setdefault(str(each["reason"]), []).append(named(name))
-        unknown += [f"{what} of {some(gone)} is unknown: {why}." for why, gone in reasons.items()]
+                reasons.setdefault(str(each["reason"]), []).append(quote_name(name))
+        unknown += [
+            f"{what} of {join_names(gone)} is unknown: {why}." for why, gone in reasons.items()
+        ]
     if precisions is None:
         unknown.append(f"Precision is unknown: {told['reasons']['precision']}.")
     return {
         "rows": rows,
-        "worst": len(rows) if len(recalls) > MAX_CLASSES else 0,
+        "worst": len(rows) if len(recalls) > MAX_LISTED_CLASSES else 0,
         "of": len(recalls),
         "has_precision": precisions is not None,
         "unknown": unknown,
     }
 
 
-def _calibration(told: Values) -> Values | None:
+def _describe_calibration(told: Values) -> Values | None:
     """Draw predicted probabilities against the fractions that came true; None without groups."""
-    groups, second = told["calibration"], named(told["classes"][-1])
+    groups, second = told["calibration"], quote_name(told["classes"][-1])
     if not groups:
         return None
     points = [
-        (each["predicted"], each["share"], *ends_of({**each, "value": each["share"]}))
+        (each["predicted"], each["share"], *measure_interval({**each, "value": each["share"]}))
         for each in groups
     ]
     said = "; ".join(
@@ -585,17 +591,17 @@ def _calibration(told: Values) -> Values | None:
         way = "low" if worst["share"] > worst["predicted"] else "high"
         words = (
             f"Not all probabilities of {second} can be trusted. They are too {way} most clearly "
-            f"where the model says about {100 * worst['predicted']:.0f}{PERCENT}: "
-            f"{100 * worst['share']:.0f}{PERCENT} "
+            f"where the model says about {100 * worst['predicted']:.0f}{PERCENT_SIGN}: "
+            f"{100 * worst['share']:.0f}{PERCENT_SIGN} "
             f"(\u00b1 {100 * worst['error']:.1f}) came true."
         )
     return {
-        "chart": figures.calibration(points, f"Probabilities of {second}: {said}."),
+        "chart": figures.draw_calibration(points, f"Probabilities of {second}: {said}."),
         "words": words,
         "is_poor": is_poor,
         "class": second,
     }
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}{PERCENT}"
+def _format_percent(share: float) -> str:
+    return f"{100 * share:.1f}{PERCENT_SIGN}"

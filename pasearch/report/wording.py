@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pasearch.planning import TEST_LINE
-from pasearch.report.facts import meaning
+from pasearch.report.facts import summarize_attack
 from pasearch.spaces.architecture import Architecture
 from pasearch.spaces.layers import Conv, Dense, Layer, Pool
 from pasearch.training.score_tables import (
@@ -29,33 +29,35 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 
-MAX_NAMES = 6
+MAX_LISTED_NAMES = 6
 """Number of names that a sentence lists."""
 
-NO_BOUND = "no bound on what an attacker finds is known, beyond epsilon and delta themselves."
+NO_ATTACK_BOUND = (
+    "no bound on what an attacker finds is known, beyond epsilon and delta themselves."
+)
 """Sentence on a price that no accountant translates into an attack."""
 
 
 # --- words
 
 
-def spaced(name: str) -> str:
+def replace_underscores(name: str) -> str:
     """Replace the underscores of a name by spaces."""
     return str(name).replace("_", " ")
 
 
-def some(names: list[str]) -> str:
+def join_names(names: list[str]) -> str:
     """Join a few names, with the number of those left out."""
-    more = len(names) - MAX_NAMES
-    return ", ".join(names[:MAX_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(names) - MAX_LISTED_NAMES
+    return ", ".join(names[:MAX_LISTED_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a number with three digits, or as an integer from 1,000 on."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def capital(text: str) -> str:
+def capitalize_first(text: str) -> str:
     """Capitalise the first letter of a string."""
     return text[:1].upper() + text[1:]
 
@@ -63,7 +65,7 @@ def capital(text: str) -> str:
 # --- the training
 
 
-def stage_words(recipe: Recipe) -> list[str]:
+def describe_stages(recipe: Recipe) -> list[str]:
     """Describe the optional training stages (schedule, denoising, ...), one phrase each."""
     words = [stage.describe() for stage in recipe.stages()]
     if (weights := recipe.class_weights) is not None:
@@ -80,7 +82,7 @@ def stage_words(recipe: Recipe) -> list[str]:
     return words
 
 
-def batching_words(recipe: Recipe, values: Values) -> str:
+def describe_batching(recipe: Recipe, values: Values) -> str:
     """Describe the sampling of batches of a released model.
 
     Args:
@@ -91,20 +93,20 @@ def batching_words(recipe: Recipe, values: Values) -> str:
     return recipe.make_batching(slots).describe()
 
 
-def noise_words(recipe: Recipe) -> str:
+def format_noise_multiplier(recipe: Recipe) -> str:
     """Format the noise multiplier: of every step, or of the first if a schedule lowers it."""
     first = f"{recipe.noise_multiplier:.4f}"
     return f"{first} at first" if recipe.schedule.varies else first
 
 
-def steps_words(recipe: Recipe, made: int | None = None) -> str:
+def format_steps(recipe: Recipe, made: int | None = None) -> str:
     """Format the number of steps, a maximum if the privacy filter ends the training."""
     if not recipe.schedule.is_validation_driven:
         return f"{recipe.steps:,}"
     return f"{'' if made is None else f'made {made:,} of '}at most {recipe.steps:,}"
 
 
-def optimizer_words(recipe: Recipe) -> str:
+def describe_optimizer(recipe: Recipe) -> str:
     """Describe the optimizer and the averaging of weights."""
     words = recipe.optimizer_stage.describe()
     if recipe.average is None:
@@ -112,13 +114,13 @@ def optimizer_words(recipe: Recipe) -> str:
     return f"{words}, weights averaged over about the last {100 * recipe.average:g} % of the steps"
 
 
-def setting_words(settings: Values) -> list[tuple[str, str]]:
+def format_settings(settings: Values) -> list[tuple[str, str]]:
     """Format a candidate's settings, except those that its recipe states, and factors of 1."""
     of_recipe = {
         "recipe", "steps", "batch_share", "average", "clip_norm", "momentum", "learning_rate_most",
     }  # fmt: skip
     return [
-        (spaced(name), f"{value:g}")
+        (replace_underscores(name), f"{value:g}")
         for name, value in settings.items()
         if not (name in of_recipe or (name.endswith("_scale") and value == 1))
     ]
@@ -132,7 +134,7 @@ def release_name(name: str, noun: str) -> str:
     return f"test {noun}" if name == TEST_LINE else name
 
 
-def counts_words(document: Values, name: str, noise: str) -> str:
+def describe_counts(document: Values, name: str, noise: str) -> str:
     """Describe the noise of a release: a test's table has many counts at the cost of one.
 
     Args:
@@ -156,7 +158,7 @@ def counts_words(document: Values, name: str, noise: str) -> str:
     )
 
 
-def claim_words(claim: Values) -> str:
+def describe_claim(claim: Values) -> str:
     """Describe a paper's figure and its worth, or why its formula gives no figure."""
     if claim.get("value", 0.0) is not None:
         return str(claim["text"])
@@ -172,10 +174,10 @@ def claim_words(claim: Values) -> str:
 # --- data, network, features and protection
 
 
-def layer_words(layer: Layer) -> str:
+def describe_layer(layer: Layer) -> str:
     """Describe a layer: its size and its activation."""
     kind, _, numbers = getattr(layer, "activation", "").partition(":")
-    activation = spaced(kind) + (f" ({numbers.replace(',', ', ')})" if numbers else "")
+    activation = replace_underscores(kind) + (f" ({numbers.replace(',', ', ')})" if numbers else "")
     match layer:
         case Dense():
             return f"{layer.units} {activation} units"
@@ -188,22 +190,22 @@ def layer_words(layer: Layer) -> str:
     return Architecture(layers=(layer,)).describe()
 
 
-def parts_of(candidate: Candidate) -> list[str]:
+def describe_parts(candidate: Candidate) -> list[str]:
     """Describe the front end and each layer; a network without hidden layers is linear."""
     front = candidate.front_end
-    layers = [layer_words(layer) for layer in candidate.architecture.layers] or ["linear"]
+    layers = [describe_layer(layer) for layer in candidate.architecture.layers] or ["linear"]
     return layers if front.text == "raw" else [front.describe(), *layers]
 
 
-def network_line(candidate: Candidate) -> str:
+def describe_network(candidate: Candidate) -> str:
     """Describe a network with its front end in one phrase."""
-    *given, last = parts_of(candidate)
+    *given, last = describe_parts(candidate)
     if last == "linear":
         return f"a linear model{' on ' if given else ''}{', then '.join(given)}"
     return ", then ".join([*given, last])
 
 
-def data_line(name: str, n: int, schema: AnySchema) -> str:
+def describe_data(name: str, n: int, schema: AnySchema) -> str:
     """Describe the data and their target in one phrase.
 
     Args:
@@ -216,7 +218,7 @@ def data_line(name: str, n: int, schema: AnySchema) -> str:
     return f"{name}: {n:,} records, {schema.describe()}{column}"
 
 
-def features_line(document: Values) -> str:
+def describe_features(document: Values) -> str:
     """Describe the features of the model of a feature selection."""
     best, method = document["best"], document["strategy"]["name"]
     chosen = best["features"]
@@ -226,7 +228,7 @@ def features_line(document: Values) -> str:
         return f"a linear model of all {best['of']} features"
     return (
         f"a linear model of {len(chosen)} of {best['of']} features, chosen by {method}: "
-        f"{some(chosen)}"
+        f"{join_names(chosen)}"
     )
 
 
@@ -240,14 +242,14 @@ def _degree_and_odds(told: Values) -> tuple[str, str]:
     )
 
 
-def odds_line(told: Values | None) -> str:
+def describe_attack_bound(told: Values | None) -> str:
     """Describe the protection of a plan.
 
     Args:
         told: What the price means (`facts.meaning`); None if no accountant translates it.
     """
     if told is None:
-        return capital(NO_BOUND)
+        return capitalize_first(NO_ATTACK_BOUND)
     degree, odds = _degree_and_odds(told)
     begins = {
         "none": "That protects nobody", "little": "That is little protection", "": "That means",
@@ -255,25 +257,25 @@ def odds_line(told: Values | None) -> str:
     return f"{begins[degree]}: {odds}"
 
 
-def protection_line(document: Values) -> str:
+def describe_protection(document: Values) -> str:
     """Describe the protection of a finished run (`result.json`), or why it protects nobody."""
     if document["dataset"]["declared_public"]:
         return "none, because the data were declared public."
     if document["reproducible"]:
         return "none, because whoever knows the seed can take the noise away."
-    told = meaning(document)
+    told = summarize_attack(document)
     if told is None:
-        return NO_BOUND
+        return NO_ATTACK_BOUND
     found = ": ".join(each for each in _degree_and_odds(told) if each)
-    return found + beside(document["assumed_public"])
+    return found + describe_uncovered(document["assumed_public"])
 
 
-def beside(assumed_public: Sequence[str]) -> str:
+def describe_uncovered(assumed_public: Sequence[str]) -> str:
     """Warn of what a price does not cover because it was taken as public; "" without any."""
     if not assumed_public:
         return ""
     return (
         " That leaves out what was taken as public and not charged "
-        f"({some(list(assumed_public))}): if it was read from these records, there is no bound on "
-        "what it tells of them."
+        f"({join_names(list(assumed_public))}): if it was read from these records, there is no "
+        "bound on what it tells of them."
     )

@@ -48,7 +48,7 @@ from pasearch.data.partitions import Dataset
 from pasearch.data.schema import Schema
 from pasearch.data.tables import AnySchema, TableSchema
 from pasearch.errors import InterruptedRunError, UsageError
-from pasearch.results import SearchResult, network_of, price_of, release_of, schema_of
+from pasearch.results import SearchResult, build_network, find_release, parse_price, restore_schema
 from pasearch.runs.keys import Keys, Stream
 from pasearch.runs.mechanisms import NoisyCount
 from pasearch.runs.session import warn_of_exact_score
@@ -131,22 +131,22 @@ class FitResult:
     @classmethod
     def of(cls, result: SearchResult) -> FitResult:
         """Return what a finished run has released."""
-        weights = release_of(result.path) / result.document["model"]["file"]
+        weights = find_release(result.path) / result.document["model"]["file"]
         return cls(document=result.document, card=result.card, weights=weights.read_bytes())
 
     @property
     def price(self) -> PrivacyCost:
         """What the whole run cost."""
-        return price_of(self.document)
+        return parse_price(self.document)
 
     @property
     def schema(self) -> AnySchema:
         """The schema of the records: declared, estimated privately or assumed public."""
-        return schema_of(self.document)
+        return restore_schema(self.document)
 
     def network(self) -> nn.Module:
         """Return front end and network: they take records as the schema encodes them."""
-        return network_of(self.document, self.weights)
+        return build_network(self.document, self.weights)
 
     def outputs(self, cells: Array) -> Array:
         """Return what the network says of new records, float64, (rows, schema.outputs).

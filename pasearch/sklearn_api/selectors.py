@@ -57,7 +57,7 @@ from pasearch.errors import UsageError
 from pasearch.features.model import feature_names
 from pasearch.features.plan import FeaturePlan, make_feature_plan
 from pasearch.features.selector import SelectionResult
-from pasearch.results import FEATURES, price_of
+from pasearch.results import FEATURE_SELECTION, parse_price
 from pasearch.runs.folder import RunFolder
 from pasearch.sklearn_api.fits import DATASET_NAME, Array, Pair, PrivateFit, check_labels
 
@@ -79,7 +79,7 @@ class FitSelection:
     @property
     def price(self) -> PrivacyCost:
         """What the whole fit cost."""
-        return price_of(self.document)
+        return parse_price(self.document)
 
     @property
     def statement(self) -> str:
@@ -209,7 +209,7 @@ def _make_document(
     if _has_only_numbers(table):
         names = [column.name for column in table.columns]
     best, shown = selection_json(chosen, names)
-    document = make_result_head(plan, FEATURES)
+    document = make_result_head(plan, FEATURE_SELECTION)
     document["dataset"]["schema"] = table.to_json()
     columns = [table.columns[owners[place]].name for place in best["places"]]
     made = describe_environment(prepared, device, reproducible)

@@ -32,8 +32,8 @@ from pasearch.features.plan import MAX_FEATURES, FeaturePlan, make_feature_plan
 from pasearch.features.selector import choice_from_json
 from pasearch.files import parse_json
 from pasearch.planning import PlanTerms
-from pasearch.report.facts import useless
-from pasearch.results import FEATURES, schema_of
+from pasearch.report.facts import find_result_warnings
+from pasearch.results import FEATURE_SELECTION, restore_schema
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.estimates import LOWER_EDGES, UPPER_EDGES
 from pasearch.runs.journal import STORES
@@ -80,10 +80,12 @@ def reconstruct(document: Document) -> Reconstruction:
         BudgetError: Its plan costs more than its budget.
     """
     dials = StatedNoiseParameters(document["plan"]["dials"])
-    of_task = _reconstruct_features if document["task"] == FEATURES else _reconstruct_search
+    of_task = (
+        _reconstruct_features if document["task"] == FEATURE_SELECTION else _reconstruct_search
+    )
     plan, made = of_task(document, dials)
     declared = declared_schema(document)
-    made["warnings"] += useless(made, plan.schema)
+    made["warnings"] += find_result_warnings(made, plan.schema)
     as_they_are = ("schema_version", "versions", "files", "effects")
     made |= {name: document[name] for name in as_they_are if name in document}
     unknown = (
@@ -142,7 +144,8 @@ def _reconstruct_plan(document: Document, strategy: Strategy, dials: StatedNoise
     if len(names) != len(plan.recipes):
         raise malformed_error("plan.recipe_names and plan.recipes are not equally many")
     return replace(
-        plan, schema=schema_of(document), recipe_names=names, searched_on=document["searched_on"],
+        plan, schema=restore_schema(document), recipe_names=names,
+        searched_on=document["searched_on"],
         auto=document["auto"],
     )  # fmt: skip
 
@@ -171,7 +174,7 @@ def _reconstruct_features(
         searched_on=document["searched_on"],
         dials=dials,
     )
-    plan = replace(plan, schema=schema_of(document), auto=document["auto"])
+    plan = replace(plan, schema=restore_schema(document), auto=document["auto"])
     found = _read_feature_output(document, plan)
     made = make_result_document(plan, found, _run_environment(document))
     if "temperature" not in document["recipe"]:  # of a file that states none it is 1
@@ -181,7 +184,7 @@ def _reconstruct_features(
 
 def declared_schema(document: Document) -> AnySchema:
     """Return the schema as it was declared, before anything of it was estimated privately."""
-    return schema_of({"dataset": {"schema": document["plan"]["declared"]}})
+    return restore_schema({"dataset": {"schema": document["plan"]["declared"]}})
 
 
 def _read_recipes(values: list[Document]) -> tuple[Recipe, ...]:

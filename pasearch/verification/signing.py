@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from pasearch.errors import UsageError
-from pasearch.results import release_of
+from pasearch.results import find_release
 from pasearch.runs.folder import atomic_write, sync_folder
 
 SIGNATURE_FILE = "result.sig"
@@ -181,7 +181,7 @@ def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
         UsageError: No result is there, another signer's signature is, or the folder cannot be
             written to.
     """
-    release = release_of(path)
+    release = find_release(path)
     file, target = release / "result.json", release / SIGNATURE_FILE
     known = key.public_key().public_bytes_raw()
     before = read_signature(release)

@@ -37,14 +37,14 @@ from pasearch.accounting.calibration import COST_TOLERANCE
 from pasearch.api.binding import list_versions
 from pasearch.api.lifecycle import render_release_files
 from pasearch.documents import check_fields, malformed_error, require_well_formed, short_repr
-from pasearch.effects import effects_of
 from pasearch.errors import PasearchError, UsageError
+from pasearch.feature_effects import rank_model_effects
 from pasearch.features.auto import choose_method
 from pasearch.features.plan import FeaturePlan
 from pasearch.files import MAX_JSON_BYTES, read_bytes
 from pasearch.planning import ESTIMATE_DELTA, LEDGER_ESTIMATE_DELTA
 from pasearch.registry import EXTENSION_NOTE
-from pasearch.results import FEATURES
+from pasearch.results import FEATURE_SELECTION
 from pasearch.runs.cluster import Cluster
 from pasearch.runs.keys import Keys
 from pasearch.search import variants
@@ -111,17 +111,17 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
     Cost: none: it reads `release/` alone.
     """
     signer = None if public is None else read_public_key(public)
-    release = results.release_of(path)
+    release = results.find_release(path)
     file = release / "result.json"
     content = read_bytes(file, "a result", most=MAX_JSON_BYTES, follow=False)
-    document = results.document_of(content, file)
+    document = results.parse_document(content, file)
     check_fields(document, documents.VERIFY_FIELDS)
-    of_features = document["task"] == FEATURES
+    of_features = document["task"] == FEATURE_SELECTION
     check_fields(
         document,
         documents.VERIFY_FEATURE_FIELDS if of_features else documents.VERIFY_NETWORK_FIELDS,
     )
-    results.events_of(document)  # of no known type: refused
+    results.compose_events(document)  # of no known type: refused
     problems = []
     if content != (json.dumps(document, indent=2) + "\n").encode():
         problems.append(
@@ -133,7 +133,7 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
                 _check_cost(document)
                 again = reconstruct(document)
         except PasearchError as error:
-            again, price = None, results.price_of(document)
+            again, price = None, results.parse_price(document)
             problems += [f"the plan cannot be made again, so nothing was priced: {error}"]
         else:
             if list_differences(again.document["events"], document["events"], "events"):
@@ -155,7 +155,7 @@ def _check_cost(document: Document) -> None:
     counts: list[float] = [
         sum(each["count"] * _count_releases(each["event"]) for each in document["events"])
     ]
-    if not document["dataset"]["declared_public"] and document["task"] != FEATURES:
+    if not document["dataset"]["declared_public"] and document["task"] != FEATURE_SELECTION:
         basis = document["plan"]
         steps = sum(each["steps"] for each in (*basis["recipes"], *basis["finals"]))
         counts.append(steps * max(1, strategy_from_json(basis["strategy"]).expected_trainings))
@@ -182,7 +182,7 @@ def check_price(document: Document) -> tuple[PrivacyCost, list[str]]:
     """
     with require_well_formed():
         stated, budget = document["price"], document["budget"]
-        price, by_partition = price_partitions(results.events_of(document), stated["delta"])
+        price, by_partition = price_partitions(results.compose_events(document), stated["delta"])
     problems, shares = [], document["price_by_partition"]
     if not is_equal_rounded(stated["epsilon"], price.epsilon):
         problems.append(
@@ -248,7 +248,7 @@ def check_document(document: Document, again: Reconstruction) -> list[str]:
                         f"score.points is {score['points']}: its noise never reaches so far."
                     )
             problems += _check_auto(document)
-            if document["task"] == FEATURES:
+            if document["task"] == FEATURE_SELECTION:
                 problems += _check_choice(document, again)
             else:
                 problems += _check_search(document, again)
@@ -303,7 +303,7 @@ def _check_basis(document: Document) -> Iterator[str]:
     if basis["leak_share"] not in allowed:
         yield f"plan.leak_share is {basis['leak_share']}: no run has that."
     if basis.get("free_front_ends", False) != (
-        document["searched_on"] is not None and document["task"] != FEATURES
+        document["searched_on"] is not None and document["task"] != FEATURE_SELECTION
     ):
         yield "plan.free_front_ends and searched_on do not go together."
     wrote, own = document["versions"], list_versions()
@@ -324,7 +324,7 @@ def _check_ledger_total(document: Document) -> list[str]:
     if set(ledger) != {"epsilon", "delta"}:
         return ["ledger has other fields than epsilon and delta."]
     # A run and its ledger may have another delta each: at the ledger's, both can be compared.
-    together, _ = price_partitions(results.events_of(document), ledger["delta"])
+    together, _ = price_partitions(results.compose_events(document), ledger["delta"])
     if together.epsilon <= ledger["epsilon"] * (1 + COST_TOLERANCE):
         return []
     return ["the price is more than all runs of its ledger may cost together."]
@@ -339,7 +339,7 @@ def _check_auto(document: Document) -> list[str]:
     if set(auto) != {"chosen", "why", "expected"}:
         return ["auto has other fields than chosen, why and expected."]
     name = document["strategy"]["name"]
-    if document["task"] != FEATURES:
+    if document["task"] != FEATURE_SELECTION:
         told = auto["chosen"]
         ways = [
             f"{each.name}, {each.winner}"
@@ -631,7 +631,7 @@ def check_files(
     release: Path, document: Document, plan: Plan | FeaturePlan | None
 ) -> Iterator[str]:
     """Check every file of `release/`: digests, texts made again, the model's bytes."""
-    listed, model = document["files"], results.model_name(document)
+    listed, model = document["files"], results.model_file_name(document)
     wanted = {"privacy-card.md", "privacy-card.json", "report.html", model}
     yield from (f"files does not list {name}." for name in sorted(wanted - set(listed)))
     yield from (
@@ -645,16 +645,16 @@ def check_files(
         content = None
         try:
             about = (release / name).lstat()
-            if stat.S_ISREG(about.st_mode) and about.st_size <= results.MOST_MODEL:
+            if stat.S_ISREG(about.st_mode) and about.st_size <= results.MAX_MODEL_BYTES:
                 content = read_bytes(
-                    release / name, "a file of a run", most=results.MOST_MODEL, follow=False
+                    release / name, "a file of a run", most=results.MAX_MODEL_BYTES, follow=False
                 )
         except (OSError, UsageError):
             pass
         contents[name] = content
         if content is None:
             yield f"{name} is missing, or no plain file of a run's size."
-        elif name in listed and results.digest(content) != listed[name]:
+        elif name in listed and results.compute_digest(content) != listed[name]:
             yield f"{name} is not the file whose digest result.json has."
     try:
         with require_well_formed():
@@ -681,12 +681,12 @@ def _check_model(document: Document, weights: bytes, plan: Plan | FeaturePlan | 
     """Check that the model's file holds what the document names, and nothing else."""
     try:
         with require_well_formed():
-            if document["task"] == FEATURES:
+            if document["task"] == FEATURE_SELECTION:
                 of_task = _check_feature_weights(document, weights)
             else:
                 of_task = [*_check_network_file(document, weights, plan)]
             return of_task or list_differences(
-                effects_of(document, weights) or None, document.get("effects"), "effects"
+                rank_model_effects(document, weights) or None, document.get("effects"), "effects"
             )
     except UsageError as error:
         return [str(error)]
@@ -698,7 +698,7 @@ def _check_network_file(
     """Save the network of a file again, and compare the bytes."""
     import torch
 
-    state, again = results.network_of(document, weights).state_dict(), io.BytesIO()
+    state, again = results.build_network(document, weights).state_dict(), io.BytesIO()
     torch.save(state, again)
     if again.getvalue() != weights:
         wrote, own = document["versions"].get("torch"), list_versions()["torch"]
@@ -717,7 +717,7 @@ def _check_network_file(
 def _check_feature_weights(document: Document, weights: bytes) -> list[str]:
     from pasearch.features.model import load_model, pack_model
 
-    best, schema = document["best"], results.schema_of(document)
+    best, schema = document["best"], results.restore_schema(document)
     model = load_model(schema, document["model"], weights)
     found = model.weights
     if found.dtype != np.float64 or pack_model(found, model.intercept) != weights:

@@ -164,13 +164,13 @@ def test_a_plan_names_the_labels_that_a_count_stands_for(classes: int | None, ta
 
 @pytest.mark.contract
 def test_a_result_tells_of_labels_that_a_count_leaves_out(tmp_path: Path):
-    from pasearch.report.score import score_line
+    from pasearch.report.score import describe_score
 
     result = pasearch.search_architecture(
         (X, of([1, 2])), budget=Budget(8.0), bounds=(0, 1), classes=2, strategy="fixed", steps=20,
         device="cpu", out=tmp_path / "run", progress=False,
     )  # fmt: skip
-    line = score_line(result.document, result.schema)[1]
+    line = describe_score(result.document, result.schema)[1]
     assert "test records have a known class" in line
     assert "took the labels as 0 to 1" in line
     assert "`labels=1,2`" in line

@@ -33,7 +33,7 @@ from report.test_quality import KINDS, people, with_errors
 from pasearch.accounting.budget import Budget
 from pasearch.api.features import plan_feature_selection
 from pasearch.api.search import plan_architecture_search
-from pasearch.report.card import card_markdown, escaped
+from pasearch.report.card import card_markdown, escape_markdown
 from pasearch.report.html import report_html
 from pasearch.report.plan import feature_plan_text, plan_text
 from pasearch.training.score_tables import PREDICTION_COLUMNS
@@ -166,6 +166,6 @@ def test_every_text_equals_its_golden_file():
 
 @pytest.mark.unit
 def test_a_released_category_stays_in_its_line_of_the_card():
-    shown = escaped("y: one of p\n\n## Not covered\n\n- nothing: all is private\ud800")
+    shown = escape_markdown("y: one of p\n\n## Not covered\n\n- nothing: all is private\ud800")
     assert "\n" not in shown
     shown.encode("utf-8")

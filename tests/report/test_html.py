@@ -15,8 +15,8 @@ from pasearch.errors import UsageError
 from pasearch.report import figures
 from pasearch.report.card import card_json
 from pasearch.report.html import (
-    crossover_chart,
     data_arguments,
+    draw_crossover,
     gaussian_mu,
     next_steps,
     report_html,
@@ -653,14 +653,14 @@ def test_contrast_is_enough_in_light_and_dark():
 
 @pytest.mark.unit
 def test_an_element_is_escaped():
-    made = figures.element("text", "a < b", class_="x", aria_label='"<', x=0.1 + 0.2, y=None)
+    made = figures.make_element("text", "a < b", class_="x", aria_label='"<', x=0.1 + 0.2, y=None)
     assert made == '<text class="x" aria-label="&#34;&lt;" x="0.3">a &lt; b</text>'
 
 
 @pytest.mark.unit
 def test_a_bar_stays_in_its_track():
     for share, width in [(-1, "0.00%"), (0.5, "50.00%"), (7.0, "100.00%")]:
-        found = Page(figures.bar(share, "x"))
+        found = Page(figures.draw_bar(share, "x"))
         assert [each["width"] for each in found.all("rect", "fill")] == [width]
 
 
@@ -668,7 +668,9 @@ def test_a_bar_stays_in_its_track():
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_a_chart_holds_its_points(values: list[float]):
     points = tuple((float(step), value) for step, value in enumerate(values))
-    found = Page(figures.chart([figures.Curve(name="x", points=points)], "x", ("steps", "share")))
+    found = Page(
+        figures.draw_lines([figures.Curve(name="x", points=points)], "x", ("steps", "share"))
+    )
     (line,) = found.all("polyline")
     drawn = [tuple(map(float, each.split(","))) for each in (line["points"] or "").split()]
     assert all(-0.01 <= y <= 100.01 for _, y in drawn)
@@ -682,14 +684,14 @@ def test_a_chart_says_what_its_axes_are():
         return re.findall(">([^<]+)</text>", chart)
 
     curve = figures.Curve(name="x", points=((0.0, 0.5), (9.0, 0.7)))
-    assert texts(figures.chart([curve], "x", ("a < b", "share")))[:2] == ["a &lt; b", "share"]
-    calibrated = texts(figures.calibration([(0.5, 0.4, 0.3, 0.5)], "x"))
+    assert texts(figures.draw_lines([curve], "x", ("a < b", "share")))[:2] == ["a &lt; b", "share"]
+    calibrated = texts(figures.draw_calibration([(0.5, 0.4, 0.3, 0.5)], "x"))
     assert calibrated[:2] == ["probability that the model gives", "share that came true"]
     found = {
         "epsilons": [0.1, 1.0], "sentence": "s", "own": {"score": None, "epsilon": 1.0},
         "models": [{"name": "x", "accuracy": [0.5, 0.6], "low": [0.4, 0.5], "high": [0.6, 0.7]}],
     }  # fmt: skip
-    assert texts(crossover_chart(found, "accuracy", of_errors=False))[:2] == [
+    assert texts(draw_crossover(found, "accuracy", of_errors=False))[:2] == [
         "epsilon (logarithmic)",
         "accuracy",
     ]
@@ -698,7 +700,7 @@ def test_a_chart_says_what_its_axes_are():
 @pytest.mark.unit
 def test_a_chart_says_where_its_middle_is():
     for most, labels in [(5.0, ["0", "2.5", "5"]), (1160.0, ["0", "580", "1,160"])]:
-        chart = figures.chart(
+        chart = figures.draw_lines(
             [figures.Curve(name="x", points=((most, 0.5),))], "x", ("steps", "share")
         )
         assert re.findall(">([^<]+)</text>", chart)[-3:] == labels

@@ -17,7 +17,7 @@ from pasearch.api.search import plan_architecture_search
 from pasearch.data.column import Column
 from pasearch.data.tables import TableSchema
 from pasearch.plan_warnings import NOISE_PHRASE
-from pasearch.report.plan import feature_plan_text, ledger_words, plan_text, task_of
+from pasearch.report.plan import describe_ledger, feature_plan_text, find_task, plan_text
 from pasearch.runs.shared_ledger import Forecast
 from pasearch.search.plan import Plan
 
@@ -76,7 +76,7 @@ def test_what_is_chosen_is_a_search():
         ({"strategy": "auto", "space": "auto"}, {}, "architecture search"),
         ({}, {"searched_on": "others"}, "architecture search"),
     ]:
-        assert task_of(replace(planned(**options), **changes)) == task
+        assert find_task(replace(planned(**options), **changes)) == task
 
 
 @pytest.mark.unit
@@ -257,15 +257,15 @@ def test_a_selection_says_how_long_its_trainings_take():
 def test_a_plan_says_what_it_costs_in_the_ledger_and_what_is_left():
     found = Forecast(total=Budget(4.5, 1e-4), before=2.0, count=1, alone=1.0, after=3.2, left=1.25)
     plan = planned(bounds=(0, 1), classes=2)
-    text = plan_text(plan, detail="summary", ledger=ledger_words("people.ledger", found))
+    text = plan_text(plan, detail="summary", ledger=describe_ledger("people.ledger", found))
     assert (
         "Ledger    people.ledger: the run before has spent epsilon 2; this one costs 1 alone; "
         "together they cost 3.2, of the total 4.5, all at delta 0.0001. After it a run of about "
         "epsilon 1.2 still fits." in text
     )
-    assert "After it no run fits." in ledger_words("x", replace(found, left=0.0))
-    refused = ledger_words("x", replace(found, after=4.6, left=0.0))
+    assert "After it no run fits." in describe_ledger("x", replace(found, left=0.0))
+    refused = describe_ledger("x", replace(found, after=4.6, left=0.0))
     assert "would cost 4.6" in refused
     assert "That is too much, so this run will be refused." in refused
-    assert "x is not there yet." in ledger_words("x", None)
+    assert "x is not there yet." in describe_ledger("x", None)
     assert "Ledger " not in plan_text(plan)

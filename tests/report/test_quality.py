@@ -22,10 +22,10 @@ from report.test_html import (
 from pasearch.data.tables import TableSchema
 from pasearch.errors import UsageError
 from pasearch.report import figures, score
-from pasearch.report.facts import useless
+from pasearch.report.facts import find_result_warnings
 from pasearch.report.html import report_html
-from pasearch.report.score import Rival, is_drowned, quality, score_line
-from pasearch.results import schema_of
+from pasearch.report.score import Baseline, describe_quality, describe_score, is_below_noise
+from pasearch.results import restore_schema
 from pasearch.runs.mechanisms import NoisyCounts
 from pasearch.training.metrics import METRICS
 from pasearch.training.score_tables import (
@@ -108,11 +108,11 @@ KINDS = {
 
 
 def told(made: dict[str, Any]) -> dict[str, Any]:
-    return compute_score_measures(made["score"], schema_of(made))
+    return compute_score_measures(made["score"], restore_schema(made))
 
 
 def verdict(made: dict[str, Any]) -> str:
-    return str(quality(made, schema_of(made))["verdict"])
+    return str(describe_quality(made, restore_schema(made))["verdict"])
 
 
 def percent(value: float) -> str:
@@ -136,7 +136,7 @@ class TestVerdict:
         ]:
             made = constant(3000, 1000, won, lost)
             assert verdict(made).startswith(said)
-            for text in (page(made).text, score_line(made, schema_of(made))[1]):
+            for text in (page(made).text, describe_score(made, restore_schema(made))[1]):
                 assert said in text
 
     def test_a_class_that_only_noise_makes_the_most_common_is_no_rival(self):
@@ -178,12 +178,12 @@ class TestVerdict:
         made = people(["no", "yes"], [[5, -2], [1, 3]], PREDICTION_COLUMNS, of=5)
         assert verdict(made).startswith("The noise is too large: this test says nothing")
         assert not re.search("Better than|Not told apart|tell the classes", page(made).text)
-        found = quality(made, schema_of(made))
+        found = describe_quality(made, restore_schema(made))
         assert found["rows"][0]["value"] == "unknown"
         assert not found["rows"][0]["bar"], "nor is it drawn"
         assert found["rows"][1]["bar"]
-        assert is_drowned(made["score"])
-        assert not is_drowned(KINDS["five"]["score"])
+        assert is_below_noise(made["score"])
+        assert not is_below_noise(KINDS["five"]["score"])
 
     def test_one_number_leaves_the_most_common_class_unknown(self):
         for outputs, why in [(3, "at this epsilon"), (60, "for more than 50 classes")]:
@@ -199,7 +199,7 @@ class TestVerdict:
             made = people(["no", "yes"], counts, PREDICTION_COLUMNS, of=of)
             told = "Only about 33 of 100 test records have a known class" in page(made).text
             assert told == few
-            line = score_line(made, schema_of(made))[1]
+            line = describe_score(made, restore_schema(made))[1]
             assert ("`pasearch check` lists them" in line) == few
 
 
@@ -290,11 +290,14 @@ class TestMore:
             assert f"They are too {way} most clearly where the model says about" in text
             assert "can be trusted" in text.split("More about the test")[0], "nothing to unfold"
             poor, fine = with_odds(scale=scale), KINDS["two with odds"]
-            assert score.distrust(poor, schema_of(poor)).replace("\xa0", " ") in text
-            assert score.distrust(poor, schema_of(poor)).startswith(
+            assert (
+                score.describe_miscalibration(poor, restore_schema(poor)).replace("\xa0", " ")
+                in text
+            )
+            assert score.describe_miscalibration(poor, restore_schema(poor)).startswith(
                 "Not all probabilities of 'yes'"
             )
-            assert score.distrust(fine, schema_of(fine)) == ""
+            assert score.describe_miscalibration(fine, restore_schema(fine)) == ""
             good = page(KINDS["two with odds"]).text.split("More about the test")[0]
             assert "come true" not in good
 
@@ -324,7 +327,9 @@ class TestMore:
         made["dataset"]["schema"]["target"]["categories"] = ["no", "yes", "never"]
         made["score"] |= {"metric": "area under the ROC curve", "test": 0.8}
         assert "More about the test" not in page(made).text
-        assert any("first two alone" in each for each in useless(made, schema_of(made)))
+        assert any(
+            "first two alone" in each for each in find_result_warnings(made, restore_schema(made))
+        )
 
     def test_a_table_of_more_classes_than_there_are_is_refused(self):
         made = people(names(5), answers(5), PREDICTION_COLUMNS)
@@ -343,7 +348,7 @@ class TestMore:
             found, harmless = page(of(name)), page(of("harmless"))
             assert [tag for tag, _ in found.elements] == [tag for tag, _ in harmless.elements]
             assert [set(e) for _, e in found.elements] == [set(e) for _, e in harmless.elements]
-            line = score_line(of(name), schema_of(of(name)))[1]
+            line = describe_score(of(name), restore_schema(of(name)))[1]
             for text in (report_html(of(name)), line):
                 assert "\u202e" not in text
             assert "\n" not in line
@@ -360,31 +365,31 @@ class TestMore:
 @pytest.mark.unit
 def test_a_calibration_stays_in_its_picture():
     points = [(0.0, 0.0, 0.0, 0.1), (0.5, 0.7, 0.6, 0.8), (1.0, 1.0, 0.9, 1.0)]
-    found = Page(figures.calibration(points, "x"))
+    found = Page(figures.draw_calibration(points, "x"))
     for each in found.all("line", "spread"):
-        assert 0.0 <= float(each["y1"] or "") <= float(each["y2"] or "") <= figures.PLOT
+        assert 0.0 <= float(each["y1"] or "") <= float(each["y2"] or "") <= figures.PLOT_HEIGHT
     assert [each["cx"] for each in found.all("circle")] == ["0.00%", "50.00%", "100.00%"]
     assert [float(each["cy"] or "") for each in found.all("circle")] == pytest.approx(
-        [figures.PLOT, 0.3 * figures.PLOT, 0.0]
+        [figures.PLOT_HEIGHT, 0.3 * figures.PLOT_HEIGHT, 0.0]
     )
 
 
 @pytest.mark.unit
 def test_one_line_has_every_measure_of_all_classes():
     made = KINDS["two with odds"]
-    found, line = told(made), score.one_line(made, schema_of(made)).replace("\u00a0", " ")
+    found, line = told(made), score.list_measures(made, restore_schema(made)).replace("\u00a0", " ")
     assert f"AUC {found['auc']['value']:.3f} \u00b1 {found['auc']['error']:.3f}" in line
     assert f"balanced accuracy {percent(found['balanced_accuracy']['value'])} \u00b1" in line
     most = percent(found["most_common"]["value"])
     assert line.endswith(f"accuracy of always answering 'no' {most}")
-    assert score.one_line(document(), schema_of(document())) == ""
+    assert score.list_measures(document(), restore_schema(document())) == ""
 
 
 @pytest.mark.unit
 def test_the_middle_of_the_odds_is_where_the_answer_changes():
     """The page's confusion of two classes and its accuracy are of the same counts."""
     made = KINDS["two with odds"]
-    schema = schema_of(made)
+    schema = restore_schema(made)
     assert isinstance(schema, TableSchema)
     rows = np.array(made["score"]["cells"])
     confused = told(made)["confusion"]
@@ -407,7 +412,7 @@ def test_worse_than_one_answer_is_said_seldom_of_a_model_as_good():
                 Table(counts=counts, columns=PREDICTION_COLUMNS, noise=noise, of=n)
             )
             given = {"words": "", "at": 0.0, "margin": above["value"], "error": above["error"]}
-            worse += Rival(**given, among=k).wins
-            naive += Rival(**given).wins
+            worse += Baseline(**given, among=k).wins
+            naive += Baseline(**given).wins
         assert worse / 800 < 0.04
         assert naive / 800 > 0.1, "without a word about how many there are it is said too often"

@@ -33,16 +33,16 @@ from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.errors import UsageError
 from pasearch.registry import Stage
 from pasearch.report.card import card_markdown
-from pasearch.report.facts import recipe_of
+from pasearch.report.facts import restore_recipe
 from pasearch.report.html import report_html
 from pasearch.report.plan import plan_text
 from pasearch.report.wording import (
-    claim_words,
-    noise_words,
-    optimizer_words,
-    setting_words,
-    stage_words,
-    steps_words,
+    describe_claim,
+    describe_optimizer,
+    describe_stages,
+    format_noise_multiplier,
+    format_settings,
+    format_steps,
 )
 from pasearch.search.plan import Plan
 from pasearch.training.clipping import AdaptiveClipping, PerLayerClipping
@@ -61,7 +61,7 @@ def recipe(**changes: Any) -> Recipe:
 def others(**changes: Any) -> list[str]:
     """What is said of stages beside the schedule, which always says something."""
     made = recipe(**changes)
-    return [words for words in stage_words(made) if words != made.schedule.describe()]
+    return [words for words in describe_stages(made) if words != made.schedule.describe()]
 
 
 # --- every shipped stage, found by its registry
@@ -208,7 +208,7 @@ def test_no_preset_is_told_by_identifiers():
     for name in PRESETS:
         told = recipe(**resolve_preset({"preset": name}))
         assert told.bounding is not None
-        said = [told.bounding.describe(), optimizer_words(told), *stage_words(told)]
+        said = [told.bounding.describe(), describe_optimizer(told), *describe_stages(told)]
         for words in said:
             assert not re.search(
                 r"_|\(rate|auto-s|noise-first|None|True|False|per layer yes", words
@@ -230,10 +230,10 @@ def test_layers_are_said():
 @pytest.mark.contract
 def test_every_optimizer_has_words():
     for name in list(OPTIMIZERS):
-        words = optimizer_words(recipe(optimizer=name, momentum=0.5, average=None))
+        words = describe_optimizer(recipe(optimizer=name, momentum=0.5, average=None))
         assert words != name
         assert ("0.5" in words) == (name != "sgd"), "Adam takes it for beta_1"
-        averaged = optimizer_words(recipe(average=0.2))
+        averaged = describe_optimizer(recipe(average=0.2))
         assert averaged.endswith("weights averaged over about the last 20 % of the steps")
 
 
@@ -241,22 +241,22 @@ def test_every_optimizer_has_words():
 def test_a_run_that_ends_with_its_budget_says_how_far_it_came():
     for made, words in [(None, "at most 1,000"), (312, "made 312 of at most 1,000")]:
         assert (
-            steps_words(recipe(schedule=ValidationSchedule(rate=0.7, threshold=0.01)), made)
+            format_steps(recipe(schedule=ValidationSchedule(rate=0.7, threshold=0.01)), made)
             == words
         )
-        assert steps_words(recipe(), 1000) == "1,000"
+        assert format_steps(recipe(), 1000) == "1,000"
 
 
 @pytest.mark.unit
 def test_a_document_of_an_earlier_version_is_told():
     values = recipe().to_json()
     kept = ("steps", "noise_multiplier", "optimizer", "average", "expected_batch_size", "bounding")
-    old = recipe_of({key: values[key] for key in kept})
-    assert stage_words(old) == [UniformSchedule().describe()]
-    assert (steps_words(old), noise_words(old)) == ("1,000", "2.0000")
-    assert noise_words(recipe(schedule=TimeDecay(rate=0.1))) == "2.0000 at first"
+    old = restore_recipe({key: values[key] for key in kept})
+    assert describe_stages(old) == [UniformSchedule().describe()]
+    assert (format_steps(old), format_noise_multiplier(old)) == ("1,000", "2.0000")
+    assert format_noise_multiplier(recipe(schedule=TimeDecay(rate=0.1))) == "2.0000 at first"
     first = {**{key: values[key] for key in kept}, "order": {"record_bound": 0.5}}
-    assert "bounded to norm 0.5 before" in stage_words(recipe_of(first))[0]
+    assert "bounded to norm 0.5 before" in describe_stages(restore_recipe(first))[0]
 
 
 @pytest.mark.contract
@@ -264,7 +264,7 @@ def test_a_stage_that_is_not_known_is_an_error_and_no_default_sentence():
     for place in TABLE_STAGES:
         values = {**recipe().to_json(), place: {"name": "none-such", "bound": 0.3}}
         with pytest.raises(UsageError, match=r"'none-such' \(its `name`\) is unknown"):
-            recipe_of(values)
+            restore_recipe(values)
 
 
 @pytest.mark.unit
@@ -290,7 +290,7 @@ def test_screening_is_said():
 @pytest.mark.unit
 def test_a_factor_of_one_is_no_setting():
     settings = {"steps_scale": 1.0, "learning_rate_scale": 0.5, "learning_rate": 1.0, "recipe": 2}
-    assert setting_words(settings) == [("learning rate scale", "0.5"), ("learning rate", "1")]
+    assert format_settings(settings) == [("learning rate scale", "0.5"), ("learning rate", "1")]
 
 
 def without_figure() -> dict[str, tuple[Any, str]]:
@@ -313,7 +313,7 @@ def without_figure() -> dict[str, tuple[Any, str]]:
 def test_a_claim_without_a_figure_says_why():
     for name in without_figure():
         claim, why = without_figure()[name]
-        words = claim_words(claim.to_json())
+        words = describe_claim(claim.to_json())
         assert claim.value is None
         assert f"({claim.source}): no figure, because" in words
         assert why in words
@@ -323,5 +323,5 @@ def test_a_claim_without_a_figure_says_why():
 @pytest.mark.unit
 def test_a_claim_with_a_figure_is_its_text():
     claim = bao_equation_8(epsilon=0.1, runs=60, delta_prime=1e-5)
-    assert claim_words(claim.to_json()) == claim.describe()
-    assert claim_words({"text": "x"}) == "x", "as earlier versions had it"
+    assert describe_claim(claim.to_json()) == claim.describe()
+    assert describe_claim({"text": "x"}) == "x", "as earlier versions had it"

@@ -10,8 +10,8 @@ from pasearch.data.column import Column
 from pasearch.data.schema import Schema
 from pasearch.data.tables import TableSchema
 from pasearch.report import wording
-from pasearch.report.facts import meaning
-from pasearch.report.score import DROWNED, quality, score_line
+from pasearch.report.facts import summarize_attack
+from pasearch.report.score import BELOW_NOISE_SENTENCE, describe_quality, describe_score
 from pasearch.spaces.candidate import Candidate
 
 ARRAYS = Schema(shape=(4,), low=0.0, high=1.0, classes=2)
@@ -39,13 +39,13 @@ def document(attack: Any = None, **changed: Any) -> dict[str, Any]:
 
 
 def network(*layers: dict[str, Any]) -> str:
-    return wording.network_line(Candidate.from_json({"layers": list(layers), "settings": {}}))
+    return wording.describe_network(Candidate.from_json({"layers": list(layers), "settings": {}}))
 
 
 @pytest.mark.unit
 class TestOdds:
     def test_a_strong_price_says_what_an_attacker_finds_and_what_guessing_would(self):
-        assert wording.odds_line(meaning(document(STRONG))) == (
+        assert wording.describe_attack_bound(summarize_attack(document(STRONG))) == (
             "That means: suppose somebody knows all other records, and says whose were used. If "
             "they are wrong about 1 of 100 people whose records were not, they are right about at "
             "most 5 of 100 whose records were (blind guessing: 1)."
@@ -59,12 +59,14 @@ class TestOdds:
             ([[0.01, 0.99], [0.1, 1.0]], "That is little protection: suppose somebody"),
             (NONE, "That protects nobody: suppose somebody"),
         ]:
-            assert wording.odds_line(meaning(document(attack))).startswith(begins)
+            assert wording.describe_attack_bound(summarize_attack(document(attack))).startswith(
+                begins
+            )
 
     def test_where_no_bound_is_known_none_is_told(self):
         for attack in [None, []]:
-            told = wording.odds_line(meaning(document(attack)))
-            assert told == f"N{wording.NO_BOUND[1:]}"
+            told = wording.describe_attack_bound(summarize_attack(document(attack)))
+            assert told == f"N{wording.NO_ATTACK_BOUND[1:]}"
             assert not any(digit.isdigit() for digit in told)
 
 
@@ -77,22 +79,22 @@ class TestProtection:
             (NONE, "none: suppose somebody"),
             (None, "no bound"),
         ]:
-            assert wording.protection_line(document(attack)).startswith(begins)
+            assert wording.describe_protection(document(attack)).startswith(begins)
 
     def test_public_data_and_a_seed_protect_nobody_whatever_the_price(self):
         public = document(STRONG)
         public["dataset"]["declared_public"] = True
-        told = wording.protection_line(public)
+        told = wording.describe_protection(public)
         assert told == "none, because the data were declared public."
-        seeded = wording.protection_line(document(STRONG, reproducible=True))
+        seeded = wording.describe_protection(document(STRONG, reproducible=True))
         assert seeded == "none, because whoever knows the seed can take the noise away."
 
 
 @pytest.mark.unit
 class TestScore:
     def test_a_known_one_has_its_records_its_interval_and_a_verdict(self):
-        name, told = score_line(document(), ARRAYS)
-        found = quality(document(), ARRAYS)
+        name, told = describe_score(document(), ARRAYS)
+        found = describe_quality(document(), ARRAYS)
         assert name == "Test accuracy"
         assert told == (
             f"90.0 % on 1,000 test records ({found['interval']}). {found['verdict']} Majority-"
@@ -104,8 +106,8 @@ class TestScore:
     def test_one_that_noise_drowns_is_unknown_and_no_number_is_given(self):
         drowned = document()
         drowned["score"]["noise"]["standard_deviation"] = 0.4
-        _, told = score_line(drowned, ARRAYS)
-        assert told.startswith(f"unknown. {DROWNED}")
+        _, told = describe_score(drowned, ARRAYS)
+        assert told.startswith(f"unknown. {BELOW_NOISE_SENTENCE}")
         assert "90" not in told
         assert " %" not in told
         assert "more than 1,000 test records" in told
@@ -113,16 +115,16 @@ class TestScore:
     def test_of_public_data_the_exact_score_stands_beside_it(self):
         public = document()
         public["score"]["exact"] = 0.913
-        assert "; exactly 0.913 (public data)" in score_line(public, ARRAYS)[1]
+        assert "; exactly 0.913 (public data)" in describe_score(public, ARRAYS)[1]
 
 
 @pytest.mark.unit
 class TestDataAndModel:
     def test_data_of_arrays_and_of_a_table(self):
-        told = wording.data_line("people", 1797, ARRAYS)
+        told = wording.describe_data("people", 1797, ARRAYS)
         assert told == f"people: 1,797 records, {ARRAYS.describe()}"
         table = TableSchema(columns=(Column(name="age", low=0, high=9),), target=Column(name="ill"))
-        assert wording.data_line("p", 5, table).endswith(" (column 'ill' is predicted)")
+        assert wording.describe_data("p", 5, table).endswith(" (column 'ill' is predicted)")
 
     def test_a_network_is_told_in_words(self):
         dense = {"kind": "dense", "units": 8, "activation": "tanh"}
@@ -145,12 +147,12 @@ class TestDataAndModel:
                 "a linear model of 3 directions in all 9 features",
             ),
         ]:
-            assert wording.features_line({"best": best, "strategy": {"name": "cfs"}}) == told
+            assert wording.describe_features({"best": best, "strategy": {"name": "cfs"}}) == told
 
 
 @pytest.mark.unit
 def test_what_was_taken_as_public_is_left_out_of_what_is_promised():
-    told = wording.protection_line(document(STRONG, assumed_public=["age", "city"]))
+    told = wording.describe_protection(document(STRONG, assumed_public=["age", "city"]))
     assert "leaves out what was taken as public and not charged (age, city)" in told
     assert "no bound on what it tells of them" in told
-    assert "leaves out" not in wording.protection_line(document(STRONG))
+    assert "leaves out" not in wording.describe_protection(document(STRONG))

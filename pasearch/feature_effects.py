@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasearch.data.tables import AnySchema, TableSchema
-from pasearch.results import FEATURES, network_of, schema_of
+from pasearch.results import FEATURE_SELECTION, build_network, restore_schema
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 Array = np.ndarray[Any, Any]
 
-MAX_COLUMNS = 25
+MAX_LISTED_COLUMNS = 25
 """Number of listed columns."""
 
-MAX_PROBED = 4096
+MAX_PROBED_FEATURES = 4096
 """Number of features up to which the weights of a network are found by probing it."""
 
-MAX_VALUES = 3
+MAX_LISTED_VALUES = 3
 """Number of values that are listed by name."""
 
-SAME_EFFECT = 1e-6
+EQUAL_EFFECT_TOLERANCE = 1e-6
 """Fraction of a column's reach, within which values have the same effect."""
 
-PROBES = 8
+PROBE_RECORDS = 8
 """Number of synthetic records at which a linear model must be affine."""
 
 AFFINE_TOLERANCE = 1e-3
 """Largest deviation from an affine model, as a fraction of its outputs or of 1."""
 
 
-def effects(schema: AnySchema, weights: Array) -> list[Values] | None:
+def rank_effects(schema: AnySchema, weights: Array) -> list[Values] | None:
     """Return the columns with the largest reach; None if records have no columns.
 
     Args:
@@ -76,12 +76,12 @@ def effects(schema: AnySchema, weights: Array) -> list[Values] | None:
         own = contrasts[:, place : place + column.width]
         place += column.width
         if column.width and np.isfinite(own).all():
-            found.append(_effect(column, own, classes))
+            found.append(_column_effect(column, own, classes))
     ranked = sorted(found, key=lambda each: (-each["reach"], each["column"]))
-    return [each for each in ranked[:MAX_COLUMNS] if each["reach"] > 0]
+    return [each for each in ranked[:MAX_LISTED_COLUMNS] if each["reach"] > 0]
 
 
-def effects_of(document: Values, content: bytes) -> list[Values] | None:
+def rank_model_effects(document: Values, content: bytes) -> list[Values] | None:
     """Return the effects of a released model; None if it is not linear, or has no columns.
 
     Args:
@@ -91,52 +91,52 @@ def effects_of(document: Values, content: bytes) -> list[Values] | None:
     Raises:
         UsageError: The content is no such file.
     """
-    schema = schema_of(document)
+    schema = restore_schema(document)
     if not isinstance(schema, TableSchema):
         return None
-    if document["task"] == FEATURES:
+    if document["task"] == FEATURE_SELECTION:
         from pasearch.features.model import load_model
 
-        return effects(schema, load_model(schema, document["model"], content).weights)
-    if document["best"]["layers"] or len(schema.names) > MAX_PROBED:
+        return rank_effects(schema, load_model(schema, document["model"], content).weights)
+    if document["best"]["layers"] or len(schema.names) > MAX_PROBED_FEATURES:
         return None
-    weights = _affine(network_of(document, content), len(schema.names))
-    return None if weights is None else effects(schema, weights)
+    weights = _affine_weights(build_network(document, content), len(schema.names))
+    return None if weights is None else rank_effects(schema, weights)
 
 
-def _affine(model: nn.Module, features: int) -> Array | None:
+def _affine_weights(model: nn.Module, features: int) -> Array | None:
     """Return the weights, shape (outputs, features), of an affine model; None of any other."""
     import torch
 
-    draws = np.random.default_rng(0).random((PROBES, features))
+    draws = np.random.default_rng(0).random((PROBE_RECORDS, features))
     with torch.no_grad():
         ends = torch.cat([torch.zeros(1, features), torch.eye(features)])
         start, *steps = model(ends).double().reshape(features + 1, -1).numpy()
         weights = np.array(steps).T - start[:, None]
-        own = model(torch.from_numpy(draws).float()).double().reshape(PROBES, -1).numpy()
+        own = model(torch.from_numpy(draws).float()).double().reshape(PROBE_RECORDS, -1).numpy()
     gap = np.abs(own - (draws @ weights.T + start)).max()
     return weights if gap <= AFFINE_TOLERANCE * max(1.0, np.abs(own).max()) else None
 
 
-def _effect(column: Column, own: Array, classes: list[str]) -> Values:
+def _column_effect(column: Column, own: Array, classes: list[str]) -> Values:
     """Describe a column's reach, by the contrast for which it is the largest."""
-    names, moved = _values(column, own)
+    names, moved = _value_effects(column, own)
     reach = moved.max(axis=1) - moved.min(axis=1)
     place = int(reach.argmax())
-    effect, same = moved[place], SAME_EFFECT * reach[place]
+    effect, same = moved[place], EQUAL_EFFECT_TOLERANCE * reach[place]
     towards = None
     if classes:
         towards = classes[1] if len(own) == 1 else classes[place]
     return {
         "column": column.name,
         "reach": float(f"{reach[place]:.4g}"),
-        "most": _told(column, names, effect >= effect.max() - same),
-        "least": _told(column, names, effect <= effect.min() + same),
+        "most": _describe_values(column, names, effect >= effect.max() - same),
+        "least": _describe_values(column, names, effect <= effect.min() + same),
         "towards": towards,
     }
 
 
-def _told(column: Column, names: list[str], among: Array) -> str:
+def _describe_values(column: Column, names: list[str], among: Array) -> str:
     """Describe the values of a column that have the same effect."""
     there = list(dict.fromkeys(name for name, one in zip(names, among, strict=True) if one))
     rest = list(dict.fromkeys(name for name in names if name not in there))
@@ -147,14 +147,14 @@ def _told(column: Column, names: list[str], among: Array) -> str:
         every = list(dict.fromkeys(names))
         apart = "" if every[every.index(there[0]) :][: len(there)] == there else ", in parts"
         return f"{low} to {high}{apart}"
-    if len(there) <= MAX_VALUES or not rest:
+    if len(there) <= MAX_LISTED_VALUES or not rest:
         return " or ".join(there)
-    if len(rest) <= MAX_VALUES:
+    if len(rest) <= MAX_LISTED_VALUES:
         return f"all but {' and '.join(rest)}"
-    return f"{', '.join(there[:MAX_VALUES])} or {len(there) - MAX_VALUES} more"
+    return f"{', '.join(there[:MAX_LISTED_VALUES])} or {len(there) - MAX_LISTED_VALUES} more"
 
 
-def _values(column: Column, own: Array) -> tuple[list[str], Array]:
+def _value_effects(column: Column, own: Array) -> tuple[list[str], Array]:
     """Return the possible values of a cell, and the effect of each, shape (contrasts, values)."""
     names = column.feature_names()
     if column.kind == "number":
