@@ -1,10 +1,12 @@
-"""Privacy-aware AutoML: search under one (epsilon, delta) that pays for all the search reads.
+"""Differentially private AutoML: architecture search, feature selection and training with DP-SGD.
+
+One total (epsilon, delta) covers everything that a run reads.
 
     >>> from pasearch import Budget, search_architecture            # doctest: +SKIP
     >>> result = search_architecture("digits", budget=Budget(epsilon=2.0))   # doctest: +SKIP
     >>> result.price, result.model                                  # doctest: +SKIP
 
-Names are imported on first use: torch alone takes seconds to load, and a plan needs none of it.
+Names are imported on first use, because torch takes seconds to load and a plan does not need it.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ _MODULE_OF_NAME = {
 }
 
 _ORIGINAL_NAMES = {"Schema": "TableSchema"}
-"""What a name is called at home, where that is another name."""
+"""Names in the defining module, if they differ from the public names."""
 
 __all__ = [
     "PAFS",

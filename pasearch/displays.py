@@ -1,11 +1,10 @@
-"""Figures of results, drawn with matplotlib: `from_...` takes the numbers, `plot` draws them.
+"""Figures of results, drawn with matplotlib: `from_...` reads the numbers, `plot` draws them.
 
-They follow scikit-learn's displays. The page draws its own figures (`report.figures`), because
-`pasearch verify` makes it again byte for byte, whatever versions are installed.
+The displays follow those of scikit-learn. The report page has other figures (`report.figures`),
+because `pasearch verify` remakes it byte for byte with any installed versions.
 
-Colours are distinguishable with any kind of colour vision. In grey some are alike, so every line
-has its own marker and pattern, and every kind of bar its own hatch. A dashed line is reserved for
-limits and for values without privacy.
+The colours are safe for colour-blind readers. For prints in grey, every line has its own marker and
+pattern, and every kind of bar its own hatch. Dashed lines are limits or values without privacy.
 
 Source: Okabe and Ito 2008, "Color Universal Design" (the colours, without the yellow);
 docs/rules.md, rules 1, 4, 9 and 10; docs/crossover.md; Bao et al., section III-C.
@@ -53,9 +52,10 @@ Array = np.ndarray[Any, Any]
 
 RESULT_FILE, CROSSOVER_FILE = "result.json", "crossover.json"
 
-BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = LINE_COLOURS = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
-)  # fmt: skip
+BLUE = "#0072B2"
+VERMILION = "#D55E00"
+SKY = "#56B4E9"
+LINE_COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", SKY, "#000000")
 LINE_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINE_PATTERNS = (
     "-",
@@ -68,14 +68,15 @@ LINE_PATTERNS = (
 )
 
 DASHED_PATTERN = (0, (4, 3))
-"""Pattern of a limit, or of a value without privacy."""
+"""Line pattern of a limit, or of a value without privacy."""
 
-GREY, PALE_GREY = "#555555", "#DDDDDD"
+GREY = "#555555"
+PALE_GREY = "#DDDDDD"
 
 EPSILON, DELTA = "\N{GREEK SMALL LETTER EPSILON}", "\N{GREEK SMALL LETTER DELTA}"
 
 MAX_NAME_LENGTH = 40
-"""Characters of the name of a trial or a feature."""
+"""Name of a trial or a feature: characters."""
 
 LEGEND_STYLE: Values = {"fontsize": "small", "frameon": False, "borderaxespad": 0.1}
 """Style of a legend above the axes."""
@@ -85,13 +86,13 @@ LEGEND_STYLE: Values = {"fontsize": "small", "frameon": False, "borderaxespad": 
 
 
 def load_document(given: Any) -> Values:
-    """Return a run's `result.json`.
+    """Load the `result.json` of a run.
 
     Args:
-        given: A finished run's result, its document, or its folder.
+        given: Result of a finished run, its document, or its folder.
 
     Raises:
-        UsageError: It is none of them, or the folder has no result.
+        UsageError: the argument is none of them, or the folder has no result.
     """
     if isinstance(given, (str, Path)):
         return read_document(given)
@@ -99,14 +100,14 @@ def load_document(given: Any) -> Values:
     if isinstance(document, Mapping):
         return dict(document)
     raise UsageError(
-        f"A display cannot be made of type {type(given).__name__}: expected a finished run's "
-        "result, its result.json as a dictionary, or its folder."
+        f"A display cannot be made from type {type(given).__name__}: expected the result of a "
+        "finished run, its result.json as a dictionary, or its folder."
     )
 
 
 @contextmanager
 def refuse_malformed(name: str) -> Iterator[None]:
-    """Raise a UsageError for any error of reading a malformed document.
+    """Convert errors from reading a malformed document to a UsageError.
 
     Args:
         name: Name of the document.
@@ -120,18 +121,18 @@ def refuse_malformed(name: str) -> Iterator[None]:
 def score_unit(noun: str) -> str:
     """Return the unit of a score by its name in a document."""
     units = {
-        "accuracy": "share of records",
-        "balanced accuracy": "share of records, mean over classes",
+        "accuracy": "fraction of records",
+        "balanced accuracy": "fraction of records, mean over classes",
         "log loss": "nats",
-        "mean absolute error": "share of the target's width",
-        "root mean squared error": "share of the target's width",
+        "mean absolute error": "fraction of the target's range",
+        "root mean squared error": "fraction of the target's range",
     }
     return units.get(noun, "from 0 to 1")
 
 
 @dataclass(kw_only=True, eq=False)
 class Display:
-    """A figure; `plot` sets `ax_` (axes of matplotlib) and `figure_`."""
+    """Figure; `plot` sets `ax_` (matplotlib axes) and `figure_`."""
 
     ax_: Axes = field(init=False, repr=False)
     figure_: Figure = field(init=False, repr=False)
@@ -140,19 +141,19 @@ class Display:
         """Draw the figure.
 
         Args:
-            ax: Axes to draw on: nothing else of matplotlib is touched. None makes a figure with
-                pyplot.
+            ax: Axes to draw on, without changing other state of matplotlib. None creates a figure
+                with pyplot.
             kwargs: Options of matplotlib for the main lines or bars (`Axes.plot`, `Axes.barh` or
-                `Axes.errorbar`); `most` of a `FeaturesDisplay`: number of features to draw.
+                `Axes.errorbar`). `most` of a `FeaturesDisplay`: number of features to draw.
 
         Raises:
-            UsageError: matplotlib is not installed, or `most` is not above 0.
+            UsageError: matplotlib is not installed, or `most` is below 1.
         """
         try:
             import matplotlib  # noqa: F401 - whether it is installed
         except ImportError:
             raise UsageError(
-                "A display is drawn with matplotlib, which is not installed: install it with "
+                "A display requires matplotlib, which is not installed: use "
                 "`pip install 'pasearch[plots]'`."
             ) from None
         if ax is None:
@@ -166,22 +167,27 @@ class Display:
         return self
 
     def _draw(self, ax: Axes, own: Figure | None, **kwargs: Any) -> float:
-        """Draw on axes, of a figure of its own or of the user's.
+        """Draw on axes.
+
+        Args:
+            ax: Axes to draw on.
+            own: Figure that the display created; None if the axes are those of the user.
+            kwargs: Options of matplotlib.
 
         Returns:
-            Height of a figure of its own, inches.
+            Height that suits the figure, inches.
         """
         raise NotImplementedError
 
 
 def escape_label(name: object) -> str:
-    """Return a name that matplotlib draws literally: no formula, no control characters."""
+    """Escape a name so that matplotlib draws it literally."""
     text = escape_text(name).replace("$", r"\$")
-    return f" {text}" if text.startswith("_") else text  # else a legend would leave it out
+    return f" {text}" if text.startswith("_") else text  # a legend omits names with "_"
 
 
 def style_axes(ax: Axes, grid: str) -> None:
-    """Remove the frame of the axes, and draw a faint grid below everything.
+    """Remove the frame of the axes, and draw a faint grid in the background.
 
     Args:
         ax: The axes to change.
@@ -197,28 +203,28 @@ def style_axes(ax: Axes, grid: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition of the records, and its releases."""
+    """A partition of the records with its releases."""
 
     name: str  # name of the partition
     records: int  # number of its records
-    epsilon: float  # its price, at the delta of the run
-    accountant: str  # accountant of that price
+    epsilon: float  # its privacy cost, at the delta of the run
+    accountant: str  # accountant of this cost
     lines: tuple[str, ...]  # name and count of every release
 
 
 @dataclass(kw_only=True, eq=False)
 class BudgetDisplay(Display):
-    """The price of a plan: a bar per partition, with its releases below; the budget as a line.
+    """Privacy cost of a plan: a bar per partition with its releases, and the budget as a line.
 
-    Partitions share no record, so the price of the run is the largest of theirs. Releases of the
-    same records are priced together: a share for each of them does not exist, and none is drawn.
+    Partitions are disjoint, so the total cost is the maximum over partitions. Releases on the same
+    records are accounted for jointly, so there is no separate cost of each.
 
     Args:
-        partitions: In the plan's order.
-        budget: Epsilon of the request.
-        delta: Delta of the whole run.
+        partitions: Partitions in the order of the plan.
+        budget: Requested epsilon.
+        delta: Delta of the run.
 
-    `plot` sets `bars_`, too.
+    `plot` also sets `bars_`.
     """
 
     partitions: tuple[Partition, ...]
@@ -230,22 +236,24 @@ class BudgetDisplay(Display):
     def from_plan(
         cls, plan_or_result: CalibratedPlan | Result | dict[str, Any] | str | Path
     ) -> Self:
-        """Return the display of a plan, or of a finished run.
+        """Create the display of a plan or of a finished run.
 
         Args:
-            plan_or_result: A plan of a `plan_...` function, a result, the plain values of either,
-                or the run's folder.
+            plan_or_result: Plan of a `plan_...` function, result, JSON values of either, or folder
+                of the run.
 
         Raises:
-            UsageError: It is none of them, or not well formed.
+            UsageError: the argument is none of them, or malformed.
         """
         given = plan_or_result
         values = given.plan_json() if isinstance(given, CalibratedPlan) else load_document(given)
         with refuse_malformed("The plan" if "lines" in values else RESULT_FILE):
             releases: dict[str, list[str]] = {name: [] for name in values["price_by_partition"]}
             for line in values["lines"] if "lines" in values else values["events"]:
-                words = line["name"] + ("" if line["count"] == 1 else f", {line['count']:,} times")
-                if line["event"]["type"] == "repeat-and-select":  # how often it trains is secret
+                words = line["name"] + ("" if line["count"] == 1 else f" ({line['count']:,} times)")
+                if (
+                    line["event"]["type"] == "repeat-and-select"
+                ):  # the number of trainings is secret
                     words += ", the best of a secret number"
                 releases.setdefault(line["partition"], []).append(words)
             slots = values["split"] if "split" in values else values["dataset"]["slots"]
@@ -262,7 +270,7 @@ class BudgetDisplay(Display):
 
     @property
     def price(self) -> float:
-        """Epsilon of the whole run: the largest of the partitions."""
+        """Epsilon of the run: maximum over partitions."""
         return max(each.epsilon for each in self.partitions)
 
     def _draw(self, ax: Axes, own: Figure | None, **kwargs: Any) -> float:
@@ -285,8 +293,8 @@ class BudgetDisplay(Display):
                 textcoords="offset points", va="center", fontsize="small",
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.85},
             )  # fmt: skip
-            together = "together " if len(part.lines) > 1 else ""
-            for row, line in enumerate([*part.lines, f"priced {together}by {part.accountant}"]):
+            subtotal = "subtotal " if len(part.lines) > 1 else ""
+            for row, line in enumerate([*part.lines, f"{subtotal}by {part.accountant}"]):
                 ax.annotate(
                     escape_label(line), (0, place + 1.1 + row), (6, 0), textcoords="offset points",
                     va="center", fontsize="small", color=GREY,
@@ -308,12 +316,12 @@ class BudgetDisplay(Display):
         style_axes(ax, "x")
         ax.tick_params(axis="y", length=0)
         ax.set_title(
-            f"Price {self.price:.4g}: the largest of the partitions, as each record is in one",
+            f"Privacy cost {EPSILON} {self.price:.4g}: maximum over disjoint partitions",
             fontsize="medium", loc="left", pad=22,
         )  # fmt: skip
         (limit,), (name,) = ax.get_legend_handles_labels()
         ax.legend(
-            [self.bars_[epsilons.index(self.price)], limit], ["the price of the run", name],
+            [self.bars_[epsilons.index(self.price)], limit], ["total of the run", name],
             loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, **LEGEND_STYLE,
         )  # fmt: skip
         return 1.5 + 0.24 * height
@@ -328,10 +336,10 @@ CROSSING_FIELDS = ("simple", "complex", "epsilon", "low", "high", "text")
 
 @dataclass(kw_only=True, eq=False)
 class CrossoverDisplay(Display):
-    """A measured crossover: a line per model, with bands, over a logarithmic epsilon.
+    """Measured crossover: a line per model, with confidence bands, over a logarithmic epsilon.
 
     Args:
-        epsilons: Epsilons of the grid, rising.
+        epsilons: Epsilons of the grid, ascending.
         models: Curves of the models, the simplest first: `name`, `parameters`, `error` and
             `half_width` (of a 95 % interval) at each epsilon, and `error_without_privacy`, as in
             crossover.json.
@@ -358,15 +366,15 @@ class CrossoverDisplay(Display):
 
     @classmethod
     def from_report(cls, report: CrossoverReport | dict[str, Any] | str | Path) -> Self:
-        """Return the display of a measured crossover.
+        """Create the display of a measured crossover.
 
         Args:
-            report: A report of `measure_crossover`, its `request_to_json()`, or a crossover.json
+            report: Report of `measure_crossover`, its `request_to_json()`, or a crossover.json
                 or its
                 folder.
 
         Raises:
-            UsageError: It is none of them, or not well formed.
+            UsageError: the argument is none of them, or malformed.
         """
         from pasearch.crossover.report import CrossoverReport
 
@@ -378,7 +386,7 @@ class CrossoverDisplay(Display):
             values = report.to_json()
         if not isinstance(values, Mapping):
             raise UsageError(
-                f"A display cannot be made of type {type(values).__name__}: expected a "
+                f"A display cannot be made from type {type(values).__name__}: expected a "
                 "CrossoverReport, its crossover.json as a dictionary, or the file."
             )
         with refuse_malformed(CROSSOVER_FILE):
@@ -401,7 +409,7 @@ class CrossoverDisplay(Display):
         first, last, kinds = self.epsilons[0], self.epsilons[-1], len(LINE_COLOURS)
         ax.set_xscale("log")
         for place, model in enumerate(self.models):
-            # After seven lines the patterns shift, so that no two lines are alike.
+            # After seven lines the patterns shift, so that all lines differ.
             colour, marker = LINE_COLOURS[place % kinds], LINE_MARKERS[place % kinds]
             style: dict[str, Any] = {
                 "color": colour, "marker": marker,
@@ -431,7 +439,7 @@ class CrossoverDisplay(Display):
                 f"{escape_label(crossing['text'])}"
             )
             if epsilon is None or not first <= epsilon <= last:
-                ax.add_line(Line2D([], [], linestyle="none", label=label))  # in the legend alone
+                ax.add_line(Line2D([], [], linestyle="none", label=label))  # in the legend only
                 continue
             pattern = ("-", "-.", ":")[place % 3]
             line = ax.axvline(epsilon, color=GREY, linewidth=1.3, label=label, linestyle=pattern)
@@ -454,7 +462,7 @@ class CrossoverDisplay(Display):
         ax.set_xlim(first / (last / first) ** 0.02, last * (last / first) ** 0.02)
         ax.set_ylim(bottom=min(0.0, *(min(each["error"]) for each in self.models)))
         style_axes(ax, "both")
-        band = "bands: 95 % intervals" if self.repeats > 1 else "one repeat, so no intervals"
+        band = "bands: 95 % CI" if self.repeats > 1 else "one repeat, so no confidence intervals"
         title = f"{escape_label(self.data)}, {self.n:,} training records; {band}"
         ax.set_title(title, fontsize="medium", loc="left")
 
@@ -466,10 +474,10 @@ class CrossoverDisplay(Display):
         models = len(self.models)
         handles[models:models], labels[models:models] = [plain], [str(plain.get_label())]
         legend: dict[str, Any] = {"fontsize": "small", "handlelength": 3.2}
-        if own is not None:  # below the axes, so that it hides nothing
+        if own is not None:  # below the axes, to cover no line
             half = (len(labels) + 1) // 2
-            beside = max(map(len, labels[:half])) + max(map(len, labels[half:])) <= 88
-            legend |= {"loc": "outside lower left", "ncols": 2 if beside else 1, "frameon": False}
+            fits = max(map(len, labels[:half])) + max(map(len, labels[half:])) <= 88
+            legend |= {"loc": "outside lower left", "ncols": 2 if fits else 1, "frameon": False}
             own.legend(handles, labels, **legend)
         else:
             ax.legend(handles, labels, loc="upper right", framealpha=0.9, **legend)
@@ -481,21 +489,21 @@ class CrossoverDisplay(Display):
 
 @dataclass(kw_only=True, eq=False)
 class FeaturesDisplay(Display):
-    """The selected features of a run: a bar each, the longest first.
+    """Selected features of a run: a bar per feature, the longest first.
 
     The values are coefficients of the released linear model (features are in [0, 1]):
 
-        two classes         w_1 - w_0, of the score that decides between them
+        two classes         w_1 - w_0, of the difference of the two logits
         regression          w
-        several classes     |w|, the length over classes of one feature's weights
+        several classes     |w|, Euclidean norm of a feature's weights over classes
 
     Args:
-        names: Names of the features by descending value; without values, in the order of choice.
+        names: Names of the features by descending value; without values, in order of selection.
         values: One value per feature; empty if the document has none.
         measure: Name of the values, with their unit.
         of: Number of features of an encoded record.
         directions: Meaning of values above and below 0; empty if they have no sign.
-        noise: Value that noise alone may give a feature; None if it is unknown.
+        noise: Value that noise alone may reach; None if it is unknown.
     """
 
     names: tuple[str, ...]
@@ -507,36 +515,36 @@ class FeaturesDisplay(Display):
 
     @classmethod
     def from_result(cls, result: Result | dict[str, Any] | str | Path) -> Self:
-        """Return the display of a finished feature selection.
+        """Create the display of a finished feature selection.
 
         Args:
-            result: A result of `select_features` or its folder, which show the coefficients of the
-                released model; or its `result.json`, which shows how much each feature tells of the
-                target if the method estimated that, and otherwise the names alone.
+            result: Result of `select_features` or its folder (shows the coefficients of the
+                released model); or its `result.json` (shows the relevance of each feature if the
+                method estimated it, otherwise only the names).
 
         Raises:
-            UsageError: It is none of them, not well formed, or of another task.
+            UsageError: the argument is none of them, malformed, or of another task.
         """
         document = load_document(result)
         with refuse_malformed(RESULT_FILE):
             if document["task"] != FEATURE_SELECTION:
                 raise UsageError(
-                    f"This run's task was {document['task']!r}: a FeaturesDisplay is of a "
+                    f"The task of this run is {document['task']!r}: a FeaturesDisplay requires a "
                     f"{FEATURE_SELECTION} (`select_features`)."
                 )
             path, of = result.path if isinstance(result, Result) else result, document["best"]["of"]
             if not isinstance(path, Mapping):
                 return cls._of_model(trained_model(path), of)
             kept = document["best"]["features"]
-            told = {
+            relevance = {
                 each["feature"]: each["uncertainty"] for each in document.get("relevance") or ()
             }
-            if not set(kept) <= set(told):
-                untold = "Kept (how much each counts is in the run's folder)"
-                return cls(names=tuple(kept), values=(), measure=untold, of=of)
-            ranked = sorted(kept, key=lambda name: -told[name])
+            if not set(kept) <= set(relevance):
+                unknown = "Selected features (the run's folder has their coefficients)"
+                return cls(names=tuple(kept), values=(), measure=unknown, of=of)
+            ranked = sorted(kept, key=lambda name: -relevance[name])
             return cls(
-                names=tuple(ranked), values=tuple(float(told[name]) for name in ranked),
+                names=tuple(ranked), values=tuple(float(relevance[name]) for name in ranked),
                 measure="Noisy symmetrical uncertainty with the target (0 to 1)", of=of,
                 noise=document.get("relevance_of_noise"),
             )  # fmt: skip
@@ -547,16 +555,18 @@ class FeaturesDisplay(Display):
         per = "per unit of the encoded feature"
         directions: tuple[str, ...] = ()
         if len(weights) == 1:
-            values, measure = weights[0], f"Coefficient (share of the target's width {per})"
+            values, measure = weights[0], f"Coefficient (fraction of the target's range {per})"
             directions = ("raises the prediction", "lowers the prediction")
         elif len(weights) == 2:
-            values, measure = weights[1] - weights[0], f"Coefficient (score {per})"
-            directions = tuple(f"speaks for {name}" for name in model.classes_[[1, 0]])
+            values, measure = weights[1] - weights[0], f"Coefficient (logit {per})"
+            directions = tuple(
+                f"raises the probability of {name}" for name in model.classes_[[1, 0]]
+            )
         else:
             if model.link == "softmax":  # the mean over classes decides nothing
                 weights = weights - weights.mean(axis=0)
             values = np.sqrt((weights**2).sum(axis=0))
-            measure = f"Length of the coefficients over {len(weights)} classes\n(score {per})"
+            measure = f"Norm of the coefficients over {len(weights)} classes\n(logit {per})"
         ranked = [
             each for each in np.argsort(-np.abs(values), kind="stable") if values[each] != 0.0
         ]
@@ -570,7 +580,7 @@ class FeaturesDisplay(Display):
         from pasearch.report.figures import shorten
 
         if not most >= 1:
-            raise UsageError(f"most is {most!r}: expected a whole number, 1 or above.")
+            raise UsageError(f"most is {most!r}: expected an integer, 1 or above.")
         names, values = self.names[:most], np.asarray(self.values[:most])
         rows = np.arange(1, len(names) + 1)
         if self.values:
@@ -587,7 +597,7 @@ class FeaturesDisplay(Display):
             if self.directions:
                 ax.axvline(0.0, color="black", linewidth=0.8)
             if self.noise is not None:
-                label = "reached by one in ten features that tell nothing"
+                label = "exceeded by one in ten irrelevant features"
                 ax.axvline(
                     self.noise, color="black", linestyle=DASHED_PATTERN, linewidth=1.2, label=label
                 )
@@ -598,13 +608,13 @@ class FeaturesDisplay(Display):
         ax.set_yticks(rows, [escape_label(shorten(each, MAX_NAME_LENGTH)) for each in names])
         ax.set_ylim(len(names) + 0.6, 0.4)
         ax.set_xlabel(self.measure)
-        ax.set_ylabel("Feature" if self.values else "Feature, in the order of choice")
+        ax.set_ylabel("Feature" if self.values else "Feature, in order of selection")
         style_axes(ax, "x")
         ax.tick_params(axis="y", length=0)
         few = f", {len(names):,} of them shown" if len(names) < len(self.names) else ""
         legend = bool(ax.get_legend_handles_labels()[1])
         ax.set_title(
-            f"{len(self.names):,} of {self.of:,} features kept{few}", fontsize="medium",
+            f"{len(self.names):,} of {self.of:,} features selected{few}", fontsize="medium",
             loc="right", pad=22 if legend else 6,
         )  # fmt: skip
         if legend:
@@ -617,17 +627,16 @@ class FeaturesDisplay(Display):
 
 @dataclass(kw_only=True, eq=False)
 class ScheduleDisplay(Display):
-    """A recipe's schedules: noise multiplier on the left axis, learning rate on the right one.
+    """Schedules of a recipe: noise multiplier (left axis) and learning rate (right axis).
 
         sigma_t = sigma_0 factor(epoch of step t);    the learning rate is constant
 
     Args:
-        steps: Steps of the training that are drawn, from 0; at most 4,000.
+        steps: Drawn steps of the training, from 0; at most 4,000.
         noise_multiplier: Noise multiplier of those steps; 0 without privacy.
         learning_rate: Learning rate of those steps.
-        steps_made: Number of steps that were made, fewer than planned if a privacy filter ended the
-            training; None: all of them.
-        note: A further sentence for the reader; "" for none.
+        steps_made: Number of steps that were run, if a privacy filter ended the training; or None.
+        note: Title for the reader; "" for none.
 
     `plot` sets `ax_` (axes of the noise), `learning_rate_ax_` and `lines_` (noise, rate).
     """
@@ -642,14 +651,14 @@ class ScheduleDisplay(Display):
 
     @classmethod
     def from_result(cls, result: Result | dict[str, Any] | str | Path) -> Self:
-        """Return the display of a finished run.
+        """Create the display of a finished run.
 
         Args:
-            result: A result of a search or of `train`, its `result.json`, or its folder.
+            result: Result of a search or of `train`, its `result.json`, or its folder.
 
         Raises:
-            UsageError: It is none of them, not well formed, or its model was not trained step by
-                step.
+            UsageError: the argument is none of them, malformed, or its model was not trained in
+                steps.
         """
         from pasearch.report.facts import restore_recipe
 
@@ -658,8 +667,8 @@ class ScheduleDisplay(Display):
             values = document["recipe"]
             if values.get("trainer") == "objective":
                 raise UsageError(
-                    "This run's model was trained in one piece, by objective perturbation or from "
-                    "noisy moments: it has no steps to show."
+                    "The model of this run was trained by objective perturbation or from noisy "
+                    "moments, so it has no steps to show."
                 )
             recipe, made = restore_recipe(values), values.get("steps_made")
             slots = round(recipe.expected_batch_size / values["sampling_probability"])
@@ -668,12 +677,10 @@ class ScheduleDisplay(Display):
             noises = [recipe.noise_multiplier_at(int(step), slots) or 0.0 for step in steps]
             if recipe.learning_rate is None:
                 raise UsageError(
-                    "The recipe of this result has no learning rate: it was never trained."
+                    "The recipe of this result has no learning rate, so it was never trained."
                 )
-            # The document does not hold the course of a steered schedule.
-            note = (
-                "Noise as planned; it fell when the accuracy of validation queries stopped rising"
-            )
+            # The document does not contain the states of an adaptive schedule.
+            note = "Planned noise; it decreased when the validation accuracy stopped rising"
             return cls(
                 steps=steps, noise_multiplier=np.array(noises),
                 learning_rate=np.full(len(steps), recipe.learning_rate),
@@ -699,11 +706,11 @@ class ScheduleDisplay(Display):
         self.lines_ = (first, second)
         style_axes(ax, "both")
         ax.set_xlabel("Step (from 0)")
-        ax.set_ylabel("Noise multiplier\n(noise's deviation / sensitivity)")
+        ax.set_ylabel("Noise multiplier\n(standard deviation / sensitivity)")
         right.set_ylabel("Learning rate\n(per unit of mean gradient)")
         ax.yaxis.label.set_color(BLUE)
         right.yaxis.label.set_color(VERMILION)
-        # The middle of the axes would draw two flat lines on each other.
+        # Different limits keep two constant lines apart.
         ax.set_ylim(0.0, 1.2 * (float(self.noise_multiplier.max()) or 1.0))
         right.set_ylim(0.0, 1.8 * float(self.learning_rate.max()))
         right.spines["top"].set_visible(False)
@@ -725,14 +732,14 @@ class ScheduleDisplay(Display):
 
 @dataclass(kw_only=True, eq=False)
 class TrialsDisplay(Display):
-    """The trials of a run: a row each, with its noisy score and one deviation of the noise.
+    """Trials of a run: a row each, with the noisy score and one standard deviation of the noise.
 
-        score = shown(points / (records G)),    its noise: sd(Z) / (records G) times the slope there
+        score = shown(count / (records G)),    noise: sd(Z) / (records G) times the slope there
 
     Args:
-        trials: Trials in the order of their training; none if they may not be shown.
+        trials: Trials in the order of training; empty if they may not be shown.
         measure: Name of the scores, with their unit.
-        reason: Sentence that is drawn if there is no trial to show; "" otherwise.
+        reason: Sentence drawn if there is no trial to show; "" otherwise.
     """
 
     trials: tuple[Trial, ...]
@@ -741,22 +748,21 @@ class TrialsDisplay(Display):
 
     @classmethod
     def from_result(cls, result: Result | dict[str, Any] | str | Path) -> Self:
-        """Return the display of a finished run.
+        """Create the display of a finished run.
 
         Args:
-            result: A result of a search, its `result.json`, or its folder.
+            result: Result of a search, its `result.json`, or its folder.
 
         Raises:
-            UsageError: It is none of them, or not well formed.
+            UsageError: the argument is none of them, or malformed.
         """
         from pasearch.report.facts import list_trials, ranking_metric, score_event, score_name
 
         secret = {
-            "repeat-and-select": "The trials of this run are secret. Its price covers the best of "
-            "a random number of trainings; to show how many there were, or how the others scored, "
-            "would break that.",
-            "disjoint portions": "The trials of this run are secret. One of them was picked "
-            "privately, and the price covers the pick alone: to show the scores would break that.",
+            "repeat-and-select": "The trials of this run are secret. The privacy cost covers only "
+            "the best of a random number of trainings, not their number or the other scores.",
+            "disjoint portions": "The trials of this run are secret. The privacy cost covers only "
+            "the private selection of one of them, not the scores.",
         }
         document = load_document(result)
         with refuse_malformed(RESULT_FILE):
@@ -764,7 +770,7 @@ class TrialsDisplay(Display):
             if rule in secret:
                 return cls(trials=(), measure="", reason=secret[rule])
             if rule == "none" or not document.get("trials"):
-                nothing = "Nothing was compared in this run, so there are no trials to show."
+                nothing = "This run compared no candidates, so there are no trials to show."
                 return cls(trials=(), measure="", reason=nothing)
             metric, measure = ranking_metric(document), score_name(document)
             if score_event(document) is not None:
@@ -778,7 +784,7 @@ class TrialsDisplay(Display):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of each trial: its network with its settings, or its features."""
+        """Name of each trial: its network with its settings, or its features."""
         from pasearch.report.figures import shorten
         from pasearch.report.wording import describe_parts, format_settings, join_names
         from pasearch.spaces.candidate import Candidate
@@ -798,12 +804,12 @@ class TrialsDisplay(Display):
 
     @property
     def scores(self) -> tuple[float | None, ...]:
-        """The noisy score of each trial; None if the training failed."""
+        """Noisy score of each trial; None if the training failed."""
         return tuple(each.score for each in self.trials)
 
     @property
     def deviations(self) -> tuple[float | None, ...]:
-        """The standard deviation of each score's noise; None if it is unknown."""
+        """Standard deviation of the noise of each score; None if it is unknown."""
         return tuple(each.deviation for each in self.trials)
 
     def _draw(self, ax: Axes, own: Figure | None, **kwargs: Any) -> float:
@@ -825,11 +831,11 @@ class TrialsDisplay(Display):
                 style: dict[str, Any] = {
                     "color": VERMILION if released else BLUE, "marker": "D" if released else "o",
                     "markersize": 8 if released else 6, "linestyle": "none", "capsize": 3,
-                    "label": "the winner" if released else "another trial", "zorder": 3,
+                    "label": "selected" if released else "other trial", "zorder": 3,
                     "markerfacecolor": VERMILION if released else "white", **kwargs,
                 }  # fmt: skip
                 places, scores, deviations = zip(*drawn, strict=True)
-                # A bar of no length would look like noise of 0.
+                # Error bars of length 0 would look like scores without noise.
                 ax.errorbar(scores, places, xerr=deviations if any(deviations) else None, **style)
         for row, each in zip(rows, self.trials, strict=True):
             if each.score is None:
@@ -845,10 +851,10 @@ class TrialsDisplay(Display):
 
             ax.yaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_ylim(len(self.trials) + 0.6, 0.4)
-        ax.set_ylabel("Trial, by its number")
+        ax.set_ylabel("Trial number")
         ax.set_xlabel(self.measure)
         style_axes(ax, "x" if few else "both")
-        title = "Bars: one standard deviation of the noise, either way"
+        title = "Error bars: one standard deviation of the noise"
         ax.set_title(title if any(self.deviations) else "", fontsize="medium", loc="right", pad=24)
         ax.legend(
             loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, handletextpad=0.4, **LEGEND_STYLE

@@ -1,9 +1,9 @@
-"""A finished run's model as a scikit-learn estimator that is fitted already.
+"""The model of a finished run as a fitted scikit-learn estimator.
 
-    load(run)  ->  TrainedClassifier or TrainedRegressor, whatever the run's task was
+    load(run)  ->  TrainedClassifier or TrainedRegressor
 
-The same methods for a search, a training and a feature selection, of arrays, images and tables. It
-is weights and JSON: nothing is pickled, and nothing private is read.
+The methods are the same for searches, trainings and feature selections, on arrays, images and
+tables. A run stores weights and JSON: nothing is pickled, and no private record is read.
 
 Source: docs/python.md; scikit-learn, "Developing scikit-learn estimators".
 """
@@ -35,17 +35,16 @@ _EXACT_SCORE_REMEDY = "the run's own test score, in `result`, is noisy and paid 
 
 
 class _TrainedEstimator(BaseEstimator):
-    """What both kinds share: it is fitted already, and stays as it is.
+    """Base class of the fitted estimators, which cannot be fitted again.
 
     Args:
-        result: The finished run, as of `load_result`.
+        result: Result of the finished run (`load_result`).
 
     Attributes:
-        n_features_in_: Number of columns of a table, the target left out; or of numbers of a
-            record.
-        feature_names_in_: Their names; of arrays x0, x1 ...
-        coef_: (outputs, features), of a feature selection's linear model alone.
-        intercept_: (outputs,), likewise.
+        n_features_in_: Number of columns of a table without the target; or of values per record.
+        feature_names_in_: Names of the columns; x0, x1 ... for arrays.
+        coef_: Coefficients, (outputs, features); only of the linear model of a feature selection.
+        intercept_: Intercepts, (outputs,); only of the linear model of a feature selection.
     """
 
     def __init__(self, result: SearchResult | FeatureResult):
@@ -55,7 +54,7 @@ class _TrainedEstimator(BaseEstimator):
         return True
 
     def __sklearn_clone__(self) -> Self:
-        """Return itself: a clone without its training would need a budget."""
+        """Return the estimator itself, because training a clone would need a budget."""
         return self
 
     def __sklearn_tags__(self) -> Any:
@@ -72,17 +71,17 @@ class _TrainedEstimator(BaseEstimator):
 
     @property
     def schema(self) -> AnySchema:
-        """The schema of the records: declared, estimated privately or assumed public."""
+        """Schema of the records: declared, estimated with DP, or assumed public."""
         return self.result.schema
 
     @property
     def price(self) -> PrivacyCost:
-        """What the whole run cost."""
+        """Total privacy cost of the run: epsilon, delta and accountant."""
         return self.result.price
 
     @property
     def model(self) -> Any:
-        """The trained model itself: an nn.Module, or a feature selection's linear model."""
+        """Trained model: an nn.Module, or the linear model of a feature selection."""
         return self.result.model
 
     @property
@@ -106,33 +105,33 @@ class _TrainedEstimator(BaseEstimator):
         return self.model.intercept_
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Refuse: it is trained already, and another training would need a budget.
+        """Refuse to train again, because another training would need a budget.
 
         Raises:
-            UsageError: Always.
+            UsageError: always.
         """
         raise UsageError(
-            "This model was trained privately and stays as it is: to train another one, call "
-            "search_architecture, train or select_features with a budget of its own."
+            "This model is already trained with differential privacy. To train another one, call "
+            "search_architecture, train or select_features with a new budget."
         )
 
     def predict(self, X: Any) -> Array:
-        """Return the class of each new record, or its number, (rows,).
+        """Predict the class or the value of each new record, (rows,).
 
         Args:
-            X: In the data's own units. Of a table: a pandas frame with its columns in any order
-                (others are left out), or cells in the schema's order, (rows, n_features_in_).
-                Of arrays: (rows, *shape), or flat, (rows, n_features_in_). Or a file of either.
+            X: New records in the original units. For tables: a pandas data frame with its columns
+                in any order (others are ignored), or cells in schema order, (rows, n_features_in_).
+                For arrays: (rows, *shape) or (rows, n_features_in_). Or a file of either.
 
         Raises:
-            UsageError: A column is not there, or records of another shape.
+            UsageError: a column is missing, or the records have another shape.
 
-        Cost: none; the model was paid for. What comes back is as private as X.
+        Cost: none (post-processing). The predictions are as private as X.
         """
         return self.result.predict(self._reshape_records(X))
 
     def _reshape_records(self, X: Any) -> Any:
-        """Return flat records in the shape that the model takes; all else as it is."""
+        """Reshape flat records to the input shape of the model; return other input unchanged."""
         schema = self.schema
         if not isinstance(schema, Schema) or isinstance(X, (str, Path)):
             return X
@@ -141,32 +140,32 @@ class _TrainedEstimator(BaseEstimator):
         return cells.reshape(-1, *schema.shape) if flat else cells
 
     def _true_values(self, X: Any, y: Any) -> Any:
-        """Return the true values of new records: those given, or the target's column of a frame."""
+        """Return the true values of new records: `y`, or the target column of a data frame."""
         if y is not None:
             return y
         name = getattr(getattr(self.schema, "target", None), "name", None)
         if name is not None and hasattr(X, "columns") and name in X.columns:
             return X[name]
         raise UsageError(
-            "A score needs the true values: give them as y"
-            + ("." if name is None else f", or a pandas frame that has the column {name!r}.")
+            "A score requires the true values: pass them as y"
+            + ("." if name is None else f", or a pandas data frame with the column {name!r}.")
         )
 
 
 class TrainedClassifier(ClassifierMixin, _TrainedEstimator):
-    """The trained model of a run that predicts classes."""
+    """Trained model of a classification run."""
 
     @property
     def classes_(self) -> Array:
-        """The classes, in the order of `predict_proba`: a table's by their names, texts."""
+        """Classes in the order of `predict_proba`; those of a table are strings."""
         return self.result.classes_
 
     def predict_proba(self, X: Any) -> Array:
-        """Return the probability of each of `classes_`, (rows, classes); X as of `predict`."""
+        """Predict the probability of each of `classes_`, (rows, classes)."""
         return self.result.predict_proba(self._reshape_records(X))
 
     def decision_function(self, X: Any) -> Array:
-        """Return scores, (rows, classes); of two classes, the second's lead, (rows,)."""
+        """Compute logits, (rows, classes); for two classes their difference, (rows,)."""
         result = self.result
         if isinstance(result, FeatureResult):
             return result.model.decision_function(result._cells(self._reshape_records(X)))
@@ -174,16 +173,16 @@ class TrainedClassifier(ClassifierMixin, _TrainedEstimator):
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the exact accuracy on new records.
+        """Compute the exact accuracy on new records.
 
         Args:
-            X: As of `predict`.
-            y: Their classes, (rows,), of any type: a table's are compared as texts. None: the
-                target's column of a frame.
-            sample_weight: Of each record.
+            X: New records, like those of `predict`.
+            y: True classes, (rows,), of any type; those of a table are compared as strings. None:
+                target column of the data frame X.
+            sample_weight: Weight of each record, (rows,).
 
-        Cost: none is charged, and no noise is added: the number is as private as the records, and
-            the first score of a process warns of that.
+        Cost: nothing is charged and no noise is added. The score is as private as the records; the
+            first score of a process warns of that.
         """
         aims = self._true_values(X, y)
         warn_of_exact_score(_EXACT_SCORE_REMEDY, stacklevel=2)
@@ -196,10 +195,18 @@ class TrainedClassifier(ClassifierMixin, _TrainedEstimator):
 
 
 class TrainedRegressor(RegressorMixin, _TrainedEstimator):
-    """The trained model of a run that predicts a number."""
+    """Trained model of a regression run."""
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return R squared on new records; arguments and cost as of `TrainedClassifier.score`."""
+        """Compute the exact R squared on new records.
+
+        Args:
+            X: New records, like those of `predict`.
+            y: True values, (rows,). None: target column of the data frame X.
+            sample_weight: Weight of each record, (rows,).
+
+        Cost: like that of `TrainedClassifier.score`.
+        """
         schema = self.schema
         reading = schema.target.reading if isinstance(schema, TableSchema) else DEFAULT_CELL_FORMAT
         aims = convert_to_numbers(np.asarray(self._true_values(X, y)), reading)
@@ -208,22 +215,22 @@ class TrainedRegressor(RegressorMixin, _TrainedEstimator):
 
 
 def load(path: str | Path) -> TrainedClassifier | TrainedRegressor:
-    """Return the trained model of a finished run as a scikit-learn estimator, fitted already.
+    """Load the trained model of a finished run as a fitted scikit-learn estimator.
 
     Args:
-        path: The run's folder, or its `release/` folder.
+        path: Folder of the run, or its `release/` folder.
 
     Returns:
         TrainedClassifier | TrainedRegressor: With `predict`, `score`, `n_features_in_` and
-        `feature_names_in_`; of classes also `predict_proba`, `decision_function` and `classes_`. It
-        takes records in the data's own units, arrays, frames or files. `model` is the nn.Module, or
-        the linear model of a feature selection; `result` is what `load_result` returns.
+        `feature_names_in_`; a classifier also has `predict_proba`, `decision_function` and
+        `classes_`. Records are arrays, data frames or files, in the original units. `model` is the
+        nn.Module, or the linear model of a feature selection; `result` is that of `load_result`.
 
     Raises:
-        UsageError: No result is there, of another version, or the model file was changed.
+        UsageError: there is no result, it has another version, or the model file was changed.
 
-    Cost: none; the model was paid for.
+    Cost: none (post-processing of the released model).
     """
     result = load_result(path)
-    _ = result.model  # a file that was changed is refused now, not at the first prediction
+    _ = result.model  # refuses a changed file now instead of at the first prediction
     return (TrainedRegressor if result.schema.regression else TrainedClassifier)(result)

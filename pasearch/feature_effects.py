@@ -2,11 +2,12 @@
 
     reach of a column  =  max - min, over its values, of w . e(value)
 
-w are the weights of one output (for two classes: of the second minus the first; for more: of a
-class minus the mean of all, and the class with the largest reach counts). A number is evaluated at
-both ends of every bin, and the bin is named; a category at every declared value. "Missing" and
-"other" are left out, because their weight is the noise alone if no record had them. The reach is in
-log-odds, or in the target's own unit. It follows from released weights, so it costs nothing.
+w are the weights of one output. For two classes, they are the second minus the first; for more, a
+class minus the mean of all, for the class with the largest reach. A number is evaluated at both
+ends of every bin, a category at every declared value. "Missing" and "other" are excluded,
+because their weight is pure noise if no record has them. The reach is in
+log-odds, or in the target's unit. It is
+post-processing of released weights and has no privacy cost.
 
 Source: original to this project; docs/result.md, `effects`.
 """
@@ -29,41 +30,41 @@ Values = dict[str, Any]
 Array = np.ndarray[Any, Any]
 
 MAX_LISTED_COLUMNS = 25
-"""Number of listed columns."""
+"""Listed columns: number."""
 
 MAX_PROBED_FEATURES = 4096
-"""Number of features up to which the weights of a network are found by probing it."""
+"""Features up to which the weights of a network are found by probing it: number."""
 
 MAX_LISTED_VALUES = 3
-"""Number of values that are listed by name."""
+"""Values listed by name: number."""
 
 EQUAL_EFFECT_TOLERANCE = 1e-6
-"""Fraction of a column's reach, within which values have the same effect."""
+"""Difference of effects that counts as equal: fraction of the column's reach."""
 
 PROBE_RECORDS = 8
-"""Number of synthetic records at which a linear model must be affine."""
+"""Synthetic records at which a linear model must be affine: number."""
 
 AFFINE_TOLERANCE = 1e-3
 """Largest deviation from an affine model, as a fraction of its outputs or of 1."""
 
 
 def rank_effects(schema: AnySchema, weights: Array) -> list[Values] | None:
-    """Return the columns with the largest reach; None if records have no columns.
+    """Rank the columns by their reach; None if the records have no columns.
 
     Args:
         schema: Complete schema.
         weights: Weights of an encoded record, shape (outputs, features).
 
     Returns:
-        A list of `column`, `reach`, and `most` and `least`: the values of the column that move the
-        prediction most and least towards the class `towards`, which is None in a regression.
+        One dictionary per column: `column`, `reach`, and `most` and `least`, the values of the
+        column with the highest and lowest prediction, for the class `towards` (None: regression).
     """
     if not isinstance(schema, TableSchema) or weights.shape[1] != len(schema.names):
         return None
     classes: list[str] = []
     if not schema.regression:
         classes = [str(each) for each in schema.decode_class(np.arange(schema.outputs))]
-    # What is compared between a column's values, (contrasts, features).
+    # Weights whose effects are compared between the values of a column, (contrasts, features).
     if len(classes) == len(weights) == 2:
         contrasts = weights[1:] - weights[:1]
     elif len(classes) > 2:
@@ -82,14 +83,14 @@ def rank_effects(schema: AnySchema, weights: Array) -> list[Values] | None:
 
 
 def rank_model_effects(document: Values, content: bytes) -> list[Values] | None:
-    """Return the effects of a released model; None if it is not linear, or has no columns.
+    """Rank the columns of a released model; None if it is not linear or has no columns.
 
     Args:
         document: `result.json`.
-        content: Content of the model's file.
+        content: Content of the model file.
 
     Raises:
-        UsageError: The content is no such file.
+        UsageError: the content is not that of a model file.
     """
     schema = restore_schema(document)
     if not isinstance(schema, TableSchema):
@@ -105,7 +106,7 @@ def rank_model_effects(document: Values, content: bytes) -> list[Values] | None:
 
 
 def _affine_weights(model: nn.Module, features: int) -> Array | None:
-    """Return the weights, shape (outputs, features), of an affine model; None of any other."""
+    """Compute the weights of an affine model, (outputs, features); None if it is not affine."""
     import torch
 
     draws = np.random.default_rng(0).random((PROBE_RECORDS, features))
@@ -119,7 +120,7 @@ def _affine_weights(model: nn.Module, features: int) -> Array | None:
 
 
 def _column_effect(column: Column, own: Array, classes: list[str]) -> Values:
-    """Describe a column's reach, by the contrast for which it is the largest."""
+    """Describe the reach of a column, for the contrast with the largest one."""
     names, moved = _value_effects(column, own)
     reach = moved.max(axis=1) - moved.min(axis=1)
     place = int(reach.argmax())
@@ -155,7 +156,7 @@ def _describe_values(column: Column, names: list[str], among: Array) -> str:
 
 
 def _value_effects(column: Column, own: Array) -> tuple[list[str], Array]:
-    """Return the possible values of a cell, and the effect of each, shape (contrasts, values)."""
+    """Return the possible values of a cell, and their effects, (contrasts, values)."""
     names = column.feature_names()
     if column.kind == "number":
         edges = [0.0, *column.scaled_edges, 1.0]
@@ -165,7 +166,7 @@ def _value_effects(column: Column, own: Array) -> tuple[list[str], Array]:
         for place in range(len(edges) - 1):
             ends = [edges[place], edges[place + 1]]
             words = [f"{low + end * (high - low):.6g}" for end in ends]
-            # A bin is told whole: its upper edge itself belongs to the next one.
+            # The name is the whole bin, because its upper edge belongs to the next one.
             said += [" to ".join(words)] * 2 if column.edges else words
             moved += [own[:, 0] * end + bins[:, place] for end in ends]
         return said, np.array(moved).T

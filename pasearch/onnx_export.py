@@ -1,20 +1,19 @@
-"""A released model as an ONNX file, which other programs run without pasearch, torch or Python.
+"""Export of a released model to ONNX, which runs without pasearch, torch or Python.
 
-    arrays, images   one input, `x`: records in the data's own units, double, (rows, *shape)
-    tables           an input a column, (rows,): numbers as double (NaN is missing), categories as
-                     string ("" and "?" are missing); the encoding is part of the graph
-    encoded          one input, `encoded`: a table's rows as its schema encodes them, float,
+    arrays, images   one input `x`: records in the original units, double, (rows, *shape)
+    tables           one input per column, (rows,): numbers as double (missing: NaN), categories as
+                     string (missing: "" and "?"); the graph contains the encoding
+    encoded          one input `encoded`: rows of a table as its schema encodes them, float,
                      (rows, features)
 
-    classes          outputs `label`, (rows,), and `probabilities`, (rows, classes)
-    a number         output `prediction`, (rows,), in the target's own units
+    classification   outputs `label`, (rows,), and `probabilities`, (rows, classes)
+    regression       output `prediction`, (rows,), in the target's units
 
-An output that has the name of a column gets an underscore. Front end and network go through torch's
-exporter. A table's encoding is built of standard operators: every column becomes what `data.column`
-makes of it. Texts, whose words are looked up, have none. The schema is in the file's metadata, as
-JSON.
+An output with the name of a column gets an underscore. torch exports preprocessing and network. The
+encoding of a table consists of standard operators that equal `data.column`. Text columns cannot be
+exported. The metadata of the file contains the schema as JSON.
 
-Cost: none; the model was paid for.
+Cost: none (post-processing of the released model).
 
 Source: docs/python.md; docs/rules.md, rules 3 and 13; the operators of ai.onnx and ai.onnx.ml.
 """
@@ -48,14 +47,15 @@ from pasearch.files import write_new_file
 from pasearch.spaces.modules import Rescale
 from pasearch.terminal_escaping import escape_text
 
-OPSET, ML_OPSET = 20, 4
-"""The versions of the operators: those of early 2024."""
+OPSET = 20
+ML_OPSET = 4
+"""Versions of the operators of ai.onnx and ai.onnx.ml, of early 2024."""
 
 ROW_DIMENSION = "rows"
-"""What a file calls the number of records, which is free."""
+"""Name of the number of records in a file, which is a free dimension."""
 
 ENCODED_INPUT = "encoded"
-"""The encoded rows, float, (rows, features)."""
+"""Name of the input of encoded rows, float, (rows, features)."""
 
 
 def write_onnx(
@@ -64,20 +64,19 @@ def write_onnx(
     """Write a released model as an ONNX file.
 
     Args:
-        path: A new file.
-        schema: Complete.
-        model: Front end and network, an nn.Module of encoded records; or the linear model of a
-            feature selection.
+        path: Path of a new file.
+        schema: Complete schema.
+        model: nn.Module of encoded records, or the linear model of a feature selection.
         about: Further metadata.
-        encoded: Whether the input of a table is its encoded rows, and not its columns.
+        encoded: Whether the input of a table is its encoded rows instead of its columns.
 
     Raises:
-        UsageError: The file exists, onnx is not installed, or a part of the model has no form in
-            ONNX; nothing was written.
+        UsageError: the file exists, onnx is not installed, or ONNX cannot express a part of the
+            model; nothing was written.
     """
     path = Path(path)
     if path.exists():
-        raise UsageError(f"{path} exists: name a new file for the model.")
+        raise UsageError(f"{path} already exists: choose a new file for the model.")
     onnx = _import_onnx()
     table = isinstance(schema, TableSchema)
     before = (
@@ -95,10 +94,10 @@ def write_onnx(
 
 
 def _import_onnx() -> Any:
-    """Return the onnx package.
+    """Import the onnx package.
 
     Raises:
-        UsageError: It, or what torch needs beside it, is not installed.
+        UsageError: onnx or onnxscript is not installed.
     """
     try:
         import_module("onnxscript")
@@ -106,12 +105,12 @@ def _import_onnx() -> Any:
         return import_module("onnx")
     except ImportError:
         raise UsageError(
-            "An ONNX file needs the packages onnx and onnxscript: pip install 'pasearch[onnx]'."
+            "ONNX export requires the packages onnx and onnxscript: pip install 'pasearch[onnx]'."
         ) from None
 
 
 def _assemble_module(schema: AnySchema, model: Any) -> nn.Module:
-    """Return the whole map as one module: from records to probabilities, or to the number."""
+    """Build one module from records to probabilities, or to the prediction."""
     parts: list[nn.Module] = []
     if isinstance(schema, Schema):
         parts.append(_RecordScaler(require_known(schema.low), require_known(schema.high)))
@@ -135,7 +134,7 @@ def _assemble_module(schema: AnySchema, model: Any) -> nn.Module:
 
 
 class _RecordScaler(Rescale):
-    """Records in the data's own units, scaled; one that is not finite becomes 0, as in training."""
+    """Scaling of records in the original units; a non-finite record becomes 0, as in training."""
 
     def forward(self, x: Tensor) -> Tensor:
         finite = torch.isfinite(x).flatten(1).all(dim=1).view(-1, *[1] * (x.ndim - 1))
@@ -143,7 +142,7 @@ class _RecordScaler(Rescale):
 
 
 class _NumberDecoder(nn.Module):
-    """The prediction, (rows,), in the target's own units and within its bounds."""
+    """Prediction, (rows,), in the target's units and within its bounds."""
 
     def __init__(self, schema: AnySchema):
         super().__init__()
@@ -155,7 +154,7 @@ class _NumberDecoder(nn.Module):
 
 
 class _OneVsRestProbabilities(nn.Module):
-    """Probabilities of classes that were each told from all others."""
+    """Probabilities of one-versus-rest classifiers."""
 
     def forward(self, scores: Tensor) -> Tensor:
         each = torch.sigmoid(scores).clamp(min=1e-30)  # a sum above 0
@@ -163,7 +162,7 @@ class _OneVsRestProbabilities(nn.Module):
 
 
 def _replace_blocked_parts(module: nn.Module) -> nn.Module:
-    """Replace the parts that go through records in blocks by parts for any number of records."""
+    """Replace parts that process records in blocks by parts for any number of records."""
     if isinstance(module, Scattering):
         return _ReplacedModule(module, _scatter_records)
     if isinstance(module, CentredPairs):
@@ -176,7 +175,7 @@ def _replace_blocked_parts(module: nn.Module) -> nn.Module:
 
 
 class _ReplacedModule(nn.Module):
-    """A module with another computation of its output, `compute(module, records)`."""
+    """Module whose output is computed by `compute(module, records)`."""
 
     def __init__(self, own: nn.Module, compute: Callable[[Any, Tensor], Tensor]):
         super().__init__()
@@ -187,14 +186,14 @@ class _ReplacedModule(nn.Module):
 
 
 def _scatter_records(own: Scattering, records: Tensor) -> Tensor:
-    """Scatter all records at once."""
+    """Compute the scattering transform of all records at once."""
     images = records.reshape(-1, *own.shape[-2:])
     found = own._scatter(images.permute(1, 2, 0)).permute(3, 2, 0, 1)
     return found.reshape(-1, *own.output_shape)
 
 
 class _PairsModule(nn.Module):
-    """Centred features and products, every part with all of its stretches."""
+    """Standardised features and pairwise products, from piecewise-linear functions."""
 
     start: Tensor
     widths: Tensor
@@ -219,10 +218,10 @@ class _PairsModule(nn.Module):
 
 
 def _export_module(module: nn.Module, shape: tuple[int, ...], name: str, *, table: bool) -> Any:
-    """Return a module as an ONNX model with one input and the output `found`.
+    """Export a module as an ONNX model with one input and the output `found`.
 
     Raises:
-        UsageError: torch has no form in ONNX for a part of it.
+        UsageError: torch cannot export a part of the module.
     """
     example = torch.zeros(2, *shape, dtype=torch.float32 if table else torch.float64)
     op: Any = getattr(import_module("onnxscript"), f"opset{OPSET}")
@@ -230,7 +229,7 @@ def _export_module(module: nn.Module, shape: tuple[int, ...], name: str, *, tabl
     def hypot(a: Any, b: Any) -> Any:
         return op.Sqrt(op.Add(op.Mul(a, a), op.Mul(b, b)))
 
-    # Operations that torch's exporter does not know, in those that it does.
+    # Translation of operations that torch's exporter does not know.
     more = {torch.ops.aten.hypot.default: hypot, torch.ops.prims.hypot.default: hypot}
     try:
         with _silence_exporter(), torch.no_grad():
@@ -247,20 +246,20 @@ def _export_module(module: nn.Module, shape: tuple[int, ...], name: str, *, tabl
     assert program is not None
     graph = program.model_proto
     if len(graph.graph.input[0].type.tensor_type.shape.dim[0].dim_param) == 0:
-        raise _export_error("it would take exactly two records at a time")
+        raise _export_error("it would accept exactly two records at a time")
     return graph
 
 
 def _export_error(why: str) -> UsageError:
     return UsageError(
-        f"A part of this model has no form in ONNX ({escape_text(why)[:200]}): use `predict`, or "
-        "search in a space whose front ends and layers are torch's own, such as raw or pca."
+        f"ONNX cannot express a part of this model ({escape_text(why)[:200]}): use `predict`, or "
+        "search a space with standard layers and feature extractors, such as raw or pca."
     )
 
 
 @contextlib.contextmanager
 def _silence_exporter() -> Iterator[None]:
-    """Keep the exporter's own messages, which are for torch's developers, from the user."""
+    """Suppress the messages of torch's exporter, which are for its developers."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -272,7 +271,7 @@ def _silence_exporter() -> Iterator[None]:
 
 
 def _finish_model(onnx: Any, model: Any, schema: AnySchema, about: dict[str, str]) -> None:
-    """Name the outputs, add the label, and write the metadata; then check the model."""
+    """Name the outputs, add the label and the metadata, and check the model."""
     graph, taken = model.graph, {each.name for each in model.graph.input}
 
     def free(name: str) -> str:
@@ -302,13 +301,13 @@ def _finish_model(onnx: Any, model: Any, schema: AnySchema, about: dict[str, str
 
 
 def build_encoding_graph(schema: TableSchema) -> Any:
-    """Return the encoding of a table's columns as an ONNX model.
+    """Build the encoding of a table's columns as an ONNX model.
 
     Args:
-        schema: Complete.
+        schema: Complete schema.
 
     Raises:
-        UsageError: A column of a kind that no standard operators encode.
+        UsageError: standard operators cannot encode a column.
     """
     helper, graph = import_module("onnx.helper"), _GraphBuilder()
     parts = []
@@ -317,7 +316,7 @@ def build_encoding_graph(schema: TableSchema) -> Any:
         if write is None:
             raise UsageError(
                 f"Column {column.name!r} is of kind {column.kind!r}, which standard ONNX operators "
-                "cannot encode: take `encoded=True`, and encode rows with the "
+                "cannot encode: use `encoded=True`, and encode rows with the "
                 "schema's `encode_new` first."
             )
         parts += write(graph, column, f"pasearch/{place}")
@@ -328,12 +327,19 @@ def build_encoding_graph(schema: TableSchema) -> Any:
     return helper.make_model(made, opset_imports=opsets, ir_version=IR)
 
 
-FLOAT, STRING, INT64, BOOL, DOUBLE, IR = 1, 8, 7, 9, 11, 10
-"""Types of ONNX's tensors, and the version of the file's form."""
+FLOAT = 1
+INT64 = 7
+STRING = 8
+BOOL = 9
+DOUBLE = 11
+"""Element types of ONNX tensors (onnx.TensorProto)."""
+
+IR = 10
+"""Version of the ONNX file format."""
 
 
 class _GraphBuilder:
-    """Nodes, constants and inputs while a graph is built."""
+    """Builder of a graph: its nodes, constants and inputs."""
 
     def __init__(self) -> None:
         self.helper = import_module("onnx.helper")
@@ -360,12 +366,12 @@ class _GraphBuilder:
 
 
 def _write_number(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
-    """Write a number: scaled, its bin, and whether it is missing."""
+    """Encode a number: scaled value, bin, and whether it is missing."""
     low, high = require_known(column.bounds)
     given = graph.input(column.name, DOUBLE)
     bounds = [graph.constant(f"{own}/{n}", v, DOUBLE) for n, v in (("low", low), ("high", high))]
     one = graph.constant(f"{own}/axis", [1], INT64)
-    # An infinite number less itself is NaN, as NaN is.
+    # inf - inf is NaN, so that this finds every non-finite number.
     apart = graph.add("Sub", [given, given], f"{own}/apart")
     missing = graph.add("IsNaN", [apart], f"{own}/not finite")
     if markers := column.reading.missing_numbers:
@@ -391,7 +397,7 @@ def _write_number(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
         beyond = graph.add("Cast", [beyond], f"{own}/beyond float", to=FLOAT)
         known = graph.add("Cast", [graph.add("Not", [gone], f"{own}/not gone")],
                           f"{own}/known", to=FLOAT)  # fmt: skip
-        # A number is in bin k if it is beyond k edges and no more: neighbours' differences.
+        # A number is in bin k if it is beyond exactly k edges: difference of neighbours.
         nothing = graph.add("Mul", [known, graph.constant(f"{own}/0", 0.0, FLOAT)], f"{own}/none")
         beyond = graph.add("Mul", [beyond, known], f"{own}/beyond known")
         upper = graph.add("Concat", [beyond, nothing], f"{own}/upper", axis=1)
@@ -401,13 +407,12 @@ def _write_number(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
 
 
 def _write_category(graph: _GraphBuilder, column: Column, own: str) -> list[str]:
-    """Write a category: which of the declared ones, other, or missing."""
+    """Encode a category: one of the declared ones, other, or missing."""
     names = require_known(column.categories)
     if column.case is False:
         raise UsageError(
-            f"Column {column.name!r} takes capitals and small letters for one, which standard ONNX "
-            "operators cannot: take `encoded=True`, and encode rows with the schema's "
-            "`encode_new` first."
+            f"Column {column.name!r} ignores case, which standard ONNX operators cannot: use "
+            "`encoded=True`, and encode rows with the schema's `encode_new` first."
         )
     places = {each: at for at, name in enumerate(names) for each in _list_spellings(column, name)}
     for mark in sorted(column.reading.marks):
@@ -422,11 +427,11 @@ def _write_category(graph: _GraphBuilder, column: Column, own: str) -> list[str]
 
 
 SURROUNDING_SPACES = (("", ""), (" ", ""), ("", " "), (" ", " "))
-"""Spaces around a text, which do not count. No operator strips them, so one on a side is known."""
+"""Spaces around a string that are ignored: at most one per side; no operator strips them."""
 
 
 def _list_spellings(column: Column, text: str) -> list[str]:
-    """Return the usual spellings of a category: a graph compares texts, not numbers."""
+    """List the common spellings of a category, because a graph compares strings."""
     key = column.comparison_key(text)
     decimal = [f"{key}.0"] if canonicalize_number(f"{key}.0") == key else []
     spelled = [text, key, unicodedata.normalize("NFD", text), *decimal]
@@ -438,4 +443,4 @@ COLUMN_WRITERS: dict[str, Callable[[_GraphBuilder, Column, str], list[str]]] = {
     "category": _write_category,
     "ignore": lambda graph, column, own: [],
 }
-"""How a column of each kind is written."""
+"""Encoder of a column by its kind."""

@@ -1,7 +1,7 @@
-"""What a finished run says: `result.json`, and the model behind its front end.
+"""Results of finished runs: `result.json`, and the released model with its preprocessing.
 
-`result.json` is stable: `SCHEMA_VERSION` changes when its meaning does. Its `events` are the whole
-plan, in the closed table of event types; `verification` recomputes the price and all else.
+`result.json` is stable: `SCHEMA_VERSION` changes if its meaning changes. Its `events` are the whole
+plan, in a closed set of event types, from which `verification` recomputes the privacy cost.
 Nothing here reads a private record.
 
 Source: docs/result.md describes every field.
@@ -39,25 +39,25 @@ if TYPE_CHECKING:
     from pasearch.spaces.candidate import Candidate
 
 SCHEMA_VERSION = 4
-"""The only version that is read."""
+"""Version of `result.json`: only this one is read."""
 
 FEATURE_SELECTION = "feature selection"
-"""The task of a feature selection, as `result.json` names it."""
+"""Name of the task of a feature selection in `result.json`."""
 
 MAX_BINS = 100_000
-"""The most bins of a column that are read: each is a feature with a name."""
+"""Bins of a column that are read: number; each bin is a named feature."""
 
 BYTES_PER_PARAMETER = 4
-"""Of one parameter: float32."""
+"""Size of a float32 parameter: bytes."""
 
 MAX_MODEL_BYTES = 2**31
-"""The most bytes of a model's file: twice what the largest network has."""
+"""Size of a model file: bytes; twice the size of the largest network."""
 
 LOAD_ERRORS = (
     pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, TypeError,
     AttributeError, EOFError, OSError, IndexError,
 )  # fmt: skip
-"""What loading a file may raise that holds no weights, or those of another network."""
+"""Errors from loading a file without weights, or with the weights of another network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +65,9 @@ class Result:
     """A finished run of any kind.
 
     Args:
-        path: The run's folder, or its `release/` folder.
-        document: `result.json`.
-        card: The privacy card, Markdown.
+        path: Folder of the run, or its `release/` folder.
+        document: Content of `result.json`.
+        card: Privacy card, Markdown.
     """
 
     path: Path
@@ -76,29 +76,29 @@ class Result:
 
     @property
     def price(self) -> PrivacyCost:
-        """What the whole run cost."""
+        """Total privacy cost of the run: epsilon, delta and accountant."""
         return parse_price(self.document)
 
     @property
     def test_accuracy(self) -> float:
-        """The noisy accuracy on the test slots, in [0, 1].
+        """Noisy accuracy on the test records, in [0, 1].
 
         Raises:
-            UsageError: A number was predicted: see `test_error`.
+            UsageError: the run has another metric, such as that of `test_error`.
         """
         return self._score("accuracy")
 
     @property
     def test_error(self) -> float:
-        """The noisy mean absolute error on the test slots, as a share of the target's width."""
+        """Noisy mean absolute error on the test records, as a fraction of the target's range."""
         return self._score("mean absolute error")
 
     @property
     def test_score(self) -> float:
-        """The noisy score on the test slots, by the run's own metric.
+        """Noisy score on the test records, in the metric of the run.
 
-        With a tiny epsilon, or few test records, its noise may be larger than what it could tell:
-        the report says so then, and so does `print(result)`.
+        With a small epsilon or few test records, the score may be below the noise level. The report
+        and `print(result)` then say so.
         """
         return float(self.document["score"]["test"])
 
@@ -106,7 +106,9 @@ class Result:
         from pasearch.report.score import is_below_noise
 
         score = self.document["score"]
-        known = "unknown: noise drowns it" if is_below_noise(score) else f"{score['test']:.3f}"
+        known = (
+            "unknown (below the noise level)" if is_below_noise(score) else f"{score['test']:.3f}"
+        )
         return f"test {score['metric']} {known}, for epsilon {self.price.epsilon:.4g}"
 
     def _score(self, metric: str) -> float:
@@ -115,18 +117,20 @@ class Result:
             known = {"accuracy": "test_accuracy", "mean absolute error": "test_error"}
             own = known.get(score["metric"], "test_score")
             raise UsageError(
-                f"This run was scored by its {score['metric']}, not its {metric}: take `{own}`."
+                f"The metric of this run is {score['metric']}, not {metric}: use `{own}`."
             )
         return self.test_score
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Post-processing of the test's table of counts; empty if it released one number.
+        """Measures computed from the test's noisy table of counts; empty if there is no table.
 
-        Each of `accuracy`, `balanced_accuracy`, `auc`, `most_common` and, one a class, `shares`,
-        `recall` and `precision` has a `value`, a standard `error` and, where it has no value, the
-        `reason`. `confusion`, `calibration`, `classes`: see docs/result.md. For a numeric target:
-        `mean_absolute_error`, `median` (of always answering it), `lead` and `r2`. It costs nothing.
+        `accuracy`, `balanced_accuracy`, `auc`, `most_common` (majority-class baseline) and, per
+        class, `shares`, `recall` and `precision` each have a `value` and a standard `error`, or a
+        `reason` without a value. docs/result.md describes `confusion`, `calibration` and `classes`.
+        Regression has `mean_absolute_error`, `median` (median baseline), `lead` and `r2`.
+
+        Cost: none (post-processing).
         """
         from pasearch.training.score_tables import compute_score_measures
 
@@ -135,67 +139,71 @@ class Result:
 
     @property
     def schema(self) -> AnySchema:
-        """The schema of the records: declared, estimated privately or assumed public."""
+        """Schema of the records: declared, estimated with DP, or assumed public."""
         return restore_schema(self.document)
 
     @cached_property
     def model(self) -> Any:
-        """The trained model itself; see `trained_model`."""
+        """Trained model, as `trained_model` returns it."""
         return trained_model(self.path)
 
     @property
     def report(self) -> str:
-        """The report, HTML."""
+        """Report, HTML."""
         return (find_release(self.path) / "report.html").read_text(encoding="utf-8")
 
     @property
     def classes_(self) -> np.ndarray:
-        """The classes, in the order of `predict_proba`: a table's by their names.
+        """Classes in the order of `predict_proba`; those of a table are strings.
 
         Raises:
-            UsageError: A number was predicted.
+            UsageError: the run is a regression.
         """
         import numpy as np
 
         if self.schema.regression:
-            raise UsageError("This run predicts a number, so it has no classes: take `predict`.")
+            raise UsageError("This run is a regression, so it has no classes: use `predict`.")
         return self.schema.decode_class(np.arange(self.schema.outputs))
 
     def predict(self, records: Any) -> np.ndarray:
-        """Return the class of each new record (a table's by its name), or its number; (rows,).
+        """Predict the class (for tables, its name) or the value of each new record; (rows,).
 
         Args:
-            records: In the data's own units: an array, (rows, *shape); a table (a pandas frame with
-                the columns of the data, in any order); or a file of either.
+            records: New records in the original units: an array, (rows, *shape); a pandas data
+                frame with the columns of the data, in any order; or a file of either.
 
-        Cost: none; the model was paid for.
+        Cost: none (post-processing of the released model).
         """
         raise NotImplementedError
 
     def predict_proba(self, records: Any) -> np.ndarray:
-        """Return the probability of each of `classes_`, (rows, classes); as `predict`."""
+        """Predict the probability of each of `classes_`, (rows, classes).
+
+        Args:
+            records: New records, like those of `predict`.
+        """
         raise NotImplementedError
 
     def to_onnx(self, path: str | Path, *, encoded: bool = False) -> Path:
-        """Write the model as an ONNX file, which other programs run without pasearch or Python.
+        """Export the model to an ONNX file, which runs without pasearch or Python.
 
-        Of arrays the input is `x`, records in the data's own units (double); of a table an input a
-        column: numbers as double, NaN for missing, and categories as string, "" for missing. The
-        outputs are `label` and `probabilities`, or `prediction`. The schema is in the metadata.
+        The input for arrays is `x`, records in the original units (double). A table has one input
+        per column: numbers as double (NaN: missing), categories as string ("": missing). The
+        outputs are `label` and `probabilities`, or `prediction`. The metadata has the schema.
 
         Args:
-            path: A new file.
-            encoded: The input of a table is `encoded`, its rows as `schema.encode_new` returns
-                them (float), and not its columns.
+            path: Path of a new file.
+            encoded: Whether the input of a table is `encoded`, the float rows that
+                `schema.encode_new` returns, instead of its columns.
 
         Returns:
-            Path: The file.
+            Path: Path of the file.
 
         Raises:
-            UsageError: The file exists, the packages of `pasearch[onnx]` are not installed, or a
-                part of the model has no form in ONNX; nothing was written.
+            UsageError: the file exists, the packages of `pasearch[onnx]` are not installed, or
+                ONNX cannot express a part of the model; nothing was written.
 
-        Cost: none; the model was paid for.
+        Cost: none (post-processing of the released model).
         """
         from pasearch.onnx_export import write_onnx
 
@@ -204,17 +212,17 @@ class Result:
         return write_onnx(path, self.schema, self._encoded_model(), about=said, encoded=encoded)
 
     def leaderboard(self) -> Any:
-        """Return every trial as a pandas frame, the best score first.
+        """Return all trials as a pandas data frame, the best score first.
 
-        Its columns: `trial`; `network` with its `parameters` (how many) and `settings`, or
-        `features` and how many (`size`); `score`, with noise, the number that `plot()` shows;
-        `released` (whether it is the released candidate); and `metric`, the name of the score. What
-        was not compared has no score. The score of the test is another number, of other records.
+        Columns: `trial`; `network`, `parameters` (number) and `settings`, or `features` and `size`
+        (number of features); `score` (noisy, as `plot()` shows it; missing without comparison);
+        `released` (whether it is the released candidate); `metric` (name of the score). The test
+        score is a different number, on other records.
 
         Raises:
-            UsageError: Trials are secret under this strategy, or pandas is not installed.
+            UsageError: the trials are secret under this strategy, or pandas is not installed.
 
-        Cost: none; the scores were paid for.
+        Cost: none (the scores were charged by the run).
         """
         from pasearch.report.notebook import make_leaderboard
 
@@ -225,17 +233,16 @@ class Result:
         """Draw the result.
 
         Args:
-            kind: "trials", "budget", or "schedule" of a network and "features" of a feature
-                selection. None: the trials, if any may be shown; otherwise the features, or the
-                budget.
-            ax: Axes of matplotlib to draw on; None makes a figure.
-            kwargs: As of the display's `plot`.
+            kind: Figure: "trials", "budget", "schedule" (networks) or "features" (feature
+                selection). None: trials if they may be shown, else features or budget.
+            ax: matplotlib axes to draw on; None creates a figure.
+            kwargs: Options of the display's `plot`.
 
         Returns:
-            The display (`pasearch.displays`), with `figure_` and `ax_`.
+            Display (`pasearch.displays`), with `figure_` and `ax_`.
 
         Raises:
-            UsageError: No such kind, or matplotlib is not installed (`pip install
+            UsageError: the kind is unknown, or matplotlib is not installed (`pip install
                 'pasearch[plots]'`).
 
         Cost: none.
@@ -243,7 +250,7 @@ class Result:
         return notebooks.plot_figure(self, self._plot_kinds(), kind, ax, **kwargs)
 
     def _plot_kinds(self) -> list[str]:
-        """Return which figures there are, the one first that is usually wanted."""
+        """List the kinds of figures, the default first."""
         of_features = self.document["task"] == FEATURE_SELECTION
         own = ["features", "budget"] if of_features else ["budget", "schedule"]
         compared = self.document.get("trials") and self.document["selection"]["rule"] != "none"
@@ -256,11 +263,11 @@ class Result:
             return summary_html(self.document, repr(self), self.schema)
 
     def _encoded_model(self) -> Any:
-        """Return what maps encoded records."""
+        """Return the model that maps encoded records to outputs."""
         raise NotImplementedError
 
     def _cells(self, records: Any) -> Any:
-        """Return new records, read if they are a file."""
+        """Return new records, from a file if a path is given."""
         from pasearch.data.sources import load_new_records
 
         named = isinstance(records, (str, Path))
@@ -272,24 +279,29 @@ class SearchResult(Result):
     """A finished architecture search.
 
     Args:
-        trials: Every trial, where the strategy allows it to be shown; otherwise empty.
+        trials: All trials, if the strategy allows showing them; otherwise empty.
     """
 
     trials: tuple[Any, ...] = ()
 
     @property
     def best(self) -> Candidate:
-        """The architecture that won, with its settings."""
+        """Selected architecture with its settings."""
         from pasearch.spaces.candidate import Candidate
 
         with require_well_formed():
             return Candidate.from_json(self.document["best"])
 
     def scores(self, records: Any) -> np.ndarray:
-        """Return what the network says of new records, which are as of `predict`; float32.
+        """Compute network outputs: logits, (rows, classes), or predicted values, (rows,).
 
-        Scores of the classes, (rows, classes); or predicted numbers, in the target's own units and
-        within its bounds, (rows,). Cost: none; the model was paid for.
+        Args:
+            records: New records, like those of `predict`.
+
+        Returns:
+            np.ndarray: float32; predicted values are in the target's units and within its bounds.
+
+        Cost: none (post-processing of the released model).
         """
         import torch
 
@@ -328,17 +340,17 @@ class FeatureResult(Result):
 
     @property
     def features(self) -> list[str]:
-        """The chosen features of an encoded record, in the order in which they were chosen."""
+        """Selected features of an encoded record, in the order of selection."""
         return list(self.document["best"]["features"])
 
     @property
     def columns(self) -> list[str]:
-        """The columns that they come from; arrays have none."""
+        """Columns of the selected features; arrays have none."""
         return list(self.document["best"]["columns"])
 
     @property
     def support(self) -> np.ndarray:
-        """Which features of an encoded record were chosen, (features,) bool."""
+        """Mask of the selected features of an encoded record, (features,) bool."""
         import numpy as np
 
         best = self.document["best"]
@@ -366,33 +378,43 @@ class FeatureResult(Result):
 
 
 def find_release(path: str | Path) -> Path:
-    """Return the `release/` folder of a run, given the run's folder or that folder itself.
+    """Find the `release/` folder of a run, from the folder of the run or the folder itself.
 
     Raises:
-        UsageError: No result is there.
+        UsageError: there is no result.
     """
     path = Path(path)
     for folder in (path, path / "release"):
         if (folder / "result.json").is_file():
             return folder
     if (path / "private").is_dir():
-        raise UsageError(f"{path} is not finished: finish it with `pasearch resume {path}`.")
-    why = "holds no result.json" if path.exists() else "is not there"
-    raise UsageError(f"{path} {why}: expected a run's folder, or its release/.{suggest_file(path)}")
+        raise UsageError(f"The run {path} is not finished: use `pasearch resume {path}`.")
+    why = "contains no result.json" if path.exists() else "does not exist"
+    raise UsageError(
+        f"{path} {why}: expected the folder of a run, or its release/.{suggest_file(path)}"
+    )
 
 
 def read_document(path: str | Path) -> dict[str, Any]:
-    """Return a run's `result.json`.
+    """Read the `result.json` of a run.
 
     Raises:
-        UsageError: No result, not JSON, or of another version.
+        UsageError: there is no result, or it is malformed or has another version.
     """
     file = find_release(path) / "result.json"
     return parse_document(read_bytes(file, "a JSON file", most=MAX_JSON_BYTES), file)
 
 
 def parse_document(content: bytes, file: Path) -> dict[str, Any]:
-    """Return what the content of a `result.json` says; as `read_document`, for what was read."""
+    """Parse and check the content of a `result.json`.
+
+    Args:
+        content: Content of the file.
+        file: Path of the file, for messages.
+
+    Raises:
+        UsageError: the content is malformed or has another version.
+    """
     document = parse_json(content, str(file), "a JSON file")
     version = document.get("schema_version") if isinstance(document, dict) else None
     if type(version) is not int or version != SCHEMA_VERSION:
@@ -404,7 +426,7 @@ def parse_document(content: bytes, file: Path) -> dict[str, Any]:
             f"{SCHEMA_VERSION}: use the version that wrote the file."
         )
     if not document.get("events"):
-        raise UsageError("result.json lists no events: there is nothing to price.")
+        raise UsageError("result.json lists no events, so its privacy cost cannot be computed.")
     check_fields(document, documents.RESULT_FIELDS)
     of_features = document["task"] == FEATURE_SELECTION
     check_fields(document, documents.FEATURE_FIELDS if of_features else documents.NETWORK_FIELDS)
@@ -413,18 +435,18 @@ def parse_document(content: bytes, file: Path) -> dict[str, Any]:
 
 
 def model_file_name(document: dict[str, Any]) -> str:
-    """Return the name of the model's file: fixed by the task, whatever the document says."""
+    """Return the name of the model file, which depends only on the task."""
     return "model.npz" if document["task"] == FEATURE_SELECTION else "model.pt"
 
 
 def load_result(path: str | Path) -> SearchResult | FeatureResult:
-    """Return a finished run's result: of an architecture search, or of a feature selection.
+    """Load the result of a finished architecture search, training or feature selection.
 
     Args:
-        path: The run's folder, or its `release/` folder.
+        path: Folder of the run, or its `release/` folder.
 
     Raises:
-        UsageError: No result is there, of another version, or without its card.
+        UsageError: there is no result, it has another version, or its card is missing.
 
     Cost: none.
     """
@@ -438,22 +460,22 @@ def load_result(path: str | Path) -> SearchResult | FeatureResult:
 
 
 def trained_model(path: str | Path) -> Any:
-    """Return the trained model of a finished run itself; `pasearch.load` is easier to use.
+    """Load the trained model of a finished run; `pasearch.load` is easier to use.
 
     Args:
-        path: The run's folder, or its `release/` folder.
+        path: Folder of the run, or its `release/` folder.
 
     Returns:
-        Of a feature selection, a fitted scikit-learn estimator (`features.model`). Of other runs an
-        nn.Sequential in evaluation mode. Of arrays it clamps and rescales records in the data's
-        own units, (batch, *shape); of tables it takes rows encoded by the schema (`scores` and
-        `predict` of `load_result` take the table itself). It gives logits, (batch, classes), or the
-        scaled number, (batch, 1).
+        A fitted scikit-learn estimator (`features.model`) for a feature selection; otherwise an
+        nn.Sequential in evaluation mode. For arrays, it clips and rescales records in the original
+        units, (batch, *shape). For tables, it takes rows encoded by the schema (`predict` of
+        `load_result` takes the table). Outputs are logits, (batch, classes), or the scaled
+        prediction, (batch, 1).
 
     Raises:
-        UsageError: No result is there, of another version, or the model file was changed.
+        UsageError: there is no result, it has another version, or the model file was changed.
 
-    Cost: none; the model was paid for.
+    Cost: none (post-processing of the released model).
     """
     from torch import nn
 
@@ -474,7 +496,7 @@ def trained_model(path: str | Path) -> Any:
 
 
 def restore_schema(document: dict[str, Any]) -> AnySchema:
-    """Return the schema that a run's `result.json` describes."""
+    """Restore the schema from a `result.json`."""
     from pasearch.data.schema import Schema
     from pasearch.data.tables import TableSchema
 
@@ -487,7 +509,7 @@ def restore_schema(document: dict[str, Any]) -> AnySchema:
 
 
 def parse_price(document: dict[str, Any]) -> PrivacyCost:
-    """Return the price that a run's `result.json` states."""
+    """Read the total privacy cost from a `result.json`."""
     price = document["price"]
     return PrivacyCost(
         epsilon=price["epsilon"], delta=price["delta"], accountant=price["accountant"]
@@ -495,20 +517,20 @@ def parse_price(document: dict[str, Any]) -> PrivacyCost:
 
 
 def standard_error(score: dict[str, Any]) -> float:
-    """Return the standard error of a released score: of the sample and of the noise."""
+    """Compute the standard error of a released score, from sampling and noise."""
     from pasearch.training.metrics import compute_score_error
 
     return compute_score_error(score)
 
 
 def load_network(path: str | Path) -> nn.Sequential:
-    """Return front end and network of a finished run: they take records scaled to [0, 1]."""
+    """Load the network of a finished run with its preprocessing, for records scaled to [0, 1]."""
     document = read_document(path)
     return build_network(document, _read_model_file(path, document))
 
 
 def _read_model_file(path: str | Path, document: dict[str, Any]) -> bytes:
-    """Return the content of the model's file, if it is the one that the document describes."""
+    """Read the model file, and check its hash."""
     name = model_file_name(document)
     if document["model"]["file"] != name:
         raise malformed_error(
@@ -522,10 +544,14 @@ def _read_model_file(path: str | Path, document: dict[str, Any]) -> bytes:
 
 
 def build_network(document: dict[str, Any], weights: bytes) -> nn.Sequential:
-    """Return front end and network that a `result.json` describes, with a `model.pt`'s weights.
+    """Build the network that a `result.json` describes, with preprocessing and weights.
+
+    Args:
+        document: Content of `result.json`.
+        weights: Content of `model.pt`.
 
     Raises:
-        UsageError: They are not those of that network.
+        UsageError: the weights do not belong to this network.
     """
     import torch
     from torch import nn
@@ -534,12 +560,12 @@ def build_network(document: dict[str, Any], weights: bytes) -> nn.Sequential:
 
     with require_well_formed():
         schema, candidate = restore_schema(document), Candidate.from_json(document["best"])
-        # A network that is larger than its file would be built only to be refused.
+        # Checked before the network is built, because a forged one may be huge.
         known = BYTES_PER_PARAMETER * candidate.parameters(schema.shape, schema.outputs)[0] <= len(
             weights
         )
     if not known:
-        raise UsageError("model.pt is too small to hold the network that result.json describes.")
+        raise UsageError("model.pt is too small for the network that result.json describes.")
     with require_well_formed():
         network = candidate.build(schema.shape, schema.outputs)
         model = nn.Sequential(candidate.front_end.module(schema.shape), network)
@@ -554,15 +580,15 @@ def build_network(document: dict[str, Any], weights: bytes) -> nn.Sequential:
 
 
 def compute_digest(content: bytes) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
+    """Compute the SHA-256 hash of a file's content, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def compose_events(document: dict[str, Any]) -> dict[str, Event]:
-    """Return the composition of what each partition is charged, from `result.json`.
+    """Compose the charged events of each partition, from `result.json`.
 
     Raises:
-        UsageError: An event that is not in the closed table, or no events at all.
+        UsageError: an event has an unknown type, or there are no events.
     """
     grouped: dict[str, list[Event]] = {}
     for line in document.get("events") or ():
@@ -570,5 +596,5 @@ def compose_events(document: dict[str, Any]) -> dict[str, Event]:
             event = SelfComposition(event=event_from_json(line["event"]), count=line["count"])
         grouped.setdefault(str(line["partition"]), []).append(event)
     if not grouped:
-        raise UsageError("result.json lists no events: there is nothing to price.")
+        raise UsageError("result.json lists no events, so its privacy cost cannot be computed.")
     return {partition: Composition(events=tuple(events)) for partition, events in grouped.items()}

@@ -1,6 +1,6 @@
-"""Facts that the card, the page, the notebook and the displays read from `result.json`.
+"""Values that the card, the page, the notebook and the displays read from `result.json`.
 
-All of them follow from released values, so they cost nothing.
+They follow from released values, so they have no privacy cost.
 
 Source: docs/result.md.
 """
@@ -19,34 +19,33 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 
 SEARCH, TRAINING, CHOICE = "architecture search", "training", "recipe choice"
-"""Tasks of a run of networks: a search, one training, or a choice among recipes."""
+"""Tasks of a run that trains networks: a search, one training, or a selection of a recipe."""
 
 WEAK_PROTECTION_RATE = 0.2
-"""True-positive rate of an attacker at a false-positive rate of 1 % from which on it is called
-little protection."""
+"""Weak protection: true-positive rate of an attacker above this, at a 1 % false-positive rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A trial whose score may be shown."""
+    """A trial (candidate) whose score may be shown."""
 
     values: Values  # its entry in `trials`: `parameters` or `features`, and `noisy_correct`
-    # its noisy fraction of the possible points; None if it failed, or if the number of public
-    # records is unknown
+    # its noisy score count as a fraction of the largest possible one; None if it failed, or if the
+    # number of public records is unknown
     share: float | None
-    # the same as a value of the metric; the points if no fraction is known; None if it failed
+    # the same as a value of the metric; the score count if no fraction is known; None if it failed
     score: float | None
-    # standard deviation of the score's noise; None if it is unknown, as of a metric that is made
-    # of several counts
+    # standard deviation of the score's noise; None if it is unknown, such as for a metric that
+    # combines several counts
     deviation: float | None
-    released: bool  # whether the released model is of this candidate; several trials may be equal
+    released: bool  # whether this candidate is the released model; several trials may be equal
 
 
 def restore_recipe(values: Values) -> Recipe:
-    """Restore the recipe of a `result.json`; one of an earlier version lacks some stages.
+    """Restore the recipe from its values in `result.json`; earlier versions lack some stages.
 
     Raises:
-        UsageError: A field or a stage is unknown.
+        UsageError: a field or a stage is unknown.
     """
     from pasearch.training.recipe import Recipe
 
@@ -58,15 +57,15 @@ def restore_recipe(values: Values) -> Recipe:
 
 
 def summarize_attack(document: Values) -> Values | None:
-    """Translate the price into the success of the best attacker, per 100 people.
+    """Convert the privacy cost into the success of the best membership inference attack.
 
     Args:
-        document: `result.json`, or its field `attack`.
+        document: `result.json`, or a dictionary with its field `attack`.
 
     Returns:
-        The first false-positive rate (`wrong`), true-positive rate (`right`) and their ratio
-        (`odds`), all of them as `rows`, and whether the protection is weak; None if no accountant
-        translates this price.
+        `false_positives` and `detected` (false- and true-positive rate, in per cent, as strings)
+        and their `ratio`, for the first false-positive rate; `rows`, the same for all of them; and
+        `is_weak`, whether the protection is weak. None if no accountant translates this cost.
     """
     given = document.get("attack")
     if not given:
@@ -77,12 +76,15 @@ def summarize_attack(document: Values) -> Values | None:
         return f"{math.ceil(value / digits - 1e-9) * digits:.3g}"
 
     rows = [
-        (f"{100 * wrong:g}", rounded_up(100 * rate), rounded_up(rate / wrong))
-        for wrong, rate in given
+        (f"{100 * false_positives:g}", rounded_up(100 * rate), rounded_up(rate / false_positives))
+        for false_positives, rate in given
     ]
-    wrong, right, odds = rows[0]
+    false_positives, detected, ratio = rows[0]
     is_weak = given[0][1] > WEAK_PROTECTION_RATE
-    return {"wrong": wrong, "right": right, "odds": odds, "rows": rows, "is_weak": is_weak}
+    return {
+        "false_positives": false_positives, "detected": detected, "ratio": ratio, "rows": rows,
+        "is_weak": is_weak,
+    }  # fmt: skip
 
 
 def target_bounds(document: Values) -> tuple[float, float] | None:
@@ -95,7 +97,7 @@ def target_bounds(document: Values) -> tuple[float, float] | None:
 
 
 def ranking_metric(document: Values) -> Metric:
-    """Return the metric that ranked the candidates; the test's own one unless stated."""
+    """Return the metric that ranked the candidates: the test metric, unless another is stated."""
     from pasearch.training.metrics import find_metric_by_noun
 
     return find_metric_by_noun(document["strategy"].get("judged_by", document["score"]["metric"]))
@@ -107,17 +109,17 @@ def score_event(document: Values) -> Values | None:
 
 
 def score_name(document: Values) -> str:
-    """Name the trials' scores: the metric, and the scored records."""
+    """Name the scores of the trials: metric and scored records."""
     noun = document["strategy"].get("judged_by", document["score"]["metric"])
     line = score_event(document)
     if line is None:  # the number of public records is in no document
-        return f"Points by {noun}, exact, of public records"
+        return f"Score count ({noun}), exact, on public records"
     slots = document["dataset"]["slots"][line["partition"]]
     return f"Noisy {noun} on {slots:,} records ({line['partition']})"
 
 
 def list_trials(document: Values) -> list[Trial]:
-    """Return the trials of `result.json` in their order, with scores in the metric's unit."""
+    """Return the trials of `result.json` in order, with scores in the unit of the metric."""
     best, line, trials = document["best"], score_event(document), []
     slots, epsilon = None, None
     if line is not None:
@@ -148,13 +150,13 @@ def list_trials(document: Values) -> list[Trial]:
 
 
 def is_relevance_noise(document: Values) -> bool:
-    """Check whether the noise alone explains how much each feature tells of the target."""
+    """Check whether noise alone explains the relevance of every feature."""
     given = [each["uncertainty"] for each in document.get("relevance") or ()]
     return bool(given) and max(given) <= document.get("relevance_of_noise", 0.0)
 
 
 def find_result_warnings(document: Values, schema: AnySchema) -> list[str]:
-    """Return warnings on a result that says little or nothing; all of them follow from releases.
+    """Return warnings on a result that says little or nothing, from released values.
 
     Args:
         document: `result.json`.
@@ -165,15 +167,16 @@ def find_result_warnings(document: Values, schema: AnySchema) -> list[str]:
     found, score = [], document["score"]
     if is_relevance_noise(document):
         found.append(
-            "No feature is told apart from noise at this epsilon: the choice is as good as random."
+            "No feature's relevance exceeds the noise at this epsilon: the selection is no better "
+            "than random."
         )
     if score["metric"] == "area under the ROC curve" and schema.outputs > 2:
         found.append(
-            f"{schema.outputs} classes were found: the area under the ROC curve is of the first "
-            "two alone."
+            f"{schema.outputs} classes were found: the area under the ROC curve covers the first "
+            "two only."
         )
     if "scale" in score and score["test"] < compute_score_error(score):
-        found.append("That error is smaller than its own standard error: it may be much larger.")
+        found.append("The error is smaller than its standard error: it may be much larger.")
     target = document["dataset"]["schema"].get("target")
     declared = ((document.get("plan") or {}).get("declared") or {}).get("target") or {}
     # The declared target of a table is an object; that of arrays is a list of bounds.
@@ -184,7 +187,7 @@ def find_result_warnings(document: Values, schema: AnySchema) -> list[str]:
     if "scale" in score and estimated:
         low, high = target["low"], target["high"]
         found.append(
-            f"The target's bounds were estimated privately, {low:g} to {high:g}: what lies beyond "
-            "counts as the nearer one, in this error too. Declare low and high (`schema=`)."
+            f"The target's bounds were estimated privately: {low:g} to {high:g}. Values outside "
+            "count as the nearer bound, also in this error. Declare low and high (`schema=`)."
         )
     return found

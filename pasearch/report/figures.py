@@ -1,11 +1,11 @@
-"""Figures of the page: inline SVG, coloured by the page's style sheet.
+"""Figures of the report page: inline SVG, coloured by the style sheet of the page.
 
-Each is a pure function from plain numbers to markup. Nothing is coloured here: shapes have classes,
-and the page gives those their light, dark and printed colours. Widths of bars and charts are in per
-cent, so that a figure fits a phone without its text being scaled. Every text is escaped.
+Each figure is a pure function from numbers to markup. Shapes have classes, and the style sheet sets
+their light, dark and printed colours. Widths are in per cent, so that a figure fits a phone without
+scaling its text. Every string is escaped.
 
-They are not drawn with matplotlib, as `pasearch.displays` are: `pasearch verify` makes the page
-again byte for byte, whatever versions are installed, and matplotlib is an optional dependency.
+Unlike `pasearch.displays`, they do not use matplotlib: `pasearch verify` remakes the page byte for
+byte with any installed versions, and matplotlib is an optional dependency.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 PLOT_HEIGHT = 180.0
-"""Height of a chart without its labels, pixels."""
+"""Height of a chart without its labels: pixels."""
 
 LABEL_HEIGHT = 48.0
-"""Height of the labels below a chart: ticks, and the name of the axis, pixels."""
+"""Height of the ticks and of the axis name below a chart: pixels."""
 
-MIN_AXIS_VALUE, MAX_AXIS_VALUE = -0.2, 1.2
-"""Ends of a chart's axis at most; a noisy score may lie outside, a forged one anywhere."""
+MIN_AXIS_VALUE = -0.2
+MAX_AXIS_VALUE = 1.2
+"""Largest range of a vertical axis: fractions; noisy or forged scores may be outside."""
 
 LABELLED_EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-"""Epsilons with a label on a logarithmic axis."""
+"""Epsilons labelled on a logarithmic axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +41,12 @@ class Curve:
 
 
 def make_element(tag: str, *children: str, **attributes: object) -> Markup:
-    """Return an element; children that are not markup, and attribute values, are escaped.
+    """Make an SVG element; children that are not markup, and attribute values, are escaped.
 
     Args:
-        tag: Its name.
-        children: What it holds.
-        attributes: `class_` stands for class, `aria_label` for aria-label; None leaves one out.
+        tag: Name of the element.
+        children: Content of the element.
+        attributes: Attributes; `class_` means class, `aria_label` aria-label; None omits one.
 
     >>> element("text", "a < b", x=1.5, class_="soft")
     Markup('<text x="1.5" class="soft">a &lt; b</text>')
@@ -64,9 +65,9 @@ def draw_bar(
     """Draw a horizontal bar, as wide as its container.
 
     Args:
-        value: Length of the bar; a value outside [0, of] is drawn as 0 or `of`.
+        value: Length of the bar, clipped to [0, of].
         label: Description for a screen reader.
-        of: Length of the whole container; 0 draws no bar.
+        of: Value for the full width; 0 draws no bar.
         tone: Class in the style sheet.
         mark: Value at which a line is drawn; None: no line.
     """
@@ -89,8 +90,8 @@ def draw_interval(
     """Draw a point and its interval on a line from 0 to 1.
 
     Args:
-        at: The point; a value outside is drawn at the line's end.
-        ends: Low and high end of the interval; None if the value is exact.
+        at: Position of the point, clipped to [0, 1].
+        ends: Ends of the interval, (low, high); None if the value is exact.
         label: Description for a screen reader.
         tone: Class in the style sheet.
     """
@@ -109,7 +110,7 @@ def draw_interval(
 
 
 def draw_scale(labels: Sequence[str]) -> Markup:
-    """Draw labels at equal distances; hidden from screen readers, because bars have labels."""
+    """Draw labels at equal distances, hidden from screen readers because the bars have labels."""
     sides = ("tick", *("tick middle" for _ in labels[1:-1]), "tick end")
     shapes = [
         make_element(
@@ -129,7 +130,7 @@ def draw_swatch(place: int) -> Markup:
 
 
 def draw_axis_names(across: str, up: str) -> list[Markup]:
-    """Return the names of a chart's axes: below its ticks, and above its highest line."""
+    """Draw the names of a chart's axes: below the ticks, and above the highest grid line."""
     return [
         make_element("text", across, x="100%", y=PLOT_HEIGHT + 40, class_="tick end"),
         make_element("text", up, x="0", y="-12", class_="tick"),
@@ -143,11 +144,11 @@ def draw_lines(
     """Draw lines over a common axis, which starts at 0 or is logarithmic; y is a fraction.
 
     Args:
-        curves: The lines, one or more of one or more points.
+        curves: Lines, at least one, each of at least one point.
         label: Description of the figure for a screen reader.
         axes: Names of the horizontal and the vertical axis.
-        logarithmic: Whether x is drawn on a logarithmic scale, from its smallest value on.
-        score: A single point (x, y, standard error); one outside the lines' range is left out.
+        logarithmic: Whether the x axis is logarithmic and begins at the smallest x.
+        score: Single point (x, y, standard error); omitted if x is outside the range of the lines.
     """
     xs = [x for curve in curves for x, _ in curve.points]
     ys = [y for curve in curves for _, y in curve.points]
@@ -157,12 +158,12 @@ def draw_lines(
     low, high = ticks[0], ticks[-1]
     first, last = (min(xs), max(xs)) if logarithmic else (0.0, max(xs) or 1.0)
 
-    def across(x: float) -> float:
+    def to_width(x: float) -> float:
         if logarithmic:
             return 100 * (math.log(x) - math.log(first)) / (math.log(last) - math.log(first))
         return 100 * x / last
 
-    def down(y: float) -> float:
+    def to_height(y: float) -> float:
         return 100 * (high - y) / (high - low)
 
     shapes = draw_axis_names(*axes)
@@ -177,24 +178,24 @@ def draw_lines(
         sides = (0.0, "tick"), (0.5 * last, "tick middle"), (last, "tick end")
         labels = [(x, f"{x:,.1f}".removesuffix(".0"), side) for x, side in sides]
     for x, text, side in labels:
-        at = format_percent(across(x) / 100)
+        at = format_percent(to_width(x) / 100)
         shapes.append(make_element("text", text, x=at, y=PLOT_HEIGHT + 20, class_=side))
-    drawn = [[(across(x), down(y)) for x, y in curve.points] for curve in curves]
+    drawn = [[(to_width(x), to_height(y)) for x, y in curve.points] for curve in curves]
     inside = []
     for place, (curve, points) in enumerate(zip(curves, drawn, strict=True)):
-        up = [(x, down(end)) for (x, _), (_, end) in zip(points, curve.band, strict=False)]
-        below = [(x, down(end)) for (x, _), (end, _) in zip(points, curve.band, strict=False)]
+        up = [(x, to_height(end)) for (x, _), (_, end) in zip(points, curve.band, strict=False)]
+        below = [(x, to_height(end)) for (x, _), (end, _) in zip(points, curve.band, strict=False)]
         if corners := format_points([*up, *reversed(below)]):
             inside.append(
                 make_element("polygon", points=corners, class_=f"band band-{place % 4 + 1}")
             )
     for place, points in enumerate(drawn):
-        # One point would draw nothing: it becomes a short stroke.
+        # A single point is drawn as a short stroke.
         stroke = points if len(points) > 1 else [*points, (points[0][0] + 1, points[0][1])]
         inside.append(
             make_element("polyline", points=format_points(stroke), class_=line_class(place))
         )
-    # Only what is in here is stretched to the page's width; its strokes are not.
+    # Only this element is stretched to the width of the page; its strokes are not.
     shapes.append(
         make_element("svg", *inside, viewBox="0 0 100 100", preserveAspectRatio="none",
                 width="100%",
@@ -203,12 +204,14 @@ def draw_lines(
     if score is not None and first <= score[0] <= last:
         x, y, error = score
         at, ends = (
-            format_percent(across(x) / 100),
-            [PLOT_HEIGHT * down(y + by) / 100 for by in (-error, error)],
+            format_percent(to_width(x) / 100),
+            [PLOT_HEIGHT * to_height(y + by) / 100 for by in (-error, error)],
         )
         shapes += [
             make_element("line", x1=at, x2=at, y1=ends[0], y2=ends[1], class_="mark"),
-            make_element("circle", cx=at, cy=PLOT_HEIGHT * down(y) / 100, r="4.5", class_="own"),
+            make_element(
+                "circle", cx=at, cy=PLOT_HEIGHT * to_height(y) / 100, r="4.5", class_="own"
+            ),
         ]
     return make_element(
         "svg", *shapes, class_="chart", role="img", aria_label=label, width="100%",
@@ -217,13 +220,14 @@ def draw_lines(
 
 
 def draw_calibration(points: Sequence[tuple[float, float, float, float]], label: str) -> Markup:
-    """Draw the fractions that came true over the predicted ones, with the diagonal.
+    """Draw observed fractions over predicted probabilities, with the diagonal.
 
     Args:
-        points: (predicted, share, and between which shares it may lie), each in [0, 1].
-        label: What it shows, in words.
+        points: (predicted, observed, low, high) of each group, in [0, 1]; low and high are the ends
+            of the confidence interval.
+        label: Description for a screen reader.
     """
-    shapes = draw_axis_names("probability that the model gives", "share that came true")
+    shapes = draw_axis_names("predicted probability", "observed fraction")
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = PLOT_HEIGHT * (1.0 - tick)
         shapes.append(make_element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
@@ -256,10 +260,10 @@ def shorten(text: str, most: int) -> str:
 
 
 def choose_ticks(values: Sequence[float]) -> list[float]:
-    """Return two to six round values around fractions: tenths, or hundredths if they are close."""
+    """Choose two to six round tick values that enclose fractions."""
     spread = max(values) - min(values)
     step = 0.02 if spread <= 0.08 else 0.05 if spread <= 0.2 else 0.1 if spread <= 0.5 else 0.2
-    # Rounded first: .9 / .1 is 9.000000000000002 for a computer.
+    # Rounded first, because .9 / .1 is 9.000000000000002 in floating point.
     low = math.floor(round(min(values) / step, 6))
     high = max(math.ceil(round(max(values) / step, 6)), low + 1)
     return [place * step for place in range(low, high + 1)]
@@ -276,5 +280,5 @@ def format_points(corners: Sequence[tuple[float, float]]) -> str:
 
 
 def format_percent(share: float) -> str:
-    """Format a fraction, clipped to [0, 1], as a length in per cent."""
+    """Format a fraction, clipped to [0, 1], as an SVG length in per cent."""
     return f"{100 * min(1.0, max(0.0, share)):.2f}%"

@@ -1,9 +1,8 @@
-"""The page of a run or a measured crossover: one HTML file without network access or script.
+"""The report page of a run or a measured crossover: one HTML file, without script or network.
 
-It is made from `result.json` alone, computes nothing private and reads no record. Names that a user
-chose (data, columns, classes, spaces and genes) are escaped by Jinja2; characters that change how
-the text around them is read, such as a reversed direction, are spelt out. Two pages of one document
-are equal: there is no date in them, because no price covers the time of a run.
+The page is a function of `result.json` alone and reads no record. Jinja2 escapes names that a user
+chose (data, columns, classes, spaces). Characters that change the direction of the text are spelt
+out. The page has no date, because no privacy cost covers the time of a run.
 
     mu  =  sqrt(sum over Gaussian releases of 1 / sigma^2), if nothing else reads the records
 
@@ -29,7 +28,7 @@ from pasearch.data.front_ends.parsing import parse_front_end
 from pasearch.errors import OPTION_REFERENCE, UsageError
 from pasearch.plan_warnings import MIN_SIGNAL
 from pasearch.report import figures, score, wording
-from pasearch.report.card import card_json
+from pasearch.report.card import ASSUMED_PUBLIC, PUBLISHED_BOUNDS, card_json
 from pasearch.report.facts import (
     TRAINING,
     is_relevance_noise,
@@ -58,27 +57,32 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 
+SECRECY_SENTENCE = (
+    "The number of candidates is secret: the privacy cost covers a random number of them, and does "
+    "not hold if it is revealed."
+)
+
 MAX_LISTED_FEATURES = 25
-"""Number of features that a table lists."""
+"""Features listed in a table: number."""
 
 MAX_LISTED_CANDIDATES = 200
-"""Number of candidates that the page lists."""
+"""Candidates listed on the page: number."""
 
 MAX_UNFOLDED_CANDIDATES = 4
-"""Number of candidates with scores before the list is unfolded."""
+"""Candidates with scores shown before the list is unfolded: number."""
 
 
 def report_html(document: dict[str, Any]) -> str:
     """Render the report of a finished run as one self-contained HTML file.
 
     Args:
-        document: `result.json`. Its optional fields (`alternatives`, `auto`, `curves`, `compared`)
-            have a section each, the last two only on data declared public.
+        document: `result.json`. The optional fields `alternatives`, `auto`, `curves` and `compared`
+            each have a section; the last two only if the data were declared public.
 
     Raises:
-        UsageError: A field is missing or of the wrong form.
+        UsageError: a field is missing or malformed.
 
-    Cost: none; it shows values of the document.
+    Cost: none.
     """
     from jinja2 import UndefinedError
 
@@ -86,7 +90,7 @@ def report_html(document: dict[str, Any]) -> str:
 
     known = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, UndefinedError)
     try:
-        # The schema takes the names as they are: two may look alike once they are made visible.
+        # The schema needs the original names: two may be equal once they are escaped.
         page = _page_values(escape_values(document, breaks=" "), restore_schema(document))
         return _template_environment().get_template("report.html.j2").render(page)
     except known as error:
@@ -146,7 +150,7 @@ def _template_environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     def marked(text: str) -> Markup:
-        """Set `names` in a line of the card as code and *words* as emphasis."""
+        """Format `names` in a line of the card as code, and *words* as emphasis."""
         pieces = text.split("`")
         if len(pieces) % 2 == 0:
             return escape(text)
@@ -158,7 +162,7 @@ def _template_environment() -> Environment:
         )
 
     def command(text: str) -> Markup:
-        """Keep the line breaks of a command out of its options."""
+        """Prevent line breaks inside the options of a command."""
         words = (
             Markup('<span class="flag">{}</span>').format(each)
             if each.startswith("-")
@@ -167,8 +171,8 @@ def _template_environment() -> Environment:
         )
         return Markup(" ").join(words)
 
-    def plain(warning: str) -> str:
-        """Name the options of a warning by their plain names, for a reader without a terminal."""
+    def strip_options(warning: str) -> str:
+        """Replace the options in a warning by their plain names, for readers without a terminal."""
         without_options = re.sub(r" \(`\w+=[^`]*`\)", "", warning)
         named = OPTION_REFERENCE.sub(lambda found: found[1].replace("_", " "), without_options)
         return re.sub(r"`([^`]*)`", r"\1", named)
@@ -178,13 +182,13 @@ def _template_environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"marked": marked, "short": figures.shorten, "capital": capitalize_first,
-                            "command": command, "plain": plain}  # fmt: skip
+                            "command": command, "plain": strip_options}  # fmt: skip
     environment.globals |= {"swatch": figures.draw_swatch}
     return environment
 
 
 def _page_values(document: Values, schema: AnySchema) -> Values:
-    """Return all values of the template."""
+    """Compute all values of the template."""
     card, assumed, budget = card_json(document), document["assumed_public"], document["budget"]
     public, of_features = (
         document["dataset"]["declared_public"],
@@ -193,8 +197,8 @@ def _page_values(document: Values, schema: AnySchema) -> Values:
     searched = document["selection"]["rule"] != "none"
     heading = capitalize_first(document["task"])
     if document["task"] == "architecture search" and not searched:
-        heading = "Training of one network"
-    what = "search and model together" if searched else "the model and its test"
+        heading = "Training of one architecture"
+    what = "search and model" if searched else "the model and its test"
     form = schema.describe().replace(" x ", " \u00d7 ")
     # The first sentence of each line of the card's section.
     not_covered = [
@@ -203,19 +207,17 @@ def _page_values(document: Values, schema: AnySchema) -> Values:
         if section["title"] == "Not covered"
         for line in section["items"]
     ]
-    read = "whatever was read to find them"
+    read = "every access to a record"
     if assumed:
-        not_covered.insert(
-            0, f"What is taken as public, and was not charged: {join_names(assumed)}"
-        )
-        read += f", but for what was taken as public and not charged ({join_names(assumed)})"
-    others = "Beside no search" if public and document.get("compared") else "Other budgets"
+        not_covered.insert(0, f"Data assumed public, which were not charged: {join_names(assumed)}")
+        read += f", except data assumed public ({join_names(assumed)})"
+    others = "Comparison with no search" if public and document.get("compared") else "Other budgets"
     if crossover := describe_crossover(document):
         measured = crossover["repeats"]
-        others = "Other models as measured" if measured else "A forecast of other models"
+        others = "Measured comparison of models" if measured else "Forecast for other models"
     elsewhere = (
-        "Claims of the papers, beside",
-        "Assumed public, read without a charge",
+        PUBLISHED_BOUNDS,
+        ASSUMED_PUBLIC,
         "Versions",
     )
     quality = score.describe_quality(document, schema)
@@ -227,12 +229,15 @@ def _page_values(document: Values, schema: AnySchema) -> Values:
         "heading": heading,
         "quality": quality,
         "more": score.describe_test_table(document, schema),
-        "meaning": summarize_attack(document),
-        "beside": wording.describe_uncovered(assumed),
-        "asked": f"{document['dataset']['n']:,} records, {form}. One budget for {what}: "
-        f"\u03b5 {budget['epsilon']:g} at \u03b4 {budget['delta']:g}.",
-        "covered": f"The price {'would cover' if public else 'covers'} everything in release/ "
-        f"together: {'features' if of_features else 'architecture'}, weights, test score, and "
+        "attack": summarize_attack(document),
+        "bound": wording.describe_attack_bound(
+            summarize_attack(document), "knows all other records, sees everything in release/"
+        ),
+        "uncovered": wording.describe_uncovered(assumed),
+        "asked": f"{document['dataset']['n']:,} records, {form}. Total privacy budget of "
+        f"{what}: \u03b5 {budget['epsilon']:g} at \u03b4 {budget['delta']:g}.",
+        "covered": f"The privacy cost {'would cover' if public else 'covers'} everything in "
+        f"release/ ({'features' if of_features else 'architecture'}, weights, test score), and "
         f"{read}.",
         "not_covered": not_covered,
         "partitions": _partition_rows(document),
@@ -256,16 +261,10 @@ def _page_values(document: Values, schema: AnySchema) -> Values:
 
 
 def _describe_network_model(document: Values, schema: AnySchema) -> Values:
-    """Describe the model of an architecture search, or of one training."""
+    """Describe the model of an architecture search or of one training."""
     candidate = Candidate.from_json(document["best"])
-    output = f"one output for each of {schema.outputs} classes"
-    output = "one predicted number" if schema.regression else output
-    if candidate.architecture.layers:
-        found = f"A network of {', then '.join(describe_parts(candidate))}, then {output}."
-    else:
-        front = candidate.front_end
-        behind = "the features" if front.text == "raw" else front.describe()
-        found = f"A linear model: {output}, straight from {behind}."
+    output = "one predicted number" if schema.regression else f"{schema.outputs} classes"
+    found = f"{capitalize_first(wording.describe_network(candidate))}; output: {output}."
     return {
         "found": found,
         "network": _network_rows(candidate, schema),
@@ -275,9 +274,9 @@ def _describe_network_model(document: Values, schema: AnySchema) -> Values:
 
 
 def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
-    """Describe the network from a record to the output: a row with title, notes and bar per stage.
+    """Describe the network from input to output: a row with title, notes and bar per stage.
 
-    A bar is as long as the logarithm of the number of values that leave the stage.
+    The length of a bar is the logarithm of the number of values that leave the stage.
     """
 
     def sizes(shape: tuple[int, ...]) -> str:
@@ -286,15 +285,15 @@ def _network_rows(candidate: Candidate, schema: AnySchema) -> list[Values]:
     def count(number: int, name: str) -> str:
         return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
 
-    def given(title: str, shape: tuple[int, ...]) -> tuple[str, list[str], int]:
+    def describe_stage(title: str, shape: tuple[int, ...]) -> tuple[str, list[str], int]:
         values = math.prod(shape)
         notes = [*([sizes(shape)] if len(shape) > 1 else []), count(values, "number")]
         return title, notes, values
 
     front, architecture, shape = candidate.front_end, candidate.architecture, tuple(schema.shape)
-    stages = [given("A record", shape)]
+    stages = [describe_stage("A record", shape)]
     if front.text != "raw":
-        stages.append(given(capitalize_first(front.describe()), front.output_shape(shape)))
+        stages.append(describe_stage(capitalize_first(front.describe()), front.output_shape(shape)))
     shapes = architecture.shapes(front.output_shape(shape))
     for layer, entering, leaving in zip(architecture.layers, shapes[:-1], shapes[1:], strict=True):
         parameters = layer.parameters(entering)
@@ -336,15 +335,18 @@ def _training_rows(document: Values) -> list[tuple[str, str]]:
         ("Parameters", f"{total:,}, {'all' if total == trained else f'{trained:,}'} trained"),
         ("Steps", wording.format_steps(recipe, values.get("steps_made"))),
         ("Batch", batch),
-        ("Learning rate", f"{recipe.learning_rate:.4g} (how far one step moves the weights)"),
+        ("Learning rate", f"{recipe.learning_rate:.4g}"),
         ("Optimizer", capitalize_first(wording.describe_optimizer(recipe))),
     ]
     if document.get("variant") is not None:
         rows.append(
-            ("Weights", f"{capitalize_first(document['variant'])}, by a private pick of variants")
+            (
+                "Weights",
+                f"{capitalize_first(document['variant'])}, by private post-training selection",
+            )
         )
     if recipe.bounding is None:
-        return [*rows, ("Gradients", "without bound or noise, on data declared public")]
+        return [*rows, ("Gradients", "no clipping or noise (data declared public)")]
     name = values.get("name")
     return [
         *([("Recipe", name)] if name else []),
@@ -360,7 +362,7 @@ def _training_rows(document: Values) -> list[tuple[str, str]]:
 
 
 def _describe_feature_model(document: Values, schema: AnySchema) -> Values:
-    """Describe the model of a feature selection, and what was released to choose its features."""
+    """Describe the model of a feature selection, and the released relevance of its features."""
     best, method, recipe = document["best"], document["strategy"]["name"], document["recipe"]
     chosen, count, blank = (
         best["features"],
@@ -369,13 +371,13 @@ def _describe_feature_model(document: Values, schema: AnySchema) -> Values:
     )
     every = count == best["of"]
     if best["directions"] is not None:
-        found = f"A linear model on {best['directions']} directions in all {best['of']:,} features."
+        found = f"Linear model on {best['directions']} projections of all {best['of']:,} features."
     elif every:
-        found = f"A linear model on all {count:,} features: none was selected."
+        found = f"Linear model on all {count:,} features (no selection)."
         if method not in ("all", "max-pool"):
-            found = f"A linear model on all {count:,} features, chosen by {method}."
+            found = f"Linear model on all {count:,} features, selected by {method}."
     else:
-        found = f"A linear model on {count:,} of {best['of']:,} features, chosen by {method}."
+        found = f"Linear model on {count:,} of {best['of']:,} features, selected by {method}."
 
     ranked = sorted(document.get("relevance") or [], key=lambda each: -each["uncertainty"])[
         :MAX_LISTED_FEATURES
@@ -405,13 +407,13 @@ def _describe_feature_model(document: Values, schema: AnySchema) -> Values:
         ]
         curve = _draw_chart(curves, "Accuracy by number of features", ("features", "accuracy"))
 
-    training = [("Numbers trained", f"{best['parameters']:,}")]
+    training = [("Trained parameters", f"{best['parameters']:,}")]
     if recipe["trainer"] == "objective" and recipe["noise_multiplier"] is not None:
         noise = f"{recipe['noise_multiplier']:.4g}"
         training += [("Training", "noisy second moments"), ("Noise multiplier", noise)]
     elif recipe["trainer"] == "objective":
-        own = f"{recipe['epsilon']:.4g}, pure"
-        training += [("Training", "objective perturbation"), ("Its epsilon", own)]
+        own = f"{recipe['epsilon']:.4g} (pure DP)"
+        training += [("Training", "objective perturbation"), ("Epsilon of the training", own)]
     else:
         trained = restore_recipe(recipe)
         assert trained.bounding is not None
@@ -446,7 +448,7 @@ def _describe_feature_model(document: Values, schema: AnySchema) -> Values:
 
 
 def _effect_rows(document: Values) -> list[Values]:
-    """Rank the columns by how much they move a linear model's prediction."""
+    """Describe the importance of each column in a linear model."""
     given = document.get("effects") or []
     most = max((each["reach"] for each in given), default=0.0)
     return [
@@ -455,7 +457,7 @@ def _effect_rows(document: Values) -> list[Values]:
             "value": format_number(each["reach"]),
             "bar": figures.draw_bar(
                 each["reach"],
-                f"{each['column']}: moves the answer by {each['reach']:.3g}",
+                f"{each['column']}: changes the prediction by up to {each['reach']:.3g}",
                 of=most,
             ),
         }
@@ -467,7 +469,7 @@ def _effect_rows(document: Values) -> list[Values]:
 
 
 def _partition_rows(document: Values) -> list[Values]:
-    """Describe every partition with its price and its releases; the largest price is the run's."""
+    """Describe every partition with its cost and releases; the largest cost is the total."""
     shares, budget = document["price_by_partition"], document["budget"]["epsilon"]
     most = max(share["epsilon"] for share in shares.values())
     scale = max(budget, most)
@@ -476,18 +478,16 @@ def _partition_rows(document: Values) -> list[Values]:
     for name, share in shares.items():
         epsilon, is_price = share["epsilon"], name == largest
         words = f"Partition {name}: epsilon {epsilon:.4f} of a budget of {budget:g}"
-        words += ": this is the price." if is_price else "."
+        words += ": this is the total." if is_price else "."
         own = [each for each in document["events"] if each["partition"] == name]
         lines = []
         for each in own:
-            # How often a selection trains is secret; its description names the best of K.
+            # The number of trainings of a selection is secret; its description says "best of K".
             count, selected = each["count"], each["event"]["type"] == "repeat-and-select"
-            times = "once" if count == 1 else f"{count:,} times"
-            if selected:
-                times = "" if count == 1 else f"{times} the best of a secret number"
+            times = "" if count == 1 or not selected else "each the best of a secret number"
             noise = describe_event(event_from_json(each["event"]))
             lines.append({
-                "name": wording.release_name(each["name"], noun).strip(),
+                "name": wording.release_name(each["name"], noun, count).strip(),
                 "times": times,
                 "noise": wording.describe_counts(document, each["name"], noise),
             })  # fmt: skip
@@ -504,10 +504,10 @@ def _partition_rows(document: Values) -> list[Values]:
 
 
 def gaussian_mu(events: list[tuple[Values, int]]) -> float | None:
-    """Return mu of Gaussian DP if every release is Gaussian, so that mu is exact; else None.
+    """Compute mu of Gaussian DP if every release is Gaussian, so that mu is exact; else None.
 
     Args:
-        events: (event, count) of everything that reads some records.
+        events: All releases of a partition, as pairs (event, count).
     """
 
     def squared(event: Values) -> float | None:
@@ -535,16 +535,16 @@ def gaussian_mu(events: list[tuple[Values, int]]) -> float | None:
 
 
 def describe_crossover(document: Values) -> Values | None:
-    """Describe a forecast or a grid of models over epsilon; None without either."""
+    """Describe a forecast or a measurement of models over epsilon; None without either."""
     found = document.get("measured_crossover") or document.get("crossover")
     if not found:
         return None
     measure, epsilons, own = document["score"]["metric"], found["epsilons"], found["own"]
     of_errors, crossings = "error" in measure, found["crossings"]
-    if "measured_crossover" in document:  # by the default metric, whatever the run is scored by
+    if "measured_crossover" in document:  # it uses the default metric
         measure = "mean absolute error" if of_errors else "accuracy"
     roles = {
-        "released": "released by this run", "simplest": "the simplest", "largest": "the largest",
+        "released": "released by this run", "simplest": "simplest", "largest": "largest",
     }  # fmt: skip
     return {
         "sentence": found["sentence"],
@@ -578,7 +578,7 @@ def draw_crossover(found: Values, measure: str, *, of_errors: bool) -> Markup:
     """Draw the models' scores over epsilon, with bands, and the run's own score.
 
     Args:
-        found: A crossover as in `result.json`; its values are accuracies, or 1 minus an error.
+        found: Crossover as in `result.json`; its values are accuracies, or 1 minus an error.
         measure: Name of the vertical axis.
         of_errors: Whether to draw errors, 1 minus the values of `found`.
     """
@@ -608,9 +608,9 @@ def draw_crossover(found: Values, measure: str, *, of_errors: bool) -> Markup:
 
 
 def _alternative_rows(document: Values, outputs: int) -> list[tuple[str, str]]:
-    """Describe the noise of other budgets by the plan's arithmetic.
+    """Describe the noise that the same plan would have with other budgets.
 
-    A signal is mu n: half of it is the signal of half as many records.
+    The signal is mu n, so half of it is the signal of half as many records.
     """
     given, budget = document.get("alternatives") or [], document["budget"]["epsilon"]
     own: Values = next((each for each in given if each["epsilon"] == budget), {})
@@ -621,16 +621,16 @@ def _alternative_rows(document: Values, outputs: int) -> list[tuple[str, str]]:
             continue
         signal, noise = each.get("signal_to_noise"), each.get("noise_multiplier")
         if signal is None or noise is None:
-            words = "Too little for this plan: not even the most noise would fit."
+            words = "Too small for this plan, even with the largest noise."
         elif not here or not noise_here:
-            words = "It could have been trained."
+            words = "The training fits this budget."
         else:
             words = (
-                f"Noise {noise / noise_here:.2g} times as large: like training on "
+                f"Noise {noise / noise_here:.2g} times as large, as if training on "
                 f"{signal / here:.2g} times as many records."
             )
         if signal is not None and noise is not None and signal < MIN_SIGNAL * outputs:
-            words += " Noise drowns it: little better than guessing."
+            words += " Accuracy would be near chance."
         rows.append((f"\u03b5 {each['epsilon']:g}", words))
     return rows
 
@@ -643,22 +643,22 @@ def _draw_curves(document: Values, schema: AnySchema) -> Values | None:
         points = tuple((x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y))
         if points:
             curves.append(figures.Curve(name=each["name"], points=points))
-    up = "points, as a share" if schema.regression else "accuracy"
+    up = "score count (fraction)" if schema.regression else "accuracy"
     axes = ("training steps", up)
     return _draw_chart(curves, "Accuracy over training steps", axes) if curves else None
 
 
 def _draw_chart(curves: list[figures.Curve], title: str, axes: tuple[str, str]) -> Values:
-    """Draw lines, with a description and the names for the legend."""
+    """Draw lines, with a description and the names of the legend."""
     ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.3f}" for each in curves)
     chart = figures.draw_lines(curves, f"{title}: {ends}.", axes)
     return {"chart": chart, "names": [each.name for each in curves]}
 
 
 def _comparison_rows(document: Values) -> list[Values]:
-    """Compare this run with the fixed strategy, by noisy and by exact score."""
+    """Compare this run with strategy `fixed`, by noisy and by exact score."""
     given, rows = document.get("compared") or {}, []
-    for key, name in ("this", "This run"), ("fixed", "One fixed network, nothing searched"):
+    for key, name in ("this", "This run"), ("fixed", "Fixed network, no search"):
         if not given.get(key):
             continue
         bars = [
@@ -671,7 +671,7 @@ def _comparison_rows(document: Values) -> list[Values]:
                     tone="accent" if key == "this" else "plain",
                 ),
             }
-            for kind, words in (("test", "as released, with noise"), ("exact", "exact"))
+            for kind, words in (("test", "released, with noise"), ("exact", "exact"))
             if given[key].get(kind) is not None
         ]
         rows.append({"name": name, "bars": bars})
@@ -679,7 +679,7 @@ def _comparison_rows(document: Values) -> list[Values]:
 
 
 def _describe_auto(document: Values) -> Values | None:
-    """Describe the decision of strategy `auto`, with the score that it expected of each way."""
+    """Describe the decision of strategy `auto`, with the expected score of each alternative."""
     if not (auto := document.get("auto")):
         return None
     expected = auto.get("expected") or []
@@ -712,8 +712,8 @@ def _describe_auto(document: Values) -> Values | None:
 def _candidate_table(document: Values, schema: AnySchema) -> Values | None:
     """List the candidates that may be shown, with the uncertainty of their scores.
 
-    Scores are shown if the price covers them; otherwise they are secret, and a space that lists its
-    candidates is shown whole, whatever was trained. None if fewer than two candidates are known.
+    Scores are shown if the privacy cost covers them. Otherwise they are secret, and all candidates
+    of the space are listed if it is a list. None if fewer than two candidates are known.
     """
     rule, of_features = document["selection"]["rule"], document["task"] == FEATURE_SELECTION
     from pasearch.training.metrics import compute_score_error
@@ -749,19 +749,25 @@ def _candidate_table(document: Values, schema: AnySchema) -> Values | None:
         rows.sort(key=lambda row: math.inf if row["order"] is None else -row["order"])
         best = next((row["order"] for row in rows if row["is_best"]), None)
         if best is not None and best < rows[0]["order"]:
+            insured = (
+                "Each low-budget evaluation is short and noisy, so a lead in this table is partly "
+                "luck. The default is kept unless another candidate leads by more than the noise "
+                "and public prior knowledge explain."
+            )
+            ahead = (
+                "Low-budget evaluations ran in successive-halving rounds, each of which keeps "
+                "the better half. Only the last round decides."
+            )
             reasons = {
-                "insured": "Each look is a short and noisy training, so a lead in this table is "
-                "partly luck. The usual model is kept unless another is so far ahead that neither "
-                "the noise nor what is known from public data explains it.",
-                "ahead": "The looks were made in rounds, of which each keeps the better half, and "
-                "only the last round decides.",
-                "grid": "Each model was trained several times with several shares of the privacy "
-                "budget. What decides is the mean of its scores with the largest share.",
-                "paas": "Here only the last generation of candidates decides.",
-            }
-            other = "The method decides by more than one score."
+                "insured": insured, "protected-halving": insured,
+                "ahead": ahead, "successive-halving": ahead,
+                "grid": "Each model was trained several times, with several fractions of the "
+                "privacy budget. The mean score at the largest fraction decides.",
+                "paas": "Only the last generation of candidates decides.",
+            }  # fmt: skip
+            other = "The method uses more than one score."
             why = reasons.get(document["strategy"]["name"], other)
-            note = f"The released one is not the one with the best score here. {why}"
+            note = f"The released candidate does not have the best score in this table. {why}"
     elif not of_features:
         own = Candidate.from_json(document["best"])
         for each in (document["space"].get("entries") or [])[:MAX_LISTED_CANDIDATES]:
@@ -770,24 +776,22 @@ def _candidate_table(document: Values, schema: AnySchema) -> Values | None:
             rows.append({**row, "settings": "", "is_best": is_best, "score": None, "bar": ""})
         rows.sort(key=lambda row: row["size"])
         if rule not in ("none", "not private"):
-            note = "Their scores are secret: the price holds only if the losing ones are not shown."
+            note = "Their scores are secret: the privacy cost does not cover losing candidates."
     if not rows or (not seen and len(rows) < 2):
         return None
     scored = rows[0]["score"] is not None
-    rate = "Learning rate: how far one step of the training moves the weights."
     return {
         "rows": rows[: MAX_UNFOLDED_CANDIDATES * scored],
         "more": rows[MAX_UNFOLDED_CANDIDATES * scored : MAX_LISTED_CANDIDATES],
         "count": len(rows),
         "note": note,
         "scored": scored,
-        "rate": rate * any("learning rate" in each["settings"] for each in rows),
         "lower": scored and metric.to_metric_value(1.0) < metric.to_metric_value(0.0),
     }
 
 
 def _candidate_row(values: Values, schema: AnySchema) -> Values:
-    """Describe a candidate network: layers, settings other than 1, and number of parameters."""
+    """Describe a candidate network: layers, non-default settings, and number of parameters."""
     candidate = Candidate.from_json(values)
     try:
         size, _ = candidate.parameters(schema.shape, schema.outputs)
@@ -800,7 +804,7 @@ def _candidate_row(values: Values, schema: AnySchema) -> Values:
 
 
 def _describe_selection(document: Values) -> Values:
-    """Describe the selection of the released model, and the space it was selected from."""
+    """Describe the selection of the released model, and its search space."""
     selection, space, strategy = (
         document["selection"],
         document["space"],
@@ -810,20 +814,20 @@ def _describe_selection(document: Values) -> Values:
     if document["task"] == FEATURE_SELECTION:
         rows = [("Method", f"{strategy}: {selection['law']}"), ("Bound", bound)]
         words = {
-            "none": "Nothing was compared, so no choice was paid for.",
-            "composition": "What was read to choose is charged, and so is the model.",
-            "repeat-and-select": "Sets were drawn from one law, a model trained on each and scored "
-            "with noise, and the best model was released. How many there were is secret: the "
-            "price covers a random number of them, and knowing it would break that.",
-            "not private": "The choice read data that were declared public, so it cost nothing.",
+            "none": "No comparison, so the selection has no privacy cost.",
+            "composition": "The accesses for the selection and the model are both charged.",
+            "repeat-and-select": "Feature sets were drawn from one distribution. A model was "
+            "trained on each and scored with noise, and the best model was released. "
+            + SECRECY_SENTENCE,
+            "not private": "The selection read data declared public, so it has no privacy cost.",
         }
         chosen = words.get(rule)
         if document.get("searched_on"):
             chosen = (
-                f"The choice read {document['searched_on']}, declared public, so it cost nothing."
+                f"The selection read {document['searched_on']}, declared public: no privacy cost."
             )
         elif document.get("trials") and rule == "composition":
-            chosen = "Every planned training and score is charged; the model was trained anew."
+            chosen = "Every planned training and score is charged; the model was retrained."
         if chosen is None:
             raise KeyError(rule)
     else:
@@ -834,29 +838,27 @@ def _describe_selection(document: Values) -> Values:
             ("Space", str(space.get("name", ""))),
         ]
         words = {
-            "none": "Nothing was compared: one network, fixed beforehand, was trained.",
-            "composition": "Every candidate that was trained is charged.",
-            "disjoint portions": "Each candidate was trained on records of its own, and one was "
-            "picked by a private lottery that favours the better ones.",
-            "repeat-and-select": "Candidates were drawn from one law, each trained and scored with "
-            "noise, and the best was released. How many there were is secret: the price covers a "
-            "random number of them, and knowing it would break that.",
-            "not private": "The search read data that were declared public, so it cost nothing.",
+            "none": "No comparison: one data-independent network was trained.",
+            "composition": "Every trained candidate is charged.",
+            "disjoint portions": "Each candidate was trained on a disjoint subset of the records. "
+            "The exponential mechanism selected one of them.",
+            "repeat-and-select": "Candidates were drawn from one distribution, trained, and scored "
+            "with noise; the best was released. " + SECRECY_SENTENCE,
+            "not private": "The search read data declared public, so it has no privacy cost.",
         }
         winners = {
-            "kept": "The winner keeps the weights it was scored with.",
-            "retrained": "The search read records of its own; the winner was trained on the "
-            "others.",
-            "trained anew": "Each candidate had a look with a small part of the privacy budget; "
-            "the winner was then trained anew with the rest.",
+            "kept": "The winner keeps the weights that were scored.",
+            "retrained": "The search and the training of the winner read disjoint records.",
+            "trained anew": "Each candidate had a low-budget evaluation; the winner was retrained "
+            "with the remaining budget.",
         }
         winner = document["winner"]
         keeps = "" if rule == "none" else winners.get(winner, winner)
         chosen = f"{words.get(rule, rule)} {keeps}".strip()
 
-    def listed(values: object) -> str:
+    def format_choice(values: object) -> str:
         if isinstance(values, list):
-            return ", ".join(map(listed, values))
+            return ", ".join(map(format_choice, values))
         if isinstance(values, bool):
             return "yes" if values else "no"
         return f"{values:g}" if isinstance(values, float) else replace_underscores(str(values))
@@ -865,7 +867,7 @@ def _describe_selection(document: Values) -> Values:
     return {
         "words": chosen,
         "rows": [] if document["task"] == TRAINING else rows,
-        "genes": [(replace_underscores(name), listed(values)) for name, values in genes],
+        "genes": [(replace_underscores(name), format_choice(values)) for name, values in genes],
     }
 
 
@@ -873,9 +875,9 @@ def _describe_selection(document: Values) -> Values:
 
 
 def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
-    """Return (purpose, command), the most urgent first.
+    """Recommend commands as pairs (purpose, command), the most urgent first.
 
-    RUN, DATA, SCHEMA and DATA_ROOT stand for the user's own paths.
+    RUN, DATA, SCHEMA and DATA_ROOT are placeholders for the user's paths.
 
     Args:
         document: `result.json`.
@@ -887,19 +889,19 @@ def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
     found = []
     if not is_known:
         found.append((
-            "This model is not worth using yet. Plan a larger budget, before any of it is spent:",
+            "The model is not significantly better than a baseline. Plan a larger budget (free):",
             f"pasearch plan {command} {data} --eps {4 * budget['epsilon']:g}",
         ))  # fmt: skip
     if table and set(document["assumed_public"]) - {TYPES_DESCRIPTION}:
         found.append((
-            "Bounds and categories were read from the records, and no privacy cost covers that. "
-            "Before a release, declare them from public knowledge:",
+            "Bounds and categories were read from the records without a charge. Before you publish "
+            "a model, declare them from public knowledge:",
             "pasearch check DATA --propose schema.toml",
         ))  # fmt: skip
     records = "new.csv" if table else "new.npz"
     if is_known:
         found.append(("Use the model:", f"pasearch predict RUN {records} --out predictions.csv"))
-    check = "Let somebody else check the privacy cost, with release/ alone:"
+    check = "Verify the privacy cost from release/ alone:"
     found.append((check, "pasearch verify RUN"))
     total, public = document.get("two_runs"), document["dataset"]["declared_public"]
     if document.get("ledger") is None and not public and total is not None:
@@ -908,12 +910,12 @@ def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
         found += [
             (
                 "Each further run on these records adds to the privacy cost. This run used no "
-                "shared ledger. To begin one with this run in it, and room for one more such run:",
+                "shared ledger. Create one that contains it and has budget for one more such run:",
                 "pasearch ledger people.ledger --add RUN --ledger-budget "
                 f"{total['epsilon']:g} {total['delta']!r}",
             ),
             (
-                "Then name that ledger in every further run on these records, such as:",
+                "Pass this ledger to every further run on these records, for example:",
                 f"pasearch {command} {data} --eps {budget['epsilon']:g}{delta} --ledger "
                 "people.ledger",
             ),
@@ -922,9 +924,9 @@ def next_steps(document: Values, is_known: bool) -> list[tuple[str, str]]:
 
 
 def data_arguments(document: Values) -> str:
-    """Return DATA with the options that describe it, quoted for a command line."""
+    """Build the arguments that describe the data, quoted for a command line."""
 
-    def joined(labels: list[Any]) -> str:
+    def quote_labels(labels: list[Any]) -> str:
         return shlex.quote(",".join(map(str, labels)))
 
     declared = (document.get("plan") or {}).get("declared") or {}
@@ -932,7 +934,7 @@ def data_arguments(document: Values) -> str:
     if declared.get("kind") == "table":
         target, columns = declared.get("target") or {}, declared.get("columns") or []
         labels = target.get("categories")
-        # The option separates labels by commas, so it cannot hold one with a comma.
+        # The option separates labels by commas, so a label cannot contain one.
         fits = labels is not None and len(labels) > 1 and not any("," in each for each in labels)
         known = {"name", "kind"} | ({"categories"} if fits else set())
         if any(len(each) > 1 for each in columns) or set(target) - known:
@@ -940,14 +942,14 @@ def data_arguments(document: Values) -> str:
         else:
             words += [f"--target {shlex.quote(str(target['name']))}"] * ("name" in target)
             words += ["--regression"] * (target.get("kind") == "number")
-            words += [f"--labels {joined(labels)}"] if labels else []
+            words += [f"--labels {quote_labels(labels)}"] if labels else []
     elif declared.get("kind") == "arrays" and document["dataset"]["name"] not in BUILT_IN_NAMES:
         low, high, classes = (declared.get(name) for name in ("low", "high", "classes"))
         words += ["--regression"] * bool(declared.get("regression"))
         if low is not None and high is not None:
             words.append(f"--bounds {low:g} {high:g}")
         if (labels := declared.get("labels")) is not None:
-            words.append(f"--labels {joined(labels)}")
+            words.append(f"--labels {quote_labels(labels)}")
         elif classes is not None:
             words.append(f"--classes {classes}")
     words += ["--data-root DATA_ROOT"] * ("data_root" in document)

@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 
 SELECTION_EVENT = "repeat-and-select"
-"""Type of the event of a selection whose number of trainings is secret."""
+"""Event type of a selection whose number of trainings is secret."""
 
 
 def make_leaderboard(document: Values, schema: AnySchema) -> Any:
-    """Return the trials of `result.json` as a pandas frame, the best score first.
+    """Convert the trials of `result.json` to a pandas data frame, the best score first.
 
     Args:
         document: `result.json`.
         schema: Schema that the document describes.
 
     Raises:
-        UsageError: Trials are secret, or pandas is not installed.
+        UsageError: the trials are secret, or pandas is not installed.
     """
     try:
         import pandas as pd
     except ImportError:
-        raise UsageError("A leaderboard is a pandas frame: `pip install pandas`.") from None
+        raise UsageError("A leaderboard requires pandas: `pip install pandas`.") from None
     if document["selection"]["rule"] in (SELECTION_EVENT, "disjoint portions"):
         raise UsageError(
-            "Trials are secret under this strategy: its price holds only if the losing ones, and "
-            "how many there were, are not shown. Take `strategy='insured'`, ahead, grid or paas to "
-            "see them."
+            "The trials are secret under this strategy: its privacy cost does not cover losing "
+            "trials or their number. Use `strategy='grid'`, 'paas' or a "
+            "successive-halving strategy to see them."
         )
     of_features, rows = "features" in document["best"], []
     columns = ["trial", "network", "parameters", "settings", "score", "released", "metric"]
@@ -72,14 +72,14 @@ def make_leaderboard(document: Values, schema: AnySchema) -> Any:
 
 
 def format_plan(plan: Plan | FeaturePlan) -> str:
-    """Render a plan as text, with the price of each release."""
+    """Render a plan as text, with the privacy cost of each release."""
     if hasattr(plan, "choice"):
         return feature_plan_text(plan, detail="prices")  # type: ignore[arg-type]
     return plan_text(plan, detail="prices")  # type: ignore[arg-type]
 
 
 def plan_html(plan: Plan | FeaturePlan) -> Markup:
-    """Render a plan as HTML: budget, price and releases.
+    """Render a plan as HTML: budget, privacy cost and releases.
 
     Args:
         plan: Solved plan.
@@ -91,16 +91,18 @@ def plan_html(plan: Plan | FeaturePlan) -> Markup:
         ("Data", f"{plan.name}: {plan.schema.describe()}"),
         ("Records", f"{plan.split.n:,}: {sizes}"),
         ("Budget", budget + (" (declared public)" if plan.public else "")),
-        ("Price", price + ": the largest of the partitions, because each record is in one"),
+        ("Privacy cost", price + ": maximum over partitions (each record is in exactly one)"),
     ]
     warned = [*(f"Refused: {each}" for each in plan.refusals), *plan.warnings]
     if plan.assumed_public:
-        warned.append(f"Taken as public, so not charged: {', '.join(plan.assumed_public)}.")
+        warned.append(f"Assumed public, so not charged: {', '.join(plan.assumed_public)}.")
     if plan.estimates_schema:
-        warned.append(f"Estimated privately, as undeclared: {', '.join(plan.schema.undeclared)}.")
+        warned.append(
+            f"No schema given, so estimated with DP: {', '.join(plan.schema.undeclared)}."
+        )
     notes = Markup("").join(Markup("<li>{}</li>").format(each) for each in warned)
     return Markup(
-        "<p><b>Plan</b>: no private record was read, nothing is charged yet.</p>{}{}{}"
+        "<p><b>Plan</b>: no private record was read, and nothing is charged yet.</p>{}{}{}"
         "<details><summary>The plan as text</summary><pre>{}</pre></details>"
     ).format(
         _render_table(rows),
@@ -113,7 +115,7 @@ def plan_html(plan: Plan | FeaturePlan) -> Markup:
 
 
 def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
-    """Render a result as HTML: data, model, quality and price.
+    """Render a result as HTML: data, model, score and privacy cost.
 
     Args:
         document: `result.json`.
@@ -134,10 +136,10 @@ def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
     rows = [
         ("Data", f"{document['dataset']['name']}, {document['dataset']['n']:,} records"),
         (f"Test {score['metric']}", f"{score['test']:.3f} on {score['of']:,} records"),
-        *([("More about the test", more)] if more else []),
+        *([("Other test measures", more)] if more else []),
         ("Verdict", describe_quality(document, schema)["verdict"]),
         ("Budget", f"epsilon {budget['epsilon']:g} at delta {budget['delta']:g}"),
-        ("Price", f"epsilon {price['epsilon']:.4f} at delta {price['delta']:g}"
+        ("Privacy cost", f"epsilon {price['epsilon']:.4f} at delta {price['delta']:g}"
                   + ("" if private else " (NOT PRIVATE)")),
         ("Strategy", document["strategy"]["name"]),
         found,
@@ -150,10 +152,7 @@ def summary_html(document: Values, line: str, schema: AnySchema) -> Markup:
 
 
 def _release_table(lines: Iterable[tuple[str, str, int, str]]) -> Markup:
-    """Render the releases: name, partition, count and type of event of each.
-
-    The number of trainings of a selection is secret.
-    """
+    """Render the table of releases; the number of trainings of a selection is secret."""
     rows = [
         (
             name,
@@ -162,11 +161,11 @@ def _release_table(lines: Iterable[tuple[str, str, int, str]]) -> Markup:
         )
         for name, partition, count, kind in lines
     ]
-    return _render_table(rows, ("Released", "reads", "times"))
+    return _render_table(rows, ("Release", "partition", "count"))
 
 
 def _render_table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> Markup:
-    """Render rows of cells below a head; without one, the first cell of a row is its name."""
+    """Render rows of cells below a head; without a head, the first cell of a row is its name."""
 
     def row(cells: Sequence[str], names: int) -> Markup:
         tags = ["th"] * names + ["td"] * (len(cells) - names)

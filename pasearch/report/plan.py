@@ -1,4 +1,4 @@
-"""The plan as text: what a person sees before a private record is read."""
+"""The plan as text, which the user sees before any private record is read."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 Detail = Literal["summary", "prices", "whole"]
 """Amount of detail of a plan."""
 
-OVERHEAD_NOTE = "; some seconds more to begin, read and score"
+OVERHEAD_NOTE = "; plus some seconds for start, reading and scoring"
 
 MIN_MENTIONED_SECONDS = 1.0
-"""Duration of a front end from which on the plan mentions it, seconds."""
+"""Duration of the preprocessing that the plan mentions: seconds."""
 
 
 def plan_text(
@@ -35,28 +35,28 @@ def plan_text(
 
     Args:
         plan: Solved plan.
-        usual: Whether the user gave no epsilon, so that the default is announced.
-        detail: "summary": model, expected quality and price; "prices": also each release; "whole":
-            also the selection and the mechanism of each release.
+        usual: Whether epsilon is the default, because the user gave none.
+        detail: "summary": model, score and privacy cost; "prices": also the cost of each release;
+            "whole": also the selection and the mechanism of each release.
         report: Path of the report; "" if no run follows.
         ledger: Effect of the run on the shared ledger (`describe_ledger`); "" without one.
     """
     task, whole = find_task(plan), detail == "whole"
-    network = wording.describe_network(plan.space.candidate(plan.space.default_genotype()))
-    only = plan.strategy.single_candidate(plan.space) is not None
-    # The model: the one network, or the number of candidates.
+    model = wording.describe_network(plan.space.candidate(plan.space.default_genotype()))
+    on = plan.searched_on
     if task == CHOICE:
-        model = f"{network}; only its recipe is chosen"
-    elif only and plan.searched_on is None:
-        why = "" if plan.auto is None else ": a search is not expected to pay here"
-        model = f"{network}, fixed beforehand{why}"
+        model += "; only the training configuration (recipe) is selected"
+    elif on is None and plan.strategy.single_candidate(plan.space) is not None:
+        reason = "" if plan.auto is None else "; no search: not predicted to improve accuracy"
+        reason += "" if plan.auto is None else " at this budget"
+        model += f" (data-independent choice{reason})"
     else:
         every, compared = plan.space.count(), plan.strategy.candidate_count
-        few = compared is not None and compared < every
-        among = f"{compared:,} of the {every:,}" if few else f"{every:,}"
-        model = f"the best that the strategy {plan.strategy.name} finds among {among} candidates"
-        if plan.searched_on is not None:
-            model += f" on the public data {plan.searched_on}; trained once"
+        is_part = compared is not None and compared < every
+        among = f"{compared:,} of {every:,}" if is_part else f"{every:,}"
+        model = f"best of {among} candidates, selected by strategy {plan.strategy.name}"
+        if on is not None:
+            model += f" on the public data {on}; trained once on the private data"
     lines = _summary_lines(plan, usual, model, report, ledger)
     if detail != "summary":
         lines += _partition_lines(plan)
@@ -69,15 +69,13 @@ def plan_text(
         lines += [] if task == TRAINING else _selection_lines(plan, task)
         fronts = [front.describe() for front in plan.strategy.front_ends(plan.space)]
         front = fronts[0] if len(fronts) == 1 else f"one of: {', '.join(fronts)}"
-        lines += [
-            _format_row("Training", _describe_training(plan, task)),
-            _format_row("Input", front),
-        ]
+        lines.append(_format_row("Training", _describe_training(plan, task)))
+        lines.append(_format_row("Input", front))
     lines += _cost_lines(plan, detail)
     if whole and plan.strategy.hides_trials and not plan.retrained and plan.auto is None:
         lines.append(
-            "Hint: on few records one good default often beats a private search. `strategy=fixed` "
-            "trains it; it is another run, with a price of its own."
+            "Hint: with few records, a good default often beats a private search. `strategy=fixed` "
+            "trains the default, as a separate run with its own privacy cost."
         )
     return _join_lines([*lines, *_total_lines(plan, detail)])
 
@@ -90,20 +88,19 @@ def feature_plan_text(
     from pasearch.features.trainers import TRAINERS
 
     choice, name = plan.choice, plan.choice.selector.name
-    model = f"a linear model of the features that the method {name} chooses"
+    model = f"linear model on the features selected by method {name}"
     if name == "all":
-        model = "a linear model of all features; none is left out"
+        model = "linear model on all features (no selection)"
     lines = _summary_lines(plan, usual, model, report, ledger)
     if detail != "summary":
         column = getattr(getattr(plan.schema, "target", None), "name", None)
         target = "y" if column is None else f"column {column!r}"
+        kind = "regression" if plan.schema.regression else "classification"
         on = plan.searched_on
-        public = "" if on is None else f"; on the public data {on}, which costs nothing"
+        public = "" if on is None else f"; on the public data {on} (no privacy cost)"
         lines += [
             *_partition_lines(plan),
-            _format_row(
-                "Target", f"{target}, {'a number' if plan.schema.regression else 'classes'}"
-            ),
+            _format_row("Target", f"{target} ({kind})"),
             _format_row("Method", f"{name}: {plan.selection_description}{public}"),
             _format_row("Training", TRAINERS[choice.trainer][0]),
             _format_row("Time", feature_time_text(plan)),
@@ -114,7 +111,7 @@ def feature_plan_text(
 
 
 def find_task(plan: Plan) -> str:
-    """Return the task of a run: a search, one training, or a choice among recipes."""
+    """Return the task of a run: a search, one training, or the selection of a recipe."""
     if len(plan.recipe_names) > 1:
         return CHOICE
     chosen = plan.auto is not None or plan.searched_on is not None
@@ -122,33 +119,30 @@ def find_task(plan: Plan) -> str:
 
 
 def describe_ledger(name: str, found: Forecast | None) -> str:
-    """Describe the cost of a run in the shared ledger of its records, and the rest.
+    """Describe the effect of a run on its shared ledger, and the budget that remains.
 
     Args:
-        name: Name of the file.
-        found: Effect of the run on the ledger; None if no total is known.
+        name: Name of the ledger's file.
+        found: Effect of the run on the ledger; None if the ledger does not exist yet.
     """
     if found is None:
         return (
-            f"{name} is not there yet. The first run makes it, and must say what all runs may cost "
-            "together (`ledger_budget=`)."
+            f"{name} does not exist yet. The first run creates it, and must set the total budget "
+            "of all runs (`ledger_budget=`)."
         )
-    before = "no run is in it yet"
+    before = "no previous run"
     if found.count:
-        runs = "the run before has" if found.count == 1 else f"the {found.count} runs before have"
-        before = f"{runs} spent epsilon {found.before:.4g}"
-    parts = [before, f"this one costs {found.alone:.4g} alone"]
+        runs = "1 previous run" if found.count == 1 else f"{found.count} previous runs"
+        before = f"{runs}: epsilon {found.before:.4g}"
+    parts = [before, f"this run: {found.alone:.4g}"]
     if found.count:
-        cost = "cost" if found.fits else "would cost"
-        parts.append(f"together they {cost} {found.after:.4g}")
-    after = "That is too much, so this run will be refused"
+        parts.append(f"total: {found.after:.4g}")
+    after = "The total exceeds this budget: the run will be refused"
     if found.fits:
-        left = (
-            f"a run of about epsilon {found.left:.2g} still fits" if found.left else "no run fits"
-        )
-        after = f"After it {left}"
+        left = f"a run of about epsilon {found.left:.2g}" if found.left else "none for another run"
+        after = f"Remaining budget after this run: {left}"
     return (
-        f"{name}: {'; '.join(parts)}, of the total {found.total.epsilon:g}, all at delta "
+        f"{name}: {'; '.join(parts)}. Budget of all runs: epsilon {found.total.epsilon:g} at delta "
         f"{found.total.delta:g}. {after}."
     )
 
@@ -159,21 +153,18 @@ def time_text(plan: Plan) -> str:
     strategy, seconds = plan.strategy, plan.preprocessing_seconds()
     before = ""
     if seconds is None:
-        before = "; how long its front end takes with all records before that is not known"
+        before = "; plus preprocessing of all records (duration unknown)"
     elif seconds >= MIN_MENTIONED_SECONDS:
-        before = (
-            f"; about {format_duration(seconds)} before that, for what its front end makes of all "
-        )
-        before += "records"
+        before = f"; plus about {format_duration(seconds)} for preprocessing all records"
     if strategy.expected_trainings == 1:
         return f"about {format_duration(usual)} of training on two CPU cores{before}{OVERHEAD_NOTE}"
-    together = strategy.expected_work * average + plan.retrained * usual
+    total = strategy.expected_work * average + plan.retrained * usual
     text = (
-        f"about {format_duration(together)} of training on average, on two CPU cores: about "
-        f"{format_duration(average)} each (the longest {format_duration(longest)})"
+        f"about {format_duration(total)} of training on average on two CPU cores: about "
+        f"{format_duration(average)} per training (at most {format_duration(longest)})"
     )
     if strategy.selection_rule == "repeat-and-select":
-        text += f", 99.9% of the time at most {strategy.quantile(0.999)} trainings"
+        text += f", at most {strategy.quantile(0.999)} trainings with probability 99.9%"
     return f"{text}{before}{OVERHEAD_NOTE}"
 
 
@@ -183,22 +174,20 @@ def feature_time_text(plan: FeaturePlan) -> str:
 
     seconds, selector = plan.seconds_of_steps(), plan.choice.selector
     if seconds is None:
-        return (
-            "unknown beforehand: models are solved for, not trained in steps, and how long that "
-            "takes depends on records, features and noise"
-        )
+        return "unknown: the models are solved for, which depends on records, features and noise"
     trainings = (
         plan.has_line(FINAL_LINE)
         + plan.has_line(selector.training_line) * selector.expected_trainings
     )
     mean = " on average" if selector.selection_rule == "repeat-and-select" else ""
-    together = f", {trainings:g} trainings{mean}" if trainings > 1 else ""
-    public = "" if plan.searched_on is None else ", and the choice on public data"
-    return f"about {format_duration(seconds)} of training on two CPU cores{together}{public}{OVERHEAD_NOTE}"
+    several = f", {trainings:g} trainings{mean}" if trainings > 1 else ""
+    public = "" if plan.searched_on is None else ", plus the selection on public data"
+    details = f"{several}{public}{OVERHEAD_NOTE}"
+    return f"about {format_duration(seconds)} of training on two CPU cores{details}"
 
 
 def _join_lines(lines: list[str]) -> str:
-    """Join lines; a name in them can neither break a line nor begin one."""
+    """Join lines, in which no name can break a line or begin one."""
     return "\n".join(map(escape_text, lines))
 
 
@@ -210,46 +199,48 @@ def _summary_lines(
     plan: Plan | FeaturePlan, usual: bool, model: str, report: str, ledger: str
 ) -> list[str]:
     """Return the budget, the summary of five lines, and the notes on the data."""
-    told = " (none was given: `epsilon=` sets it)" if usual else ""
-    protects = "The data are declared public, so it protects nobody in them."
+    default = " (default; `epsilon=` sets it)" if usual else ""
+    protection = "No protection: the data were declared public."
     if not plan.public:
-        protects = wording.describe_attack_bound(summarize_attack({"attack": plan.attack}))
-        protects += wording.describe_uncovered(plan.assumed_public)
-    # The expected score is never of these records: that of public data, for accuracy alone.
-    noun, records = plan.score_metric.noun, f"{plan.split.test:,} test records"
-    quality = f"test {noun} not yet measured (noisy, on {records})."
-    drowned = any(NOISE_PHRASE in each for each in plan.warnings)
-    if plan.score_metric.name == "accuracy" and plan.schema.outputs and not drowned:
+        protection = wording.describe_attack_bound(summarize_attack({"attack": plan.attack}))
+        protection += wording.describe_uncovered(plan.assumed_public)
+    # The expected score comes from public data, never from these records, and is an accuracy.
+    score = f"test {plan.score_metric.noun}: not yet measured"
+    score += f" (noisy, on {plan.split.test:,} test records)."
+    is_noise = any(NOISE_PHRASE in each for each in plan.warnings)
+    if plan.score_metric.name == "accuracy" and plan.schema.outputs and not is_noise:
         auto = plan.auto or {}
         for each in auto.get("expected") or []:
             if f"{each['strategy']}, {each['winner']}" == auto["chosen"]:
-                quality += (
-                    f" On other, public data such models reached {100 * each['expected']:.0f} % on "
-                    "average; yours may be harder or easier."
+                score += (
+                    f" Mean accuracy of such models on other, public data sets: "
+                    f"{100 * each['expected']:.0f} % (yours may differ)."
                 )
                 break
-    price = f"epsilon {format_epsilon(plan.price.epsilon)} at delta {plan.delta:g}. {protects}"
+    cost = f"epsilon {format_epsilon(plan.price.epsilon)}, delta {plan.delta:g}. {protection}"
     data = wording.describe_data(plan.name, plan.split.n, plan.schema)
-    none_yet = "none yet: this is only a plan, and the run writes the report"
+    not_written = "not written yet: this is only a plan"
     return [
-        f"Budget: epsilon {plan.budget.epsilon:g}{told}, delta {plan.delta:g}, for everything this "
-        "run reads and releases.",
+        f"Budget: epsilon {plan.budget.epsilon:g}{default}, delta {plan.delta:g}, for everything "
+        "that this run reads and releases.",
         "",
         _format_row("Data", data + ("; declared public" if plan.public else "")),
         _format_row("Model", model),
-        _format_row("Quality", quality),
-        _format_row("Price", price),
+        _format_row("Score", score),
+        _format_row("Privacy", cost),
         *([_format_row("Ledger", ledger)] if ledger else []),
-        _format_row("Report", f"{report}, when the run is done" if report else none_yet),
+        _format_row(
+            "Report", f"{report} (written at the end of the run)" if report else not_written
+        ),
         *([""] if plan.notes else []),
         *(_format_row("Note", wording.capitalize_first(note)) for note in plan.notes),
     ]
 
 
 def _partition_lines(plan: Plan | FeaturePlan) -> list[str]:
-    """Describe the partitions and the metric."""
+    """Return the lines on the partitions and the metric."""
     sizes = ", ".join(f"{size:,} {name}" for name, size in plan.split.sizes().items())
-    unused = f"; {plan.split.unused:,} records are not used" if plan.split.unused else ""
+    unused = f"; {plan.split.unused:,} records unused" if plan.split.unused else ""
     return [
         "",
         _format_row("Records", f"{sizes} (random split{unused})"),
@@ -258,20 +249,18 @@ def _partition_lines(plan: Plan | FeaturePlan) -> list[str]:
 
 
 def _selection_lines(plan: Plan, task: str) -> list[str]:
-    """Describe the strategy, the training of the winner, and the space."""
+    """Return the lines on the strategy, the training of the winner, and the search space."""
     strategy = plan.strategy
     if plan.searched_on is not None:
-        winner = (
-            f"searched on the public data {plan.searched_on}, which costs nothing; trained once"
-        )
+        winner = f"searched on the public data {plan.searched_on} (no privacy cost); trained once"
     elif strategy.look_share is not None:
-        winner = "trained anew on the same records, with the privacy budget that is left"
+        winner = "retrained on the same records, with the remaining privacy budget"
     elif plan.retrained:
-        winner = "retrained: the search reads records of its own; the winner is trained on `train`"
+        winner = "retrained on `train`; the search reads a disjoint set of records"
     elif strategy.scored:
-        winner = "kept: the winner keeps the weights it was scored with"
+        winner = "kept: the weights that were scored are released"
     else:
-        winner = "no candidate is compared with another"
+        winner = "no comparison of candidates"
     lines = [_format_row("Strategy", f"{strategy.name}: {strategy.describe()}")]
     if plan.auto is not None:
         lines.append(_format_row("Why", plan.auto["why"]))
@@ -280,114 +269,118 @@ def _selection_lines(plan: Plan, task: str) -> list[str]:
         fixed = plan.space.candidate(plan.space.default_genotype()).describe_network()
         space = f"{plan.space.name}, {plan.space.count():,} combinations"
         if plan.space.count() == 1:
-            space = f"one network: {fixed}"
+            space = f"one architecture: {fixed}"
         elif strategy.single_candidate(plan.space) is not None:
-            space += f"; trained is its default, {fixed}"
+            space += f"; only its default is trained: {fixed}"
         lines.append(_format_row("Space", space))
     return lines
 
 
 def _describe_training(plan: Plan, task: str) -> str:
-    """Describe the training: batches, clipping, optimizer and further stages."""
-    recipe, slots, first = plan.recipe, plan.released_slots, ""
+    """Describe the training: batches, clipping, optimizer and optional stages."""
+    recipe, records, first = plan.recipe, plan.released_slots, ""
     if task == CHOICE:
-        first = "by the first: "
+        first = "first recipe: "
     if task == SEARCH and len(plan.strategy.settings(plan.space)) > 1:
-        first = "unless a candidate's settings say otherwise: "
-    batch = f"all {slots:,} records"
-    if recipe.expected_batch_size != slots:
+        first = "default of all candidates, whose settings may change it: "
+    batch = f"all {records:,} records"
+    if recipe.expected_batch_size != records:
         expected = "an expected " if recipe.sampling.sampled else ""
-        sampling = recipe.make_batching(slots).describe()
-        batch = f"{expected}{recipe.expected_batch_size:,} of {slots:,} records ({sampling})"
+        sampling = recipe.make_batching(records).describe()
+        batch = f"{expected}{recipe.expected_batch_size:,} of {records:,} records ({sampling})"
     words = [f"{wording.format_steps(recipe)} steps, each with {batch}"]
     if recipe.bounding is not None:
         words.append(f"each gradient {recipe.bounding.describe()}")
     words += [wording.describe_optimizer(recipe), *wording.describe_stages(recipe)]
     if plan.validated_on is not None:
-        on = plan.validated_on
-        words.append(f"the validation queries are of the public data {on}, which costs nothing")
+        words.append(f"validation queries on the public data {plan.validated_on} (no privacy cost)")
     elif plan.validation_noise is not None:
-        words.append("the validation queries are of the validation records, and each is charged")
+        words.append("validation queries on the validation records, each charged")
     if plan.pick:
-        words.append("one of its variants is picked on validation records")
+        words.append("post-training selection of a weight variant on the validation records")
     return first + "; ".join(words)
 
 
 def _cost_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
-    """List the releases with their prices, the claims of papers, and the warnings."""
+    """Return the lines on releases and their costs, published bounds, warnings and refusals."""
 
-    def names(given: list[str]) -> str:
-        return ", ".join(given) if detail == "whole" else wording.join_names(given)
+    def join(names: list[str]) -> str:
+        return ", ".join(names) if detail == "whole" else wording.join_names(names)
 
     lines = [] if detail == "summary" else _release_lines(plan, brief=detail == "prices")
     claims = plan.claims() if detail == "whole" else []
-    lines += [f"Beside: {each.describe()}" for each in claims if each.value is not None]
+    lines += [
+        f"Published bound (not used): {each.describe()}"
+        for each in claims
+        if each.value is not None
+    ]
     lines += [f"Warning: {warning}" for warning in plan.warnings]
     if detail != "summary":
         lines += [
-            f"Refused: {reason} Nothing would be charged; `force=True` runs it all the same."
+            f"Refused: {reason} Nothing is charged; `force=True` runs it anyway."
             for reason in plan.refusals
         ]
     if plan.estimates_schema:
-        others, estimated = list(plan.schema.undeclared), []
+        others, words = list(plan.schema.undeclared), []
         if (classes := plan.class_estimate) is not None:
             aim = find_undeclared_classes(plan.schema)
             others.remove(str(aim))
             count = classes.category_mechanism.count_found(CLASS_DETECTION_PROBABILITY)
-            estimated.append(
-                f"the classes of {aim!r} from the training records (a class of "
-                f"{math.ceil(count):,} records is found with "
-                f"probability {CLASS_DETECTION_PROBABILITY:g})"
+            words.append(
+                f"The classes of {aim!r} will be estimated with DP from the training partition (a "
+                f"class of {math.ceil(count):,} records is found with probability "
+                f"{CLASS_DETECTION_PROBABILITY:g})."
             )
         if others:
-            estimated.append(f"{names(others)} from the {plan.estimate_partition} records")
+            words.append(
+                f"Bounds and categories of {join(others)} will be estimated with DP from the "
+                f"{plan.estimate_partition} partition."
+            )
         lines.append(
-            "Undeclared, so estimated privately before the first training: "
-            f"{', and '.join(estimated)}. A declared schema (`schema=`, `labels=`, `bounds=`, "
-            "`classes=`) costs nothing and is better."
+            f"No schema given: {' '.join(words)} A declared schema (`schema=`, `labels=`, "
+            "`bounds=`, `classes=`) has no privacy cost and is more accurate."
         )
     if plan.assumed_public:
-        assumed = names(list(plan.assumed_public))
-        lines.append(f"Warning: taken as public, so not charged: {assumed}.")
+        assumed = join(list(plan.assumed_public))
+        lines.append(f"Warning: assumed public, so not charged: {assumed}.")
     if TYPES_DESCRIPTION in plan.assumed_public:
         lines.append(
-            "Hint: pandas chooses types from the values, unless it is told them. Give the file "
-            'itself, or read it with `dtype="str", keep_default_na=False`.'
+            "Hint: pandas inferred the column types from the values. Pass the file itself, or read "
+            'it with `dtype="str", keep_default_na=False`.'
         )
     return ["", *lines] if lines and detail == "summary" else lines
 
 
 def _release_lines(plan: Plan | FeaturePlan, *, brief: bool) -> list[str]:
-    """List the releases: the partition that each reads, and the price of that partition.
+    """Return the table of releases: partition of each, and privacy cost of each partition.
 
     Args:
         plan: Solved plan.
         brief: Whether to leave out the mechanism of each release and the accountant.
     """
-    lines = ["", f"{'Released':<30}{'reads':<12}{'epsilon':>8}{'' if brief else '  by'}"]
+    lines = ["", f"{'Release':<42}{'partition':<12}{'epsilon':>8}{'' if brief else '  accountant'}"]
     seen: set[Event] = set()
     last = {line.partition: line for line in plan.lines}
     for line in plan.lines:
         is_front_end = brief and line.name.startswith("front end ")  # without its settings
         name = "front end" if is_front_end else line.name
-        name = wording.release_name(name, plan.score_metric.noun)
-        name = name if line.count == 1 else f"{name}, {line.count} times"
-        share = ""
+        name = wording.release_name(name, plan.score_metric.noun, line.count)
+        cost = ""
         if last[line.partition] is line:
             price = plan.prices[1][line.partition]
             several = sum(other.partition == line.partition for other in plan.lines) > 1
-            by = [*([] if brief else [price.accountant]), *(["together"] if several else [])]
+            by = [*([] if brief else [price.accountant]), *(["subtotal"] if several else [])]
             digits = "8.2g" if 0.0 < price.epsilon < 0.01 else "8.3f"
-            share = f"{price.epsilon:{digits}}  {', '.join(by)}"
-        lines.append(f"  {name:<27} {line.partition:<12}{share}".rstrip())
+            cost = f"{price.epsilon:{digits}}  {', '.join(by)}"
+        lines.append(f"  {name:<39} {line.partition:<12}{cost}".rstrip())
         if brief:
             continue
-        noise = ["as above"] if line.event in seen else _mechanism_lines(line.event)
+        noise = ["mechanism as above"] if line.event in seen else _mechanism_lines(line.event)
         lines += [f"      {text}" for text in noise]
         seen.add(line.event)
         if line.name == TEST_LINE and plan.schema.outputs and plan.test_metric.columns:
-            cells = plan.test_metric.cells(plan.schema.outputs)
-            lines.append(f"      on each of {cells:,} counts: a record is in one of them at most")
+            counts = plan.test_metric.cells(plan.schema.outputs)
+            lines.append(f"      on each of {counts:,} counts; each record changes at most one")
     return [*lines, ""]
 
 
@@ -397,17 +390,17 @@ def _mechanism_lines(event: Event) -> list[str]:
         case RepeatAndSelect(inner, law):
             return [f"the best of K runs, K {law.describe()}, each:", *_mechanism_lines(inner)]
         case WorstCase(events):
-            return ["at worst:", *(describe_event(each) for each in events)]
+            return ["worst case of:", *(describe_event(each) for each in events)]
     return [describe_event(event)]
 
 
 def _total_lines(plan: Plan | FeaturePlan, detail: Detail) -> list[str]:
-    """Return the price as the last line; the summary states it already."""
+    """Return the total privacy cost as the last line; the summary has it already."""
     if detail == "summary":
         return []
     by = f" ({plan.price.accountant})" if detail == "whole" else ""
     return [
-        f"Price: epsilon {format_epsilon(plan.price.epsilon)} at delta {plan.delta:g}{by}. A "
-        "record "
-        "is in one part of the data alone, so the largest of these epsilons counts, not their sum."
+        f"Privacy cost: epsilon {format_epsilon(plan.price.epsilon)}, delta {plan.delta:g}{by}. "
+        "Each record is in exactly one partition, so the total is the maximum over partitions "
+        "(parallel composition), not the sum."
     ]

@@ -1,14 +1,13 @@
-"""How good the released model is: test score, interval, baselines, and measures of each class.
+"""Quality of the released model: test score, confidence interval, baselines, per-class measures.
 
-    interval   =  value -+ 1.96 standard errors, of the sample and of the noise together
-    recall     =  of the records of a class, the fraction that the model finds
-    precision  =  of the records that it puts in a class, the fraction that belongs to it
+    interval   =  value -+ 1.96 standard errors, from sampling and DP noise together
+    recall     =  fraction of the records of a class that the model predicts as this class
+    precision  =  fraction of the records predicted as a class that belong to it
 
-The baselines are a random answer, the majority class or the median of the target; the last two are
-post-processing of the released table of counts. The verdict compares with the best of them. The
-lead over the majority class, or over the median, has a smaller error than either score, because
-both are of the same records. If the test released one number, the page says that the baseline is
-not available. Everything here follows from counts that were released and paid for.
+The baselines are a random prediction, the majority class and the median of the target. The last two
+are post-processing of the released table of counts. The verdict compares with the best one. The
+lead over it has a smaller error than either score, because both use the same records. If the test
+released one number, the majority-class baseline is not available. Nothing here has a privacy cost.
 
 Source: docs/result.md, `score`; `training.metrics.error_of`; `training.from_cells`.
 """
@@ -38,53 +37,55 @@ from pasearch.training.score_tables import (
 Values = dict[str, Any]
 
 CI_STANDARD_ERRORS = 1.96
-"""Half the width of a 95 % confidence interval, in standard errors."""
+"""Half-width of a 95 % confidence interval: standard errors."""
 
 METRICS_WITH_RANDOM_BASELINE = ("accuracy", "balanced accuracy", "area under the ROC curve")
 """Metrics with a known random baseline."""
 
 MIN_KNOWN_FRACTION = 0.9
-"""Fraction of test records with a known class, below which the data are probably misread."""
+"""Fraction of test records with a known class; below it, labels are probably unparseable."""
 
 MAX_LISTED_CLASSES = 12
-"""Number of classes up to which all are listed, with their confusion matrix."""
+"""Classes of a data set that are all listed, with the confusion matrix: number."""
 
 MAX_WORST_CLASSES = 10
-"""Number of classes that are listed if there are more: those with the lowest recall."""
+"""Classes with the lowest recall that are listed if there are more classes: number."""
 
 MAX_MISCALIBRATION = 3.0
-"""Standard errors from which on a group of probabilities is called wrong: of up to 20 groups."""
+"""Deviation of a group of probabilities that is miscalibrated: standard errors; up to 20 groups."""
 
 MAX_NAME_LENGTH = 28
-"""Characters of a class's name in a sentence or a table."""
+"""Name of a class in a sentence or a table: characters."""
 
 PERCENT_SIGN = "\u00a0%"
 """The percent sign, kept on the line of its number."""
 
-BELOW_NOISE_SENTENCE = "The noise is larger than the figure: this says nothing about the model."
+BELOW_NOISE_SENTENCE = (
+    "The score is below the noise level and gives no information about the model."
+)
 """Sentence on a score below the noise level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """A baseline that a score is compared with."""
+    """A baseline with which the score is compared."""
 
     description: str  # description, as it follows "better than"
-    at: float  # its score
+    at: float  # its score, in the unit of the metric
     margin: float  # lead of the model over the baseline; negative if the model is worse
     error: float  # standard error of the margin
-    among: int = 1  # number of baselines of which it is the best, by the same counts
+    among: int = 1  # number of baselines of which it is the best, from the same counts
 
     @property
-    def beaten(self) -> bool:
+    def is_beaten(self) -> bool:
         """Whether the model is significantly better."""
         return self.margin - CI_STANDARD_ERRORS * self.error > 0
 
     @property
-    def wins(self) -> bool:
+    def is_better(self) -> bool:
         """Whether the model is significantly worse.
 
-        The best of several baselines is the best partly by chance, so it must be ahead by more.
+        The best of several baselines is partly best by chance, so it needs a larger lead.
         """
         often = (1 - NormalDist().cdf(CI_STANDARD_ERRORS)) / self.among
         return self.margin + NormalDist().inv_cdf(1 - often) * self.error < 0
@@ -112,7 +113,7 @@ def is_below_noise(score: Values) -> bool:
 
 
 def describe_quality(document: Values, schema: AnySchema) -> Values:
-    """Describe the test score for the page: value, interval, baselines, verdict and details.
+    """Describe the test score for the report page: value, interval, baselines and verdict.
 
     Args:
         document: `result.json`.
@@ -126,7 +127,7 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
 
     score, dataset = document["score"], document["dataset"]
     noun, value, table = score["metric"], score["test"], read_table(score)
-    metric, error, (low, high), drowned = (
+    metric, error, (low, high), is_noise = (
         find_metric_by_noun(noun),
         compute_score_error(score),
         score_interval(score),
@@ -134,11 +135,11 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
     )
     scale, digits, unit = (1.0, 3, "") if metric.worst > 1.0 else (100.0, 1, " %")
 
-    def said(share: float) -> str:
+    def format_score(share: float) -> str:
         return f"{scale * share:.{digits}f}{unit}"
 
-    # Baselines: a random answer, the majority class, the median. The rival is the best of them.
-    told, target, rival = class_measures(document, schema), target_bounds(document), None
+    # Baselines: a random prediction, the majority class, the median. The rival is the best of them.
+    measures, target, rival = class_measures(document, schema), target_bounds(document), None
     rows: list[tuple[str, float, tuple[float, float] | None]] = [("This model", value, (low, high))]
     if noun in METRICS_WITH_RANDOM_BASELINE:
         guess = 0.5 if noun == METRICS_WITH_RANDOM_BASELINE[-1] else 1.0 / schema.outputs
@@ -146,18 +147,18 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
         rival = Baseline(
             description="the random baseline", at=guess, margin=value - guess, error=error
         )
-    # Noise alone may have made a class the most common; by other metrics one answer is a guess.
-    most = told["most_common"] if told and noun == "accuracy" else None
-    if most is not None and told["recall"][most["class"]]["value"] is None:
+    # Without a known recall, noise alone may have made this class the most common one.
+    most = measures["most_common"] if measures and noun == "accuracy" else None
+    if most is not None and measures["recall"][most["class"]]["value"] is None:
         most = None
     if most is not None and rival is not None and table is not None:
-        name = quote_name(told["classes"][most["class"]])
+        name = quote_name(measures["classes"][most["class"]])
         rows.append((f"Majority class ({name})", most["value"], measure_interval(most)))
         if most["value"] > rival.at:
             above = estimate_lead(table)
             rival = Baseline(
-                description=f"always answering {name}", at=most["value"], margin=above["value"],
-                error=above["error"], among=len(told["classes"]),
+                description=f"the majority class {name}", at=most["value"], margin=above["value"],
+                error=above["error"], among=len(measures["classes"]),
             )  # fmt: skip
     errors = (
         compute_error_measures(table)
@@ -166,32 +167,32 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
     )
     median = errors["median"] if errors and errors["median"]["value"] is not None else None
     if median is not None:
-        words = "always answering the median"
+        words = "the median baseline"
         if target is not None:
-            words += f", {format_number(target[0] + (target[1] - target[0]) * median['at'])}"
+            words += f" ({format_number(target[0] + (target[1] - target[0]) * median['at'])})"
         reach = CI_STANDARD_ERRORS * median["error"]
         between = max(0.0, median["value"] - reach), min(1.0, median["value"] + reach)
-        rows.append((capitalize_first(words), median["value"], between))
+        rows.append((capitalize_first(words.removeprefix("the ")), median["value"], between))
         rival = Baseline(
             description=words, at=median["value"], margin=errors["lead"]["value"],
             error=errors["lead"]["error"],
         )  # fmt: skip
-    untold = []
+    unavailable = []
     if schema.regression:
         if median is None:
-            untold.append(
+            unavailable.append(
                 "Median baseline not available at this epsilon; its error may be as small as the "
                 "model's."
             )
     elif noun in ("log loss", "Brier score"):
-        untold.append(
+        unavailable.append(
             "Base-rate baseline not available: this test releases one number; it may be as good as "
             "the model."
         )
     elif noun == "accuracy" and most is None:
         many = schema.outputs > MAX_TABLE_CLASSES
         why = f"for more than {MAX_TABLE_CLASSES} classes" if many else "at this epsilon"
-        untold.append(
+        unavailable.append(
             f"Majority-class baseline not available {why}; it may be as high as the model's "
             "accuracy."
         )
@@ -200,53 +201,63 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
     if target is not None and "error" in noun:
         column = getattr(getattr(schema, "target", None), "name", None)
         of = "the target" if column is None else quote_name(column)
-        in_unit = f"That is {format_number((target[1] - target[0]) * value)} in the unit of {of}. "
-    sorts = "" if drowned or rival is None or rival.beaten else _describe_separation(noun, told)
-    if drowned:
+        in_unit = f"In units of {of}: {format_number((target[1] - target[0]) * value)}. "
+    sorts = (
+        "" if is_noise or rival is None or rival.is_beaten else _describe_separation(noun, measures)
+    )
+    if is_noise:
         verdict = (
-            "The noise is too large: this test says nothing about the model. A larger epsilon, or "
-            "more test records, would."
+            "The test score is below the noise level and gives no information about the model. Use "
+            "a larger epsilon or more test records."
         )
     elif rival is None:
-        verdict = f"{in_unit}Smaller is better."
-    elif rival.beaten and untold:
-        verdict = f"Random baseline {said(rival.at)}."  # the majority class may reach more
+        verdict = f"{in_unit}Lower is better."
+    elif rival.is_beaten and unavailable:
+        verdict = f"Random baseline {format_score(rival.at)}."  # the majority class may reach more
     elif noun not in METRICS_WITH_RANDOM_BASELINE:
-        how = "smaller" if rival.beaten else "larger" if rival.wins else "not told apart"
-        than = "from that" if how == "not told apart" else "than that"
-        verdict = f"{in_unit}The error is {how} {than} of {rival.description}, {said(rival.at)}."
+        how = "lower than" if rival.is_beaten else "higher than" if rival.is_better else "equal to"
+        how = (
+            f"not significantly different from {rival.description}"
+            if how == "equal to"
+            else (f"significantly {how} that of {rival.description}")
+        )
+        verdict = f"{in_unit}The error is {how}, {format_score(rival.at)}."
     else:
         how = (
-            "Better than" if rival.beaten else "Worse than" if rival.wins else "Not told apart from"
+            "Significantly better than"
+            if rival.is_beaten
+            else "Significantly worse than"
+            if rival.is_better
+            else "Not significantly different from"
         )
-        verdict = f"{how} {rival.description}, which reaches {said(rival.at)}."
+        verdict = f"{how} {rival.description} ({format_score(rival.at)})."
 
-    noise, unread = (
+    noise, unknown_classes = (
         score["noise"]["standard_deviation"],
-        [] if drowned else _warn_of_unknown_classes(document, told),
+        [] if is_noise else _warn_of_unknown_classes(document, measures),
     )
     details = [
-        f"On {score['of']:,} test records that the training did not see, with noise. "
-        f"Standard error {said(error)}, of which noise {said(noise)}."
+        f"On {score['of']:,} held-out test records, with DP noise. Standard error "
+        f"{format_score(error)} (noise alone: {format_score(noise)})."
     ]
     if errors and errors["r2"]["value"] is not None:
         r2 = errors["r2"]
         details.append(
             f"R\N{SUPERSCRIPT TWO} {r2['value']:.2f} \N{PLUS-MINUS SIGN} {r2['error']:.2f} (1: no "
-            "error; 0: as always answering the mean)."
+            "error; 0: mean baseline)."
         )
-    details += unread
-    recalls = [each["value"] for each in told["recall"]] if told and not drowned else []
+    details += unknown_classes
+    recalls = [each["value"] for each in measures["recall"]] if measures and not is_noise else []
     if recalls and None not in recalls:
         least = recalls.index(min(recalls))
         details.append(
-            f"Of the classes it finds {quote_name(told['classes'][least])} least: "
-            f"{100 * recalls[least]:.0f} of 100 such records."
+            f"Lowest recall of a class: {100 * recalls[least]:.0f} % "
+            f"({quote_name(measures['classes'][least])})."
         )
-    details += untold
+    details += unavailable
     if "exact" in score and dataset["declared_public"]:
         details.append(
-            f"Exactly {said(score['exact'])}, shown because the data were declared public."
+            f"Exact score: {format_score(score['exact'])} (the data were declared public)."
         )
 
     end = metric.worst  # of the scale; an error's is the next of .01, .02, .05, .1 ...
@@ -256,62 +267,58 @@ def describe_quality(document: Values, schema: AnySchema) -> Values:
         end = next((each for each in steps if most_drawn <= each), most_drawn)
     drawn = []
     for place, (name, at, between) in enumerate(rows):
-        if drowned and place == 0:
+        if is_noise and place == 0:
             drawn.append({"name": name, "value": "unknown", "bar": ""})
             continue
-        label = f"{name}: {said(at)}"
+        label = f"{name}: {format_score(at)}"
         if between is not None:
-            label += f", between {said(between[0])} and {said(between[1])}"
+            label += f", 95 % CI {format_score(between[0])} to {format_score(between[1])}"
             between = (between[0] / end, between[1] / end)
         bar = figures.draw_interval(at / end, between, label, tone="plain" if place else "accent")
-        drawn.append({"name": name, "value": said(at), "bar": bar})
+        drawn.append({"name": name, "value": format_score(at), "bar": bar})
     return {
         "name": f"Test {noun}",
-        "value": "unknown" if drowned else f"{scale * value:.{digits}f}",
-        "unit": "" if drowned else unit.strip(),
-        "interval": f"the noise alone has a standard deviation of {said(noise)}"
-        if drowned
-        else f"95 % CI {said(low).removesuffix(unit)}\N{EN DASH}{said(high)}",
-        "baseline": "" if len(rows) < 2 else f"{rows[-1][0]}: {said(rows[-1][1])}",
+        "value": "unknown" if is_noise else f"{scale * value:.{digits}f}",
+        "unit": "" if is_noise else unit.strip(),
+        "interval": f"standard deviation of the noise: {format_score(noise)}"
+        if is_noise
+        else f"95 % CI {format_score(low).removesuffix(unit)}\N{EN DASH}{format_score(high)}",
+        "baseline": "" if len(rows) < 2 else f"{rows[-1][0]}: {format_score(rows[-1][1])}",
         "verdict": f"{verdict} {sorts}".strip(),
-        "is_known": not drowned and bool(rival is None or rival.beaten or sorts),
+        "is_known": not is_noise and bool(rival is None or rival.is_beaten or sorts),
         "rows": drawn,
-        "untold": untold,
-        "unread": unread,
+        "unavailable": unavailable,
+        "unknown_classes": unknown_classes,
         "scale": figures.draw_scale([f"{scale * end * share:.3g}{unit}" for share in (0, 0.5, 1)]),
         "details": details,
     }
 
 
-def _describe_separation(metric: str, told: Values) -> str:
+def _describe_separation(metric: str, measures: Values) -> str:
     """Describe how a model that beats no baseline still separates the classes; "" if it does not.
 
     Args:
-        metric: Name of the test score's metric.
-        told: Measures of the test's table (`measured`).
+        metric: Name of the metric of the test score.
+        measures: Measures of the test's table (`class_measures`).
     """
-    if not told or metric != "accuracy":
+    if not measures or metric != "accuracy":
         return ""
-    auc, balanced = told["auc"], told["balanced_accuracy"]
+    auc, balanced = measures["auc"], measures["balanced_accuracy"]
     if auc and auc["value"] is not None and measure_interval(auc)[0] > 0.5:
-        return (
-            "Its probabilities do tell the classes apart: of two records, one of each class, it "
-            f"gives the right one the higher probability {100 * auc['value']:.0f} times in 100; a "
-            "guess does so 50 times."
-        )
-    known = sum(each["value"] is not None for each in told["recall"])
+        return f"Its probabilities still separate the classes: AUC {auc['value']:.2f} (random 0.5)."
+    known = sum(each["value"] is not None for each in measures["recall"])
     if balanced["value"] is None or not measure_interval(balanced)[0] > 1 / known:
         return ""
     return (
-        f"It does tell the classes apart: of a class it finds {100 * balanced['value']:.1f} % on "
-        f"average, and any one answer {100 / known:.1f} %."
+        f"It still separates the classes: balanced accuracy {100 * balanced['value']:.1f} % "
+        f"(constant prediction: {100 / known:.1f} %)."
     )
 
 
-def _warn_of_unknown_classes(document: Values, told: Values) -> list[str]:
-    """Warn that many test records have no known class, if the table shows it."""
+def _warn_of_unknown_classes(document: Values, measures: Values) -> list[str]:
+    """Warn if many test records have no known class."""
     table = read_table(document["score"])
-    if not told or table is None:
+    if not measures or table is None:
         return []
     known = float(table.totals.sum()) / table.of
     error = math.sqrt(table.counts.size) * table.noise / table.of
@@ -321,30 +328,30 @@ def _warn_of_unknown_classes(document: Values, told: Values) -> list[str]:
     if schema.get("kind") != "arrays":
         remedy = "`pasearch check` lists them."
     elif schema.get("labels") is not None:
-        remedy = "in a new run, list every label that y has (`labels=`)."
+        remedy = "in a new run, list every label of y (`labels=`)."
     else:
         remedy = (
-            f"this run took the labels as 0 to {schema['classes'] - 1}. If y has others, list them "
-            "all in a new run (`labels=1,2`)."
+            f"this run assumed labels 0 to {schema['classes'] - 1}. If y has others, list all of "
+            "them in a new run (`labels=1,2`)."
         )
     return [
-        f"Only about {100 * max(0.0, known):.0f} of 100 test records have a known class. The "
-        f"others could not be read, or have another class, and count as errors: {remedy}"
+        f"Only about {100 * max(0.0, known):.0f} % of the test records have a known class. The "
+        f"others are unparseable or have an undeclared class, and count as errors: {remedy}"
     ]
 
 
 def describe_score(document: Values, schema: AnySchema) -> tuple[str, str]:
-    """Describe the test score in one line of the terminal.
+    """Describe the test score in one line for the terminal.
 
     Args:
         document: `result.json`.
         schema: Schema that the document describes.
 
     Returns:
-        Name of the score, and its value with interval and verdict, or that it is unknown.
+        Name of the score; its value with confidence interval and verdict, or "unknown ...".
     """
     found, score = describe_quality(document, schema), document["score"]
-    exact = f"; exactly {score['exact']:.3f} (public data)" if "exact" in score else ""
+    exact = f"; exact score {score['exact']:.3f} (public data)" if "exact" in score else ""
     if found["value"] == "unknown":
         return found["name"], (
             f"unknown{exact}. {BELOW_NOISE_SENTENCE} A larger epsilon would reduce the noise, and "
@@ -352,7 +359,7 @@ def describe_score(document: Values, schema: AnySchema) -> tuple[str, str]:
         )
     unit = " of the target's range" if "scale" in score else ""
     value = " ".join([found["value"], *([found["unit"]] if found["unit"] else [])])
-    more = [found["verdict"], *found["untold"][:1], *found["unread"]]
+    more = [found["verdict"], *found["unavailable"][:1], *found["unknown_classes"]]
     return found["name"], (
         f"{value}{unit} on {score['of']:,} test records ({found['interval']}){exact}. "
         f"{' '.join(more)}"
@@ -363,9 +370,13 @@ def describe_score(document: Values, schema: AnySchema) -> tuple[str, str]:
 
 
 def class_measures(document: Values, schema: AnySchema) -> Values:
-    """Return `compute_score_measures` of a table of classes; empty if it lacks a class."""
-    told = compute_score_measures(document["score"], schema)
-    return told if len(told.get("classes", ())) == schema.outputs and not schema.regression else {}
+    """Return `compute_score_measures` of the test's table of classes; empty if it lacks a class."""
+    measures = compute_score_measures(document["score"], schema)
+    return (
+        measures
+        if len(measures.get("classes", ())) == schema.outputs and not schema.regression
+        else {}
+    )
 
 
 def quote_name(name: object) -> str:
@@ -374,17 +385,17 @@ def quote_name(name: object) -> str:
 
 
 def shorten_name(name: object) -> str:
-    """Shorten a class's name to one line and spell out its control characters."""
+    """Shorten a class's name to one line, and escape its control characters."""
     return escape_text(figures.shorten(" ".join(str(name).split()), MAX_NAME_LENGTH))
 
 
-def measure_interval(told: Measure) -> tuple[float, float]:
+def measure_interval(measures: Measure) -> tuple[float, float]:
     """Return the 95 % confidence interval of a measure."""
-    return compute_wilson_interval(told["value"], told["error"], CI_STANDARD_ERRORS)
+    return compute_wilson_interval(measures["value"], measures["error"], CI_STANDARD_ERRORS)
 
 
 def describe_test_table(document: Values, schema: AnySchema) -> Values | None:
-    """Describe a test's table for the page: overall, by class, confusion matrix and calibration.
+    """Describe the test's table: overall and per-class measures, confusion matrix, calibration.
 
     Args:
         document: `result.json`.
@@ -393,21 +404,20 @@ def describe_test_table(document: Values, schema: AnySchema) -> Values | None:
     Returns:
         None if the test released no table.
     """
-    told = class_measures(document, schema)
-    if not told:
+    measures = class_measures(document, schema)
+    if not measures:
         return None
-    rows, unknown = _describe_overall(document["score"]["metric"], told)
-    if len(told["classes"]) == 2 and not told["calibration"]:
+    rows, unknown = _describe_overall(document["score"]["metric"], measures)
+    if len(measures["classes"]) == 2 and not measures["calibration"]:
         unknown.append(
-            "How far to trust the probabilities is unknown: the test has too few records."
-            if told["auc"] is not None
-            else "AUC, and how far to trust the probabilities, are unknown: "
-            f"{told['reasons']['auc']}. More test records, or a larger epsilon, would allow a "
-            "table that tells it."
+            "Calibration is not available: the test has too few records."
+            if measures["auc"] is not None
+            else f"AUC and calibration are not available: {measures['reasons']['auc']}. They need "
+            "more test records or a larger epsilon."
         )
-    counts, error, confusion = told["confusion"], told["confusion_error"], None
-    if counts is not None and len(told["classes"]) <= MAX_LISTED_CLASSES:
-        names = [shorten_name(each) for each in told["classes"]]
+    counts, error, confusion = measures["confusion"], measures["confusion_error"], None
+    if counts is not None and len(measures["classes"]) <= MAX_LISTED_CLASSES:
+        names = [shorten_name(each) for each in measures["classes"]]
         confusion = {
             "columns": names,
             "rows": [
@@ -417,7 +427,7 @@ def describe_test_table(document: Values, schema: AnySchema) -> Values | None:
                         {
                             "count": f"{count:,}",
                             "kind": "hit" if place == other else "",
-                            "soft": count < 2 * error,  # noise alone may have made it
+                            "soft": count < 2 * error,  # may be noise alone
                         }
                         for other, count in enumerate(row)
                     ],
@@ -431,75 +441,75 @@ def describe_test_table(document: Values, schema: AnySchema) -> Values | None:
         "rows": rows,
         "scale": figures.draw_scale(["0 %", "50 %", "100 %"]),
         "unknown": unknown,
-        "classes": _describe_classes(told),
+        "classes": _describe_classes(measures),
         "confusion": confusion,
-        "calibration": _describe_calibration(told),
+        "calibration": _describe_calibration(measures),
     }
 
 
 def describe_miscalibration(document: Values, schema: AnySchema) -> str:
-    """Describe the probabilities that the test found to be wrong; "" if it found none."""
-    told = class_measures(document, schema)
-    found = _describe_calibration(told) if told else None
+    """Describe the miscalibrated probabilities; "" if the test found none."""
+    measures = class_measures(document, schema)
+    found = _describe_calibration(measures) if measures else None
     return found["words"] if found is not None and found["is_poor"] else ""
 
 
 def list_measures(document: Values, schema: AnySchema) -> str:
-    """List the measures of all classes together, each with its standard error; "" without any."""
-    told = class_measures(document, schema)
-    if not told:
+    """List the overall measures with their standard errors in one line; "" without any."""
+    measures = class_measures(document, schema)
+    if not measures:
         return ""
-    rows, _ = _describe_overall(document["score"]["metric"], told)
-    most = told["most_common"]
-    name = quote_name(told["classes"][most["class"]])
-    always = f"accuracy of always answering {name} {_format_percent(most['value'])}"
+    rows, _ = _describe_overall(document["score"]["metric"], measures)
+    most = measures["most_common"]
+    name = quote_name(measures["classes"][most["class"]])
+    always = f"majority-class baseline ({name}) {_format_percent(most['value'])}"
     return "; ".join([*(f"{each['name']} {each['with_error']}" for each in rows), always])
 
 
-def _describe_overall(metric: str, told: Values) -> tuple[list[Values], list[str]]:
-    """Describe the measures of all classes together, except the headline.
+def _describe_overall(metric: str, measures: Values) -> tuple[list[Values], list[str]]:
+    """Describe the overall measures, except the headline.
 
     Returns:
-        Rows of the known measures, and sentences on the unknown ones.
+        Rows of the available measures, and sentences on the others.
     """
-    second, mean = quote_name(told["classes"][-1]), told["balanced_accuracy"]
-    constant = 100 / max(1, sum(each["value"] is not None for each in told["recall"]))
+    second, mean = quote_name(measures["classes"][-1]), measures["balanced_accuracy"]
+    constant = 100 / max(1, sum(each["value"] is not None for each in measures["recall"]))
     over = f", {mean['reason']}" if mean["reason"] else ""
-    most = told["most_common"]
-    always = f"always answering {quote_name(told['classes'][most['class']])}"
+    most = measures["most_common"]
+    name = quote_name(measures["classes"][most["class"]])
     known = [
         (
             "accuracy", "accuracy", "accuracy",
-            f"of all records, how many are answered rightly. Of {always} it is "
-            f"{_format_percent(most['value'])}",
+            "fraction of records that are predicted correctly. Majority-class baseline "
+            f"({name}): {_format_percent(most['value'])}",
         ),
         (
             "auc", "area under the ROC curve", "AUC",
-            f"of two records, one of each class, how often that of {second} is given the higher "
-            f"probability of {second}. A guess reaches 0.5",
+            f"probability that a random record of {second} has a higher predicted probability of "
+            f"{second} than a random record of the other class. Random baseline: 0.5",
         ),
         (
             "balanced_accuracy", "balanced accuracy", "balanced accuracy",
-            f"the mean of the recalls below{over}. Any one answer for all records reaches "
+            f"mean of the recalls below{over}. Constant prediction: "
             f"{constant:.1f}{PERCENT_SIGN}",
         ),
     ]  # fmt: skip
     rows, unknown = [], []
     for key, noun, name, words in known:
-        each = told[key]
+        each = measures[key]
         if noun == metric or each is None:
             continue
         if each["value"] is None:
-            unknown.append(f"{capitalize_first(name)} is unknown: {each['reason']}.")
+            unknown.append(f"{capitalize_first(name)} is not available: {each['reason']}.")
             continue
         say = "{:.3f}".format if key == "auc" else _format_percent
         low, high = measure_interval(each)
-        between = f"between {say(low)} and {say(high)}"
+        between = f"95 % CI {say(low)} to {say(high)}"
         value, title = say(each["value"]), capitalize_first(name)
         rows.append({
             "key": key, "name": name, "value": value,
             "with_error": f"{value} \u00b1 {say(each['error']).removesuffix(PERCENT_SIGN)}",
-            "words": f"{title}: {words}. 95 times in 100 it lies {between}.",
+            "words": f"{title}: {words}. {between}.",
             "bar": figures.draw_interval(
                 each["value"], (low, high), f"{title}: {value}, {between}", tone="accent"
             ),
@@ -507,9 +517,9 @@ def _describe_overall(metric: str, told: Values) -> tuple[list[Values], list[str
     return rows, unknown
 
 
-def _describe_classes(told: Values) -> Values:
-    """Describe recall and precision by class; if there are many, of those with low recall."""
-    recalls, precisions, classes = told["recall"], told["precision"], told["classes"]
+def _describe_classes(measures: Values) -> Values:
+    """Describe recall and precision by class; of many classes, only those with low recall."""
+    recalls, precisions, classes = measures["recall"], measures["precision"], measures["classes"]
     listed = list(range(len(recalls)))
     if len(recalls) > MAX_LISTED_CLASSES:
         known = [place for place in listed if recalls[place]["value"] is not None]
@@ -520,7 +530,7 @@ def _describe_classes(told: Values) -> Values:
             return {"value": "unknown", "bar": ""}
         low, high = measure_interval(measure)
         value, *ends = map(_format_percent, (measure["value"], low, high))
-        label = f"{value} {what}, between {ends[0]} and {ends[1]}"
+        label = f"{what} {value}, 95 % CI {ends[0]} to {ends[1]}"
         digits = 1 if measure["error"] < 0.0995 else 0  # a larger error rounds to 10 % or more
         value, error = (f"{100 * measure[each]:.{digits}f}" for each in ("value", "error"))
         return {
@@ -531,11 +541,9 @@ def _describe_classes(told: Values) -> Values:
     rows = [
         {
             "name": shorten_name(classes[place]),
-            "share": _format_percent(told["shares"][place]["value"]),
-            "recall": row(recalls[place], "of this class are found"),
-            "precision": None
-            if precisions is None
-            else row(precisions[place], "of these answers are right"),
+            "share": _format_percent(measures["shares"][place]["value"]),
+            "recall": row(recalls[place], "recall"),
+            "precision": None if precisions is None else row(precisions[place], "precision"),
         }
         for place in listed
     ]
@@ -546,10 +554,11 @@ def _describe_classes(told: Values) -> Values:
             if each["value"] is None:
                 reasons.setdefault(str(each["reason"]), []).append(quote_name(name))
         unknown += [
-            f"{what} of {join_names(gone)} is unknown: {why}." for why, gone in reasons.items()
+            f"{what} of {join_names(gone)} is not available: {why}."
+            for why, gone in reasons.items()
         ]
     if precisions is None:
-        unknown.append(f"Precision is unknown: {told['reasons']['precision']}.")
+        unknown.append(f"Precision is not available: {measures['reasons']['precision']}.")
     return {
         "rows": rows,
         "worst": len(rows) if len(recalls) > MAX_LISTED_CLASSES else 0,
@@ -559,9 +568,9 @@ def _describe_classes(told: Values) -> Values:
     }
 
 
-def _describe_calibration(told: Values) -> Values | None:
-    """Draw predicted probabilities against the fractions that came true; None without groups."""
-    groups, second = told["calibration"], quote_name(told["classes"][-1])
+def _describe_calibration(measures: Values) -> Values | None:
+    """Draw observed fractions over predicted probabilities; None without groups."""
+    groups, second = measures["calibration"], quote_name(measures["classes"][-1])
     if not groups:
         return None
     points = [
@@ -569,11 +578,11 @@ def _describe_calibration(told: Values) -> Values | None:
         for each in groups
     ]
     said = "; ".join(
-        f"given {100 * at:.0f} per cent, {100 * share:.0f} came true, between {100 * low:.0f} and "
-        f"{100 * high:.0f}"
+        f"predicted {100 * at:.0f} %, observed {100 * share:.0f} % (95 % CI {100 * low:.0f} to "
+        f"{100 * high:.0f} %)"
         for at, share, low, high in points
     )
-    # A group is known by the ends of its log-odds: a fraction that lies between them is right.
+    # A group is an interval of log-odds: an observed fraction inside it is well calibrated.
     off = []
     for each in groups:
         low, high = (
@@ -584,16 +593,15 @@ def _describe_calibration(told: Values) -> Values | None:
     worst = groups[off.index(max(off))]
     is_poor = max(off) > MAX_MISCALIBRATION
     words = (
-        f"The probabilities of {second} come true as often as they say, as far as this test can "
-        "tell."
+        f"The predicted probabilities of {second} are well calibrated, as far as this test can "
+        "resolve."
     )
     if is_poor:
         way = "low" if worst["share"] > worst["predicted"] else "high"
         words = (
-            f"Not all probabilities of {second} can be trusted. They are too {way} most clearly "
-            f"where the model says about {100 * worst['predicted']:.0f}{PERCENT_SIGN}: "
-            f"{100 * worst['share']:.0f}{PERCENT_SIGN} "
-            f"(\u00b1 {100 * worst['error']:.1f}) came true."
+            f"The predicted probabilities of {second} are miscalibrated. They are too {way} most "
+            f"clearly near a predicted {100 * worst['predicted']:.0f}{PERCENT_SIGN}: observed "
+            f"{100 * worst['share']:.0f}{PERCENT_SIGN} (\u00b1 {100 * worst['error']:.1f})."
         )
     return {
         "chart": figures.draw_calibration(points, f"Probabilities of {second}: {said}."),

@@ -1,7 +1,7 @@
-"""Phrases that the plan, the card, the page, the notebook and the terminal share.
+"""Phrases shared by the plan, the card, the report page, the notebook and the terminal.
 
-The card and the page read `result.json`: its recipe is restored, so that each stage describes
-itself, and an unknown stage is an error.
+The card and the page restore the recipe from `result.json`, so that each stage describes itself. An
+unknown stage is an error.
 
 Source: docs/glossary.md.
 """
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 
 MAX_LISTED_NAMES = 6
-"""Number of names that a sentence lists."""
+"""Names listed in a sentence: number; the rest are counted."""
 
 NO_ATTACK_BOUND = (
-    "no bound on what an attacker finds is known, beyond epsilon and delta themselves."
+    "Membership inference bound: not available from this accountant; only epsilon and delta limit "
+    "what an attacker learns."
 )
-"""Sentence on a price that no accountant translates into an attack."""
+"""Sentence for a privacy cost that no accountant translates into an attacker's detection rate."""
 
 
 # --- words
@@ -47,7 +48,7 @@ def replace_underscores(name: str) -> str:
 
 
 def join_names(names: list[str]) -> str:
-    """Join a few names, with the number of those left out."""
+    """Join the first names, and count the rest."""
     more = len(names) - MAX_LISTED_NAMES
     return ", ".join(names[:MAX_LISTED_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -66,44 +67,49 @@ def capitalize_first(text: str) -> str:
 
 
 def describe_stages(recipe: Recipe) -> list[str]:
-    """Describe the optional training stages (schedule, denoising, ...), one phrase each."""
+    """Return one phrase per optional training stage (schedule, denoising, screening, ...)."""
     words = [stage.describe() for stage in recipe.stages()]
     if (weights := recipe.class_weights) is not None:
+        listed = ", ".join(f"{each:g}" for each in weights)
         words.append(
-            "each bounded gradient multiplied by its class's share of the largest weight "
-            f"({', '.join(f'{each:g}' for each in weights)}: as declared, this run did not count "
-            "them)"
+            f"clipped gradients multiplied by class weights relative to the largest ({listed}; "
+            "declared by the user, not computed from the data)"
         )
     if recipe.temperature not in (None, 1.0):
         words.append(
-            f"logits divided by the public temperature {recipe.temperature:.3g} after the last "
-            "step, which calibrates probabilities and changes no predicted class"
+            f"logits divided by the public temperature {recipe.temperature:.3g} after training "
+            "(calibrates probabilities, changes no predicted class)"
         )
     return words
 
 
 def describe_batching(recipe: Recipe, values: Values) -> str:
-    """Describe the sampling of batches of a released model.
+    """Describe how the batches of a released model were sampled.
 
     Args:
-        recipe: The model's recipe.
+        recipe: Recipe of the model.
         values: The same recipe in `result.json`, which states the sampling probability.
     """
-    slots = round(recipe.expected_batch_size / values["sampling_probability"])
-    return recipe.make_batching(slots).describe()
+    records = round(recipe.expected_batch_size / values["sampling_probability"])
+    return recipe.make_batching(records).describe()
 
 
 def format_noise_multiplier(recipe: Recipe) -> str:
-    """Format the noise multiplier: of every step, or of the first if a schedule lowers it."""
+    """Format the noise multiplier of every step, or of the first step if a schedule lowers it."""
     first = f"{recipe.noise_multiplier:.4f}"
-    return f"{first} at first" if recipe.schedule.varies else first
+    return f"{first} initially" if recipe.schedule.varies else first
 
 
 def format_steps(recipe: Recipe, made: int | None = None) -> str:
-    """Format the number of steps, a maximum if the privacy filter ends the training."""
+    """Format the number of steps, which is a maximum if a privacy filter may end the training.
+
+    Args:
+        recipe: Recipe of the training.
+        made: Number of steps that were run; None before the run, or if all steps were run.
+    """
     if not recipe.schedule.is_validation_driven:
         return f"{recipe.steps:,}"
-    return f"{'' if made is None else f'made {made:,} of '}at most {recipe.steps:,}"
+    return f"{'' if made is None else f'{made:,} of '}at most {recipe.steps:,}"
 
 
 def describe_optimizer(recipe: Recipe) -> str:
@@ -129,13 +135,22 @@ def format_settings(settings: Values) -> list[tuple[str, str]]:
 # --- releases and claims
 
 
-def release_name(name: str, noun: str) -> str:
-    """Name a release for a reader: the test's release is named after the run's metric."""
-    return f"test {noun}" if name == TEST_LINE else name
+def release_name(name: str, noun: str, count: int = 1) -> str:
+    """Name a release: the test by the run's metric, private schema estimation by its items.
+
+    Args:
+        name: Name of the release in the plan and in `result.json`.
+        noun: Name of the run's metric.
+        count: Number of releases of that name; 1 adds no number.
+    """
+    if name == "schema":
+        return f"private schema estimation ({count:,} items)"
+    name = f"test {noun}" if name == TEST_LINE else name
+    return name if count == 1 else f"{name} ({count:,} times)"
 
 
 def describe_counts(document: Values, name: str, noise: str) -> str:
-    """Describe the noise of a release: a test's table has many counts at the cost of one.
+    """Describe the noise of a release; a test's table has many counts for the cost of one.
 
     Args:
         document: `result.json`; a selector's fit has no score.
@@ -146,29 +161,30 @@ def describe_counts(document: Values, name: str, noise: str) -> str:
     if name != TEST_LINE or not score.get("cells"):
         return noise
     axes = {
-        LOG_ODDS_COLUMNS: "of the true class and how sure the model is",
-        PREDICTION_COLUMNS: "of the true class and the class that the model answers",
-        CORRECTNESS_COLUMNS: "of the true class and whether the answer is right",
-        ERROR_COLUMNS: "of the target's value and the size of the error",
+        LOG_ODDS_COLUMNS: "true class by binned log-odds",
+        PREDICTION_COLUMNS: "true class by predicted class",
+        CORRECTNESS_COLUMNS: "true class by correct or wrong prediction",
+        ERROR_COLUMNS: "binned target by binned absolute error",
     }
-    cells = sum(map(len, score["cells"]))
+    counts = sum(map(len, score["cells"]))
     return (
-        f"a table of {cells:,} noisy counts, {axes[score['columns']]}. A record is in one of "
-        f"them at most, so the table costs what one count does. Each is {noise}"
+        f"a table of {counts:,} noisy counts ({axes[score['columns']]}). Each record changes at "
+        f"most one of them, so the table has the privacy cost of one count. Each is {noise}"
     )
 
 
 def describe_claim(claim: Values) -> str:
-    """Describe a paper's figure and its worth, or why its formula gives no figure."""
+    """Describe a published bound with its validity, or why its formula gives no value."""
     if claim.get("value", 0.0) is not None:
         return str(claim["text"])
     reasons = {
-        "Yu et al. Theorem 3": "its formula is stated for sampling probabilities up to 1 / (16 "
-        "sigma), and a step's is larger here",
-        "Bao et al. Eq. 9, corrected": "its theorem needs more validation records than there are",
+        "Yu et al. Theorem 3": "its formula holds for sampling probabilities up to 1 / (16 sigma), "
+        "and that of this run is larger",
+        "Bao et al. Eq. 9, corrected": "its theorem needs more validation records than this run "
+        "has",
     }
-    why = reasons.get(claim["source"], "its formula exceeds every number that a computer holds")
-    return f"claimed ({claim['source']}): no figure, because {why}; {claim['verdict']}"
+    reason = reasons.get(claim["source"], "its value exceeds the range of floating-point numbers")
+    return f"claimed ({claim['source']}): no value, because {reason}; {claim['verdict']}"
 
 
 # --- data, network, features and protection
@@ -191,18 +207,21 @@ def describe_layer(layer: Layer) -> str:
 
 
 def describe_parts(candidate: Candidate) -> list[str]:
-    """Describe the front end and each layer; a network without hidden layers is linear."""
+    """Describe the feature extractor and each layer; without hidden layers it is "linear"."""
     front = candidate.front_end
     layers = [describe_layer(layer) for layer in candidate.architecture.layers] or ["linear"]
     return layers if front.text == "raw" else [front.describe(), *layers]
 
 
 def describe_network(candidate: Candidate) -> str:
-    """Describe a network with its front end in one phrase."""
-    *given, last = describe_parts(candidate)
-    if last == "linear":
-        return f"a linear model{' on ' if given else ''}{', then '.join(given)}"
-    return ", then ".join([*given, last])
+    """Describe a network in one phrase: its kind, its hidden layers and its feature extractor."""
+    front, layers = candidate.front_end, candidate.architecture.layers
+    on = "" if front.text == "raw" else f" on {front.describe()}"
+    if not layers:
+        return f"linear model{on}"
+    is_mlp = all(isinstance(layer, Dense) for layer in layers)
+    kind = "MLP" if is_mlp else "CNN" if any(isinstance(e, Conv) for e in layers) else "network"
+    return f"{kind} with {', then '.join(map(describe_layer, layers))}{on}"
 
 
 def describe_data(name: str, n: int, schema: AnySchema) -> str:
@@ -211,71 +230,64 @@ def describe_data(name: str, n: int, schema: AnySchema) -> str:
     Args:
         name: Name of the data in this run.
         n: Number of records.
-        schema: Declared, estimated or still to be estimated.
+        schema: Schema of the data: declared, estimated, or still to be estimated.
     """
     target = getattr(getattr(schema, "target", None), "name", None)
-    column = "" if target is None else f" (column {target!r} is predicted)"
+    column = "" if target is None else f" (target: column {target!r})"
     return f"{name}: {n:,} records, {schema.describe()}{column}"
 
 
 def describe_features(document: Values) -> str:
-    """Describe the features of the model of a feature selection."""
-    best, method = document["best"], document["strategy"]["name"]
-    chosen = best["features"]
-    if best["directions"] is not None:
-        return f"a linear model of {best['directions']} directions in all {best['of']} features"
-    if len(chosen) == best["of"]:
-        return f"a linear model of all {best['of']} features"
-    return (
-        f"a linear model of {len(chosen)} of {best['of']} features, chosen by {method}: "
-        f"{join_names(chosen)}"
-    )
-
-
-def _degree_and_odds(told: Values) -> tuple[str, str]:
-    """Return how little a price protects ("none", "little" or ""), and the attacker's success."""
-    degree = "none" if float(told["right"]) > 99.0 else "little" if told["is_weak"] else ""
-    return degree, (
-        "suppose somebody knows all other records, and says whose were used. If they are wrong "
-        f"about {told['wrong']} of 100 people whose records were not, they are right about at most "
-        f"{told['right']} of 100 whose records were (blind guessing: {told['wrong']})."
-    )
-
-
-def describe_attack_bound(told: Values | None) -> str:
-    """Describe the protection of a plan.
+    """Describe the linear model of a feature selection in one phrase.
 
     Args:
-        told: What the price means (`facts.meaning`); None if no accountant translates it.
+        document: `result.json` of a feature selection.
     """
-    if told is None:
-        return capitalize_first(NO_ATTACK_BOUND)
-    degree, odds = _degree_and_odds(told)
-    begins = {
-        "none": "That protects nobody", "little": "That is little protection", "": "That means",
-    }  # fmt: skip
-    return f"{begins[degree]}: {odds}"
+    best, method = document["best"], document["strategy"]["name"]
+    chosen, total = best["features"], f"{best['of']:,}"
+    if best["directions"] is not None:
+        return f"linear model on {best['directions']} projections of all {total} features"
+    if len(chosen) == best["of"]:
+        selected = "" if method in ("all", "max-pool") else f", selected by {method}"
+        return f"linear model on all {total} features{selected}"
+    names = join_names(chosen)
+    return f"linear model on {len(chosen):,} of {total} features, selected by {method}: {names}"
+
+
+def describe_attack_bound(attack: Values | None, attacker: str = "knows all other records") -> str:
+    """Describe the membership inference bound of a privacy cost in one sentence.
+
+    Args:
+        attack: Success of the attacker (`facts.summarize_attack`); None if it is not available.
+        attacker: Knowledge of the attacker, as a verb phrase.
+    """
+    if attack is None:
+        return NO_ATTACK_BOUND
+    degree = "Weak protection. " if attack["is_weak"] else ""
+    degree = "No protection. " if float(attack["detected"]) > 99.0 else degree
+    return (
+        f"{degree}Membership inference bound: an attacker who {attacker} and accepts a "
+        f"{attack['false_positives']} % false-positive rate detects at most {attack['detected']} % "
+        f"of the people in the data (random guessing: {attack['false_positives']} %)."
+    )
 
 
 def describe_protection(document: Values) -> str:
-    """Describe the protection of a finished run (`result.json`), or why it protects nobody."""
+    """Describe the protection of a finished run (`result.json`), or why there is none."""
     if document["dataset"]["declared_public"]:
-        return "none, because the data were declared public."
+        return "No protection: the data were declared public."
     if document["reproducible"]:
-        return "none, because whoever knows the seed can take the noise away."
-    told = summarize_attack(document)
-    if told is None:
-        return NO_ATTACK_BOUND
-    found = ": ".join(each for each in _degree_and_odds(told) if each)
-    return found + describe_uncovered(document["assumed_public"])
+        return "No protection: anyone who knows the seed can subtract the noise."
+    attack = describe_attack_bound(summarize_attack(document))
+    return attack + describe_uncovered(document["assumed_public"])
 
 
 def describe_uncovered(assumed_public: Sequence[str]) -> str:
-    """Warn of what a price does not cover because it was taken as public; "" without any."""
+    """Warn of what was assumed public, which the bound does not cover; "" without any."""
     if not assumed_public:
         return ""
+    names = join_names(list(assumed_public))
     return (
-        " That leaves out what was taken as public and not charged "
-        f"({join_names(list(assumed_public))}): if it was read from these records, there is no "
-        "bound on what it tells of them."
+        f" The bound excludes what was assumed public and not charged ({names}): if it was "
+        "computed from these records, what it reveals has no bound."
     )
