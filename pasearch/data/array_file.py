@@ -51,7 +51,14 @@ class ArrayFile(Source):
         path = Path(data)
         arrays = _open_npz(path)
         bounds = _read_bounds(path, arrays)
-        classes = _read_classes(path, arrays)
+        classes: Any = None
+        if "classes" in arrays:  # the number of classes, or their labels
+            is_count = math.prod(arrays["classes"].shape) == 1
+            classes = (
+                _read_integer(path, arrays, "classes")
+                if is_count
+                else arrays["classes"].read().ravel().tolist()
+            )
         given = _get_declared_classes(declared)
         if declared.regression and given is not None:
             name = "labels" if declared.classes is None else "classes"
@@ -263,13 +270,6 @@ def _read_bounds(path: Path, arrays: dict[str, StoredArray]) -> tuple[float, flo
     if bounds.shape != (2,) or bounds.dtype.kind not in "iuf":
         raise UsageError(f"{path}: `bounds` has shape {bounds.shape}: expected two numbers.")
     return float(bounds[0]), float(bounds[1])
-
-
-def _read_classes(path: Path, arrays: dict[str, StoredArray]) -> Any:
-    """Read the number of classes, or their labels, from the file; None if it has neither."""
-    if "classes" not in arrays or math.prod(arrays["classes"].shape) == 1:
-        return _read_integer(path, arrays, "classes") if "classes" in arrays else None
-    return arrays["classes"].read().ravel().tolist()
 
 
 def _read_integer(path: Path, arrays: dict[str, StoredArray], name: str) -> int:

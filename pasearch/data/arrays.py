@@ -262,7 +262,6 @@ def _describe_source(source: Source) -> str:
 
 
 def _describe_fault(source: Source) -> str:
-    """Describe why a file is no .npz of plain arrays."""
     if isinstance(source, bytes) or source.is_dir():
         return "is damaged"
     with open(os.fspath(source), "rb") as file:

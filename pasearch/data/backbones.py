@@ -132,26 +132,21 @@ class Backbone(Whitening):
         self.side, self.network = side, build_backbone_module(module).requires_grad_(False)
         self.train(False)
         for name, parameter in list(self.network.named_parameters()):
-            _convert_to_buffer(self.network, name, parameter)
+            *path, last = name.split(".")
+            owner = self.network.get_submodule(".".join(path))
+            delattr(owner, last)
+            owner.register_buffer(last, parameter.detach())  # a buffer is never trained
 
     def train(self, mode: bool = True) -> Backbone:
         """Stay in evaluation mode: batch normalisation would mix records."""
         return super().train(False)
 
     def coefficients(self, x: Tensor) -> Tensor:
-        """Return the backbone's numbers, (batch, *shape) to (batch, numbers)."""
+        """Compute the backbone's output, (batch, *shape) to (batch, numbers)."""
         pixels = self.side**2 or math.prod(self.shape[-2:])
         parts = x.split(max(1, MAX_BATCH_PIXELS // pixels))
         found = [self.network(prepare_images(part, self.shape, self.side)) for part in parts]
         return torch.cat([part.flatten(1) for part in found])
-
-
-def _convert_to_buffer(network: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Convert a parameter to a buffer, which is never trained."""
-    *path, last = name.split(".")
-    owner = network.get_submodule(".".join(path))
-    delattr(owner, last)
-    owner.register_buffer(last, parameter.detach())
 
 
 def prepare_images(x: Tensor, shape: Shape, side: int = 0) -> Tensor:

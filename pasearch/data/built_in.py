@@ -52,30 +52,23 @@ class BuiltIn(Source):
 
 
 def _load_digits(public: bool) -> Dataset:
-    features, labels = _read_digits(_find_package_folder("sklearn") / "datasets/data/digits.csv.gz")
+    found = find_spec("sklearn")
+    folder = Path(found.origin).parent if found and found.origin else Path()
+    file = folder / "datasets/data/digits.csv.gz"
+    if file.is_file():  # importing scikit-learn takes a second
+        cells = np.loadtxt(file, delimiter=",")
+        features, labels = cells[:, :-1], cells[:, -1].astype(np.int64)
+    else:
+        from sklearn.datasets import load_digits
+
+        features, labels = map(np.asarray, load_digits(return_X_y=True))
     return Dataset(
         name="digits",
         schema=Schema(shape=(8, 8), low=0.0, high=16.0, classes=10),
-        features=features,
+        features=features.reshape(-1, 8, 8),
         labels=labels,
         public=public,
     )
-
-
-def _read_digits(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read the data of scikit-learn's `load_digits` from its file: importing it takes a second."""
-    if not file.is_file():
-        from sklearn.datasets import load_digits
-
-        features, labels = load_digits(return_X_y=True)
-        return np.asarray(features).reshape(-1, 8, 8), np.asarray(labels)
-    cells = np.loadtxt(file, delimiter=",")
-    return cells[:, :-1].reshape(-1, 8, 8), cells[:, -1].astype(np.int64)
-
-
-def _find_package_folder(name: str) -> Path:
-    found = find_spec(name)
-    return Path(found.origin).parent if found and found.origin else Path()
 
 
 def _load_idx_set(name: str, root: Path, *, download: bool, public: bool) -> Dataset:

@@ -27,7 +27,7 @@ from pasearch.errors import UsageError
 
 ColumnCells = np.ndarray | TextColumn
 TableCells = np.ndarray | TextTable
-MappedType = TypeVar("Made")
+MappedType = TypeVar("MappedType")
 
 MISSING_MARKS = frozenset({"", "?"})
 """Strings that always mean a missing value."""

@@ -121,8 +121,8 @@ class CsvFile(Source):
                 columns, _ = file.read()
         except UsageError as error:
             # The separator and the columns of new records cannot be declared.
-            told = str(error).removesuffix(NO_HEADER_ADVICE).replace(SEPARATOR_ADVICE, "")
-            raise UsageError(told) from None
+            message = str(error).removesuffix(NO_HEADER_ADVICE).replace(SEPARATOR_ADVICE, "")
+            raise UsageError(message) from None
         return select_columns(schema, dict(zip(file.header, columns, strict=True)), path)
 
 
@@ -190,8 +190,8 @@ def read_table_with_faults(
     The reasons are private: only `pasearch check` shows them.
     """
     path = Path(path)
-    told = TableFormat.of(schema, target=target, **form)
-    with open_csv(path, told) as file:
+    declared = TableFormat.of(schema, target=target, **form)
+    with open_csv(path, declared) as file:
         header = file.header
         try:
             fitted = fit_schema_to_file(
@@ -200,16 +200,18 @@ def read_table_with_faults(
         except UsageError as error:
             columns = () if schema is None else (*schema.columns, schema.target)
             known = [*(column.name for column in columns), target or ""]
-            if told.columns is None and not any(find_closest_name(name, header) for name in known):
+            if declared.columns is None and not any(
+                find_closest_name(name, header) for name in known
+            ):
                 raise UsageError(f"{error}{NO_HEADER_ADVICE}") from None
             raise
         used = file.form.separator
         fitted = replace(
             fitted,
-            quotes=told.quotes,
-            order=told.columns or (),
+            quotes=declared.quotes,
+            order=declared.columns or (),
             # New records without a header need the separator; a header shows it.
-            separator=used if told.columns and used != "," else told.separator,
+            separator=used if declared.columns and used != "," else declared.separator,
         )
         found, faults = file.read()
     return *split_target(fitted, header, found, path), [FAULTS[fault] for fault in faults.tolist()]

@@ -177,8 +177,10 @@ def _compute_days(found: re.Match[str]) -> float:
     if parts.get("Y") is None:
         year = number("y")
         year += 1900 if year >= CENTURY_PIVOT else 2000
-    named = parts.get("b") or parts.get("B")
-    month = number("m") if named is None else _parse_month(named, whole="B" in parts)
+    month, named = number("m"), parts.get("b") or parts.get("B")
+    if named is not None:
+        known = [(each if "B" in parts else each[:3]).lower() for each in MONTHS]
+        month = known.index(named.lower()) + 1 if named.lower() in known else 0
     hour = number("H")
     if parts.get("I") is not None:
         hour = number("I") % 12 + 12 * ((parts.get("p") or "").lower() == "pm")
@@ -192,10 +194,3 @@ def _compute_days(found: re.Match[str]) -> float:
     except ValueError:
         return math.nan
     return day + (seconds + float(f"0.{parts.get('f') or 0}")) / SECONDS_PER_DAY
-
-
-def _parse_month(name: str, *, whole: bool) -> int:
-    """Return the number of a month; 0 if it is none."""
-    known = [each if whole else each[:3] for each in MONTHS]
-    lower = [each.lower() for each in known]
-    return lower.index(name.lower()) + 1 if name.lower() in lower else 0

@@ -66,16 +66,16 @@ def build_frame_columns(
     found, open_ = {}, []
     for name, dtype in types.items():
         kind = infer_kind(dtype)
-        told = dict(declared.get(name, {}))
+        given = dict(declared.get(name, {}))
         # A declaration of the kind takes precedence over the type.
-        if not KIND_KEYS & set(told):
+        if not KIND_KEYS & set(given):
             if kind == "truth":
-                told |= {"categories": list(BOOLEAN_CATEGORIES), "case": False}
+                given |= {"categories": list(BOOLEAN_CATEGORIES), "case": False}
             if kind == "category" and categories_are_public:
-                told["categories"] = [convert_to_string(each) or "" for each in dtype.categories]
+                given["categories"] = [convert_to_string(each) or "" for each in dtype.categories]
             if kind == "number":
-                told["kind"] = "number"
-        column = parse_column(name, told) if told else Column(name=name)
+                given["kind"] = "number"
+        column = parse_column(name, given) if given else Column(name=name)
         if not (column.is_declared or estimate or name in declared):
             open_.append(f"{name!r} ({dtype}): {REQUIRED_DECLARATIONS[kind]}")
         found[name] = column

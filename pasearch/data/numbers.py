@@ -216,7 +216,6 @@ def build_number_form(
 
 @lru_cache(maxsize=32)
 def _compile_pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
-    """Compile the pattern of numbers that have a decimal mark or groups."""
     point, whole = re.escape(decimal), "[0-9]*"
     if thousands is not None:
         mark = f"[{re.escape(EQUIVALENT_MARKS.get(thousands, thousands))}]"

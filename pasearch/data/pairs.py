@@ -124,9 +124,9 @@ class CentredPairs(nn.Module):
             along = (own[:, bent] - self.knots[bent, knot]).clamp(min=0.0)
             steps = torch.minimum(along, widths[bent, knot]) * slopes[bent, knot]
             found = found.index_add(1, bent, steps)
-        told = missing >= 0
-        there = torch.where(told, 1.0 - x[:, missing.clamp(min=0)], 1.0)
-        return (found - mean) * there
+        has_marker = missing >= 0
+        present = torch.where(has_marker, 1.0 - x[:, missing.clamp(min=0)], 1.0)
+        return (found - mean) * present
 
 
 def build_pairs_map(

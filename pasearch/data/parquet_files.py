@@ -287,7 +287,6 @@ def _plain_array(array: Any) -> Any:
 
 
 def _build_column(arrays: Sequence[Any]) -> TextColumn:
-    """Build a column from plain arrays of one type."""
     import pyarrow as pa
     from pyarrow import types
 

@@ -134,7 +134,7 @@ class Rows(ABC):
         return True
 
     def flatten(self, axis: int) -> Tensor:
-        """Return all records flattened from an axis on: this needs the memory of all of them."""
+        """Flatten all records from an axis on: this needs the memory of all of them."""
         return self[:].flatten(axis)
 
     def index_select(self, axis: int, places: Tensor) -> Tensor:

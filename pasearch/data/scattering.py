@@ -255,7 +255,6 @@ def _build_average(size: int, scales: int, start: int) -> np.ndarray:
 
 
 def _find_lowest(size: int, kept: int) -> np.ndarray:
-    """Return the indices of the lowest frequencies of both signs."""
     return np.r_[: kept // 2, size - kept // 2 : size]
 
 
@@ -265,12 +264,12 @@ def _compute_frequencies(size: int) -> np.ndarray:
 
 
 def _interleave_parts(matrix: np.ndarray) -> np.ndarray:
-    """Return the real form of a complex matrix: each real part, then its imaginary part."""
+    """Convert a complex matrix to real form: each real part, then its imaginary part."""
     return np.kron(np.real(matrix), np.eye(2)) + np.kron(np.imag(matrix), [[0, -1], [1, 0]])
 
 
 def _stack_parts(matrix: np.ndarray) -> np.ndarray:
-    """Return the real form of a complex matrix: all real parts, then all imaginary parts."""
+    """Convert a complex matrix to real form: all real parts, then all imaginary parts."""
     return np.kron(np.eye(2), np.real(matrix)) + np.kron([[0, -1], [1, 0]], np.imag(matrix))
 
 

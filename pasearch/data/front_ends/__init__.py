@@ -210,8 +210,8 @@ class FittedFrontEnd:
         """A hash of the map: equal digests map records alike."""
         import numpy as np
 
-        told = f"{self.front_end.text} {self.front_end.version} {self.used_device}"
-        found = hashlib.sha256(told.encode())
+        description = f"{self.front_end.text} {self.front_end.version} {self.used_device}"
+        found = hashlib.sha256(description.encode())
         for name, value in self.module.state_dict().items():
             found.update(name.encode() + np.ascontiguousarray(value.cpu().numpy()).tobytes())
         return found.hexdigest()
