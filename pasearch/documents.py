@@ -1,7 +1,7 @@
-"""Reading a `result.json` that anybody may have written: its form is checked before its content.
+"""Validation of a `result.json` that anybody may have written: field types before content.
 
-Every field that a reader takes has its kind in `FORM`. What is read afterwards stands inside
-`well_formed`, so that a file of bad form is one message and never a traceback.
+`RESULT_FIELDS` has the type of every field that a reader uses. Later code reads within
+`require_well_formed`, so that a malformed file gives one message and never a traceback.
 
 Source: docs/result.md describes every field.
 """
@@ -15,10 +15,10 @@ from typing import Any
 from pasearch.errors import UsageError
 
 MAX_COUNT = 10**12
-"""The largest count of a table that is read."""
+"""Largest entry of a noisy confusion matrix that is accepted."""
 
 MAX_SHOWN_CHARACTERS = 80
-"""The most characters of a value that an error shows."""
+"""Number of characters of a value that an error shows."""
 
 STRING, NUMBER_KIND, INTEGER, BOOLEAN, TABLE = (
     "a text",
@@ -72,13 +72,14 @@ RESULT_FIELDS: dict[str, Any] = {
     "warnings": STRINGS,
     "versions": {"*": STRING},
 }
-"""What every result has: a kind; a table of fields, `*` for any; or a list of one kind."""
+"""Fields of every result: a type; a table of fields, with `*` for any name; or a list of one
+type."""
 
 FEATURE_FIELDS: dict[str, Any] = {
     "best": {"features": STRINGS, "places": [INTEGER], "of": INTEGER, "columns": STRINGS},
     "model": {"link": STRING, "pool": INTEGER},
 }
-"""What a feature selection has beside."""
+"""Additional fields of a feature selection."""
 
 NETWORK_FIELDS: dict[str, Any] = {
     "best": {
@@ -88,7 +89,7 @@ NETWORK_FIELDS: dict[str, Any] = {
         "parameters": INTEGER,
     }
 }
-"""What a search, or a training, of networks has beside."""
+"""Additional fields of a search for, or a training of, networks."""
 
 VERIFY_FIELDS: dict[str, Any] = {
     "plan": {
@@ -101,7 +102,7 @@ VERIFY_FIELDS: dict[str, Any] = {
     "secure_noise": BOOLEAN,
     "files": {"*": STRING},
 }
-"""What a result has so that everything can be made again."""
+"""Additional fields that verification needs to reconstruct a run."""
 
 VERIFY_FEATURE_FIELDS: dict[str, Any] = {"plan": {"choice": TABLE}}
 VERIFY_NETWORK_FIELDS: dict[str, Any] = {
@@ -126,12 +127,12 @@ PARSING_ERRORS = (
     MemoryError,
     StopIteration,
 )
-"""What reading a file of bad form may raise."""
+"""Exceptions that reading a malformed file may raise."""
 
 
 @contextmanager
 def require_well_formed() -> Iterator[None]:
-    """Say in one sentence that `result.json` is not well formed, whatever reading it raised."""
+    """Convert any error of the block into one sentence: `result.json` is not well formed."""
     try:
         yield
     except PARSING_ERRORS as error:
@@ -139,12 +140,12 @@ def require_well_formed() -> Iterator[None]:
 
 
 def malformed_error(why: str) -> UsageError:
-    """Return the error that says why a `result.json` is not well formed."""
+    """Create the error for a malformed `result.json`, with its reason."""
     return UsageError(f"result.json is not well formed: {why}.")
 
 
 def short_repr(value: object) -> str:
-    """Return a value as an error may show it: one short line, without characters that act."""
+    """Format a value for an error: one short line without control characters."""
     try:
         text = repr(value)
     except ValueError:  # a number of thousands of digits
@@ -154,10 +155,10 @@ def short_repr(value: object) -> str:
 
 
 def check_fields(document: Mapping[str, Any], form: Mapping[str, Any]) -> None:
-    """Refuse a document in which a field is missing or of another kind than `form` says.
+    """Refuse a document in which a field is missing or has another type than `form` requires.
 
     Raises:
-        UsageError: Naming the first such field.
+        UsageError: It names the first such field.
     """
     _check("", document, form)
 
@@ -166,10 +167,10 @@ CELL_TABLE_FIELDS = {"cells": [[INTEGER]], "columns": STRING}
 
 
 def check_cell_table(score: Mapping[str, Any]) -> None:
-    """Refuse a score whose table of counts is none: rows of whole numbers, equally many.
+    """Refuse a score whose noisy confusion matrix is not a table of integers of the expected shape.
 
     Raises:
-        UsageError: Saying why.
+        UsageError: It gives the reason.
     """
     if score.get("cells") is None:
         return

@@ -1,4 +1,4 @@
-"""The errors a user can cause, each with the exit code of the command line."""
+"""Errors that a user can cause, each with the exit code of the command line."""
 
 from __future__ import annotations
 
@@ -11,29 +11,26 @@ from pathlib import Path
 from pasearch.terminal_escaping import escape_text
 
 OPTION_REFERENCE = re.compile(r"`(\w+)=([^`]*)`")
-"""How a message names an option, and perhaps its value: as Python has it, `search_share=.2`."""
+"""Reference to an option in a message, with its value if any, in Python form: `search_share=.2`."""
 
 
 def suggest_name(name: object, known: Iterable[str]) -> str:
-    """Return what ends a message about a name that is not known: what was probably meant.
+    """Return " Did you mean 'x'?" for the known name most similar to a mistyped one, or "".
 
     Args:
-        name: As the user wrote it.
-        known: What there is.
-
-    Returns:
-        " Did you mean 'x'?", or nothing where no name is near.
+        name: Name as the user wrote it.
+        known: Valid names.
     """
     near = find_closest_name(name, known)
     return f" Did you mean {near!r}?" if near else ""
 
 
 def find_closest_name(name: object, known: Iterable[str]) -> str:
-    """Return the name that was probably meant, or nothing where none is near.
+    """Find the known name most similar to a mistyped one; "" if none is similar enough.
 
     Args:
-        name: As the user wrote it, in capital letters or small ones.
-        known: What there is.
+        name: Name as the user wrote it, in upper or lower case.
+        known: Valid names.
     """
     small, given = {each.lower(): each for each in map(str, known)}, str(name).lower()
     near = difflib.get_close_matches(given, list(small), n=1, cutoff=MIN_NAME_SIMILARITY)
@@ -42,9 +39,9 @@ def find_closest_name(name: object, known: Iterable[str]) -> str:
 
 
 def _is_swapped_or_prefix(one: str, other: str) -> bool:
-    """Return whether two names are of the same letters, or one is how the other begins.
+    """Check whether two names have the same letters, or one is a prefix of the other.
 
-    `fnc` and `fcn`, `batch-size` and `batch`: of these too few letters are in the same places.
+    `difflib` finds neither `fnc` and `fcn` nor `batch-size` and `batch` similar enough.
     """
     if len(one) == len(other):
         return sorted(one) == sorted(other)
@@ -53,17 +50,18 @@ def _is_swapped_or_prefix(one: str, other: str) -> bool:
 
 
 MIN_NAME_SIMILARITY = 0.7
-"""How alike two names are, of 1, if one is a slip of the hand: `bogus` and `hours` are .6."""
+"""Similarity (`difflib`, 0 to 1) from which a name counts as a typing error; `bogus`, `hours`:
+0.6."""
 
 MIN_PREFIX_LENGTH = 3
-"""Letters of a name that may be the beginning of another."""
+"""Number of letters from which a name counts as the prefix of another."""
 
 
 def suggest_file(path: str | Path) -> str:
-    """Return what ends a message about a file that is not there: which of its folder was meant.
+    """Return " Did you mean ...?" with the most similar file of the same folder, or "".
 
     Args:
-        path: As the user wrote it; of what is there nothing is said.
+        path: Path as the user wrote it. The result is "" if it exists.
     """
     path = Path(path)
     if path.exists():
@@ -76,15 +74,16 @@ def suggest_file(path: str | Path) -> str:
 
 
 def describe_system_error(error: BaseException) -> str | None:
-    """Return what the machine refused and what to do about it, in a sentence or two.
+    """Describe an error of the operating system and its remedy, in one or two sentences.
 
-    No path is named: in a run's private folder even a file's name may tell of the records.
+    No path is named: in a run's private folder even the name of a file may reveal something about
+    the records.
 
     Args:
-        error: What was raised.
+        error: Exception; its causes are searched too.
 
     Returns:
-        None where the error is none of the machine's.
+        The sentences, or None if the operating system is not the cause.
     """
     told, each = None, error
     while told is None and each is not None:  # a library's own error may stand before it
@@ -93,7 +92,6 @@ def describe_system_error(error: BaseException) -> str | None:
 
 
 def _describe_one_error(error: BaseException) -> str | None:
-    """Return what an error of the machine's says, without what caused it."""
     text, kind = str(error).lower(), type(error).__name__
     number = error.errno if isinstance(error, OSError) else None
     if (
@@ -126,21 +124,21 @@ def _describe_one_error(error: BaseException) -> str | None:
 OUT_OF_MEMORY_MESSAGES = (
     "out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory",
 )  # fmt: skip
-"""How torch and the system say that the memory is full."""
+"""Messages by which torch and the operating system report insufficient memory."""
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Numbers of the system's errors of a disk that is full."""
+"""Error numbers of a full disk or an exceeded quota."""
 
 NO_PERMISSION_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""Numbers of those of a file that may not be read or written."""
+"""Error numbers of a missing permission."""
 
 
 class PasearchError(Exception):
-    """An error whose message says what is wrong, where, what was expected, and what to do.
+    """An error whose message names the problem, its place, what was expected and what to do.
 
     Args:
         message: One line.
-        items: Further lines, below it: each a problem.
+        items: Further lines, one problem each.
     """
 
     exit_code = 1
@@ -150,36 +148,36 @@ class PasearchError(Exception):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The options that the message names."""
+        """Names of the options in the message."""
         return tuple(name for name, _ in OPTION_REFERENCE.findall(str(self)))
 
 
 class MachineError(PasearchError):
-    """The machine refused: its disk or memory is full, say. No path and no value is named."""
+    """Failure of the machine, such as a full disk or memory. No path and no value is named."""
 
 
 class UsageError(PasearchError):
-    """Bad usage or input of bad form. Nothing was read under a charge and nothing was written."""
+    """Wrong usage or malformed input. Nothing was charged, read or written."""
 
     exit_code = 2
 
 
 class BudgetError(PasearchError):
-    """The budget is too small for what was asked, or would be exceeded."""
+    """A budget that is too small for the request, or would be exceeded."""
 
     exit_code = 3
 
 
 class ChargedError(BudgetError):
-    """A run has ended without a model, and its whole plan stays charged. Its folder stays, too."""
+    """A run that ended without a model. Its whole plan stays charged, and its folder is kept."""
 
 
 class InterruptedRunError(PasearchError):
-    """A run was interrupted; the folder it names can be resumed.
+    """An interrupted run, whose folder can be resumed.
 
     Args:
-        path: The folder.
-        finish: With what, if not with `pasearch resume`.
+        path: Folder of the run.
+        finish: Command that finishes it, if it is not `pasearch resume`.
     """
 
     exit_code = 130

@@ -1,15 +1,15 @@
-"""Files that a user or another program wrote: read within limits, or refused in one sentence.
+"""Limits for reading files that a user or another program wrote.
 
-A file's form may be anything: cut short, a folder, a device, a gigabyte, a number of a million
-digits, brackets a hundred thousand deep. Every text file that the program reads goes through
-`read_toml` or `read_json`, which refuse all of these with a `UsageError` that names the file.
+A file may be truncated, a folder, a device, gigabytes large, a number of a million digits, or
+brackets nested a hundred thousand deep. Every text file is read by `read_toml` or `read_json`,
+which refuse all of these with a `UsageError` that names the file.
 
-| limit | why |
+| limit | reason |
 |---|---|
-| `MAX_TOML_BYTES`, `MAX_JSON_BYTES` bytes | parsed, a byte becomes up to 25 |
-| `MAX_DEPTH` levels of brackets | what reads a file calls itself for each |
-| `MAX_INTEGER` for whole numbers | more than 64 bits are no count, and take long to print |
-| `MAX_KEY_PARTS` of a dotted key (TOML) | the parser takes the square of their number |
+| `MAX_TOML_BYTES`, `MAX_JSON_BYTES` | parsing takes up to 25 bytes of memory per byte |
+| `MAX_DEPTH` levels of brackets | parsers are recursive |
+| `MAX_INTEGER` | no count needs more than 64 bits, and large integers print slowly |
+| `MAX_KEY_PARTS` of a dotted key (TOML) | the parser's time grows with their square |
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _LONG_KEY = re.compile(
 
 
 def read_bytes(path: str | os.PathLike[str], what: str, *, most: int, follow: bool = True) -> bytes:
-    """Return the content of a plain file.
+    """Read a regular file.
 
     Args:
         path: The file.
-        what: What is expected there, for messages, such as "a schema (TOML)".
-        most: Refuse a file of more bytes.
-        follow: False refuses a symbolic link: for files that only the program itself writes.
+        what: Description of the expected content for messages, such as "a schema (TOML)".
+        most: Maximum number of bytes.
+        follow: False refuses a symbolic link, for files that only this program writes.
 
     Raises:
-        UsageError: No such file, a folder, a device, a link that leads nowhere or is not followed,
-            no permission, or too large.
+        UsageError: The file is missing, a folder, a device, a broken or forbidden link, not
+            readable or too large.
     """
     # A pipe that nobody writes to would block the opening.
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
@@ -72,10 +72,10 @@ def read_bytes(path: str | os.PathLike[str], what: str, *, most: int, follow: bo
 
 
 def read_toml(path: str | os.PathLike[str], what: str = "a TOML file") -> dict[str, Any]:
-    """Return what a TOML file holds.
+    """Read a TOML file.
 
     Raises:
-        UsageError: As of `read_bytes`; no UTF-8, no TOML, or beyond a limit.
+        UsageError: `read_bytes` refuses the file, it is not TOML in UTF-8, or it exceeds a limit.
     """
     content = read_bytes(path, what, most=MAX_TOML_BYTES)
     try:
@@ -90,29 +90,29 @@ def read_toml(path: str | os.PathLike[str], what: str = "a TOML file") -> dict[s
 def read_json(
     path: str | os.PathLike[str], what: str = "a JSON file", *, follow: bool = True
 ) -> Any:
-    """Return what a JSON file holds; NaN and infinities are read as Python writes them.
+    """Read a JSON file; NaN and infinities are accepted in Python's form.
 
     Args:
         path: The file.
-        what: As of `read_bytes`, like follow.
-        follow: See there.
+        what: Description of the expected content for messages.
+        follow: False refuses a symbolic link.
 
     Raises:
-        UsageError: As of `read_bytes`; no UTF-8, no JSON, or beyond a limit.
+        UsageError: `read_bytes` refuses the file, it is not JSON in UTF-8, or it exceeds a limit.
     """
     return parse_json(read_bytes(path, what, most=MAX_JSON_BYTES, follow=follow), str(path), what)
 
 
 def parse_json(content: str | bytes, where: str, what: str = "JSON") -> Any:
-    """Return what a text in JSON holds.
+    """Parse JSON text within the limits.
 
     Args:
-        content: The text, or its bytes.
-        where: What an error message calls it.
-        what: What is expected.
+        content: Text, or its bytes in UTF-8.
+        where: Name of the source for error messages.
+        what: Description of the expected content for messages.
 
     Raises:
-        UsageError: No UTF-8, no JSON, or beyond a limit.
+        UsageError: The content is not JSON in UTF-8, or exceeds a limit.
     """
     if len(content) > MAX_JSON_BYTES:
         raise UsageError(f"{where} has more than {MAX_JSON_BYTES:,} bytes: expected {what}.")
@@ -125,10 +125,10 @@ def parse_json(content: str | bytes, where: str, what: str = "JSON") -> Any:
 
 
 def write_new_file(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a file that only its owner may read, where nothing is: no link is followed.
+    """Write a new file with mode 0600; existing files and links are refused.
 
     Raises:
-        UsageError: Something is there, or it cannot be made.
+        UsageError: The path exists or cannot be created.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
@@ -143,15 +143,15 @@ def write_new_file(path: str | os.PathLike[str], content: str | bytes) -> None:
 
 
 def check_memory(what: str, needed: int, advice: str) -> None:
-    """Refuse what the machine's memory cannot hold, before it is tried.
+    """Refuse a computation that needs more memory than the machine has, before it begins.
 
     Args:
-        what: That takes the memory, for the message.
-        needed: Bytes, from public numbers only.
-        advice: What to do about it.
+        what: Name of the computation for the message.
+        needed: Bytes, computed from public numbers only.
+        advice: Remedy for the user.
 
     Raises:
-        UsageError: The machine has less than that.
+        UsageError: The machine has less memory.
     """
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
@@ -169,7 +169,7 @@ def _decode_utf8(content: bytes) -> str:
 
 
 def _check_limits(value: Any) -> Any:
-    """Return plain values that are no deeper and no larger than the limits."""
+    """Return the parsed value if it is within the limits on depth and integers."""
     level, depth = [value], 0
     while level:
         depth += 1
@@ -199,7 +199,7 @@ def _parse_error(
 
 
 def check_uncompressed(weights: bytes) -> None:
-    """Refuse an archive that unpacks to more than its own size; a ValueError."""
+    """Refuse a zip archive with compressed or oversized members; a ValueError."""
     with zipfile.ZipFile(io.BytesIO(weights)) as archive:
         members = archive.infolist()
     if any(each.compress_type != zipfile.ZIP_STORED for each in members):

@@ -1,7 +1,7 @@
-"""Figures and cards of plans, results and reports in a notebook.
+"""Figures and HTML of plans, results and reports for a notebook.
 
-Plans and results are below the report and the displays, and import neither. The package's
-`__init__` registers how these two are loaded.
+Plans and results may not import the report or the displays, which are higher layers. The package's
+`__init__` registers functions that load these two.
 
 Source: docs/python.md, "In a notebook".
 """
@@ -25,21 +25,21 @@ FIGURES = {
     "schedule": ("ScheduleDisplay", "from_result"),
     "crossover": ("CrossoverDisplay", "from_report"),
 }
-"""Each kind of figure: its display, and what makes it of a value."""
+"""Figure kinds: display class and the class method that creates it."""
 
 
 def plot_figure(given: Any, kinds: Sequence[str], kind: str | None, ax: Any, **options: Any) -> Any:
-    """Draw a figure of a plan, a result or a report.
+    """Plot a figure of a plan, a result or a report.
 
     Args:
-        given: A plan, a result or a report.
-        kinds: That it has; the first is taken if none is asked for.
-        kind: Which one; None takes the first.
-        ax: The axes to draw on; None makes a figure.
-        options: As of the display's `plot`.
+        given: Plan, result or report.
+        kinds: Figure kinds that it supports; the first is the default.
+        kind: Requested kind; None selects the default.
+        ax: Axes to draw on; None creates a figure.
+        options: Keyword arguments of the display's `plot`.
 
     Raises:
-        UsageError: It has no such figure, or matplotlib is not installed.
+        UsageError: The kind is not supported, or matplotlib is not installed.
     """
     if kind is not None and kind not in kinds:
         raise UsageError(f"kind is {kind!r}: expected one of {', '.join(kinds)}.")

@@ -1,8 +1,8 @@
-"""Progress of a run: a bar on the command line, or one line from Python.
+"""Progress of a run: a bar on the command line, or one line in Python.
 
-The terminal is outside the trust boundary. Under repeat-and-select the number of trainings is not
-covered by the price, so nothing that counts trainings or their steps is shown: only that the
-search goes on. Otherwise the planned steps are public, and the bar shows the time left.
+The terminal is outside the trust boundary. Under repeat-and-select the privacy cost does not cover
+the number of trainings, so neither trainings nor steps are counted: only that the search continues
+is shown. Otherwise the planned steps are public, and the remaining time is shown.
 
 Source: docs/rules.md, rules 10 and 13.
 """
@@ -21,32 +21,33 @@ from pasearch.errors import UsageError
 SECRET_COUNT_MESSAGE = (
     "Searching. How many trainings it takes is secret, so nothing is shown until it ends.\n"
 )
-"""Only message on a search under repeat-and-select."""
+"""Message for a search under repeat-and-select, the only one until it ends."""
 
 UPDATE_SECONDS = 0.2
-"""Seconds between two updates of a line or a bar; an update takes as long as a step."""
+"""Seconds between two updates of a line or a bar, because an update takes as long as a step."""
 
 LINE_PERCENT = 10
-"""Percent between two lines in a file, where no line can be overwritten."""
+"""Percent between two lines in a file, in which no line can be overwritten."""
 
 FILE_LINE_SECONDS = 15.0
-"""Seconds between two lines that nobody asked for, in a file or a pipe."""
+"""Seconds between two lines in a file or a pipe, if progress was not requested."""
 
 
 class Progress:
     """Receiver of an engine's progress. The default is silent.
 
-    Guarantee: under repeat-and-select nothing is called (`heard`), as calls would count trainings.
+    Guarantee: under repeat-and-select nothing is called (`resolve_progress`), because calls would
+    count the trainings.
     """
 
     def stage(self, line: str) -> None:
-        """Called before a line of the plan is paid for and read."""
+        """Called before an item of the plan is charged and its records are read."""
 
     def search(self, number: int, finished: int, total: int) -> None:
-        """Called before each trial of a round, with how many of its trials are finished."""
+        """Called before each trial of a round, with the number of its finished trials."""
 
     def final(self) -> None:
-        """Called before the final training, when there is one."""
+        """Called before the final training, if there is one."""
 
     def step(self, finished: int, total: int) -> None:
         """Called after each step of a training."""
@@ -56,8 +57,8 @@ def resolve_progress(progress: Progress | bool | None, trainings: float | None) 
     """Return the receiver of a run's progress: a silent one if the number of trainings is secret.
 
     Args:
-        progress: A receiver. None: a line in a notebook or on a terminal; True: a line in any
-            case; False: silence.
+        progress: Receiver. None shows a line in a notebook or on a terminal, True always, False
+            never.
         trainings: Number of planned trainings; None if it is secret.
     """
     if isinstance(progress, Progress):
@@ -69,14 +70,14 @@ def resolve_progress(progress: Progress | bool | None, trainings: float | None) 
     if trainings is None:
         shown.write(SECRET_COUNT_MESSAGE)
         return Progress()
-    return ProgressLine(trainings, shown, anew=is_interactive(stream))
+    return ProgressLine(trainings, shown, overwrite=is_interactive(stream))
 
 
 def check_progress(progress: object) -> None:
-    """Refuse a value that is no receiver of progress.
+    """Refuse a value that is not a receiver of progress.
 
     Raises:
-        UsageError: It is none of None, True, False and a `Progress`.
+        UsageError: The value is none of None, True, False and a `Progress`.
     """
     if progress is not None and not isinstance(progress, (bool, Progress)):
         raise UsageError(
@@ -96,16 +97,16 @@ def is_notebook_output(stream: TextIO) -> bool:
 
 
 class CellOutput:
-    """One output of a notebook's cell, which each write replaces.
+    """An output of a notebook cell that each write replaces.
 
-    On stderr every state of a line would be kept, and be shown as an error is.
+    On stderr every state of the line would be kept and displayed like an error.
     """
 
     def __init__(self) -> None:
         self._handle: Any = None
 
     def write(self, text: str) -> None:
-        """Show a text in place of the one before."""
+        """Show a text instead of the previous one."""
         display = sys.modules["IPython.display"].display  # loaded: this is a notebook's output
         shown = {"text/plain": text.strip()}
         if self._handle is None:
@@ -114,11 +115,11 @@ class CellOutput:
             self._handle.update(shown, raw=True)
 
     def flush(self) -> None:
-        """Do nothing: a text is shown at once."""
+        """Do nothing, because a text is displayed at once."""
 
 
 class TrainingFraction(Progress):
-    """A receiver that counts the finished part of the planned trainings.
+    """A receiver that computes the finished fraction of the planned trainings.
 
     Args:
         trainings: Number of planned trainings; public.
@@ -128,7 +129,7 @@ class TrainingFraction(Progress):
         self._trainings, self._done = trainings, 0.0
 
     def show(self, done: float) -> None:
-        """Show the number of finished trainings, with the finished part of the current one."""
+        """Show the number of finished trainings, with the finished fraction of the current one."""
 
     def search(self, number: int, finished: int, total: int) -> None:
         self._done = number * total + finished
@@ -144,18 +145,19 @@ class TrainingFraction(Progress):
 
 
 class ProgressLine(TrainingFraction):
-    """One line with the finished fraction of the planned trainings and the time left.
+    """One line with the finished fraction of the planned trainings and the remaining time.
 
     Args:
         trainings: Number of planned trainings; public.
-        stream: Stream to write to.
-        anew: Whether a line can overwrite the last one; otherwise every tenth is a line.
-        every: Seconds between lines that stay, so that a short run has none.
+        stream: Output stream.
+        overwrite: Whether the line can be overwritten; otherwise a line is written every
+            `LINE_PERCENT`.
+        every: Minimum seconds between two permanent lines, so that a short run has none.
     """
 
-    def __init__(self, trainings: float, stream: TextIO, *, anew: bool, every: float = 0.0):
+    def __init__(self, trainings: float, stream: TextIO, *, overwrite: bool, every: float = 0.0):
         super().__init__(max(trainings, 1e-9))
-        self._stream, self._anew, self._every = stream, anew, every
+        self._stream, self._overwrite, self._every = stream, overwrite, every
         self._text, self._start = "Training", time.monotonic()
         self._told, self._width, self._last, self._ended = 0.0, 0, -LINE_PERCENT, False
         self._first = self._start, 0.0
@@ -170,7 +172,7 @@ class ProgressLine(TrainingFraction):
         if not self._first[1]:  # the time before the first step is not part of the pace
             self._first = now, share
         percent, whole = int(100 * share), share >= 1.0
-        if self._anew:
+        if self._overwrite:
             soon = now - self._told < UPDATE_SECONDS and not whole
         else:
             soon = (
@@ -187,9 +189,9 @@ class ProgressLine(TrainingFraction):
             pace = (now - since) / (share - begun) if share > begun + 0.02 else None
             left = "begun" if pace is None else f"about {pace * (1 - share):.0f} s left"
         text = f"{self._text}: {percent} % ({left})"
-        padded = f"\r{text.ljust(self._width)}" if self._anew else text
+        padded = f"\r{text.ljust(self._width)}" if self._overwrite else text
         self._width = len(text)
-        self._stream.write(padded + ("\n" if whole or not self._anew else ""))
+        self._stream.write(padded + ("\n" if whole or not self._overwrite else ""))
         self._stream.flush()
 
 
@@ -207,7 +209,7 @@ def show_progress(trainings: float | None, *, show: bool) -> Iterator[Progress]:
         yield (
             Progress()
             if hidden
-            else ProgressLine(trainings, stream, anew=False, every=FILE_LINE_SECONDS)
+            else ProgressLine(trainings, stream, overwrite=False, every=FILE_LINE_SECONDS)
         )
         return
     with ProgressBar(trainings, show=show) as bar:
@@ -215,11 +217,11 @@ def show_progress(trainings: float | None, *, show: bool) -> Iterator[Progress]:
 
 
 class ProgressBar(TrainingFraction):
-    """A bar of planned trainings, or a plain sign of life; used in a `with` block.
+    """A bar of planned trainings, or a spinner if their number is secret; used in a `with` block.
 
     Args:
         trainings: Number of planned trainings; None if it is secret.
-        show: False shows nothing, nor is anything shown if stderr is no terminal.
+        show: False shows nothing. Nothing is shown either if stderr is not a terminal.
     """
 
     def __init__(self, trainings: float | None, *, show: bool):

@@ -1,22 +1,22 @@
-"""What is found by its name: stages of a training, strategies, selectors, each in its own file.
+"""Registries of named components: training stages, strategies and selectors, each in its own file.
 
-A stage is a frozen dataclass. It says what it does in words, what a paper would charge for it, and
-what others must know of it before they take it; nobody else asks which one it is. A registry finds
-what is of one kind by its name:
+A component is a frozen dataclass. It describes itself, lists the published bounds that apply, and
+declares what other components must know about it; no other code tests for its class. A registry
+finds a component by its name:
 
     @CLIPPING_METHODS.register
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Flat(ClippingMethod):
         name: ClassVar[str] = "flat"
 
-A name is looked for among what is imported, then in the registry's own packages, then in what
-installed packages have under the entry point `pasearch.extensions`: modules, which register what
-they hold when they are imported. A name in a file never imports anything by itself.
+A name is searched in the imported modules, then in the registry's packages, then in the installed
+extensions. An extension is an entry point of the group `pasearch.extensions`: a module that
+registers its components when it is imported. A name in a file never imports a module by itself.
 
     [project.entry-points."pasearch.extensions"]
     jsonl = "my_package.jsonl"
 
-A script need not be installed: it imports the module before it calls anything here.
+A script needs no entry point: it imports the module before it calls this package.
 
 Source: docs/extending.md.
 """
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 
 
 EXTENSION_NOTE = "from outside pasearch"
-"""What the card says of a part that is not ours: its proof is its author's."""
+"""Note on the card for a component from an extension, whose author must prove it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSteps:
-    """The steps of a training, as papers' formulas take them.
+    """Steps of a training, with the numbers that published privacy formulas use.
 
     Args:
-        sampling_probability: q.
-        noise_multiplier: sigma of the first step.
-        count: How many.
-        noises: (sigma, how many releases have it), in order.
-        sampled: Whether every step has a Poisson sample of its own.
-        delta: Of the whole budget.
+        sampling_probability: Probability q with which a step samples a record.
+        noise_multiplier: Noise multiplier sigma of the first step.
+        count: Number of steps.
+        noises: Pairs (sigma, number of releases with it), in order.
+        sampled: Whether each step draws its own Poisson sample.
+        delta: Delta of the whole budget.
     """
 
     sampling_probability: float
@@ -69,36 +69,37 @@ class TrainingSteps:
 
 
 FieldChecks = Mapping[str, Callable[[str, Any], Any]]
-"""From a number's name to what it must pass, given that name and the value."""
+"""Check of each numeric field: a function of the field's name and value that returns the value."""
 
 
 class NamedComponent:
-    """What a registry holds: a class with a name."""
+    """A class with a name, as a registry contains it."""
 
     __slots__ = ()
 
     name: ClassVar[str]
-    """What a request, a recipe, a space or `result.json` calls it."""
+    """Name in requests, recipes, spaces and `result.json`."""
 
 
 class Stage(NamedComponent, ABC):
-    """A choice at one place of a training: a frozen dataclass whose fields are public numbers."""
+    """A component of a training: a frozen dataclass whose fields are public numbers."""
 
     __slots__ = ()
 
     named: ClassVar[bool] = True
-    """Whether its plain values hold the name."""
+    """Whether the JSON values contain the name."""
     checks: ClassVar[FieldChecks] = {}
-    """What each number must pass, and becomes; see `accounting.checks`."""
+    """Check of each field, which may also convert it; see `accounting.checks`."""
     description_template: ClassVar[str] = ""
-    """What plan, card and report say of it, in which its numbers are put; or see `describe`."""
+    """Description in plan, card and report, with fields in braces; alternatively override
+    `describe`."""
 
     def __post_init__(self) -> None:
         for name, check in self.checks.items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
 
     def describe(self) -> str:
-        """Return what plan, card and report say of it: it names what is not the usual value."""
+        """Describe the stage in plan, card and report; every non-default field must appear."""
         if not self.description_template:
             raise NotImplementedError(
                 f"{type(self).__name__} has no description: give it a `description_template`."
@@ -108,16 +109,16 @@ class Stage(NamedComponent, ABC):
         )
 
     def claims(self, steps: TrainingSteps) -> list[PublishedBound]:
-        """Return what a paper's own formula would charge for a training with it."""
+        """Return the published bounds for a training with this stage."""
         return []
 
     @classmethod
     def field_names(cls) -> list[str]:
-        """Return the names of its numbers."""
+        """Return the names of the fields."""
         return [field.name for field in fields(cls)]  # pyright: ignore[reportArgumentType]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Convert the stage to plain values."""
         values: dict[str, Any] = {"name": self.name} if self.named else {}
         for name in self.field_names():
             value = getattr(self, name)
@@ -130,15 +131,15 @@ Each = TypeVar("Each", bound=NamedComponent)
 
 
 class Registry(Generic[Kind]):
-    """The stages of one kind, by name.
+    """Components of one kind, by name.
 
     Args:
-        noun: What they are called in messages.
-        base: What each derives from.
-        places: Packages, or modules, that hold them, the most used first: the others are imported
-            only if the name is not in those before.
-        default: The name of plain values that have none.
-        example: A stage as a recipe file has it.
+        noun: Name of the kind in messages.
+        base: Base class of the components.
+        places: Packages or modules with components, the most used first. Later ones are imported
+            only if a name is not found in the earlier ones.
+        default: Name of JSON values without a name.
+        example: Example of a component in a recipe file.
     """
 
     every: ClassVar[list[Registry[Any]]] = []
@@ -152,10 +153,10 @@ class Registry(Generic[Kind]):
         Registry.every.append(self)
 
     def register(self, kind: type[Each]) -> type[Each]:
-        """Add a class: a decorator, above that of the dataclass.
+        """Register a class; used as a decorator above `dataclass`.
 
         Raises:
-            UsageError: Its name is taken.
+            UsageError: Another class has this name.
         """
         other = self._kinds.setdefault(kind.name, kind)
         if (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
@@ -167,7 +168,7 @@ class Registry(Generic[Kind]):
         return kind
 
     def kinds(self) -> dict[str, type[Kind]]:
-        """Return all of them by name, those of extensions last."""
+        """Return all components by name, those of extensions last."""
         for _ in self._loads():
             pass
         return dict(self._kinds)
@@ -176,7 +177,7 @@ class Registry(Generic[Kind]):
         return iter(self.kinds())
 
     def find(self, name: object) -> type[Kind] | None:
-        """Return the class of a name; None where there is no such."""
+        """Find the class with a name; None if there is none."""
         if not isinstance(name, str):
             return None
         loads = self._loads()
@@ -190,10 +191,10 @@ class Registry(Generic[Kind]):
         return found
 
     def check(self, field: str, value: object) -> None:
-        """Refuse what is not a registered stage: it could not be read again from its plain values.
+        """Refuse a value that is not a registered component, because JSON could not restore it.
 
         Raises:
-            UsageError: Something else.
+            UsageError: The value is something else.
         """
         if isinstance(value, self.base) and self.find(value.name) is type(value):
             return
@@ -201,10 +202,10 @@ class Registry(Generic[Kind]):
         raise UsageError(f"{field} is {value!r}: expected one of {known}.")
 
     def from_json(self, values: Mapping[str, Any]) -> Kind:
-        """Read what `request_to_json` wrote.
+        """Restore a component from the values that `to_json` returned.
 
         Raises:
-            UsageError: An unknown name or number.
+            UsageError: A name or a field is unknown.
         """
         if isinstance(values, Mapping):
             values = {"name": self.default, **values} if self.default else values
@@ -213,7 +214,7 @@ class Registry(Generic[Kind]):
         return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in numbers.items()})
 
     def _loads(self) -> Iterator[bool]:
-        """Import one place after the other."""
+        """Import one package after another, then the extensions."""
         for place in self._places:
             _import_package(place)
             yield True
@@ -222,7 +223,7 @@ class Registry(Generic[Kind]):
 
 
 def extension_files() -> list[Path]:
-    """Return the files, outside this package, of what is registered, and what is loaded beside."""
+    """List the files of registered extensions, and the loaded modules in the same folders."""
     kinds = (kind for registry in Registry.every for kind in registry._kinds.values())
     outside = [kind for kind in kinds if kind.__module__.partition(".")[0] != "pasearch"]
     own = {_source_file(kind) for kind in outside}
@@ -235,7 +236,7 @@ def extension_files() -> list[Path]:
 
 
 def describe_extensions(value: object) -> dict[str, str]:
-    """Return the parts of a plan that are from outside this package, and the hash of their code."""
+    """Describe the extension components of a plan: qualified name to note and hash of the file."""
     found = {}
     for each in _extension_parts(value):
         code = hashlib.sha256(_source_file(type(each)).read_bytes()).hexdigest()
@@ -244,10 +245,10 @@ def describe_extensions(value: object) -> dict[str, str]:
 
 
 def check_descriptions(value: object) -> None:
-    """Refuse parts from outside that do not say what they do, before anything is charged.
+    """Refuse extension components without a complete description, before anything is charged.
 
     Raises:
-        UsageError: No words, or none of a number that is not the usual one.
+        UsageError: A description is missing, or does not contain a non-default field.
     """
     for each in _extension_parts(value):
         try:
@@ -267,7 +268,7 @@ def check_descriptions(value: object) -> None:
 
 
 def _extension_parts(value: object) -> Iterator[Any]:
-    """Go through the parts of a plan that are from outside this package."""
+    """Find the extension components in a plan, at any depth."""
     if is_dataclass(value) and not isinstance(value, type):
         kind = type(value)
         if issubclass(kind, NamedComponent) and kind.__module__.partition(".")[0] != "pasearch":
@@ -307,7 +308,7 @@ def load_extensions() -> None:
     """Import every installed extension, once.
 
     Raises:
-        UsageError: One of them cannot be imported.
+        UsageError: An extension cannot be imported.
     """
     for point in entry_points(group="pasearch.extensions"):
         try:

@@ -1,6 +1,6 @@
-"""What a process is at where a bar would stand still: a bar says so (`progress.Bar`).
+"""A short status message for a long pause, which the progress bar shows (`progress.ProgressBar`).
 
-Only what follows from public numbers may be said here: see docs/rules.md, rule 10.
+A message may depend on public numbers only: see docs/rules.md, rule 10.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from contextlib import contextmanager
 COMPILING_STATUS = "compiling machine code: some ten seconds, once"
 
 MIN_DELAY_SECONDS = 1.0
-"""Seconds before it is said."""
+"""Pause in seconds after which the message is shown."""
 
 _now: list[tuple[str | Callable[[], str], float]] = []
 
 
 @contextmanager
 def show_status(text: str | Callable[[], str]) -> Iterator[None]:
-    """Let it be said that a process is at something, within the block.
+    """Show a message on the progress bar if the block takes longer than `MIN_DELAY_SECONDS`.
 
     Args:
-        text: What is said, or what returns it when it is.
+        text: Message, or a function that returns it when it is shown.
     """
     _now.append((text, time.monotonic()))
     try:
@@ -32,7 +32,7 @@ def show_status(text: str | Callable[[], str]) -> Iterator[None]:
 
 
 def current_status() -> str:
-    """Return what a process is at, if it has been for a while; else nothing. The last one first."""
+    """Return the innermost message whose block has run for `MIN_DELAY_SECONDS`; else ""."""
     for text, since in reversed(_now):
         if time.monotonic() - since >= MIN_DELAY_SECONDS:
             return text if isinstance(text, str) else text()

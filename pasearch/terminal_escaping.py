@@ -1,8 +1,8 @@
-"""Text that a terminal, a report or a card shows, and does not obey.
+"""Escaping of control characters in everything that a terminal, a report or a card shows.
 
-A name out of a user's file may hold an escape sequence, which rewrites a terminal's screen, a line
-break, which forges a line of its own, or a mark that turns the direction of what follows. Wherever
-names are shown, such characters are spelt out: `shown` is the only place that does it.
+A name from a user's file may contain an escape sequence, which changes the terminal, a line break,
+which fakes another line, or a mark that reverses the writing direction. Such characters are written
+as Python escapes. Every name is shown through `escape_text` or a function that calls it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _CONTROL_CHARACTERS = re.compile(
 
 
 def escape_text(text: object) -> str:
-    r"""Return a text in one line: what a terminal would obey is spelt out, as in Python.
+    r"""Convert a value to one line of text in which control characters are Python escapes.
 
-    >>> print(shown("age\x1b[2J\nPrice: 0"))
+    >>> print(escape_text("age\x1b[2J\nPrice: 0"))
     age\x1b[2J\nPrice: 0
     """
     return _CONTROL_CHARACTERS.sub(
@@ -34,18 +34,18 @@ def escape_text(text: object) -> str:
 
 
 def format_epsilon(epsilon: float) -> str:
-    """Return an epsilon as it is told: four digits behind the point, or three where it is tiny.
+    """Format an epsilon: four decimals, or three significant digits if it is below 0.01.
 
-    >>> epsilon_words(1.99941), epsilon_words(0.000001)
+    >>> format_epsilon(1.99941), format_epsilon(0.000001)
     ('1.9994', '1e-06')
     """
     return f"{epsilon:.4f}" if not 0.0 < epsilon < 0.01 else f"{epsilon:.3g}"
 
 
 def format_duration(seconds: float) -> str:
-    """Return about how long something takes: at most two digits, in the unit that suits.
+    """Format a duration with at most two digits, in seconds, minutes, hours or days.
 
-    >>> [duration(each) for each in (0.0004, 0.28, 21, 360, 4300, 19_000, 720_000)]
+    >>> [format_duration(each) for each in (0.0004, 0.28, 21, 360, 4300, 19_000, 720_000)]
     ['0.01 s', '0.3 s', '21 s', '6 min', '72 min', '5.3 h', '8 days']
     """
     for unit, size, most in (("s", 1, 90), ("min", 60, 5400), ("h", 3600, 172_800)):
@@ -57,16 +57,16 @@ def format_duration(seconds: float) -> str:
 
 
 def escape_lines(text: object) -> str:
-    """Return a text whose line breaks are meant."""
+    """Escape control characters except line breaks."""
     return "\n".join(map(escape_text, str(text).split("\n")))
 
 
 def escape_values(value: Any, breaks: str | None = None) -> Any:
-    """Return plain values, such as those of a `result.json`, with every string as of `shown`.
+    """Escape every string in plain values, such as those of a `result.json`.
 
     Args:
-        value: Strings, numbers, and lists and dictionaries of them.
-        breaks: Replacement of line breaks and tabs; None: they are spelt out.
+        value: String, number, or list or dictionary of them.
+        breaks: Replacement of line breaks and tabs. None escapes them.
     """
     match value:
         case str():

@@ -941,7 +941,7 @@ MUTANTS = (
     ),
     Mutant(
         "release: a count without noise",
-        "return number + discrete_laplace(Fraction(self.epsilon), source.below)",
+        "return number + discrete_laplace(Fraction(self.epsilon), source.draw_below)",
         "return number",
         "runs/test_mechanisms.py",
     ),

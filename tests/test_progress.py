@@ -323,7 +323,7 @@ class TestFromPython:
     @pytest.mark.unit
     def test_a_line_is_written_anew_and_ends_with_the_last_step(self):
         stream = Terminal()
-        line = ProgressLine(2, stream, anew=True)
+        line = ProgressLine(2, stream, overwrite=True)
         line.stage("final training")
         line.step(2, 4)
         line.search(0, 1, 1)
@@ -339,7 +339,7 @@ class TestFromPython:
     @pytest.mark.unit
     def test_in_a_file_every_tenth_is_a_line(self):
         stream = io.StringIO()
-        line = ProgressLine(1, stream, anew=False)
+        line = ProgressLine(1, stream, overwrite=False)
         for step in range(1, 101):
             line.step(step, 100)
         lines = stream.getvalue().splitlines()

@@ -1,6 +1,6 @@
 """The command line: `pasearch arch`, `features`, `train`, `plan`, `resume`, `verify` ...
 
-Thin: it turns options into calls of `api`, and errors into exit codes (0 done, 2 bad usage or
+It only converts options into calls of `api`, and errors into exit codes (0 done, 2 wrong usage or
 input, 3 budget, 130 interrupted).
 """
 
@@ -28,7 +28,7 @@ INTERRUPTED_CODE = 130
 SEARCH_ONLY_FLAGS = {flag_name(name) for name, _, _ in list_options(SearchRequest)} - {
     flag_name(name) for name, _, _ in list_options(TrainRequest)
 }
-"""Options of a search, which the training of one network lacks."""
+"""Options of a search that the training of one network does not have."""
 
 
 def main() -> None:
@@ -79,19 +79,19 @@ RETRY_ADVICE = "Then give the same command again."
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether a Ctrl-C is behind an error: a module that was being loaded raises one of its own."""
+    """Check whether Ctrl-C caused an error; an interrupted import raises an error of its module."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def _print_error(text: str, prefix: str = "", *, fresh: bool = False) -> None:
-    """Say on the standard error what went wrong, with options as the command line has them.
+    """Print a message on the standard error, with options in their command-line form.
 
     Args:
-        text: One sentence or several.
-        prefix: Before it.
-        fresh: A line of progress may stand there, or the ^C of a key: leave it.
+        text: One or more sentences.
+        prefix: Text in front of the message.
+        fresh: Whether to start a new line, because a progress line or ^C may be on the current one.
     """
     if fresh and sys.stderr is not None and sys.stderr.isatty():
         typer.echo(err=True)
@@ -137,11 +137,11 @@ def _report_click_error(error: Any) -> int:
 
 
 def _describe_unknown_option(name: str, context: Any) -> str:
-    """Return what is said of an option that a command lacks: whose it is, or what was meant.
+    """Describe an unknown option: the command that has it, or the most similar option.
 
     Args:
-        name: As the user wrote it.
-        context: Of the command.
+        name: Option as the user wrote it.
+        context: Click context of the command.
     """
     command, root = context.command_path, context.find_root().command
     if name in SEARCH_ONLY_FLAGS and "train" in command:
@@ -164,7 +164,6 @@ def _describe_unknown_option(name: str, context: Any) -> str:
 
 
 def _option_names(command: Any, context: Any) -> list[str]:
-    """Return the names of a command's options."""
     return [
         name for each in command.get_params(context) for name in (*each.opts, *each.secondary_opts)
         if name.startswith("--")

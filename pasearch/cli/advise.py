@@ -50,9 +50,9 @@ def advise(
         bool, typer.Option("--verbose", help="Every question behind it too, with the evidence.")
     ] = False,
 ) -> None:
-    """Say what to do with data at a budget; with --verbose, the evidence: ours, and the paper's.
+    """Recommend a model and a command for data at a budget; --verbose adds the evidence.
 
-    Nothing is charged: of the data only the form and the number of records are read.
+    No budget is charged: only the shape, the columns and the number of records are read.
     """
     from pasearch.api.advise import advise as advised
 
@@ -127,12 +127,11 @@ def crossover(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure at which epsilon one model becomes better than another.
+    """Measure the epsilon at which one model becomes better than another.
 
-    On public data nothing is charged. For private data, give public ones of the same form as
-    `--proxy`: they stand for yours, at your number of records. Or measure on the private records
-    themselves (`--eps`): the whole grid is planned and paid for under that total, and what is left
-    of it trains the best model.
+    On public data nothing is charged. For private data there are two ways. `--proxy` measures on
+    public data of the same shape, at your number of records. `--eps` measures on the private
+    records: this total pays for the whole grid, and the rest of it trains the best model.
     """
     if eps is not None:
         free = {"proxy": proxy, "data_is_public": given.get("data_is_public"), "resume": resume,
@@ -227,10 +226,10 @@ def compare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare a model chosen without privacy with one chosen with privacy in mind.
+    """Compare a model chosen without privacy with one chosen under privacy.
 
-    On public data only, so nothing is charged. The same candidates are trained without privacy and
-    with it; each workflow takes its best, and both are then tested with privacy and without.
+    Only for public data, so nothing is charged. Both workflows train the same candidates, one
+    without privacy and one with it. Each selects its best candidate, which is tested in both ways.
     """
     check_new_file(out, "out")
     from pasearch.api.compare import compare_workflows
@@ -258,9 +257,9 @@ def _show_progress(done: int, every: int) -> None:
 
 
 def format_shell_command(command: Command) -> str:
-    """Return a command as a line of a shell, to copy.
+    """Format a command as a shell line that can be copied.
 
-    A list of which an element contains a comma has no form there and is left out.
+    A list with an element that contains a comma cannot be written as an option and is left out.
     """
     words = ["pasearch", *command.task.split(), str(command.data), *command.models]
     for name, value in command.options:

@@ -1,4 +1,4 @@
-"""Commands on a finished run: `verify`, `report`, `predict`, `export`, and signatures."""
+"""Commands for a finished run: `verify`, `report`, `predict`, `export`, `key` and `sign`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check all that can be of a finished run: price, plan, result.json, card, report, model.
+    """Check a finished run: privacy cost, plan, result.json, card, report and model.
 
-    Whoever makes all of them anew from other numbers passes, unless the result is signed and you
-    give the signer's public key.
+    A forger who creates all these files from other numbers passes, unless the result is signed and
+    you give the signer's public key.
     """
     from pasearch.results import find_release
     from pasearch.verification.signing import describe_signature
@@ -67,7 +67,7 @@ def verify(
 
 @app.command()
 def key(path: Annotated[Path, typer.Argument(help="A new file, for the private key.")]) -> None:
-    """Make a pair of keys to sign results with: PATH, which stays with you, and PATH.pub."""
+    """Create a key pair for signing results: PATH (keep it secret) and PATH.pub."""
     from pasearch.verification.signing import create_key_pair
 
     public = create_key_pair(path)
@@ -82,7 +82,7 @@ def key(path: Annotated[Path, typer.Argument(help="A new file, for the private k
 def sign(
     path: Run, key: Annotated[Path, typer.Option("--key", help="Your private key (ed25519, PEM).")]
 ) -> None:
-    """Sign a finished run that verifies: release/result.sig."""
+    """Verify a finished run and sign it: release/result.sig."""
     from pasearch.verification.signing import read_private_key
     from pasearch.verification.signing import sign as write
     from pasearch.verification.verify import verify as check_all
@@ -101,7 +101,7 @@ Card = Annotated[
 
 @app.command()
 def report(path: Run, as_json: Json = False, verbose: Card = False) -> None:
-    """Say what a finished run found, and at what price; and where its report is."""
+    """Show the result of a finished run, its privacy cost and the path of its report."""
     from pasearch.cli.tasks import show_result
     from pasearch.results import find_release, load_result
 
@@ -131,7 +131,7 @@ def predict(
         bool, typer.Option("--probabilities", help="Also the probability of each class.")
     ] = False,
 ) -> None:
-    """Predict new records with a finished run's model. What it prints is as private as they are."""
+    """Predict new records with a finished run's model; predictions are as private as records."""
     check_new_file(out, "out")
     from pasearch.data.sources import count_header_rows, list_record_names, load_new_records
     from pasearch.data.tables import TableSchema
@@ -170,10 +170,11 @@ def export(
         ),
     ] = False,
 ) -> None:
-    """Write a finished run's model as an ONNX file, for other programs.
+    """Export a finished run's model to ONNX, for other programs.
 
-    Of arrays its input is x, records in the data's own units; of a table an input a column. It
-    needs `pip install 'pasearch[onnx]'`. The model is paid for: this costs nothing.
+    For arrays the input is x, records in the data's own units; for a table there is one input per
+    column. This needs `pip install 'pasearch[onnx]'`. It costs no privacy budget, because the model
+    is already paid for.
     """
     check_new_file(out)
     from pasearch.results import load_result
@@ -184,12 +185,12 @@ def export(
 def _format_csv(
     result: Result, records: Any, names: list[str] | None, *, probabilities: bool
 ) -> str:
-    """Return predictions as .csv, one line per record; empty for a record that cannot be read.
+    """Format predictions as .csv, one line per record; empty for a record that cannot be read.
 
     Args:
-        result: Of the run.
-        records: New ones.
-        names: Of the records, which become the first column; None: there is no such column.
+        result: Result of the run.
+        records: New records.
+        names: Names of the records for the first column; None omits this column.
         probabilities: Whether each class has a column.
     """
     header, columns = ["prediction"], [result.predict(records)]
@@ -222,14 +223,14 @@ def describe_unread_cells(
     """Describe the unread cells: a line for all records, then one per column and reason.
 
     Args:
-        schema: The schema that the model was trained under.
-        cells: New records, (rows, columns).
+        schema: Schema that the model was trained under.
+        cells: New records, shape (rows, columns).
         used: Names of the columns that the model uses; None: all.
         above: Number of rows that the file has above its records: 1 if it has a header.
     """
     import numpy as np
 
-    def named(which: np.ndarray) -> str:
+    def name_rows(which: np.ndarray) -> str:
         """Name the first rows: the first record is 1 plus the rows above it."""
         places = np.flatnonzero(which) + 1 + above
         word = "row" if len(places) == 1 else "rows"
@@ -246,10 +247,10 @@ def describe_unread_cells(
         for which, why in _find_unread_cells(column, cells[:, place]):
             if (which := which & known).any():
                 concerned |= which
-                told.append(f"  column {column.name!r}: {why} ({named(which)})")
+                told.append(f"  column {column.name!r}: {why} ({name_rows(which)})")
     lost = [] if known.all() else [
         f"Nothing is predicted for {(~known).sum():,} of {len(cells):,} rows, which cannot be read "
-        f"({named(~known)}): they have more or fewer cells than the header, an open "
+        f"({name_rows(~known)}): they have more or fewer cells than the header, an open "
         "quotation mark, or are not UTF-8. A row ends with its line, within quotation marks too."
     ]  # fmt: skip
     if not told:

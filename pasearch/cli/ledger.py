@@ -41,9 +41,9 @@ def ledger(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the budget of a shared ledger, what is spent and left, and its runs.
+    """Show a shared ledger: its budget, what is spent, what remains, and its runs.
 
-    With --add a finished run is charged to it, as if it had been made with --ledger.
+    --add charges a finished run to the ledger, as if it had been run with --ledger.
     """
     from pasearch.accounting.budget import Budget
     from pasearch.runs.shared_ledger import SharedLedger
@@ -97,20 +97,20 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
     """Charge a finished run to a shared ledger, once.
 
     Args:
-        path: The ledger; it is made, with the run in it, if it is not there.
-        run: The run's folder.
-        total: The total for a new ledger; None or the same for an existing one.
-        same_data: Whether the user confirms that the records are those of the ledger.
+        path: Shared ledger; a missing one is created with the run in it.
+        run: Folder of the run.
+        total: Total budget for a new ledger; None or the same for an existing one.
+        same_data: Whether the user confirms that the run read the records of the ledger.
 
     Returns:
         False if the run was in the ledger already: nothing was charged.
 
     Raises:
-        BudgetError: The run does not fit; the ledger is as it was.
-        UsageError: The run is not finished, does not verify, cost nothing, or was made before a run
+        BudgetError: The run does not fit; the ledger is unchanged.
+        UsageError: The run is not finished, does not verify, cost nothing, or is older than a run
             of the ledger; or the user has not confirmed the records.
 
-    Cost: the run's whole privacy cost, to the ledger. No record is read.
+    Cost: the run's whole privacy cost, charged to the ledger. No record is read.
     """
     from pasearch.accounting.accountants import price
     from pasearch.results import compose_events, compute_digest, read_document

@@ -1,6 +1,6 @@
-"""A task's request as options of a command: names, types, defaults, help and groups.
+"""Conversion of a task's request to command-line options: names, types, defaults, help and groups.
 
-Source: `api.request`, which says each option once.
+Source: `api.request`, which defines each option once.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ FLAGS = {"epsilon": "--eps", "delta": "--delta"} | {
     for name, _, option in list_options(kind)
     if option.flag
 }
-"""Fields whose flag is not their name with dashes."""
+"""Flags of fields whose flag is not the name with dashes."""
 
 OPTION_NAMES = {name for kind in REQUESTS for name, _, _ in list_options(kind)} | {
     "epsilon", "delta", "sigma", "n", "steps", "batch", "vectors", "dimension"
 }  # fmt: skip
-"""Names at the start of a message that are options of the command line."""
+"""Names at the start of a message that are command-line options."""
 
 METAVARS = {"tuple[float, float] | None": "<float> <float>", "list[str]": "<str>"}
-"""Names of types of several values in a help."""
+"""Placeholders in the help for types of several values."""
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose `--help` shows its options under the headings of their groups."""
+    """A command whose `--help` shows its options in groups."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write each group's options, in the order of `GROUPS`; then the command's own."""
+        """Write the options of each group in the order of `GROUPS`, then the other options."""
         shown: dict[str, list[tuple[str, str]]] = {}
         for each in self.get_params(ctx):
             if (record := each.get_help_record(ctx)) is not None:
@@ -83,22 +83,22 @@ class GroupedCommand(TyperCommand):
 
 
 def flag_name(name: str) -> str:
-    """Return the option of the command line for a field of a request."""
+    """Return the command-line option of a request's field."""
     return FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
-MIN_WIDTH, MAX_WIDTH = 60, 110
-"""Width of a line: a narrower terminal breaks lines by itself, longer lines are hard to read."""
+MIN_WIDTH = 60  # characters of a line: a narrower terminal wraps by itself
+MAX_WIDTH = 110  # characters of a line: longer lines are hard to read
 
 
 def wrap_lines(text: str, stream: TextIO | None = None) -> str:
-    """Break long lines at the width of the terminal; elsewhere a script gets every line whole.
+    """Wrap long lines at the width of a terminal; other outputs get each line unchanged.
 
-    A line continues below the text of its row, behind the row's name.
+    Continuation lines are indented to the text behind the label of their row.
 
     Args:
-        text: One line or several.
-        stream: Stream that it will be written to; None is the standard output.
+        text: One or more lines.
+        stream: Stream that the text will be written to; None is the standard output.
     """
     stream = stream or sys.stdout
     if stream is None or not stream.isatty():
@@ -117,9 +117,9 @@ def wrap_lines(text: str, stream: TextIO | None = None) -> str:
 
 
 def format_flags(message: str) -> str:
-    """Name every option of a message as the command line does.
+    """Replace the option references of a message by command-line options.
 
-    >>> with_flags("leave `search_share=` out, or take `strategy='rs'`")
+    >>> format_flags("leave `search_share=` out, or take `strategy='rs'`")
     'leave --search-share out, or take --strategy rs'
     """
 
@@ -143,8 +143,8 @@ def add_request_options(
     """Replace a command's parameter `asked` by the data, the budget and the options of a request.
 
     Args:
-        request: Request of the task.
-        run: Whether the command runs what it plans, so that the folder can be named.
+        request: Request class of the task.
+        run: Whether the command starts a run, so that it has `--out`.
     """
     options = [
         _make_parameter("data", "digits", Data),
@@ -172,10 +172,10 @@ def add_search_options(names: Collection[str]) -> Callable[[Any], Callable[..., 
     """
     options = _option_parameters(requests.SearchRequest, names.__contains__)
 
-    def changed(given: dict[str, Any]) -> dict[str, Any]:
+    def select_changed(given: dict[str, Any]) -> dict[str, Any]:
         return {each.name: given[each.name] for each in options if given[each.name] != each.default}
 
-    return lambda command: _replace_parameter(command, "given", options, changed)
+    return lambda command: _replace_parameter(command, "given", options, select_changed)
 
 
 def _replace_parameter(
@@ -184,7 +184,7 @@ def _replace_parameter(
     options: list[inspect.Parameter],
     received: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> Callable[..., None]:
-    """Return a command with options in the place of one parameter, which receives their values."""
+    """Replace one parameter of a command by options, whose converted values it receives."""
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for each in inspect.signature(command).parameters.values():
@@ -192,19 +192,19 @@ def _replace_parameter(
         parameters += [each.replace(annotation=hints[each.name])] if own else options
 
     @functools.wraps(command)
-    def called(**given: Any) -> None:
+    def run_command(**given: Any) -> None:
         values = {each.name: given.pop(each.name, each.default) for each in options}
         command(**{replaced: received(values)}, **given)
 
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return called
+    run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run_command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run_command
 
 
 def _option_parameters(
     request: type[Request], chosen: Callable[[str], bool]
 ) -> list[inspect.Parameter]:
-    """Return the chosen fields that the command line has, as parameters that typer reads."""
+    """Create typer parameters for the chosen fields that the command line has."""
     types = {each.name: str(each.type) for each in fields(request)}
     found = []
     for name, default, option in list_options(request):
@@ -227,7 +227,7 @@ def _option_parameters(
 
 
 def _annotate(kind: Any, option: Option, *flags: str, **more: Any) -> Any:
-    """Annotate a type with an option that typer reads."""
+    """Annotate a type with a typer option."""
     told = typer.Option(*flags, help=option.help_text, rich_help_panel=option.group, **more)
     return Annotated[kind, told]
 

@@ -1,7 +1,7 @@
-"""Paths, looked at before anything is planned: what cannot be read or written is said at once.
+"""Checks of paths before anything is planned, so that wrong paths are reported at once.
 
-Each check is the cheapest that tells. What is there may change before it is used, so whoever reads
-or writes it checks again.
+Each check is the cheapest that detects the problem. The file system may change before a path is
+used, so later code checks again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
     """Refuse the paths of a task that cannot be read or written.
 
     Args:
-        asked: Options, by the names that Python has for them.
-        run: Whether a run follows, so that its folder is made.
+        asked: Options by their Python names.
+        run: Whether a run follows, which creates its folder.
 
     Raises:
-        UsageError: It says which option, and what to name instead.
+        UsageError: It names the option and the remedy.
     """
     from pasearch.data.sources import BUILT_IN_NAMES, is_path
 
@@ -69,11 +69,11 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
 
 
 def check_new_file(path: Path | None, option: str = "") -> None:
-    """Refuse a file that exists, or cannot be made where it is named.
+    """Refuse a file that exists or cannot be created.
 
     Args:
-        path: The file; None is no file at all.
-        option: The option's name in Python; "" for an argument.
+        path: The file; None is no file.
+        option: Python name of the option; "" for an argument.
     """
     if path is None:
         return
@@ -97,14 +97,14 @@ def _check_folder_of(path: Path, named: str) -> None:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Refuse a path below which nothing can be made; missing folders will be made.
+    """Refuse a path that cannot be created; missing parent folders will be created.
 
-    An empty folder is made in the nearest existing one, and removed again: nothing else tells on
-    every system.
+    The check creates an empty folder in the nearest existing parent and removes it, because no
+    other test works on every system.
 
     Args:
-        path: Path that will be made.
-        option: The option's name in Python; "" for an argument.
+        path: Path that will be created.
+        option: Python name of the option; "" for an argument.
     """
     above = path.absolute().parent
     while not os.path.lexists(above):
@@ -123,12 +123,12 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def check_ledger(path: Path, total: object, *, run: bool) -> None:
-    """Refuse a ledger that cannot be kept where it is named, or has no total.
+    """Refuse a shared ledger that cannot be created or used, or a new one without a total.
 
     Args:
         path: The shared ledger.
-        total: The total for a new file; None leaves an existing one's.
-        run: Whether the file is made if it is not there.
+        total: Total budget for a new ledger; None for an existing one.
+        run: Whether a missing ledger will be created.
 
     Raises:
         UsageError: It names the option to change.

@@ -1,4 +1,4 @@
-"""The tasks: `arch`, `features` and `train`, the plan of each, and `resume`, which finishes any."""
+"""The tasks `arch`, `features` and `train`, their plans, and `resume`."""
 
 from __future__ import annotations
 
@@ -46,24 +46,23 @@ TASKS: tuple[tuple[type[Request], str, str], ...] = (
         "records. Without --architecture it is the first network of the portfolio.",
     ),
 )
-"""What each task is asked for, who does it, and its help."""
+"""Tasks: request class, module that runs it, and help."""
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C, and the signal that ends a process, raise KeyboardInterrupt within the block.
+    """Raise KeyboardInterrupt within the block on Ctrl-C and on SIGTERM.
 
-    Python drops an exception that is raised while an object is being deleted (the callback of a
-    weak reference, say), and with it a Ctrl-C that arrives at that moment. So a run that has not
-    ended one second after the signal is asked again.
+    Python drops an exception raised while an object is deleted, such as in the callback of a weak
+    reference, and a Ctrl-C at that moment is lost. So the interrupt is repeated every second.
     """
 
-    def asked(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         signal.setitimer(signal.ITIMER_REAL, 1.0)
         raise KeyboardInterrupt
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-    before = {each: signal.signal(each, asked) for each in signals}
+    before = {each: signal.signal(each, interrupt) for each in signals}
     try:
         yield
     finally:
@@ -84,7 +83,7 @@ def plan_and_run(
     quiet: bool = False,
     verbose: bool = False,
 ) -> None:
-    """Plan a task, say its price, and carry it out."""
+    """Plan a task, show its plan and run it."""
     check_paths(asked, run=not dry_run)
     signed = _make_signer(sign)
     prepared = _prepare(module, request, asked, show=not (as_json or quiet))
@@ -105,7 +104,7 @@ def plan_and_run(
 
 
 def show_finished(result: Result, *, as_json: bool, quiet: bool) -> None:
-    """Say what a run has just found, as `show_result`; a run that nobody reads is found again."""
+    """Show a new result with `show_result`; note on a closed output how to see it again."""
     with _note_broken_pipe(
         f"The run is finished: `pasearch report {result.path}` says what it found."
     ):
@@ -114,7 +113,7 @@ def show_finished(result: Result, *, as_json: bool, quiet: bool) -> None:
 
 @contextmanager
 def _note_broken_pipe(otherwise: str) -> Iterator[None]:
-    """Note on an error of a pipe that nobody reads what has become of the run."""
+    """Add a note to an error of a closed output that says what happened to the run."""
     try:
         yield
     except BrokenPipeError as error:
@@ -123,7 +122,7 @@ def _note_broken_pipe(otherwise: str) -> Iterator[None]:
 
 
 def _add_task(request: type[Request], module: str, about: str) -> None:
-    """Add a task's command, and that of its plan."""
+    """Add the command of a task and that of its plan."""
 
     @app.command(request.task, cls=GroupedCommand, help=about)
     @add_request_options(request, run=True)
@@ -180,7 +179,7 @@ def resume(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Finish a run that was interrupted, whatever its task, under the price it began with."""
+    """Finish an interrupted run of any task, at the privacy cost that was planned."""
     signed = _make_signer(sign)
     from pasearch.api.resume import resume as finish
 
@@ -192,7 +191,7 @@ def resume(
 
 @contextmanager
 def _show_log_messages(*, show: bool) -> Iterator[None]:
-    """Show the package's messages about long work on stderr, each once and on one line."""
+    """Show the package's messages about long computations on stderr, each once and on one line."""
     handler, seen = logging.StreamHandler(sys.stderr), set[str]()
 
     def is_new(record: logging.LogRecord) -> bool:
@@ -217,7 +216,7 @@ def _show_log_messages(*, show: bool) -> Iterator[None]:
 def _prepare(
     module: str, request: type[Request], asked: dict[str, Any], *, show: bool
 ) -> Prepared[Any]:
-    """Make the plan that a command's options ask for; say what takes long, if it is to be shown."""
+    """Create the plan for a command's options; optionally show messages about long computations."""
     with _show_log_messages(show=show):
         return import_module(module).prepare_run(request(asked.pop("data"), **asked))
 
@@ -230,7 +229,7 @@ def _show_plan(
     alone: bool,
     verbose: bool = False,
 ) -> None:
-    """Print a plan: a summary before a run, or with each price, or as JSON, or its price alone."""
+    """Print a plan: a summary before a run, all costs, JSON, or only the total cost."""
     from pasearch.api.lifecycle import forecast_ledger
     from pasearch.report.plan import describe_ledger, feature_plan_text, plan_text
     from pasearch.runs.folder import RUNS_FOLDER
@@ -281,7 +280,7 @@ def _show_plan(
 
 
 def _make_signer(path: Path | None) -> Callable[[Result], Result]:
-    """Return what signs a result, if a key was named; it is read now, before anything runs."""
+    """Create a function that signs a result, or does nothing without a key; the key is read now."""
     if path is None:
         return lambda result: result
     from pasearch.verification.signing import read_private_key, sign
@@ -296,7 +295,7 @@ def _make_signer(path: Path | None) -> Callable[[Result], Result]:
 
 
 def _describe_best(document: dict[str, Any]) -> str:
-    """Return the released model, and how long it was trained where only the run could tell."""
+    """Describe the released model, with the training steps if only the run could determine them."""
     from pasearch.report.wording import describe_features, describe_network
     from pasearch.results import FEATURE_SELECTION
 
@@ -316,7 +315,7 @@ def _describe_best(document: dict[str, Any]) -> str:
 
 
 def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
-    """Say what a finished run found, and its price, in five lines; or print its document."""
+    """Print a finished run's result and privacy cost in five lines, or its JSON document."""
     from pasearch.report.facts import find_result_warnings
     from pasearch.report.score import describe_score
     from pasearch.report.wording import describe_data, describe_protection

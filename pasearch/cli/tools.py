@@ -1,4 +1,4 @@
-"""Commands that need no run: `check`, `recipes`, `account` and `pretrain`."""
+"""Commands that need no run: `check`, `recipes`, `spaces`, `account` and `pretrain`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def recipes(
     name: Annotated[str | None, typer.Argument(help="One recipe, as a file to change.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the recipes, what of them goes together, and why the rest does not; or show one."""
+    """List the recipes (training configurations) and their rules, or show one recipe."""
     from pasearch.training.presets import PRESETS, preset_to_json, preset_to_toml
     from pasearch.training.recipe import STAGE_CONFLICTS
 
@@ -53,9 +53,9 @@ def check(
         Path | None, typer.Option("--propose", help="Write the proposed schema to a new .toml.")
     ] = None,
 ) -> None:
-    """For the curator: every problem with its row, and a schema to edit into public knowledge.
+    """For the curator: list every problem of a table with its row, and propose a schema to edit.
 
-    What it prints is private: it shows values, and no budget pays for it.
+    The output is private, because it shows values that no budget pays for.
     """
     check_new_file(propose, "propose")
     from pasearch.curator.check import check_table
@@ -93,10 +93,10 @@ def account_price(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Solve for the one number left out, of a DP-SGD training or of a search over many.
+    """Compute the one number that is left out, for a DP-SGD training or for a search of many.
 
-    Leave out exactly one of --eps --delta --sigma --steps --batch --n --candidates; --candidates
-    needs --law. With --candidates and no --law, every law is priced.
+    Leave out exactly one of --eps --delta --sigma --steps --batch --n --candidates. --candidates
+    needs --law. Without --law all distributions of the number of trainings are compared.
     """
     from pasearch.accounting.calculator import solve
 
@@ -122,7 +122,7 @@ def account_noise(
     vectors: Annotated[int, typer.Option("--vectors", help="Of the codebook.")] = 1000,
     as_json: Json = False,
 ) -> None:
-    """Rank laws of the noise on encoded gradients by their error, at equal price."""
+    """Rank noise distributions for encoded gradients by their error, at equal privacy cost."""
     from pasearch.accounting.budget import Budget
     from pasearch.training.encoded.gradients import EncodedClipping
     from pasearch.training.encoded.noise_search import rank_densities
@@ -170,7 +170,7 @@ def account_schedule(
     ] = "poisson",
     as_json: Json = False,
 ) -> None:
-    """How long a schedule lasts (--rate), or how steep it may be to last --epochs."""
+    """Compute how long a noise schedule lasts (--rate), or the decay at which it lasts --epochs."""
     from pasearch.training.schedule_solver import solve_schedule
 
     found = solve_schedule(
@@ -196,19 +196,19 @@ def pretrain(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a backbone on public images, without privacy: by naming them you say they are public.
+    """Train a backbone on public images without privacy. You declare these images public.
 
-    Use it in a network's file: front_end = { weights = "backbone.pt", module = "small" }.
+    Use it in a network file: front_end = { weights = "backbone.pt", module = "small" }.
     """
     check_new_file(out, "out")
     from pasearch.api.pretrain import pretrain as trained
 
-    def told(epoch: int, loss: float) -> None:
+    def print_epoch(epoch: int, loss: float) -> None:
         typer.echo(f"Epoch {epoch} of {epochs}: mean loss {loss:.3f}", err=True)
 
     found = trained(
         data, out=out, module=module, epochs=epochs, data_root=data_root, device=device, seed=seed,
-        on_epoch=None if quiet or as_json else told,
+        on_epoch=None if quiet or as_json else print_epoch,
     )  # fmt: skip
     if as_json:
         values = {"path": str(found.path), "module": module, "accuracy": found.accuracy}

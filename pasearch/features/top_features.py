@@ -259,7 +259,7 @@ class PermuteAndFlip(TopMechanism):
     name: ClassVar[str] = "permute and flip"
 
     def _pick(self, points: list[int], stream: Stream) -> int:
-        below = stream.child(self.epsilon.hex(), self.sensitivity, *points).integers().below
+        below = stream.child(self.epsilon.hex(), self.sensitivity, *points).integers().draw_below
         best, share = max(points), Fraction(self.epsilon) / (2 * self.sensitivity)
         waiting = list(range(len(points)))
         while True:

@@ -1,17 +1,17 @@
-"""Works done on a Ray cluster: records sent once, lost works done again, slow ones done twice.
+"""Works on a Ray cluster: data are sent once, lost works are repeated, slow works are duplicated.
 
-    coordinator   puts what works read into the object store, once; hands works over; and when all
-                  are done lets the store forget
-    worker        a process of a node: does one work after another; two copies of a work give the
-                  same bytes, so whichever ends first is taken
+    coordinator   puts the data of works into the object store, once; submits works; and lets the
+                  store forget the data when all works are done
+    worker        a process of a node that runs one work after another; two copies of a work return
+                  the same bytes, so the result that arrives first is used
 
-A work whose worker or node is lost is begun again by Ray, three times; then the coordinator does it
-itself. What runs `PATIENCE` times as long as the slowest that has finished, while there is room, is
-begun a second time elsewhere.
+Ray restarts a work whose worker or node is lost, three times; then the coordinator runs it. A work
+that runs `SLOW_FACTOR` times as long as the slowest finished one, while nodes are idle, is started
+a second time on another node.
 
-Whoever can reach a cluster's ports without its token can run code there, and read the records. A
-cluster that is begun here asks for a token which nobody else has; it keeps its files in a folder
-that nobody else can enter, and tells no one that it ran.
+Anybody who can reach a cluster's ports without its token can run code there and read the records.
+A cluster that is started here requires a secret token, keeps its files in a folder with mode 0700,
+and reports no usage statistics.
 
 Source: docs/howto-cluster.md; docs/rules.md, rules 8, 10, 11 and 12.
 """
@@ -46,49 +46,50 @@ from pasearch.runs.executors import Executor, Work
 from pasearch.runs.processor import describe_processor
 
 MAX_RETRIES = 3
-"""How often Ray begins a work again whose worker was lost, before the coordinator does it."""
+"""Number of times that Ray restarts a lost work, before the coordinator runs it."""
 
 SLOW_FACTOR = 4.0
-"""A work is slow if it takes so many times as long as the slowest that has finished."""
+"""Factor on the time of the slowest finished work above which a running work is slow."""
 
 ANSWER_SECONDS = 10.0
-"""Within so many seconds a cluster must answer at its address, and works that are cancelled end."""
+"""Seconds within which a cluster must answer, and cancelled works must end."""
 
 POLL_SECONDS = 1.0
-"""After so many seconds without news, slow works are looked for."""
+"""Seconds without news after which slow works are looked for."""
 
 REQUIRED_PACKAGES = ("numpy", "ray", "torch")
-"""Of what workers must have the coordinator's version, beside Python and this package's code."""
+"""Packages whose version on workers must be the coordinator's, besides Python and this package."""
 
 QUIET_SETTINGS = {"RAY_DEDUP_LOGS_SKIP_REGEX": ".", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-"""Ray's settings with which it writes nothing to the terminal, which would tell how it goes."""
+"""Ray settings that suppress its terminal output, which would reveal progress."""
 
 TOKEN_MODE_VARIABLE = "RAY_AUTH_MODE"
-"""Ray's setting that says whether a cluster asks for a token."""
+"""Environment variable that makes a Ray cluster require a token."""
 
 NO_TOKEN_RISK = "whoever reaches its ports can run code on it and read the records"
-"""What follows if it does not."""
+"""Risk of a cluster without a token, for messages."""
 
 FOLDER_PREFIX = "pasearch-ray-"
-"""How the folders begin in which a cluster of this machine keeps its files."""
+"""Prefix of the folders in which a cluster on this machine keeps its files."""
 
 logger = logging.getLogger(__name__)
 
 
 ADDRESS_PATTERN = re.compile(r"auto|local|[^\s/]+:\d+")
-"""What an address looks like: host:port, or a name for one."""
+"""Pattern of an address: host:port, auto or local."""
 
 
 class Cluster(Executor):
-    """Works are done on the nodes of a Ray cluster.
+    """Executor that runs works on the nodes of a Ray cluster.
 
     Args:
-        workers: How many at a time, at most; None: as many as the nodes have CPUs for.
-        address: Of a running cluster, or "auto"; None or "local" begins one on this machine.
-        gpus: Of each work; 0: it is done on CPUs.
+        workers: Maximum number of parallel works; None: the number of CPUs of the nodes.
+        address: Address of a running cluster, or "auto"; None or "local" starts one on this
+            machine.
+        gpus: GPUs per work; 0 runs works on CPUs.
 
     Raises:
-        UsageError: Ray is not installed, or an address that it cannot have.
+        UsageError: Ray is not installed, or the address is malformed.
     """
 
     name = "ray"
@@ -114,7 +115,7 @@ class Cluster(Executor):
         return count > 0
 
     def __enter__(self) -> Self:
-        """Connect, or begin a cluster on this machine.
+        """Connect to a cluster, or start one on this machine.
 
         Raises:
             UsageError: No cluster answers at the address.
@@ -159,10 +160,10 @@ class Cluster(Executor):
         return self
 
     def _check_token(self, *, ours: bool) -> None:
-        """Warn of a cluster that asks for no token; one that was begun here is ended.
+        """Warn of a cluster that requires no token; end it if it was started here.
 
         Raises:
-            UsageError: It was begun here.
+            UsageError: The cluster was started here.
         """
         if os.environ.get(TOKEN_MODE_VARIABLE) == "token":
             return
@@ -181,9 +182,9 @@ class Cluster(Executor):
         )
 
     def _own_cluster_settings(self) -> dict[str, Any]:
-        """Return the settings of a cluster of this run alone.
+        """Create the settings of a cluster for this run only.
 
-        It asks for a token: a new one, unless the user has set one up.
+        It requires a token: a new one, unless the user has configured one.
         """
         if TOKEN_MODE_VARIABLE not in os.environ:
             if "ray" not in sys.modules:  # it reads this once; imported before, it sets it itself
@@ -204,7 +205,7 @@ class Cluster(Executor):
         }
 
     def close(self) -> None:
-        """Leave the cluster, and end it if it was begun here."""
+        """Disconnect from the cluster, and end it if it was started here."""
         if self._connected:
             _import_ray().shutdown()
             self._connected = False
@@ -243,7 +244,7 @@ class Cluster(Executor):
             given.forget()
 
     def _resources(self, ray: Any, threads: int) -> dict[str, float]:
-        """Return what a work asks of a node: no more than the largest has, or it would wait."""
+        """Return the resources of a work, at most those of the largest node; else it would wait."""
         nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
         if self.gpus and not any(each.get("GPU", 0.0) >= self.gpus for each in nodes):
             raise UsageError(
@@ -254,19 +255,19 @@ class Cluster(Executor):
         return {"num_cpus": max(1.0, min(float(threads), most)), "num_gpus": self.gpus}
 
     def _free(self, ray: Any, given: _SubmittedWorks) -> int:
-        """Return for how many more works there is room, when all that are left run."""
+        """Return the number of further works that the cluster can run now."""
         every = sum(each["Resources"].get("CPU", 0.0) for each in ray.nodes() if each["Alive"])
         slots = int(every // given.resources["num_cpus"])
         return min(slots, self._workers or slots) - len(given.running)
 
 
 class _SubmittedWorks:
-    """Works that were handed over, and what they read.
+    """Works that were submitted, and the data that they read.
 
     Args:
-        ray: The library.
-        works: All.
-        resources: What each asks of a node.
+        ray: Ray library.
+        works: All works.
+        resources: Resources per work.
     """
 
     def __init__(self, ray: Any, works: Sequence[Work], resources: dict[str, float]):
@@ -280,12 +281,12 @@ class _SubmittedWorks:
         self.left = set(self.waiting)
 
     def hand_over(self, most: int | None) -> None:
-        """Hand works over, so many at a time at most."""
+        """Submit waiting works, up to `most` at a time."""
         while self.waiting and (most is None or len(self.running) < most):
             self._submit(self.waiting.popleft())
 
     def hand_over_again(self, count: int) -> None:
-        """Hand so many that are not finished over once more, each at most twice."""
+        """Submit a second copy of up to `count` unfinished works."""
         copies = list(self.running.values())
         once = [place for place in copies if copies.count(place) == 1]
         for place in once[:count]:
@@ -301,7 +302,7 @@ class _SubmittedWorks:
         ] = place
 
     def ended(self) -> Iterator[tuple[int, Any]]:
-        """Wait a while, and go through works that ended for the first time."""
+        """Wait up to `POLL_SECONDS`, and yield works that ended for the first time."""
         ready, _ = self._ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
         for ref in ready:
             place = self.running.pop(ref)
@@ -309,11 +310,11 @@ class _SubmittedWorks:
                 yield place, ref
 
     def has_copy(self, place: int) -> bool:
-        """Return whether another copy of a lost work is under way."""
+        """Check whether another copy of a lost work is running."""
         return place in self.running.values()
 
     def take(self, place: int) -> None:
-        """Note that a work is done, and end its other copy."""
+        """Mark a work as done, and cancel its other copy."""
         self.left.discard(place)
         for ref in [ref for ref, other in self.running.items() if other == place]:
             del self.running[ref]
@@ -321,9 +322,10 @@ class _SubmittedWorks:
             self._ray.cancel(ref, force=True)
 
     def forget(self) -> None:
-        """End what still runs, and let the store forget what was read.
+        """Cancel running works, and let the store forget the data.
 
-        A cancel that is at a worker before its work is lost there: it is sent until all have ended.
+        A worker drops a cancellation that arrives before its work. So it is sent until all have
+        ended.
         """
         left, end = [*self.cancelled, *self.running], time.monotonic() + ANSWER_SECONDS
         self.running.clear()
@@ -335,17 +337,17 @@ class _SubmittedWorks:
 
 
 class _SlowWorkDetector:
-    """When works are slow: if none has ended for long, in proportion to the slowest that has."""
+    """Detector of slow works: none has ended for long, relative to the slowest that has."""
 
     def __init__(self) -> None:
         self._slowest, self._last = 0.0, time.monotonic()
 
     def ended(self, seconds: float) -> None:
-        """Note a work that has ended, and how long it took."""
+        """Record a work that has ended, with its duration in seconds."""
         self._slowest, self._last = max(self._slowest, seconds), time.monotonic()
 
     def detect(self) -> bool:
-        """Return whether what runs is slow; once, until it is so again."""
+        """Check whether the running works are slow; then restart the clock."""
         quiet = time.monotonic() - self._last
         if not self._slowest or quiet <= max(POLL_SECONDS, SLOW_FACTOR * self._slowest):
             return False
@@ -356,13 +358,13 @@ class _SlowWorkDetector:
 def _run_work(
     expected: str, do: Callable[..., bytes], kept: dict[int, Any], *read: Any
 ) -> tuple[bytes, float]:
-    """Do a work, on a worker; return what it gives, and how many seconds it took.
+    """Run a work on a worker; return its result and its duration in seconds.
 
     Args:
-        expected: What is to be installed here.
-        do: The work.
-        kept: References to what this worker keeps for its next work, by place.
-        read: The rest of what the work reads, in order.
+        expected: Hash that `installed_code_hash` must have here.
+        do: Function of the work.
+        kept: References to data that this worker keeps for its next work, by position.
+        read: Remaining data of the work, in order.
     """
     if installed_code_hash() != expected:
         raise UsageError(
@@ -381,7 +383,7 @@ def _run_work(
 
 
 def _import_ray() -> Any:
-    """Return the library, which is slow to import, and not always installed."""
+    """Import Ray, which is slow and optional."""
     return importlib.import_module("ray")
 
 
@@ -392,7 +394,7 @@ def _fetch_cached(ref: Any) -> Any:
 
 @cache
 def installed_code_hash() -> str:
-    """Return a hash of this package's code, and of what computes, the instructions among it."""
+    """Compute a hash of this package's code, the numerical packages and the processor."""
     found = hashlib.sha256(platform.python_version().encode())
     found.update("\n".join(describe_processor()).encode())
     for name in REQUIRED_PACKAGES:
@@ -405,7 +407,7 @@ def installed_code_hash() -> str:
 
 @contextmanager
 def _keep_signal_handler() -> Iterator[None]:
-    """Keep this program's answer to being ended: Ray sets one of its own."""
+    """Restore this program's handler of SIGTERM, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -417,7 +419,7 @@ def _keep_signal_handler() -> Iterator[None]:
 
 
 def _delete_leftover_folders() -> None:
-    """Delete files that clusters left here whose coordinator was killed: records may be in them."""
+    """Delete files of clusters whose coordinator was killed, because they may contain records."""
     for left in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         owner = left.name.removeprefix(FOLDER_PREFIX).split("-")[0]
         ours = left.lstat().st_uid == os.getuid() and not left.is_symlink()

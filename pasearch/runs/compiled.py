@@ -1,15 +1,16 @@
-"""The loops of exact normal noise in machine code: what `normals` does by arrays, in one pass.
+"""Compiled loops for exact normal noise: the computation of `normals` on arrays, in one pass.
 
-    release      bits of U and V, and a sum -> grid points, and which of them are in doubt
-    settle       the second stage, of what is in doubt
-    release_few  both at once, of all 64 bits of each
+    add_noise          bits of U and V, and a sum -> grid points, and the uncertain ones
+    round_uncertain    second stage, for uncertain numbers
+    add_noise_to_few   both stages at once, if all 64 bits of each are available
 
-Every operation is one of IEEE's, in this order on every machine (nothing is contracted or
-reordered), and the functions are polynomials: so their errors are those that
-`benchmarks/floating_point/exhaustive.py` finds by trying every U and V there is. What is released
-is the same as without this module, which needs numba: only the doubts are fewer.
+Every operation is an IEEE operation, in the same order on every machine (nothing is contracted or
+reordered), and the functions are polynomials. So their errors are those that
+`benchmarks/floating_point/exhaustive.py` finds by trying every U and V. The released numbers are
+the same as without this module, which needs numba; only the number of uncertain ones is smaller.
 
-log and cosine: the polynomials of Cephes (Moshier 1989). Proof: docs/guarantees/floating-point.md.
+Logarithm and cosine: the polynomials of Cephes (Moshier 1989). Proof:
+docs/guarantees/floating-point.md.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from numba.extending import intrinsic
 from pasearch.runs.processor import GROUP
 
 COMPILED_ERROR = 9 * 2.0**-22
-"""How much a normal number errs at most, what its product with a and the sum add included."""
+"""Largest error of a normal number, including its product with a and the sum."""
 
 
 def _can_cache() -> bool:
-    """Whether machine code is kept in a folder: else each process compiles its own."""
+    """Check whether compiled code is cached in a folder; otherwise each process compiles it."""
     try:
         made: Any = njit(cache=True)(_can_cache)
         return hasattr(made._cache._cache_file, "_source_stamp")
@@ -52,41 +53,50 @@ SOURCES_HASH = hashlib.sha256(
 
 
 def compile_loop(**flags: Any) -> Any:
-    """Return what makes machine code of a function, as `numba.njit` does.
+    """Return a decorator that compiles a function, as `numba.njit` does.
 
-    What is kept of it is good as long as all loops are what they were. Numba looks at a function's
-    own file alone, but some stand in others' code: of a run that is resumed, or in another process,
-    sums could be those of a file that is no more.
+    The cached code is valid as long as no file with compiled code changes. Numba checks only the
+    function's own file, but code of other files may be inlined. Without this check a resumed run,
+    or another process, could compute the sums of an old version.
     """
 
-    def made(function: Any) -> Any:
+    def compile_function(function: Any) -> Any:
         found: Any = njit(nogil=True, error_model="numpy", cache=IS_CACHED, **flags)(function)
         if IS_CACHED:
             found._cache._cache_file._source_stamp = SOURCES_HASH
         return found
 
-    return made
+    return compile_function
 
 
-MIN_U_BITS, MAX_U_BITS = 2**19, 2**31 - 2**14
-"""Between them 31 bits of U are enough."""
+MIN_U_BITS = 2**19  # smallest 31 bits of U that are precise enough
+MAX_U_BITS = 2**31 - 2**14  # largest 31 bits of U that are precise enough
 
 float32, int32, uint64 = np.float32, np.int32, np.uint64
-ZERO_INDEX, PAIR_COUNT, NUMBER_COUNT = uint64(0), uint64(GROUP), uint64(2 * GROUP)
+ZERO_INDEX = uint64(0)
+PAIR_COUNT = uint64(GROUP)
+NUMBER_COUNT = uint64(2 * GROUP)
 ONE_BIT = uint64(1)
-PAIR_MASK = uint64(GROUP - 1)  # places without a sign: numba never counts them from the end
+PAIR_MASK = uint64(GROUP - 1)  # unsigned indices, so that numba never counts from the end
 
 inlined: Any = njit(inline="always")
-# Said in so many words, as what is compiled for a caller takes over the caller's otherwise.
+# Explicit, because code compiled for a caller would inherit the caller's setting.
 compiled: Any = compile_loop(fastmath=False)
 instruction: Any = intrinsic
 
-SIGN_MASK, LOW_32_BITS, LOW_63_BITS = int32(0x7FFFFFFF), 2**32 - 1, 2**63 - 1
-FLOAT_HALF, FLOAT_ONE, MINUS_TWO = float32(0.5), float32(1.0), float32(-2.0)
+SIGN_MASK = int32(0x7FFFFFFF)
+LOW_32_BITS = 2**32 - 1
+LOW_63_BITS = 2**63 - 1
+FLOAT_HALF = float32(0.5)
+FLOAT_ONE = float32(1.0)
+MINUS_TWO = float32(-2.0)
 NAN = float32(math.nan)
-U_SCALE, ANGLE_SCALE = float32(2.0**-31), float32(math.pi * 2.0**-31)
-ROOT_HALF_BITS, U_RANGE = int32(0x3F3504F3), 2**31
-LOG_2, LOG_2_REST = float32(0.693359375), float32(-2.12194440e-4)
+U_SCALE = float32(2.0**-31)
+ANGLE_SCALE = float32(math.pi * 2.0**-31)
+ROOT_HALF_BITS = int32(0x3F3504F3)
+U_RANGE = 2**31
+LOG_2 = float32(0.693359375)
+LOG_2_REST = float32(-2.12194440e-4)
 L0, L1, L2, L3, L4, L5, L6, L7, L8 = (
     float32(each)
     for each in (
@@ -101,13 +111,13 @@ C0, C1, C2 = (float32(each) for each in (2.443315711809948e-5, -1.38873162549376
 
 @instruction
 def float_to_bits(context: Any, x: Any) -> Any:
-    """Return a float32's 32 bits as a whole number."""
+    """Return the 32 bits of a float32 as an int32."""
     return types.int32(types.float32), _bitcast
 
 
 @instruction
 def bits_to_float(context: Any, x: Any) -> Any:
-    """Return the float32 whose bits these are."""
+    """Return the float32 with these bits."""
     return types.float32(types.int32), _bitcast
 
 
@@ -117,21 +127,21 @@ def _bitcast(context: Any, builder: Any, sign: Any, given: Any) -> Any:
 
 @instruction
 def _round_half_even(context: Any, x: Any) -> Any:
-    """Return the nearest integer of a float32 or float64, of two the even one."""
+    """Round a float32 or float64 to the nearest integer, ties to even."""
 
-    def made(context: Any, builder: Any, sign: Any, given: Any) -> Any:
+    def emit_rint(context: Any, builder: Any, sign: Any, given: Any) -> Any:
         kind = context.get_value_type(sign.return_type)
         return builder.call(builder.module.declare_intrinsic("llvm.rint", [kind]), given)
 
-    return x(x), made
+    return x(x), emit_rint
 
 
 @inlined
 def _box_muller_radius(length):
-    """Return sqrt(-2 log U), of 31 bits of U.
+    """Compute sqrt(-2 log U) from 31 bits of U.
 
-    U = m 2^e with m between the roots of 1/2 and of 2. Where e is 0, m - 1 is taken from the bits
-    themselves: of U near 1 nothing is lost.
+    U = m 2^e with m between the roots of 1/2 and of 2. If e is 0, m - 1 is computed from the bits
+    directly, so that U near 1 loses no precision.
     """
     u = (float32(length) + FLOAT_HALF) * U_SCALE
     bits = float_to_bits(u)
@@ -153,7 +163,7 @@ def _box_muller_radius(length):
 
 @inlined
 def _cosine_and_sine(turn):
-    """Return cos and sin of pi V, of 32 bits of V: polynomials of an eighth of a turn at most."""
+    """Compute cos and sin of pi V from 32 bits of V, by polynomials on an eighth of a turn."""
     quarter = int32(int32(turn + int32(0x20000000)) >> 30)
     angle = float32(int32(turn - int32(quarter << 30))) * ANGLE_SCALE
     z = angle * angle
@@ -167,7 +177,7 @@ def _cosine_and_sine(turn):
 
 @inlined
 def _normal_pair(length, turn):
-    """Return two normal numbers, of 31 bits of U and 32 of V; NaN where these are too few."""
+    """Compute two normal numbers from 31 bits of U and 32 of V; NaN if these are too few."""
     length = int32(length & SIGN_MASK)
     radius = _box_muller_radius(length) if MIN_U_BITS <= length <= MAX_U_BITS else NAN
     cosine, sine = _cosine_and_sine(turn)
@@ -198,11 +208,11 @@ def _round_all(total, low, own, values, before, wide, grain, fine, sure):
 
 @lru_cache(maxsize=64)
 def grid_settings(wide: float, grain: float) -> tuple[Any, ...]:
-    """Return what `release` takes: a, g, 1 / g, and how far from the grid a sure number may lie.
+    """Return the arguments of `add_noise`: a, g, 1 / g, and the largest certain distance.
 
     Args:
-        wide: a.
-        grain: g, a power of 2 that float32 divides by exactly.
+        wide: Standard deviation a in grid points.
+        grain: Grid distance g, a power of 2 that float32 divides by exactly.
     """
     sure = np.nextafter(float32(0.5 - COMPILED_ERROR * wide), float32(0.0))
     return float32(wide), float32(grain), float32(1.0 / grain), sure
@@ -210,24 +220,24 @@ def grid_settings(wide: float, grain: float) -> tuple[Any, ...]:
 
 @compiled
 def add_noise(bits, total, wide, grain, fine, sure, first, found, places, pairs, firsts, exact):
-    """Round total + wide z to multiples of the grain, in place; z never leaves the processor.
+    """Round total + wide z to multiples of the grain, in place; z is never stored.
 
     Args:
-        bits: Of every group first those of U and then those of V: int32, (size,), whole groups.
-        total: Float64 or float32, (size,).
-        wide: Of `settings`, like the next three.
-        grain: See there.
-        fine: See there.
-        sure: See there.
-        first: The place of the first number, a multiple of a group's.
-        found: How many may be rounded to the wrong one already: what follows goes behind them.
-        places: Where the places of those go, int64.
-        pairs: Where their pairs go, int64.
-        firsts: Where their bits go, those of V above those of U, int64.
-        exact: Where their totals go, float64.
+        bits: Bits of U, then of V, for each group: int32, shape (size,), complete groups.
+        total: Sums, float64 or float32, shape (size,); replaced by grid points.
+        wide: Standard deviation a in grid points, from `grid_settings`.
+        grain: Grid distance g.
+        fine: Reciprocal 1 / g.
+        sure: Largest distance from a grid point at which the rounding is certain.
+        first: Index of the first number, a multiple of the group size.
+        found: Number of uncertain numbers so far; further ones are appended.
+        places: Output: indices of uncertain numbers, int64.
+        pairs: Output: indices of their pairs, int64.
+        firsts: Output: their bits, those of V above those of U, int64.
+        exact: Output: their sums before the noise, float64.
 
     Returns:
-        How many may be rounded to the wrong one by now.
+        Number of uncertain numbers.
     """
     values, before = np.empty(2 * GROUP, np.float32), np.empty(2 * GROUP, np.float64)
     size = uint64(len(total))
@@ -251,7 +261,7 @@ def add_noise(bits, total, wide, grain, fine, sure, first, found, places, pairs,
 
 @inlined
 def _round_in_float64(length, turn, exact, twin, wide, grain, sure, least, most):
-    """Return a grid point by 63 bits of U and 64 of V, in float64, and whether it is in doubt."""
+    """Compute a grid point from 63 bits of U and 64 of V, and whether it is uncertain."""
     radius = math.sqrt(-2.0 * math.log((length + 0.5) * 2.0**-63))
     angle = turn * (math.pi * 2.0**-63)
     value = radius * (math.sin(angle) if twin else math.cos(angle))
@@ -264,22 +274,22 @@ def _round_in_float64(length, turn, exact, twin, wide, grain, sure, least, most)
 
 @compiled
 def round_uncertain(total, places, exact, firsts, rests, wide, grain, sure, least, most):
-    """Round what is in doubt by 63 bits of each U and 64 of each V, in float64.
+    """Round uncertain numbers by 63 bits of each U and 64 of each V, in float64.
 
     Args:
-        total: Where the grid points go, float64 or float32.
-        places: Of the numbers, int64, (size,).
-        exact: Their totals, float64, (size,).
-        firsts: Their first bits, those of V above those of U, int64, (size,).
-        rests: The next ones.
-        wide: a.
-        grain: g.
-        sure: How far a number may lie from the whole number that it is rounded to.
-        least: Of the 63 bits of U, that float64 can tell.
-        most: Of them.
+        total: Output: grid points, float64 or float32.
+        places: Indices of the numbers, int64, shape (size,).
+        exact: Sums before the noise, float64, shape (size,).
+        firsts: First bits, those of V above those of U, int64, shape (size,).
+        rests: Next bits, in the same form.
+        wide: Standard deviation a in grid points.
+        grain: Grid distance g.
+        sure: Largest distance from a grid point at which the rounding is certain.
+        least: Smallest 63 bits of U for which float64 is precise enough.
+        most: Largest ones.
 
     Returns:
-        How many are in doubt still: they come first in `places` and `exact` now.
+        Number of numbers that are still uncertain: now the first ones in `places` and `exact`.
     """
     found = 0
     for k in range(len(firsts)):
@@ -297,18 +307,18 @@ def round_uncertain(total, places, exact, firsts, rests, wide, grain, sure, leas
 
 @compiled
 def add_noise_to_few(words, total, given, finer, places, exact):
-    """Round total + wide z to multiples of the grain, in place, where all bits are there already.
+    """Round total + wide z to multiples of the grain, in place, with all 64 bits available.
 
     Args:
-        words: First those of U, of whole groups, and then those of V: int64.
-        total: Float64 or float32, (size,).
-        given: `settings`.
-        finer: What `settle` takes behind the rests.
-        places: Where the places go of what is in doubt still, int64, (size,).
-        exact: Where their totals go, float64, (size,).
+        words: Words of U, in complete groups, then those of V: int64.
+        total: Sums, float64 or float32, shape (size,); replaced by grid points.
+        given: Result of `grid_settings`.
+        finer: Last five arguments of `round_uncertain`.
+        places: Output: indices of numbers that are still uncertain, int64, shape (size,).
+        exact: Output: their sums before the noise, float64, shape (size,).
 
     Returns:
-        How many are.
+        Number of numbers that are still uncertain.
     """
     values, before = np.empty(2 * GROUP, np.float32), np.empty(2 * GROUP, np.float64)
     size, half, found = uint64(len(total)), uint64(len(words) // 2), 0

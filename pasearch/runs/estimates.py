@@ -1,14 +1,14 @@
-"""What a schema that nobody declared costs: categories, bounds and classes, from noisy histograms.
+"""Privacy cost and release of an estimated schema: categories, bounds and classes.
 
     categories   release every category c with n_c >= 1 and n_c + N(0, sigma^2) >= T, at most `most`
-                 T the least whole number that 1 + N(0, sigma^2), rounded to the noise's grid,
+                 T the least integer that 1 + N(0, sigma^2), rounded to the noise's grid,
                  reaches with probability delta at most
     bounds       h_b + N(0, sigma^2) for 321 public bins b; release the edges of those in use
     classes      h_k + N(0, sigma^2) for the labels k = 0 .. most - 1; release 1 + the last in use
 
-A record is in one category, bin or label at most, so it moves the counts by at most 1 in L2. A
-category that one record alone has is released with probability delta at most; that is all that
-delta is for. Bins and labels are public, whoever is in them.
+A record is in at most one category, bin or label, so it changes the counts by at most 1 in L2. A
+category of a single record is released with probability at most delta; delta has no other use. Bins
+and labels are public, whether or not they contain records.
 
 Sources: Korolova, Kenthapadi, Mishra and Ntoulas 2009; Wilkins, Kifer, Zhang and Karrer 2024
 (Gaussian noise). Proof: docs/guarantees/estimated-schema.md.
@@ -42,35 +42,35 @@ SIZE_EDGES: Array = np.array(
     # Square roots and powers of 2 are rounded by IEEE rules: every machine has these edges.
     [math.ldexp(math.sqrt(2.0) if k % 2 else 1.0, k // 2) for k in range(-40, 121)]
 )
-"""The edges between the bins of a number's size: 2^(k/2), from a millionth to 10^18."""
+"""Edges of the bins of a number's magnitude: 2^(k/2), from a millionth to 10^18."""
 
 UPPER_EDGES: Array = np.concatenate([-SIZE_EDGES[-2:0:-1], [0.0, 0.0], SIZE_EDGES[1:]])
-"""The upper edge of every bin, rising: sizes below 0, 0 by itself, sizes above 0."""
+"""Upper edge of every bin, ascending: negative magnitudes, 0 alone, positive magnitudes."""
 
 LOWER_EDGES: Array = 0.0 - UPPER_EDGES[::-1]
-"""The lower edge of every bin."""
+"""Lower edge of every bin."""
 
 ZERO_BIN = len(UPPER_EDGES) // 2
-"""The bin of the number 0."""
+"""Bin of the number 0."""
 
 MIN_DEVIATIONS = 5.0
-"""How many deviations of its noise a stretch of bins holds: by chance one range in a thousand."""
+"""Noise deviations from which a range of bins is in use: a false one in a thousand estimates."""
 
 MAX_STRETCH_BINS = 16
-"""The most bins of a stretch: eight doublings of a number."""
+"""Number of bins in the longest range that is tested: eight doublings of a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CategoryCounts:
-    """The categories that occur where none was known beforehand, the most frequent first.
+    """Noisy selection of unknown categories, the most frequent first.
 
     Guarantee: `release` costs `event` if each record is in at most one category, as far as float64
     noise is Gaussian.
 
     Args:
-        noise_multiplier: The noise's standard deviation, in records, above 0.
-        delta: The most probability with which a category of one record is released, in (0, 1).
-        most: The most categories that are released, 1 or above.
+        noise_multiplier: Standard deviation of the noise in records, above 0.
+        delta: Probability with which a category of one record may be released, in (0, 1).
+        most: Maximum number of released categories, 1 or above.
     """
 
     noise_multiplier: float
@@ -82,42 +82,43 @@ class CategoryCounts:
 
     @property
     def event(self) -> Event:
-        """What one release costs."""
+        """Privacy event of one release."""
         leak = ApproximateDP(epsilon=0.0, delta=self.delta)
         return Composition(events=(Gaussian(noise_multiplier=self.noise_multiplier), leak))
 
     @property
     def threshold(self) -> int:
-        """The least noisy count that is released, in records."""
+        """Smallest noisy count of a released category, in records."""
         return _threshold(self.noise_multiplier, self.delta)
 
     def count_found(self, probability: float) -> float:
         """Return the number of records of a category that is released with this probability.
 
         Args:
-            probability: In (0, 1). If more than `most` categories pass, the rarest are left out.
+            probability: Probability in (0, 1). The rarest categories are dropped if more than
+                `most` pass.
         """
         return self.threshold + self.noise_multiplier * float(ndtri(probability))
 
     def release(self, counts: Mapping[str, int], stream: Stream) -> list[str]:
-        """Return the categories that are kept.
+        """Release the categories whose noisy count reaches the threshold.
 
-        The noise's key contains all names and counts: a resumed run that counts the same releases
-        the same, and one that counts otherwise draws afresh for every category.
+        The key of the noise contains all names and counts: a resumed run with the same counts
+        releases the same categories, and other counts get new noise for every category.
 
         Args:
-            counts: Number of records of every category that occurs, private, in any order; a
-                category of 0 records is as good as missing.
-            stream: The release's own randomness.
+            counts: Number of records of every category, private, in any order. A category of 0
+                records is equivalent to a missing one.
+            stream: Random stream of this release.
 
         Returns:
             At most `most` names, by decreasing noisy count, ties by name.
 
         Raises:
-            TypeError: A name that is no text or a count that is no whole number (not named).
-            ValueError: A count below 0 (not named).
+            TypeError: A name is not a string or a count is not an integer (values are not named).
+            ValueError: A count is below 0 (its value is not named).
 
-        Cost: `event`, on every partition that the counts were taken from; charge it first.
+        Cost: `event`, on every partition that was counted; charge it first.
         """
         for name, count in counts.items():  # an error must not name what it saw
             if not isinstance(name, str):
@@ -138,35 +139,37 @@ class CategoryCounts:
 
 
 class NumberBounds(GaussianRelease):
-    """Bounds between which nearly all of the records' numbers lie, on a public scale of sizes.
+    """Bounds that contain nearly all numbers of the records, on a public scale of magnitudes.
 
     Guarantee: `release` costs `event` if each record has at most one number, as far as float64
-    noise is Gaussian. The noise is in records.
+        noise is
+    Gaussian. The unit of the noise is records.
     """
 
     __slots__ = ()
 
     def release(self, values: np.ndarray[Any, Any], stream: Stream) -> tuple[float, float]:
-        """Return (low, high), low < high: each 0, or +-2^(k/2), or -1 and 1 where all is 0.
+        """Release (low, high), low < high: each 0 or +-2^(k/2), or -1 and 1 if all numbers are 0.
 
-        The noise's key contains a hash of the histogram, as a `GaussianSum`'s contains its sum.
+        The key of the noise contains a hash of the histogram, as for `GaussianSum`.
 
         Args:
-            values: (records,) numbers of any type, private; what is not finite is no record.
-            stream: The release's own randomness.
+            values: Numbers of any type, shape (records,), private; non-finite values are not
+                counted.
+            stream: Random stream of this release.
 
-        Cost: `event`, on every partition that the values were taken from; charge it first.
+        Cost: `event`, on every partition with these values; charge it first.
         """
         return self.bounds_of(self.look(values, stream))
 
     def look(self, values: np.ndarray[Any, Any], stream: Stream) -> Array:
-        """Return the noisy histogram of sizes, (321,): the release that bounds are made of."""
+        """Release the noisy histogram of magnitudes, shape (321,), for computing bounds."""
         return _add_noise(
             count_size_bins(values), self.noise_multiplier, stream.child("number bounds")
         )
 
     def bounds_of(self, noisy: Array) -> tuple[float, float]:
-        """Return the bounds that a noisy histogram tells: post-processing."""
+        """Compute the bounds from a noisy histogram (post-processing)."""
         first, last = find_used_bins(noisy, self.noise_multiplier)
         # 0 alone is hardly all there is: what is rare keeps its sign.
         return (
@@ -178,29 +181,30 @@ class NumberBounds(GaussianRelease):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCount(GaussianRelease):
-    """How many classes there are, of labels that are whole numbers from 0.
+    """Noisy number of classes of integer labels from 0.
 
     Guarantee: `release` costs `event` if each record has at most one label, as far as float64 noise
-    is Gaussian.
+        is
+    Gaussian.
 
     Args:
-        noise_multiplier: The noise's standard deviation, in records, above 0.
-        most: The most classes there may be, 1 or above; labels beyond are not counted.
+        noise_multiplier: Standard deviation of the noise in records, above 0.
+        most: Maximum number of classes, 1 or above; larger labels are not counted.
     """
 
     most: int
     __post_init__ = make_post_init(noise_multiplier=check_positive, most=check_positive_integer)
 
     def release(self, labels: np.ndarray[Any, Any], stream: Stream) -> int:
-        """Return a number of classes, 2 or above.
+        """Release the number of classes, 2 or above.
 
-        The noise's key contains a hash of the histogram, as a `GaussianSum`'s contains its sum.
+        The key of the noise contains a hash of the histogram, as for `GaussianSum`.
 
         Args:
-            labels: (records,) whole numbers, private.
-            stream: The release's own randomness.
+            labels: Integers, shape (records,), private.
+            stream: Random stream of this release.
 
-        Cost: `event`, on every partition that the labels were taken from; charge it first.
+        Cost: `event`, on every partition with these labels; charge it first.
         """
         known = labels[(labels >= 0) & (labels < self.most)].astype(np.int64)
         exact = np.bincount(known, minlength=self.most).astype(np.float64)
@@ -209,20 +213,21 @@ class ClassCount(GaussianRelease):
 
 
 def finite_values(values: np.ndarray[Any, Any]) -> Array:
-    """Return those values that are finite as float64: (at most as many,)."""
+    """Convert values to float64 and drop those that are not finite."""
     with np.errstate(all="ignore"):
         numbers = np.asarray(values).astype(np.float64)
     return numbers[np.isfinite(numbers)]
 
 
 def count_size_bins(values: np.ndarray[Any, Any]) -> Array:
-    """Return how many values are in each of the 321 bins, float64.
+    """Count the values in each of the 321 bins, float64.
 
-    A value above 0 is in the bin (low, high] of its size, one below 0 in [-high, -low), 0 in a bin
-    of its own. The bins of the least and of the largest size hold whatever is smaller, or larger.
+    A value above 0 is in the bin (low, high] of its magnitude, one below 0 in [-high, -low), and 0
+    has its own bin. The first and the last bin of magnitudes also contain smaller and larger
+    values.
 
     Args:
-        values: (records,) numbers of any type; what is not finite is in no bin.
+        values: Numbers of any type, shape (records,); non-finite values are not counted.
     """
     numbers = finite_values(values)
     sizes = np.clip(np.searchsorted(SIZE_EDGES, np.abs(numbers)), 1, ZERO_BIN)
@@ -233,16 +238,17 @@ def count_size_bins(values: np.ndarray[Any, Any]) -> Array:
 def find_used_bins(
     noisy: Array, noise_multiplier: float, certain: float | None = None
 ) -> tuple[int, int]:
-    """Return the first and the last bin of all stretches that hold more than noise would.
+    """Find the first and the last bin of all ranges with more records than noise explains.
 
-    A stretch of w bins does if its noisy counts add up to so many deviations, sigma sqrt(w): many
-    bins with few records each are seen together. A stretch with a shorter one inside it says no
-    more than that one. Where there is none, the one of the most deviations is all that is returned.
+    A range of w bins qualifies if the sum of its noisy counts is `certain` deviations, sigma
+    sqrt(w): thus many bins with few records each are detected together. A range that contains a
+    shorter qualifying one adds nothing. If no range qualifies, the range with the most deviations
+    is returned.
 
     Args:
-        noisy: (bins,) counts, each with noise of its own; public by now.
-        noise_multiplier: The noise's standard deviation.
-        certain: How many deviations; None: `CERTAIN`.
+        noisy: Counts with independent noise, shape (bins,); already public.
+        noise_multiplier: Standard deviation of the noise.
+        certain: Required number of deviations; None: `MIN_DEVIATIONS`.
     """
     certain = MIN_DEVIATIONS if certain is None else certain
     sums = np.concatenate([[0.0], np.cumsum(noisy)])
@@ -266,9 +272,10 @@ def _add_noise(exact: Array, noise_multiplier: float, stream: Stream) -> Array:
 
 @lru_cache(maxsize=256)
 def _threshold(noise_multiplier: float, delta: float) -> int:
-    """Return the least whole T that a noisy count of 1 reaches with probability delta at most.
+    """Compute the least integer T that a noisy count of 1 reaches with probability at most delta.
 
-    A noisy count is a grid point, and the one at T is reached from half a step below it on.
+    A noisy count is a grid point, and every value from half a grid distance below T is rounded to
+    T.
     """
     deviations = -float(ndtri(delta))
     least = 1.0 + noise_multiplier * (deviations + 1e-9 * (1.0 + abs(deviations)))

@@ -1,10 +1,10 @@
-"""Who trains: this process, others of this machine, or a Ray cluster; the same to the bit.
+"""Execution backends: this process, other processes, or a Ray cluster; the same results to the bit.
 
-    coordinator   has ledger, budget and keys: it charges, hands works over, and takes results back
-    worker        is given works: charged before, each with the stream of its own training alone
+    coordinator   has ledger, budget and keys: it charges, submits works, and receives results
+    worker        receives works: already charged, each with the stream of its training only
 
-What a work gives follows from the work, not from who does it, or when. So one that is lost with its
-worker is done again, by the same keys: the same result, and no second charge.
+The result of a work depends only on the work, not on the worker or the time. So a work that is lost
+with its worker is repeated with the same keys: the same result, and no second charge.
 
 Source: docs/rules.md, rules 8, 10, 11 and 12.
 """
@@ -20,26 +20,26 @@ from typing import Any, ClassVar, Protocol, Self
 
 
 class Source(Protocol):
-    """Where works read what was opened for them; hashable, so that it is sent once."""
+    """Opened data that works read; hashable, so that it is sent once."""
 
     @property
     def kept(self) -> bool:
-        """Whether a worker may keep what it has read for its next work: public things only."""
+        """Whether a worker may keep the data for its next work: only if they are public."""
         ...
 
     def load(self) -> Any:
-        """Return what is read, on the machine of the coordinator."""
+        """Load the data on the coordinator's machine."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Charged work, and everything that its result follows from: a worker is given no more.
+    """A charged computation with everything that its result depends on.
 
     Args:
-        key: Its name among others.
-        do: Called with what `reads` hold, to return weights, say; can be pickled.
-        reads: What was opened for it.
+        key: Name of the work, unique among all works.
+        do: Picklable function of the data in `reads` that returns bytes, such as weights.
+        reads: Opened data that the function reads.
     """
 
     key: str
@@ -47,40 +47,40 @@ class Work:
     reads: tuple[Source, ...] = ()
 
     def done(self) -> bytes:
-        """Do it here."""
+        """Run the work in this process."""
         return self.do(*(each.load() for each in self.reads))
 
 
 class Executor(ABC):
-    """One way to have works done; use it in a `with` block."""
+    """An execution backend for works; used in a `with` block."""
 
     name: ClassVar[str]
     is_remote: ClassVar[bool] = False
-    """Whether works leave this machine, so that even a single one is handed over."""
+    """Whether works leave this machine, so that even a single one is submitted."""
     gpus: float = 0.0
-    """Of each work."""
+    """GPUs per work."""
 
     @property
     def device_of_works(self) -> str | None:
-        """Where works that leave this machine compute: "cpu" or "cuda"; None where they stay."""
+        """Device of works that leave this machine: "cpu" or "cuda"; None if they stay."""
         return ("cuda" if self.gpus else "cpu") if self.is_remote else None
 
     def takes(self, count: int, *, long: bool) -> bool:
-        """Return whether so many works are handed over; `long` if starting processes pays."""
+        """Check whether `count` works are submitted; `long` if starting processes pays off."""
         return count > 1
 
     def results(self, works: Sequence[Work], threads: int, room: int) -> Iterator[bytes]:
-        """Yield what works give, in their order.
+        """Yield the results of works in their order.
 
-        Guarantee: the same to the bit for every executor and number of workers, and where a worker
-        is lost.
+        Guarantee: the same to the bit for every executor and number of workers, and if workers are
+            lost.
 
         Args:
-            works: Charged.
-            threads: Of each.
-            room: How many this machine has threads for at a time.
+            works: Charged works.
+            threads: Number of threads per work.
+            room: Number of works that this machine has threads for at a time.
 
-        Cost: none beside what was charged for the works.
+        Cost: none in addition to the charge for the works.
         """
         found: dict[int, bytes] = {}
         with closing(self.finished(works, threads, room)) as finished:
@@ -94,10 +94,10 @@ class Executor(ABC):
     def finished(
         self, works: Sequence[Work], threads: int, room: int
     ) -> Generator[tuple[int, bytes], None, None]:
-        """Yield places of works and what they give, in any order."""
+        """Yield indices of works and their results, in any order."""
 
     def close(self) -> None:  # noqa: B027 - not every one has something to give back
-        """Give back processes or connections, if there are any."""
+        """End processes or connections, if there are any."""
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +107,7 @@ class Executor(ABC):
 
 
 class LocalExecutor(Executor):
-    """Works are done one by one, in this process."""
+    """Executor that runs works one after another in this process."""
 
     name = "local"
 
@@ -122,10 +122,10 @@ class LocalExecutor(Executor):
 
 
 class ProcessExecutor(Executor):
-    """Works are done side by side, in processes of this machine.
+    """Executor that runs works in parallel processes of this machine.
 
     Args:
-        workers: How many at a time; None: as many as there is room for.
+        workers: Maximum number of parallel works; None: the number for which there is room.
     """
 
     name = "process"
@@ -148,7 +148,7 @@ class ProcessExecutor(Executor):
     def _in_processes(
         self, works: Sequence[Work], threads: int, count: int
     ) -> Generator[tuple[int, bytes], None, None]:
-        """Yield what finished works give; end early where a process was killed."""
+        """Yield the results of finished works; end early if the system killed a process."""
         from joblib import Parallel, delayed, parallel_config
         from joblib.externals.loky.process_executor import BrokenProcessPool
 
@@ -169,7 +169,7 @@ class ProcessExecutor(Executor):
                 self.close()
 
     def close(self) -> None:
-        """End the processes that wait for work."""
+        """End the idle processes."""
         if self._begun:
             from joblib.externals.loky import get_reusable_executor
 
@@ -178,7 +178,7 @@ class ProcessExecutor(Executor):
 
 
 class AutomaticExecutor(ProcessExecutor):
-    """Processes of this machine where that pays, and this process alone where it does not."""
+    """Executor that uses processes of this machine if that pays off, else this process alone."""
 
     name = "auto"
 
@@ -194,10 +194,10 @@ def _run_indexed(place: int, work: Work) -> tuple[int, bytes]:
 
 
 def release_memory() -> None:
-    """Let this process have no more memory than it uses, where its C library can do that.
+    """Return unused memory to the system, if the C library can do that.
 
-    What a training has kept for its next step would look like a leak: joblib ends such a process,
-    begins another, and warns its user.
+    Memory that a training keeps for its next step would look like a leak: joblib would end the
+    process, start another, and warn the user.
     """
     try:
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,14 +1,14 @@
-"""The folder of a run: `release/` is safe to publish at the stated price, `private/` is not.
+"""The folder of a run: `release/` may be published at the stated privacy cost, `private/` may not.
 
-    runs/<name>-<number>/     0700: only the curator sees when it changed
+    runs/<name>-<number>/     mode 0700: only the curator sees when it changed
       release/                empty until the run ends, then complete, by one rename
-      private/                0700: ledger, trials, keys, weights of the trials
+      private/                mode 0700: ledger, trials, keys, weights of the trials
 
-Under repeat-and-select the run time tells the number of runs, which the price does not cover. So
-every published file and folder carries the run's *start* as its modification time, and so do the
-run's folder and `private/` itself, when the run is over: what is last done there is to destroy the
-keys. Files below `private/` keep their times. Unix cannot set the change time (`ctime`): hence 0700
-around all of it, and one publishes a copy of `release/`.
+Under repeat-and-select the run time reveals the number of trainings, which the privacy cost does
+not cover. So every published file and folder has the *start* of the run as its modification time.
+The run's folder and `private/` get it too when the run is over, because destroying the keys changes
+them last. Files in `private/` keep their times. Unix cannot set the change time (`ctime`): hence
+mode 0700, and a copy of `release/` is published.
 
 Source: docs/rules.md, rule 10; docs/result.md.
 """
@@ -35,7 +35,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def sync_folder(path: Path) -> None:
-    """Make the folder's entries durable: files created, renamed or removed in it."""
+    """Make created, renamed and removed entries of a folder durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -44,12 +44,13 @@ def sync_folder(path: Path) -> None:
 
 
 def atomic_write(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
-    """Write a file so that a crash at any instant leaves the old content or the new, never a part.
+    """Write a file so that a crash leaves the old content or the new, never a part.
 
     Args:
-        path: Where to; its folder exists. A symbolic link there is replaced, not followed.
+        path: Path of the file, in an existing folder. A symbolic link there is replaced, not
+            followed.
         data: Bytes, or text to be encoded as UTF-8.
-        mode: The file's permissions, whatever the umask.
+        mode: Permissions of the file, whatever the umask.
     """
     content = data.encode() if isinstance(data, str) else data
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -68,15 +69,15 @@ def atomic_write(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
 
 @contextmanager
 def linked_draft(path: Path) -> Iterator[Path]:
-    """Give an empty file to fill, and link it to its place at the end: nobody sees a part of it.
+    """Yield an empty file to fill, and link it to its path at the end, so that it appears complete.
 
-    A link fails where a rename would replace the file that another process has just made.
+    A link fails where a rename would replace a file that another process has just created.
 
     Args:
-        path: The file's place; its folder exists.
+        path: Final path of the file, in an existing folder.
 
     Raises:
-        FileExistsError: A file, or a link, is there.
+        FileExistsError: The path exists.
     """
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         draft = Path(folder) / "draft"
@@ -88,15 +89,16 @@ def linked_draft(path: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFolder:
-    """A run's folder on disk. Make it with `create`, find it again with `open`.
+    """A run's folder on disk. `create` makes a new one, `open` finds an existing one.
 
-    Guarantee: what is not published lies below `private/`, which nobody but the owner can enter;
-    `release/` is empty or complete, and its times tell nothing but the run's start.
+    Guarantee: unpublished content is in `private/`, which only the owner can enter. `release/` is
+        empty
+    or complete, and its times reveal nothing but the start of the run.
 
     Args:
-        path: The folder, absolute.
-        started: When the run started, seconds since 1970; survives a resume.
-        above: The folders around it that were made for it, the innermost first.
+        path: Absolute path of the folder.
+        started: Start of the run in seconds since 1970; it survives a resume.
+        above: Parent folders that were created for it, the innermost first.
     """
 
     path: Path
@@ -105,12 +107,12 @@ class RunFolder:
 
     @property
     def release(self) -> Path:
-        """What may be published, at the stated price."""
+        """Folder that may be published at the stated privacy cost."""
         return self.path / "release"
 
     @property
     def private(self) -> Path:
-        """What stays with the curator."""
+        """Folder that stays with the curator."""
         return self.path / "private"
 
     @property
@@ -125,20 +127,21 @@ class RunFolder:
         name: str,
         files: Mapping[str, bytes | str] | None = None,
     ) -> RunFolder:
-        """Make the folder of a new run.
+        """Create the folder of a new run.
 
         Guarantee: the folder appears with all its files, by one rename. A process that is killed
-        before that leaves at most a hidden draft, and the same command can be given again.
+            earlier
+        leaves at most a hidden draft, and the same command can be repeated.
 
         Args:
-            path: Where; it must not exist. None takes runs/<name>-<next number>.
-            name: What the run is of. Only letters, digits, `.`, `_` and `-` of it are used, so it
+            path: Path of the folder, which must not exist. None selects runs/<name>-<next number>.
+            name: Name of the data. Only its letters, digits, `.`, `_` and `-` are used, so it
                 cannot lead to another folder.
             files: Content of further private files, by file name.
 
         Raises:
-            UsageError: The path exists or cannot be made; nothing was written.
-            OSError: The disk is full, say; nothing is left of it.
+            UsageError: The path exists or cannot be created; nothing was written.
+            OSError: The system refused, such as for a full disk; nothing is left on disk.
         """
         started = int(time.time())
         about = json.dumps({"version": VERSION, "name": name, "started": started})
@@ -151,20 +154,21 @@ class RunFolder:
         return cls(path=make[0].resolve(), started=started, above=make[1])
 
     def discard(self) -> None:
-        """Take the folder away, and those around it that were made for it and hold nothing else."""
+        """Delete the folder, and the parent folders that were created for it if they are empty."""
         shutil.rmtree(self.path, ignore_errors=True)
         _remove_empty(self.above)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, finished: bool = False) -> RunFolder:
-        """Find a run again.
+        """Open the folder of an existing run.
 
         Args:
-            path: The run's folder.
-            finished: False to resume a run, True to read one that is done.
+            path: Folder of the run.
+            finished: False to resume a run, True to read a finished one.
 
         Raises:
-            UsageError: No run is there, or it is finished when it should not be, or the reverse.
+            UsageError: The folder is not a run, or is finished when it should not be, or the
+                reverse.
         """
         root = Path(path)
         started = -1
@@ -196,11 +200,11 @@ class RunFolder:
         """Write a private file; a crash leaves the old content or the new.
 
         Args:
-            path: Below `private/`; a relative path starts there. Its folder exists.
+            path: Path in `private/`, or relative to it; its folder exists.
             data: Bytes, or text.
 
         Raises:
-            UsageError: The path lies elsewhere; a release is written by `publish`, at the end.
+            UsageError: The path is outside `private/`; `publish` writes the release at the end.
         """
         target = self.private / path
         parent = target.parent.resolve()
@@ -212,13 +216,13 @@ class RunFolder:
         atomic_write(parent / target.name, data)
 
     def publish(self, files: Mapping[str, bytes | str]) -> None:
-        """Put the results into `release/`, all at once, with the run's start as their time.
+        """Move the results into `release/` all at once, with the start of the run as their time.
 
         Args:
             files: Content by plain file name; at least one.
 
         Raises:
-            UsageError: A name that is not plain, no file at all, or a run that has published.
+            UsageError: A name is not plain, there is no file, or the run has published before.
         """
         bad = [name for name in files if not _PLAIN_NAME.fullmatch(name)]
         if bad or not files:
@@ -239,9 +243,9 @@ class RunFolder:
         self.hide_times()
 
     def hide_times(self) -> None:
-        """Give `release/`, `private/` and the folder around them the run's start as their time.
+        """Set the times of `release/`, `private/` and their parent to the start of the run.
 
-        The last thing that a run does: whatever is made or deleted in a folder sets its time.
+        A run calls this last, because every created or deleted entry changes a folder's time.
         """
         folders = (self.release, self.private, self.path)
         self._set_times(folders)
@@ -254,14 +258,14 @@ class RunFolder:
 
 
 def _create_folder(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path, tuple[Path, ...]]:
-    """Make a run's folder as a draft next to its place, then rename it.
+    """Create a run's folder as a draft in the same parent folder, then rename it.
 
     Args:
         path: The folder. A symbolic link there, even a dangling one, counts as existing.
         private: Content of its private files, by file name.
 
     Returns:
-        The folder, and those around it that were made, the innermost first.
+        The folder, and the parent folders that were created, the innermost first.
     """
     above = tuple(each for each in path.absolute().parents if not os.path.lexists(each))
     draft = None
@@ -290,7 +294,7 @@ def _create_folder(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path
 
 @contextmanager
 def _naming_folder_in_errors(path: Path) -> Iterator[None]:
-    """Name the folder in the error if it cannot be made."""
+    """Name the folder in the error if it cannot be created."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -303,7 +307,7 @@ def _naming_folder_in_errors(path: Path) -> Iterator[None]:
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
-    """Remove folders, the innermost first, as far as they are there and empty."""
+    """Remove folders that exist and are empty, the innermost first."""
     for each in folders:
         with suppress(OSError):
             each.rmdir()
@@ -312,7 +316,7 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 def _create_numbered_folder(
     name: str, private: Mapping[str, bytes | str]
 ) -> tuple[Path, tuple[Path, ...]]:
-    """Make the first folder after the last number; two runs at once get two numbers."""
+    """Create the first folder after the last number; two simultaneous runs get two numbers."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_")[:80] or "run"
     pattern = re.compile(re.escape(stem) + r"-(\d{1,9})")
     seen = (

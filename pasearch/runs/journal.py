@@ -1,23 +1,24 @@
-"""The store of finished trials: an Optuna study, so that Optuna's dashboard and plots read it.
+"""The store of finished trials: an Optuna study, which Optuna's dashboard and plots can read.
 
-    private/trials.sqlite               SQLite, the run's own: the default
+    private/trials.sqlite               SQLite, only for this run: the default
     postgresql://user@host/database     PostgreSQL, through psycopg
-    /shared/trials.log                  a journal file of Optuna's, on a disk that machines share
+    /shared/trials.log                  an Optuna journal file, on a disk that machines share
 
-Each trial is added once, in one transaction, when it is finished; a killed run finds on resume all
-that were. The exact record (any JSON parameters, an integer score) is one attribute of the Optuna
-trial; its numbers are given again as Optuna parameters, named by their path ("layers.0.width"), and
-its texts and truth values as attributes.
+Each finished trial is added once, in one transaction; a killed run finds all of them on resume. The
+exact record (any JSON parameters, an integer score) is one attribute of the Optuna trial. Its
+numbers are also Optuna parameters, named by their path ("layers.0.width"), and its strings and
+Boolean values are attributes.
 
 Under repeat-and-select no trial may be shown. The last two stores hold many runs, each as one
-study: whoever can read them sees every trial's score (of disjoint portions the exact one) and how
-many there are, as in `private/`. A password is used and never kept, shown or handed to Optuna.
+study: anybody who can read them sees every trial's score (the exact one for disjoint subsets) and
+the number of trials, as in `private/`. A password is used, but never stored, shown or passed to
+Optuna.
 
     seal  =  HMAC(the run's key for it, the exact record)      128 bits
 
-Whoever can write a shared store could alter scores, and with them what is released. So a run takes
-up a record only with the seal that its own keys give it; a record that was deleted is made again by
-the same keys, equal to what it was.
+Anybody who can write to a shared store could alter scores, and thereby the release. So a run
+accepts a record only with the seal that its own keys give it; a record that was deleted is computed
+again with the same keys, with an equal result.
 
 Source: docs/rules.md, rules 10 and 11; docs/howto-cluster.md; Optuna's `Study.add_trial`.
 """
@@ -51,10 +52,10 @@ class TrialRecord:
     """A finished trial.
 
     Args:
-        number: From 0; the run's own numbering.
-        parameters: What was tried, JSON values.
-        value: Its noisy score, higher is better; None when it failed.
-        attributes: Anything else about it, JSON values.
+        number: Index of the trial in the run, from 0.
+        parameters: Parameters of the trial, JSON values.
+        value: Noisy score, higher is better; None if the trial failed.
+        attributes: Further JSON values.
     """
 
     number: int
@@ -64,23 +65,24 @@ class TrialRecord:
 
 
 class MissingStudyError(UsageError):
-    """A store that does not hold a run's trials."""
+    """A store that does not contain a run's trials."""
 
 
 class Journal:
-    """The finished trials of a run, stored.
+    """The stored finished trials of a run.
 
-    Guarantee: a trial is stored entirely or not at all, and never replaced; in a shared store it is
-    stored once, however many processes add to a study. The file of a run has one writer, by the
-    ledger's lock.
+    Guarantee: a trial is stored entirely or not at all, and never replaced. A shared store contains
+        it
+    once, however many processes add to the study. The lock of the ledger ensures that the file of a
+    run has one writer.
 
     Args:
-        place: The run's own SQLite file, made, mode 0600, if it is missing; or a shared store.
-        study: The run's name there.
-        new: Whether a study that is missing is made: in a shared store it then must be missing.
+        place: Path of the run's SQLite file, created with mode 0600 if missing; or a shared store.
+        study: Name of the run in the store.
+        new: Whether to create the study; a shared store must not contain it then.
 
     Raises:
-        UsageError: It is no store of trials, cannot be reached, or does not hold the study.
+        UsageError: The store is malformed, cannot be reached, or does not contain the study.
     """
 
     __slots__ = ("_place", "_records", "_seal", "_store", "_study")
@@ -126,7 +128,7 @@ class Journal:
 
     @contextmanager
     def _explain_open_errors(self) -> Iterator[None]:
-        """Tell the user in one sentence why a store cannot be opened."""
+        """Convert an error of opening a store into one sentence for the user."""
         try:
             yield
         except UsageError:
@@ -166,13 +168,13 @@ class Journal:
         self._records = found
 
     def sealed_by(self, seal: Stream) -> None:
-        """Read the records again, refuse those of other keys, and seal those to come.
+        """Read the records again, refuse those of other keys, and seal new ones.
 
         Args:
-            seal: Of the run's keys, used for nothing else.
+            seal: Stream of the run's keys, used for nothing else.
 
         Raises:
-            UsageError: The store was altered, or is another run's.
+            UsageError: The store was altered, or belongs to another run.
         """
         self._seal = seal
         with self._explain_open_errors(), _quiet_optuna():
@@ -184,7 +186,7 @@ class Journal:
         return f"{own.child(0).seed64():016x}{own.child(1).seed64():016x}"
 
     def get(self, number: int) -> TrialRecord | None:
-        """Return a trial, or None while it is not finished."""
+        """Return a trial; None if it is not finished."""
         return self._records.get(number)
 
     def all(self) -> list[TrialRecord]:
@@ -201,8 +203,10 @@ class Journal:
         """Store a finished trial; it is on disk at return.
 
         Raises:
-            UsageError: The number is stored already, or a value that JSON cannot hold (NaN too).
-            MachineError: The disk is full, say; neither the trial nor its score is named.
+            UsageError: The number is stored already, or JSON cannot represent a value (such as
+                NaN).
+            MachineError: The system refused, such as for a full disk; trial and score are not
+                named.
         """
         content = {
             "number": number,
@@ -238,9 +242,10 @@ class Journal:
         return record
 
     def forget_if_empty(self) -> bool:
-        """Take a study without a trial out of a shared store, if it can be; return whether it was.
+        """Try to delete a study without trials from a shared store; return whether it was deleted.
 
-        It is called where a run is refused: a store that fails too does not hide why.
+        It is called after a refused run. Errors are suppressed, because they would hide the
+        refusal.
         """
         if isinstance(self._place, Address) and not self._records:
             with suppress(Exception), _quiet_optuna() as optuna:
@@ -254,11 +259,11 @@ class Journal:
 
 
 def _to_optuna_trial(optuna: Any, record: TrialRecord, seal: str | None) -> Any:
-    """Return the record as an Optuna trial.
+    """Convert a record to an Optuna trial.
 
-    A number becomes a float parameter, because Optuna refuses a study in which one name has two
-    kinds of values; a text or truth value becomes an attribute, because a categorical parameter
-    needs all its choices beforehand.
+    A number becomes a float parameter, because Optuna refuses a study in which one name has values
+    of two types. A string or a Boolean value becomes an attribute, because a categorical parameter
+    needs all its choices in advance.
     """
     numbers, others = {}, {}
     for name, value in _flatten_values(record.parameters, ""):
@@ -291,7 +296,7 @@ def _flatten_values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _quiet_optuna() -> Iterator[Any]:
-    """Import Optuna (it takes a second) and silence it, leaving the user's own settings alone."""
+    """Import Optuna (it takes a second) and silence it, without changing the user's settings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import optuna
@@ -307,26 +312,26 @@ def _quiet_optuna() -> Iterator[Any]:
 # --- places ---
 
 POSTGRES, JOURNAL = STORES = ("PostgreSQL database", "journal file")
-"""What a store outside the run's folder is called, also on the privacy card."""
+"""Names of the stores outside the run's folder, also on the privacy card."""
 
 STORAGE_EXPECTATION = "expected postgresql://user@host/database, or a file whose name ends in .log"
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 HOST_PATTERN = re.compile(r"[^@:\[\]\s]*(:\d+)?|\[[0-9a-fA-F:.]+\](:\d+)?")
 JOURNAL_HEADER = b'{"op_code":'
-"""Of every journal file."""
+"""First bytes of every journal file."""
 CONNECT_TIMEOUT_SECONDS = 10
-"""After how long a database counts as one that cannot be reached."""
+"""Seconds after which a database counts as unreachable."""
 STORE_LOCK_SECONDS = 30
-"""After how long the lock of a process that was killed is taken from it, or waiting is given up."""
+"""Seconds after which the lock of a killed process is broken, or waiting for a lock ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A store that several machines reach; `parse_address` reads it.
+    """Address of a store that several machines reach; `parse_address` creates it.
 
     Args:
-        text: A URL without a password, or an absolute path.
-        password: As it stood in the URL.
+        text: URL without a password, or an absolute path.
+        password: Password from the URL, in its encoded form.
     """
 
     text: str
@@ -337,11 +342,11 @@ class Address:
 
     @property
     def kind(self) -> str:
-        """One of `STORES`."""
+        """Kind of the store, one of `STORES`."""
         return POSTGRES if "://" in self.text else JOURNAL
 
     def connect(self) -> Any:
-        """Return a connection to the database; without a password libpq looks for one itself."""
+        """Connect to the database; without a password libpq looks for one itself."""
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
 
@@ -353,11 +358,11 @@ class Address:
 
 
 def parse_address(given: str | os.PathLike[str] | Address | None) -> Address | None:
-    """Return the store that a user names; None is the run's own.
+    """Parse the address of a store; None is the run's own store.
 
     Raises:
-        UsageError: It is neither a database nor a file. What was given is not repeated: it may
-            hold a password.
+        UsageError: The address is neither a database nor a file. It is not repeated in the message,
+            because it may contain a password.
     """
     if given is None or isinstance(given, Address):
         return given
@@ -376,7 +381,7 @@ def parse_address(given: str | os.PathLike[str] | Address | None) -> Address | N
 
 
 def _parse_database_url(text: str) -> Address:
-    """Return a database's address, its password apart."""
+    """Parse a database URL, and separate its password."""
     try:
         parts = urlsplit(text)
     except ValueError:
@@ -407,7 +412,7 @@ def _parse_database_url(text: str) -> Address:
 
 
 class Store(NamedTuple):
-    """An open store: Optuna's storage, and a lock by study that one process at a time holds."""
+    """An open store: Optuna's storage, and an exclusive lock per study."""
 
     storage: Any
     exclusive: Callable[[str], AbstractContextManager[None]]
@@ -420,7 +425,7 @@ class Store(NamedTuple):
 
 
 def open_store(place: str | os.PathLike[str] | Address, optuna: Any) -> Store:
-    """Open a store, made if it is missing; its errors are the library's own."""
+    """Open a store, or create it; errors are those of the library."""
     if isinstance(place, Address):
         return (_open_postgres if place.kind == POSTGRES else _open_journal_file)(place, optuna)
     path = Path(place).absolute()
@@ -437,7 +442,7 @@ def open_store(place: str | os.PathLike[str] | Address, optuna: Any) -> Store:
 
 
 def _create_private_file(path: Path) -> None:
-    """Make a file that its owner alone reads, if there is none; no link is followed."""
+    """Create a file with mode 0600 if it is missing; links are not followed."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
 
 
@@ -475,7 +480,7 @@ def _open_postgres(address: Address, optuna: Any) -> Store:
 
 
 class _ReentrantLock:
-    """Optuna's lock of a journal file, which a process that has it may take again."""
+    """Optuna's lock of a journal file, made reentrant."""
 
     def __init__(self, path: str, optuna: Any):
         self._lock = optuna.storages.journal.JournalFileSymlinkLock(path, STORE_LOCK_SECONDS)
@@ -513,10 +518,10 @@ def _open_journal_file(address: Address, optuna: Any) -> Store:
 
 
 def _cut_torn_line(path: str) -> None:
-    """Take away the last line if a crash or a full disk cut it: it was never said to be stored.
+    """Remove the last line if a crash or a full disk truncated it: its trial was not yet stored.
 
     Raises:
-        ValueError: It is another program's file.
+        ValueError: The file belongs to another program.
     """
     with open(path, "r+b") as file:
         if not JOURNAL_HEADER.startswith(file.read(len(JOURNAL_HEADER))):
@@ -530,7 +535,7 @@ def _cut_torn_line(path: str) -> None:
 
 
 def storage_error(address: Address, error: BaseException) -> UsageError | None:
-    """Return what a user is told of a store that cannot be opened; None if it is not its fault."""
+    """Create the user's error for a store that cannot be opened; None for an internal error."""
     if isinstance(error, ImportError):
         return UsageError(
             "A PostgreSQL database of trials needs psycopg: `pip install 'pasearch[postgres]'`."

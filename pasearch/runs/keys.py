@@ -1,15 +1,15 @@
-"""Secret randomness: one 256-bit key from the operating system, and a sub-key for every purpose.
+"""Secret randomness: one 256-bit key from the operating system, and a derived key per purpose.
 
     secret(c_1, ..., c_m) = HMAC(... HMAC(HMAC(master, c_1), c_2) ..., c_m)        HMAC-SHA256
     words       AES-256 in counter mode; key = HMAC(secret, purpose), counter = (step, 0)
     generator   Philox; key = the first 128 bits of HMAC(secret, purpose); counter = (0, 0, 0, step)
 
-Noise comes from words. What else is random (batches, candidates, coins) comes from the generator,
-which is made of words too in a secure stream. Every element of a context is one HMAC message,
-tagged with its type, so two contexts never share a sub-key unless SHA-256 fails. The step fills the
-counter's highest word: a step would have to draw 2^64 blocks of AES, or 2^192 of Philox, to reach
-the next. Nothing is stateful, so a resumed run draws what it drew before; for that reason the
-stored master is bound to a fingerprint of all its inputs.
+Noise is computed from words. Other random values (batches, candidates, Bernoulli draws) come from
+the generator, which uses words as well in a secure stream. Every element of a context is one HMAC
+message, tagged with its type, so two contexts never share a key unless SHA-256 fails. The step is
+the counter's highest word: a step would need 2^64 blocks of AES, or 2^192 of Philox, to reach the
+next one. There is no state, so a resumed run draws the same values again; for that reason the
+stored master key is bound to a fingerprint of all inputs.
 
 Source: docs/rules.md, rule 11; NIST SP 800-38A (counter mode); Salmon et al. 2011 (Philox). Proof:
 docs/guarantees/randomness.md.
@@ -41,11 +41,11 @@ ALL_BOUND_INPUTS = (
     "data, plan, code, versions, threads, device, or what the environment tells numba and BLAS "
     "(NUMBA_..., OPENBLAS_...)"
 )
-"""What keys are bound to, where it is not known which part is another."""
+"""List of everything that keys are bound to, for a run that cannot tell which input changed."""
 
 VERSION = 1
 BLOCK_WORDS = 256
-"""Words that are asked of the cipher at once."""
+"""Words that the cipher produces per call."""
 
 _Uint64Function = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)
 _Uint32Function = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p)
@@ -60,21 +60,22 @@ _ZEROS = memoryview(bytes(2**18))
 class Stream:
     """The randomness of one purpose: a value, so the same stream always gives the same numbers.
 
-    Guarantee: streams of different contexts, and different steps of a stream, are independent (as
-    far as HMAC-SHA256 and Philox are pseudo-random). It knows no key but its own and those below.
+    Guarantee: streams of different contexts, and different steps of a stream, are independent (if
+    HMAC-SHA256 and Philox are pseudo-random). A stream contains no key but its own.
 
-    Cost: none, but a stream (and step) serves one input only: draw for each release from its own.
+    Cost: none, but a stream (and step) serves one input only: use a separate stream for each
+        release.
     """
 
     _secret: bytes = field(repr=False)
     secure: bool = False
-    """Whether all its randomness comes from the cipher, batches and coins as well as noise."""
+    """Whether the cipher is used for batches and Bernoulli draws as well as for noise."""
 
     def child(self, *context: str | int) -> Stream:
-        """Return the stream of a purpose within this one; `a.child(x, y)` is `a.child(x).child(y)`.
+        """Derive the stream of a purpose; `a.child(x, y)` equals `a.child(x).child(y)`.
 
         Raises:
-            UsageError: An element that is neither text nor a whole number.
+            UsageError: An element is neither a string nor an integer.
         """
         secret = self._secret
         for element in context:
@@ -82,22 +83,22 @@ class Stream:
         return Stream(secret, self.secure)
 
     def random_words(self, step: int = 0, first: int = 0) -> RandomWords:
-        """Return this stream's words, independent of `generator`: from one on, an even number."""
+        """Return the words of a step from an even position on, independent of `generator`."""
         return self._words(b"words", step, first)
 
     def generator(self, step: int = 0) -> np.random.Generator:
-        """Return a generator with this stream's key, at a step's counter: numpy's Philox.
+        """Return a NumPy generator (Philox) with this stream's key and the counter of a step.
 
-        A secure stream's is made of words: slower, about 350 ns a number.
+        The generator of a secure stream uses words: about 350 ns per number.
         """
         if self.secure:
             return np.random.Generator(CipherBits(self._words(b"generator", step)))  # pyright: ignore[reportArgumentType]
         return np.random.Generator(self._philox(b"generator", step))
 
     def generators(self) -> Callable[[int], np.random.Generator]:
-        """Return what gives `generator(step)`: one and the same, which stands until the next call.
+        """Return a faster `generator`: one object that each call moves to another step.
 
-        Making a new one takes fifteen times as long.
+        A new generator takes fifteen times as long.
         """
         if self.secure:
             return self.generator
@@ -112,30 +113,30 @@ class Stream:
         return wound
 
     def integers(self, step: int = 0) -> ExactIntegers:
-        """Return exact integer randomness, independent of `generator`."""
+        """Return a source of exact uniform integers, independent of `generator`."""
         if self.secure:
             return ExactIntegers(self._words(b"integers", step).take)
         return ExactIntegers(self._philox(b"integers", step).random_raw)
 
     def uniform(self) -> float:
-        """Return a number in (0, 1): an odd multiple of 2^-53, so exact, and never 0 or 1."""
+        """Return a number in (0, 1): an odd multiple of 2^-53, so it is exact and never 0 or 1."""
         return (int(self.generator().integers(2**52)) + 0.5) / 2.0**52
 
     def seed64(self, step: int = 0) -> int:
-        """Return 64 bits, such as a name or the seed of a generator that takes no more."""
+        """Return 64 random bits, for a name or the seed of another generator."""
         return int.from_bytes(self._number(b"cuda", step)[:8], "big")
 
     def seed_and_offset(self, step: int = 0) -> tuple[int, int]:
-        """Return what CUDA's generator takes: a 64-bit key, and 61 bits of where it begins.
+        """Return the arguments of CUDA's generator: a 64-bit key and the first position.
 
-        The second is a multiple of 4 below 2^63: so many numbers are skipped, and not one of them
-        is computed.
+        The position is a multiple of 4 below 2^63. The generator skips to it without computing
+        numbers.
         """
         drawn = self._number(b"cuda", step)
         return int.from_bytes(drawn[:8], "big"), int.from_bytes(drawn[8:16], "big") >> 3 << 2
 
     def first_words(self, count: int) -> FirstRandomWords:
-        """Return what gives so many `random_words` of any step, for few of each of many steps."""
+        """Return a faster `random_words` for the first `count` words of each of many steps."""
         return FirstRandomWords(_mac(self._secret, b"pwords"), count)
 
     def _number(self, purpose: bytes, step: int) -> bytes:
@@ -151,12 +152,12 @@ class Stream:
 
 
 class RandomWords:
-    """Random 64-bit words, in order: the key stream of AES-256 in counter mode.
+    """Random 64-bit words in order: the key stream of AES-256 in counter mode.
 
     Args:
-        key: 32 bytes.
-        step: In [0, 2^64): the counter's upper half.
-        first: Which one `take` begins with, an even number.
+        key: AES key, 32 bytes.
+        step: Upper half of the counter, in [0, 2^64).
+        first: Index of the first word that `take` returns; even.
     """
 
     __slots__ = ("_encryptor", "_first", "_key", "_room", "_step")
@@ -170,9 +171,9 @@ class RandomWords:
     def take(
         self, count: int, room: bytearray | None = None
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the next words as signed numbers, (count,): they stand until the next call.
+        """Return the next words as int64, shape (count,); the next call overwrites them.
 
-        They lie in the room, if one of 8 count + 15 bytes or more is given.
+        They are written to `room`, if a buffer of at least 8 count + 15 bytes is given.
         """
         size = 8 * count
         if self._encryptor is None:
@@ -187,7 +188,7 @@ class RandomWords:
         return np.frombuffer(room, dtype="<i8", count=count)
 
     def at(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return words by their places, counted from the step's first word, in any order."""
+        """Return words by index, counted from the step's first word, in any order."""
         counters = np.empty((len(places), 2), dtype=">u8")
         counters[:, 0], counters[:, 1] = self._step, places >> 1
         cipher = Cipher(algorithms.AES256(self._key), modes.ECB()).encryptor()  # of counters
@@ -196,11 +197,11 @@ class RandomWords:
 
 
 class FirstRandomWords:
-    """The first words of a stream's steps: the cipher is made ready once, and not at every step.
+    """The first words of a stream's steps. The cipher is initialised once instead of at every step.
 
     Args:
-        key: 32 bytes.
-        count: How many words of each.
+        key: AES key, 32 bytes.
+        count: Number of words per step.
     """
 
     __slots__ = ("_counters", "_encryptor", "_given", "_words", "_written")
@@ -214,14 +215,14 @@ class FirstRandomWords:
         self._encryptor = Cipher(algorithms.AES256(key), modes.ECB()).encryptor()  # of counters
 
     def at(self, step: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return a step's words as signed numbers, (count,): they stand until the next call."""
+        """Return the words of a step as int64, shape (count,); the next call overwrites them."""
         self._counters[:, 0] = _check_step(step)
         self._encryptor.update_into(self._given, self._written)
         return self._words
 
 
 class _BitGenFunctions(ctypes.Structure):
-    """What numpy calls bitgen_t."""
+    """The C structure `bitgen_t` of NumPy."""
 
     _fields_ = (
         ("state", ctypes.c_void_p),
@@ -233,13 +234,13 @@ class _BitGenFunctions(ctypes.Structure):
 
 
 class CipherBits:
-    """A source of random bits for `numpy.random.Generator`: every law that it draws, from AES.
+    """A bit generator for `numpy.random.Generator` whose random bits come from AES.
 
-    numpy takes whatever hands it four C functions in a capsule (its "BitGenerator" interface). Each
-    call of one goes through Python, about a third of a microsecond: fit for batches and coins.
+    NumPy accepts any object with four C functions in a capsule (its "BitGenerator" interface). Each
+    call goes through Python and takes about 0.3 microseconds: fast enough for batches.
 
     Args:
-        words: Where they come from; used for nothing else.
+        words: Source of random words, used for nothing else.
     """
 
     def __init__(self, words: RandomWords):
@@ -257,10 +258,10 @@ class CipherBits:
 
 
 class ExactIntegers:
-    """Uniform whole numbers without rounding, from 64-bit words.
+    """Uniform integers without rounding, from 64-bit words.
 
     Args:
-        words: From a count to so many words.
+        words: Function from a count to that number of words.
     """
 
     __slots__ = ("_words",)
@@ -268,7 +269,7 @@ class ExactIntegers:
     def __init__(self, words: Callable[[int], np.ndarray[Any, Any]]):
         self._words = words
 
-    def below(self, bound: int) -> int:
+    def draw_below(self, bound: int) -> int:
         """Return a uniform whole number in [0, bound), exactly, by rejection; bound >= 1."""
         if not bound >= 1:
             raise ValueError(f"bound is {bound}: expected 1 or above.")
@@ -284,11 +285,12 @@ class ExactIntegers:
 class Keys:
     """The master key of a run: 256 bits from the operating system.
 
-    Guarantee: never copied or pickled; `reproducible` is True if and only if it came from a seed,
-    and then the noise can be computed by anyone who knows the seed: not private.
+    Guarantee: never copied or pickled. `reproducible` is True if and only if the key comes from a
+        seed;
+    anyone who knows the seed can then compute the noise, so the run is not private.
 
     Args:
-        secure: Whether batches and coins come from the cipher, as noise does.
+        secure: Whether the cipher is used for batches and Bernoulli draws as well as for noise.
     """
 
     __slots__ = ("_master", "_path", "reproducible", "secure")
@@ -301,7 +303,7 @@ class Keys:
 
     @classmethod
     def from_seed(cls, seed: int, *, secure: bool = False) -> Keys:
-        """Return keys that a seed determines: for tests and benchmarks only."""
+        """Create keys from a seed, for tests and benchmarks only."""
         keys = cls(secure=secure)
         keys._master = _mac(b"pasearch: reproducible, not private", _encode_element(seed))
         keys.reproducible = True
@@ -311,7 +313,7 @@ class Keys:
         """Return the randomness of one purpose, such as `stream("trial", 3)`.
 
         Raises:
-            UsageError: No context, or an element that is neither text nor a whole number.
+            UsageError: There is no context, or an element is neither a string nor an integer.
             RuntimeError: The keys were destroyed.
         """
         if self._master is None:
@@ -323,15 +325,15 @@ class Keys:
     def save(
         self, path: str | os.PathLike[str], fingerprint: str, parts: Mapping[str, str] | None = None
     ) -> None:
-        """Store the keys for a resume: a new file, mode 0600, durable at return.
+        """Store the keys for a resume in a new file, mode 0600, durable at return.
 
         Guarantee: the file appears with its whole content, or not at all.
 
         Args:
-            path: Where; it must not exist.
-            fingerprint: Hash of everything the run's releases depend on: data, plan, code,
+            path: Path of the file, which must not exist.
+            fingerprint: Hash of every input that the run's releases depend on: data, plan, code,
                 versions, device.
-            parts: Hashes of its parts, by what they are called: so that a refusal can name them.
+            parts: Hash of each kind of input, by its name, so that a refusal can name what changed.
 
         Raises:
             UsageError: The file exists.
@@ -360,13 +362,15 @@ class Keys:
         cls, path: str | os.PathLike[str], fingerprint: str, parts: Mapping[str, str] | None = None,
         *, secure: bool = False,
     ) -> Keys:  # fmt: skip
-        """Take up the keys of an interrupted run, if every input is what it was.
+        """Load the keys of an interrupted run if every input is unchanged.
 
-        Guarantee: keys never meet an input other than the one they were made for. If the
-        fingerprint differs they are destroyed, durably, before this returns.
+        Guarantee: keys are never used with another input than their own. If the fingerprint
+            differs, they
+        are destroyed durably before this returns.
 
         Raises:
-            UsageError: No keys there (the run ended, or never started), or not a file of keys.
+            UsageError: The keys are missing (the run ended, or never started), or the file is
+                malformed.
             BudgetError: The fingerprint differs.
         """
         path = Path(path).absolute()
@@ -403,10 +407,11 @@ class Keys:
         return keys
 
     def destroy(self) -> None:
-        """Forget the master key, and overwrite and remove its file; again is harmless.
+        """Forget the master key; overwrite and remove its file. Repeating this is harmless.
 
-        Streams that were handed out still work. Overwriting is durable on the file, but a disk or
-        file system that writes elsewhere (flash, copy on write, backups) may keep the old blocks.
+        Streams that were derived before still work. Overwriting is durable on the file, but a disk
+        or file system that writes elsewhere (flash, copy on write, backups) may keep the old
+        blocks.
         """
         self._master = None
         if self._path is None:
@@ -429,7 +434,7 @@ class Keys:
 
     @classmethod
     def forget(cls, path: str | os.PathLike[str]) -> None:
-        """Overwrite and remove stored keys without using them; none there is harmless."""
+        """Overwrite and remove stored keys without using them; a missing file is harmless."""
         keys = cls()
         keys._path = Path(path).absolute()
         keys.destroy()
@@ -446,12 +451,12 @@ def _mac(key: bytes, message: bytes) -> bytes:
 
 
 def _bind_fingerprint(master: bytes, fingerprint: str) -> str:
-    """Return what ties keys to their inputs; without the master key it tells nothing of them."""
+    """Compute the tag that binds keys to their inputs; it reveals nothing without the key."""
     return _mac(master, b"f" + fingerprint.encode()).hex()
 
 
 def _encode_element(element: object) -> bytes:
-    """Encode one element of a context; the first byte is its type, and purposes start with p."""
+    """Encode one element of a context. The first byte is its type; purposes start with p."""
     if isinstance(element, str):
         return b"s" + element.encode("utf-8", "surrogatepass")
     if isinstance(element, Integral) and not isinstance(element, bool):
@@ -471,5 +476,5 @@ def _check_step(step: object) -> int:
 
 
 def to_int64(number: int) -> int:
-    """Convert an integer of 64 bits to the int64 with the same bits."""
+    """Convert a 64-bit unsigned integer to the int64 with the same bits."""
     return number - 2**64 if number >= 2**63 else number

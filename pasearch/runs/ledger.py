@@ -1,11 +1,11 @@
-"""The write-ahead ledger: what was charged, durably on disk *before* a private record is read.
+"""The write-ahead ledger: each charge is durably on disk *before* a private record is read.
 
     with ledger.charged("score", dataset["validation"], key="trial 3") as records: ...
 
-The plan's lines are fixed when the ledger is made. A charge is checked and written in one
-exclusive transaction, synced to disk, and only then are the partitions opened; so after a crash at
-any instant the ledger shows at least what was released. Ceilings and "append only" are triggers of
-the database: no code path gets around them.
+The items of the plan are fixed when the ledger is created. A charge is checked and written in one
+exclusive transaction and synced to disk; only then are the partitions opened. So after a crash at
+any time the ledger lists at least everything that was released. Ceilings and "append only" are
+triggers of the database, which no code path can bypass.
 
 Source: docs/rules.md, rule 12. Proof: docs/guarantees/ledger.md.
 """
@@ -29,7 +29,7 @@ from pasearch.runs.folder import linked_draft, sync_folder
 
 
 def append_only_triggers(*tables: str) -> list[str]:
-    """Return the triggers that let nobody change or delete a row of these tables."""
+    """Return the triggers that refuse to change or delete rows of these tables."""
     return [
         f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} "
         "BEGIN SELECT RAISE(ABORT, 'append only'); END"
@@ -40,12 +40,12 @@ def append_only_triggers(*tables: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFormat:
-    """The SQLite file of a ledger.
+    """The SQLite file format of a ledger.
 
     Args:
         application: Four letters in the file's header.
-        tables: Statements that make the tables.
-        seal: Statements that make triggers when the first rows are in.
+        tables: Statements that create the tables.
+        seal: Statements that create triggers after the first rows.
     """
 
     application: str
@@ -53,13 +53,13 @@ class LedgerFormat:
     seal: tuple[str, ...]
 
     def create(self, path: Path, rows: Mapping[str, Sequence[tuple[object, ...]]]) -> None:
-        """Make a file with its first rows, by table.
+        """Create a file with its first rows, by table.
 
-        Guarantee: the file appears with its whole content, or not at all, so a process that is
-        killed here leaves none.
+        Guarantee: the file appears with its whole content or not at all, even if the process is
+            killed.
 
         Raises:
-            FileExistsError: A file is there.
+            FileExistsError: The path exists.
         """
         number = int.from_bytes(self.application.encode(), "big")
         with linked_draft(path) as draft, closing(connect(draft)) as connection:
@@ -82,9 +82,9 @@ class LedgerFormat:
         return (number, version) == (int.from_bytes(self.application.encode(), "big"), 1)
 
     def check(self, connection: sqlite3.Connection) -> None:
-        """Refuse a file that is damaged, or has other tables and triggers than were made.
+        """Refuse a file that is damaged, or whose tables and triggers were changed.
 
-        Without its triggers a ledger would keep no ceiling.
+        Without its triggers a ledger would have no ceiling.
 
         Raises:
             UsageError: A table or a trigger is missing, changed or added.
@@ -98,13 +98,13 @@ class LedgerFormat:
 
 
 def connect(path: Path, *, timeout: float = 0.0, lock: bool = False) -> sqlite3.Connection:
-    """Open an existing database whose commits are synced in full.
+    """Open an existing database whose commits are fully synced.
 
     Args:
-        path: The file. It must not be opened and closed by hand in the same process meanwhile: on
-            POSIX that would drop SQLite's lock.
+        path: The file. No other code of the process may open and close it meanwhile: on POSIX that
+            would release SQLite's lock.
         timeout: Seconds to wait for another process.
-        lock: Keep the lock until the connection ends, however it ends.
+        lock: Whether to keep the lock until the connection ends, however it ends.
     """
     uri = f"{path.as_uri()}?mode=rw"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=timeout)
@@ -162,14 +162,14 @@ _FORMAT = LedgerFormat(
 
 @dataclass(slots=True, eq=False)
 class Receipt:
-    """Proof that a partition was charged; a partition opens only while it is active."""
+    """Evidence that a partition was charged; a partition opens only while its receipt is active."""
 
     partition: str
     active: bool = True
 
 
 class Partition(Protocol):
-    """Named records that can be charged, and that open under a receipt."""
+    """Named records that can be charged, and are opened with a receipt."""
 
     @property
     def name(self) -> str:
@@ -183,13 +183,13 @@ class Partition(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of a plan: what may be charged to a partition, and how often.
+    """One item of a plan: a release, its partition and the number of times it may be charged.
 
     Args:
-        name: What the release is; lines of one name on several partitions are charged together.
-        partition: The partition it reads.
-        event: What one release costs.
-        count: How many releases the plan pays for, 1 or more.
+        name: Name of the release; items with one name on several partitions are charged together.
+        partition: Partition that the release reads.
+        event: Privacy event of one release.
+        count: Number of releases that the plan pays for, 1 or more.
     """
 
     name: str
@@ -207,11 +207,11 @@ class Line:
 
 
 class Ledger:
-    """The run's charges: one file, one writer, append only.
+    """The charges of a run: one file, one writer, append only.
 
-    Guarantee: a partition opens only after its charge is on disk; no line is charged more often
-    than the plan says. One process at a time has the file; it refuses to be copied or pickled, and
-    to spend in a forked worker.
+    Guarantee: a partition opens only after its charge is on disk, and no item is charged more often
+    than planned. One process at a time has the file; the ledger refuses to be copied or pickled,
+    and to charge in a forked worker.
     """
 
     __slots__ = ("_connection", "_lines", "_owner", "_path")
@@ -233,10 +233,10 @@ class Ledger:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], lines: Iterable[Line]) -> Ledger:
-        """Make a ledger of a plan's lines, in a new file, whole or not at all.
+        """Create a ledger with the items of a plan in a new file, whole or not at all.
 
         Raises:
-            UsageError: The file exists, there is no line, or two have one name and partition.
+            UsageError: The file exists, there is no item, or two have the same name and partition.
         """
         rows = [(x.name, x.partition, json.dumps(event_to_json(x.event)), x.count) for x in lines]
         if not rows or len({row[:2] for row in rows}) < len(rows):
@@ -250,10 +250,10 @@ class Ledger:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Ledger:
-        """Open a run's ledger again.
+        """Open the ledger of an existing run.
 
         Raises:
-            UsageError: No ledger there, a damaged one, or another process has it.
+            UsageError: The file is missing, damaged, or in use by another process.
         """
         path = Path(path).absolute()
         if path.is_symlink() or not path.is_file() or not path.stat().st_size:
@@ -276,33 +276,34 @@ class Ledger:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The plan's lines, as fixed when the ledger was made."""
+        """The items of the plan, fixed when the ledger was created."""
         return self._lines
 
     @contextmanager
     def charged(
         self, line: str, *partitions: Partition, key: str | list[str] | tuple[str, ...]
     ) -> Iterator[Any]:
-        """Charge a release, durably, then open what it reads, for the length of a `with` block.
+        """Charge a release durably, then open the partitions that it reads for a `with` block.
 
         Args:
-            line: The line's name.
-            partitions: What the release reads; each is charged.
-            key: Name of this release among those of the line, such as "trial 3". The same key again
-                (a resumed run, or further reads of one release) costs nothing more: the caller must
+            line: Name of the item.
+            partitions: Partitions that the release reads; each is charged.
+            key: Name of this release among those of the item, such as "trial 3". Repeating a key (a
+                resumed run, or further reads for one release) costs nothing more: the caller must
                 then compute from the same inputs and streams. Several keys are that many releases,
-                charged together: all of them, or none.
+                charged together or not at all.
 
         Yields:
-            What the partition's `open` returned; for several partitions a tuple.
+            The result of the partition's `open`; a tuple for several partitions.
 
         Raises:
-            BudgetError: The plan has no such line for a partition, all its releases are charged, or
+            BudgetError: The plan has no such item for a partition, all its releases are charged, or
                 the key was charged for other partitions. Nothing was opened.
-            PasearchError: The charge was not written (a full disk, say). Nothing was opened.
+            PasearchError: The charge could not be written, such as on a full disk. Nothing was
+                opened.
 
-        Cost: the line's event, once per key, to each partition, before anything is opened. An error
-            inside the block takes nothing back.
+        Cost: the item's event, once per key, charged to each partition before it is opened. An
+            error inside the block refunds nothing.
         """
         keys = list(key) if isinstance(key, (list, tuple)) else [key]
         self._charge(line, [partition.name for partition in partitions], keys)
@@ -315,7 +316,7 @@ class Ledger:
                 receipt.active = False
 
     def _charge(self, line: str, names: list[str], keys: list[Any]) -> None:
-        """Check and write releases, in one transaction; return when they are on disk."""
+        """Check and write the charges of releases in one transaction, synced to disk at return."""
         if os.getpid() != self._owner:
             raise RuntimeError("A worker process tried to spend: charge in the process that began.")
         known = keys and all(isinstance(key, str) and key for key in keys)
@@ -362,14 +363,14 @@ class Ledger:
                 ) from None
 
     def holds(self, line: str, key: str) -> bool:
-        """Return whether this release is charged already."""
+        """Check whether this release is charged already."""
         rows = self._connection.execute(
             "SELECT 1 FROM charges WHERE line = ? AND key = ?", (line, key)
         )
         return rows.fetchone() is not None
 
     def spent(self) -> list[tuple[str, str, Event, int]]:
-        """Return (line, partition, event, number of releases charged), in the plan's order."""
+        """Return (item, partition, event, number of charged releases) in the order of the plan."""
         rows = self._connection.execute(
             "SELECT line, partition, count(*) FROM charges GROUP BY line, partition"
         )
@@ -381,7 +382,7 @@ class Ledger:
         ]
 
     def close(self) -> None:
-        """Close the file and let another process have it."""
+        """Close the file, so that another process can open it."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -395,7 +396,7 @@ class Ledger:
 
 
 def _connect_exclusively(path: Path) -> sqlite3.Connection:
-    """Open a run's ledger and keep other processes out of it."""
+    """Open a run's ledger and lock it against other processes."""
     try:
         return connect(path, lock=True)
     except sqlite3.DatabaseError as error:

@@ -1,12 +1,12 @@
-"""A noisy count, and a pick by counts: exact mechanisms, in integers only.
+"""A noisy count and the exponential mechanism on counts, exact in integer arithmetic.
 
     release = count + Z,    P(Z = z) = (1 - e^-epsilon) / (1 + e^-epsilon) * e^(-epsilon |z|)
     pick i with               P(i) ~ e^(epsilon points_i / (2 most))
 
 One record changes a count by at most 1, and every points_i by at most `most`, so each is epsilon-
-differentially private. Floating point would miss the far tail (and Laplace noise in floats leaks
-outright), so both are drawn with rational arithmetic from uniform integers: epsilon is the float's
-exact value, and no digit is lost.
+differentially private. Floating point would truncate the far tail (and Laplace noise in floats
+reveals the count), so both are drawn with rational arithmetic from uniform integers. Epsilon is the
+exact value of the float.
 
 Source: Canonne, Kamath and Steinke 2020 (arXiv 2004.00010), Algorithms 1 and 2; Ghosh,
 Roughgarden and Sundararajan 2009; McSherry and Talwar 2007 (the exponential mechanism). Proof:
@@ -26,17 +26,17 @@ from pasearch.accounting.events import Geometric, PureDP
 from pasearch.runs.keys import Stream
 
 DrawBelow = Callable[[int], int]
-"""Exact randomness: below(n) is a uniform whole number in [0, n)."""
+"""Source of exact randomness: a function of n that returns a uniform integer in [0, n)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyCount:
-    """Counts of records, with two-sided geometric noise.
+    """Counts of records with two-sided geometric noise.
 
-    Guarantee: `release` is epsilon-DP for a count that one record changes by at most 1, exactly.
+    Guarantee: `release` is exactly epsilon-DP for a count that one record changes by at most 1.
 
     Args:
-        epsilon: The price of one release, above 0.
+        epsilon: Epsilon of one release, above 0.
     """
 
     epsilon: float
@@ -44,44 +44,44 @@ class NoisyCount:
 
     @property
     def event(self) -> Geometric:
-        """What one release costs."""
+        """Privacy event of one release."""
         return Geometric(epsilon=self.epsilon)
 
     @property
     def standard_deviation(self) -> float:
-        """The noise's standard deviation, in records: sqrt(2 e^-epsilon) / (1 - e^-epsilon)."""
+        """Standard deviation of the noise in records: sqrt(2 e^-epsilon) / (1 - e^-epsilon)."""
         return math.sqrt(2) * math.exp(-self.epsilon / 2) / -math.expm1(-self.epsilon)
 
     def release(self, count: int, stream: Stream) -> int:
-        """Return the count plus noise; it may be negative.
+        """Release the count plus noise; it may be negative.
 
-        The noise's key contains the count: a resumed run that counts the same releases the same,
-        and one that counts otherwise draws afresh, so two releases never share their noise.
+        The key of the noise contains the count: a resumed run with the same count releases the same
+        number, and another count gets new noise, so two releases never share their noise.
 
         Args:
             count: Number of records, private.
-            stream: The release's own randomness.
+            stream: Random stream of this release.
 
         Raises:
-            TypeError: The count is not a whole number (its value is private and not named).
+            TypeError: The count is not an integer (its value is private and not named).
 
-        Cost: `event`, on every partition that the count was taken from; charge it first.
+        Cost: `event`, on every partition that was counted; charge it first.
         """
         if isinstance(count, bool) or not isinstance(count, Integral):
             raise TypeError(f"a count is an int, not {type(count).__name__}: count records.")
         number = int(count)
         source = stream.child("noisy count", self.epsilon.hex(), number).integers()
-        return number + discrete_laplace(Fraction(self.epsilon), source.below)
+        return number + discrete_laplace(Fraction(self.epsilon), source.draw_below)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyCounts:
-    """Counts of cells, each record in one at most, each with two-sided geometric noise.
+    """Counts of cells with two-sided geometric noise; each record is in at most one cell.
 
-    Guarantee: `release` is epsilon-DP if one record changes one count, by at most 1, exactly.
+    Guarantee: `release` is exactly epsilon-DP if one record changes one count, by at most 1.
 
     Args:
-        epsilon: The price of one release of all counts, above 0.
+        epsilon: Epsilon of one release of all counts, above 0.
     """
 
     epsilon: float
@@ -89,27 +89,27 @@ class NoisyCounts:
 
     @property
     def event(self) -> Geometric:
-        """What one release costs: the noise of one cell alone tells of a record."""
+        """Privacy event of one release: a record affects only one cell."""
         return Geometric(epsilon=self.epsilon)
 
     @property
     def standard_deviation(self) -> float:
-        """Of each count's noise, in records."""
+        """Standard deviation of each count's noise, in records."""
         return NoisyCount(epsilon=self.epsilon).standard_deviation
 
     def release(self, counts: list[int], stream: Stream) -> list[int]:
-        """Return the counts plus noise; some may be negative.
+        """Release the counts plus noise; some may be negative.
 
-        The noise's key contains all counts: where one is another, all noise is drawn afresh.
+        The key of the noise contains all counts: if one differs, all noise is new.
 
         Args:
             counts: Numbers of records, private.
-            stream: The release's own randomness.
+            stream: Random stream of this release.
 
         Raises:
-            TypeError: A count that is not a whole number.
+            TypeError: A count is not an integer.
 
-        Cost: `event`, on every partition that the counts were taken from; charge it first.
+        Cost: `event`, on every partition that was counted; charge it first.
         """
         each, own = NoisyCount(epsilon=self.epsilon), stream.child("noisy counts", *counts)
         return [each.release(count, own.child(cell)) for cell, count in enumerate(counts)]
@@ -117,13 +117,14 @@ class NoisyCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialMechanism:
-    """One of several candidates, the better the likelier: the exponential mechanism.
+    """Private selection of one of several candidates by the exponential mechanism.
 
-    Guarantee: `pick` is epsilon-DP if one record changes each candidate's points by at most `most`.
+    Guarantee: `pick` is epsilon-DP if one record changes each candidate's score count by at most
+    `most`.
 
     Args:
-        epsilon: The price of one pick, above 0.
-        most: By how much one record may change the points of a candidate, 1 or more.
+        epsilon: Epsilon of one selection, above 0.
+        most: Sensitivity of a candidate's score count to one record, 1 or more.
     """
 
     epsilon: float
@@ -132,22 +133,22 @@ class ExponentialMechanism:
 
     @property
     def event(self) -> PureDP:
-        """What one pick costs, over any number of candidates."""
+        """Privacy event of one selection, for any number of candidates."""
         return PureDP(epsilon=self.epsilon)
 
     def pick(self, points: Sequence[int], stream: Stream) -> int:
-        """Return the index of the one that was picked.
+        """Select a candidate and return its index.
 
-        Exact: an index is drawn uniformly and kept with probability e^(-epsilon gap / (2 most)),
-        gap = what it is behind the best, until one is kept.
+        Exact rejection sampling: an index is drawn uniformly and accepted with probability
+        e^(-epsilon gap / (2 most)), where gap is its distance from the best score count.
 
         Args:
-            points: Of each candidate, private.
-            stream: The pick's own randomness; its key contains the points, as of a count.
+            points: Score count of each candidate, private.
+            stream: Random stream of this selection; its key contains the score counts.
 
-        Cost: `event`, on every partition that the points were taken from; charge it first.
+        Cost: `event`, on every partition that the score counts were computed from; charge it first.
         """
-        below = stream.child("pick", self.epsilon.hex(), *map(int, points)).integers().below
+        below = stream.child("pick", self.epsilon.hex(), *map(int, points)).integers().draw_below
         best, share = max(points), Fraction(self.epsilon) / (2 * self.most)
         while True:
             index = below(len(points))
@@ -163,11 +164,11 @@ def bernoulli_decay(gamma: Fraction, below: DrawBelow) -> bool:
 
 
 def discrete_laplace(epsilon: Fraction, below: DrawBelow) -> int:
-    """Return Z with P(Z = z) proportional to exp(-epsilon |z|), exactly (Algorithm 2).
+    """Draw Z with P(Z = z) proportional to exp(-epsilon |z|), exactly (Algorithm 2).
 
     With epsilon = s/t: X = U + t V, where U in [0, t) is accepted with probability e^(-U/t) and V
-    counts coins of probability 1/e, has P(X = x) ~ e^(-x/t); so floor(X / s) has the ratio
-    e^(-s/t), and a fair sign (with -0 refused) makes it two-sided.
+    counts Bernoulli successes of probability 1/e, has P(X = x) ~ e^(-x/t). So floor(X / s) has the
+    ratio e^(-s/t), and a fair sign (with -0 rejected) makes it two-sided.
     """
     s, t = epsilon.numerator, epsilon.denominator
     while True:
@@ -187,8 +188,8 @@ def discrete_laplace(epsilon: Fraction, below: DrawBelow) -> int:
 def bernoulli_exp(numerator: int, denominator: int, below: DrawBelow) -> bool:
     """Return True with probability exp(-gamma), gamma = numerator/denominator in [0, 1].
 
-    Algorithm 1: the first k at which a coin of probability gamma/k fails is odd with probability
-    1 - gamma + gamma^2/2 - ... = exp(-gamma).
+    Algorithm 1: the first k at which a Bernoulli draw of probability gamma/k fails is odd with
+    probability 1 - gamma + gamma^2/2 - ... = exp(-gamma).
     """
     k = 1
     while below(denominator * k) < numerator:

@@ -54,8 +54,11 @@ GRID_LOG2 = 7
 FLOAT64_ERROR = 2.0**-33
 """Largest error of a normal number in float64, its product with a and the sum included."""
 
-MIN_U_BITS, MAX_U_BITS = 2**33, 2**63 - 2**30
-"""Range of the 63 bits of U for which float64 keeps `FLOAT64_ERROR`."""
+MIN_U_BITS = 2**33
+"""Smallest 63 bits of U for which float64 keeps `FLOAT64_ERROR`."""
+
+MAX_U_BITS = 2**63 - 2**30
+"""Largest 63 bits of U for which float64 keeps `FLOAT64_ERROR`."""
 
 UNREFINED_ERROR = 2.0**-46
 """Largest error of a number of `UnrefinedNormals` in float64, without the bits not drawn."""

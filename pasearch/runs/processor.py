@@ -1,13 +1,14 @@
-"""The processor: instructions, compiled loops and threads, which decide the last bits of sums.
+"""The processor: instructions, compiled loops and threads, which determine the last bits of sums.
 
-The same keys on another processor would meet another sum, so a run is bound to `processor`, and the
-nodes of a cluster must agree in it. Compiled loops are compared with other code on public numbers
-before anything is computed with them. Their threads are not those of torch, which wait busily
-between two sums and would take a processor from these.
+The same keys on another processor could be used with another sum. So a run is bound to
+`describe_processor`, and the nodes of a cluster must agree in it. Compiled loops are compared with
+other code on public numbers before they are used. They have their own threads, because torch's
+threads wait in a busy loop between two sums and would occupy their processors.
 
-MKL, whose products torch takes, has two ways: the fastest kernel for the shape and the place of
-each matrix, or (`MKL_CBWR`) one whose roundings do not depend on the place. On processors of Intel
-the fastest ones are such, at the numbers of rows that we ask for; on others they are not.
+MKL, which computes torch's matrix products, has two modes: the fastest kernel for the shape and the
+address of each matrix, or (`MKL_CBWR`) a kernel whose roundings do not depend on the address. On
+Intel processors the fastest kernels have this property at the numbers of rows used here; on others
+they do not.
 
 Source: docs/rules.md, rule 11. Proof: docs/guarantees/dp-sgd.md ("The number of rows").
 """
@@ -27,17 +28,18 @@ from pasearch import status_message
 from pasearch.errors import MachineError, describe_system_error
 
 SETTING_PREFIXES = ("ATEN_", "MKL_", "ONEDNN_", "DNNL_")
-"""How the variables begin that choose them."""
+"""Prefixes of the environment variables that select instructions."""
 
 
 MKL_MODE_VARIABLE, MKL_MODE = "MKL_CBWR", "AUTO"
-"""What tells MKL its way, and which one rounds alike wherever a matrix lies."""
+"""MKL mode whose roundings do not depend on the address of a matrix."""
 
 
 def set_consistent_rounding() -> None:
-    """Let MKL round a record's products alike wherever it stands in its batch.
+    """Make MKL round a record's products independently of its position in the batch.
 
-    It is told once: before the first product of a process. What its user has set stays.
+    Call it before the first product of a process, because MKL reads the variable once. A value that
+    the user has set is kept.
     """
     if not _is_intel():
         os.environ.setdefault(MKL_MODE_VARIABLE, MKL_MODE)
@@ -53,7 +55,7 @@ def _is_intel() -> bool:
 
 
 def describe_processor() -> list[str]:
-    """Return which instructions torch computes with, how it was built, and what was set."""
+    """Describe torch's instructions, its build and the environment variables that affect them."""
     torch = importlib.import_module("torch")  # heavy: only who asks has it
     chosen = (name for name in os.environ if name.startswith(SETTING_PREFIXES))
     return [
@@ -69,16 +71,17 @@ GROUP = 32
 """Pairs of normal numbers whose first members are adjacent, followed by their second members."""
 
 JIT_SWITCH_VARIABLE = "NUMBA_DISABLE_JIT"
-"""What switches machine code off, if the environment has it."""
+"""Environment variable that disables compiled code."""
 
 
 def load_checked_loops(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
-    """Load loops and try them on public numbers; None where numba is missing or switched off.
+    """Load compiled loops and test them on public numbers; None if numba is missing or disabled.
 
     Raises:
-        MachineError: They cannot be loaded, or find other sums. Torch's do not take over then: a
-            run that is resumed, or whose candidates are trained in several processes, has to have
-            the same sums everywhere.
+        MachineError: The loops cannot be loaded, or compute other sums. Torch is no substitute
+            then: a resumed run, or one whose candidates are trained in several processes, needs the
+                same sums
+            everywhere.
     """
     if os.environ.get(JIT_SWITCH_VARIABLE, "0") != "0" or importlib.util.find_spec("numba") is None:
         return None
@@ -103,10 +106,10 @@ def load_checked_loops(module: str, agrees: Callable[[ModuleType], bool]) -> Mod
 
 
 class ThreadTeam:
-    """So many threads, the caller's among them.
+    """A group of threads that includes the calling thread.
 
     Args:
-        threads: 1 or more.
+        threads: Number of threads, 1 or more.
     """
 
     def __init__(self, threads: int):
@@ -114,9 +117,9 @@ class ThreadTeam:
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
 
     def run_all(self, part: Callable[[int], None]) -> None:
-        """Call it in every thread with its place, from 0 on.
+        """Call a function in every thread with the thread's index, from 0.
 
-        Guarantee: when this returns or raises, none of them is at it, nor will be.
+        Guarantee: when this returns or raises, no thread runs the function any more.
         """
         if self._pool is None:
             return part(0)
@@ -141,9 +144,9 @@ class ThreadTeam:
             each.result()
 
     def run_divided(self, count: int, part: Callable[[int, int, int], None], even: int = 1) -> None:
-        """Call it in every thread with its place, and from where to where of so many it goes.
+        """Divide `count` items among the threads: call a function with thread index, first and end.
 
-        All but the last end at a multiple of `even`.
+        All parts but the last end at a multiple of `even`.
         """
         edges = [even * (count // even * place // self.threads) for place in range(self.threads)]
         edges.append(count)

@@ -1,20 +1,20 @@
-"""Where the bins of a number are cut: at quantiles, estimated privately in three looks.
+"""Bin edges of a numeric column at quantiles, estimated privately in three releases.
 
-    first     h_b + N(0, 2 sigma^2) for 81 bins of sizes, each four of those that bounds of whole
-              arrays are estimated from: edges are powers of 4
-    cells     those bins, joined or cut into equal parts, so that each holds about a fortieth of the
-              records by the first look: public from then on
-    second    c_j + N(0, 4 sigma^2) for the cells j, which are then joined and cut once more
+    first     h_b + N(0, 2 sigma^2) for 81 bins of magnitudes, each four of those that bounds of
+              whole arrays are estimated from: edges are powers of 4
+    cells     those bins, joined or divided into equal parts, so that each has about a fortieth of
+              the records by the first release: public from then on
+    second    c_j + N(0, 4 sigma^2) for the cells j, which are then joined and divided once more
     third     the same for these
-    edges     where the cells' counts, made to rise, reach 1/k, 2/k, ... ; a cell of many records,
-              such as a value that is often repeated, has a bin of its own
+    edges     the positions where the cells' counts, made monotone, reach 1/k, 2/k, ... ; a cell of
+              many records, such as a frequent value, has its own bin
 
-A record is in one bin and in one cell of each look at most, and 1/2 + 1/4 + 1/4 = 1, so all looks
-together cost one Gaussian of sigma. Numbers whose size varies by powers of ten, that lie close
-together far from 0, or with one value far away, have useful bins so; of equal width, one bin would
-hold nearly all of them (benchmarks/models).
+A record is in at most one bin and one cell of each release, and 1/2 + 1/4 + 1/4 = 1, so all three
+together cost one Gaussian of sigma. Thus columns get useful bins even if their magnitude varies by
+powers of ten, they are concentrated far from 0, or they have an outlier. With bins of equal width,
+one bin would contain nearly all records (benchmarks/models).
 
-Source: ours. Proof: docs/guarantees/estimated-schema.md.
+Source: original to this project. Proof: docs/guarantees/estimated-schema.md.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.sums import GaussianRelease, GaussianSum
 
 BINS_PER_JOINED_BIN = 4
-"""How many of the bins of sizes are one here: rare large numbers are then seen together, and the
-later looks tell them apart."""
+"""Number of magnitude bins per joined bin: rare large numbers are counted together, and later
+releases separate them."""
 
 MIDDLE_BIN = ZERO_BIN // BINS_PER_JOINED_BIN
-"""The joined bin of the number 0, alone."""
+"""Joined bin of the number 0 alone."""
 
 _FROM_ZERO = np.arange(-ZERO_BIN, ZERO_BIN + 1)
 JOINED_BIN_INDEX = MIDDLE_BIN + np.sign(_FROM_ZERO) * -(-np.abs(_FROM_ZERO) // BINS_PER_JOINED_BIN)
-"""Which of the joined bins each bin of sizes is in."""
+"""Joined bin of each magnitude bin."""
 
 JOINED_UPPER_EDGES = np.array(
     [UPPER_EDGES[JOINED_BIN_INDEX == place].max() for place in range(2 * MIDDLE_BIN + 1)]
@@ -57,43 +57,44 @@ JOINED_UPPER_EDGES = np.array(
 JOINED_LOWER_EDGES = np.array(
     [LOWER_EDGES[JOINED_BIN_INDEX == place].min() for place in range(2 * MIDDLE_BIN + 1)]
 )
-"""The upper and the lower edge of every joined bin, rising."""
+"""Lower edge of every joined bin, ascending; `JOINED_UPPER_EDGES` are the upper ones."""
 
 MIN_JOINED_DEVIATIONS = 4.5
-"""How many deviations of its noise a stretch of joined bins holds: by chance one range in some
-hundred, and bins of no record do little harm."""
+"""Noise deviations from which a range of joined bins is in use: one false range in about a hundred,
+and empty bins do little harm."""
 
 CELL_COUNT = 40
-"""About how many cells a look counts: more of them have more noise together."""
+"""Approximate number of cells per release: more cells have more noise in total."""
 
 HEAVY_FACTOR = 2.0
-"""How many times its share of the records a cell holds that has a bin of its own."""
+"""Multiple of its equal share of the records from which a cell gets its own bin."""
 
 MIN_NOISE_RATIO = 32.0
-"""How many deviations of the noise there must be slots for more than one look, and ten a bin. For
-fewer, one look at the bounds, with all of the price, and bins of equal width were better."""
+"""Records per noise deviation from which several releases pay off, besides ten records per bin.
+With fewer, one release of the bounds at the whole cost, and bins of equal width, were better."""
 
 SPIKE_DEVIATIONS = 3.0
-"""How many deviations of the noise the count of the number 0 shows for a cell of its own."""
+"""Noise deviations from which the number 0 gets its own cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberBins(GaussianRelease):
-    """Bounds of the records' numbers, and edges between them that hold about equally many each.
+    """Noisy bounds of the records' numbers, and edges of bins with about equally many records.
 
     Guarantee: `release` costs `event` if each record has at most one number, as far as float64
-    noise is Gaussian.
+        noise is
+    Gaussian.
 
     Args:
-        noise_multiplier: Of all looks together, in records, above 0.
-        most: The most bins, 1 or more.
+        noise_multiplier: Noise multiplier of all releases together, in records, above 0.
+        most: Maximum number of bins, 1 or more.
     """
 
     most: int
     __post_init__ = make_post_init(noise_multiplier=check_positive, most=check_positive_integer)
 
     def has_enough_records(self, slots: int) -> bool:
-        """Return whether so many slots, a public number, are enough for more than one look."""
+        """Check whether `slots` records, a public number, suffice for more than one release."""
         return slots >= max(MIN_NOISE_RATIO * self.noise_multiplier, 10.0 * self.most)
 
     def release(
@@ -102,14 +103,14 @@ class NumberBins(GaussianRelease):
         stream: Stream,
         bounds: tuple[float, float] | None = None,
     ) -> tuple[float, float, tuple[float, ...]]:
-        """Return (low, high, edges): edges rise strictly, between low and high.
+        """Release (low, high, edges); the edges are strictly ascending, between low and high.
 
         Args:
-            values: (slots,) numbers of any type, private; what is not finite is no record.
-            stream: The release's own randomness.
-            bounds: Declared (low, high), public; None estimates them from the first look.
+            values: Numbers of any type, shape (slots,), private; non-finite values are not counted.
+            stream: Random stream of this release.
+            bounds: Declared (low, high), public; None estimates them from the first release.
 
-        Cost: `event`, on every partition that the values were taken from; charge it first.
+        Cost: `event`, on every partition with these values; charge it first.
         """
         if not self.has_enough_records(len(values)):
             alone = NumberBounds(noise_multiplier=self.noise_multiplier)
@@ -135,7 +136,7 @@ class NumberBins(GaussianRelease):
 def exact_bin_edges(
     values: np.ndarray[Any, Any], low: float, high: float, most: int
 ) -> tuple[float, ...]:
-    """Return the edges without noise, of values that the user declared or assumed public."""
+    """Compute the edges without noise, for values that the user declared or assumed public."""
     known, counts = np.unique(np.clip(finite_values(values), low, high), return_counts=True)
     if not known.size:
         return ()
@@ -144,7 +145,7 @@ def exact_bin_edges(
 
 
 def release_size_counts(values: np.ndarray[Any, Any], sigma: float, stream: Stream) -> Array:
-    """Return the first look: noisy counts of the joined bins, (81,).
+    """Release the noisy counts of the joined bins, shape (81,): the first release.
 
     Cost: `Gaussian(sigma)`.
     """
@@ -153,7 +154,7 @@ def release_size_counts(values: np.ndarray[Any, Any], sigma: float, stream: Stre
 
 
 def estimate_bounds(noisy: Array, sigma: float) -> tuple[float, float]:
-    """Return the bounds that a first look tells: post-processing."""
+    """Compute the bounds from the first release (post-processing)."""
     first, last = find_used_bins(noisy, sigma, MIN_JOINED_DEVIATIONS)
     if first == last == MIDDLE_BIN:
         return -1.0, 1.0
@@ -161,13 +162,13 @@ def estimate_bounds(noisy: Array, sigma: float) -> tuple[float, float]:
 
 
 def release_cell_counts(known: Array, knots: Array, sigma: float, stream: Stream) -> Array:
-    """Return noisy counts of cells, (cells,); the noise's key holds every edge.
+    """Release noisy counts of cells, shape (cells,); the key of the noise contains every edge.
 
     Args:
         known: Numbers within the bounds, private.
-        knots: The edges of all cells, the bounds included, (cells + 1,); public.
-        sigma: The deviation of the noise.
-        stream: The look's own randomness.
+        knots: Edges of all cells, including the bounds, shape (cells + 1,); public.
+        sigma: Standard deviation of the noise.
+        stream: Random stream of this release.
 
     Cost: `Gaussian(sigma)`.
     """
@@ -178,13 +179,13 @@ def release_cell_counts(known: Array, knots: Array, sigma: float, stream: Stream
 
 
 def make_cell_edges(bottoms: Array, tops: Array, noisy: Array, sigma: float) -> Array:
-    """Return the edges of cells, rising: those of bins that are joined, or cut into equal parts.
+    """Compute ascending edges of cells by joining bins, or dividing them into equal parts.
 
     Args:
-        bottoms: The lower edge of each bin, rising, (bins,).
-        tops: The upper edge of each.
-        noisy: Counts of the last look; public by now.
-        sigma: The deviation of their noise.
+        bottoms: Lower edge of each bin, ascending, shape (bins,).
+        tops: Upper edge of each bin.
+        noisy: Counts of the last release; already public.
+        sigma: Standard deviation of their noise.
     """
     zero = (bottoms >= 0.0) & (tops <= UPPER_EDGES[ZERO_BIN + 1])
     counts = np.maximum(noisy, 0.0)
@@ -208,18 +209,18 @@ def make_cell_edges(bottoms: Array, tops: Array, noisy: Array, sigma: float) -> 
 
 
 def _edges_within(low: float, high: float, edges: Array) -> Array:
-    """Return the bounds and the edges between them, rising strictly."""
+    """Return the bounds and the edges between them, strictly ascending."""
     found = np.unique(edges)
     return np.array([low, *found[(found > low) & (found < high)], high])
 
 
 def cut_bins(knots: Array, counts: Array, most: int) -> tuple[float, ...]:
-    """Return the edges between at most so many bins of about equal counts.
+    """Compute the edges between at most `most` bins with about equal counts.
 
     Args:
-        knots: The edges of all cells, the outer ones included, (cells + 1,).
-        counts: Of the cells, with noise, (cells,); public by now.
-        most: Bins.
+        knots: Edges of all cells, including the outer ones, shape (cells + 1,).
+        counts: Noisy counts of the cells, shape (cells,); already public.
+        most: Maximum number of bins.
     """
     rising = isotonic_regression(np.concatenate([[0.0], np.cumsum(counts)])).x
     total = rising[-1] - rising[0]

@@ -1,7 +1,7 @@
-"""Fits and exact scores that no ledger charges, counted over a process and its workers.
+"""Counts of fits and exact scores that no ledger charges, over a process and its workers.
 
-`GridSearchCV(n_jobs=2)` fits in worker processes and refits in the process that started them. Both
-append to one file, whose folder an environment variable names, so the count is right in each.
+`GridSearchCV(n_jobs=2)` fits in worker processes and refits in the process that started them. All
+append to one file in a folder that an environment variable names, so the count is right in each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 
 FOLDER_VARIABLE = "PASEARCH_SESSION"
-"""The environment variable, inherited by worker processes, that names the session's folder."""
+"""Environment variable with the session's folder; worker processes inherit it."""
 
 if FOLDER_VARIABLE not in os.environ:
     os.environ[FOLDER_VARIABLE] = str(
@@ -27,14 +27,14 @@ else:
 
 
 def session_folder() -> Path:
-    """Return the folder of this process and its workers; nobody else can read it."""
+    """Create and return the folder of this process and its workers (mode 0700)."""
     folder = Path(os.environ[FOLDER_VARIABLE])
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
 def record_fit(epsilon: float) -> list[float]:
-    """Add a fit to those of this session, and return the epsilon of each so far."""
+    """Record a fit, and return the epsilon of each fit of this session."""
     with open(session_folder() / "fits", "a+", encoding="utf-8") as file:
         file.write(f"{epsilon!r}\n")
         file.flush()
@@ -43,11 +43,11 @@ def record_fit(epsilon: float) -> list[float]:
 
 
 def warn_of_exact_score(remedy: str, stacklevel: int) -> None:
-    """Warn that a score is outside the guarantee: once in this process, and once in its workers.
+    """Warn that a score is outside the guarantee, once in this process and once in its workers.
 
     Args:
-        remedy: What to do instead, as the end of a sentence.
-        stacklevel: As of `warnings.warn`, counted from the caller.
+        remedy: Alternative that the user should use, as the end of a sentence.
+        stacklevel: Stack level for `warnings.warn`, counted from the caller.
     """
     marker = "scored" if _OWNER == os.getpid() else "scored-by-workers"
     try:

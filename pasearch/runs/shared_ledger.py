@@ -3,9 +3,9 @@
     SharedLedger.begin("adult.ledger", Budget(4.0, 1e-6), run_id, {"train": ..., "test": ...}, n)
     # or BudgetError: nothing was read, and nothing written
 
-Each run is charged its whole plan before it reads a record. Whoever plans a run has seen what the
-earlier ones released, so the runs are chosen adaptively, and the privacy cost of a plan that is
-fixed in advance is no bound for them. Instead, run i is bounded by its privacy profile, cut at a
+Each run is charged its whole plan before it reads a record. Runs are chosen adaptively, because the
+user has seen the earlier results when planning the next run. The privacy cost of a plan that is
+fixed in advance does not bound them. Instead, run i is bounded by its privacy profile, cut at a
 failure probability d_i,
 
     t_i(e) = (delta_i(e) - d_i)+ / (1 - d_i),     d_i = delta / (4 i (i + 1)), summing to delta / 4
@@ -14,7 +14,7 @@ failure probability d_i,
     epsilon = min over orders a of sum r_i(a) + log(1 - 1/a) - log(a delta_a) / (a-1),
               the delta_a summing to 5 delta / 8; or sum r_i(inf), r_i(inf) where t_i ends
 
-and the first run alone costs its own price (at delta / 8 once there is a second).
+and the first run alone has its own privacy cost (at delta / 8 once there is a second run).
 
 Sources: Feldman and Zrnic 2021 (the filter of one order), Rogers et al. 2016 (failures add up),
 Sason and Verdu 2016 (moments of a profile). Proof: docs/guarantees/shared-ledger.md.
@@ -57,10 +57,12 @@ from pasearch.runs.ledger import LedgerFormat, append_only_triggers, connect, tr
 
 # --- the privacy cost of adaptively chosen runs ---
 
-# Few orders, as they share delta: each further one costs log(count) / (order - 1).
+# Few orders, because they share delta: each further one costs log(count) / (order - 1).
 RENYI_ORDERS: Array = np.array([1.5, 2, 3, 4, 6, 8, 11, 16, 23, 32, 64, 256])
-FIRST_RUN_SHARE, FAILURE_SHARE = 1 / 8, 1 / 4  # shares of delta; the orders have the rest
-PROFILE_SAMPLES, INTEGRAL_CELLS = 120, 2000  # points of a profile, and cells of its integral
+FIRST_RUN_SHARE = 1 / 8  # fraction of delta for the cost of the first run alone
+FAILURE_SHARE = 1 / 4  # fraction of delta for all failure probabilities; orders have the rest
+PROFILE_SAMPLES = 120  # points of a privacy profile
+INTEGRAL_CELLS = 2000  # cells of its integral
 MAX_LOSS = 500.0  # largest epsilon whose exp() is still a number
 
 TOTAL_MARGIN = 1.02
@@ -71,7 +73,7 @@ RunCost = tuple[Event, Array]
 
 
 def worst_partition_event(events: Mapping[str, Event]) -> Event:
-    """Return the worst partition of a run, independent of the partitions' names and order."""
+    """Return the event of a run's worst partition, independent of partition names and order."""
     by_text = {json.dumps(event_to_json(event), sort_keys=True): event for event in events.values()}
     private = [by_text[text] for text in sorted(by_text) if count_atomic_releases(by_text[text])]
     if len(private) < 2:
@@ -80,19 +82,19 @@ def worst_partition_event(events: Mapping[str, Event]) -> Event:
 
 
 def failure_probability(number: int, delta: float) -> float:
-    """Return the failure probability d of run `number` = 1, 2, ...: delta/4 over all runs."""
+    """Return the failure probability d of run `number` = 1, 2, ...; the sum is delta/4."""
     return FAILURE_SHARE * delta / (number * (number + 1))
 
 
 def adaptive_price(runs: list[RunCost], delta: float) -> PrivacyCost:
-    """Return the total privacy cost of adaptively chosen runs (fully adaptive composition).
+    """Compute the total privacy cost of adaptively chosen runs (fully adaptive composition).
 
-    Guarantee: if runs go on only while this is at most a fixed epsilon, then everything that they
-    release is (epsilon, delta)-DP.
+    Guarantee: if runs continue only while this is at most a fixed epsilon, then all their releases
+    together are (epsilon, delta)-DP.
 
     Args:
-        runs: Each run's event and its `loss_curve` at its `failure`, in the order of the runs.
-        delta: The total's delta, strictly between 0 and 1.
+        runs: Event and `loss_curve` (at its failure probability) of each run, in order.
+        delta: Delta of the total, in (0, 1).
     """
     if not runs:
         return PrivacyCost(epsilon=0.0, delta=delta, accountant="nothing released")
@@ -116,24 +118,24 @@ def adaptive_price(runs: list[RunCost], delta: float) -> PrivacyCost:
 
 
 def loss_curve(event: Event, failure: float) -> Array:
-    """Return the Renyi divergences of a run, outside of an event of probability `failure`.
+    """Compute the Renyi divergences of a run, outside an event of probability `failure`.
 
-    Guarantee: in both directions, upper bounds: the profile is sampled from above, a chord is
-    above a convex curve, and each cell of the integral takes its larger end.
+    Guarantee: upper bounds in both directions: the profile is sampled from above, a chord is above
+        a
+    convex curve, and each cell of the integral uses its larger end.
 
     Args:
-        event: Everything that the run releases.
-        failure: Probability strictly between 0 and 1.
+        event: Composition of all releases of the run.
+        failure: Failure probability, in (0, 1).
 
     Returns:
-        (orders + 1,) bounds at ORDERS and, last, on the loss itself, 0 or above; all infinite where
-        the profile does not reach `failure`.
+        Array of shape (orders + 1,): bounds at `RENYI_ORDERS`, then a bound on the loss itself, all
+        0 or above; infinite if the profile does not reach `failure`.
     """
     return _loss_curve(event, failure).copy()
 
 
 def _next_run(event: Event, before: Sequence[RunCost], delta: float) -> RunCost:
-    """Return the event with its curve as that of the run after others."""
     return event, loss_curve(event, failure_probability(len(before) + 1, delta))
 
 
@@ -171,16 +173,16 @@ def _loss_curve(event: Event, failure: float) -> Array:
 
 
 def calibrate_total(runs: Sequence[Mapping[str, Event]], delta: float) -> float:
-    """Return a total epsilon that has room for these runs, and little more.
+    """Return a total epsilon that admits these runs with a small margin.
 
-    Guarantee: a shared ledger of that total admits the runs, one after another.
+    Guarantee: a shared ledger with that total admits the runs, one after another.
 
     Args:
-        runs: Events of each run, by partition; one run or more.
-        delta: The total's delta, strictly between 0 and 1.
+        runs: Events of each run, by partition; at least one run.
+        delta: Delta of the total, in (0, 1).
 
     Returns:
-        The cost times `ROOM`, rounded up to two digits; infinite where there is no bound.
+        Cost times `TOTAL_MARGIN`, rounded up to two digits; infinite if there is no bound.
     """
     curves: list[RunCost] = []
     for each in runs:
@@ -215,7 +217,7 @@ SHARED_LEDGER_FORMAT = LedgerFormat(
 )
 
 SHARED_DELTA_NOTE = "The runs share that delta, so their epsilons add up only roughly. "
-"""Why two runs together may cost a little more than the sum of what each costs alone."""
+"""Reason why two runs together may cost slightly more than the sum of their separate costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,10 +226,10 @@ class Forecast:
 
     Args:
         total: Budget of all runs.
-        before: Epsilon that the earlier runs have spent.
+        before: Epsilon spent by the earlier runs.
         count: Number of earlier runs.
         alone: Epsilon of this run alone, at the total's delta.
-        after: Epsilon of all runs, this one included.
+        after: Epsilon of all runs, including this one.
         left: Approximate epsilon of one more run that would still fit then; 0 if none does.
     """
 
@@ -248,14 +250,15 @@ class Forecast:
 class SharedLedger:
     """The privacy cost of all runs on one data set: a file that any number of runs share.
 
-    Guarantee: all releases of the runs reserved here, together, are (epsilon, delta)-DP at the
-    file's total, though each run is planned after seeing the ones before or while they go on; no
-    run is reserved beyond it; a reservation is on disk when `reserve` returns. Processes and
-    threads may share the path; a copy of this value is the same ledger. One file is one data
-    set: another path is another ledger, which knows nothing of this one.
+    Guarantee: all releases of the reserved runs together are (epsilon, delta)-DP at the file's
+        total,
+    even if each run is planned after or while the results of others are seen. No run is reserved
+    beyond it, and a reservation is on disk when `reserve` returns. Processes and threads may share
+    the path; a copy of this value is the same ledger. One file is one data set: another path is
+    another ledger, which does not know this one.
 
     Args:
-        path: The file. Use `open`, which makes or checks it.
+        path: Path of the file. Use `open`, which creates or checks it.
     """
 
     path: Path
@@ -265,15 +268,16 @@ class SharedLedger:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], budget: Budget | None = None) -> SharedLedger:
-        """Open a data set's shared ledger; make it if there is none.
+        """Open a data set's shared ledger, or create it.
 
         Args:
-            path: The file, in a folder that exists.
-            budget: The total with a decided delta (`Budget.resolve`), for a new file; for an
-                existing one the same total or None. A delta of None agrees with any.
+            path: Path of the file, in an existing folder.
+            budget: Total with a decided delta (`Budget.resolve`) for a new file; for an existing
+                one the same total or None. A delta of None agrees with any.
 
         Raises:
-            UsageError: A new file without a total, another total than the file's, or no such file.
+            UsageError: A new file has no total, the total differs from the file's, or the file is
+                not a shared ledger.
 
         Cost: nothing.
         """
@@ -296,24 +300,24 @@ class SharedLedger:
         cls, path: str | os.PathLike[str], budget: Budget | None, run_id: str,
         events: Mapping[str, Event], n: int, *, day: str | None = None,
     ) -> PrivacyCost:  # fmt: skip
-        """Reserve a run's whole plan, as `reserve`; if there is no file, make one that holds it.
+        """Reserve a run's whole plan as `reserve` does; a missing file is created with it.
 
-        Guarantee: the same as of `reserve`, and a file always has a run in it: a first run that
-            does not fit, or a crash, leaves no file.
+        Guarantee: that of `reserve`, and a file always contains a run: a first run that does not
+            fit, or a crash, leaves no file.
 
         Args:
-            path: The file, in a folder that exists.
-            budget: The total, as for `open`.
+            path: Path of the file, in an existing folder.
+            budget: Total budget, as for `open`.
             run_id: Name of the run, as for `reserve`.
-            events: Everything the run will be charged, by partition.
+            events: Everything that the run will be charged, by partition.
             n: Number of records, null records included.
-            day: UTC date of a run that is finished already, as for `reserve`.
+            day: UTC date of a finished run, as for `reserve`.
 
         Raises:
-            BudgetError: As for `reserve`.
-            UsageError: As for `open` and `reserve`.
+            BudgetError: The conditions of `reserve`.
+            UsageError: The conditions of `open` and `reserve`.
 
-        Cost: as `reserve`.
+        Cost: that of `reserve`.
         """
         if not os.path.lexists(path):
             ledger, total = cls(path=Path(path)), _require_total(path, budget)
@@ -332,13 +336,13 @@ class SharedLedger:
         """Compute the effect of a run on the ledger, or on a new one; nothing is written.
 
         Args:
-            path: The file, in a folder that exists.
-            budget: The total, as for `open`.
-            events: Everything the run would be charged, by partition.
+            path: Path of the file, in an existing folder.
+            budget: Total budget, as for `open`.
+            events: Everything that the run would be charged, by partition.
             n: Number of records, null records included.
 
         Raises:
-            UsageError: As for `open` and `reserve`.
+            UsageError: The conditions of `open` and `reserve`.
 
         Cost: nothing.
         """
@@ -367,9 +371,9 @@ class SharedLedger:
         """Reserve a run's whole plan, durably, before it reads a record.
 
         Args:
-            run_id: Names this run and no other: 128 random bits drawn for it, say, not a folder's
-                name. The same id with the same plan is the run resumed, and costs nothing.
-            events: Everything the run will be charged, by partition.
+            run_id: Name of this run and no other, such as 128 random bits, not the name of a
+                folder. The same id with the same plan is the resumed run, and costs nothing.
+            events: Everything that the run will be charged, by partition.
             n: Number of records of its data, public; the total's delta must be below 1/n.
             day: UTC date (ISO 8601) on which a finished run began; None is a run that begins now.
 
@@ -377,11 +381,13 @@ class SharedLedger:
             The cost of all runs now, at the total's delta.
 
         Raises:
-            BudgetError: It does not fit, or the id stands for another plan. Nothing was reserved.
-            UsageError: An argument has no meaning, an event no price, the file is in use, or
-                a run of a later day is in it already.
+            BudgetError: The run does not fit, or the id belongs to another plan. Nothing was
+                reserved.
+            UsageError: An argument is invalid, an event has no privacy cost, the file is in use, or
+                it contains a run of a later day.
 
-        Cost: the worst partition of the run, once per id: a record is in one partition of a run.
+        Cost: the worst partition of the run, once per id, because a record is in one partition of a
+            run.
         """
         plan, n = _encode_plan(run_id, events), check_positive_integer("n", n)
         with _exclusive_connection(self.path) as connection:
@@ -410,7 +416,7 @@ class SharedLedger:
         return after
 
     def _check_fit(self, event: Event, before: list[RunCost], total: Budget) -> RunCost:
-        """Return the run with its curve; raise a BudgetError if the total has no room for it."""
+        """Return the run with its curve; raise a BudgetError if it exceeds the total."""
         delta = check_fraction("delta", total.delta)
         run = _next_run(event, before, delta)
         after = adaptive_price([*before, run], delta)
@@ -437,8 +443,8 @@ class SharedLedger:
     def spent(self) -> PrivacyCost:
         """Return the cost of all reserved runs together, at the total's delta.
 
-        The guarantee is the total. This figure tells what is left; as it depends on which runs were
-        planned, it is not itself an (epsilon, delta) that was promised in advance.
+        The guarantee is the total. This number tells how much is left. It depends on the planned
+        runs, so it is not an (epsilon, delta) that was promised in advance.
         """
         total, _, runs = self._read_file()
         return adaptive_price(runs, check_fraction("delta", total.delta))
@@ -449,7 +455,7 @@ class SharedLedger:
         return _remaining_epsilon(runs, total)
 
     def runs(self) -> list[tuple[str, str, PrivacyCost]]:
-        """Return (run id, UTC date, price alone at the total's delta), in the order reserved."""
+        """Return (run id, UTC date, cost alone at the total's delta), in the order reserved."""
         total, rows, runs = self._read_file()
         return [
             (row["run"], row["day"], price(event, check_fraction("delta", total.delta)))
@@ -464,8 +470,8 @@ class SharedLedger:
 def _remaining_epsilon(before: list[RunCost], total: Budget) -> float:
     """Return the approximate epsilon of a run that still fits; 0 if none does.
 
-    The run is modelled as one Gaussian release for training and a pure one for its test score: with
-    the runs before, the second costs up to twice as much as the first.
+    The run is modelled as one Gaussian release for training and a pure one for its test score:
+    after earlier runs, the second costs up to twice as much as the first.
     """
     delta = check_fraction("delta", total.delta)
     fits, cost = 0.0, 0.0
@@ -484,7 +490,7 @@ def _remaining_epsilon(before: list[RunCost], total: Budget) -> float:
 
 
 def _encode_plan(run_id: object, events: object) -> str:
-    """Encode the run's events as JSON, after a check of the arguments."""
+    """Check the arguments of a reservation and encode the run's events as JSON."""
     if not isinstance(run_id, str) or not run_id:
         raise UsageError(f"run_id is {run_id!r}: expected a name that no other run has.")
     named = isinstance(events, Mapping) and all(isinstance(x, str) and x for x in events)
@@ -498,7 +504,7 @@ def _encode_plan(run_id: object, events: object) -> str:
 def _read_contents(
     connection: sqlite3.Connection, path: Path
 ) -> tuple[Budget, list[sqlite3.Row], list[RunCost]]:
-    """Return the total, the rows of the runs, and the runs; a UsageError if they make no sense."""
+    """Read the total, the rows of the runs, and the runs; a UsageError if they are inconsistent."""
     try:
         rows = connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
         if [row["number"] for row in rows] != list(range(1, len(rows) + 1)):
@@ -511,7 +517,7 @@ def _read_contents(
 
 
 def _decode_run(row: sqlite3.Row) -> RunCost:
-    """Decode a run; a ValueError if its curve is no curve, because NaN would cost nothing."""
+    """Decode a run; a ValueError if its curve is malformed, because NaN would cost nothing."""
     stored = parse_json(row["events"], "a run's events")
     if not isinstance(stored, dict):
         raise ValueError("a run without events")
@@ -525,7 +531,7 @@ def _decode_run(row: sqlite3.Row) -> RunCost:
 def _encode_row(
     number: int, run_id: str, day: str | None, n: int, plan: str, run: RunCost
 ) -> tuple[object, ...]:
-    """Return a run's row; its day is the UTC date, which reveals nothing that a card does not."""
+    """Encode the row of a run; its day is the UTC date, which the card contains too."""
     return number, run_id, day or _today(), n, plan, json.dumps(run[1].tolist())
 
 
@@ -558,7 +564,7 @@ def _check_total(total: Budget, n: int, path: Path) -> None:
 
 
 def _require_total(path: str | os.PathLike[str], budget: Budget | None) -> Budget:
-    """Return the total of a new file, which must be whole."""
+    """Return the total of a new file; a UsageError unless epsilon and delta are given."""
     if isinstance(budget, Budget) and budget.delta is not None:
         return budget
     raise UsageError(
@@ -568,15 +574,15 @@ def _require_total(path: str | os.PathLike[str], budget: Budget | None) -> Budge
 
 
 def _create_file(path: Path, budget: Budget, first: tuple[object, ...] | None = None) -> bool:
-    """Make the file, complete.
+    """Create the complete file.
 
     Args:
-        path: The file.
-        budget: The total.
-        first: The row of its first run; None makes it without.
+        path: Path of the file.
+        budget: Total budget.
+        first: Row of the first run; None creates an empty ledger.
 
     Returns:
-        False if another process has made the file meanwhile: then that one stays.
+        False if another process has created the file meanwhile; its file is kept.
     """
     total = (budget.epsilon, budget.delta)
     try:
@@ -596,9 +602,9 @@ def _create_file(path: Path, budget: Budget, first: tuple[object, ...] | None = 
 
 @contextmanager
 def _exclusive_connection(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the file, alone, for a block; commit all of the block, or nothing of it.
+    """Open the file exclusively for a block; commit all of the block, or nothing of it.
 
-    The connection is the block's own, so no lock outlives it.
+    The connection ends with the block, so no lock outlives it.
     """
     try:
         with (

@@ -1,17 +1,17 @@
-"""Noisy sums over records: bounded whole numbers, vectors and second moments, bounded once.
+"""Noisy sums over records: bounded integers, clipped vectors and second moments.
 
-    whole numbers   sum of x_i, each in 0 .. G, + Z      P(Z = z) ~ exp(-epsilon |z| / G)
-    vectors         sum of x_i, ||x_i|| <= 1, + N(0, sigma^2 I)
-    X'X             upper triangle, diagonal included, + N(0, sigma^2), then mirrored
+    integers   sum of x_i, each in 0 .. G, + Z      P(Z = z) ~ exp(-epsilon |z| / G)
+    vectors    sum of x_i, ||x_i|| <= 1, + N(0, sigma^2 I)
+    X'X        upper triangle, diagonal included, + N(0, sigma^2), then mirrored
 
 The sensitivities, when a record becomes the null record, which adds 0:
 
-    whole numbers   G      in absolute value
-    vectors         1      in L2
-    X'X             1      in L2 of the upper triangle, as sum of x_i^2 x_j^2 over i <= j is at most
-                           (sum of x_i^2)^2
+    integers   G      in absolute value
+    vectors    1      in L2
+    X'X        1      in L2 of the upper triangle, as sum of x_i^2 x_j^2 over i <= j is at most
+                      (sum of x_i^2)^2
 
-`clip_rows` makes norms at most 1, and is the only place that does.
+`clip_rows` clips norms to 1, and is the only function that does.
 
 Source: docs/rules.md, rule 9; Dwork, Talwar, Thakurta and Zhang 2014 ("Analyze Gauss"). Proof:
 docs/guarantees/released-sums.md, docs/guarantees/floating-point.md (the noise).
@@ -43,18 +43,18 @@ exact one. Gaussian noise on sums is scaled by it. Proof: docs/guarantees/floati
 sum")."""
 
 MAX_SUM_RECORDS = 2**15
-"""Records that are added up at once: fewer than a float64 sum may have in one go."""
+"""Number of records that are summed at once, below the limit of one float64 sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisySum:
-    """Sums of whole numbers, with two-sided geometric noise: the score of a regression.
+    """Sums of integers with two-sided geometric noise: the score of a regression.
 
-    Guarantee: `release` is epsilon-DP for a sum of one number in 0 .. most per record, exactly.
+    Guarantee: `release` is exactly epsilon-DP for a sum of one integer in 0 .. most per record.
 
     Args:
-        epsilon: The price of one release, above 0.
-        most: The most that a record can add, 1 or above.
+        epsilon: Epsilon of one release, above 0.
+        most: Largest contribution of a record, 1 or above.
     """
 
     epsilon: float
@@ -63,41 +63,41 @@ class NoisySum:
 
     @property
     def event(self) -> PureDP:
-        """What one release costs; a record may add less than `most`, so it is not a count's."""
+        """Privacy event of one release; not that of a count, because contributions vary."""
         return PureDP(epsilon=self.epsilon)
 
     @property
     def standard_deviation(self) -> float:
-        """The noise's standard deviation, in the sum's own unit."""
+        """Standard deviation of the noise, in the unit of the sum."""
         return NoisyCount(epsilon=self.epsilon / self.most).standard_deviation
 
     def release(self, total: int, stream: Stream) -> int:
-        """Return the sum plus noise; it may be negative.
+        """Release the sum plus noise; it may be negative.
 
-        The noise's key contains the sum, as a `NoisyCount`'s contains its count.
+        The key of the noise contains the sum, as for `NoisyCount`.
 
         Args:
-            total: The sum, private.
-            stream: The release's own randomness.
+            total: Exact sum, private.
+            stream: Random stream of this release.
 
         Raises:
-            TypeError: The sum is not a whole number (its value is private and not named).
+            TypeError: The sum is not an integer (its value is private and not named).
 
-        Cost: `event`, on every partition that the sum was taken from; charge it first.
+        Cost: `event`, on every partition that was summed; charge it first.
         """
         if isinstance(total, bool) or not isinstance(total, Integral):
             raise TypeError(f"a sum is an int, not {type(total).__name__}: round each record's.")
         number = int(total)
         source = stream.child("noisy sum", self.epsilon.hex(), self.most, number).integers()
-        return number + discrete_laplace(Fraction(self.epsilon) / self.most, source.below)
+        return number + discrete_laplace(Fraction(self.epsilon) / self.most, source.draw_below)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianRelease:
-    """What costs one Gaussian.
+    """A release that costs one Gaussian event.
 
     Args:
-        noise_multiplier: The noise's standard deviation, above 0, in units of the sensitivity.
+        noise_multiplier: Standard deviation of the noise in units of the sensitivity, above 0.
     """
 
     noise_multiplier: float
@@ -105,54 +105,55 @@ class GaussianRelease:
 
     @property
     def event(self) -> Gaussian:
-        """What one release costs."""
+        """Privacy event of one release."""
         return Gaussian(noise_multiplier=self.noise_multiplier)
 
 
 class GaussianSum(GaussianRelease):
     """Sums of vectors or matrices of norm at most 1 each, with Gaussian noise.
 
-    Guarantee: `release` costs `event` for a sum that one record changes by at most 1 in L2: what is
-    released is a rounding of the sum plus exact Gaussian noise of `SUM_ROUNDING` times the noise
-    multiplier, because a sum of vectors is itself rounded. The sensitivity is 1.
+    Guarantee: `release` costs `event` for a sum that one record changes by at most 1 in L2. The
+        result
+    is a rounding of the sum plus exact Gaussian noise of `SUM_ROUNDING` times the noise multiplier,
+    because a sum of vectors is itself rounded. The sensitivity is 1.
     """
 
     __slots__ = ()
 
     def release(self, total: Array, stream: Stream) -> Array:
-        """Return the sum plus noise, float64 of the same shape.
+        """Release the sum plus noise, float64 of the same shape.
 
-        The noise's key contains a hash of the sum: the same sum is released the same again, and
-        another draws afresh.
+        The key of the noise contains a hash of the sum: the same sum gives the same release again,
+        and another sum gets new noise.
 
         Args:
-            total: The sum, float64 of any shape, private.
-            stream: The release's own randomness.
+            total: Exact sum, float64 of any shape, private.
+            stream: Random stream of this release.
 
         Raises:
-            UsageError: Not a float64 array.
+            UsageError: The sum is not a float64 array.
             ValueError: The sum is not finite (its values are private and not named).
 
-        Cost: `event`, on every partition that the sum was taken from; charge it first.
+        Cost: `event`, on every partition that was summed; charge it first.
         """
         source = stream.child("gaussian sum", *_check_float64(total).shape)
         return self._noised(total.ravel(), source).reshape(total.shape)
 
     def release_symmetric(self, total: Array, stream: Stream) -> Array:
-        """Return X'X of bounded rows plus symmetric noise, as `release`.
+        """Release X'X of clipped rows plus symmetric noise.
 
-        Only the upper triangle, diagonal included, is read; each of its entries gets noise of its
-        own, and it is mirrored.
+        Only the upper triangle, including the diagonal, is read; each entry gets independent noise,
+        and the result is mirrored.
 
         Args:
-            total: (d, d) float64, private.
-            stream: The release's own randomness.
+            total: Exact matrix, shape (d, d), float64, private.
+            stream: Random stream of this release.
 
         Raises:
-            UsageError: Not a float64 array, or not square.
-            ValueError: The sum is not finite (its values are private and not named).
+            UsageError: The matrix is not a square float64 array.
+            ValueError: The matrix is not finite (its values are private and not named).
 
-        Cost: `event`, as `release`.
+        Cost: `event`, on every partition that was summed; charge it first.
         """
         if _check_float64(total).ndim != 2 or total.shape[0] != total.shape[1]:
             raise UsageError(
@@ -176,20 +177,21 @@ class GaussianSum(GaussianRelease):
 
 
 def clip_rows(x: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> Array:
-    """Return the rows with norm at most 1: longer ones are shortened, unusable ones are 0.
+    """Clip rows to norm 1; null and non-finite rows become 0.
 
-    Guarantee: the exact norm of every row that comes back, as float64, is at most 1, whatever stood
-    in it; a row within 1 comes back as it was. Each row depends on itself alone.
+    Guarantee: the exact norm of every returned row, as float64, is at most 1 for any input. A row
+        with a
+    norm within 1 is unchanged. Each row depends on itself alone.
 
     Args:
-        x: (n, d) one row for each slot.
-        valid: (n,) False for the null record; a row that is not finite counts as null as well.
+        x: Rows, shape (n, d), one per record position.
+        valid: Flags, shape (n,); False for the null record. A non-finite row counts as null too.
 
     Returns:
-        (n, d) float64, a new array.
+        New float64 array, shape (n, d).
 
     Raises:
-        UsageError: The shapes do not fit.
+        UsageError: The shapes do not match.
     """
     rows = np.array(x, dtype=np.float64)
     usable = np.asarray(valid, dtype=bool)

@@ -1,1 +1,1 @@
-"""Checks a finished run from its public numbers, and signs it."""
+"""Verification of a finished run from its public numbers, and signatures."""

@@ -1,11 +1,11 @@
-"""A finished run's plan and `result.json`, made again from what only the run could tell.
+"""Reconstruction of a finished run's plan and `result.json` from the run's outputs.
 
-    result.json  =  f(plan, what the run found)      plan  =  g(public numbers, dials)
+    result.json  =  f(plan, outputs of the run)      plan  =  g(public numbers, noise parameters)
 
-A plan is arithmetic on public numbers, and everything in `result.json` follows from it, but for
-what the run found: the winner, its noisy points, the trials that may be shown. So the document is
-made again from these, and whatever differs was altered. What is taken as it stands is listed in
-docs/verify.md.
+A plan is arithmetic on public numbers. Everything in `result.json` follows from it and from the
+outputs of the run: the winner, its noisy score count, and the trials that may be shown. So the
+document is reconstructed from these, and every difference is an alteration. docs/verify.md lists
+the values that are used unchecked.
 
 Source: docs/verify.md.
 """
@@ -48,20 +48,21 @@ Document = dict[str, Any]
 DEVICES = ("cpu", "cuda")
 
 SIZE_DEPENDENT_FIELDS = ("expected_batch_size", "steps", "cap", "schedule", "screening")
-"""What of a recipe depends on how many records it is trained on."""
+"""Fields of a recipe that depend on the number of training records."""
 
 ESTIMABLE_BOUNDS = {float(each) for edges in (LOWER_EDGES, UPPER_EDGES) for each in edges}
-"""What estimated bounds may be: the edges of the public scale of sizes, 1 and -1 among them."""
+"""Possible values of estimated bounds: the edges of the public scale of magnitudes, including
++-1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction:
-    """A run's plan and document, made again.
+    """The reconstructed plan and document of a run.
 
     Args:
-        plan: From what the document says it was solved from, with the complete schema.
-        document: `result.json` as this plan and what was found give it.
-        problems: Of the plan itself, one sentence each.
+        plan: Plan for the inputs that the document states, with the complete schema.
+        document: `result.json` that follows from this plan and the outputs of the run.
+        problems: Problems of the plan itself, one sentence each.
     """
 
     plan: Plan | FeaturePlan
@@ -70,13 +71,13 @@ class Reconstruction:
 
 
 def reconstruct(document: Document) -> Reconstruction:
-    """Make a run's plan and document again.
+    """Reconstruct a run's plan and document.
 
     Args:
-        document: `result.json`, of good form.
+        document: Well-formed `result.json`.
 
     Raises:
-        UsageError: No plan can be made of it.
+        UsageError: No plan can be made for it.
         BudgetError: Its plan costs more than its budget.
     """
     dials = StatedNoiseParameters(document["plan"]["dials"])
@@ -98,7 +99,7 @@ def reconstruct(document: Document) -> Reconstruction:
 
 
 def _reconstruct_search(document: Document, dials: StatedNoiseParameters) -> tuple[Plan, Document]:
-    """Make plan and document of a search, or of one training, again."""
+    """Reconstruct plan and document of a search, or of one training."""
     strategy = strategy_from_json(document["plan"]["strategy"])
     plan = _reconstruct_plan(document, strategy, dials)
     found = SearchRunOutput(
@@ -120,7 +121,7 @@ def _reconstruct_search(document: Document, dials: StatedNoiseParameters) -> tup
 
 
 def _reconstruct_plan(document: Document, strategy: Strategy, dials: StatedNoiseParameters) -> Plan:
-    """Make the plan of a search, or of one training, again."""
+    """Reconstruct the plan of a search, or of one training."""
     basis, split = document["plan"], _read_split(document, strategy.portions)
     recipes = {
         split.train: _read_recipes(basis["finals"]),
@@ -151,7 +152,7 @@ def _reconstruct_plan(document: Document, strategy: Strategy, dials: StatedNoise
 
 
 def _plan_terms(document: Document, split: Split) -> PlanTerms:
-    """Return what a run's plan was solved for."""
+    """Return the public inputs of a run's plan."""
     basis, budget = document["plan"], document["budget"]
     return PlanTerms(
         name=document["dataset"]["name"], schema=declared_schema(document),
@@ -165,7 +166,7 @@ def _plan_terms(document: Document, split: Split) -> PlanTerms:
 def _reconstruct_features(
     document: Document, dials: StatedNoiseParameters
 ) -> tuple[FeaturePlan, Document]:
-    """Make plan and document of a feature selection again."""
+    """Reconstruct plan and document of a feature selection."""
     basis = document["plan"]
     plan = make_feature_plan(
         _plan_terms(document, _read_split(document, 1)),
@@ -183,7 +184,7 @@ def _reconstruct_features(
 
 
 def declared_schema(document: Document) -> AnySchema:
-    """Return the schema as it was declared, before anything of it was estimated privately."""
+    """Return the schema as declared, before any part was estimated privately."""
     return restore_schema({"dataset": {"schema": document["plan"]["declared"]}})
 
 
@@ -193,7 +194,7 @@ def _read_recipes(values: list[Document]) -> tuple[Recipe, ...]:
 
 
 def _read_split(document: Document, portions: int) -> Split:
-    """Return the split that the document's slots are of."""
+    """Reconstruct the split from the partition sizes of the document."""
     sizes = dict(document["dataset"]["slots"])
     fixed_tail, unused = document["plan"]["fixed_tail"], document["plan"].get("unused", 0)
     if portions > len(sizes):
@@ -212,7 +213,7 @@ def _read_split(document: Document, portions: int) -> Split:
 
 
 def read_space(values: Document) -> Space:
-    """Return the space that `result.json` has; its candidates may name one of several recipes."""
+    """Read the space of a `result.json`; its candidates may name one of several recipes."""
     if values.get("family") == Portfolio.family:
         entries = tuple(read_candidate(each) for each in values["entries"])
         return Portfolio(name=values["name"], entries=entries)
@@ -220,7 +221,7 @@ def read_space(values: Document) -> Space:
 
 
 def read_candidate(values: Document) -> Candidate:
-    """Return the candidate that plain values mean, its settings in their order."""
+    """Read a candidate from plain values, with its settings in their order."""
     plain = Candidate.from_json({**values, "settings": {}})
     settings = values["settings"]
     if unknown := sorted(set(settings) - {*SETTINGS, RECIPE_SETTING}):
@@ -230,7 +231,7 @@ def read_candidate(values: Document) -> Candidate:
 
 
 def _check_recipes(basis: Document) -> Iterator[str]:
-    """Check that recipes leave the noise to the dials, and a final training has its candidate's."""
+    """Check that recipes contain no noise multiplier, and that final recipes match the others."""
     recipes, finals = basis.get("recipes") or [], basis.get("finals") or []
     if any(each.get("noise_multiplier") is not None for each in (*recipes, *finals)):
         yield "plan.recipes says a noise_multiplier, which plan.dials alone decides."
@@ -246,7 +247,7 @@ def _check_recipes(basis: Document) -> Iterator[str]:
 
 
 def _check_schema(declared: AnySchema, plan: Plan | FeaturePlan) -> Iterator[str]:
-    """Check that the complete schema is the declared one, and more only where it was estimated."""
+    """Check that the complete schema adds to the declared one only what was estimated."""
     complete = plan.schema
     target = complete.target.name if isinstance(complete, TableSchema) else ""
     if complete.undeclared:
@@ -308,7 +309,7 @@ def _run_environment(document: Document) -> RunEnvironment:
 
 
 def _exact_score_count(document: Document, plan: Plan | FeaturePlan) -> int | None:
-    """Return the exact points of a score on public data, which alone shows them."""
+    """Return the exact score count on public data; None for private data."""
     if not plan.public:
         return None
     right = plan.score_metric.share(document["score"]["exact"])
@@ -316,9 +317,9 @@ def _exact_score_count(document: Document, plan: Plan | FeaturePlan) -> int | No
 
 
 def _read_cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
-    """Return the counts of a test's table, which only the run could tell: of one number, none.
+    """Read the entries of the noisy confusion matrix; [] if the metric has none.
 
-    Whether there is a table, and of which form, follows from the plan.
+    The plan determines whether there is a matrix, and its shape.
     """
     metric, rows = plan.test_metric, document["score"].get("cells")
     if not metric.columns:
@@ -336,7 +337,7 @@ def _read_cells(document: Document, plan: Plan | FeaturePlan) -> list[int]:
 
 
 def _read_feature_output(document: Document, plan: FeaturePlan) -> FeatureRunOutput:
-    """Return what only the run could tell, as the document has it."""
+    """Read the outputs of a feature selection from its document."""
     from pasearch.features.model import feature_names
 
     choice, best, shape = plan.choice, document["best"], plan.schema.shape

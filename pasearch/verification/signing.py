@@ -1,10 +1,10 @@
-"""Signatures: whose a `result.json` is (ed25519).
+"""Signatures that show who published a `result.json` (ed25519).
 
-    release/result.sig      the signature of result.json, and the public key that it fits
+    release/result.sig      the signature of result.json, and its public key
 
-`result.json` holds the digests of all other files of `release/`, so one signature covers them all.
-The key in `result.sig` shows that the two fit. Whose key it is, only a reader knows who has the
-signer's public key from somewhere else.
+`result.json` contains the hashes of all other files of `release/`, so one signature covers them
+all. The key in `result.sig` only shows that the two match. The owner of the key is known only to a
+reader who has the signer's public key from another source.
 
 Source: RFC 8032 (ed25519), by the package `cryptography`; docs/verify.md.
 """
@@ -32,7 +32,7 @@ SIGNATURE_FILE = "result.sig"
 SIGNATURE_HEADER = "pasearch signature 1, ed25519"
 
 MAX_KEY_BYTES = 100_000
-"""Bytes of a key or a signature."""
+"""Size of a key or a signature in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Signature:
     """The content of `result.sig`.
 
     Args:
-        key: Public key that fits it, 32 bytes.
+        key: Public key, 32 bytes.
         value: Signature, 64 bytes.
     """
 
@@ -48,13 +48,13 @@ class Signature:
     value: bytes
 
     def text(self) -> str:
-        """Return the file's content."""
+        """Format the content of the file."""
         key, value = (base64.b64encode(each).decode() for each in (self.key, self.value))
         return f"{SIGNATURE_HEADER}\npublic key: {key}\nsignature: {value}\n"
 
     @classmethod
     def read(cls, text: str) -> Signature | None:
-        """Read the output of `text`; None if it is something else."""
+        """Parse the output of `text`; None if it is something else."""
         lines = text.splitlines()
         fields = [line.partition(": ") for line in lines[1:]]
         if lines[:1] != [SIGNATURE_HEADER] or [name for name, _, _ in fields] != [
@@ -71,11 +71,11 @@ class Signature:
 
     @property
     def fingerprint(self) -> str:
-        """A short name of the key."""
+        """Short hash of the key."""
         return hashlib.sha256(self.key).hexdigest()[:16]
 
     def fits(self, content: bytes) -> bool:
-        """Check whether it is the signature of a content with its own key."""
+        """Check whether it is a valid signature of a content with its own key."""
         try:
             Ed25519PublicKey.from_public_bytes(self.key).verify(self.value, content)
         except (InvalidSignature, ValueError):
@@ -87,7 +87,7 @@ def create_key_pair(path: str | Path) -> Path:
     """Write a new private key (mode 0600), and its public key to PATH.pub; return that path.
 
     Raises:
-        UsageError: One exists, or cannot be written.
+        UsageError: A file exists, or cannot be written.
     """
     private, public = Path(path), Path(f"{path}.pub")
     key = Ed25519PrivateKey.generate()
@@ -112,7 +112,7 @@ def read_private_key(path: str | Path) -> Ed25519PrivateKey:
     """Read the private key in a PEM file.
 
     Raises:
-        UsageError: No such file, no private key, one with a passphrase, or not ed25519.
+        UsageError: The file is missing, or is not an ed25519 private key without a passphrase.
     """
     return _read_key(path, "private")
 
@@ -121,13 +121,13 @@ def read_public_key(path: str | Path) -> Ed25519PublicKey:
     """Read the public key in a PEM file.
 
     Raises:
-        UsageError: No such file, no public key, or not ed25519.
+        UsageError: The file is missing, or is not an ed25519 public key.
     """
     return _read_key(path, "public")
 
 
 def _read_key(path: str | Path, half: Literal["private", "public"]) -> Any:
-    """Read one half of a pair of keys, or report the content of the file instead."""
+    """Read one key of a pair; the error states what the file contains instead."""
     of_signer = half == "public"
     expected = (
         "expected the signer's public key, as `pasearch key` writes it"
@@ -166,20 +166,19 @@ def _read_key(path: str | Path, half: Literal["private", "public"]) -> Any:
 
 
 def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
-    """Write `result.sig` next to a finished run's `result.json`; replace one of the same key.
+    """Write `result.sig` next to a finished run's `result.json`; replace one with the same key.
 
-    Its time is that of `result.json`, so that it reveals nothing of the run.
+    Its modification time is that of `result.json`, so that it reveals nothing about the run.
 
     Args:
-        path: The run's folder, or its `release/` folder.
-        key: The signer's private key.
+        path: Folder of the run, or its `release/` folder.
+        key: Private key of the signer.
 
     Returns:
-        The path of `result.sig`.
+        Path of `result.sig`.
 
     Raises:
-        UsageError: No result is there, another signer's signature is, or the folder cannot be
-            written to.
+        UsageError: There is no result, or a signature with another key, or the folder is read-only.
     """
     release = find_release(path)
     file, target = release / "result.json", release / SIGNATURE_FILE
@@ -206,7 +205,7 @@ def read_signature(release: Path) -> Signature | None:
     """Read `result.sig`; None if there is none.
 
     Raises:
-        UsageError: It is no signature.
+        UsageError: The file is not a signature.
     """
     file = release / SIGNATURE_FILE
     if not os.path.lexists(file):
@@ -227,8 +226,8 @@ def list_signature_problems(
     """List the problems of a release's signature, one sentence each.
 
     Args:
-        release: The folder with `result.json`.
-        signer: Whose signature it must be; None requires only that one that is there fits.
+        release: Folder with `result.json`.
+        signer: Public key that must have signed; None accepts a missing or any valid signature.
         content: Content of `result.json` as it was read for all other checks.
     """
     try:
@@ -248,10 +247,10 @@ def list_signature_problems(
 
 
 def describe_signature(release: Path, *, trusted: bool) -> str:
-    """Describe a release's signature, one without a problem.
+    """Describe a release's signature, which has no problem.
 
     Args:
-        release: The folder with `result.json`.
+        release: Folder with `result.json`.
         trusted: Whether the signer's public key was given.
     """
     found = read_signature(release)

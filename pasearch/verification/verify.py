@@ -1,19 +1,19 @@
-"""What of a finished run can be checked from its `release/` folder alone, all of it at once.
+"""Verification of a finished run from its `release/` folder alone.
 
-    price       recomputed from the events
-    document    made again from its plan (`remaking`), and compared field by field
-    release     digests of all files; card and report made again, byte for byte; the model's form
+    cost        recomputed from the privacy events
+    document    reconstructed from its plan (`reconstruction`), and compared field by field
+    release     hashes of all files; card and report rendered again, byte for byte; the model file
     signature   of `result.json`, if there is one
 
-A forger who makes the whole document anew from other numbers passes all but the last.
+A forger who creates the whole document from other numbers passes all checks but the last.
 
-A noisy count, or a sum of m of them, is refused if its noise reaches as far with a probability of
-at most UNLIKELY:
+A noisy count, or a sum of m of them, is refused if the probability of such large noise is at most
+MAX_TAIL_PROBABILITY:
 
     P(Z_1 + ... + Z_m > t)  <=  min over u in (0, epsilon) of (E e^(u Z))^m e^(-u t)
     E e^(u Z)               =   (1 - a)^2 / ((1 - a e^u) (1 - a e^-u)),    a = e^-epsilon
 
-Source: docs/verify.md (what each check tells, and what none can);
+Source: docs/verify.md (the meaning and limits of each check);
 docs/guarantees/geometric-scores.md; Chernoff 1952.
 """
 
@@ -75,40 +75,40 @@ from pasearch.verification.signing import list_signature_problems, read_public_k
 Document = dict[str, Any]
 
 MAX_LISTED_DIFFERENCES = 3
-"""How many differences of one list are told."""
+"""Number of differences of one list that are reported."""
 
 MAX_CATEGORIES = 1_000_000
-"""The most categories that may be estimated for a column, for a result to be believed."""
+"""Number of estimated categories of a column that is still plausible."""
 
 MAX_RELEASES = 1_000_000
-"""The most releases that are priced together: more than a run can be planned with."""
+"""Number of releases that are composed: more than any run can plan."""
 
 MAX_TAIL_PROBABILITY = 1e-12
 """Probability that the noise exceeds its accepted range."""
 
 BUILT_IN_SPACE_NAME = r"portfolio of \w+ networks"
-"""What the program's own spaces are called."""
+"""Pattern of the names of built-in spaces."""
 
 CHANGED_SPACE_SUFFIX = ", as your options change it"
-"""What stands behind that where options change some settings of its candidates."""
+"""Suffix of the name if options change settings of the candidates."""
 
 
 def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyCost, list[str]]:
-    """Check everything that a finished run's `release/` folder says and that can be recomputed.
+    """Check everything in a finished run's `release/` folder that can be recomputed.
 
     Args:
-        path: The run's folder, its `release/` folder, or a copy of it.
-        public: The file of the signer's public key; None asks for no signature.
+        path: Folder of the run, its `release/` folder, or a copy of it.
+        public: File with the signer's public key; None requires no signature.
 
     Returns:
-        The recomputed price, and one sentence for each thing that does not agree; none is good.
-        Events that do not follow from the plan are not priced: the price is then that of the plan,
-        or the stated one where no plan can be made.
+        The recomputed privacy cost, and one sentence for each disagreement (an empty list is
+        success). If the events do not follow from the plan, the cost is that of the plan; if no
+        plan can be made, it is the stated one.
 
     Raises:
-        UsageError: No result is there, it is not well formed, or `public` is no key.
+        UsageError: There is no result, it is malformed, or `public` is not a key.
 
-    Cost: none: it reads `release/` alone.
+    Cost: none, because it reads `release/` alone.
     """
     signer = None if public is None else read_public_key(public)
     release = results.find_release(path)
@@ -151,7 +151,7 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
 
 
 def _check_cost(document: Document) -> None:
-    """Refuse numbers that would take hours to price; a UsageError."""
+    """Refuse numbers that would take hours to compose; a UsageError."""
     counts: list[float] = [
         sum(each["count"] * _count_releases(each["event"]) for each in document["events"])
     ]
@@ -164,7 +164,7 @@ def _check_cost(document: Document) -> None:
 
 
 def _count_releases(event: Any) -> int:
-    """Return how many releases an event is composed of, whatever they are."""
+    """Count the releases that an event is composed of, of any type."""
     inside = [*event.get("events", ()), *([event["event"]] if "event" in event else [])]
     if event.get("type") == "no-release":
         return 0
@@ -172,13 +172,13 @@ def _count_releases(event: Any) -> int:
 
 
 def check_price(document: Document) -> tuple[PrivacyCost, list[str]]:
-    """Recompute the price from the events alone.
+    """Recompute the privacy cost from the events alone.
 
     Returns:
-        It, and where the document says another, or more than the budget.
+        The cost, and the disagreements with the document and its budget.
 
     Raises:
-        UsageError: The events are none that can be priced.
+        UsageError: The events cannot be composed.
     """
     with require_well_formed():
         stated, budget = document["price"], document["budget"]
@@ -209,7 +209,7 @@ def check_price(document: Document) -> tuple[PrivacyCost, list[str]]:
 
 
 def _check_partitions(document: Document, charged: set[str]) -> Iterator[str]:
-    """Check that events and records are on the same partitions."""
+    """Check that events and records have the same partitions."""
     slots, n = document["dataset"]["slots"], document["dataset"]["n"]
     for name, size in slots.items():
         if not size > 0:
@@ -227,7 +227,7 @@ def _check_partitions(document: Document, charged: set[str]) -> Iterator[str]:
 
 
 def check_document(document: Document, again: Reconstruction) -> list[str]:
-    """Return what differs from the document made again."""
+    """List the differences from the reconstructed document."""
     try:
         with require_well_formed():
             problems = [*again.problems, *list_differences(again.document, document)]
@@ -258,7 +258,7 @@ def check_document(document: Document, again: Reconstruction) -> list[str]:
 
 
 def list_differences(again: Any, stated: Any, where: str = "") -> list[str]:
-    """List where a document differs from the one made again; numbers may differ by rounding."""
+    """List the differences between a document and its reconstruction, except for rounding."""
     found: list[str] = []
     kinds = {type(again), type(stated)}
     if kinds == {dict}:
@@ -288,12 +288,12 @@ def list_differences(again: Any, stated: Any, where: str = "") -> list[str]:
 
 
 def is_equal_rounded(stated: float, recomputed: float) -> bool:
-    """Return whether two computations of a number agree; NaN agrees with nothing."""
+    """Check whether two computations of a number agree; NaN agrees with nothing."""
     return abs(stated - recomputed) <= COST_TOLERANCE * max(abs(recomputed), 1e-12)
 
 
 def _check_basis(document: Document) -> Iterator[str]:
-    """Check what a plan is solved from and only some runs may have."""
+    """Check inputs of the plan that only some runs may have."""
     basis = document["plan"]
     allowed = [ESTIMATE_DELTA if document["ledger"] is None else LEDGER_ESTIMATE_DELTA]
     if document["dataset"]["declared_public"]:
@@ -317,7 +317,7 @@ def _check_basis(document: Document) -> Iterator[str]:
 
 
 def _check_ledger_total(document: Document) -> list[str]:
-    """Check that a run is within what all runs of its ledger may cost together."""
+    """Check that a run is within the total of its shared ledger."""
     ledger = document["ledger"]
     if ledger is None:
         return []
@@ -331,7 +331,7 @@ def _check_ledger_total(document: Document) -> list[str]:
 
 
 def _check_auto(document: Document) -> list[str]:
-    """Check that `auto` took what was run; of a feature selection, that it says why."""
+    """Check the automatic choice: it is what was run, with the reasons for a feature selection."""
     auto = document["auto"]
     if auto is None:
         return []
@@ -356,7 +356,7 @@ def _check_auto(document: Document) -> list[str]:
 
 
 def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
-    """Check the winner, and the trials where they may be shown."""
+    """Check the winner, and the trials if they may be shown."""
     plan: Any = again.plan
     best, trials = document["best"], document.get("trials")
     plain = read_candidate(best).to_json()
@@ -413,7 +413,7 @@ def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
 
 
 def _score_count_range(plan: Any) -> tuple[float, float]:
-    """Return the fewest and the most points that a trial can have; 0 where nothing is scored."""
+    """Return the smallest and the largest possible score count of a trial; 0 without scores."""
     if plan.score is None:
         return 0, 0
     most = plan.ranking_metric.max_points
@@ -424,7 +424,7 @@ def _score_count_range(plan: Any) -> tuple[float, float]:
 
 
 def _check_choice(document: Document, again: Reconstruction) -> Iterator[str]:
-    """Check the chosen features against what the method does."""
+    """Check the selected features against the method."""
     plan: Any = again.plan
     choice, best = plan.choice, document["best"]
     count, every = len(best["places"]), best["of"]
@@ -454,7 +454,7 @@ def _check_choice(document: Document, again: Reconstruction) -> Iterator[str]:
 
 
 def _check_feature_sets(document: Document, planned: int, plan: Any) -> Iterator[str]:
-    """Check that the best of the sets that were tried was taken, and points that a set can have."""
+    """Check that the best set was selected, and that the score counts are possible."""
     trials, best = document["trials"], document["best"]["features"]
     sets = [tuple(each["features"]) for each in trials]
     if not 1 <= len(sets) <= planned:
@@ -474,7 +474,7 @@ def _check_feature_sets(document: Document, planned: int, plan: Any) -> Iterator
 
 
 def check_strategy(document: Document, plan: Any) -> Iterator[str]:
-    """Check what no request can set: it follows from the space, or from the plan and the study."""
+    """Check parameters that no request sets: they follow from space, plan and study."""
     strategy = plan.strategy
     if strategy.within(plan.space) != strategy:
         yield "plan.strategy plans another number of candidates than the space has."
@@ -514,7 +514,7 @@ def check_strategy(document: Document, plan: Any) -> Iterator[str]:
 def check_low_budget_trials(
     plan: Any, trials: list[Document], scores: list[float]
 ) -> Iterator[str]:
-    """Check that looks are at the default and at different candidates, and then at the better."""
+    """Check the candidates of each successive-halving round: the default first, then the better."""
     space, strategy = plan.space, plan.strategy
     assert isinstance(strategy, SuccessiveHalving)
     first = trials[: strategy.candidates]
@@ -544,25 +544,30 @@ def check_grid(plan: Any, trials: list[Document]) -> Iterator[str]:
 
 
 def check_built_in_space(document: Document, plan: Plan) -> list[str]:
-    """Check that a space with the name of the program's portfolio is that portfolio."""
+    """Check that a space with the name of the built-in portfolio is that portfolio."""
     own, name = load_study(plan.schema, plan.name).portfolio(), document["space"]["name"]
     if not re.fullmatch(f"{BUILT_IN_SPACE_NAME}({CHANGED_SPACE_SUFFIX})?", name):
         return []
     settled = name.endswith(CHANGED_SPACE_SUFFIX)
 
-    def told(space: Any) -> list[str]:  # in any order: it depends on how much signal there is
+    def sort_entries(
+        space: Any,
+    ) -> list[str]:  # in any order: it depends on how much signal there is
         every = [each.to_json() for each in getattr(space, "entries", ())]
         if settled:
             every = [{**each, "settings": None} for each in every]
         return sorted(json.dumps(each, sort_keys=True) for each in every)
 
-    if told(plan.space) == told(own) and name.removesuffix(CHANGED_SPACE_SUFFIX) == own.name:
+    if (
+        sort_entries(plan.space) == sort_entries(own)
+        and name.removesuffix(CHANGED_SPACE_SUFFIX) == own.name
+    ):
         return []
     return [f"space is named {short_repr(name)}, and is not this version's for such data."]
 
 
 def check_recipe_names(names: Sequence[str]) -> Iterator[str]:
-    """Check that recipes are called as the program calls them: these words stand in the report."""
+    """Check that recipes have the program's names, because the report contains them."""
     field = "|".join(sorted((*(each.name for each in fields(Recipe)), "bounding", "preset")))
     law = r"[a-z-]+(?::[0-9.e+-]+)?"
     noise = (
@@ -581,17 +586,17 @@ def check_recipe_names(names: Sequence[str]) -> Iterator[str]:
 
 
 def flatten_cells(rows: Sequence[Sequence[int]]) -> list[int]:
-    """Return the counts of a table, row by row."""
+    """Concatenate the rows of a matrix."""
     return [each for row in rows for each in row]
 
 
 def noise_reach(cells: int, epsilon: float, often: float = MAX_TAIL_PROBABILITY) -> int:
-    """Return how far the noise of so many counts together reaches, to either side.
+    """Bound the noise of the sum of several counts, on either side.
 
     Args:
-        cells: How many counts are added.
-        epsilon: Of each one's noise.
-        often: How often it may be more.
+        cells: Number of counts in the sum.
+        epsilon: Epsilon of the noise of each count.
+        often: Probability with which the noise may be larger.
     """
     u = epsilon * np.linspace(0.001, 0.999, 999)
     both = -np.expm1(u - epsilon) * -np.expm1(-u - epsilon)
@@ -600,11 +605,11 @@ def noise_reach(cells: int, epsilon: float, often: float = MAX_TAIL_PROBABILITY)
 
 
 def check_cells(score: dict[str, Any], metric: Metric) -> Iterator[str]:
-    """Check a released table: its counts, the records of all classes, and the right answers.
+    """Check a noisy confusion matrix: its entries, their sum, and the correct predictions.
 
     Args:
         score: The `score` of a `result.json`.
-        metric: By what was tested, which makes its headline of a table.
+        metric: Metric of the test, which is computed from the matrix.
     """
     table, epsilon = read_table(score), float(score["noise"]["epsilon"])
     if table is None:
@@ -630,7 +635,7 @@ def check_cells(score: dict[str, Any], metric: Metric) -> Iterator[str]:
 def check_files(
     release: Path, document: Document, plan: Plan | FeaturePlan | None
 ) -> Iterator[str]:
-    """Check every file of `release/`: digests, texts made again, the model's bytes."""
+    """Check every file of `release/`: hashes, rendered texts and the bytes of the model."""
     listed, model = document["files"], results.model_file_name(document)
     wanted = {"privacy-card.md", "privacy-card.json", "report.html", model}
     yield from (f"files does not list {name}." for name in sorted(wanted - set(listed)))
@@ -678,7 +683,7 @@ def check_files(
 
 
 def _check_model(document: Document, weights: bytes, plan: Plan | FeaturePlan | None) -> list[str]:
-    """Check that the model's file holds what the document names, and nothing else."""
+    """Check that the model file contains what the document states, and nothing else."""
     try:
         with require_well_formed():
             if document["task"] == FEATURE_SELECTION:

@@ -53,7 +53,7 @@ def test_a_secure_stream_draws_nothing_from_philox(monkeypatch: pytest.MonkeyPat
     batch = Poisson(sampling_probability=0.1).batch(2000, stream, 4)
     assert 100 < len(batch) < 300
     assert 0 < stream.uniform() < 1
-    assert 0 <= stream.integers().below(10) < 10
+    assert 0 <= stream.integers().draw_below(10) < 10
     assert not np.array_equal(plain, stream_of("same").generator(3).random(4))
     with pytest.raises(AssertionError, match="Philox was asked"):
         stream_of("same", secure=False).generator()

@@ -30,7 +30,7 @@ def prints(stream: Stream) -> set[object]:
     steps = (0, 1, 2**32, 2**63, 2**63 + 1, 2**64 - 1)
     return {
         *(words(stream, step) for step in steps),
-        *(stream.integers(step).below(2**256) for step in steps),
+        *(stream.integers(step).draw_below(2**256) for step in steps),
         *(stream.seed64(step) for step in steps),
     }
 
@@ -87,7 +87,7 @@ def test_a_child_extends_the_context():
 def test_streams_repeat_exactly():
     stream = Keys().stream("trial", 3)
     assert words(stream, 7) == words(stream, 7)
-    assert stream.integers().below(10**40) == stream.integers().below(10**40)
+    assert stream.integers().draw_below(10**40) == stream.integers().draw_below(10**40)
     assert stream.seed64(7) == stream.seed64(7)
     assert words(pickle.loads(pickle.dumps(stream)), 7) == words(stream, 7)
 
@@ -180,7 +180,7 @@ def test_a_stream_needs_a_purpose():
 @pytest.mark.statistical
 def test_small_integers_are_uniform():
     for bound in [2, 3, 10]:
-        below = Keys.from_seed(3).stream("uniform", bound).integers().below
+        below = Keys.from_seed(3).stream("uniform", bound).integers().draw_below
         counts = Counter(below(bound) for _ in range(30_000))
         assert set(counts) == set(range(bound))
         assert chisquare([counts[value] for value in range(bound)]).pvalue > 1e-4
@@ -191,7 +191,7 @@ def test_large_integers_have_no_modulo_bias():
     """At 3/4 of a power of two, `word % bound` would put half of all draws below a third."""
     for bits in (64, 128, 200):
         bound = 3 << (bits - 2)
-        below = Keys.from_seed(4).stream("bias", bits).integers().below
+        below = Keys.from_seed(4).stream("bias", bits).integers().draw_below
         low = sum(below(bound) < bound // 3 for _ in range(4_000))
         assert abs(low - 4_000 / 3) < 4 * np.sqrt(4_000 * 2 / 9)
         assert abs(2_000 - 4_000 / 3) > 20 * np.sqrt(4_000 * 2 / 9)
@@ -199,7 +199,7 @@ def test_large_integers_have_no_modulo_bias():
 
 @pytest.mark.unit
 def test_integers_at_the_edges():
-    below = ExactIntegers(np.random.Philox(key=1).random_raw).below
+    below = ExactIntegers(np.random.Philox(key=1).random_raw).draw_below
     assert below(1) == 0
     assert all(below(2**64) < 2**64 for _ in range(100))
     assert {below(2**64 + 1).bit_length() <= 65 for _ in range(100)} == {True}

@@ -21,7 +21,7 @@ DRAWS = 20_000
 
 
 def draws(epsilon: float, size: int = DRAWS) -> np.ndarray:
-    below = Keys.from_seed(11).stream("test", str(epsilon)).integers().below
+    below = Keys.from_seed(11).stream("test", str(epsilon)).integers().draw_below
     return np.array([discrete_laplace(Fraction(epsilon), below) for _ in range(size)])
 
 
@@ -159,8 +159,8 @@ def test_the_law_is_exact_by_enumeration(epsilon: Fraction, monkeypatch: pytest.
 @pytest.mark.parametrize("epsilon", [1e-300, 1e-9, 0.1, 1.0, 50.0, 1e6])
 def test_any_epsilon_takes_few_uniform_numbers(epsilon: float, monkeypatch: pytest.MonkeyPatch):
     noise, keys, drawn = NoisyCount(epsilon=epsilon), Keys.from_seed(1), []
-    genuine = ExactIntegers.below
-    monkeypatch.setattr(ExactIntegers, "below", lambda s, n: drawn.append(n) or genuine(s, n))
+    genuine = ExactIntegers.draw_below
+    monkeypatch.setattr(ExactIntegers, "draw_below", lambda s, n: drawn.append(n) or genuine(s, n))
     released = [noise.release(10, keys.stream("x", i)) for i in range(100)]
     assert 100 <= len(drawn) < 2000
     assert all(type(value) is int for value in released)
