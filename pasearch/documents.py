@@ -21,9 +21,9 @@ MAX_SHOWN_CHARACTERS = 80
 """Number of characters of a value that an error shows."""
 
 STRING, NUMBER_KIND, INTEGER, BOOLEAN, TABLE = (
-    "a text",
+    "a string",
     "a number",
-    "a whole number",
+    "an integer",
     "true or false",
     "a table",
 )
@@ -198,9 +198,9 @@ def check_cell_table(score: Mapping[str, Any]) -> None:
         )
     classes, width = widths[columns]
     if not 1 <= len(rows) == classes or any(len(row) != width for row in rows):
-        raise malformed_error(f"score.cells is no table of {columns}")
+        raise malformed_error(f"score.cells has not the shape of {columns}")
     if any(abs(each) > MAX_COUNT for row in rows for each in row):
-        raise malformed_error("score.cells has a count that no test has")
+        raise malformed_error("score.cells has a count beyond any test")
 
 
 def _check(where: str, value: Any, form: Any) -> None:
@@ -209,11 +209,11 @@ def _check(where: str, value: Any, form: Any) -> None:
         for name in value if "*" in form else form:
             inside = f"{where}.{name}" if where else name
             if name not in value:
-                raise malformed_error(f"it has no {inside}")
+                raise malformed_error(f"{inside} is missing")
             _check(inside, value[name], form["*"] if "*" in form else form[name])
     elif isinstance(form, list):
         if not isinstance(value, list):
-            raise malformed_error(f"{where} is {short_repr(value)}, and a list was expected")
+            raise malformed_error(f"{where} is {short_repr(value)}: expected a list")
         for place, each in enumerate(value):
             _check(f"{where}[{place}]", each, form[0])
     else:
@@ -231,4 +231,4 @@ def _check_kind(where: str, value: Any, kind: str) -> None:
     }
     if not fits[kind]:
         place = short_repr(where).strip("'\"")
-        raise malformed_error(f"{place} is {short_repr(value)}, and {kind} was expected")
+        raise malformed_error(f"{place} is {short_repr(value)}: expected {kind}")

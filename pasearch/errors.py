@@ -85,10 +85,10 @@ def describe_system_error(error: BaseException) -> str | None:
     Returns:
         The sentences, or None if the operating system is not the cause.
     """
-    told, each = None, error
-    while told is None and each is not None:  # a library's own error may stand before it
-        told, each = _describe_one_error(each), each.__cause__
-    return told
+    description, each = None, error
+    while description is None and each is not None:  # a library's error may have a system's cause
+        description, each = _describe_one_error(each), each.__cause__
+    return description
 
 
 def _describe_one_error(error: BaseException) -> str | None:
@@ -100,22 +100,22 @@ def _describe_one_error(error: BaseException) -> str | None:
         or any(each in text for each in OUT_OF_MEMORY_MESSAGES)
     ):
         return (
-            "The memory is full. Close other programs, take a smaller `batch=` or a smaller model, "
+            "Not enough memory. Close other programs, use a smaller `batch=` or a smaller model, "
             "or a machine with more memory."
         )
     if number in DISK_FULL_ERRNOS or (kind == "OperationalError" and "disk is full" in text):
-        return "The disk is full. Make room on it."
+        return "The disk is full. Free some space."
     if number in NO_PERMISSION_ERRNOS or (
         kind == "OperationalError" and ("readonly" in text or "unable to open" in text)
     ):
         return (
-            "The system does not permit to read or write a file there. Name a folder of your own, "
-            "or change its permissions."
+            "Permission to read or write a file was denied. Name another folder, or change its "
+            "permissions."
         )
     if kind == "OperationalError" and "disk i/o error" in text:
         return "The system refused a file operation (disk I/O error)."
     if number == errno.EMFILE:
-        return "Too many files are open. Raise the limit (`ulimit -n`), or close other programs."
+        return "Too many open files. Raise the limit (`ulimit -n`), or close other programs."
     if isinstance(error, OSError):
         return f"The system refused a file operation ({error.strerror or kind})."
     return None
@@ -185,7 +185,7 @@ class InterruptedRunError(PasearchError):
     def __init__(self, path: object, finish: str = ""):
         way = finish or f"`pasearch resume {path}`"
         super().__init__(
-            "Interrupted. Nothing paid for is lost: with nothing changed on this machine (data, "
-            f"versions, threads), finish it with {way}. Changed data end it for good. What was "
-            "charged stays charged, also if you do not."
+            f"Interrupted. Finish the run with {way}; no result that was paid for is lost. Data, "
+            "versions and threads must be unchanged: with changed data the run cannot be resumed. "
+            "The budget spent by this run is not refunded."
         )

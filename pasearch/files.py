@@ -67,7 +67,7 @@ def read_bytes(path: str | os.PathLike[str], what: str, *, most: int, follow: bo
         reason = "it is a link" if linked else getattr(error, "strerror", None) or error
         raise UsageError(f"{path} cannot be read ({reason}): expected {what}.") from None
     if len(content) > most:
-        raise UsageError(f"{path} has more than {most:,} bytes: expected {what}, which is smaller.")
+        raise UsageError(f"{path} has more than {most:,} bytes: expected {what} below this limit.")
     return content
 
 
@@ -156,7 +156,7 @@ def check_memory(what: str, needed: int, advice: str) -> None:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         raise UsageError(
-            f"{what} would take {needed / 1e9:,.1f} GB of memory, and this machine has "
+            f"{what} needs {needed / 1e9:,.1f} GB of memory, but this machine has "
             f"{there / 1e9:,.1f} GB: {advice}."
         )
 
@@ -182,7 +182,7 @@ def _check_limits(value: Any) -> Any:
             elif isinstance(each, list):
                 below += each
             elif isinstance(each, int) and not -MAX_INTEGER <= each <= MAX_INTEGER:
-                raise ValueError("a whole number of more than 64 bits")
+                raise ValueError("an integer of more than 64 bits")
         level = below
     return value
 
@@ -194,7 +194,7 @@ def _parse_error(
     if isinstance(error, RecursionError):
         reason = f"brackets more than {MAX_DEPTH} deep"
     elif "int_max_str_digits" in reason:
-        reason = "a whole number of more than 64 bits"
+        reason = "an integer of more than 64 bits"
     return UsageError(f"{path} cannot be read as {kind} ({reason}): expected {what}.")
 
 

@@ -18,9 +18,7 @@ from typing import Any, Self, TextIO
 from pasearch import status_message
 from pasearch.errors import UsageError
 
-SECRET_COUNT_MESSAGE = (
-    "Searching. How many trainings it takes is secret, so nothing is shown until it ends.\n"
-)
+SECRET_COUNT_MESSAGE = "Searching. The number of trainings is secret, so no progress is shown.\n"
 """Message for a search under repeat-and-select, the only one until it ends."""
 
 UPDATE_SECONDS = 0.2
@@ -81,7 +79,8 @@ def check_progress(progress: object) -> None:
     """
     if progress is not None and not isinstance(progress, (bool, Progress)):
         raise UsageError(
-            f"progress is of type {type(progress).__name__}: expected True, False, None (shown in "
+            f"progress has the type {type(progress).__name__}: expected True, False, None (shown "
+            "in "
             "a notebook and on a terminal), or a pasearch.progress.Progress."
         )
 
@@ -159,10 +158,10 @@ class ProgressLine(TrainingFraction):
         super().__init__(max(trainings, 1e-9))
         self._stream, self._overwrite, self._every = stream, overwrite, every
         self._text, self._start = "Training", time.monotonic()
-        self._told, self._width, self._last, self._ended = 0.0, 0, -LINE_PERCENT, False
+        self._updated, self._width, self._last, self._ended = 0.0, 0, -LINE_PERCENT, False
         self._first = self._start, 0.0
         if every:
-            self._told, self._last = self._start, 0
+            self._updated, self._last = self._start, 0
 
     def stage(self, line: str) -> None:
         self._text = line.capitalize()
@@ -173,21 +172,21 @@ class ProgressLine(TrainingFraction):
             self._first = now, share
         percent, whole = int(100 * share), share >= 1.0
         if self._overwrite:
-            soon = now - self._told < UPDATE_SECONDS and not whole
+            soon = now - self._updated < UPDATE_SECONDS and not whole
         else:
             soon = (
                 percent < self._last + LINE_PERCENT and not whole
-            ) or now - self._told < self._every
+            ) or now - self._updated < self._every
         if self._ended or soon:
             return
-        self._told, self._last, self._ended = now, percent, whole
+        self._updated, self._last, self._ended = now, percent, whole
         spent = now - self._start
         if whole:
             left = f"{spent:.1f} s"
         else:
             since, begun = self._first
             pace = (now - since) / (share - begun) if share > begun + 0.02 else None
-            left = "begun" if pace is None else f"about {pace * (1 - share):.0f} s left"
+            left = "started" if pace is None else f"about {pace * (1 - share):.0f} s left"
         text = f"{self._text}: {percent} % ({left})"
         padded = f"\r{text.ljust(self._width)}" if self._overwrite else text
         self._width = len(text)
@@ -236,9 +235,9 @@ class ProgressBar(TrainingFraction):
                 return Text(status_message.current_status())
 
         super().__init__(trainings or 0.0)
-        self._hidden, self._told = trainings is None, 0.0
+        self._hidden, self._updated = trainings is None, 0.0
         columns: list[Any] = [rich.SpinnerColumn(), rich.TextColumn("{task.description}")]
-        text = "Searching (how many trainings it takes is secret)"
+        text = "Searching (the number of trainings is secret)"
         if not self._hidden:
             columns += [rich.BarColumn(), rich.TextColumn("{task.percentage:>3.0f}%")]
             columns += [rich.TimeRemainingColumn(), Busy()]
@@ -261,7 +260,7 @@ class ProgressBar(TrainingFraction):
 
     def show(self, done: float) -> None:
         now = time.monotonic()
-        soon = now - self._told < UPDATE_SECONDS and done % 1  # within a training
+        soon = now - self._updated < UPDATE_SECONDS and done % 1  # within a training
         if not (self._hidden or soon):
-            self._told = now
+            self._updated = now
             self._rich.update(self._task, completed=done)

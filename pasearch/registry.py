@@ -161,8 +161,8 @@ class Registry(Generic[Kind]):
         other = self._kinds.setdefault(kind.name, kind)
         if (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
             raise UsageError(
-                f"{self.noun} {kind.name!r} is {other.__module__}.{other.__qualname__} already: "
-                f"give {kind.__module__}.{kind.__qualname__} another name."
+                f"The {self.noun} name {kind.name!r} belongs to {other.__module__}."
+                f"{other.__qualname__}: give {kind.__module__}.{kind.__qualname__} another name."
             )
         self._kinds[kind.name] = kind
         return kind
@@ -258,7 +258,7 @@ def check_descriptions(value: object) -> None:
                 if usual[name] in (MISSING, getattr(each, name)):
                     continue
                 if replace(each, **{name: usual[name]}).describe() == text:
-                    raise UsageError(f"{name}, which is {getattr(each, name)!r}, is not in them.")
+                    raise UsageError(f"it lacks {name}, which is {getattr(each, name)!r}")
         except (NotImplementedError, LookupError, ValueError, UsageError) as error:
             raise UsageError(
                 f"{_qualified_name(each)} does not say in words what plan, card and report should "
@@ -291,8 +291,9 @@ def _source_file(kind: type) -> Path:
         return Path(inspect.getfile(kind))
     except (OSError, TypeError):
         raise UsageError(
-            f"{kind.__qualname__} is defined in no file, so a resumed run could not tell whether "
-            "it is still the same: write it into a module, and import that."
+            f"{kind.__qualname__} is not defined in a file, so a resumed run could not check "
+            "whether "
+            "it is unchanged: define it in a module, and import that."
         ) from None
 
 

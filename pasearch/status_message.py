@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-COMPILING_STATUS = "compiling machine code: some ten seconds, once"
+COMPILING_STATUS = "compiling: about ten seconds, once"
 
 MIN_DELAY_SECONDS = 1.0
 """Pause in seconds after which the message is shown."""

@@ -50,9 +50,9 @@ def format_duration(seconds: float) -> str:
     """
     for unit, size, most in (("s", 1, 90), ("min", 60, 5400), ("h", 3600, 172_800)):
         if seconds < most:
-            told = max(0.01, seconds / size)
-            digits = ".1g" if told < 0.995 else ".2g" if told < 9.95 else ".0f"
-            return f"{told:{digits}} {unit}"
+            scaled = max(0.01, seconds / size)
+            digits = ".1g" if scaled < 0.995 else ".2g" if scaled < 9.95 else ".0f"
+            return f"{scaled:{digits}} {unit}"
     return f"{seconds / 86_400:.0f} days"
 
 

@@ -502,7 +502,7 @@ class TestShown:
         assert len(short.splitlines()) < 20
         assert not any(each.question in short for each in of_digits.branches)
         assert short.rstrip().endswith(
-            f"The {len(of_digits.branches)} questions behind it, with the evidence: --verbose."
+            f"Use --verbose for the {len(of_digits.branches)} decisions and their evidence."
         )
         code, whole, _ = run("advise", "digits", "--eps", 2, "--verbose")
         assert code == 0

@@ -1012,7 +1012,7 @@ class TestSharedLedger:
     @pytest.mark.unit
     def test_another_total_is_refused(self, tmp_path: Path):
         self.started(tmp_path / "x", tmp_path / "new", ledger_budget=(3.0, 1e-3))
-        with pytest.raises(UsageError, match="a total is fixed"):
+        with pytest.raises(UsageError, match="the total of a ledger cannot change"):
             self.started(tmp_path / "y", tmp_path / "new", ledger_budget=(9.0, 1e-3))
         assert not (tmp_path / "y").exists()
 

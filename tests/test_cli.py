@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pasearch.cli.app import COMMAND_SUMMARIES
+from pasearch.cli.app import COMMAND_PANELS, COMMAND_SUMMARIES
 
 SMALL = ["--steps", "12", "--batch", "200", "--candidates", "2"]
 RS = ["--strategy", "rs", *SMALL]
@@ -659,7 +659,7 @@ class TestLedger:
         assert code == 3
         told = " ".join(err.split())
         assert "people.ledger: the run before has spent epsilon " in told
-        assert "The runs share that delta, so their epsilons add up only roughly." in told
+        assert "The runs share this delta, so their epsilons add up only approximately." in told
         code, _, err = run(
             "arch", *options[:-1], "other", "--ledger-budget", 0.5, "1e-3", "--out", "c"
         )
@@ -756,7 +756,8 @@ class TestMistakes:
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setenv("COLUMNS", "80")
-        listed = run("--help")[1].partition("Commands:")[2].strip().splitlines()
+        panels = run("--help")[1].partition(f"{next(iter(COMMAND_PANELS))}:")[2].splitlines()
+        listed = [line for line in panels if line.startswith("  ")]
         assert len(listed) == len(COMMAND_SUMMARIES)
         assert all(line.endswith(".") and not line.endswith("...") for line in listed)
 
@@ -788,9 +789,12 @@ class TestMachine:
 
     def test_before_a_run(self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         for error, said in [
-            (MemoryError(), "The memory is full."),
+            (MemoryError(), "Not enough memory."),
             (RuntimeError("CUDA out of memory. Tried to allocate"), "a smaller --batch"),
-            (PermissionError(errno.EACCES, "Permission denied", "x"), "does not permit"),
+            (
+                PermissionError(errno.EACCES, "Permission denied", "x"),
+                "Permission to read or write",
+            ),
             (FULL, "The disk is full."),
         ]:
 
@@ -825,7 +829,7 @@ class TestMachine:
         monkeypatch.setattr("pasearch.api.search.prepare_run", planned)
         code, out, err = run("arch", "--eps", 2, *FIXED)
         assert (code, out) == (130, "")
-        assert err == "Interrupted. No run was under way, so nothing was charged.\n"
+        assert err == "Interrupted. No run had started, so nothing was charged.\n"
         assert not written(tmp_path)
 
     @pytest.mark.parametrize("name", ["run.json", "request.json"])
@@ -835,7 +839,7 @@ class TestMachine:
         fail_at(monkeypatch, name)
         code, _, err = run("arch", "--eps", 2, *FIXED, "--out", "x")
         assert code == 1
-        assert "The disk is full. Make room on it." in err
+        assert "The disk is full. Free some space." in err
         assert err.rstrip().endswith("hen give the same command again.")
         assert not written(tmp_path)
 
@@ -931,7 +935,7 @@ class TestPipes:
         ("arguments", "said"),
         [
             ("recipes", ""),
-            ("arch --eps 2 --strategy fixed --steps 5 --space fcn", "The run was not begun."),
+            ("arch --eps 2 --strategy fixed --steps 5 --space fcn", "The run was not started."),
             ("arch --eps 2 --strategy fixed --steps 5 --space fcn --quiet --out x",
              "The run is finished: `pasearch report "),
         ],

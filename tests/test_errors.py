@@ -64,17 +64,23 @@ def system(number: int) -> OSError:
 class TestSystemWords:
     def test_what_the_machine_refused_is_named_without_a_path(self):
         for error, said in [
-            (MemoryError(), "The memory is full."),
-            (system(errno.ENOMEM), "The memory is full."),
-            (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "The memory is full."),
-            (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "The memory is full."),
+            (MemoryError(), "Not enough memory."),
+            (system(errno.ENOMEM), "Not enough memory."),
+            (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "Not enough memory."),
+            (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "Not enough memory."),
             (system(errno.ENOSPC), "The disk is full."),
             (system(errno.EDQUOT), "The disk is full."),
             (sqlite3.OperationalError("database or disk is full"), "The disk is full."),
-            (system(errno.EACCES), "does not permit"),
-            (system(errno.EROFS), "does not permit"),
-            (sqlite3.OperationalError("attempt to write a readonly database"), "does not permit"),
-            (sqlite3.OperationalError("unable to open database file"), "does not permit"),
+            (system(errno.EACCES), "Permission to read or write"),
+            (system(errno.EROFS), "Permission to read or write"),
+            (
+                sqlite3.OperationalError("attempt to write a readonly database"),
+                "Permission to read or write",
+            ),
+            (
+                sqlite3.OperationalError("unable to open database file"),
+                "Permission to read or write",
+            ),
             (system(errno.EMFILE), "ulimit -n"),
             (system(errno.EIO), f"({os.strerror(errno.EIO)})"),
             (OSError("odd"), "(OSError)"),

@@ -25,7 +25,8 @@ DATA = ROOT / "docs/data.md"
 LEDGER = ROOT / "docs/howto-ledger.md"
 SEARCH = ROOT / "docs/search.md"
 COMMANDS = (
-    [], ["arch"], ["train"], ["recipes"], ["plan", "arch"], ["check"], ["account", "price"],
+    [], ["arch"], ["train"], ["recipes"], ["spaces"], ["plan", "arch"], ["check"],
+    ["account", "price"],
     ["account", "schedule"], ["account", "noise"], ["verify"], ["features"], ["plan", "features"],
     ["key"], ["sign"], ["ledger"], ["crossover"], ["advise"], ["compare"],
 )  # fmt: skip

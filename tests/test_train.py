@@ -502,7 +502,7 @@ class TestCommand:
         for given in ((name, "rs"), (f"{name}=rs",)):
             code, out, err = command("train", "--eps", 4, *given)
             assert (code, out) == (2, "")
-            assert f"{name} belongs to a search" in err
+            assert f"{name} is an option of a search" in err
             assert "pasearch train` trains one network" in err
             assert "`pasearch arch`" in err
         assert "No such option" not in command("arch", "--dry-run", name, "1")[2]
@@ -513,7 +513,7 @@ class TestCommand:
             code, _, err = command(name, "--nothing", "1")
             assert (code, "No such option" in err) == (2, True)
         code, _, err = command("verify", "--strategy", "rs")
-        assert (code, "belongs to a search" in err) == (2, False)
+        assert (code, "is an option of a search" in err) == (2, False)
 
     @pytest.mark.contract
     @pytest.mark.parametrize("name", PRESETS)

@@ -518,7 +518,7 @@ FORGERIES: list[tuple[str, str, Edit]] = [
     ("stw", "the exact score", lambda d: d["score"].update(exact=0.125)),
     ("cfs", "another feature", lambda d: d["best"]["features"].reverse()),
     ("cfs", "a feature more", lambda d: d["best"]["places"].append(99)),
-    ("cfs", "features that were not chosen", lambda d: (
+    ("cfs", "features that were not selected", lambda d: (
         d["best"].update(places=[1, 2, 4]), d["best"].update(features=[
             d["relevance"][i]["feature"] for i in (1, 2, 4)]))),
     ("cfs", "how telling features are", lambda d: d["relevance"].pop()),
@@ -821,13 +821,13 @@ def test_a_malformed_schema_is_one_message(copied: Callable[[str], Copy]):
 
 @pytest.mark.unit
 def test_what_is_expected_of_a_field_is_said():
-    with pytest.raises(UsageError, match=r"price\.epsilon is 'x', and a number was expected"):
+    with pytest.raises(UsageError, match=r"price\.epsilon is 'x': expected a number"):
         check_fields(
             {"price": {"epsilon": "x"}}, {"price": {"epsilon": RESULT_FIELDS["price"]["epsilon"]}}
         )
-    with pytest.raises(UsageError, match=r"it has no price\.epsilon"):
+    with pytest.raises(UsageError, match=r"price\.epsilon is missing"):
         check_fields({"price": {}}, {"price": RESULT_FIELDS["price"]})
-    with pytest.raises(UsageError, match=r"estimated_privately is 3, and a list"):
+    with pytest.raises(UsageError, match=r"estimated_privately is 3: expected a list"):
         check_fields(
             {"estimated_privately": 3},
             {"estimated_privately": RESULT_FIELDS["estimated_privately"]},
@@ -942,9 +942,9 @@ class TestSignature:
         assert run("sign", copy.path, "--key", "mine.pem")[0] == 0
         assert times == ((copy.path / "result.sig").stat().st_mtime, copy.path.stat().st_mtime)
         code, out, _ = run("verify", copy.path)
-        assert (code, "a forger signs too" in out) == (0, True)
+        assert (code, "a forger can sign" in out) == (0, True)
         code, out, _ = run("verify", copy.path, "--public-key", "mine.pem.pub")
-        assert (code, "Signed with the key that you gave" in out) == (0, True)
+        assert (code, "Signed with the given key" in out) == (0, True)
         run("key", "other.pem")
         code, _, err = run("verify", copy.path, "--public-key", "other.pem.pub")
         assert (code, "another key" in err) == (2, True)
@@ -1059,7 +1059,7 @@ class TestSignature:
         assert copy.problems(public=public) == []
         copy.file.write_text(copy.file.read_text() + "\n")
         assert copy.problems(public=public) == [
-            "result.json is not written as pasearch writes it (a field twice, or other spaces).",
+            "result.json is not formatted by pasearch (a duplicate field, or other spaces).",
             "result.sig is not the signature of this result.json.",
         ]
 
@@ -1086,7 +1086,7 @@ def test_the_command_tells_every_problem_on_a_line(copied: Callable[[str], Copy]
     done = CliRunner().invoke(app, ["verify", str(copy.path)])
     assert isinstance(done.exception, UsageError)
     head, *lines = str(done.exception).splitlines()
-    assert head.endswith("does not verify:")
+    assert head.endswith("failed verification:")
     assert all(each.startswith("  - ") for each in lines)
     assert len(lines) >= 3
 
@@ -1103,7 +1103,7 @@ class TestBytes:
         ]:
             copy = copied("fixed")
             copy.file.write_text(change(copy.file.read_text()), encoding="utf-8")
-            assert any("not written as pasearch writes it" in each for each in copy.problems())
+            assert any("not formatted by pasearch" in each for each in copy.problems())
 
     @pytest.mark.unit
     def test_a_result_behind_a_link_is_refused(self, copied: Callable[[str], Copy]):
@@ -1154,7 +1154,7 @@ class TestCost:
             copy = copied("fixed")
             with (copy.path / name).open("r+b") as file:
                 file.truncate(900 * 10**9)
-            assert any(f"{name} is missing, or no plain file" in each for each in copy.problems())
+            assert any(f"{name} is missing, not a regular file" in each for each in copy.problems())
 
 
 class TestPayload:
@@ -1227,7 +1227,7 @@ class TestUnused:
         copy = copied("fixed")
         copy.document["plan"]["score_epsilon"] = 0.5
         copy.reseal(copy.document)
-        assert "plan.score_epsilon is given, and nothing is scored." in copy.problems()
+        assert "plan.score_epsilon is given, but nothing is scored." in copy.problems()
 
     @pytest.mark.unit
     def test_a_portfolio_of_ones_own_is_seen(self, copied: Callable[[str], Copy]):
@@ -1290,4 +1290,4 @@ def test_a_failed_network_with_a_table_of_right_answers_is_seen(copied: Callable
     torch.save(state, buffer)
     (copy.path / "model.pt").write_bytes(buffer.getvalue())
     copy.reseal(deepcopy(copy.document))
-    assert any("weights that are no numbers" in each for each in copy.problems())
+    assert any("non-finite weights" in each for each in copy.problems())

@@ -52,7 +52,7 @@ def main() -> None:
         # Typer ends quietly when nobody reads the output any more; of a run that is too little.
         then = " ".join(getattr(ended.__context__, "__notes__", ()))
         if isinstance(ended.__context__, BrokenPipeError) and then:
-            _print_error(f"The program that reads the output has ended, as `head` does. {then}")
+            _print_error(f"The output was closed, as `head` does. {then}")
         raise
     except Exception as error:
         if _was_interrupted(error):
@@ -60,10 +60,10 @@ def main() -> None:
             _print_error(NOTHING_RAN_MESSAGE, fresh=True)
         elif type(error).__module__.startswith(("click", "typer")):
             code = _report_click_error(error)
-        elif (told := describe_system_error(error)) is not None:
+        elif (message := describe_system_error(error)) is not None:
             # Its path is not shown: in private/ even a file's name may tell of the records.
             then = " ".join(getattr(error, "__notes__", ()))
-            _print_error(f"{told} {then or RETRY_ADVICE}", "Error: ", fresh=True)
+            _print_error(f"{message} {then or RETRY_ADVICE}", "Error: ", fresh=True)
             code = 1
         else:
             raise
@@ -74,8 +74,8 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-NOTHING_RAN_MESSAGE = "Interrupted. No run was under way, so nothing was charged."
-RETRY_ADVICE = "Then give the same command again."
+NOTHING_RAN_MESSAGE = "Interrupted. No run had started, so nothing was charged."
+RETRY_ADVICE = "Then repeat the command."
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
@@ -100,37 +100,39 @@ def _print_error(text: str, prefix: str = "", *, fresh: bool = False) -> None:
 
 def _report_click_error(error: Any) -> int:
     """Report an unknown option or command, or an unreadable value; return the exit code."""
-    context, said = getattr(error, "ctx", None), str(getattr(error, "message", ""))
-    option, told = getattr(error, "option_name", None), None
+    context, reported = getattr(error, "ctx", None), str(getattr(error, "message", ""))
+    option, message = getattr(error, "option_name", None), None
     flags = getattr(getattr(error, "param", None), "opts", [])
     given = getattr(error.__cause__, "errors", list)()
-    kind = "a whole number" if "integer" in said else "a number" if "number" in said else ""
+    kind = "an integer" if "integer" in reported else "a number" if "number" in reported else ""
     if option is not None and hasattr(error, "possibilities") and context is not None:
-        told = _describe_unknown_option(str(option), context)
+        message = _describe_unknown_option(str(option), context)
     elif flags and given and kind:  # Typer's own sentence does not contain the value
-        told = f"{flags[0]} is {escape_text(repr(given[0]['input']))}: expected {kind}."
-    elif option == "--separator" and "requires an argument" in said:
-        told = (
-            "--separator has no value. A shell takes ; | and a tab for itself: put it into "
-            "quotation marks, --separator ';', or write semicolon, pipe or tab."
+        message = f"{flags[0]} is {escape_text(repr(given[0]['input']))}: expected {kind}."
+    elif option == "--separator" and "requires an argument" in reported:
+        message = (
+            "--separator has no value. A shell interprets ; | and tabs: use quotation marks, "
+            "--separator ';', or write semicolon, pipe or tab."
         )
-    if told is not None:
-        _print_error(told, "Error: ")
+    if message is not None:
+        _print_error(message, "Error: ")
         return UsageError.exit_code
     if callable(getattr(error, "show", None)):
         text = io.StringIO()
         error.show(file=text)
-        told, path = (
+        message, path = (
             escape_lines(text.getvalue().rstrip("\n")),
             getattr(context, "command_path", ""),
         )
-        found = re.search("No such command '(.*?)'", said)
+        found = re.search("No such command '(.*?)'", reported)
         if found and not path.endswith("account"):  # data may have been named as a command
             from pasearch.data.sources import BUILT_IN_NAMES
 
             if found[1] in BUILT_IN_NAMES or os.path.exists(found[1]):
-                told += f" Name a command before the data: `{path} arch {escape_text(found[1])}`."
-        typer.echo(wrap_lines(told, sys.stderr), err=True)
+                message += (
+                    f" Name a command before the data: `{path} arch {escape_text(found[1])}`."
+                )
+        typer.echo(wrap_lines(message, sys.stderr), err=True)
         return int(error.exit_code)
     _print_error(NOTHING_RAN_MESSAGE)
     return INTERRUPTED_CODE
@@ -146,8 +148,8 @@ def _describe_unknown_option(name: str, context: Any) -> str:
     command, root = context.command_path, context.find_root().command
     if name in SEARCH_ONLY_FLAGS and "train" in command:
         return (
-            f"{name} belongs to a search, and `pasearch train` trains one network by one recipe "
-            "(--architecture, --recipe) without any. To search, take `pasearch arch`, which has it."
+            f"{name} is an option of a search, and `pasearch train` trains one network with one "
+            "recipe (--architecture, --recipe). To search, use `pasearch arch`."
         )
     others = {each: root.get_command(context, each) for each in root.list_commands(context)}
     owners = [each for each, found in others.items() if name in _option_names(found, context)]
@@ -159,7 +161,7 @@ def _describe_unknown_option(name: str, context: Any) -> str:
     elif near := find_closest_name(name.lstrip("-"), plain):
         hint = f" Did you mean {plain[near]}?"
     else:
-        hint = f" `{command} --help` lists those there are."
+        hint = f" See `{command} --help`."
     return f"No such option: {escape_text(name)} (of `{command}`).{hint}"
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pasearch.api.advise import Command
 
 Seed = Annotated[
-    int, typer.Option("--seed", help="Seed of splits, candidates and noise: not private.")
+    int, typer.Option("--seed", help="Seed of splits, candidates and noise (not private).")
 ]
 SPACES = next(option.help for name, _, option in list_options(SearchRequest) if name == "space")
 
@@ -38,16 +38,17 @@ SPACES = next(option.help for name, _, option in list_options(SearchRequest) if 
 def advise(
     data: Data,
     eps: Annotated[
-        float, typer.Option("--eps", "--epsilon", help="Epsilon of the whole run that is planned.")
+        float, typer.Option("--eps", "--epsilon", help="Total epsilon of the planned run.")
     ],
     given: dict[str, Any],
     delta: Delta = None,
     public: Annotated[
-        str | None, typer.Option("--public", help="Public data of the same form, if there are any.")
+        str | None,
+        typer.Option("--public", help="Public data with the same columns or shape, if available."),
     ] = None,
     as_json: Json = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Every question behind it too, with the evidence.")
+        bool, typer.Option("--verbose", help="Print every decision with its evidence.")
     ] = False,
 ) -> None:
     """Recommend a model and a command for data at a budget; --verbose adds the evidence.
@@ -66,7 +67,7 @@ def advise(
         typer.echo(line if line.startswith("    pasearch ") else wrap_lines(format_flags(line)))
     if not verbose:
         count = len(found.branches)
-        typer.echo(wrap_lines(f"\nThe {count} questions behind it, with the evidence: --verbose."))
+        typer.echo(wrap_lines(f"\nUse --verbose for the {count} decisions and their evidence."))
 
 
 @app.command()
@@ -79,9 +80,10 @@ def crossover(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="Two or more: linear, fcn, cnn or a network's .toml; behind a +, a front end, "
-            "rwt, full-batches, recipe:NAME, or which features it is given: cfs:6, random:6, "
-            "columns:age,sex, numbers. Such as linear+scattering."
+            help="Two or more models: linear, fcn, cnn or a network's .toml. Add options with +: a "
+            "front end (feature extractor), rwt, full-batches, recipe:NAME, or the features: "
+            "cfs:6, "
+            "random:6, columns:age,sex, numbers. Example: linear+scattering."
         ),
     ],
     given: dict[str, Any],
@@ -89,21 +91,21 @@ def crossover(
         str | None,
         typer.Option(
             "--eps-grid",
-            help="low:high:logN, or epsilons with commas. [default: .1:10:log12; five on private "
-            "data]",
+            help="Epsilons: low:high:logN, or a list with commas. [default: .1:10:log12; five on "
+            "private data]",
         ),
     ] = None,
     repeats: Annotated[
         int | None,
         typer.Option(
             "--repeats",
-            help="Trainings of each model at each epsilon. [default: 10; 2 on private data]",
+            help="Number of trainings per model and epsilon. [default: 10; 2 on private data]",
         ),
     ] = None,
     eps: Annotated[
         float | None,
         typer.Option(
-            "--eps", help="DATA is private: total epsilon of the whole grid and of a final model."
+            "--eps", help="Total epsilon of the grid and the final model, for private DATA."
         ),
     ] = None,
     delta: Delta = None,
@@ -112,16 +114,17 @@ def crossover(
     ] = False,
     proxy: Annotated[
         str | None,
-        typer.Option("--proxy", help="Public data of the same form; DATA is private, not read."),
+        typer.Option("--proxy", help="Public data like DATA, which is then private and not read."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="A new folder: crossover.html, crossover.json; with --eps, a run."
+            "--out",
+            help="New folder for crossover.html and crossover.json; with --eps, for the run.",
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted comparison in --out.")
+        bool, typer.Option("--resume", help="Resume an interrupted comparison in --out.")
     ] = False,
     seed: Seed = 0,
     as_json: Json = False,
@@ -138,8 +141,9 @@ def crossover(
                 "seed": seed}  # fmt: skip
         if named := [name for name, value in free.items() if value]:
             raise UsageError(
-                f"`eps=` measures on private records, and pays for it: leave `{named[0]}=` out."
-                + (" It is finished by `pasearch resume RUN`." if "resume" in named else "")
+                f"`eps=` measures on private records, which `{named[0]}=` does not support: leave "
+                "it "
+                "out." + (" Resume such a run with `pasearch resume RUN`." * ("resume" in named))
             )
         from pasearch.api.crossover import make_grid_options
         from pasearch.cli.tasks import plan_and_run
@@ -159,12 +163,12 @@ def crossover(
     store = None if out is None else out / "trainings.jsonl"
     if resume:
         if out is None or store is None or not store.is_file():
-            raise UsageError("`resume=` goes on in a folder of such a comparison: name it, `out=`.")
+            raise UsageError("`resume=` requires the folder of an interrupted comparison (`out=`).")
         if (out / "crossover.json").exists():
-            raise UsageError(f"{escape_text(out)} is finished: nothing is left to do.")
+            raise UsageError(f"{escape_text(out)} is already finished.")
     elif out is not None and out.exists():
         raise UsageError(
-            f"{escape_text(out)} is there already: give a new folder, or go on in it (`resume=`)."
+            f"{escape_text(out)} exists: name a new folder, or resume that comparison (`resume=`)."
         )
     elif out is not None:
         check_writable(out, "out")
@@ -207,21 +211,21 @@ def compare(
     given: dict[str, Any],
     space: Annotated[str, typer.Option("--space", help=SPACES)] = "fcn-paper",
     candidates: Annotated[
-        int, typer.Option("--candidates", help="Candidates that both workflows choose among.")
+        int, typer.Option("--candidates", help="Number of candidates of both workflows.")
     ] = 10,
     eps: Annotated[
-        float, typer.Option("--eps", "--epsilon", help="Epsilon of every training with privacy.")
+        float, typer.Option("--eps", "--epsilon", help="Epsilon of each private training.")
     ] = 2.0,
     delta: Delta = None,
     repeats: Annotated[
         int,
         typer.Option(
-            "--repeats", help="Trainings of each winner with privacy, and as many without."
+            "--repeats", help="Number of private and of non-private trainings per winner."
         ),
     ] = 5,
     seed: Seed = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", help="A new .json file for the comparison.")
+        Path | None, typer.Option("--out", help="New .json file for the comparison.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -1,11 +1,6 @@
-"""The command line's groups of commands, and the options that belong to no request.
+"""The panels of commands, and the options that belong to no request.
 
-    task        arch, features, train        what a request asks for, and how its run is shown
-    plan TASK   the same, without the run
-    on a run    resume, verify, report, predict, sign
-    others      ledger, check, recipes, advise, crossover, compare, pretrain, key, account ...
-
-Everything heavy is imported inside the commands, so that `--help` is quick.
+Slow modules are imported inside the commands, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -16,67 +11,97 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-COMMAND_SUMMARIES = {
-    "arch": "Search for the best architecture, and train it.",
-    "features": "Choose features, and train a model on them.",
-    "train": "Train one network by one recipe, without a search.",
-    "plan": "Say what a run would release, and its price.",
-    "resume": "Finish a run that was interrupted.",
-    "verify": "Recompute a finished run's price, and check its files.",
-    "report": "Say what a finished run found, and at what price.",
-    "predict": "Predict new records with a finished run's model.",
-    "export": "Write a finished run's model as an ONNX file.",
-    "sign": "Sign a finished run.",
-    "key": "Make a pair of keys to sign with.",
-    "ledger": "Show a shared ledger, or add a finished run to it.",
-    "check": "Find every problem of a table, and propose a schema.",
-    "recipes": "List the recipes of training, or show one.",
-    "advise": "Say what to do with data at a budget.",
-    "crossover": "Measure at which epsilon another model becomes better.",
-    "compare": "Choose a model with privacy in mind, and without.",
-    "pretrain": "Train a backbone on public images, without privacy.",
-    "account": "Calculate prices; no data is read.",
+COMMAND_PANELS = {
+    "Search": {
+        "arch": "Search for an architecture, and train the best one.",
+        "features": "Select features, and train a model on them.",
+        "train": "Train one network with one recipe, without a search.",
+        "plan": "Print the plan of a task and its privacy cost.",
+        "resume": "Finish an interrupted run.",
+        "advise": "Recommend a model and a command for data at a budget.",
+        "recipes": "List the recipes (training configurations), or show one.",
+        "spaces": "List the search spaces, or show one.",
+    },
+    "Use a result": {
+        "report": "Show the result of a finished run.",
+        "predict": "Predict new records with a finished run's model.",
+        "export": "Export a finished run's model to ONNX.",
+        "verify": "Check a finished run: privacy cost, files and signature.",
+        "sign": "Sign a finished run.",
+        "key": "Create a key pair for signing.",
+    },
+    "Data": {
+        "check": "List every problem of a table, and propose a schema.",
+        "pretrain": "Train a backbone on public images, without privacy.",
+    },
+    "Privacy tools": {
+        "ledger": "Show a shared privacy ledger, or add a finished run to it.",
+        "account": "Calculate privacy costs, without data.",
+    },
+    "Studies": {
+        "crossover": "Measure the epsilon at which another model becomes better.",
+        "compare": "Compare choosing a model with and without privacy.",
+    },
 }
-"""The commands in the order in which they are listed, each with a line that 80 columns hold."""
+"""Panels of `pasearch --help`: their commands, each with a summary that fits into 80 columns."""
+
+COMMAND_SUMMARIES = {
+    name: text for panel in COMMAND_PANELS.values() for name, text in panel.items()
+}
 
 
 class OrderedGroup(TyperGroup):
-    """The commands as a run goes: asked for, finished, read."""
+    """The commands in the order of `COMMAND_PANELS`, each panel with a heading."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands in the order of `SUMMARIES`."""
+        """Return the names of the commands in order."""
         return sorted(super().list_commands(ctx), key=list(COMMAND_SUMMARIES).index)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command with the line that it is listed by."""
+        """Return a command with its summary and its panel."""
         if (found := super().get_command(ctx, cmd_name)) is not None:
             found.short_help = COMMAND_SUMMARIES[cmd_name]
+            found.rich_help_panel = next(
+                panel for panel, commands in COMMAND_PANELS.items() if cmd_name in commands
+            )
         return found
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands of each panel: typer does this itself for rich output only."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            rows.setdefault(command.rich_help_panel, []).append((name, command.short_help))
+        width = max(map(len, COMMAND_SUMMARIES))
+        for panel, commands in rows.items():
+            with formatter.section(panel):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands])
 
 
 app = typer.Typer(
     cls=OrderedGroup,
     name="pasearch",
-    help="Privacy-aware AutoML: search under one (epsilon, delta) that pays for the search too.",
+    help="Differentially private AutoML: one total (epsilon, delta) covers search and training.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 plan_app = typer.Typer(
-    help="Print a plan: what would be released, and its price.", no_args_is_help=True
+    help="Print a plan: all releases and their privacy cost.", no_args_is_help=True
 )
-account_app = typer.Typer(help="A calculator of prices; it reads no data.", no_args_is_help=True)
+account_app = typer.Typer(help="Calculate privacy costs, without data.", no_args_is_help=True)
 app.add_typer(plan_app, name="plan")
 app.add_typer(account_app, name="account")
 
-Run = Annotated[Path, typer.Argument(help="A run's folder, or its release/.")]
+Run = Annotated[Path, typer.Argument(help="Folder of a run, or its release/.")]
 Sign = Annotated[
     Path | None,
-    typer.Option("--sign", help="Sign the result with this private key (see `pasearch key`)."),
+    typer.Option("--sign", help="Private key that signs the result (see `pasearch key`)."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the last line only.")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", help="Print the whole plan: how each noise comes about.")
+    bool,
+    typer.Option("--verbose", help="Print the whole plan, with the calibration of each noise."),
 ]

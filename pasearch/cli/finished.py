@@ -31,7 +31,7 @@ def verify(
     path: Run,
     public_key: Annotated[
         Path | None,
-        typer.Option("--public-key", help="The signer's public key: its signature is demanded."),
+        typer.Option("--public-key", help="Public key of the signer; requires its signature."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -51,29 +51,29 @@ def verify(
                         "accountant": price.accountant, "problems": problems}, indent=2)
         )  # fmt: skip
     elif not problems:
-        told = (
+        message = (
             f"Verified: epsilon {format_epsilon(price.epsilon)} at delta {price.delta:g} "
-            f"({price.accountant}), recomputed from the list of everything that was released; "
-            "result.json, card, report and model agree with it.\n"
+            f"({price.accountant}), recomputed from all privacy events; result.json, card, report "
+            "and model are consistent with it.\n"
         )
         typer.echo(
             wrap_lines(
-                told + describe_signature(find_release(path), trusted=public_key is not None)
+                message + describe_signature(find_release(path), trusted=public_key is not None)
             )
         )
     if problems:
-        raise UsageError(f"{path} does not verify:", *problems)
+        raise UsageError(f"{path} failed verification:", *problems)
 
 
 @app.command()
-def key(path: Annotated[Path, typer.Argument(help="A new file, for the private key.")]) -> None:
+def key(path: Annotated[Path, typer.Argument(help="New file for the private key.")]) -> None:
     """Create a key pair for signing results: PATH (keep it secret) and PATH.pub."""
     from pasearch.verification.signing import create_key_pair
 
     public = create_key_pair(path)
     typer.echo(
         wrap_lines(
-            f"Private key: {path} (keep it). Public key: {public} (give it to your readers)."
+            f"Private key: {path} (keep it secret). Public key: {public} (give it to your readers)."
         )
     )
 
@@ -89,13 +89,13 @@ def sign(
 
     signer = read_private_key(key)
     if problems := [each for each in check_all(path)[1] if not each.startswith("result.sig")]:
-        raise UsageError(f"{path} does not verify, so it is not signed:", *problems)
+        raise UsageError(f"{path} failed verification, so it was not signed:", *problems)
     typer.echo(f"Signed: {write(path, signer)}")
 
 
 Card = Annotated[
     bool,
-    typer.Option("--verbose", help="Also the privacy card: everything that was read, and how."),
+    typer.Option("--verbose", help="Print the privacy card too: all accesses to the data."),
 ]
 
 
@@ -125,10 +125,10 @@ def predict(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", help="A new .csv. [default: print the predictions]")
+        Path | None, typer.Option("--out", help="New .csv file. [default: print the predictions]")
     ] = None,
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Also the probability of each class.")
+        bool, typer.Option("--probabilities", help="Add the probability of each class.")
     ] = False,
 ) -> None:
     """Predict new records with a finished run's model; predictions are as private as records."""
@@ -148,25 +148,23 @@ def predict(
             result.schema, records, used, count_header_rows(data, result.schema)
         ):
             typer.echo(escape_text(line), err=True)
-    if probabilities and (told := describe_miscalibration(result.document, result.schema)):
-        typer.echo(wrap_lines(escape_lines(told)), err=True)
+    if probabilities and (warning := describe_miscalibration(result.document, result.schema)):
+        typer.echo(wrap_lines(escape_lines(warning)), err=True)
     if out is None:
         typer.echo(text, nl=False)
         return
     write_new_file(out, text)
-    typer.echo(
-        f"Predictions: {escape_text(out)}. They are as private as the records they belong to."
-    )
+    typer.echo(f"Predictions: {escape_text(out)}. They are as private as the records.")
 
 
 @app.command()
 def export(
     path: Run,
-    out: Annotated[Path, typer.Argument(help="A new file, .onnx.")],
+    out: Annotated[Path, typer.Argument(help="New .onnx file.")],
     encoded: Annotated[
         bool,
         typer.Option(
-            "--encoded", help="Of a table: one input, the encoded row, and not one a column."
+            "--encoded", help="For a table: one input with the encoded row, not one per column."
         ),
     ] = False,
 ) -> None:
@@ -199,7 +197,7 @@ def _format_csv(
         columns += list(result.predict_proba(records).T)
     rows: list[list[Any]] = [[each.item() for each in row] for row in zip(*columns, strict=True)]
     empty, known = [""] * len(header), find_readable(records).tolist()
-    rows = [row if told else empty for row, told in zip(rows, known, strict=True)]
+    rows = [row if is_known else empty for row, is_known in zip(rows, known, strict=True)]
     if names is not None:
         header = ["file", *header]
         rows = [[name, *row] for name, row in zip(names, rows, strict=True)]
@@ -240,26 +238,26 @@ def describe_unread_cells(
         )
 
     known = find_readable(cells)
-    concerned, told = np.zeros(len(cells), bool), list[str]()
+    concerned, lines = np.zeros(len(cells), bool), list[str]()
     for place, column in enumerate(schema.columns):
         if used is not None and column.name not in used:
             continue
         for which, why in _find_unread_cells(column, cells[:, place]):
             if (which := which & known).any():
                 concerned |= which
-                told.append(f"  column {column.name!r}: {why} ({name_rows(which)})")
+                lines.append(f"  column {column.name!r}: {why} ({name_rows(which)})")
     lost = [] if known.all() else [
         f"Nothing is predicted for {(~known).sum():,} of {len(cells):,} rows, which cannot be read "
         f"({name_rows(~known)}): they have more or fewer cells than the header, an open "
         "quotation mark, or are not UTF-8. A row ends with its line, within quotation marks too."
     ]  # fmt: skip
-    if not told:
+    if not lines:
         return lost
     return [
         *lost,
         f"{concerned.sum():,} of {len(cells):,} rows have cells that the model did not "
         "understand, and were predicted as well as can be without them:",
-        *told,
+        *lines,
     ]
 
 

@@ -25,18 +25,17 @@ def ledger(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The shared ledger (--ledger).")],
     add: Annotated[
         Path | None,
-        typer.Option("--add", help="Folder of a finished run, charged with its whole cost, once."),
+        typer.Option("--add", help="Folder of a finished run to charge to the ledger, once."),
     ] = None,
     ledger_budget: Annotated[
         tuple[float, float] | None,
-        typer.Option("--ledger-budget", help="Total epsilon and delta, for a new ledger."),
+        typer.Option("--ledger-budget", help="Total epsilon and delta of a new ledger."),
     ] = None,
     same_data: Annotated[
         bool,
         typer.Option(
             "--same-data",
-            help="Confirm that the run read the records of this ledger, and was made after the "
-            "runs that are in it.",
+            help="Confirm that the run read the records of this ledger, after the runs in it.",
         ),
     ] = False,
     as_json: Json = False,
@@ -53,8 +52,8 @@ def ledger(
     added = None if add is None else add_run(path, add, total, same_data=same_data)
     if not path.exists():
         raise UsageError(
-            f"{escape_text(path)} is not there: a ledger is made by its first run (`ledger=` and "
-            "`ledger_budget=`), or by --add."
+            f"{escape_text(path)} is not there: its first run creates a ledger (`ledger=` and "
+            "`ledger_budget=`), or --add does."
         )
     found = SharedLedger.open(path, total)
     budget, spent, runs = found.total(), found.spent(), found.runs()
@@ -72,7 +71,7 @@ def ledger(
         }
         typer.echo(json.dumps(document, indent=2))
         return
-    left = f"a run of about epsilon {remaining:.2g} still fits" if remaining else "no run fits"
+    left = f"about epsilon {remaining:.2g} for one more run" if remaining else "nothing"
     lines = [
         f"Ledger     {escape_text(path)}",
         f"Budget     epsilon {budget.epsilon:g} at delta {budget.delta:g}, all runs together",
@@ -122,10 +121,10 @@ def add_run(path: Path, run: Path, total: Budget | None, *, same_data: bool) -> 
     document = read_document(folder.path)
     if document["dataset"]["declared_public"]:
         raise UsageError(
-            f"{escape_text(run)} read data that was declared public: it has no cost to add."
+            f"{escape_text(run)} read data that was declared public, so it has no cost."
         )
     if problems := verify(folder.path)[1]:
-        raise UsageError(f"{escape_text(run)} does not verify, so it is not added:", *problems)
+        raise UsageError(f"{escape_text(run)} failed verification, so it was not added:", *problems)
     # A run with --ledger has the name that it has there; of any other its result is the name.
     reserved = folder.private / "reserved"
     name = reserved.read_text(encoding="utf-8") if reserved.exists() else ""

@@ -32,22 +32,21 @@ from pasearch.api.request import (
 from pasearch.errors import OPTION_REFERENCE
 
 DATA_HELP = (
-    "digits, mnist, fashion-mnist, cifar10, svhn, a table (.csv, .tsv or .data, also with .gz, "
-    ".bz2, .xz or .zst behind; or .parquet, or a folder of these), a .npz with arrays x and y, a "
-    "folder with x.npy and y.npy, or a folder of images."
+    "Data: digits, mnist, fashion-mnist, cifar10, svhn; a table (.csv, .tsv, .data, also "
+    "compressed as .gz, .bz2, .xz or .zst; .parquet; a folder of these); a .npz with arrays x and "
+    "y; "
+    "a folder with x.npy and y.npy; or a folder of images."
 )
 Data = Annotated[str, typer.Argument(help=DATA_HELP, rich_help_panel=DATA)]
 EPSILON = Option(
-    "Epsilon of the whole run: the smaller, the more private.",
+    "Total epsilon of the run; smaller is more private.",
     BUDGET,
     default_text=f"{DEFAULT_EPSILON:g}",
 )
-DELTA = Option("Delta of the whole run.", BUDGET, default_text="power of ten below 1/n")
+DELTA = Option("Total delta of the run.", BUDGET, default_text="power of ten below 1/n")
 Delta = Annotated[
     float | None,
-    typer.Option(
-        "--delta", help="Delta that belongs to epsilon. [default: power of ten below 1/n]"
-    ),
+    typer.Option("--delta", help="Total delta. [default: power of ten below 1/n]"),
 ]
 REQUESTS = (requests.SearchRequest, requests.FeatureRequest)
 FLAGS = {"epsilon": "--eps", "delta": "--delta"} | {
@@ -218,18 +217,18 @@ def _option_parameters(
         if kind == list[str]:
             default = [default]
         shown = str(default[0]) if isinstance(default, list) else default is not None
-        told = _annotate(
+        annotated = _annotate(
             kind, option, option.flag or flag_name(name), metavar=METAVARS.get(str(kind)),
             show_default=shown,
         )  # fmt: skip
-        found.append(_make_parameter(name, default, told))
+        found.append(_make_parameter(name, default, annotated))
     return found
 
 
 def _annotate(kind: Any, option: Option, *flags: str, **more: Any) -> Any:
     """Annotate a type with a typer option."""
-    told = typer.Option(*flags, help=option.help_text, rich_help_panel=option.group, **more)
-    return Annotated[kind, told]
+    annotated = typer.Option(*flags, help=option.help_text, rich_help_panel=option.group, **more)
+    return Annotated[kind, annotated]
 
 
 def _make_parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:

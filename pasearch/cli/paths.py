@@ -31,10 +31,10 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
     out = None if asked.get("out") is None else Path(asked["out"])
     if out is not None and os.path.lexists(out):
         begun = (out / "private").is_dir() and not any((out / "release").glob("*"))
-        finish = f", or finish the run that is there with `pasearch resume {out}`" if begun else ""
+        finish = f", or resume the run in it with `pasearch resume {out}`" if begun else ""
         raise UsageError(
-            f"{escape_text(out)} exists: a run needs a folder of its own. Name a new one (`out=`)"
-            f"{finish}."
+            f"{escape_text(out)} exists: a run needs a new folder. Name another one "
+            f"(`out=`){finish}."
         )
     if run:
         check_writable(Path("runs/new") if out is None else out, "out")
@@ -47,7 +47,7 @@ def check_paths(asked: Mapping[str, Any], *, run: bool) -> None:
             raise UsageError(f"{escape_text(path)} {why}: expected a .toml file (`{name}=`).")
         if not os.access(path, os.R_OK):
             raise UsageError(
-                f"{escape_text(path)} may not be read: change its permissions, or name another "
+                f"{escape_text(path)} is not readable: change its permissions, or name another "
                 "file "
                 f"(`{name}=`)."
             )
@@ -88,11 +88,10 @@ def _check_folder_of(path: Path, named: str) -> None:
     """Refuse a file whose folder does not exist; `named` is the option in parentheses."""
     folder = path.absolute().parent
     if not folder.is_dir():
-        why = "is no folder: " if os.path.lexists(folder) else "is not there: make that folder, or "
+        why = "is not a folder: " if os.path.lexists(folder) else "is not there: create it, or "
         raise UsageError(
             f"{escape_text(path)} cannot be written, because {escape_text(path.parent)} {why}name "
-            "another file"
-            f"{named}."
+            f"another file{named}."
         )
 
 
@@ -116,9 +115,8 @@ def check_writable(path: Path, option: str) -> None:
         reason = getattr(error, "strerror", None) or error
         named = f" (`{option}=`)" if option else ""
         raise UsageError(
-            f"{escape_text(path)} cannot be made, because {escape_text(above)} cannot be written "
-            "to "
-            f"({reason}): name a place of your own{named}."
+            f"{escape_text(path)} cannot be created, because {escape_text(above)} is not writable "
+            f"({reason}): name another place{named}."
         ) from None
 
 
@@ -139,15 +137,17 @@ def check_ledger(path: Path, total: object, *, run: bool) -> None:
         _check_folder_of(path, " (`ledger=`)")
         if run and total is None:
             raise UsageError(
-                f"{escape_text(path)} is not there yet: say what all runs on these data may cost "
-                "together, epsilon and delta, with `ledger_budget=`."
+                f"{escape_text(path)} is not there yet: give the total epsilon and delta of all "
+                "runs "
+                "on these data (`ledger_budget=`)."
             )
         if run:
             check_writable(path, "ledger")
         return
     if not os.access(path, os.R_OK | os.W_OK):
         raise UsageError(
-            f"{escape_text(path)} may not be read and written: a ledger needs both (`ledger=`)."
+            f"{escape_text(path)} must be readable and writable: change its permissions "
+            "(`ledger=`)."
         )
     # The reader checks the rest. Closing a file that SQLite holds open would drop its lock, so this
     # is done before the ledger is used.
@@ -160,6 +160,7 @@ def check_ledger(path: Path, total: object, *, run: bool) -> None:
         and head[68:] == SHARED_LEDGER_FORMAT.application.encode()
     ):
         raise UsageError(
-            f"{escape_text(path)} is no ledger of runs: name the file that the first run on these "
-            "data made, or a new one (`ledger=`)."
+            f"{escape_text(path)} is not a shared ledger: name the file that the first run on "
+            "these "
+            "data created, or a new one (`ledger=`)."
         )

@@ -31,19 +31,19 @@ TASKS: tuple[tuple[type[Request], str, str], ...] = (
     (
         SearchRequest,
         "pasearch.api.search",
-        "Search for the best architecture and train it, under one budget that pays for everything.",
+        "Search for an architecture and train the best one, under one total privacy budget.",
     ),
     (
         FeatureRequest,
         "pasearch.api.features",
-        "Choose features and train a model on them, under one budget that pays for both.",
+        "Select features and train a model on them, under one total privacy budget.",
     ),
     (
         TrainRequest,
         "pasearch.api.search",
-        "Train one network by one recipe, without a search, under one budget.\n\n"
-        "Of several recipes (--recipe A --recipe B) one is chosen, by disjoint portions of the "
-        "records. Without --architecture it is the first network of the portfolio.",
+        "Train one network with one recipe, without a search, under one total privacy budget.\n\n"
+        "Several recipes (--recipe A --recipe B) are compared on disjoint subsets of the records, "
+        "and one is selected. --architecture defaults to the first network of the portfolio.",
     ),
 )
 """Tasks: request class, module that runs it, and help."""
@@ -96,7 +96,7 @@ def plan_and_run(
 
     choose_device(prepared.request)
     check_not_refused(prepared)
-    with _note_broken_pipe("The run was not begun."):
+    with _note_broken_pipe("The run was not started."):
         _show_plan(prepared, as_json=as_json, quiet=quiet, alone=False, verbose=verbose)
     with show_progress(prepared.plan.trainings, show=not (quiet or as_json)) as bar:
         result = import_module(module).run(prepared, progress=bar)
@@ -164,16 +164,16 @@ def resume(
         str | None,
         typer.Option(
             "--storage",
-            help="The store of its trials, where that has another address now, or to give its "
-            "password again. [default: the one that it began with]",
+            help="Store of the trials, if its address has changed or needs a password. [default: "
+            "that of the run]",
         ),
     ] = None,
     ray_address: Annotated[
         str | None,
         typer.Option(
             "--ray-address",
-            help="The Ray cluster that trains, where that is another one now; local begins one on "
-            "this machine. [default: the one that it began with]",
+            help="Address of the Ray cluster, if it has changed; local starts one on this machine. "
+            "[default: that of the run]",
         ),
     ] = None,
     as_json: Json = False,
@@ -258,25 +258,27 @@ def _show_plan(
             report = f"{folder}/release/report.html"
         if prepared.request.ledger is not None and not plan.public:
             ledger = describe_ledger(str(prepared.request.ledger), forecast_ledger(prepared))
-        told = format_flags(text(plan, usual=usual, detail=detail, report=report, ledger=ledger))
-        typer.echo(wrap_lines(told) + "\n")
+        message = format_flags(text(plan, usual=usual, detail=detail, report=report, ledger=ledger))
+        typer.echo(wrap_lines(message) + "\n")
         if prepared.request.seed is not None:
-            typer.echo("Warning: --seed makes the noise reproducible: this run is not private.")
+            typer.echo("Warning: this run is not private, because --seed makes the noise known.")
         if (store := getattr(prepared.request, "storage", None)) is not None:
             exact = plan.strategy.selection_rule == "disjoint portions"
-            told = (
-                f"Trials: kept in {store}. Whoever can read that {store.kind} sees every "
-                f"candidate's {'exact' if exact else 'noisy'} score, how many there are, and when: "
-                "it is as private as the run's own folder, and the price does not cover it."
+            message = (
+                f"Trials: stored in {store}. Anybody who can read this {store.kind} sees the "
+                "number "
+                f"and times of trials and their {'exact' if exact else 'noisy'} scores, which the "
+                "privacy cost does not cover. Protect it like the private folder of the run."
             )
-            typer.echo(wrap_lines(escape_text(told)) + "\n")
+            typer.echo(wrap_lines(escape_text(message)) + "\n")
         if prepared.request.executor == "ray":
-            told = (
-                "Trainings: on a Ray cluster. Whoever sees it at work sees how many there are, and "
-                "when; whoever can enter its machines can read the records. It is as private as "
-                "the run's own folder, and the price does not cover it."
+            message = (
+                "Trainings: on a Ray cluster. Anybody who can observe it sees the number and times "
+                "of "
+                "trainings, which the privacy cost does not cover; anybody who can log in to its "
+                "machines can read the records. Protect it like the private folder of the run."
             )
-            typer.echo(wrap_lines(told) + "\n")
+            typer.echo(wrap_lines(message) + "\n")
 
 
 def _make_signer(path: Path | None) -> Callable[[Result], Result]:
@@ -340,7 +342,7 @@ def show_result(result: Result, *, as_json: bool, quiet: bool) -> None:
     price = document["price"]
     note = ""
     if document["reproducible"]:
-        note = " (NOT PRIVATE: --seed makes the noise reproducible)"
+        note = " (NOT PRIVATE: --seed makes the noise known)"
     if document["dataset"]["declared_public"]:
         note = " (NOT PRIVATE: the data was declared public)"
     release = result.path if result.path.name == "release" else result.path / "release"

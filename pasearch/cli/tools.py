@@ -16,7 +16,9 @@ from pasearch.terminal_escaping import escape_lines, escape_text
 
 @app.command()
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="One recipe, as a file to change.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of a recipe to print as a .toml file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the recipes (training configurations) and their rules, or show one recipe."""
@@ -34,23 +36,51 @@ def recipes(
         return
     width = max(map(len, PRESETS))
     typer.echo(
-        "Recipes, for --recipe. `pasearch recipes NAME` shows one as a .toml to change, which "
-        "--recipe takes too.\n"
+        "Recipes (training configurations) for --recipe. `pasearch recipes NAME` prints one as a "
+        ".toml file to edit, which --recipe also accepts.\n"
     )
     for name, each in PRESETS.items():
         typer.echo(f"  {name:<{width}}  {each.about} [{each.source}]")
-    typer.echo("\nStages go together freely, but:\n")
+    typer.echo("\nAll stages can be combined, with these exceptions:\n")
     for reason in STAGE_CONFLICTS:
         typer.echo(f"  - {reason}")
 
 
 @app.command()
+def spaces(
+    name: Annotated[
+        str | None, typer.Argument(help="Name of a space to print as a .toml file.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the search spaces with their networks and ranges, or show one space."""
+    from pasearch.spaces.listing import list_spaces, space_toml
+
+    if name is not None:
+        values = list_spaces(name)[name]
+        typer.echo(json.dumps(values, indent=2) if as_json else space_toml(values))
+        return
+    table = list_spaces()
+    if as_json:
+        typer.echo(json.dumps({"spaces": table}, indent=2))
+        return
+    width = max(map(len, table))
+    typer.echo(
+        "Search spaces for --space. `pasearch spaces NAME` prints one as a .toml file to edit, "
+        "which --space also accepts.\n"
+    )
+    for each, values in table.items():
+        typer.echo(f"  {each:<{width}}  {values['about']} [{values['source']}]")
+        typer.echo(f"  {'':<{width}}    {values['ranges']}")
+
+
+@app.command()
 @add_search_options(("target", "schema", "quotes", "columns", "separator", "regression"))
 def check(
-    data: Annotated[Path, typer.Argument(help="A table: a .csv or the like, or a .parquet.")],
+    data: Annotated[Path, typer.Argument(help="Table: .csv, .tsv, .data or .parquet.")],
     given: dict[str, Any],
     propose: Annotated[
-        Path | None, typer.Option("--propose", help="Write the proposed schema to a new .toml.")
+        Path | None, typer.Option("--propose", help="New .toml file for the proposed schema.")
     ] = None,
 ) -> None:
     """For the curator: list every problem of a table with its row, and propose a schema to edit.
@@ -68,28 +98,35 @@ def check(
     typer.echo(wrap_lines(format_flags(escape_lines(report.text()))))
     if propose is not None:
         write_new_file(propose, report.toml())
-        typer.echo(f"Proposed schema: {escape_text(propose)}. Edit it into what is publicly known.")
+        typer.echo(f"Proposed schema: {escape_text(propose)}. Edit it to publicly known values.")
 
 
 Eps = Annotated[float, typer.Option("--eps", help="Epsilon of the training.")]
-Records = Annotated[int, typer.Option("--n", help="Number of records trained on.")]
+Records = Annotated[int, typer.Option("--n", help="Number of training records.")]
 Batch = Annotated[int, typer.Option("--batch", help="Expected batch size.")]
 
 
 @account_app.command("price")
 def account_price(
-    eps: Annotated[float | None, typer.Option("--eps", help="Epsilon of the whole.")] = None,
-    delta: Annotated[float | None, typer.Option("--delta", help="Delta of the whole.")] = None,
+    eps: Annotated[float | None, typer.Option("--eps", help="Total epsilon.")] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="Total delta.")] = None,
     sigma: Annotated[float | None, typer.Option("--sigma", help="Noise multiplier.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="Steps of one training.")] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="Number of steps of one training.")
+    ] = None,
     batch: Annotated[int | None, typer.Option("--batch", help="Expected batch size.")] = None,
-    n: Annotated[int | None, typer.Option("--n", help="Number of records trained on.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Number of training records.")] = None,
     candidates: Annotated[
-        float | None, typer.Option("--candidates", help="Trainings: mean, or number if composed.")
+        float | None,
+        typer.Option("--candidates", help="Number of trainings (its mean, for a random number)."),
     ] = None,
     law: Annotated[
         str | None,
-        typer.Option("--law", help="composed, geometric, logarithmic, poisson. [one training]"),
+        typer.Option(
+            "--law",
+            help="Distribution of the number of trainings: composed (fixed number), geometric, "
+            "logarithmic or poisson. [default: one training]",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -116,10 +153,10 @@ def account_noise(
     eps: Eps,
     n: Records,
     batch: Batch,
-    steps: Annotated[int, typer.Option("--steps", help="Steps of the training.")],
-    dimension: Annotated[int, typer.Option("--dimension", help="Numbers that are trained.")],
+    steps: Annotated[int, typer.Option("--steps", help="Number of steps of the training.")],
+    dimension: Annotated[int, typer.Option("--dimension", help="Number of trained parameters.")],
     delta: Delta = None,
-    vectors: Annotated[int, typer.Option("--vectors", help="Of the codebook.")] = 1000,
+    vectors: Annotated[int, typer.Option("--vectors", help="Number of codebook vectors.")] = 1000,
     as_json: Json = False,
 ) -> None:
     """Rank noise distributions for encoded gradients by their error, at equal privacy cost."""
@@ -137,7 +174,7 @@ def account_noise(
     if as_json:
         typer.echo(json.dumps([each.to_json() for each in found], indent=2))
         return
-    typer.echo("Error of a coordinate, over that of the best Gaussian, at equal price:\n")
+    typer.echo("Error per coordinate relative to the best Gaussian, at equal privacy cost:\n")
     for each in found:
         typer.echo(wrap_lines(f"  {each.describe()}"))
 
@@ -145,7 +182,8 @@ def account_noise(
 @account_app.command("schedule")
 def account_schedule(
     kind: Annotated[
-        str, typer.Option("--kind", help="uniform, time, exponential, step or polynomial.")
+        str,
+        typer.Option("--kind", help="Schedule: uniform, time, exponential, step or polynomial."),
     ],
     sigma: Annotated[float, typer.Option("--sigma", help="Noise multiplier of the first epoch.")],
     n: Records,
@@ -153,20 +191,26 @@ def account_schedule(
     eps: Eps,
     delta: Delta = None,
     epochs: Annotated[
-        int | None, typer.Option("--epochs", help="Solve the decay that lasts so long.")
+        int | None,
+        typer.Option("--epochs", help="Number of epochs for which to compute the decay."),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", help="The decay (polynomial: its power).")
+        float | None, typer.Option("--rate", help="Decay rate (polynomial: its power).")
     ] = None,
     period: Annotated[
-        int | None, typer.Option("--period", help="Of step and polynomial, in epochs.")
+        int | None, typer.Option("--period", help="Period in epochs (step, polynomial).")
     ] = None,
     end: Annotated[
-        float | None, typer.Option("--end", help="Of polynomial: the last noise / the first.")
+        float | None, typer.Option("--end", help="Final noise divided by the first (polynomial).")
     ] = None,
-    every: Annotated[int, typer.Option("--every", help="Epochs between changes.")] = 1,
+    every: Annotated[
+        int, typer.Option("--every", help="Epochs between two changes of the noise.")
+    ] = 1,
     batching: Annotated[
-        str, typer.Option("--batching", help="poisson, or reshuffled (charged by the epoch).")
+        str,
+        typer.Option(
+            "--batching", help="Batch sampling: poisson, or reshuffled (charged per epoch)."
+        ),
     ] = "poisson",
     as_json: Json = False,
 ) -> None:
@@ -182,17 +226,19 @@ def account_schedule(
 
 @app.command()
 def pretrain(
-    data: Annotated[str, typer.Argument(help="Public images: a name, a .npz or a folder.")],
-    out: Annotated[Path, typer.Option("--out", help="A new file for the weights.")],
+    data: Annotated[str, typer.Argument(help="Public images: name of a data set, .npz or folder.")],
+    out: Annotated[Path, typer.Option("--out", help="New file for the weights.")],
     module: Annotated[
-        str, typer.Option("--module", help="small, or one of torchvision's: resnet18 ...")
+        str, typer.Option("--module", help="Network: small, or one of torchvision: resnet18, ...")
     ] = "small",
-    epochs: Annotated[int, typer.Option("--epochs", help="How often each image is seen.")] = 10,
+    epochs: Annotated[int, typer.Option("--epochs", help="Number of epochs.")] = 10,
     data_root: Annotated[
-        Path | None, typer.Option("--data-root", help="torchvision's folder.")
+        Path | None, typer.Option("--data-root", help="Folder of torchvision's data sets.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
-    seed: Annotated[int, typer.Option("--seed", help="Of the start and the order.")] = 0,
+    device: Annotated[str, typer.Option("--device", help="Device: auto, cpu or cuda.")] = "auto",
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed of initial weights and batch order.")
+    ] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -98,7 +98,7 @@ class Cluster(Executor):
     def __init__(self, workers: int | None = None, address: str | None = None, gpus: float = 0.0):
         if importlib.util.find_spec("ray") is None:
             raise UsageError(
-                "executor is 'ray', and Ray is not installed: pip install 'pasearch[ray]', or take "
+                "executor 'ray' requires Ray: pip install 'pasearch[ray]', or use "
                 "`executor='process'`."
             )
         if address is not None and not ADDRESS_PATTERN.fullmatch(address):
@@ -128,14 +128,14 @@ class Cluster(Executor):
         for name, value in QUIET_SETTINGS.items():
             os.environ.setdefault(name, value)
         ray = _import_ray()
-        if ray.is_initialized():  # by whoever calls: it is theirs to end
+        if ray.is_initialized():  # by the caller, who also ends it
             self._forget_folder()
             self._check_token(ours=False)
             self._resources(ray, 1)
             return self
         try:
             if self._address not in (None, "auto"):
-                host, _, port = self._address.rpartition(":")  # Ray would try for minutes
+                host, _, port = self._address.rpartition(":")  # Ray itself would try for minutes
                 socket.create_connection(
                     (host.strip("[]"), int(port)), timeout=ANSWER_SECONDS
                 ).close()
@@ -146,14 +146,14 @@ class Cluster(Executor):
             where = "on this machine" if self._address is None else f"at {self._address}"
             raise UsageError(
                 f"No Ray cluster {where} could be used ({' '.join(str(error).split())[:200]}): "
-                "see `ray status`, and give its address, `ray_address=`."
+                "see `ray status`, and give its address (`ray_address=`)."
             ) from None
         finally:
             if not self._connected:
                 self._forget_folder()
         self._check_token(ours=self._address is None)
         try:
-            self._resources(ray, 1)  # GPUs that no node has are refused before anything is charged
+            self._resources(ray, 1)  # refuse missing GPUs before anything is charged
         except UsageError:
             self.close()
             raise
@@ -187,14 +187,14 @@ class Cluster(Executor):
         It requires a token: a new one, unless the user has configured one.
         """
         if TOKEN_MODE_VARIABLE not in os.environ:
-            if "ray" not in sys.modules:  # it reads this once; imported before, it sets it itself
+            if "ray" not in sys.modules:  # Ray reads this once, when it is imported
                 os.environ[TOKEN_MODE_VARIABLE] = "token"
             if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
                 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")
         _delete_leftover_folders()
-        # Ray opens its own folder to everybody: the one around it is the user's alone (0700).
+        # Ray's folder is readable for everybody, so its parent has mode 0700.
         self._folder = tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-")
         return {
             "address": "local",
@@ -233,11 +233,13 @@ class Cluster(Executor):
                     except ray.exceptions.RayError:
                         if given.has_copy(place):
                             continue
-                        logger.info("A work was lost with its worker: it is done here.")
+                        logger.info(
+                            "A training was lost with its worker: it is repeated on this machine."
+                        )
                         result, seconds = works[place].done(), 0.0
                     given.take(place)
                     yield place, result
-                    slow.ended(seconds)  # what is done with a result meanwhile is no delay
+                    slow.ended(seconds)  # the caller's time between results is no delay
                 if slow.detect() and (free := self._free(ray, given)) > 0:
                     given.hand_over_again(free)
         finally:
@@ -248,7 +250,8 @@ class Cluster(Executor):
         nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
         if self.gpus and not any(each.get("GPU", 0.0) >= self.gpus for each in nodes):
             raise UsageError(
-                f"gpus_per_worker is {self.gpus:g}, and no node of the cluster has that: leave it "
+                f"gpus_per_worker is {self.gpus:g}, but no node of the cluster has that many: "
+                "leave it "
                 "out, or see `ray status`."
             )
         most = max(each.get("CPU", 0.0) for each in nodes)
@@ -294,7 +297,7 @@ class _SubmittedWorks:
 
     def _submit(self, place: int, **how: Any) -> None:
         work = self._works[place]
-        # In a table, a reference stays one; by itself, it is what it refers to by the time it runs.
+        # Ray resolves references that are arguments, but not those inside a dictionary.
         kept = {at: self._read[each] for at, each in enumerate(work.reads) if each.kept}
         read = [self._read[each] for each in work.reads if not each.kept]
         self.running[
@@ -425,7 +428,7 @@ def _delete_leftover_folders() -> None:
         ours = left.lstat().st_uid == os.getuid() and not left.is_symlink()
         if ours and owner.isdigit():
             try:
-                os.kill(int(owner), 0)  # whether there is such a process
+                os.kill(int(owner), 0)  # checks whether the process exists
             except ProcessLookupError:
                 shutil.rmtree(left, ignore_errors=True)
             except PermissionError:

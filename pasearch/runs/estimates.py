@@ -253,16 +253,16 @@ def find_used_bins(
     certain = MIN_DEVIATIONS if certain is None else certain
     sums = np.concatenate([[0.0], np.cumsum(noisy)])
     firsts, lasts, best = [], [], (-math.inf, 0, 0)
-    told = np.zeros(len(noisy) + 1, bool)
+    covered = np.zeros(len(noisy) + 1, bool)
     for width in range(1, min(MAX_STRETCH_BINS, len(noisy)) + 1):
         deviations = (sums[width:] - sums[:-width]) / (noise_multiplier * math.sqrt(width))
         top = int(deviations.argmax())
         best = max(best, (float(deviations[top]), top, top + width - 1))
-        holds, told = deviations >= certain, told[:-1] | told[1:]
-        starts = np.flatnonzero(holds & ~told)
+        holds, covered = deviations >= certain, covered[:-1] | covered[1:]
+        starts = np.flatnonzero(holds & ~covered)
         firsts += starts.tolist()
         lasts += (starts + width - 1).tolist()
-        told |= holds
+        covered |= holds
     return (min(firsts), max(lasts)) if firsts else best[1:]
 
 

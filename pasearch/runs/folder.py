@@ -178,19 +178,19 @@ class RunFolder:
                 started = about["started"]
         except (UsageError, OSError, ValueError, KeyError, TypeError):
             pass
-        possible = 0 <= started < 2**33  # no clock has shown another, and a file can have this one
+        possible = 0 <= started < 2**33  # plausible, and possible as the time of a file
         if not possible or (root / "private").is_symlink() or not (root / "release").is_dir():
             if not os.path.lexists(root):
                 raise UsageError(f"{root} is not there: give the folder that the run printed.")
             raise UsageError(
-                f"{root} is no run of this version of pasearch: expected a folder with release/ "
+                f"{root} is not a run of this version of pasearch: expected a folder with release/ "
                 "and private/run.json. Give the folder that the run printed."
             )
         folder = cls(path=root.resolve(), started=started)
         if folder.finished and not finished:
             raise UsageError(
                 f"{root} is finished: its keys are destroyed and its results are in "
-                f"{folder.release}. Start a new run, with a budget of its own."
+                f"{folder.release}. Start a new run, with its own budget."
             )
         if finished and not folder.finished:
             raise UsageError(f"{root} is not finished: resume it first (`pasearch resume {root}`).")
@@ -210,8 +210,8 @@ class RunFolder:
         parent = target.parent.resolve()
         if not parent.is_relative_to(self.private.resolve()) or target.name in ("", "..", "."):
             raise UsageError(
-                f"{path} is not below {self.private}: while a run lasts it writes only there; "
-                "results are published together at its end."
+                f"{path} is not in {self.private}: a run writes only there until it publishes all "
+                "results at its end."
             )
         atomic_write(parent / target.name, data)
 
@@ -231,7 +231,7 @@ class RunFolder:
                 "(letters, digits, '.', '_' and '-', no folders)."
             )
         if self.finished:
-            raise UsageError(f"{self.release} is published already: a run publishes once.")
+            raise UsageError(f"{self.release} is published already: a run publishes only once.")
         staging = self.private / "publishing"
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(mode=0o755)
@@ -282,7 +282,9 @@ def _create_folder(path: Path, private: Mapping[str, bytes | str]) -> tuple[Path
             atomic_write(draft / "private" / name, content)
         sync_folder(draft)
         with _naming_folder_in_errors(path):
-            os.rename(draft, path)  # a run that another process has made meanwhile is not replaced
+            os.rename(
+                draft, path
+            )  # does not replace a run that another process has created meanwhile
     except BaseException:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)
@@ -300,10 +302,11 @@ def _naming_folder_in_errors(path: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         if os.path.lexists(path):
             raise UsageError(
-                f"{path} exists: a run needs a folder of its own. Name a new one, or resume the "
-                f"run that is there with `pasearch resume {path}`."
+                f"{path} exists: a run needs a new folder. Name another one, or resume the run in "
+                "it "
+                f"with `pasearch resume {path}`."
             ) from None
-        raise UsageError(f"{path} cannot be made ({error}): name a folder you can write.") from None
+        raise UsageError(f"{path} cannot be created ({error}): name a writable folder.") from None
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:

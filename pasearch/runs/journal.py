@@ -122,8 +122,8 @@ class Journal:
         except KeyError:
             raise MissingStudyError(
                 f"{self._place} does not hold this run's trials ({study!r}). If they are "
-                "elsewhere, name that store (`storage=`). If they are lost, name a new one: what "
-                "the run has paid for is then trained again, at no further price."
+                "elsewhere, name that store (`storage=`). If they are lost, name a new one: the "
+                "trials are then repeated, at no further privacy cost."
             ) from None
 
     @contextmanager
@@ -137,15 +137,15 @@ class Journal:
             own, then = None, "name another"
             if not isinstance(self._place, Address):
                 own, then = Path(self._place), "start a new run"
-            elif (told := storage_error(self._place, error)) is not None:
-                raise told from None  # what caused it may hold the password
+            elif (own_error := storage_error(self._place, error)) is not None:
+                raise own_error from None  # what caused it may hold the password
             no_file = own is not None and (own.is_dir() or own.is_symlink())
             if (
                 describe_system_error(error) is not None and not no_file
             ):  # a full disk: the file is sound
                 raise
             raise UsageError(
-                f"{self._place} is no store of trials ({type(error).__name__}): {then}."
+                f"{self._place} is not a store of trials ({type(error).__name__}): {then}."
             ) from error
 
     def _read_records(self) -> None:
@@ -162,7 +162,7 @@ class Journal:
                 str(trial.user_attrs.get("seal")).encode(), self._seal_of(record).encode()
             ):
                 raise UsageError(
-                    f"{self._place} holds trials of other keys than this run's: it was altered, so "
+                    f"{self._place} contains trials with keys of another run: it was altered, so "
                     "nothing more can be released from it. Start a new run."
                 )
         self._records = found
@@ -217,7 +217,7 @@ class Journal:
         try:
             content = json.loads(json.dumps(content, allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise UsageError(f"trial {number} holds what JSON cannot ({error}).") from None
+            raise UsageError(f"trial {number} cannot be stored as JSON ({error}).") from None
         record = TrialRecord(**content)
         try:
             with _quiet_optuna() as optuna, self._store.exclusive(self._study.study_name):
@@ -231,12 +231,13 @@ class Journal:
         except Exception as error:  # noqa: BLE001 - whatever it is names the trial and its score
             refused = describe_system_error(error) or "A finished trial could not be stored."
             raise MachineError(
-                f"{refused} Nothing paid for is lost: then finish the run with `pasearch resume`."
+                f"{refused} No result that was paid for is lost: finish the run with `pasearch "
+                "resume`."
             ) from None
         if stored:
             raise UsageError(
-                "A finished trial is stored already, and is never replaced: another process works "
-                "on this run, or on a copy of it. Let one of them finish."
+                "A finished trial is stored already, and is never replaced: another process runs "
+                "this run, or a copy of it. Let one of them finish."
             )
         self._records[number] = record
         return record
@@ -373,9 +374,9 @@ def parse_address(given: str | os.PathLike[str] | Address | None) -> Address | N
         return _parse_database_url(text)
     if Path(text).suffix != ".log" or "\0" in text or "password=" in text.casefold():
         raise UsageError(
-            f"storage is no store of trials that several machines reach: {STORAGE_EXPECTATION}. "
-            "Without it "
-            "trials are kept in the run's own folder."
+            f"storage is not a shared store of trials: {STORAGE_EXPECTATION}. By default trials "
+            "are "
+            "stored in the folder of the run."
         )
     return Address(str(Path(text).absolute()))
 
@@ -385,10 +386,10 @@ def _parse_database_url(text: str) -> Address:
     try:
         parts = urlsplit(text)
     except ValueError:
-        raise UsageError(f"storage is no URL that can be read: {STORAGE_EXPECTATION}.") from None
+        raise UsageError(f"storage is a malformed URL: {STORAGE_EXPECTATION}.") from None
     if parts.scheme not in POSTGRES_SCHEMES:
         known = "expected postgresql://user@host/database"
-        raise UsageError(f"storage is a URL of another kind of store: {known}, or a .log file.")
+        raise UsageError(f"storage is a URL of an unsupported store: {known}, or a .log file.")
     who, at, hosts = parts.netloc.rpartition("@")
     user, colon, password = who.partition(":")
     fits = all(HOST_PATTERN.fullmatch(host) for host in hosts.split(","))
@@ -400,7 +401,7 @@ def _parse_database_url(text: str) -> Address:
     names = {name.casefold() for name, _ in parse_qsl(parts.query.replace(";", "&"))}
     if any("pass" in name and name != "passfile" for name in names) or "%3a" in user.casefold():
         raise UsageError(
-            "storage has a password behind its question mark: write it before the @, or better in "
+            "storage has a password after its question mark: write it before the @, or better in "
             "the environment variable PGPASSWORD or the file ~/.pgpass."
         )
     if not parts.path.strip("/"):
@@ -543,21 +544,21 @@ def storage_error(address: Address, error: BaseException) -> UsageError | None:
     if isinstance(error, OSError):
         if error.errno in DISK_FULL_ERRNOS:
             return None
-        why = f"{error.strerror}: name a file in a folder that is there and yours to write"
+        why = f"{error.strerror}: name a file in an existing writable folder"
         return UsageError(f"{address} cannot be a store of trials ({why}).")
-    told: BaseException | None = error  # the driver's error is below SQLAlchemy's and Optuna's
-    while told is not None and not type(told).__module__.startswith("psycopg"):
-        told = getattr(told, "orig", None) or told.__cause__
-    if told is None:
+    cause: BaseException | None = error  # the driver's error is below SQLAlchemy's and Optuna's
+    while cause is not None and not type(cause).__module__.startswith("psycopg"):
+        cause = getattr(cause, "orig", None) or cause.__cause__
+    if cause is None:
         return None
-    lines = str(told).splitlines() or [type(told).__name__]
+    lines = str(cause).splitlines() or [type(cause).__name__]
     words = lines[0] if address.password is None else lines[0].replace(address.password, "***")
     where = "The database of trials cannot be used"
-    match getattr(told, "sqlstate", None):
+    match getattr(cause, "sqlstate", None):
         case "42501" | "25006":
             todo = "its user needs the rights to create, read and write tables there"
         case "55P03":
-            todo = "other processes have kept it busy too long: try again"
+            todo = "other processes have used it for too long: try again"
         case _:
             todo = (
                 "check host, port, database and user; the password is taken from the URL, from "

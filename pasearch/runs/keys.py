@@ -38,7 +38,7 @@ from pasearch.files import read_json
 from pasearch.runs.folder import atomic_write, sync_folder
 
 ALL_BOUND_INPUTS = (
-    "data, plan, code, versions, threads, device, or what the environment tells numba and BLAS "
+    "data, plan, code, versions, threads, device, or the environment variables of numba and BLAS "
     "(NUMBA_..., OPENBLAS_...)"
 )
 """List of everything that keys are bound to, for a run that cannot tell which input changed."""
@@ -163,9 +163,9 @@ class RandomWords:
     __slots__ = ("_encryptor", "_first", "_key", "_room", "_step")
 
     def __init__(self, key: bytes, step: int, first: int = 0):
-        assert first % 2 == 0, "the cipher gives two words at a time"
+        assert first % 2 == 0, "the cipher returns two words at a time"
         self._key, self._step, self._first = key, step, first
-        self._encryptor: Any = None  # it takes as long as a thousand words: not where `at` is asked
+        self._encryptor: Any = None  # created when needed: it takes as long as a thousand words
         self._room = bytearray()
 
     def take(
@@ -317,9 +317,13 @@ class Keys:
             RuntimeError: The keys were destroyed.
         """
         if self._master is None:
-            raise RuntimeError("The run's keys are destroyed: nothing more can be drawn from them.")
+            raise RuntimeError(
+                "The keys of the run are destroyed, so no random numbers can be drawn."
+            )
         if not context:
-            raise UsageError("a stream needs a context, such as ('trial', 3): name its purpose.")
+            raise UsageError(
+                "a stream needs a context that names its purpose, such as ('trial', 3)."
+            )
         return Stream(self._master, self.secure).child(*context)
 
     def save(
@@ -340,7 +344,7 @@ class Keys:
             RuntimeError: The keys were destroyed.
         """
         if self._master is None:
-            raise RuntimeError("The run's keys are destroyed: there is nothing to save.")
+            raise RuntimeError("The keys of the run are destroyed, so they cannot be saved.")
         content = {
             "version": VERSION,
             "bound": _bind_fingerprint(self._master, fingerprint),
@@ -351,7 +355,7 @@ class Keys:
             "master": self._master.hex(),
         }
         path = Path(path).absolute()
-        # The run's ledger is locked by now, so no other process can make the file in between.
+        # The run's ledger is locked, so no other process can create the file in between.
         if os.path.lexists(path):
             raise UsageError(f"{path} exists: keys are never replaced. Resume that run.")
         atomic_write(path, json.dumps(content))
@@ -376,7 +380,7 @@ class Keys:
         path = Path(path).absolute()
         if not os.path.lexists(path):
             raise UsageError(
-                f"{path} is missing: the run is finished, or never started. Start a new run."
+                f"{path} is missing: the run is finished, or has not started. Start a new run."
             )
         keys = cls(secure=secure)
         keys._path = path
@@ -386,10 +390,10 @@ class Keys:
             keys.reproducible = content["reproducible"]
             bound, kept = content["bound"], content.get("parts") or {}
         except (UsageError, ValueError, KeyError, TypeError):
-            raise UsageError(f"{path} is not a file of keys: start a new run.") from None
+            raise UsageError(f"{path} is not a key file: start a new run.") from None
         sound = len(keys._master) == 32 and type(keys.reproducible) is bool
         if not sound or (type(bound), type(kept), content.get("version")) != (str, dict, VERSION):
-            raise UsageError(f"{path} is not a file of keys of this version: start a new run.")
+            raise UsageError(f"{path} is not a key file of this version: start a new run.")
         if not hmac.compare_digest(bound, _bind_fingerprint(keys._master, fingerprint)):
             other = [
                 name
@@ -397,7 +401,7 @@ class Keys:
                 if kept and kept.get(name) != _bind_fingerprint(keys._master, each)
             ]
             keys.destroy()
-            # The fingerprint is a function of the records: not a digit of it may be shown.
+            # The fingerprint is a function of the records: no digit of it may be shown.
             raise BudgetError(
                 f"Not as when the run began: {', '.join(other) or ALL_BOUND_INPUTS}. The same "
                 "noise on "
@@ -422,8 +426,8 @@ class Keys:
             return
         except OSError as error:
             raise UsageError(
-                f"{self._path} cannot be destroyed ({error.strerror}): it is no file of keys, or "
-                "not yours. Remove it by hand, and then resume."
+                f"{self._path} cannot be destroyed ({error.strerror}): it is not a key file, or "
+                "not yours. Delete it, then resume."
             ) from None
         with os.fdopen(descriptor, "wb") as file:
             file.write(bytes(os.fstat(file.fileno()).st_size))
@@ -462,16 +466,16 @@ def _encode_element(element: object) -> bytes:
     if isinstance(element, Integral) and not isinstance(element, bool):
         return b"i" + str(int(element)).encode()
     raise UsageError(
-        f"a stream's context has an element of type {type(element).__name__}: expected text or a "
-        "whole number."
+        f"a stream's context has an element of type {type(element).__name__}: expected a string "
+        "or an integer."
     )
 
 
 def _check_step(step: object) -> int:
-    if type(step) is int and 0 <= step < 2**64:  # nearly always, and quickly told
+    if type(step) is int and 0 <= step < 2**64:  # the common case, checked quickly
         return step
     if isinstance(step, bool) or not isinstance(step, Integral) or not 0 <= int(step) < 2**64:
-        raise UsageError(f"step is {step!r}: expected a whole number in [0, 2^64).")
+        raise UsageError(f"step is {step!r}: expected an integer in [0, 2^64).")
     return int(step)
 
 

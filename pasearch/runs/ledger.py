@@ -202,7 +202,7 @@ class Line:
             if not isinstance(value := getattr(self, field), str) or not value:
                 raise UsageError(f"a line's {field} is {value!r}: expected a name.")
         if not isinstance(self.event, Event):
-            raise UsageError(f"line {self.name!r}: {self.event!r} is no event.")
+            raise UsageError(f"line {self.name!r}: {self.event!r} is not an event.")
         object.__setattr__(self, "count", check_positive_integer("count", self.count))
 
 
@@ -240,12 +240,14 @@ class Ledger:
         """
         rows = [(x.name, x.partition, json.dumps(event_to_json(x.event)), x.count) for x in lines]
         if not rows or len({row[:2] for row in rows}) < len(rows):
-            raise UsageError("a ledger needs lines, each with a name and partition of its own.")
+            raise UsageError("a ledger needs items, each with its own name and partition.")
         path = Path(path).absolute()
         try:
             _FORMAT.create(path, {"lines": rows})
         except FileExistsError:
-            raise UsageError(f"{path} exists: a ledger is never replaced. Open it.") from None
+            raise UsageError(
+                f"{path} exists: a ledger is never replaced. Open it instead."
+            ) from None
         return cls(path, _connect_exclusively(path))
 
     @classmethod
@@ -258,20 +260,21 @@ class Ledger:
         path = Path(path).absolute()
         if path.is_symlink() or not path.is_file() or not path.stat().st_size:
             raise UsageError(
-                f"{path} is missing, empty or no plain file: give the folder of a run that began."
+                f"{path} is missing, empty or not a regular file: give the folder of a started run."
             )
         connection = _connect_exclusively(path)
         try:
             if not _FORMAT.matches(connection):
-                raise UsageError("it is no ledger of this version")
+                raise UsageError("it is not a ledger of this version")
             _FORMAT.check(connection)
             return cls(path, connection)
         except (sqlite3.Error, UsageError, TypeError, ValueError) as error:
             connection.close()
             reason = str(error) if isinstance(error, UsageError) else f"it is damaged ({error})"
             raise UsageError(
-                f"{path} cannot be read as a ledger: {reason}. Start a new run; what this one has "
-                "spent stays spent."
+                f"{path} cannot be read as a ledger: {reason}. Start a new run; the budget spent "
+                "by "
+                "this run is not refunded."
             ) from None
 
     @property
@@ -318,10 +321,12 @@ class Ledger:
     def _charge(self, line: str, names: list[str], keys: list[Any]) -> None:
         """Check and write the charges of releases in one transaction, synced to disk at return."""
         if os.getpid() != self._owner:
-            raise RuntimeError("A worker process tried to spend: charge in the process that began.")
+            raise RuntimeError(
+                "A worker process tried to charge: only the main process may do that."
+            )
         known = keys and all(isinstance(key, str) and key for key in keys)
         if not known or not names or any(len(set(x)) < len(x) for x in (names, keys)):
-            raise UsageError(f"charge to {line!r}: expected distinct keys and distinct partitions.")
+            raise UsageError(f"charge to {line!r}: expected distinct keys and partitions.")
         limits = {each.partition: each.count for each in self._lines if each.name == line}
         for name in names:
             if name not in limits:
@@ -336,8 +341,9 @@ class Ledger:
                     self._charge_one(line, names, key, limits)
         except sqlite3.Error as error:
             raise PasearchError(
-                f"{self._path} cannot be written ({error}), so nothing was read. What was released "
-                "before is safe: make room, and finish the run with `pasearch resume`."
+                f"{self._path} cannot be written ({error}), so nothing was read. Earlier releases "
+                "are "
+                "safe: free some space, and finish the run with `pasearch resume`."
             ) from None
         sync_folder(self._path.parent)
 
@@ -349,7 +355,7 @@ class Ledger:
         if before and before != set(names):
             raise BudgetError(
                 f"Release {key!r} of line {line!r} was charged for {sorted(before)}, and now "
-                f"asks for {sorted(names)}: another input is another release, with its own key."
+                f"asks for {sorted(names)}: a release with another input needs its own key."
             )
         for partition in () if before else names:
             try:
@@ -392,7 +398,9 @@ class Ledger:
         self.close()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("A ledger is never copied or pickled: a copy would spend the budget twice.")
+        raise TypeError(
+            "A ledger cannot be copied or pickled: a copy would spend the budget twice."
+        )
 
 
 def _connect_exclusively(path: Path) -> sqlite3.Connection:
@@ -400,10 +408,10 @@ def _connect_exclusively(path: Path) -> sqlite3.Connection:
     try:
         return connect(path, lock=True)
     except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:  # make room, and it goes on
+        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:  # with free space the run can continue
             raise
         if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
             raise UsageError(
-                f"{path} is in use by another process: a run has one writer. Wait for it to end."
+                f"{path} is in use by another process: a run has one writer. Wait until it ends."
             ) from None
         raise UsageError(f"{path} cannot be opened as a ledger ({error}).") from None

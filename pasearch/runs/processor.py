@@ -46,17 +46,17 @@ def set_consistent_rounding() -> None:
 
 
 def _is_intel() -> bool:
-    told = os.environ.get("PROCESSOR_IDENTIFIER", "")  # of Windows
+    name = os.environ.get("PROCESSOR_IDENTIFIER", "")  # of Windows
     try:
-        told += Path("/proc/cpuinfo").read_text(errors="replace")[:4096]
+        name += Path("/proc/cpuinfo").read_text(errors="replace")[:4096]
     except OSError:
         pass  # another system
-    return "GenuineIntel" in told
+    return "GenuineIntel" in name
 
 
 def describe_processor() -> list[str]:
     """Describe torch's instructions, its build and the environment variables that affect them."""
-    torch = importlib.import_module("torch")  # heavy: only who asks has it
+    torch = importlib.import_module("torch")  # slow import
     chosen = (name for name in os.environ if name.startswith(SETTING_PREFIXES))
     return [
         torch.backends.cpu.get_cpu_capability(),
@@ -91,11 +91,11 @@ def load_checked_loops(module: str, agrees: Callable[[ModuleType], bool]) -> Mod
             agreed = agrees(code)
         if agreed:
             return code
-        told = "It finds other numbers than torch."
+        reason = "It computes other numbers than torch."
     except Exception as error:  # noqa: BLE001 - no room for its files, or damaged ones
-        told = describe_system_error(error) or f"numba ended with {type(error).__name__}."
+        reason = describe_system_error(error) or f"numba ended with {type(error).__name__}."
     raise MachineError(
-        f"The machine code of pasearch cannot be used here. {told} If its files are "
+        f"The compiled code of pasearch cannot be used. {reason} If its files are "
         "the reason, name a folder that can be written to in NUMBA_CACHE_DIR; then give the same "
         f"command again, or resume the run. A new run with {JIT_SWITCH_VARIABLE}=1 does without, "
         "more slowly."

@@ -139,7 +139,7 @@ def _next_run(event: Event, before: Sequence[RunCost], delta: float) -> RunCost:
     return event, loss_curve(event, failure_probability(len(before) + 1, delta))
 
 
-@lru_cache(maxsize=256)  # a run, its resume and its check ask for the same
+@lru_cache(maxsize=256)  # a run, its resume and its check have the same curve
 def _loss_curve(event: Event, failure: float) -> Array:
     if not count_atomic_releases(event):
         return np.zeros(len(RENYI_ORDERS) + 1)
@@ -155,7 +155,7 @@ def _loss_curve(event: Event, failure: float) -> Array:
         lambda points: np.array([compute_delta(event, float(e)) for e in points]),
         np.linspace(0.0, top, PROFILE_SAMPLES),
     )
-    if not profile.at(top) <= failure:  # a delta below what floats resolve
+    if not profile.at(top) <= failure:  # delta is below the resolution of floats
         return np.full(len(RENYI_ORDERS) + 1, np.inf)
     ends = np.linspace(0.0, top, INTEGRAL_CELLS + 1)
     # The integral of r_i(a), for a profile that is at most `cut[i]` in cell i.
@@ -216,7 +216,7 @@ SHARED_LEDGER_FORMAT = LedgerFormat(
     ),
 )
 
-SHARED_DELTA_NOTE = "The runs share that delta, so their epsilons add up only roughly. "
+SHARED_DELTA_NOTE = "The runs share this delta, so their epsilons add up only approximately. "
 """Reason why two runs together may cost slightly more than the sum of their separate costs."""
 
 
@@ -291,7 +291,7 @@ class SharedLedger:
             raise UsageError(
                 f"{ledger.path} has the total {_format_budget(total)}, and "
                 f"{_format_budget(budget)} was given: "
-                "a total is fixed when the file is made. Give that one, or none."
+                "the total of a ledger cannot change. Give that one, or none."
             )
         return ledger
 
@@ -396,16 +396,17 @@ class SharedLedger:
             stored = {row["run"]: (row["events"], row["n"]) for row in rows}
             if stored.get(run_id, (plan, n)) != (plan, n):
                 raise BudgetError(
-                    f"Run {run_id!r} is reserved in {self.path} with another plan: give a new run "
-                    "an id of its own, or resume with the plan it began with."
+                    f"Run {run_id!r} is reserved in {self.path} with another plan: give a new "
+                    "run its own id, or resume with the original plan."
                 )
             if run_id not in stored:
                 if day is not None and rows and day < rows[-1]["day"]:
                     raise UsageError(
                         f"The run began on {day}, and {self.path} holds a run of "
-                        f"{rows[-1]['day']} already: the cost of adaptively chosen runs needs them "
-                        "in the order in which they were made. Begin another ledger, and add the "
-                        "finished runs to it from the oldest to the newest."
+                        f"{rows[-1]['day']} : the cost of adaptively chosen runs requires their "
+                        "order. "
+                        "Create another ledger, and add the finished runs from the oldest to the "
+                        "newest."
                     )
                 runs.append(self._check_fit(worst_partition_event(events), runs, total))
                 row = _encode_row(len(runs), run_id, day, n, plan, runs[-1])
@@ -424,13 +425,13 @@ class SharedLedger:
             return run
         earlier = together = ""
         if before:
-            runs = "run before has" if len(before) == 1 else f"{len(before)} runs before have"
+            runs = "earlier run has" if len(before) == 1 else f"{len(before)} earlier runs have"
             earlier = f"the {runs} spent epsilon {adaptive_price(before, delta).epsilon:.4g}, "
             together = f"together they would cost {after.epsilon:.4g}, "
         left = _remaining_epsilon(before, total)
-        room = "Hardly anything fits any more: use what earlier runs have released."
+        room = "Almost nothing fits any more: use the results of earlier runs."
         if left:
-            rest = "; or use what earlier runs have released." if before else "."
+            rest = "; or use the results of earlier runs." if before else "."
             room = f"A run of about epsilon {left:.2g} would still fit{rest}"
         raise BudgetError(
             f"This run does not fit into {self.path}: {earlier}this one costs "
@@ -524,7 +525,7 @@ def _decode_run(row: sqlite3.Row) -> RunCost:
     event = worst_partition_event({name: event_from_json(each) for name, each in stored.items()})
     curve = np.array(parse_json(row["curve"], "a run's curve"), dtype=float)
     if curve.shape != (len(RENYI_ORDERS) + 1,) or not (curve >= 0).all():
-        raise ValueError("a run whose divergences are no numbers, 0 or above")
+        raise ValueError("a run whose divergences are not numbers, 0 or above")
     return event, curve
 
 
@@ -546,9 +547,8 @@ def _format_budget(budget: Budget) -> str:
 
 def _damaged_error(path: Path, error: object) -> UsageError:
     return UsageError(
-        f"{path} is damaged ({error}), so nothing was reserved. What the runs before have spent "
-        "can no longer be told from it: do not begin a new file for these data as if there had "
-        "been none."
+        f"{path} is damaged ({error}), so nothing was reserved. The cost of the earlier runs is "
+        "unknown: do not create a new ledger for these data as if there had been no runs."
     )
 
 
@@ -559,7 +559,7 @@ def _check_total(total: Budget, n: int, path: Path) -> None:
     except UsageError:
         raise UsageError(
             f"The ledger {path} has a total delta of {total.delta:g}, which for {n:,} records must "
-            f"be below 1/n = {1 / n:g}: begin another ledger for them."
+            f"be below 1/n = {1 / n:g}: create another ledger for them."
         ) from None
 
 
@@ -614,8 +614,8 @@ def _exclusive_connection(path: Path) -> Iterator[sqlite3.Connection]:
             connection.row_factory = sqlite3.Row
             if not SHARED_LEDGER_FORMAT.matches(connection):
                 raise UsageError(
-                    f"{path} is no shared ledger of this version: expected a ledger of runs, as "
-                    "`ledger=` makes it. Give the file that was made for this data set."
+                    f"{path} is not a shared ledger of this version: give the file that `ledger=` "
+                    "created for this data set."
                 )
             try:
                 SHARED_LEDGER_FORMAT.check(connection)
@@ -624,16 +624,19 @@ def _exclusive_connection(path: Path) -> Iterator[sqlite3.Connection]:
             yield connection
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_FULL:  # what was spent is safe: make room, and it goes on
+        if (
+            code == sqlite3.SQLITE_FULL
+        ):  # the charges are safe: with free space the run can continue
             raise
         if code == sqlite3.SQLITE_BUSY:
             raise UsageError(
                 f"{path} was in use by other runs for {LOCK_TIMEOUT_SECONDS:g} seconds, so nothing "
                 "was "
-                "reserved: try again when they have planned."
+                "reserved: try again later."
             ) from None
         raise UsageError(
-            f"{path} cannot be used as a shared ledger ({error}). What was spent is not known, so "
-            "nothing was reserved: put back its newest copy. If there is none, treat its whole "
-            "budget as spent."
+            f"{path} cannot be used as a shared ledger ({error}), so nothing was reserved. The "
+            "cost of "
+            "earlier runs is unknown: restore the newest copy; without one, treat the whole budget "
+            "as spent."
         ) from None

@@ -35,7 +35,7 @@ from pasearch.runs.keys import Stream
 from pasearch.runs.mechanisms import NoisyCount, discrete_laplace
 from pasearch.runs.normals import draw_normals
 
-NORM_SLACK = 1e-12  # of a norm, beside one rounding for each of its terms
+NORM_SLACK = 1e-12  # relative error of a norm, besides one rounding per term
 
 SUM_ROUNDING = 1.0 + 2.0**-10
 """R: one record moves a sum, as computed in floating point, by at most R times what it adds to the
@@ -86,7 +86,9 @@ class NoisySum:
         Cost: `event`, on every partition that was summed; charge it first.
         """
         if isinstance(total, bool) or not isinstance(total, Integral):
-            raise TypeError(f"a sum is an int, not {type(total).__name__}: round each record's.")
+            raise TypeError(
+                f"a sum is an int, not {type(total).__name__}: round each contribution."
+            )
         number = int(total)
         source = stream.child("noisy sum", self.epsilon.hex(), self.most, number).integers()
         return number + discrete_laplace(Fraction(self.epsilon) / self.most, source.draw_below)
@@ -168,7 +170,7 @@ class GaussianSum(GaussianRelease):
 
     def _noised(self, entries: Array, stream: Stream) -> Array:
         if not np.isfinite(entries).all():
-            raise ValueError("a sum is not finite: bound every record's part first.")
+            raise ValueError("a sum is not finite: bound each contribution first.")
         sigma = self.noise_multiplier
         source = stream.child(sigma.hex(), hashlib.sha256(entries.tobytes()).hexdigest())
         noisy = entries.copy()
@@ -217,6 +219,6 @@ def _norms(rows: Array) -> Array:
 def _check_float64(total: Array) -> Array:
     if not isinstance(total, np.ndarray) or total.dtype != np.float64:
         raise UsageError(
-            "a sum for Gaussian noise is no float64 array: add the rows up in float64."
+            "a sum for Gaussian noise is not a float64 array: sum the rows in float64."
         )
     return total

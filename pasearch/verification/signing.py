@@ -186,8 +186,7 @@ def sign(path: str | Path, key: Ed25519PrivateKey) -> Path:
     before = read_signature(release)
     if before is not None and before.key != known:
         raise UsageError(
-            f"{target} is another signer's: expected none, or one of this key. Remove the "
-            "file if yours shall take its place."
+            f"{target} has another signer's key: remove the file to replace it by your signature."
         )
     signature = Signature(key=known, value=key.sign(file.read_bytes()))
     time = file.stat().st_mtime
@@ -256,13 +255,13 @@ def describe_signature(release: Path, *, trusted: bool) -> str:
     found = read_signature(release)
     if found is None:
         return (
-            "Not signed: somebody who invents the numbers, and makes all files from them, passes "
-            "these checks too. Ask for a signed result (`pasearch sign`), and for the signer's "
-            "public key."
+            "Not signed: these checks show consistency, not authenticity; forged files would also "
+            "pass. Ask for a signed result (`pasearch sign`) and the signer's public key."
         )
     if trusted:
-        return f"Signed with the key that you gave ({found.fingerprint})."
+        return f"Signed with the given key ({found.fingerprint})."
     return (
-        f"Signed by key {found.fingerprint}, whoever has it: a forger signs too. Give the signer's "
-        "public key (`read_public_key=`)."
+        f"Signed with key {found.fingerprint}, whose owner is unknown: a forger can sign, too. "
+        "Give "
+        "the signer's public key (`public_key=`)."
     )

@@ -125,7 +125,7 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
     problems = []
     if content != (json.dumps(document, indent=2) + "\n").encode():
         problems.append(
-            "result.json is not written as pasearch writes it (a field twice, or other spaces)."
+            "result.json is not formatted by pasearch (a duplicate field, or other spaces)."
         )
     with np.errstate(all="ignore"):  # numbers that nobody would plan with overflow
         try:
@@ -134,7 +134,7 @@ def verify(path: str | Path, public: str | Path | None = None) -> tuple[PrivacyC
                 again = reconstruct(document)
         except PasearchError as error:
             again, price = None, results.parse_price(document)
-            problems += [f"the plan cannot be made again, so nothing was priced: {error}"]
+            problems += [f"the plan cannot be reconstructed, so no cost was computed: {error}"]
         else:
             if list_differences(again.document["events"], document["events"], "events"):
                 with require_well_formed():  # the plan has the price
@@ -160,7 +160,7 @@ def _check_cost(document: Document) -> None:
         steps = sum(each["steps"] for each in (*basis["recipes"], *basis["finals"]))
         counts.append(steps * max(1, strategy_from_json(basis["strategy"]).expected_trainings))
     if not max(counts) <= MAX_RELEASES:
-        raise malformed_error(f"it has more than {MAX_RELEASES:,} releases, and no run has that")
+        raise malformed_error(f"it has more than {MAX_RELEASES:,} releases, which no run has")
 
 
 def _count_releases(event: Any) -> int:
@@ -197,13 +197,13 @@ def check_price(document: Document) -> tuple[PrivacyCost, list[str]]:
     if not stated["delta"] * document["dataset"]["n"] < 1:
         problems.append(f"price.delta {stated['delta']} is not below 1/n.")
     for name, share in by_partition.items():
-        told = shares.get(name, {"epsilon": None})["epsilon"]
-        if told is None or not is_equal_rounded(told, share.epsilon):
+        claimed = shares.get(name, {"epsilon": None})["epsilon"]
+        if claimed is None or not is_equal_rounded(claimed, share.epsilon):
             problems.append(
-                f"partition {short_repr(name)} states {told}, and costs {share.epsilon}."
+                f"partition {short_repr(name)} states epsilon {claimed}, but costs {share.epsilon}."
             )
     for name in sorted(set(shares) - set(by_partition)):
-        problems.append(f"partition {short_repr(name)} has a price, and no events.")
+        problems.append(f"partition {short_repr(name)} has a privacy cost but no events.")
     problems += _check_partitions(document, set(by_partition))
     return price, problems
 
@@ -217,9 +217,9 @@ def _check_partitions(document: Document, charged: set[str]) -> Iterator[str]:
     if not sum(slots.values()) <= n:
         yield f"the partitions have more than {n} records together."
     for name in sorted(charged - set(slots)):
-        yield f"partition {short_repr(name)} has events, and no records."
+        yield f"partition {short_repr(name)} has events but no records."
     for name in sorted(set(slots) - charged):
-        yield f"partition {short_repr(name)} has records, and no events."
+        yield f"partition {short_repr(name)} has records but no events."
     for line in document["events"]:
         free = line["event"].get("type") == "no-release"
         if free and not document["dataset"]["declared_public"]:
@@ -267,11 +267,11 @@ def list_differences(again: Any, stated: Any, where: str = "") -> list[str]:
             if name not in stated:
                 found.append(f"{inside} is missing.")
             elif name not in again:
-                found.append(f"{short_repr(inside)} has no place in this result.")
+                found.append(f"{short_repr(inside)} is not a field of this result.")
             else:
                 found += list_differences(again[name], stated[name], inside)
     elif kinds == {list} and len(again) != len(stated):
-        found.append(f"{where} has {len(stated)} entries, and {len(again)} follow from the rest.")
+        found.append(f"{where} has {len(stated)} entries: expected {len(again)}.")
     elif kinds == {list}:
         for place, pair in enumerate(zip(again, stated, strict=True)):
             found += list_differences(*pair, f"{where}[{place}]")
@@ -305,12 +305,12 @@ def _check_basis(document: Document) -> Iterator[str]:
     if basis.get("free_front_ends", False) != (
         document["searched_on"] is not None and document["task"] != FEATURE_SELECTION
     ):
-        yield "plan.free_front_ends and searched_on do not go together."
+        yield "plan.free_front_ends contradicts searched_on."
     wrote, own = document["versions"], list_versions()
     ours = {name for name, version in wrote.items() if not version.startswith(EXTENSION_NOTE)}
     listed = {*own, *([Cluster.name] if document.get("executor") == Cluster.name else [])}
     if wrote.get("pasearch") in (None, own["pasearch"]) and ours != listed:
-        yield "versions does not list what a result of this version lists."
+        yield "versions differs from the list of this version."
     for name in ("searched_on", "validated_on"):
         if not isinstance(document[name], (str, type(None))):
             yield f"{name} is {short_repr(document[name])}: expected a name, or null."
@@ -322,12 +322,12 @@ def _check_ledger_total(document: Document) -> list[str]:
     if ledger is None:
         return []
     if set(ledger) != {"epsilon", "delta"}:
-        return ["ledger has other fields than epsilon and delta."]
+        return ["ledger has fields other than epsilon and delta."]
     # A run and its ledger may have another delta each: at the ledger's, both can be compared.
     together, _ = price_partitions(results.compose_events(document), ledger["delta"])
     if together.epsilon <= ledger["epsilon"] * (1 + COST_TOLERANCE):
         return []
-    return ["the price is more than all runs of its ledger may cost together."]
+    return ["the privacy cost exceeds the total of its shared ledger."]
 
 
 def _check_auto(document: Document) -> list[str]:
@@ -335,24 +335,25 @@ def _check_auto(document: Document) -> list[str]:
     auto = document["auto"]
     if auto is None:
         return []
-    check_fields(auto, {"chosen": "a text", "why": "a text", "expected": [{}]})
+    check_fields(auto, {"chosen": documents.STRING, "why": documents.STRING, "expected": [{}]})
     if set(auto) != {"chosen", "why", "expected"}:
-        return ["auto has other fields than chosen, why and expected."]
+        return ["auto has fields other than chosen, why and expected."]
     name = document["strategy"]["name"]
     if document["task"] != FEATURE_SELECTION:
-        told = auto["chosen"]
+        chosen = auto["chosen"]
         ways = [
             f"{each.name}, {each.winner}"
             for each in (FIXED_OPTION, StrategyOption(name=ProtectedHalving.name))
         ]
-        own = told in ways and told.partition(",")[0] == name
-        return [] if own else [f"auto.chosen is {short_repr(told)}, and {name!r} was run."]
+        if chosen in ways and chosen.partition(",")[0] == name:
+            return []
+        return [f"auto.chosen is {short_repr(chosen)}, but {name!r} was run."]
     choice, schema = document["plan"]["choice"], declared_schema(document)
     asked = [("auto", "auto"), ("auto", choice["trainer"]), (name, "auto")]
     made = [choose_method(method, trainer, schema, choice["size"]) for method, trainer in asked]
     if (name, choice["trainer"], auto) in made:
         return []
-    return ["auto is not what it gives for these data."]
+    return ["auto is not the automatic choice for these data."]
 
 
 def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
@@ -363,22 +364,22 @@ def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
     yield from check_built_in_space(document, plan)
     yield from check_recipe_names(document["plan"]["recipe_names"])
     if not plan.strategy.scored and document["plan"]["score_epsilon"] is not None:
-        yield "plan.score_epsilon is given, and nothing is scored."
+        yield "plan.score_epsilon is given, but nothing is scored."
     yield from check_strategy(document, plan)
     if not plan.space.contains(read_candidate(best)):
-        yield "best is no candidate of the space."
+        yield "best is not a candidate of the space."
     picked: tuple[Any, ...] = (None,)
     if plan.pick is not None:
         picked = variants.list_variant_names(plan.score_metric, plan.schema.outputs)
     if document.get("variant") not in picked:
-        yield f"variant is {short_repr(document.get('variant'))}, and is none of the plan's."
+        yield f"variant is {short_repr(document.get('variant'))}, which is not in the plan."
     made = document["recipe"].get("steps_made", 0)
     if not 0 <= made <= document["recipe"]["steps"]:
         yield f"recipe.steps_made is {made}: the plan has {document['recipe']['steps']}."
     if document["dataset"]["declared_public"] and plan.strategy.scored:
         compared = document.get("compared")
         if compared is None:
-            yield "compared is missing: on public data a search is compared with one training."
+            yield "compared is missing: a search on public data is compared with one training."
         else:
             this = {"name": plan.strategy.name, **document["score"]}
             fixed = {**compared["fixed"], "name": "fixed"}
@@ -395,12 +396,12 @@ def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
     known: dict[str, Any] = {}
     for place, trial in enumerate(trials):
         if not plan.space.contains(read_candidate(trial["parameters"])):
-            yield f"trials[{place}] is no candidate of the space."
+            yield f"trials[{place}] is not a candidate of the space."
         value = trial["noisy_correct"]
         if value is not None and not (type(value) is int and low <= value <= high):
             yield f"trials[{place}].noisy_correct is {short_repr(value)}: no trial has that."
         if known.setdefault(repr(trial["parameters"]), value) != value and plan.strategy.memoised:
-            yield f"trials[{place}] has other points than its equal."
+            yield f"trials[{place}] has another score count than an equal trial."
     points = [each["noisy_correct"] for each in trials]
     scores = [-math.inf if each is None else float(each) for each in points]  # None: it failed
     if isinstance(plan.strategy, Grid):
@@ -409,7 +410,7 @@ def _check_search(document: Document, again: Reconstruction) -> Iterator[str]:
         yield from check_low_budget_trials(plan, [each["parameters"] for each in trials], scores)
     winners = plan.strategy.possible_winners(scores)
     if plain not in [trials[place]["parameters"] for place in winners]:
-        yield "best is not the trial that the strategy takes by these points."
+        yield "best is not the trial that the strategy selects by these score counts."
 
 
 def _score_count_range(plan: Any) -> tuple[float, float]:
@@ -429,28 +430,30 @@ def _check_choice(document: Document, again: Reconstruction) -> Iterator[str]:
     choice, best = plan.choice, document["best"]
     count, every = len(best["places"]), best["of"]
     selector = choice.selector
-    if selector.uses_merit:  # numbers that the choice was made from, as far as they are released
-        told = [each["uncertainty"] for each in document["relevance"]]
-        if not all(0 <= each <= 1 for each in [*told, document["relevance_of_noise"]]):
-            yield "relevance and relevance_of_noise are shares, from 0 to 1."
+    if (
+        selector.uses_merit
+    ):  # the numbers that the choice was made from, as far as they are released
+        relevances = [each["uncertainty"] for each in document["relevance"]]
+        if not all(0 <= each <= 1 for each in [*relevances, document["relevance_of_noise"]]):
+            yield "relevance and relevance_of_noise must be in [0, 1]."
         if not 0 <= best["merit"] <= math.sqrt(count):
             yield f"best.merit is {short_repr(best['merit'])}: no set has that."
         greedy = document["strategy"]["name"] == "cfs-greedy"
-        if greedy and told[best["places"][0]] < max(told):
-            yield "best does not begin with the feature that tells most."
+        if greedy and relevances[best["places"][0]] < max(relevances):
+            yield "best does not begin with the most relevant feature."
     wanted = selector.count_selected(every)
     if wanted is not None and count != wanted:
-        yield f"best has {count} features, and the method chooses {wanted}."
+        yield f"best has {count} features, but the method selects {wanted}."
     directions = selector.directions(every)
     if best["directions"] != directions:
         yield f"best.directions is {short_repr(best['directions'])}: expected {directions}."
     if (best["merit"] is not None) != selector.uses_merit:
-        yield "best.merit is of methods that choose by merit, such as cfs-greedy."
+        yield "best.merit is only for methods that select by merit, such as cfs-greedy."
     if selector.shows_trials:
         yield from _check_feature_sets(document, selector.trainings, plan)
     sets = selector.sets(plan.schema)
     if sets is not None and best["places"] not in [np.flatnonzero(s).tolist() for s in sets]:
-        yield "best is none of the sets that the method compares."
+        yield "best is not one of the sets that the method compares."
 
 
 def _check_feature_sets(document: Document, planned: int, plan: Any) -> Iterator[str]:
@@ -467,7 +470,7 @@ def _check_feature_sets(document: Document, planned: int, plan: Any) -> Iterator
             yield f"trials[{place}].noisy_correct is {short_repr(value)}: no trial has that."
     highest = max(each["noisy_correct"] for each in trials)
     if best not in [each["features"] for each in trials if each["noisy_correct"] == highest]:
-        yield "best is not the set of most points."
+        yield "best is not the set with the highest score count."
 
 
 # --- the strategy, as far as it follows from plan, space and study
@@ -477,12 +480,12 @@ def check_strategy(document: Document, plan: Any) -> Iterator[str]:
     """Check parameters that no request sets: they follow from space, plan and study."""
     strategy = plan.strategy
     if strategy.within(plan.space) != strategy:
-        yield "plan.strategy plans another number of candidates than the space has."
+        yield "plan.strategy has another number of candidates than the space."
     insured = isinstance(strategy, ProtectedHalving)
     follows = ["distinct", "returns", "trust", "handicaps", "least"]  # asked for, or checked below
     follows += ["looks", "scores"] if insured else []
     if odd := [name for name in strategy.changed_settings() if name not in follows]:
-        yield f"plan.strategy.{odd[0]} is not as usual, which nobody can ask for."
+        yield f"plan.strategy.{odd[0]} differs from its default, and no option sets it."
     if not insured:
         return
     declared = declared_schema(document)
@@ -506,7 +509,7 @@ def check_strategy(document: Document, plan: Any) -> Iterator[str]:
 
     if not any(map(follows_from, ways)):
         yield (
-            "plan.strategy's looks, scores, trust, handicaps or least do not follow from its plan "
+            "looks, scores, trust, handicaps or least of plan.strategy do not follow from the plan "
             "and the study."
         )
 
@@ -519,15 +522,15 @@ def check_low_budget_trials(
     assert isinstance(strategy, SuccessiveHalving)
     first = trials[: strategy.candidates]
     if first[0] != space.candidate(space.default_genotype()).to_json():
-        yield "trials[0] is not the default, which is looked at first."
+        yield "trials[0] is not the default candidate, which is evaluated first."
     if len(space.sizes) == 1 or space.count() <= strategy.candidates:
         stream = Keys.from_seed(0).stream("unused")  # such a space is gone through in order
         every = draw_distinct_genotypes(space, strategy.candidates, stream)
         if first != [space.candidate(each).to_json() for each in every]:
-            yield "trials are not the candidates that are looked at."
+            yield "trials are not the candidates of the first round."
     climbed = [place for rung in strategy.trace_rounds(scores) for place in rung]
     if trials != [first[place] for place in climbed]:
-        yield "trials of later rungs are not the better ones of those before."
+        yield "trials of later rounds are not the better ones of the round before."
 
 
 def check_grid(plan: Any, trials: list[Document]) -> Iterator[str]:
@@ -563,7 +566,7 @@ def check_built_in_space(document: Document, plan: Plan) -> list[str]:
         and name.removesuffix(CHANGED_SPACE_SUFFIX) == own.name
     ):
         return []
-    return [f"space is named {short_repr(name)}, and is not this version's for such data."]
+    return [f"space is named {short_repr(name)}, but is not this version's space for such data."]
 
 
 def check_recipe_names(names: Sequence[str]) -> Iterator[str]:
@@ -579,7 +582,7 @@ def check_recipe_names(names: Sequence[str]) -> Iterator[str]:
     other = rf"(?:{'|'.join(PRESETS)}), but for its (?:{field})(?: and (?:{field}))*"
     for name in names:
         if not re.fullmatch(rf"(?:{changed}|{other})?(?:{noise})?", name):
-            yield f"plan.recipe_names has {short_repr(name)}, which the program calls no recipe."
+            yield f"plan.recipe_names has {short_repr(name)}, which is not the name of a recipe."
 
 
 # --- the test's table of counts
@@ -613,15 +616,15 @@ def check_cells(score: dict[str, Any], metric: Metric) -> Iterator[str]:
     """
     table, epsilon = read_table(score), float(score["noise"]["epsilon"])
     if table is None:
-        yield "score has no table of counts, and the plan's test releases one."
+        yield "score has no noisy confusion matrix, but the plan's test releases one."
         return
     of, counts = score["of"], flatten_cells(score["cells"])
     alone = noise_reach(1, epsilon, MAX_TAIL_PROBABILITY / len(counts))
     together = noise_reach(len(counts), epsilon)
     if not all(-alone <= each <= of + alone for each in counts):
-        yield "score.cells has a count that no such test has: its noise never reaches so far."
+        yield "score.cells has a count beyond the range of the noise."
     if not -together <= sum(counts) <= of + together:
-        yield f"score.cells has {sum(counts)} records together, and the test has {of}."
+        yield f"score.cells has {sum(counts)} records in total, but the test has {of}."
     if "exact" in score and metric.name == "accuracy":
         # Of public data the number of correct predictions is shown without noise, too.
         exact, right = round(score["exact"] * score["of"]), int(table.right.sum())
@@ -644,7 +647,7 @@ def check_files(
     )
     for each in sorted(release.iterdir()):
         if each.name not in {*wanted, "result.json", SIGNATURE}:
-            yield f"{short_repr(each.name)} is in the folder, and no run writes it."
+            yield f"{short_repr(each.name)} is in the folder, but no run writes it."
     contents: dict[str, bytes | None] = {}
     for name in sorted(wanted):
         content = None
@@ -658,23 +661,23 @@ def check_files(
             pass
         contents[name] = content
         if content is None:
-            yield f"{name} is missing, or no plain file of a run's size."
+            yield f"{name} is missing, not a regular file, or too large."
         elif name in listed and results.compute_digest(content) != listed[name]:
-            yield f"{name} is not the file whose digest result.json has."
+            yield f"{name} does not have the hash in result.json."
     try:
         with require_well_formed():
             texts = render_release_files(document)
     except UsageError as error:
-        yield f"card and report cannot be made again: {error}"
+        yield f"card and report cannot be rendered again: {error}"
         texts = {}
     wrote, own = document["versions"].get("pasearch"), list_versions()["pasearch"]
-    told = (
+    note = (
         f" It was written by pasearch {short_repr(wrote)}, and this is {own}: verify it with that "
     )
-    other = "" if wrote == own else f"{told}version."
+    other = "" if wrote == own else f"{note}version."
     for name, text in texts.items():
         if contents[name] is not None and contents[name] != text.encode():
-            yield f"{name} is not what result.json gives.{other}"
+            yield f"{name} does not follow from result.json.{other}"
     weights = contents[model]
     if document["model"]["sha256"] != listed.get(model):
         yield "model.sha256 and files do not agree."
@@ -708,7 +711,7 @@ def _check_network_file(
     if again.getvalue() != weights:
         wrote, own = document["versions"].get("torch"), list_versions()["torch"]
         other = "" if wrote == own else f" torch {short_repr(wrote)} wrote it, and this is {own}."
-        yield f"model.pt is not the file that holds its network and no more.{other}"
+        yield f"model.pt contains more than its network.{other}"
     if plan is not None and not all(bool(each.isfinite().all()) for each in state.values()):
         # A training that failed is released, and answers nothing.
         reach = math.ceil(
@@ -716,7 +719,7 @@ def _check_network_file(
         )
         cells = flatten_cells(document["score"].get("cells") or [[document["score"]["points"]]])
         if max(cells) > reach:
-            yield "model.pt has weights that are no numbers, and a score all the same."
+            yield "model.pt has non-finite weights but a score above the noise."
 
 
 def _check_feature_weights(document: Document, weights: bytes) -> list[str]:
@@ -726,11 +729,11 @@ def _check_feature_weights(document: Document, weights: bytes) -> list[str]:
     model = load_model(schema, document["model"], weights)
     found = model.weights
     if found.dtype != np.float64 or pack_model(found, model.intercept) != weights:
-        return ["model.npz is not the file that holds its weights and no more."]
+        return ["model.npz contains more than its weights."]
     if not (np.isfinite(found).all() and np.isfinite(model.intercept).all()):
-        return ["model.npz has weights that are no numbers."]
+        return ["model.npz has non-finite weights."]
     if found.shape[1] != best["of"]:
         return [f"model.npz has {found.shape[1]} features, and best.of is {best['of']}."]
     chosen = np.zeros(best["of"], bool)
     chosen[best["places"]] = True
-    return ["model.npz uses features that were not chosen."] if found[:, ~chosen].any() else []
+    return ["model.npz uses features that were not selected."] if found[:, ~chosen].any() else []

@@ -296,5 +296,5 @@ def test_a_run_whose_form_is_damaged(tmp_path: Path):
         folder = fresh(tmp_path)
         made = RunFolder.create(folder / "run", "people")
         (made.private / "run.json").write_bytes(content)
-        with pytest.raises(UsageError, match="is no run of this version"):
+        with pytest.raises(UsageError, match="is not a run of this version"):
             RunFolder.open(folder / "run")

@@ -146,7 +146,7 @@ def test_settings_without_a_use_are_refused():
 @pytest.mark.unit
 def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"Ray is not installed: pip install 'pasearch\[ray\]'"):
+    with pytest.raises(UsageError, match=r"requires Ray: pip install 'pasearch\[ray\]'"):
         SearchRequest("digits", executor="ray")
 
 

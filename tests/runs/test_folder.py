@@ -158,7 +158,7 @@ def test_it_is_found_again(tmp_path: Path):
 @pytest.mark.unit
 def test_another_folder_is_no_run(tmp_path: Path):
     def refused(path: Path) -> None:
-        with pytest.raises(UsageError, match="is no run"):
+        with pytest.raises(UsageError, match="is not a run"):
             RunFolder.open(path)
 
     refused(tmp_path)

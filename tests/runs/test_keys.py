@@ -158,7 +158,7 @@ def test_the_systems_key_has_256_bits(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.unit
 def test_other_elements_are_refused():
     for element in [True, 1.0, None, b"a", np.float32(1), ("a",)]:
-        with pytest.raises(UsageError, match="expected text or a whole number"):
+        with pytest.raises(UsageError, match="expected a string or an integer"):
             Keys().stream("a", element)  # type: ignore[arg-type]
 
 
@@ -173,7 +173,7 @@ def test_steps_beyond_the_word_are_refused():
 
 @pytest.mark.unit
 def test_a_stream_needs_a_purpose():
-    with pytest.raises(UsageError, match="name its purpose"):
+    with pytest.raises(UsageError, match="names its purpose"):
         Keys().stream()
 
 
@@ -292,7 +292,7 @@ def test_writes_are_synced(tmp_path, monkeypatch: pytest.MonkeyPatch):
 def test_a_link_is_not_followed(tmp_path):
     Keys().save(tmp_path / "real", "aa")
     (tmp_path / "keys").symlink_to(tmp_path / "real")
-    with pytest.raises(UsageError, match="not a file of keys"):
+    with pytest.raises(UsageError, match="not a key file"):
         Keys.open(tmp_path / "keys", "aa")
     with pytest.raises(UsageError, match="exists"):
         Keys().save(tmp_path / "keys", "aa")

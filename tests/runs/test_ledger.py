@@ -202,7 +202,7 @@ def test_empty_charges_are_refused(ledger: Ledger):
         ([train], ["k", "k"]), ([train], ["k", ""]),
     ):  # fmt: skip
         with (
-            pytest.raises(UsageError, match="distinct partitions"),
+            pytest.raises(UsageError, match="distinct keys and partitions"),
             ledger.charged(
                 "training",
                 *partitions,
@@ -348,7 +348,7 @@ def test_other_files_are_refused(path: Path, tmp_path: Path):
     other = sqlite3.connect(tmp_path / "other.sqlite")
     other.execute("CREATE TABLE lines (name)")
     other.close()
-    with pytest.raises(UsageError, match="no ledger of this version"):
+    with pytest.raises(UsageError, match="not a ledger of this version"):
         Ledger.open(tmp_path / "other.sqlite")
 
 
@@ -360,7 +360,7 @@ def test_the_file_is_the_owners(ledger: Ledger, path: Path):
 @pytest.mark.unit
 def test_a_plan_needs_distinct_lines(path: Path):
     for lines in [(), (LINES[0], LINES[0])]:
-        with pytest.raises(UsageError, match="needs lines"):
+        with pytest.raises(UsageError, match="needs items"):
             Ledger.create(path, lines)
         assert not path.exists()
 

@@ -103,7 +103,7 @@ def priced(events: list[Event], delta: float = DELTA) -> float:
 def test_a_first_run_that_does_not_fit_leaves_no_file_and_no_total(path: Path):
     with pytest.raises(BudgetError, match=r"does not fit.*Nothing was read"):
         SharedLedger.begin(path, Budget(0.5, DELTA), "a", PLAN, N)
-    with pytest.raises(UsageError, match="begin another ledger"):
+    with pytest.raises(UsageError, match="create another ledger"):
         SharedLedger.begin(path, Budget(0.5, 0.5), "a", PLAN, N)
     assert not list(path.parent.iterdir())
     SharedLedger.begin(path, Budget(2.5, DELTA), "a", PLAN, N)
@@ -811,7 +811,7 @@ def test_of_a_large_delta_something_is_said_too(tmp_path: Path):
 def test_a_refusal_says_when_nothing_fits(tmp_path: Path):
     shared = SharedLedger.open(tmp_path / "all", Budget(1.062, 1e-6))
     shared.reserve("first", {"train": Gaussian(4.0)}, 1000)
-    with pytest.raises(BudgetError, match="Hardly anything fits"):
+    with pytest.raises(BudgetError, match="Almost nothing fits"):
         shared.reserve("second", {"train": Gaussian(1.0)}, 1000)
 
 

@@ -128,14 +128,14 @@ def test_what_is_no_address_is_refused_and_not_repeated():
         ("postgresql://u:geheim?x@h/d", "%3F for ?"),
         ("postgresql://geheim@x@h/d", None),
         ("postgresql://u:geheim", "can be read in two ways"),
-        ("postgresql://u@h/d?password=geheim", "behind its question mark"),
-        ("postgresql://u@h/d?sslpassword=geheim", "behind its question mark"),
-        ("postgresql://u@h/d?Password=geheim", "behind its question mark"),
-        ("postgresql://u@h/d?a=1;password=geheim", "behind its question mark"),
-        ("postgresql://u%3Ageheim@h/d", "behind its question mark"),
+        ("postgresql://u@h/d?password=geheim", "after its question mark"),
+        ("postgresql://u@h/d?sslpassword=geheim", "after its question mark"),
+        ("postgresql://u@h/d?Password=geheim", "after its question mark"),
+        ("postgresql://u@h/d?a=1;password=geheim", "after its question mark"),
+        ("postgresql://u%3Ageheim@h/d", "after its question mark"),
         ("host=h password=geheim.log", "whose name ends in .log"),
         ("postgresql://u:geheim@h", "names no database"),
-        ("postgresql://[u:geheim@h/d", "no URL that can be read"),
+        ("postgresql://[u:geheim@h/d", "a malformed URL"),
         ("host=h password=geheim", "whose name ends in .log"),
         ("geheim.sqlite", "whose name ends in .log"),
         (4711, "of type int"),
@@ -204,7 +204,7 @@ def test_a_record_that_was_altered_is_refused(storage: str, old: str, new: str):
     rewritten(storage, old, new)
     again = Journal(of(storage), "run", new=False)  # to look at, without keys
     assert len(again.all()) == 1
-    with pytest.raises(UsageError, match="of other keys than this run's"):
+    with pytest.raises(UsageError, match="with keys of another run"):
         again.sealed_by(SEAL)
     again.close()
 
@@ -218,10 +218,10 @@ def test_another_run_s_record_is_refused(storage: str, seal: Any):
     if seal is not None:
         other.sealed_by(seal)
     other.add(0, {"x": 1}, 7, {})
-    with pytest.raises(UsageError, match="of other keys than this run's"):
+    with pytest.raises(UsageError, match="with keys of another run"):
         journal.add(1, {"x": 1}, 7, {})
     again = Journal(of(storage), "run", new=False)
-    with pytest.raises(UsageError, match="of other keys than this run's"):
+    with pytest.raises(UsageError, match="with keys of another run"):
         again.sealed_by(SEAL)
     for each in (journal, other, again):
         each.close()
@@ -440,7 +440,7 @@ def test_digits_from_the_command_line(storage: str, run: Any, tmp_path: Path):
     assert code == 0, err
     code, out, err = run(*asked, "--out", "x", "--storage", storage)
     assert code == 0, err
-    assert f"Trials: kept in {of(storage)}. Whoever can read that {of(storage).kind}" in out
+    assert f"Trials: stored in {of(storage)}. Anybody who can read this {of(storage).kind}" in out
     assert PASSWORD not in out + err
     own, shared = (
         json.loads((tmp_path / each / "release" / "result.json").read_text())
@@ -549,7 +549,7 @@ def test_scores_that_somebody_altered_are_never_used(storage: str, tmp_path: Pat
     stopped(tmp_path / "x", storage, 2)
     score = '"number": 0,' if "://" in storage else '"number":0,'
     rewritten(storage, score, score.replace("0", "1"))
-    with pytest.raises(UsageError, match=r"of other keys|no store of trials"):
+    with pytest.raises(UsageError, match=r"keys of another run|not a store of trials"):
         resume(tmp_path / "x", data=arrays(), storage=storage)
     assert not any((tmp_path / "x" / "release").iterdir())
 
@@ -608,10 +608,10 @@ def test_a_file_that_cannot_be_a_store_is_said_and_nothing_is_written(run: Any, 
     (tmp_path / "folder.log").mkdir()
     (tmp_path / "text.log").write_text("something else, without a line's end")
     (tmp_path / "link.log").symlink_to(tmp_path / "text.log")
-    assert "a folder that is there" in refused(run, tmp_path, "nowhere/t.log")
+    assert "an existing writable folder" in refused(run, tmp_path, "nowhere/t.log")
     assert "cannot be a store" in refused(run, tmp_path, "folder.log")
     assert "cannot be a store" in refused(run, tmp_path, "link.log")
-    assert "is no store of trials" in refused(run, tmp_path, "text.log")
+    assert "is not a store of trials" in refused(run, tmp_path, "text.log")
     assert (tmp_path / "text.log").read_text() == "something else, without a line's end"
 
 
@@ -635,7 +635,7 @@ def test_a_study_that_holds_another_run_is_refused(storage: str, tmp_path: Path)
     stopped(tmp_path / "a", storage, 1, seed=3)
     stopped(tmp_path / "b", storage, 1, seed=4)
     shutil.copy(tmp_path / "a" / "private" / "study.json", tmp_path / "b" / "private")
-    with pytest.raises(UsageError, match="of other keys than this run's"):
+    with pytest.raises(UsageError, match="with keys of another run"):
         resume(tmp_path / "b", data=arrays(), storage=storage)
     (tmp_path / "b" / "private" / "study.json").write_text("{}")
     with pytest.raises(UsageError, match="is damaged"):

@@ -1,0 +1,105 @@
+"""A listing of the built-in search spaces: data, networks, ranges and number of architectures."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from pasearch.errors import UsageError, suggest_name
+from pasearch.spaces.candidate import SETTINGS
+from pasearch.spaces.portfolio import studies
+from pasearch.spaces.space import DEFAULTS, DEPTH_GENES, NAMED, SearchSpace
+
+FAMILY_NAMES = {"fcn": "fully connected networks", "cnn": "convolutional networks"}
+FAMILY_DATA = {"fcn": "tables, arrays and images", "cnn": "images from 16 x 16 pixels"}
+
+ABOUT = {
+    "images": ("images", "linear models and one hidden layer, with or without scattering"),
+    "tables": ("tables", "linear models, and one or two small hidden layers"),
+}
+"""Data and networks of the spaces that their family does not describe."""
+
+SOURCES = {
+    "fcn-paper": "Bao et al., Table XI",
+    "cnn-paper": "Bao et al., Table XII",
+    "fcn-rwt": "Bao et al., Table XI, layers trainable or frozen at random weights (IX-A)",
+    "cnn-rwt": "Bao et al., Table XII, layers trainable or frozen at random weights (IX-A)",
+}
+
+
+def list_spaces(name: str | None = None) -> dict[str, dict[str, Any]]:
+    """Describe the built-in search spaces in plain values, by name.
+
+    Args:
+        name: Name of one space; None lists all of them, and the portfolio of `auto`.
+
+    Raises:
+        UsageError: There is no space of this name that can be written as a file.
+
+    >>> list_spaces("cnn-paper")["cnn-paper"]["architectures"]
+    24
+    """
+    if name is not None and name not in NAMED:
+        raise UsageError(
+            f"Space {name!r} is unknown or has no file form: expected one of {', '.join(NAMED)}."
+            f"{suggest_name(name, NAMED)}"
+        )
+    table: dict[str, dict[str, Any]] = {}
+    if name is None:
+        sizes = {study.kind: len(study.entries) for study in studies()}
+        table["auto"] = {
+            "about": "portfolio of near-best networks from public data of the same kind",
+            "data": "all data",
+            "ranges": f"networks by kind of data: {_join(sizes)}; {sum(sizes.values())} "
+            "architectures",
+            "architectures": sum(sizes.values()),
+            "source": "public data sets",
+        }
+    for each in NAMED if name is None else (name,):
+        space = SearchSpace.from_dict(NAMED[each], name=each)
+        data, about = ABOUT.get(each, (FAMILY_DATA[space.family], FAMILY_NAMES[space.family]))
+        number = count_architectures(space)
+        values = {gene: list(choices) for gene, choices in space.choices}
+        ranges = "; ".join(f"{gene} {_join(choices)}" for gene, choices in values.items())
+        table[each] = {
+            "about": f"{about}, for {data}",
+            "data": data,
+            "ranges": f"{ranges}; {number:,} architectures",
+            "architectures": number,
+            "source": SOURCES.get(each, "pasearch"),
+            "family": space.family,
+            "choices": values,
+            "default": dict(space.default),
+        }
+    return table
+
+
+def _join(values: Any) -> str:
+    """Join values, or names and numbers, by commas."""
+    if isinstance(values, dict):
+        return ", ".join(f"{name} {number}" for name, number in values.items())
+    return ", ".join(map(str, values)).replace("True, False", "true, false")
+
+
+def count_architectures(space: SearchSpace) -> int:
+    """Count the distinct networks of a space, without the settings of the recipe.
+
+    A gene whose name ends in the number of a layer has no effect in a network with fewer layers.
+    """
+    genes = {gene: choices for gene, choices in space.choices if gene not in SETTINGS}
+    depth_gene = next(gene for gene in DEPTH_GENES if gene in DEFAULTS[space.family])
+    depths = genes.pop(depth_gene, (DEFAULTS[space.family][depth_gene],))
+    sizes = [
+        (len(choices), int(gene[-1]) if gene[-1].isdigit() else 0)
+        for gene, choices in genes.items()
+    ]
+    return sum(math.prod(size for size, layer in sizes if layer <= depth) for depth in depths)
+
+
+def space_toml(values: dict[str, Any]) -> str:
+    """Write a space of `list_spaces` as a TOML file that `--space` reads."""
+    lines = [f"# {values['about']} [{values['source']}]", f'family = "{values["family"]}"']
+    for part in ("choices", "default"):
+        lines += [f"[{part}]", *(f"{gene} = {json.dumps(v)}" for gene, v in values[part].items())]
+    return "\n".join(lines)

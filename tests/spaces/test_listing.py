@@ -1,0 +1,74 @@
+"""`pasearch spaces`: the listing of the built-in search spaces."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pasearch.cli import app
+from pasearch.errors import UsageError
+from pasearch.spaces.candidate import SETTINGS
+from pasearch.spaces.listing import count_architectures, list_spaces, space_toml
+from pasearch.spaces.portfolio import studies
+from pasearch.spaces.space import NAMED, SearchSpace, space
+
+SMALL = [name for name in NAMED if space(name).count() < 700]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", SMALL)
+def test_architectures_are_counted_as_enumerating_them_does(name: str):
+    found = SearchSpace.from_dict(NAMED[name], name=name)
+    free = [range(len(v)) if gene not in SETTINGS else (0,) for gene, v in found.choices]
+    drawn = (found.candidate(genotype) for genotype in itertools.product(*free))
+    networks = {(each.architecture, each.front_end) for each in drawn}
+    assert count_architectures(found) == len(networks)
+
+
+@pytest.mark.unit
+def test_a_gene_of_a_layer_that_is_missing_does_not_count():
+    choices = {"layers": [0, 1, 2], "units_1": [8, 16], "units_2": [8, 16, 32]}
+    assert count_architectures(SearchSpace.from_dict({"choices": choices})) == 1 + 2 + 2 * 3
+    assert count_architectures(SearchSpace.from_dict({"choices": {"units_1": [8, 16]}})) == 2
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", NAMED)
+def test_a_space_written_as_a_file_is_read_as_the_same_space(name: str, tmp_path: Path):
+    path = tmp_path / f"{name}.toml"
+    path.write_text(space_toml(list_spaces(name)[name]))
+    assert space(path) == space(name)
+
+
+@pytest.mark.unit
+def test_the_command_lists_every_space_with_its_ranges_and_its_size():
+    shown = CliRunner().invoke(app, ["spaces"])
+    assert shown.exit_code == 0
+    for name, each in list_spaces().items():
+        assert f"  {name} " in shown.output
+        assert f"{each['architectures']:,} architectures" in shown.output
+    assert "units_1 64, 128, 512, 1024, 2048" in shown.output
+    assert sum(len(study.entries) for study in studies()) == list_spaces()["auto"]["architectures"]
+
+
+@pytest.mark.unit
+def test_the_command_prints_json_and_one_space_as_a_file():
+    listed = json.loads(CliRunner().invoke(app, ["spaces", "--json"]).output)["spaces"]
+    assert set(listed) == {"auto", *NAMED}
+    one = json.loads(CliRunner().invoke(app, ["spaces", "cnn", "--json"]).output)
+    assert one == listed["cnn"]
+    assert 'family = "cnn"' in CliRunner().invoke(app, ["spaces", "cnn"]).output
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", ["nothing", "auto", "fcn-papre"])
+def test_an_unknown_space_is_refused(name: str):
+    with pytest.raises(UsageError, match="expected one of fcn, images"):
+        list_spaces(name)
+    if name == "fcn-papre":
+        with pytest.raises(UsageError, match="Did you mean 'fcn-paper'"):
+            list_spaces(name)
