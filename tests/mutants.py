@@ -225,7 +225,7 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's kernels: rows that are no numbers are multiplied by 0",
-        "if clears:  # 0 times what is no number would be none",
+        "if clears:  # 0 times NaN would be NaN",
         "if clears & (place < 0):",
         "gpu/test_dense_steps.py",
     ),
@@ -267,8 +267,8 @@ MUTANTS = (
     ),
     Mutant(
         "a GPU's rounds: a block that did not come whole counts as there",
-        "self._block = -1  # if",
-        "self._block = block  # if",
+        "self._block = -1  # after",
+        "self._block = block  # after",
         "gpu/test_dense_steps.py",
     ),
     Mutant(

@@ -356,10 +356,10 @@ class TestEncoded:
         for page in (result.card.lower(), report.lower()):
             words = "clamped, rank by rank, to the nearest of 1,000 public vectors of norm 1"
             assert (words in page) == encoded
-            assert ("noise of a chosen law" in page) == bool(law)
+            assert ("noise with the Fisher information of" in page) == bool(law)
             assert law in page
             assert (
-                "weighed by its distance from pure noise, which costs nothing" in page
+                "multiplied by its distance from pure noise, at no privacy cost" in page
             ) == denoised
         if law:
             (event,) = (each for each in result.document["events"] if each["name"] == "training")

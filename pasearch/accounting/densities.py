@@ -1,4 +1,4 @@
-"""Densities of the noise on one coordinate: even, falling on both sides of 0, positive, scaled.
+"""Densities of the noise on one coordinate: even, positive, decreasing on both sides of 0, scaled.
 
     z(x) = u(|x| / scale) / scale
 
@@ -11,10 +11,10 @@
     variance-gamma      |x|^(l-1/2) K_(l-1/2)(|x|)              shape l >= 1; l = 1 is laplace
     tabulated           log u linear between knots, and after the last one
 
-Here u is up to its constant. These are the conditions under which `additive` has a proof. Fisher
-information is that of the location, E[(d log z / dx)^2]. A user's own density becomes a `tabulated`
-one: the density that is accounted for is the one that is sampled, whatever function it was read
-from, and a file holds numbers and no code.
+Here u is given up to its constant. The proof of `additive` needs these conditions. Fisher
+information is with respect to the location, E[(d log z / dx)^2]. A user's density becomes a
+`tabulated` one, so the density that is accounted for is the one that is sampled, and a file holds
+numbers and no code.
 
 Sources: Nasr, Shokri and Houmansadr 2020, Section 5 (gaussian, student-t, laplace, cauchy, variance
 gamma, sech); Kronrod's 15 points around Gauss's 7 for integrals. Proof:
@@ -47,10 +47,10 @@ MAX_POWER = 32.0
 MAX_SHAPE = 50.0
 MAX_KNOTS = 1000
 MAX_LOG_DECREASE = 600.0
-"""How far a table's logarithm may fall: what lies lower has no probability that a float holds, and
-a piece so steep that an integral might not see it could still matter to a divergence."""
+"""Largest decrease of a table's logarithm: the probability below it is not a float, and an integral
+might miss a steeper piece that matters to a divergence."""
 MAX_ASYMMETRY = 1e-9
-"""How far log u(x) and log u(-x) of a user's function may differ, for rounding."""
+"""Largest relative difference of log u(x) and log u(-x) of a user's function, for rounding."""
 
 
 # --- integrals over panels ---
@@ -72,13 +72,14 @@ GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(7)[1]
 
 
 def kronrod_rule(edges: Array) -> tuple[Array, Array, Array]:
-    """Return nodes and the two rules' weights of Gauss and Kronrod on every panel.
+    """Return nodes and weights of the Gauss-Kronrod rules on every panel.
 
     Args:
-        edges: (p + 1,) ascending.
+        edges: Ascending panel ends, (p + 1,).
 
     Returns:
-        Nodes, the 15-point rule's weights, and what the 7-point rule's are less: all (p, 15).
+        Nodes, weights of the 15-point rule, and these minus the 7-point rule's weights: each (p,
+        15).
     """
     nodes = np.concatenate([-KRONROD_NODES, [0.0], KRONROD_NODES[::-1]])
     weights = np.concatenate([KRONROD_WEIGHTS, [KRONROD_MIDDLE], KRONROD_WEIGHTS[::-1]])
@@ -89,22 +90,22 @@ def kronrod_rule(edges: Array) -> tuple[Array, Array, Array]:
     return middle + half * nodes, half * weights, half * (weights - gauss)
 
 
-# --- what every density has ---
+# --- interface of a density ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Density(Stage):
-    """A symmetric density on the line.
+    """A symmetric density on the real line.
 
-    Methods that begin with `unit` are of the density whose scale is 1; their x is 0 or above.
+    Methods with `unit` in their name are for scale 1; their x is 0 or above.
 
     Args:
-        scale: Above 0; what it means beside the variance is each density's own.
+        scale: Scale, above 0; its relation to the variance depends on the density.
     """
 
     name: ClassVar[str]
     is_light_tailed: ClassVar[bool] = False
-    """Whether it falls so fast that a shift's density ratio has no bound."""
+    """Whether the density ratio of a shift is unbounded, because the tails are light."""
     checks: ClassVar[FieldChecks] = {"scale": check_positive}
     scale: float = 1.0
 
@@ -118,7 +119,7 @@ class Density(Stage):
 
     @abstractmethod
     def unit_moments(self) -> tuple[float, float, float]:
-        """Return E|z|, E z^2 and the Fisher information; `inf` where there is none."""
+        """Return E|z|, E z^2 and the Fisher information; `inf` if a moment does not exist."""
 
     @abstractmethod
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
@@ -130,12 +131,12 @@ class Density(Stage):
 
     @property
     def panel_width(self) -> float:
-        """A width over which the unit density hardly bends, for quadrature."""
+        """Width over which the unit density is nearly linear, for quadrature."""
         return 0.5
 
     @property
     def breaks(self) -> Array:
-        """Where the unit density is not smooth, at 0 or above."""
+        """Points, 0 or above, at which the unit density is not smooth."""
         return np.zeros(1)
 
     @property
@@ -145,7 +146,7 @@ class Density(Stage):
 
     @property
     def inverse_convex(self) -> bool:
-        """Whether 1/z is convex, as it is where log z is concave: then I_k(t)^(1/(k-1)) is too."""
+        """Whether 1/z is convex, as it is if log z is concave: then I_k(t)^(1/(k-1)) is too."""
         return True
 
     @property
@@ -155,7 +156,7 @@ class Density(Stage):
 
     @property
     def variance(self) -> float:
-        """E z^2, `inf` if there is none."""
+        """E z^2; `inf` if it does not exist."""
         return self.unit_moments()[1] * self.scale**2
 
     @property
@@ -165,7 +166,7 @@ class Density(Stage):
 
     @property
     def fisher_information(self) -> float:
-        """Of the location."""
+        """Fisher information of the location."""
         return self.unit_moments()[2] / self.scale**2
 
     @property
@@ -178,30 +179,30 @@ class Density(Stage):
         return replace(self, scale=scale)
 
     def cdf(self, x: Array) -> Array:
-        """Return the probability of x or less, of the shape of x."""
+        """Return the probability of x or less, in the shape of x."""
         values = np.asarray(x, dtype=float) / self.scale
         above = self.unit_tail(np.abs(values))
         return np.where(values > 0, 1.0 - above, above)
 
     def sample(self, generator: Generator, size: int | tuple[int, ...]) -> Array:
-        """Draw from it, float64 of this size."""
+        """Draw float64 noise of this size."""
         count = math.prod(size) if isinstance(size, tuple) else size
         signs = 1.0 - 2.0 * generator.integers(0, 2, count)
         return (signs * self.draw_unit_magnitude(generator, count) * self.scale).reshape(size)
 
     def unit_log_remainder(self, shift: float, orders: Array, start: float) -> Array:
-        """Bound the log of what an excess integral (see `additive`) has beyond its start.
+        """Bound the log of the part of an excess integral (see `additive`) beyond its start.
 
-        Where the score is at most s, the log ratio of the density and its shift is at most
-        r = s shift, and what is left is at most 4 sinh(k r / 2) sinh((k-1) r / 2) P[z > start'].
+        If the score is at most s, the log ratio of the density and its shift is at most r = s
+        shift, and the remainder is at most 4 sinh(k r / 2) sinh((k-1) r / 2) P[z > start'].
 
         Args:
             shift: t, above 0.
-            orders: (m,) k.
+            orders: Orders k, (m,).
             start: y, above t/2.
 
         Returns:
-            (m,) upper bounds, `inf` where there is none.
+            Upper bounds, (m,), `inf` if there is none.
         """
         near = start - shift / 2
         ratio = shift * self.unit_lipschitz(near)
@@ -223,8 +224,8 @@ def _log_twice_sinh(x: Array) -> Array:
 
 
 def describe_noise(law: str) -> str:
-    """Return what plan, card and report say of noise of a law."""
-    return f"noise of a chosen law ({law}), as informative as Gaussian noise of that multiplier"
+    """Describe noise of a distribution for plan, card and report."""
+    return f"{law} noise with the Fisher information of Gaussian noise of that multiplier"
 
 
 # --- densities with a formula ---
@@ -242,7 +243,7 @@ def _make_range_check(low: float, high: float) -> Callable[[str, object], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianNoise(Density):
-    """Normal; the scale is its standard deviation."""
+    """The normal density; the scale is its standard deviation."""
 
     name: ClassVar[str] = "gaussian"
     is_light_tailed: ClassVar[bool] = True
@@ -264,20 +265,20 @@ class GaussianNoise(Density):
         return np.abs(generator.standard_normal(size))
 
     def unit_lipschitz(self, x: float) -> float:
-        """The score is x: it has no bound."""
+        """The score x has no bound."""
         return math.inf
 
     def unit_log_remainder(self, shift: float, orders: Array, start: float) -> Array:
-        """Bound the log of what is beyond, by the slope of the log of the integrand there."""
+        """Bound the log of the remainder by the slope of the integrand's log at the start."""
         return _log_tail_of_power(self, 2.0, 0.5, shift, orders, start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudentT(Density):
-    """Student's t; its variance is scale^2 nu / (nu - 2), if nu > 2.
+    """Student's t density; its variance is scale^2 nu / (nu - 2), if nu > 2.
 
     Args:
-        freedom: nu, from .5 to 10^4; whole or not.
+        freedom: Degrees of freedom nu, from .5 to 10^4, integer or not.
     """
 
     name: ClassVar[str] = "student-t"
@@ -293,7 +294,7 @@ class StudentT(Density):
 
     @property
     def log_concave(self) -> bool:
-        """It is not, in the tails; 1/z is convex."""
+        """False because of the tails; 1/z is convex."""
         return False
 
     def unit_log_density(self, x: Array) -> Array:
@@ -320,20 +321,20 @@ class StudentT(Density):
         return np.abs(generator.standard_normal(size)) / np.sqrt(np.maximum(chi, least))
 
     def unit_lipschitz(self, x: float) -> float:
-        """(nu + 1) x / (nu + x^2), which falls beyond sqrt(nu)."""
+        """(nu + 1) x / (nu + x^2), which decreases beyond sqrt(nu)."""
         far = max(x, math.sqrt(self.freedom))
         return (self.freedom + 1) / (self.freedom / far + far)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cauchy(Density):
-    """Cauchy: no mean absolute value, no variance; the scale is its half width at half height."""
+    """The Cauchy density without mean or variance; the scale is its half width at half height."""
 
     name: ClassVar[str] = "cauchy"
 
     @property
     def log_concave(self) -> bool:
-        """It is not, in the tails; 1/z is convex."""
+        """False because of the tails; 1/z is convex."""
         return False
 
     def unit_log_density(self, x: Array) -> Array:
@@ -349,14 +350,14 @@ class Cauchy(Density):
         return np.abs(generator.standard_cauchy(size))
 
     def unit_lipschitz(self, x: float) -> float:
-        """2 x / (1 + x^2), which falls beyond 1."""
+        """2 x / (1 + x^2), which decreases beyond 1."""
         far = max(x, 1.0)
         return 2.0 / (1.0 / far + far)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplaceNoise(Density):
-    """Laplace: the scale is its mean absolute value."""
+    """The Laplace density; the scale is its mean absolute value."""
 
     name: ClassVar[str] = "laplace"
 
@@ -373,13 +374,13 @@ class LaplaceNoise(Density):
         return generator.standard_exponential(size)
 
     def unit_lipschitz(self, x: float) -> float:
-        """It is 1 everywhere."""
+        """The constant 1."""
         return 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HyperbolicSecant(Density):
-    """Hyperbolic secant ("Sech"); the scale is its standard deviation."""
+    """The hyperbolic secant density ("Sech"); the scale is its standard deviation."""
 
     name: ClassVar[str] = "hyperbolic-secant"
 
@@ -394,7 +395,7 @@ class HyperbolicSecant(Density):
         return 8 * CATALAN_CONSTANT / math.pi**2, 1.0, math.pi**2 / 8
 
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
-        """Draw |z|: the inverse of its own tail."""
+        """Draw |z| by inversion of the tail."""
         return -2 / math.pi * np.log(np.tan(math.pi / 4 * _draw_uniform(generator, size)))
 
     def unit_lipschitz(self, x: float) -> float:
@@ -404,7 +405,7 @@ class HyperbolicSecant(Density):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logistic(Density):
-    """Logistic; its variance is scale^2 pi^2 / 3."""
+    """The logistic density; its variance is scale^2 pi^2 / 3."""
 
     name: ClassVar[str] = "logistic"
 
@@ -418,7 +419,7 @@ class Logistic(Density):
         return 2 * math.log(2), math.pi**2 / 3, 1 / 3
 
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
-        """Draw |z|: the inverse of its own tail."""
+        """Draw |z| by inversion of the tail."""
         uniform = _draw_uniform(generator, size)
         return np.log((2.0 - uniform) / uniform)
 
@@ -429,7 +430,7 @@ class Logistic(Density):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneralisedNormal(Density):
-    """The density exp(-|x|^p): 1 is Laplace, 2 a Gaussian of variance 1/2, more is flatter.
+    """The density exp(-|x|^p): p = 1 is Laplace, p = 2 a Gaussian of variance 1/2.
 
     Args:
         power: p, from 1 to 32.
@@ -464,16 +465,16 @@ class GeneralisedNormal(Density):
         return 1.0 if self.power == 1 else math.inf
 
     def unit_log_remainder(self, shift: float, orders: Array, start: float) -> Array:
-        """Bound the log of what is beyond, by the slope of the log of the integrand there."""
+        """Bound the log of the remainder by the slope of the integrand's log at the start."""
         return _log_tail_of_power(self, self.power, 1.0, shift, orders, start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceGamma(Density):
-    """A normal whose variance is a gamma's: (1 + w^2)^-l is its characteristic function.
+    """A normal with gamma-distributed variance: its characteristic function is (1 + w^2)^-l.
 
     Args:
-        shape: l, from 1 (Laplace) to 50 (nearly normal); its variance is 2 l scale^2.
+        shape: l, from 1 (Laplace) to 50 (nearly normal); the variance is 2 l scale^2.
     """
 
     name: ClassVar[str] = "variance-gamma"
@@ -525,11 +526,11 @@ class VarianceGamma(Density):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tabulated(Density):
-    """A density whose logarithm is linear between knots, and goes on straight after the last.
+    """A density whose logarithm is linear between knots and beyond the last one.
 
     Args:
-        knots: Ascending, 2 to 1000; the first is 0.
-        log_values: log z at the knots, up to a constant; may not rise, the last must fall.
+        knots: Ascending positions, 2 to 1000; the first is 0.
+        log_values: log z at the knots, up to a constant; not increasing, the last must decrease.
     """
 
     name: ClassVar[str] = "tabulated"
@@ -543,34 +544,34 @@ class Tabulated(Density):
         if len(self.knots) != len(self.log_values) or not 2 <= len(self.knots) <= MAX_KNOTS:
             raise UsageError(
                 f"knots has {len(self.knots)} numbers and log_values {len(self.log_values)}: "
-                f"expected as many of each, from 2 to {MAX_KNOTS}."
+                f"expected equal numbers, from 2 to {MAX_KNOTS}."
             )
         steps = np.diff(self.knots)
         if not (self.knots[0] == 0 and (steps > 1e-9 * self.knots[-1]).all()):
-            raise UsageError("knots: expected ascending numbers that start at 0, not too close.")
+            raise UsageError("knots: expected ascending numbers from 0, not too close together.")
         falls = np.diff(self.log_values)
         if not ((falls <= 0).all() and falls[-1] < 0):
             worst = self.knots[int(np.argmax(falls)) + 1]
             raise UsageError(
-                f"log_values rises before |x| = {worst:g}, or is level at the end: the density "
-                "must fall with |x| (one mode, at 0). Otherwise its divergence integral I_k(t) "
-                "may fall as the shift t grows, and the codebook would not be the worst case."
+                f"log_values increases before |x| = {worst:g}, or is constant at the end: the "
+                "density must decrease with |x| (one mode, at 0), because otherwise I_k(t) may "
+                "decrease with the shift t, and the codebook is not the worst case."
             )
         if not self.log_values[0] - self.log_values[-1] <= MAX_LOG_DECREASE:
             raise UsageError(
-                f"log_values falls by {self.log_values[0] - self.log_values[-1]:g}: expected at "
-                f"most {MAX_LOG_DECREASE:g}. Let the last knot be nearer to 0: beyond it the table "
-                "goes on straight."
+                f"log_values decreases by {self.log_values[0] - self.log_values[-1]:g}: expected "
+                f"at most {MAX_LOG_DECREASE:g}. Move the last knot nearer to 0; the table is "
+                "extended linearly."
             )
 
     @property
     def panel_width(self) -> float:
-        """The first knot: between knots it does not bend at all."""
+        """The first knot: the log density is linear between knots."""
         return self.knots[1]
 
     @property
     def breaks(self) -> Array:
-        """Its knots, and where its tail falls: by a power of e^1, e^10, e^100, e^600."""
+        """The knots, and points at which the tail has decreased by e^1, e^10, e^100, e^600."""
         falls = (
             np.array([1.0, 10.0, 100.0, MAX_LOG_DECREASE]) / -_linear_pieces(self.unit).slopes[-1]
         )
@@ -578,12 +579,12 @@ class Tabulated(Density):
 
     @property
     def log_concave(self) -> bool:
-        """Whether no piece falls less steeply than the one before."""
+        """Whether no piece decreases less steeply than the previous one."""
         return bool((np.diff(_linear_pieces(self.unit).slopes) <= 0).all())
 
     @property
     def inverse_convex(self) -> bool:
-        """The same: at a knot where the slope rises, 1/z bends down."""
+        """The same as `log_concave`: at a knot where the slope rises, 1/z bends down."""
         return self.log_concave
 
     def unit_log_density(self, x: Array) -> Array:
@@ -608,12 +609,12 @@ class Tabulated(Density):
         return float(2 * first), float(2 * second), float(2 * table.masses @ table.slopes**2)
 
     def draw_unit_magnitude(self, generator: Generator, size: int) -> Array:
-        """Draw |z|: a piece, then the inverse of its own law."""
+        """Draw |z|: a piece, then the inverse of the piece's distribution."""
         table = _linear_pieces(self.unit)
         ends = np.cumsum(table.masses)
         at = np.searchsorted(ends, generator.random(size) * ends[-1], side="right")
         at = np.minimum(at, len(ends) - 1)
-        # The law within a piece is that of an exponential, cut at the piece's width.
+        # Within a piece the distribution is a truncated exponential.
         widths = np.append(np.diff(self.knots), 0.0)[at]
         last, falls = at == len(ends) - 1, -table.slopes[at] * widths
         uniform = generator.random(size)
@@ -622,7 +623,7 @@ class Tabulated(Density):
         return np.array(self.knots)[at] + np.where(last | (falls > 1e-9), cut, uniform * widths)
 
     def unit_lipschitz(self, x: float) -> float:
-        """The steepest piece at x or beyond."""
+        """The largest slope at x or beyond."""
         slopes = _linear_pieces(self.unit).slopes
         at = int(np.searchsorted(self.knots, x, side="right")) - 1
         return float(-np.min(slopes[at:]))
@@ -641,30 +642,33 @@ def tabulate_density(
     knots: int = 100,
     even: bool = False,
 ) -> Tabulated:
-    """Read a density from a function: its logarithm, up to a constant, at so many knots.
+    """Tabulate a density: the logarithm of a function, up to a constant, at `knots` positions.
 
-    Between them, and beyond the last, the result is straight: another density than the function's,
-    but the one that is priced *and* drawn.
+    The result is linear between knots and beyond the last. It differs from the function's density,
+    but it is both accounted for *and* sampled.
 
     Args:
-        log_kernel: From (m,) numbers to (m,) logarithms.
-        reach: The last knot, in units of the scale; a good one leaves little probability beyond.
-        scale: The unit of the function's argument.
-        knots: How many, 8 to 1000: closer near 0.
-        even: The function is one of |x| and never called below 0.
+        log_kernel: Function from numbers, (m,), to log densities, (m,).
+        reach: Last knot, in units of the scale; little probability should be beyond it.
+        scale: Unit of the function's argument, above 0.
+        knots: Number of knots, 8 to 1000, closer near 0.
+        even: Whether the function depends on |x| only; then it is never called below 0.
 
     Raises:
-        UsageError: A value that is not finite, rises with |x|, or differs between x and -x.
+        UsageError: A value is not finite, increases with |x|, or differs between x and -x.
+
+    >>> tabulate_density(lambda x: -abs(x), reach=20.0, knots=8).name
+    'tabulated'
     """
     if not (isinstance(knots, int) and 8 <= knots <= MAX_KNOTS):
-        raise UsageError(f"knots is {knots!r}: expected a whole number from 8 to {MAX_KNOTS}.")
-    bend = 3.0  # the last knots are e^3 / 2 times as far apart as the first, about
+        raise UsageError(f"knots is {knots!r}: expected an integer from 8 to {MAX_KNOTS}.")
+    bend = 3.0  # the last gap is about e^3 / 2 times the first
     x = check_positive("reach", reach) * np.sinh(bend * np.linspace(0, 1, knots)) / math.sinh(bend)
     values = np.asarray(log_kernel(x), dtype=float)
     if values.shape != x.shape or not np.isfinite(values).all():
         raise UsageError(
-            "log_kernel gives values that are not finite, or of another shape: expected a finite "
-            "log density at every knot from 0 to the reach. Choose a smaller reach."
+            "log_kernel returns non-finite values or another shape: expected a finite log density "
+            "at every knot from 0 to the reach. Use a smaller reach."
         )
     if not even:
         mirrored = np.asarray(log_kernel(-x), dtype=float)
@@ -673,15 +677,15 @@ def tabulate_density(
             worst = x[int(np.argmax(np.where(np.isfinite(gap), gap, math.inf)))]
             raise UsageError(
                 f"log_kernel differs between {worst:g} and {-worst:g}: the noise must be "
-                "symmetric, or removing a record could cost more than adding one: use a function "
-                "of |x|."
+                "symmetric, because otherwise removing a record could cost more than adding one. "
+                "Use a function of |x|."
             )
     return Tabulated(scale=scale, knots=tuple(x.tolist()), log_values=tuple(values.tolist()))
 
 
 @dataclass(frozen=True, slots=True)
 class _LinearPieces:
-    """The normalised log values at the knots; each piece's slope and mass, the tail's last."""
+    """The normalised log values at the knots; slope and mass of each piece, the tail last."""
 
     logs: Array
     slopes: Array
@@ -712,7 +716,7 @@ def _check_numbers(name: str, values: object) -> tuple[float, ...]:
 
 
 def _check_finite(name: str, value: object) -> float:
-    """A finite number, 0 below and above."""
+    """Return a finite number as a Python float."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
         return -check_positive(name, -value)
     return check_nonnegative(name, value)
@@ -737,24 +741,24 @@ DENSITIES: dict[str, type[Density]] = {
 
 
 def check_known_density(name: str, value: object) -> Density:
-    """Return a density of the table, and of no subclass: that could draw what is not priced.
+    """Return a density of the table; a subclass is refused because it could sample another density.
 
     Raises:
-        UsageError: Something else.
+        UsageError: The value is not a density of the table.
     """
     if type(value) not in DENSITIES.values():
         raise UsageError(
-            f"{name} is {value!r}: expected one of `accounting.densities` itself; a law of your "
-            "own is read by `tabulated`."
+            f"{name} is {value!r}: expected a class of `accounting.densities`; use "
+            "`tabulate_density` for another distribution."
         )
     return value  # pyright: ignore[reportReturnType]
 
 
 def density_from_json(values: Mapping[str, Any]) -> Density:
-    """Read what `request_to_json` wrote.
+    """Read the density that `to_json` wrote.
 
     Raises:
-        UsageError: An unknown name or number.
+        UsageError: A name or number is unknown.
     """
     kind, numbers = resolve_named_type("density", DENSITIES, values)
     return kind(**numbers)
@@ -763,11 +767,11 @@ def density_from_json(values: Mapping[str, Any]) -> Density:
 def _log_tail_of_power(
     density: Density, power: float, rate: float, shift: float, orders: Array, start: float
 ) -> Array:
-    """Bound the rest of an excess integral for log z(x) = c - rate |x|^p.
+    """Bound the remainder of an excess integral for log z(x) = c - rate |x|^p.
 
-    The integrand is at most 2 exp(G), G(y) = k log z(y - t/2) - (k-1) log z(y + t/2), and beyond
-    the start G' is at most its value -s with the ratio r of the two distances frozen there:
-    s = rate p (y - t/2)^(p-1) (k - (k-1) r^(p-1)). If s > 0, what is beyond is at most 2 e^G / s.
+    The integrand is at most 2 exp(G), G(y) = k log z(y - t/2) - (k-1) log z(y + t/2). Beyond the
+    start G' is at most its value -s with the ratio r of the two distances fixed there: s = rate p
+    (y - t/2)^(p-1) (k - (k-1) r^(p-1)). If s > 0, the remainder is at most 2 e^G / s.
     """
     near, far = start - shift / 2, start + shift / 2
     logs = density.unit_log_density(np.array([near, far]))
@@ -800,5 +804,5 @@ def _fisher_information(density: VarianceGamma) -> float:
 
 
 def _draw_uniform(generator: Generator, size: int) -> Array:
-    """Uniform on (0, 1]: never 0."""
+    """Draw uniform numbers on (0, 1], never 0."""
     return 1.0 - generator.random(size)

@@ -1,11 +1,11 @@
-"""Whether a GPU has kernels of our own (`kernels`), and what they are given of noise and masks.
+"""Loading of the GPU kernels (`kernels`), and their inputs for noise and dropout masks.
 
 A key serves a block of steps: the step is part of the counter, and so are 61 further secret bits of
-noise. What a step draws follows from stream and step alone, whoever asks for it.
+noise. The numbers drawn in a step depend on stream and step alone.
 
-Kernels are compiled for the GPU that is there, by the Triton that is there. Before a process uses
-them it tries them, on public numbers: their bits have to be Philox's, and their noise, of 2^20
-numbers, that of exact arithmetic to the last bit. Where they fail, torch's are taken.
+Triton compiles the kernels for the present GPU. Before a process uses them it tests them on public
+numbers: their bits must be Philox's, and their noise, of 2^20 numbers, must equal exact arithmetic
+to the last bit. If a test fails, PyTorch is used.
 
 Proof: docs/guarantees/randomness.md, docs/guarantees/floating-point.md ("On a GPU").
 """
@@ -32,32 +32,32 @@ if TYPE_CHECKING:
     import torch
 
 STEPS_PER_BLOCK = 1024
-"""Steps that have one key."""
+"""Number of steps that share one key."""
 
 NO_TRITON_VARIABLE = "PASEARCH_NO_TRITON"
-"""What switches kernels of our own off, if the environment has it."""
+"""Environment variable that disables these kernels."""
 
 STEP_NUMBERS = 10
-"""Numbers that are given of a step's noise: see `gpu.kernels.WIDE` and what follows."""
+"""Number of inputs for a step's noise: the fields from `gpu.kernels.NOISE_SCALE` on."""
 
 NO_STEP = 2**30
-"""No step that may be wrong."""
+"""Value of the note if no step may be wrong."""
 
 PHILOX_TEST_WORDS = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
-"""Philox's words of key 0 and counter 0, of 32 bits each: the test of its authors."""
+"""Philox's words for key 0 and counter 0, 32 bits each: the test of its authors."""
 
 TEST_NUMBERS = 2**20
-"""Numbers whose noise is compared."""
+"""Number of values whose noise is compared in the test."""
 
 
 def load_kernels(device: torch.device | str) -> ModuleType | None:
-    """Return the kernels of a GPU; None on a processor, and where none can be used."""
+    """Load the kernels for a GPU; None on a CPU, and if they cannot be used."""
     kind = device if isinstance(device, str) else device.type
     return _load_noise_kernels(kind, cuda_device_index(kind)) if kind == "cuda" else None
 
 
 def cuda_device_index(device: str) -> int:
-    """Return which GPU torch means by "cuda" here; -1 on a processor."""
+    """Return the index of PyTorch's current CUDA device; -1 on a CPU."""
     import torch
 
     there = torch.cuda.is_initialized() or torch.cuda.is_available()
@@ -73,20 +73,20 @@ def _load_noise_kernels(kind: str, number: int) -> ModuleType | None:
 
 
 def load_if_usable(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleType | None:
-    """Load kernels and try them; None, with a warning, if they cannot be compiled or used."""
+    """Load and test kernels; None, with a warning, if they cannot be compiled or used."""
     try:
         with status_message.show_status(status_message.COMPILING_STATUS):
             code = importlib.import_module(module)
             agreed = agrees(code)
-        told = "they find other numbers than torch"
+        reason = "their results differ from PyTorch's"
     except Exception as error:  # noqa: BLE001 - no compiler, no room for its files, another version
         code, agreed = None, False
-        told = describe_system_error(error) or f"Triton ended with {type(error).__name__}"
+        reason = describe_system_error(error) or f"Triton ended with {type(error).__name__}"
     if agreed:
         return code
     warnings.warn(
-        f"pasearch's own programs for this GPU cannot be used: {told}. Training goes on by "
-        f"torch's, more slowly. {NO_TRITON_VARIABLE}=1 does without this attempt.",
+        f"The Triton kernels of pasearch cannot be used on this GPU: {reason}. Training continues "
+        f"with PyTorch, more slowly. Set {NO_TRITON_VARIABLE}=1 to skip this test.",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -94,7 +94,7 @@ def load_if_usable(module: str, agrees: Callable[[ModuleType], bool]) -> ModuleT
 
 
 def _check_noise_kernels(code: Any, device: str) -> bool:
-    """Whether bits are Philox's, noise is exact to the bit, and weights are moved as by numpy."""
+    """Whether bits are Philox's, noise is exact to the bit, and updates equal numpy's."""
     import torch
 
     drawn = [int(each) % 2**64 for each in code.philox_words(1, 0, 0, 0, device).tolist()]
@@ -129,7 +129,7 @@ def row_addresses(
     doubts: torch.Tensor,
     weights: torch.Tensor | None = None,
 ) -> list[int]:
-    """Return the first of a row of `release`, for a sum that moves weights at most."""
+    """Return the first fields of a row of `release`, for a sum that updates at most weights."""
     moves = 0 if weights is None else weights.data_ptr()
     return [given.data_ptr(), sums.data_ptr(), moves, *4 * [0], noted.data_ptr(), doubts.data_ptr()]
 
@@ -137,18 +137,18 @@ def row_addresses(
 def pack_noise_inputs(
     scales: list[float], key: int, begin: int, more: int = 0
 ) -> np.ndarray[Any, Any]:
-    """Return what is given of the noise of a block's steps, int64, (steps, GIVEN + more).
+    """Pack the noise inputs of a block's steps, int64, (steps, STEP_NUMBERS + more).
 
     Args:
-        scales: Standard deviations of the first steps; those behind have the last one's.
-        key: Of `noise_key`.
-        begin: See there.
-        more: Further numbers of each step, 0 as yet.
+        scales: Standard deviations of the first steps; later steps have the last one's.
+        key: Key from `noise_key`, 64 bits.
+        begin: Start of the counter from `noise_key`, 61 bits.
+        more: Number of further fields per step, initially 0.
     """
     if not scales:
-        raise ValueError("There is no scale of the noise.")
+        raise ValueError("scales is empty: expected at least one standard deviation.")
     from pasearch.runs.compiled import (
-        COMPILED_ERROR,  # with numba, which a processor may do without
+        COMPILED_ERROR,  # imports numba, which a CPU may lack
     )
 
     given = np.zeros((STEPS_PER_BLOCK, STEP_NUMBERS + more), dtype=np.int64)
@@ -162,12 +162,12 @@ def pack_noise_inputs(
 
 
 def noise_key(stream: Stream, step: int) -> tuple[int, int, int]:
-    """Return the key of a step's noise, where its counter begins, and the step of the block."""
+    """Return the key of a step's noise, its counter's start, and the step's index in its block."""
     block, within = divmod(step, STEPS_PER_BLOCK)
     return *stream.child("blocks").seed_and_offset(block), within
 
 
 def mask_key(stream: Stream, step: int) -> tuple[int, int]:
-    """Return the key of a step's dropout masks, and the step of the block."""
+    """Return the key of a step's dropout masks, and the step's index in its block."""
     block, within = divmod(step, STEPS_PER_BLOCK)
     return stream.child("blocks").seed64(block), within

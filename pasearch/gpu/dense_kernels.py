@@ -1,22 +1,21 @@
-"""Steps of chains of linear layers on a GPU, of many trainings at once, in kernels for Triton.
+"""Triton kernels for training steps of chains of linear layers, for many trainings at once.
 
-    first            h = phi(x W^T + b), dropped, of the first layer; of a last
-                     layer the loss's gradient                                       a layer's tiles
+    first            h = phi(x W^T + b), with dropout, of the first layer; for the
+                     last layer the loss's gradient                                  a layer's tiles
     forward          the same, of another layer                                      a layer's tiles
-    backward         d_(l-1) = (d_l W_l) * phi'(h_(l-1)), dropped                    a layer's tiles
-    factors          c_i = min(most, top / (||g_i|| slack + plus)), 0 of a null record;
-                     c * d; and records are put side by side for `sums`              a record
+    backward         d_(l-1) = (d_l W_l) * phi'(h_(l-1)), with dropout               a layer's tiles
+    factors          c_i = min(most, top / (||g_i|| slack + plus)), 0 for a null record;
+                     c * d; and records are copied to consecutive rows for `sums`    a record
     sums             (c * d)^T x, and the sums of c * d, of all layers               their tiles
 
-A program takes its training, layer and tile from a list of work, so one call serves all trainings
-of a generation, and what one finds does not depend on the others. Rows behind the last of a batch
-are not gone through. The formulas are those of `training.dense`; norms are added up in float64.
-What a record that is null, or not finite, adds is c * d = 0 times what its layers were given: which
-is written over with 0, as it may be no number.
+A program reads its training, layer and tile from a list of work, so one call serves all trainings
+of a generation, and the result of one does not depend on the others. Rows beyond the batch are
+skipped. The formulas are those of `training.dense`; norms are summed in float64. A null record, or
+one that is not finite, adds c * d = 0 times its inputs. These are overwritten by 0, because they
+may be NaN.
 
-Products are of bfloat16 halves (`dense_steps`): x = x1 + x2 + rest, and
-a b = a1 b1 + a1 b2 + a2 b1. Whatever is multiplied lies in memory as halves: of a row first all
-the first ones.
+Products use bfloat16 halves (`dense_steps`): x = x1 + x2 + rest, and a b = a1 b1 + a1 b2 + a2 b1.
+Factors are stored as halves: in each row first all high ones.
 
 Proof: docs/guarantees/dp-sgd.md ("On a GPU").
 """
@@ -48,73 +47,63 @@ from pasearch.gpu.kernels import (
 )
 
 (
-    RECORDS_ADDRESS,
-    TARGETS_ADDRESS,
-    VALID_ADDRESS,
-    INDICES_ADDRESS,
-    BATCH_SIZES_ADDRESS,
-    SQUARED_NORMS_ADDRESS,
-    ROWS_PER_STEP,
-    LAYER_COUNT,
-    CLASS_WEIGHTS_ADDRESS,
-    IS_REGRESSION,
-    CLIP_NUMERATOR,
-    CLIP_OFFSET,
-    NORM_SLACK,
-    MAX_FACTOR,
-) = (tl.constexpr(RELEASE_FIELDS + k) for k in range(14))
-"""What stands in a training's row behind the fields of `release`: where records (halves), what is
-predicted, and whether they are there lie; the slots of each step, and how many; records' squared
-norms, float64; rows of a step's slots; how many layers; classes' shares, or 0; whether numbers are
-predicted; and the bound, float64."""
+    RECORDS_ADDRESS,  # records as halves
+    TARGETS_ADDRESS,  # targets
+    VALID_ADDRESS,  # False for null records
+    INDICES_ADDRESS,  # record indices of each step
+    BATCH_SIZES_ADDRESS,  # number of records of each step
+    SQUARED_NORMS_ADDRESS,  # squared norms of records, float64
+    ROWS_PER_STEP,  # rows of a step's indices
+    LAYER_COUNT,  # number of layers
+    CLASS_WEIGHTS_ADDRESS,  # class weights, or 0
+    IS_REGRESSION,  # whether targets are numbers
+    CLIP_NUMERATOR,  # clipping: top, float64
+    CLIP_OFFSET,  # clipping: plus, float64
+    NORM_SLACK,  # clipping: slack, float64
+    MAX_FACTOR,  # clipping: most, float64
+) = (tl.constexpr(RELEASE_FIELDS + k) for k in range(14))  # indices in a training's row, int64
 
 TRAINING_FIELDS = RELEASE_FIELDS + 14
-"""Int64 of a training's row."""
+"""Number of int64 fields of a training's row."""
 
 (
-    HIGH_WEIGHTS_ADDRESS,
-    LOW_WEIGHTS_ADDRESS,
-    BIAS_ADDRESS,
-    INPUT_COUNT,
-    OUTPUT_COUNT,
-    OUTPUT_ADDRESS,
-    DROPPED_OUTPUT_ADDRESS,
-    GRADIENT_ADDRESS,
-    GRADIENT_HALVES_ADDRESS,
-    ACTIVATION_CODE,
-    IS_TRAINED,
-    WEIGHT_SUM_INDEX,
-    BIAS_SUM_INDEX,
-) = (tl.constexpr(k) for k in range(13))
-DROP_THRESHOLD, KEEP_SCALE, MASK_KEY_INDEX, ROW_STRIDE, IS_ALIGNED = (
-    tl.constexpr(k) for k in range(13, 18)
-)
-"""In a layer's row, int64: where the halves of its weights and its bias (or 0) lie; widths; where
-what comes out lies (infinite where it is dropped), the halves of that with dropout, its gradient,
-and the halves of that; phi's code; whether it is trained, and where its sums go in the flat one
-(the bias's, or -1); which 2^-24 is the first that is kept, 0 for all; what is kept is multiplied by
-(float64); where the key of its masks is given; how many numbers lie from one row of what comes out
-to the next, of halves from the first ones to the second: behind the last output are zeros; and
-whether all rows of the halves of its weights begin at multiples of `EVEN` numbers."""
+    HIGH_WEIGHTS_ADDRESS,  # high halves of the weights
+    LOW_WEIGHTS_ADDRESS,  # low halves of the weights
+    BIAS_ADDRESS,  # bias, or 0
+    INPUT_COUNT,  # number of inputs
+    OUTPUT_COUNT,  # number of outputs
+    OUTPUT_ADDRESS,  # outputs, infinite if dropped
+    DROPPED_OUTPUT_ADDRESS,  # halves of the outputs with dropout
+    GRADIENT_ADDRESS,  # gradient of the outputs
+    GRADIENT_HALVES_ADDRESS,  # halves of that gradient
+    ACTIVATION_CODE,  # code of phi
+    IS_TRAINED,  # whether the layer is trained
+    WEIGHT_SUM_INDEX,  # index of the weights in the flat sum
+    BIAS_SUM_INDEX,  # index of the bias in the flat sum, or -1
+    DROP_THRESHOLD,  # smallest kept uniform number in units of 2^-24; 0 keeps all
+    KEEP_SCALE,  # factor of kept outputs, float64
+    MASK_KEY_INDEX,  # index of the mask key in a step's inputs
+    ROW_STRIDE,  # numbers from one output row to the next, padded with zeros
+    IS_ALIGNED,  # whether rows of the weights' halves begin at multiples of `ALIGNMENT`
+) = (tl.constexpr(k) for k in range(18))  # indices in a layer's row, int64
 
 LAYER_FIELDS = 18
-"""Before a training's layers stands a row about its batch's records, put side by side: where they
-go, and how many numbers lie from one to the next."""
+"""Number of int64 fields of a layer's row. The first row describes the copied records of the batch:
+address of the halves, and stride."""
 
 ALIGNMENT = 8
-"""Where rows begin at multiples of so many numbers, so many halves are read at once."""
+"""Number of halves that are read at once if rows begin at multiples of it."""
 
-FACTOR_RECORDS = 1
-FACTOR_COLUMNS = 1024
-"""Records of a program of `factors`, and how many of their numbers it reads at once."""
+FACTOR_RECORDS = 1  # records of a program of `factors`
+FACTOR_COLUMNS = 1024  # numbers of a record that it reads at once
 
 SUM_BLOCK_RECORDS = 32
-"""Records whose gradients are added in float32; the sums of blocks are added in float64. Half of a
-processor's block (`record_sums`): three products of halves add three terms a record, and units that
-multiply matrices may cut off where a processor rounds."""
+"""Number of records whose gradients are summed in float32; sums of blocks are added in float64.
+Half of the CPU's block (`record_sums`): three products of halves add three terms per record, and
+matrix units may truncate instead of rounding."""
 
 MAX_SQUARED_NORM = float(np.finfo(np.float32).max)
-"""Of a squared norm, as in machine code on a processor."""
+"""Largest squared norm, as in the compiled CPU kernels."""
 
 _MAX_SQUARED_NORM = tl.constexpr(MAX_SQUARED_NORM)
 _LAYER_FIELDS = tl.constexpr(LAYER_FIELDS)
@@ -126,13 +115,13 @@ _SIGMOID_CODE = tl.constexpr(3)
 
 @triton.jit
 def _activate(z, code):
-    """Return phi(z): tanh, ReLU, sigmoid, or z."""
+    """Compute phi(z): tanh, ReLU, sigmoid, or z."""
     if code == _TANH_CODE:
         small = tl.exp(-2.0 * tl.abs(z))
         size = (1.0 - small) / (1.0 + small)
         z = tl.where(z < 0.0, -size, size)
     elif code == _RELU_CODE:
-        z = tl.where(z < 0.0, 0.0, z)  # what is no number stays none
+        z = tl.where(z < 0.0, 0.0, z)  # NaN stays NaN
     elif code == _SIGMOID_CODE:
         z = 1.0 / (1.0 + tl.exp(-z))
     return z
@@ -140,7 +129,7 @@ def _activate(z, code):
 
 @triton.jit
 def _activation_gradient(d, h, code):
-    """Return d phi'(z), of h = phi(z)."""
+    """Compute d phi'(z) from h = phi(z)."""
     if code == _TANH_CODE:
         d = d * (1.0 - h * h)
     elif code == _RELU_CODE:
@@ -152,7 +141,7 @@ def _activation_gradient(d, h, code):
 
 @triton.jit
 def _draw_keep_mask(own, layer, rows, cols, step):
-    """Return which outputs of a layer are kept."""
+    """Draw the dropout mask of a layer's outputs."""
     kept = (rows[:, None] >= 0) & (cols[None, :] >= 0)
     least = tl.load(layer + DROP_THRESHOLD)
     if least > 0:
@@ -169,7 +158,7 @@ def _draw_keep_mask(own, layer, rows, cols, step):
 
 @triton.jit
 def _load_count(at, IS_EVEN: tl.constexpr):
-    """Load a whole number; a multiple of 8, if it is said to be even."""
+    """Load an integer; IS_EVEN states that it is a multiple of 8."""
     found = tl.load(at).to(tl.int32)
     if IS_EVEN:
         found = tl.multiple_of(found, 8)
@@ -178,7 +167,6 @@ def _load_count(at, IS_EVEN: tl.constexpr):
 
 @triton.jit
 def _load_halves_address(at, IS_EVEN: tl.constexpr):
-    """Load where halves lie."""
     found = tl.load(at).to(tl.pointer_type(tl.bfloat16))
     if IS_EVEN:
         found = tl.multiple_of(found, 16)
@@ -187,7 +175,7 @@ def _load_halves_address(at, IS_EVEN: tl.constexpr):
 
 @triton.jit
 def _load_work_item(work, trainings, layers, WIDE: tl.constexpr, MANY: tl.constexpr):
-    """Return what a program is asked for: training, layer, which that is, and a tile's places."""
+    """Load a program's work: rows of training and layer, index of the layer, and of the tile."""
     item = work + 4 * tl.program_id(0)
     training, place = tl.load(item), tl.load(item + 1)
     own, layer = trainings + training * WIDE, layers + (training * MANY + place + 1) * _LAYER_FIELDS
@@ -196,21 +184,20 @@ def _load_work_item(work, trainings, layers, WIDE: tl.constexpr, MANY: tl.conste
 
 @triton.jit
 def _load_step(own, at):
-    """Return which step of its block it is, and how many rows its batch has."""
+    """Load the step of its block, and the number of records of its batch."""
     step = tl.load(at)
     return step, tl.load(as_int_address(tl.load(own + BATCH_SIZES_ADDRESS)) + step)
 
 
 @triton.jit
 def _load_record_indices(own, step, rows, there):
-    """Return the slots of some rows of a step."""
     chosen = as_int_address(tl.load(own + INDICES_ADDRESS)) + step * tl.load(own + ROWS_PER_STEP)
     return tl.load(chosen + rows, mask=there, other=0).to(tl.int64)
 
 
 @triton.jit
 def _locate_records(own, layer, step, rows, there, IS_EVEN: tl.constexpr):
-    """Return where records lie and each of a step's begins, and how far off second halves are."""
+    """Return the address of the records, the start of each row, and the distance of low halves."""
     apart = _load_count(layer + INPUT_COUNT, IS_EVEN)
     return (
         _load_halves_address(own + RECORDS_ADDRESS, IS_EVEN),
@@ -221,7 +208,7 @@ def _locate_records(own, layer, step, rows, there, IS_EVEN: tl.constexpr):
 
 @triton.jit
 def _locate_layer_inputs(layer, rows):
-    """Return the same of what a layer is given: what the one before gives."""
+    """Locate a layer's inputs, the previous layer's outputs, in the same form."""
     apart = _load_count(layer - _LAYER_FIELDS + ROW_STRIDE, True)
     return (
         _load_halves_address(layer - _LAYER_FIELDS + DROPPED_OUTPUT_ADDRESS, True),
@@ -231,7 +218,7 @@ def _locate_layer_inputs(layer, rows):
 
 
 _IS_COMPILED = tl.constexpr(isinstance(_load_record_indices, triton.runtime.JITFunction))
-"""Whether kernels are not interpreted, by what multiplies float32 numbers alone."""
+"""Whether kernels are compiled; interpreted ones can multiply only float32 numbers."""
 
 
 @triton.jit
@@ -245,7 +232,7 @@ def _dot(a, b, found):
 
 @triton.jit
 def _dot_halves(a1, a2, b1, b2, found):
-    """Return found + a b, of halves."""
+    """Return found + a b for halves."""
     return _dot(a1, b1, _dot(a2, b1, _dot(a1, b2, found)))
 
 
@@ -262,7 +249,7 @@ def _linear_forward(
     x, starts, apart, there, layer, cols, IS_EVEN: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     K: tl.constexpr,
 ):  # fmt: skip
-    """Return x W^T, of some rows and outputs."""
+    """Compute x W^T for some rows and outputs."""
     inputs, wide = (
         _load_count(layer + INPUT_COUNT, IS_EVEN),
         cols < _load_count(layer + OUTPUT_COUNT, False),
@@ -286,7 +273,7 @@ def _linear_forward(
 
 @triton.jit
 def _store_outputs(own, layer, place, step, rows, cols, there, z):
-    """Store what a layer gives, or the gradient of the loss."""
+    """Store a layer's outputs, or the gradient of the loss."""
     wide, stride = (
         cols < _load_count(layer + OUTPUT_COUNT, False),
         _load_count(layer + ROW_STRIDE, True),
@@ -357,7 +344,7 @@ def _linear_backward(
     layer, rows, there, cols, IS_EVEN: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     K: tl.constexpr,
 ):  # fmt: skip
-    """Return d W, of some rows and inputs."""
+    """Compute d W for some rows and inputs."""
     inputs, outputs = (
         _load_count(layer + INPUT_COUNT, IS_EVEN),
         _load_count(layer + OUTPUT_COUNT, False),
@@ -424,7 +411,7 @@ def _backward(
 
 @triton.jit
 def _squared_norms_of_halves(values, starts, apart, there, M: tl.constexpr, K: tl.constexpr):
-    """Return the squared norms of rows, float64."""
+    """Compute the squared norms of rows of halves, float64."""
     found = tl.zeros((M, K), tl.float64)
     for k in range(0, apart, K):
         ks = k + tl.arange(0, K)
@@ -438,7 +425,7 @@ def _squared_norms_of_halves(values, starts, apart, there, M: tl.constexpr, K: t
 
 @triton.jit
 def _squared_norms(values, starts, there, count, M: tl.constexpr, K: tl.constexpr):
-    """Return the squared norms of rows of float32, float64."""
+    """Compute the squared norms of float32 rows, float64."""
     found = tl.zeros((M, K), tl.float64)
     for k in range(0, count, K):
         ks = k + tl.arange(0, K)
@@ -450,7 +437,7 @@ def _squared_norms(values, starts, there, count, M: tl.constexpr, K: tl.constexp
 
 @triton.jit
 def _clip_factors(own, first, depth, slots, there, rows, M: tl.constexpr, K: tl.constexpr):
-    """Return by what some records' gradients are multiplied."""
+    """Compute the clipping factors of some records' gradients."""
     of_records = tl.load(own + SQUARED_NORMS_ADDRESS).to(tl.pointer_type(tl.float64))
     of_records = tl.load(of_records + slots, mask=there, other=0.0)
     total, largest = tl.zeros((M,), tl.float64), tl.zeros((M,), tl.float64)
@@ -475,11 +462,11 @@ def _clip_factors(own, first, depth, slots, there, rows, M: tl.constexpr, K: tl.
     valid = tl.load(own + VALID_ADDRESS).to(tl.pointer_type(tl.int8))
     use = (tl.load(valid + slots, mask=there, other=0) != 0) & (total <= _MAX_SQUARED_NORM)
     use = use & (largest <= _MAX_SQUARED_NORM)
-    use = use & (of_records < float("inf"))  # whether its first layer is trained or not
+    use = use & (of_records < float("inf"))  # also if the first layer is frozen
     if tl.load(own + IS_REGRESSION) == 0:
         outputs = tl.load(first + (depth - 1) * _LAYER_FIELDS + OUTPUT_COUNT)
         y = tl.load(as_long_address(tl.load(own + TARGETS_ADDRESS)) + slots, mask=there, other=-1)
-        use = use & (y >= 0) & (y < outputs)  # a class that is none has no share, either
+        use = use & (y >= 0) & (y < outputs)  # an invalid class has no class weight
         shares = tl.load(own + CLASS_WEIGHTS_ADDRESS)
         if shares != 0:
             factors *= tl.load(as_float_address(shares) + y, mask=use, other=0.0).to(tl.float64)
@@ -493,7 +480,7 @@ def _factors(
 ):  # fmt: skip
     own, first, _, row, _ = _load_work_item(work, trainings, layers, WIDE, MANY)
     step, size = _load_step(own, at)
-    if row == 0:  # the last step's doubts are settled
+    if row == 0:  # the last step's doubts have been settled
         tl.store(as_long_address(tl.load(own + DOUBTS_ADDRESS)), (row * 0).to(tl.int64))
     if row * M < size:
         rows = row * M + tl.arange(0, M)
@@ -534,14 +521,14 @@ def _factors(
                     where = rows[:, None] * stride + ks[None, :]
                     each = tl.load(d + where, mask=mask & use[:, None], other=0.0)
                     _store_halves(halved, rows, ks, stride, each * factors[:, None], mask)
-                if clears:  # 0 times what is no number would be none
+                if clears:  # 0 times NaN would be NaN
                     mask = mask & (use == 0)[:, None]
                     _store_halves(goes, rows, ks, stride, tl.zeros((M, K), tl.float32), mask)
 
 
 @triton.jit
 def _sum_products(layer, size, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
-    """Return (c * d)^T x, float64, of some outputs and inputs: blocks of K records in float32."""
+    """Compute (c * d)^T x, float64, for some outputs and inputs: blocks of K records in float32."""
     halved, stride = (
         _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True),
         _load_count(layer + ROW_STRIDE, True),
@@ -609,9 +596,9 @@ def _sums(
 
 
 def run_kernel(name: str, work: Any, *tables: Any, **sizes: Any) -> None:
-    """Call a kernel for a list of work, (programs, 4): training, layer, a tile's two places.
+    """Call a kernel for a list of work, (programs, 4): training, layer, and a tile's two indices.
 
-    The first layer's is that of the others, compiled for records instead of what a layer gave.
+    The kernel of the first layer is compiled for records instead of a layer's outputs.
     """
     if name in ("first", "forward"):
         name, sizes = "forward", sizes | {"OF_RECORDS": name == "first"}

@@ -1,24 +1,24 @@
-"""Steps of dense networks on a GPU by own kernels, of all trainings of a generation at once.
+"""Training steps of dense networks in GPU kernels, for all trainings of a generation at once.
 
     a step    forward of each layer, backward of each, factors, sums, noise and update: nine calls
-              for three layers, however many trainings take part
-    a block   1,024 steps: its batches, keys and noise multipliers are put on the GPU before it
-    a round   steps of one block: the calls of `AHEAD` steps are captured once, as a CUDA graph, and
-              replayed; the GPU counts the steps
+              for three layers, for any number of trainings
+    a block   1,024 steps: its batches, keys and noise multipliers are copied to the GPU before it
+    a round   steps of one block: the calls of `GRAPH_STEPS` steps are captured once, as a CUDA
+              graph, and replayed; the GPU counts the steps
 
-The result of a training follows from its own keys, not from others that it shares calls with. At a
-round's end the GPU has noted the first step that may be wrong, if there is one: some number was not
-decided by 127 bits, or a batch has more records than its padding. Steps before it are right, and
-that one is made again with care (`rounds`), from the same keys.
+The result of a training follows from its own keys, not from trainings with which it shares calls.
+During a round the GPU notes the first step that may be wrong: 127 bits did not determine a number,
+or a batch has more records than its padding. Steps before it are correct, and that one is repeated
+with exact arithmetic (`rounds`), from the same keys.
 
-Products are of bfloat16 halves:
+Products use bfloat16 halves:
 
-a number   the bfloat16 number next to it, and the one next to the rest (`halve`)
-a row      first all first halves, then all second ones; behind the last are zeros
+    a number   the nearest bfloat16 number, and the one nearest to the rest (`write_halves`)
+    a row      first all high halves, then all low ones, padded with zeros
 
 With a = a1 + a2 + rest and d = d1 + d2 + rest, a record adds (d1 + d2)(a1 + a2)^T - d2 a2^T to a
-sum. As |rest| <= 2^-17 |a| and |a2| <= 2^-8 |a|, and the same for d, its norm is at most
-|d| |a| ((1 + 2^-17)^2 + 2^-16) < |d| |a| (1 + 2^-14): norms are multiplied by that.
+sum. As |rest| <= 2^-17 |a| and |a2| <= 2^-8 |a|, and the same for d, its norm is at most |d| |a|
+((1 + 2^-17)^2 + 2^-16) < |d| |a| (1 + 2^-14): norms are multiplied by that.
 
 Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/dp-sgd.md and floating-point.md
 ("On a GPU").
@@ -66,14 +66,14 @@ if TYPE_CHECKING:
 
 HALVES_SLACK = FLOAT32_SLACK * (
     1.0 + 2.0**-14
-)  # factor on norms of gradients that are products of halves
-HALVES_ALIGNMENT = 8  # halves that are read at once
-HALVING_RECORDS = 4096  # records that are halved at once
+)  # factor of norms whose gradients are products of halves
+HALVES_ALIGNMENT = 8  # number of halves that are read at once
+HALVING_RECORDS = 4096  # number of records that are split at once
 
 
 @dataclass(frozen=True, slots=True)
 class LayerBuffers:
-    """Where a layer's outputs go, the halves of those with dropout, and gradients and theirs."""
+    """A layer's buffers: outputs, halves of outputs with dropout, gradients and their halves."""
 
     output: Tensor
     dropped_output: Tensor
@@ -82,7 +82,7 @@ class LayerBuffers:
 
     @classmethod
     def of(cls, like: Tensor, rows: int, outputs: int) -> LayerBuffers:
-        """Return places like some numbers."""
+        """Allocate buffers with the dtype and device of `like`."""
         dropped, halves = (allocate_halves(like, rows, outputs) for _ in range(2))
         output, gradient = (like.new_zeros((rows, dropped.shape[1] // 2)) for _ in range(2))
         return cls(output, dropped, gradient, halves)
@@ -93,7 +93,7 @@ class HalvedRecords:
 
     def __init__(self, x: Tensor):
         rows = x.flatten(1)
-        self.x = x  # so that nothing else comes to lie there
+        self.x = x  # keeps the memory, whose address is the key
         shape, device = (len(rows), 2, rows.shape[1]), x.device
         self.halves = torch.empty(shape, dtype=torch.bfloat16, device=device)
         self.squares = torch.empty(len(rows), dtype=torch.float64, device=device)
@@ -109,62 +109,59 @@ class HalvedRecords:
 
 
 def allocate_halves(like: Tensor, rows: int, width: int) -> Tensor:
-    """Return a place for rows of halves, on a device."""
+    """Allocate rows of halves on the device of `like`."""
     return like.new_zeros(
         (rows, 2 * HALVES_ALIGNMENT * -(-width // HALVES_ALIGNMENT)), dtype=torch.bfloat16
     )
 
 
 def write_halves(values: Tensor, first: Tensor, second: Tensor) -> None:
-    """Write the bfloat16 number next to each float32 one, and the one next to what is left."""
+    """Write the bfloat16 number nearest to each float32 one, and the one nearest to the rest."""
     first.copy_(values)
     second.copy_(values - first.float())
 
 
 def split_halves(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a flat place for the halves of numbers, with them."""
+    """Return numbers as two flat buffers of halves."""
     first, second = (torch.empty_like(values, dtype=torch.bfloat16) for _ in range(2))
     write_halves(values.detach(), first, second)
     return first, second
 
 
 def record_device_event(device: torch.device) -> Any:
-    """Return what tells that all which was given to the device until now is done."""
+    """Record an event after all previous work on the device; None on a CPU."""
     return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
 def wait_for_event(event: Any) -> None:
-    """Let what is given to the device from now on wait."""
+    """Let later work on the device wait for an event."""
     if event is not None:
         event.wait()
 
 
 MAX_OUTPUTS = 64
-"""Most outputs of a network: its loss is taken within one tile."""
+"""Largest number of outputs of a network: its loss is computed within one tile."""
 
 GRAPH_STEPS = 16
-"""Steps of one graph."""
+"""Number of steps of one CUDA graph."""
 
 KEEP_SUMS = False
-"""Whether a step's noisy sum stays where it was: nobody asks for it but tests."""
+"""Whether a step's noisy sum is stored; only tests need it."""
 
 PADDING_DEVIATIONS = 6.0
-"""By how many standard deviations the padding of a batch goes beyond its mean: rows behind the last
-one cost nothing here."""
+"""Padding of a batch above its mean size, in standard deviations; unused rows cost nothing here."""
 
-MAX_TILE_ROWS = 128
-MAX_INDEXED_NUMBERS = 2**31
-"""Most rows of a tile; and of what there are fewer records, numbers of a layer's rows, and weights
-(the rest of each layer's last tile included), so that 32 bits count them."""
+MAX_TILE_ROWS = 128  # rows of a tile
+MAX_INDEXED_NUMBERS = 2**31  # records, numbers of a layer's rows, weights: 32-bit indices
 
 LAYER_ROWS_MULTIPLE = 8
-"""Rows about a training and its layers are a multiple of this, as kernels are compiled for each."""
+"""Number of layer rows per training is a multiple of this; kernels are compiled for each."""
 
 MAX_SMALL_BATCH = 256
-"""Rows of a batch up to which it counts as few."""
+"""Largest number of rows of a batch that uses the small tiles."""
 
 Tile = dict[str, int]
-"""Rows and columns of what a program finds, how much it goes through at once, and its warps."""
+"""Rows, columns and inner size of a program's tile, and its warps and stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +188,13 @@ LARGE_BATCH_TILES = Tiles(
 )
 
 WorkItems = list[tuple[int, int, int]]
-"""A layer, and two places of a tile."""
+"""Work of programs: a layer, and two indices of a tile."""
 
 
 def can_use_gpu_steps(
     prepared: PreparedNetwork, slots: DeviceRecords, recipe: Recipe, streams: Mapping[str, Stream]
 ) -> bool:
-    """Whether a training's steps are made by these kernels, where there are any."""
+    """Check whether these kernels support a training's steps."""
     dense, bounding, x, y = prepared.dense, recipe.bounding, slots.x, slots.y
     if dense is None or dense.joined or type(x) is not Tensor:
         return False
@@ -226,19 +223,19 @@ def can_use_gpu_steps(
 
 
 class GpuTraining:
-    """A training's steps: what kernels are told of it, and the places that they need.
+    """A training on a GPU: its buffers, and the tables that the kernels read.
 
     Args:
-        prepared: The network, dense.
-        slots: The records, on the device.
-        recipe: One that fits.
-        streams: As for `trainer.train`.
-        buffers: Where sums go: one flat place.
-        weights: The network's parameters, flat.
-        optimizer: What remembers earlier sums.
-        average: The weights' average, flat, if there is one.
-        shares: From steps to how much of the weights goes into that.
-        together: Whose records, as halves, it shares.
+        prepared: Dense network.
+        slots: Records on the device, null records included.
+        recipe: Training configuration that `can_use_gpu_steps` accepts.
+        streams: Random stream by purpose (batch, noise, dropout).
+        buffers: One flat buffer of the sum.
+        weights: Parameters of the network, flat.
+        optimizer: Optimizer with its state.
+        average: Average of the weights, flat, or None.
+        shares: Function from steps to the weight of the new weights in the average.
+        together: Group of trainings that share the records' halves, or None.
     """
 
     def __init__(
@@ -295,11 +292,11 @@ class GpuTraining:
     # Before and after a round
 
     def prepare(self, first: int) -> None:
-        """Put what a step's block needs on the device, if it is not there."""
+        """Copy the inputs of a step's block to the device, unless they are there."""
         for event in (self._records.ready, self.ready):
             wait_for_event(event)
         if self._block != (block := first // STEPS_PER_BLOCK):
-            self._block = -1  # if it does not come whole, no step has the keys of another block
+            self._block = -1  # after a failure no step uses the keys of another block
             places, real, beyond = self.blocks.block(block)
             self._places.copy_(places)
             self._sizes.copy_(real.sum(1))
@@ -307,17 +304,19 @@ class GpuTraining:
             self._over.copy_(steps.where(beyond < len(self._slots.y), NO_STEP))
             copy_to_device(self._pack_block_inputs(block * STEPS_PER_BLOCK), self._given)
             self._block = block
-        write_halves(self._weights.detach(), *self._halves)  # others may have moved them
+        write_halves(
+            self._weights.detach(), *self._halves
+        )  # the weights may have changed outside these kernels
         self.ready = record_device_event(self.device)
 
     def make(self, first: int, many: int) -> None:
-        """Give the device steps of one block, of this training alone."""
+        """Start steps of one block of this training alone."""
         self.prepare(first)
         self._plan = self._plan or _CallPlan([self])
         self._plan.make([self], first % STEPS_PER_BLOCK, many)
 
     def count_valid_steps(self, first: int, many: int) -> int:
-        """Return how many of the last steps are right, from the first on: waits for the device."""
+        """Count how many of the last steps are valid, from the first on; waits for the device."""
         wait_for_event(self.ready)
         low = first % STEPS_PER_BLOCK
         found = int(torch.minimum(self._over[low : low + many].min(), self._wrong))
@@ -325,13 +324,14 @@ class GpuTraining:
         return min(many, found - low)
 
     def move(self, step: int) -> None:
-        """Move the weights by the sum that stands there, of a step that was made with care.
+        """Update the weights by the stored sum of a step that was made with exact arithmetic.
 
-        It is the same kernel as in every step: by other roundings weights would tell which was so.
+        It uses the same kernel as every step: other roundings would reveal in the weights which
+        step it was.
         """
         self.prepare(step)
         still, row, code = self._given.clone(), self.row(), import_noise_kernels()
-        still[:, :2] = 0  # there is noise in the sum
+        still[:, :2] = 0  # the sum already has noise
         row[0] = still.data_ptr()
         at = torch.full((), step % STEPS_PER_BLOCK, dtype=torch.int64, device=self.device)
         work = code.list_work(self.count, self.device)
@@ -341,11 +341,11 @@ class GpuTraining:
         self.ready = record_device_event(self.device)
 
     def wait(self) -> None:
-        """Let what is given to the device from now on come after all of these steps."""
+        """Let later work on the device wait for all of these steps."""
         wait_for_event(self.ready)
 
     def _pack_block_inputs(self, first: int) -> np.ndarray[Any, Any]:
-        """Return what is given of each step of a block: see `gpu.kernels`."""
+        """Pack the inputs of each step of a block, as `gpu.kernels` reads them."""
         optimizer, n = self._optimizer, len(self._slots.y)
         told = pack_step_inputs(self._recipe, n, self._noise, first, self.layers)
         numbers = told.view(np.float64)
@@ -356,10 +356,10 @@ class GpuTraining:
             told[:, STEP_NUMBERS + layer] = to_int64(gpu.mask_key(stream, first)[0])
         return told
 
-    # What kernels are told
+    # Tables that the kernels read
 
     def row(self) -> list[int]:
-        """Return the training's row: see `dense_kernels`."""
+        """Return the training's row, with the fields of `dense_kernels`."""
         slots, moment = self._slots, self._optimizer.states[0].get("sum")
         bounding = self._recipe.bounding
         top, plus, most = NO_CLIPPING if bounding is None else bounding.terms or NO_CLIPPING
@@ -374,7 +374,7 @@ class GpuTraining:
         ]  # fmt: skip
 
     def layer_rows(self) -> list[list[int]]:
-        """Return a row of the records and one of each layer: see there."""
+        """Return a row for the copied records and one for each layer, as in `dense_kernels`."""
         dense, beside, parts = self._dense, self._beside, []
         rows = [[*6 * [0], _address(beside), *9 * [0], beside.shape[1] // 2, 0]]
         for place, (inputs, outputs) in enumerate(self._sides()):
@@ -383,7 +383,9 @@ class GpuTraining:
             if bias is not None:
                 _check_layout(bias, (outputs,))
                 if bias.requires_grad != weight.requires_grad:
-                    raise ValueError("A layer is half frozen.")
+                    raise ValueError(
+                        "A layer's weights and bias must both be trained or both be frozen."
+                    )
             at = [-1, -1]
             for k, own in enumerate((weight, bias)):
                 if own is not None and own.requires_grad:
@@ -410,17 +412,17 @@ class GpuTraining:
     def _sides(self) -> list[tuple[int, int]]:
         return [(weight.shape[1], weight.shape[0]) for weight in self._dense.weights]
 
-    # Which tiles there are
+    # Tiles of each kernel
 
     def forward(self, layer: int) -> WorkItems:
-        """Return the tiles of what a layer gives; none of one that is not there."""
+        """List the tiles of a layer's outputs; none for a missing layer."""
         if layer >= self.layers:
             return []
         tile = self.tiles.forward if layer else self.tiles.first
         return _list_tiles(layer, self.rows, len(self._dense.weights[layer]), tile)
 
     def backward(self, layer: int) -> WorkItems:
-        """Return the tiles of the gradient of what a layer is given; none where nobody asks."""
+        """List the tiles of the gradient of a layer's inputs; none if it is not needed."""
         if not self._dense.trained[0] < layer < self.layers:
             return []
         return _list_tiles(
@@ -428,7 +430,7 @@ class GpuTraining:
         )
 
     def sums(self) -> WorkItems:
-        """Return the tiles of all layers' sums; those of a bias have no column."""
+        """List the tiles of all layers' sums; those of a bias have column -1."""
         dense, tile, found = self._dense, self.tiles.sums, []
         for layer in dense.trained:
             outputs, inputs = dense.weights[layer].shape
@@ -438,7 +440,7 @@ class GpuTraining:
         return found
 
     def list_factor_work(self) -> WorkItems:
-        """Return the blocks of records whose factors are found."""
+        """List the blocks of records whose clipping factors are computed."""
         from pasearch.gpu.dense_kernels import FACTOR_RECORDS
 
         return [(0, block, 0) for block in range(-(-self.rows // FACTOR_RECORDS))]
@@ -450,19 +452,19 @@ class GpuTraining:
 
     @cached_property
     def tiles(self) -> Tiles:
-        """What programs find."""
+        """The tile sizes for this batch size."""
         return SMALL_BATCH_TILES if self.rows <= MAX_SMALL_BATCH else LARGE_BATCH_TILES
 
 
 def import_noise_kernels() -> ModuleType:
-    """Load the kernels of random bits and noise, which need Triton."""
+    """Import the kernels of random bits and noise, which need Triton."""
     from pasearch.gpu import kernels
 
     return kernels
 
 
 class TrainingGroup:
-    """Trainings that share calls: each is added to a round, and then all of them are given."""
+    """A group of trainings that share kernel calls: each adds its steps, then all run at once."""
 
     def __init__(self) -> None:
         self._asked: list[tuple[GpuTraining, int, int]] = []
@@ -470,29 +472,29 @@ class TrainingGroup:
         self._records: dict[tuple[Any, ...], HalvedRecords] = {}
 
     def halved_records(self, x: Tensor) -> HalvedRecords:
-        """Return records as halves, which they become once for all trainings."""
+        """Return records as halves, which are computed once for all trainings."""
         key = x.data_ptr(), tuple(x.shape), x._version
         if key not in self._records:
             self._records[key] = HalvedRecords(x)
         return self._records[key]
 
     def add(self, code: GpuTraining, first: int, many: int) -> None:
-        """Let a training take part in the next round, by steps of one block."""
+        """Add a training's steps of one block to the next run."""
         code.prepare(first)
         self._asked.append((code, first, many))
 
     def has_pending_steps(self, code: GpuTraining) -> bool:
-        """Whether steps of a training wait to be given to the device."""
+        """Whether steps of a training are not started yet."""
         return any(each[0] is code for each in self._asked)
 
     def drop(self, code: GpuTraining) -> None:
-        """Let a training that was added take no part."""
+        """Remove a training's pending steps."""
         self._asked = [each for each in self._asked if each[0] is not code]
 
     def run_pending(self, group: int = 0) -> None:
-        """Give the device the steps that were asked for since the last time, all of one group.
+        """Start the pending steps of one group on the device.
 
-        What a group was given before is kept for as long as it asks for the same.
+        The call plans of a group are cached for as long as it has the same trainings.
         """
         asked, self._asked = self._asked, []
         kinds: dict[tuple[int, int, bool, bool], list[GpuTraining]] = {}
@@ -506,9 +508,9 @@ class TrainingGroup:
 
 
 class _CallPlan:
-    """The calls of a step of some trainings: what they are told stays on the device.
+    """The kernel calls of one step of some trainings, with their tables on the device.
 
-    It does not hold the trainings, whose own it may be: so their memory is given back at once.
+    It does not reference the trainings, which may own it, so that their memory is freed at once.
     """
 
     def __init__(self, codes: Sequence[GpuTraining]):
@@ -518,7 +520,7 @@ class _CallPlan:
         device, most = codes[0].device, max(code.layers for code in codes)
         buffers = LAYER_ROWS_MULTIPLE * -(
             -(most + 1) // LAYER_ROWS_MULTIPLE
-        )  # kernels are compiled for it
+        )  # a compile-time constant of the kernels
         self._device, self._noise, self._kernels = device, noise, kernels
         rows = torch.tensor([code.row() for code in codes])
         layers = torch.zeros((len(codes), buffers, kernels.LAYER_FIELDS), dtype=torch.int64)
@@ -527,7 +529,7 @@ class _CallPlan:
         self._tables = rows.to(device), layers.to(device)
         self._at = torch.zeros((GRAPH_STEPS, 2), dtype=torch.int64, device=device)[
             :, 0
-        ]  # 16 bytes each
+        ]  # aligned to 16 bytes each
         self._ahead = torch.arange(GRAPH_STEPS, device=device)
         sizes = {"WIDE": rows.shape[1], "MANY": buffers, "IS_EVEN": codes[0].is_aligned}
         tiles = codes[0].tiles
@@ -556,12 +558,12 @@ class _CallPlan:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def make(self, codes: Sequence[GpuTraining], low: int, many: int) -> None:
-        """Give the device so many steps, the first of which is this one of its block."""
+        """Start `many` steps on the device, from index `low` of the block."""
         for code in codes:
             wait_for_event(code.ready)
         try:
             self._make(low, many)
-        finally:  # who takes them back, waits for as many as there are
+        finally:  # trainings wait for the steps that were started
             done = record_device_event(self._device)
             for code in codes:
                 code.ready = done
@@ -573,7 +575,7 @@ class _CallPlan:
             if (graph := self._graphs.get(at_once)) is not None:
                 graph.replay()
             else:
-                self._steps(at_once)  # as they are: kernels are compiled and loaded
+                self._steps(at_once)  # without a graph, which compiles and loads the kernels
                 if self._device.type == "cuda" and many > at_once:
                     self._graphs[at_once] = self._capture_graph(at_once)
             many -= at_once
@@ -604,7 +606,7 @@ def _mask_streams(prepared: PreparedNetwork, stream: Stream) -> dict[int, Stream
 
 
 def _list_tiles(layer: int, rows: int, columns: int, tile: Tile) -> WorkItems:
-    """Return the tiles of a layer's matrix."""
+    """List the tiles of a layer's matrix."""
     sides = -(-rows // tile["M"]), -(-columns // tile["N"])
     return [(layer, k, l) for l in range(sides[1]) for k in range(sides[0])]  # noqa: E741
 
@@ -615,7 +617,9 @@ def _work_tensor(work: Sequence[tuple[int, ...]], device: torch.device) -> Tenso
 
 def _check_layout(values: Tensor, shape: tuple[int, ...]) -> None:
     if tuple(values.shape) != shape or not values.is_contiguous():
-        raise ValueError(f"A layer's numbers are {tuple(values.shape)}: expected {shape}.")
+        raise ValueError(
+            f"A layer's parameter has shape {tuple(values.shape)}: expected {shape}, contiguous."
+        )
 
 
 def _address(values: Tensor | None) -> int:
@@ -627,12 +631,12 @@ def _float_bits(number: float) -> int:
 
 
 TEST_SHAPES = (83, 5, 70), (300, 72, 136)
-"""Rows, inputs and outputs that the kernels are tried with: few rows of few numbers, and more of
-both than a tile has, which are even."""
+"""Rows, inputs and outputs of the kernel test: small odd ones, and aligned ones larger than a
+tile."""
 
 
 def has_gpu_steps(device: str) -> bool:
-    """Whether a device has such kernels: tried on public numbers, once a process and GPU."""
+    """Check whether a device can use these kernels: once per process, on public numbers."""
     return _test_gpu_steps(device, gpu.cuda_device_index(device))
 
 
@@ -645,7 +649,7 @@ def _test_gpu_steps(device: str, number: int) -> bool:
 
 
 def gpu_library_versions(device: str) -> list[str]:
-    """Return what computes sums on a GPU beside torch: a run is bound to it."""
+    """List the libraries besides PyTorch that compute sums on a GPU; a run depends on them."""
     if device != "cuda" or gpu.load_kernels(device) is None:
         return []
     of_networks = ", of dense networks too" if has_gpu_steps(device) else ""
@@ -655,7 +659,7 @@ def gpu_library_versions(device: str) -> list[str]:
 
 
 def _matches_torch(device: str, rows: int, inputs: int, outputs: int) -> bool:
-    """Whether a step finds torch's sum, of made-up weights and records and three classes."""
+    """Check a step against PyTorch's sum, with synthetic weights, records and three classes."""
     from pasearch.training.recipe import Recipe
 
     layers = nn.Linear(inputs, outputs), nn.Tanh(), nn.Linear(outputs, 24), nn.ReLU()
@@ -697,6 +701,6 @@ def _matches_torch(device: str, rows: int, inputs: int, outputs: int) -> bool:
         np.zeros_like,
     )
     code.make(0, 1)
-    right = code.count_valid_steps(0, 1) == 1  # waits for it
+    right = code.count_valid_steps(0, 1) == 1  # waits for the device
     found, sought = buffers.flats[0], expected.flats[0]
     return right and bool((found - sought).norm() <= 1e-3 * sought.norm())

@@ -1,15 +1,15 @@
-"""A GPU's own random bits, and noise on a sum, in kernels that Triton compiles.
+"""Triton kernels for random bits on a GPU, and for noise on a sum.
 
-    bits      Philox 4x32, ten rounds: key 64 bits, counter (place, step of the block, a, b)
+    bits      Philox 4x32, ten rounds: key 64 bits, counter (index, step of the block, a, b)
     uniform   the first word's upper 24 bits, in [0, 1)
-    release   grid point next to sum / g + a z, times g; then the weights are moved by it
-    settle    the same, of what `release` could not tell
+    release   grid point next to sum / g + a z, times g; then the weights are updated by it
+    settle    the same for the numbers that `release` could not round with certainty
 
-z are normal numbers as everywhere (`normals`). `release` takes 31 bits of U and 32 of V, in
-float32: the formulas of machine code on a processor (`compiled`), operation by operation, nothing
-contracted, and so with their errors. One of some thousand is left to `settle`, by all 127 bits, in
-float64: see `normals.Alone`. What these do not decide is noted, with its step, and nothing of that
-step may be used.
+z are normal numbers as defined in `normals`. `release` uses 31 bits of U and 32 of V, in float32.
+Its formulas are those of the compiled CPU kernels (`compiled`), operation by operation without
+contraction, and so have their errors. About one number in a thousand is left to `settle`, which
+uses all 127 bits in float64: see `normals.Alone`. If these are not enough, the step is noted, and
+nothing of that step may be used.
 
 Source: docs/rules.md, rule 11; Salmon et al. 2011 (Philox). Proof: docs/guarantees/randomness.md,
 docs/guarantees/floating-point.md ("On a GPU").
@@ -31,53 +31,43 @@ from pasearch.runs import compiled as code
 from pasearch.runs.keys import to_int64
 from pasearch.runs.normals import UNREFINED_ERROR, count_pairs
 
-PAIRS_PER_PROGRAM = 128
-WARPS_PER_PROGRAM = 2
-SETTLE_BATCH = 64
-SETTLE_PROGRAMS = 16
-"""Pairs of numbers that a program of `release` adds, and its warps; what one of `settle` decides at
-once, and how many of those each row has."""
+PAIRS_PER_PROGRAM = 128  # pairs of numbers to which a program of `release` adds noise
+WARPS_PER_PROGRAM = 2  # warps of a program of `release`
+SETTLE_BATCH = 64  # numbers that a program of `settle` decides at once
+SETTLE_PROGRAMS = 16  # programs of `settle` for each row
 
-MIN_DOUBT_CAPACITY = 4096
-NUMBERS_PER_DOUBT = 64
-"""There is room for so many doubts, and for one of so many numbers: where there are more, the step
-is noted, as it is where a sum is not finite."""
+# If there are more doubts than this capacity, the step is noted, as for a sum that is not finite.
+MIN_DOUBT_CAPACITY = 4096  # smallest number of doubts with memory
+NUMBERS_PER_DOUBT = 64  # numbers per further doubt with memory
 
 (
-    INPUTS_ADDRESS,
-    SUMS_ADDRESS,
-    WEIGHTS_ADDRESS,
-    MOMENTUM_ADDRESS,
-    AVERAGE_ADDRESS,
-    HIGH_HALVES_ADDRESS,
-    LOW_HALVES_ADDRESS,
-    FIRST_WRONG_ADDRESS,
-    DOUBTS_ADDRESS,
-    SUM_LENGTH,
-    INPUTS_PER_STEP,
-) = (tl.constexpr(k) for k in range(11))
-"""What stands in a row of `release`, int64: where what is given of each step lies, the sum, and, or
-0, what is moved by it, what is remembered of earlier sums, the average, and the two halves of what
-is moved; where the first step that may be wrong is noted, and where doubts go (how many, room, and
-their places); how many numbers; and how many int64 are given of each step."""
+    INPUTS_ADDRESS,  # address of the inputs of all steps
+    SUMS_ADDRESS,  # address of the sum
+    WEIGHTS_ADDRESS,  # address of the updated weights, or 0
+    MOMENTUM_ADDRESS,  # address of the momentum, or 0
+    AVERAGE_ADDRESS,  # address of the weights' average, or 0
+    HIGH_HALVES_ADDRESS,  # address of the weights' high bfloat16 halves, or 0
+    LOW_HALVES_ADDRESS,  # address of the low halves, or 0
+    FIRST_WRONG_ADDRESS,  # address of the first step that may be wrong
+    DOUBTS_ADDRESS,  # address of the doubts: number, capacity, indices
+    SUM_LENGTH,  # number of values of the sum
+    INPUTS_PER_STEP,  # int64 inputs per step
+) = (tl.constexpr(k) for k in range(11))  # indices in a row of `release`, int64
 
 RELEASE_FIELDS = 11
 
 (
-    NOISE_SCALE,
-    GRID_SPACING,
-    LEARNING_RATE,
-    MOMENTUM_FACTOR,
-    SUM_SCALE,
-    AVERAGE_WEIGHT,
-    NOISE_KEY,
-    COUNTER_START,
-    MAX_SURE_DISTANCE,
-    INVERSE_SPACING,
-) = (tl.constexpr(k) for k in range(10))
-"""What is given of a step, float64 but for the key and where its counter begins: a and g (0: no
-noise); by what a sum is multiplied before it is taken off; m; 1 / batch; how much of the weights
-goes into the average; how far a sure number lies from its grid point at most, in float32; 1 / g."""
+    NOISE_SCALE,  # a
+    GRID_SPACING,  # g; 0: no noise
+    LEARNING_RATE,  # factor of the update that is subtracted
+    MOMENTUM_FACTOR,  # factor of the previous momentum
+    SUM_SCALE,  # 1 / batch size
+    AVERAGE_WEIGHT,  # weight of the new weights in the average
+    NOISE_KEY,  # key, int64
+    COUNTER_START,  # start of the counter, int64
+    MAX_SURE_DISTANCE,  # largest distance from the grid point of a sure number, float32
+    INVERSE_SPACING,  # 1 / g
+) = (tl.constexpr(k) for k in range(10))  # indices of a step's inputs, float64 unless noted
 
 _WORD_UNIT = tl.constexpr(2.0**-63)
 _WORD_ANGLE = tl.constexpr(math.pi * 2.0**-63)
@@ -104,40 +94,40 @@ _C0, _C1, _C2 = (tl.constexpr(float(each)) for each in (code.C0, code.C1, code.C
 
 @triton.jit
 def as_float_address(place):
-    """Return a place as that of float32 numbers."""
+    """Cast an address to float32 numbers."""
     return place.to(tl.pointer_type(tl.float32))
 
 
 @triton.jit
 def load_float_address(at):
-    """Load the place of a flat tensor, which begins where torch lets tensors begin."""
+    """Load the address of a flat tensor, aligned as PyTorch aligns tensors."""
     return tl.multiple_of(tl.load(at).to(tl.pointer_type(tl.float32)), 16)
 
 
 @triton.jit
 def as_int_address(place):
-    """Return a place as that of int32 numbers."""
+    """Cast an address to int32 numbers."""
     return place.to(tl.pointer_type(tl.int32))
 
 
 @triton.jit
 def as_long_address(place):
-    """Return a place as that of int64 numbers."""
+    """Cast an address to int64 numbers."""
     return place.to(tl.pointer_type(tl.int64))
 
 
 @triton.jit
 def load_halves_address(at):
-    """Load the place of a flat tensor of bfloat16 numbers."""
+    """Load the address of a flat bfloat16 tensor."""
     return tl.multiple_of(tl.load(at).to(tl.pointer_type(tl.bfloat16)), 16)
 
 
 @triton.jit
 def split_halves(a):
-    """Return the bfloat16 number next to each float32 one, and the one next to what is left.
+    """Split float32 numbers into the nearest bfloat16 numbers, and those nearest to the rest.
 
-    By whole numbers, as a GPU takes four times as long to round a number that it goes on with; of
-    two that are as near the even one, as torch does, which halves weights before each round.
+    Integer operations are used because a GPU takes four times longer to round a number that it uses
+    again. Ties round to even, as in PyTorch, which halves weights before each round.
     """
     bits = a.to(tl.int32, bitcast=True)
     bits = bits + 0x7FFF + ((bits >> 16) & 1)
@@ -147,13 +137,13 @@ def split_halves(a):
 
 @triton.jit
 def load_double(at):
-    """Load a float64 number that stands among int64 ones."""
+    """Load a float64 number from an int64 field."""
     return tl.load(at).to(tl.float64, bitcast=True)
 
 
 @triton.jit
 def draw_uniforms(key, places, step, draw):
-    """Return float32 in [0, 1), one a place."""
+    """Draw float32 numbers in [0, 1), one per index."""
     at = places.to(tl.uint32)
     zero = at * 0
     first, _, _, _ = tl.philox(key, at, zero + step.to(tl.uint32), zero + draw.to(tl.uint32), zero)
@@ -162,7 +152,7 @@ def draw_uniforms(key, places, step, draw):
 
 @triton.jit
 def draw_words(given, pair, step):
-    """Return the words of pairs, int64: of U and of V."""
+    """Draw the int64 words of pairs: of U and of V."""
     begin = tl.load(given + COUNTER_START)
     at = pair.to(tl.uint32)
     low, high = (begin & 0xFFFFFFFF).to(tl.uint32), (begin >> 32).to(tl.uint32)
@@ -177,7 +167,7 @@ def draw_words(given, pair, step):
 
 @triton.jit
 def _radius(length):
-    """Return sqrt(-2 log U), of 31 bits of U: see `compiled._radius`."""
+    """Compute sqrt(-2 log U) from 31 bits of U, as `compiled._radius`."""
     u = (length.to(tl.float32) + 0.5) * _LENGTH_UNIT
     bits = u.to(tl.int32, bitcast=True)
     e = (bits - _ROOT_HALF_BITS) >> 23
@@ -199,7 +189,7 @@ def _radius(length):
 
 @triton.jit
 def _cosine_and_sine(turn):
-    """Return cos and sin of pi V, of 32 bits of V: see `compiled._cosine_and_sine`."""
+    """Compute cos and sin of pi V from 32 bits of V, as `compiled._cosine_and_sine`."""
     quarter = (turn + 0x20000000) >> 30
     angle = (turn - (quarter << 30)).to(tl.float32) * _TURN_UNIT
     z = angle * angle
@@ -213,9 +203,9 @@ def _cosine_and_sine(turn):
 
 @triton.jit
 def _round_to_grid(total, value, wide, grain, fine, sure):
-    """Return the grid point, and whether it may be another: see `compiled._rounded`.
+    """Round to the grid, and return whether another grid point is possible, as `compiled._rounded`.
 
-    To add and take off again a number that is large rounds to the nearest whole one.
+    Adding and subtracting a large number rounds to the nearest integer.
     """
     rest = total * fine
     doubt = (tl.abs(rest) < _MAX_ROUNDED) == 0
@@ -224,12 +214,12 @@ def _round_to_grid(total, value, wide, grain, fine, sure):
     moved = (rest + _ROUNDING_SHIFT) - _ROUNDING_SHIFT
     doubt = doubt | ((tl.abs(rest - moved) <= sure) == 0)
     point = point + moved
-    return tl.where(point == 0.0, 0.0, point) * grain, doubt  # no zero is negative
+    return tl.where(point == 0.0, 0.0, point) * grain, doubt  # avoids negative zero
 
 
 @triton.jit
 def _load_values(at, there, ALL: tl.constexpr):
-    """Load numbers. All: every place is there."""
+    """Load numbers; with ALL every index is valid."""
     return tl.load(at) if ALL else tl.load(at, mask=there, other=0.0)
 
 
@@ -243,7 +233,7 @@ def _store_values(at, values, there, ALL: tl.constexpr):
 
 @triton.jit
 def _list_changes(own, given):
-    """Return which of the weights, what is remembered and the average a step changes."""
+    """Return whether a step changes the weights, the momentum and the average."""
     weights, averaged = tl.load(own + WEIGHTS_ADDRESS) != 0, tl.load(own + AVERAGE_ADDRESS) != 0
     averaged = weights & averaged & (load_double(given + AVERAGE_WEIGHT) > 0.0)
     return weights, weights & (tl.load(own + MOMENTUM_ADDRESS) != 0), averaged
@@ -251,7 +241,7 @@ def _list_changes(own, given):
 
 @triton.jit
 def _load_before(at, places, there, asked, ALL: tl.constexpr):
-    """Load what a step changes, if it does: early, as it takes long until it is there."""
+    """Load the values that a step changes, early because loading takes long."""
     found = (places * 0).to(tl.float32)
     if asked:
         found = _load_values(load_float_address(at) + places, there, ALL)
@@ -262,9 +252,9 @@ def _load_before(at, places, there, asked, ALL: tl.constexpr):
 def _update_weights(
     own, given, places, there, released, left, weights, moment, mean, asked, ALL: tl.constexpr
 ):
-    """Move the weights by what was released: see `updates.Descent`, and their average.
+    """Update weights, momentum and average by the released sum, as `updates.Descent`.
 
-    What is left to `settle` stays as it is.
+    Values that are left to `settle` are unchanged.
     """
     if asked[0]:
         rate, share = (
@@ -303,7 +293,7 @@ def _note_step(own, step):
 
 @triton.jit
 def _defer_to_settle(own, places, doubt, step):
-    """Leave what is in doubt to `settle`: the next kernel, before which all of this is written."""
+    """Leave uncertain numbers to `settle`, the next kernel, which starts after these writes."""
     doubts = as_long_address(tl.load(own + DOUBTS_ADDRESS))
     one = (places * 0 + 1).to(tl.int64)
     at = tl.atomic_add(doubts + places * 0, one, mask=doubt, sem="relaxed")
@@ -318,7 +308,7 @@ def _defer_to_settle(own, places, doubt, step):
 
 @triton.jit
 def _release(work, rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, KEPT: tl.constexpr):
-    """Work, int32: (row, block) of each program. Tiles are of groups of pairs: see `normals`."""
+    """Add noise to one block of a row; work holds (row, block) of each program, int32."""
     item = work + 2 * tl.program_id(0)
     row, block = tl.load(item).to(tl.int64), tl.load(item + 1).to(tl.int64)
     if (block + 1) * 2 * MANY <= tl.load(rows + row * WIDTH + SUM_LENGTH):
@@ -386,7 +376,7 @@ def _release_block(
 
 @triton.jit
 def _settle(rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS: tl.constexpr):
-    """Decide a row's doubts in float64: see `normals.Alone`."""
+    """Round a row's uncertain numbers in float64, as `normals.Alone`."""
     own, step = rows + (tl.program_id(0) // PROGRAMS).to(tl.int64) * WIDTH, tl.load(at)
     doubts = as_long_address(tl.load(own + DOUBTS_ADDRESS))
     found = tl.minimum(tl.load(doubts), tl.load(doubts + 1)).to(tl.int32)
@@ -444,16 +434,17 @@ def _words(out, given, step, half, MANY: tl.constexpr):
 
 
 def release(work: Any, rows: Any, at: Any, *, kept: bool = True) -> None:
-    """Add noise to sums, round, and move weights: of many trainings at once.
+    """Add noise to sums, round, and update weights, for many trainings at once.
 
-    Nothing is contracted, in either kernel: weights are moved by the same operations whether a
-    number was settled or not, which depends on its noise.
+    No operation is contracted in either kernel. So weights are updated by the same operations
+    whether a number was settled or not, which depends on its noise.
 
     Args:
-        work: Int32, (programs, 2): which row, and which of its blocks of `PAIRS` pairs.
-        rows: Int64, (rows, width): see `GIVEN` and what follows. Of doubts, none are there yet.
-        at: Int64: the step of its block.
-        kept: Whether what is released goes where the sums are; else only weights are moved by it.
+        work: Row and block of `PAIRS_PER_PROGRAM` pairs of each program, int32, (programs, 2).
+        rows: Tables of the trainings, int64, (rows, width): the fields from `INPUTS_ADDRESS` on.
+            Their doubts must be empty.
+        at: Step of its block, int64.
+        kept: Whether the released sum is stored; otherwise only weights are updated by it.
     """
     _release[(len(work),)](
         work, rows, at, WIDTH=rows.shape[1], MANY=PAIRS_PER_PROGRAM, KEPT=kept,
@@ -466,7 +457,7 @@ def release(work: Any, rows: Any, at: Any, *, kept: bool = True) -> None:
 
 
 def list_work(count: int, device: Any) -> Any:
-    """Return the work of a single row of so many numbers."""
+    """List the work for a single row of `count` numbers."""
     blocks = torch.arange(
         triton.cdiv(count_pairs(count), PAIRS_PER_PROGRAM), dtype=torch.int32, device=device
     )
@@ -474,7 +465,7 @@ def list_work(count: int, device: Any) -> Any:
 
 
 def allocate_doubts(count: int, device: Any) -> Any:
-    """Return a place for the doubts of so many numbers, int64."""
+    """Allocate memory for the doubts of `count` numbers, int64."""
     room = MIN_DOUBT_CAPACITY + count // NUMBERS_PER_DOUBT
     doubts = torch.zeros(2 + room, dtype=torch.int64, device=device)
     doubts[1] = room
@@ -482,7 +473,7 @@ def allocate_doubts(count: int, device: Any) -> Any:
 
 
 def uniform(shape: Any, key: int, step: int, draw: int, device: Any) -> Any:
-    """Return float32 in [0, 1), of a shape: by a 64-bit key, a step of its block, and a draw."""
+    """Draw float32 numbers in [0, 1) from a 64-bit key, a step of its block and a draw."""
     out = torch.empty(shape, dtype=torch.float32, device=device)
     grid = (triton.cdiv(out.numel(), 1024),)
     if out.numel():
@@ -491,7 +482,7 @@ def uniform(shape: Any, key: int, step: int, draw: int, device: Any) -> Any:
 
 
 def philox_words(half: int, key: int, begin: int, step: int, device: Any) -> Any:
-    """Return the words that `release` takes, int64, (2 half,): first those of U."""
+    """Draw the words that `release` uses, int64, (2 half,): first those of U."""
     out = torch.empty(2 * half, dtype=torch.int64, device=device)
     given = torch.tensor(
         [0] * int(NOISE_KEY.value) + [to_int64(key), to_int64(begin)], device=device

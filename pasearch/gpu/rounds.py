@@ -1,24 +1,24 @@
-"""Steps on a GPU in rounds: the processor waits for the device once per round, not in each step.
+"""Training steps on a GPU in rounds: the CPU waits for the device once per round, not in each step.
 
     in a round    a step assumes that every record is finite, that no rounding needs further bits,
-                  and that the batch fits its padding; the device notes where that was wrong
-    at its end    the note is fetched. Nearly always it is empty: then all steps were right.
-                  Otherwise the weights are restored, and the steps are made with care
-    with care     each step checks the records, decides every rounding, and takes the whole batch
+                  and that the batch fits its padding; the device notes if that was wrong
+    at its end    the note is read. It is nearly always empty, and all steps were correct.
+                  Otherwise the weights are restored, and the steps are repeated with checks
+    with checks   each step checks the records, decides every rounding, and uses the whole batch
 
-Both ways have the same batch and the same noise, from the same keys. So a right step is the one
-that care would have made, and what an undone step computed is never used: there is one release per
-step, and one privacy cost. Steps of one shape are captured once, as a CUDA graph, and replayed.
+Both ways have the same batch and the same noise, from the same keys. So a correct step equals the
+checked one, and the result of an undone step is never used. There is one release per step, and one
+privacy cost. Steps of one shape are captured once, as a CUDA graph, and replayed.
 
 Batches of many steps are drawn at once and padded to one size:
 
-    places   int64, (steps, width)     record indices; 0 where a row is padding
+    places   int64, (steps, width)     record indices; 0 for padding
     real     bool, (steps, width)      False for padding, which adds 0 as a null record does
-    beyond   int64, (steps,)           the index that comes after those; n or more if none does
+    beyond   int64, (steps,)           the next index after those; n or more if there is none
 
-The sampling is the same: the gaps between chosen indices are Geometric(q), each by inversion,
-G = 1 + floor(log U / log(1 - q)), with 63 secret bits of U. A batch of more than `width` records
-(one of 20,000 or fewer) is completed by `full_batch`: that index, and the ones behind it.
+The sampling is the same: the gaps between chosen indices are Geometric(q), each by inversion, G = 1
++ floor(log U / log(1 - q)), with 63 secret bits of U. A batch of more than `width` records (one of
+20,000 or fewer) is completed by `full_batch`: that index, and the later ones.
 
 Source: docs/rules.md, rules 7, 11 and 14. Proof: docs/guarantees/floating-point.md ("On a GPU") and
 batching.md.
@@ -71,21 +71,21 @@ DEFAULT_DRAWN_STEPS = 64
 """Default number of steps whose batches are drawn at once."""
 
 PADDING_DEVIATIONS = 4.0
-"""Padded rows beyond the mean, in standard deviations of a Poisson batch size."""
+"""Padding above the mean batch size, in standard deviations of a Poisson batch size."""
 
 WIDTH_MULTIPLE = 8
-"""Widths are multiples of this: matrix products on a GPU are faster for them."""
+"""Number of which widths are multiples: matrix products on a GPU are faster for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch:
-    """Record positions of one step, padded.
+    """The padded record indices of one step.
 
     Args:
-        places: Int64, (width,).
-        real: Bool, (width,).
-        beyond: Int64, (): the next slot of a larger batch; n or more where these are all.
-        more: Bool, (): whether there is one.
+        places: Record indices, int64, (width,).
+        real: False for padding, bool, (width,).
+        beyond: Next index of a larger batch, int64, (); n or more if there is none.
+        more: Whether the batch is larger than its padding, bool, ().
     """
 
     places: Tensor
@@ -97,16 +97,16 @@ class PaddedBatch:
 class BatchBlocks:
     """The batches of a training, on its device.
 
-    Guarantee: a step's batch has the law of `batching`, and steps are independent wherever those of
-    `batching` are; it follows from stream, step and kind of device alone.
+    Guarantee: a step's batch has the distribution of `batching`, and steps are independent if those
+    of `batching` are. A batch depends on stream, step and kind of device alone.
 
     Args:
-        batching: How they are drawn.
-        n: Slots of the partition, null ones included.
-        stream: The trial's own, for batches alone.
-        device: Where they lie.
-        steps: Of how many steps at once; None: `STEPS`.
-        deviations: As of `padded`; None: `DEVIATIONS`.
+        batching: Sampling method of batches.
+        n: Number of records of the partition, null records included.
+        stream: Random stream of the trial's batches.
+        device: Device of the indices.
+        steps: Number of steps drawn at once; None: `DEFAULT_DRAWN_STEPS`.
+        deviations: Padding in standard deviations; None: `PADDING_DEVIATIONS`.
     """
 
     def __init__(
@@ -129,13 +129,13 @@ class BatchBlocks:
         self._all_chosen = isinstance(batching, Poisson) and batching.sampling_probability == 1.0
 
     def at(self, step: int) -> PaddedBatch:
-        """Select the padded record positions of a step, without waiting for the device."""
+        """Return the padded record indices of a step, without waiting for the device."""
         block, row = divmod(step, self._steps)
         places, real, beyond = self.block(block)
         return PaddedBatch(places[row], real[row], beyond[row], beyond[row] < self._n)
 
     def block(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw the record positions of a block's steps; the module docstring gives the formula."""
+        """Draw the record indices of a block's steps, by the formula of the module's docstring."""
         if block != self._block or self._drawn is None:
             inverted = isinstance(self._batching, Poisson) and not self._all_chosen
             self._drawn = (
@@ -145,12 +145,12 @@ class BatchBlocks:
         return self._drawn
 
     def full_batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Compute all record positions of a step, and which rows are real. Waits for the device."""
+        """Compute all record indices of a step, and which rows are real; waits for the device."""
         padded = self.at(step)
         if not bool(padded.more):
             return padded.places, padded.real
         assert isinstance(self._batching, Poisson)
-        first = int(padded.beyond)  # what is behind it does not depend on what is before
+        first = int(padded.beyond)  # later indices are independent of earlier ones
         generator = self._stream.child("more").generator(step)
         behind = self._batching.indices(self._n - first - 1, generator) + first + 1
         rest = torch.from_numpy(np.append(first, behind))
@@ -168,7 +168,7 @@ class BatchBlocks:
         return places[:, :-1].where(real, 0), real, places[:, -1].contiguous()
 
     def _draw_on_processor(self, block: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw batches as on a processor, and move them all at once."""
+        """Draw batches on the CPU, and copy them all at once."""
         beyond = torch.full((self._steps,), self._n, device=self._device)
         if self._all_chosen:
             every = torch.arange(self._n, device=self._device).expand(self._steps, -1)
@@ -184,7 +184,7 @@ class BatchBlocks:
 
 
 def padded_width(batching: Batching, n: int, deviations: float) -> int:
-    """Compute the padded number of rows of a step over n record positions."""
+    """Compute the padded number of rows of a step over n records."""
     most = batching.max_batch_size(n, deviations)
     return min(WIDTH_MULTIPLE * -(-most // WIDTH_MULTIPLE), max(n, 1))
 
@@ -196,8 +196,9 @@ def geometric_gaps(words: Tensor, q: float, n: int) -> Tensor:
 
 
 MAX_FLOAT32_ROWS = 4096
-"""Rows of a batch whose sum may be rounded to float32 before the noise: one record moves such a sum
-by 2 B 2^-24 of the sensitivity more. Proof: docs/guarantees/floating-point.md ("The sum")."""
+"""Largest number of rows whose sum may be rounded to float32 before the noise: one record changes
+such a sum by 2 B 2^-24 of the sensitivity more. Proof: docs/guarantees/floating-point.md ("The
+sum")."""
 
 
 def has_moderate_grids(recipe: Recipe, n: int) -> bool:
@@ -213,14 +214,14 @@ def has_moderate_grids(recipe: Recipe, n: int) -> bool:
 def pack_step_inputs(
     recipe: Recipe, n: int, stream: Stream, first: int, more: int = 0
 ) -> np.ndarray[Any, Any]:
-    """Prepare the inputs of the noise of a block's steps: see `gpu.bits.given_of_noise`.
+    """Pack the noise inputs of a block's steps, as `gpu.bits.pack_noise_inputs`.
 
     Args:
-        recipe: Whose noise it is.
-        n: Slots of the partition.
-        stream: The trial's own, for noise.
-        first: The block's first step.
-        more: As there.
+        recipe: Training configuration with the noise.
+        n: Number of records of the partition, null records included.
+        stream: Random stream of the trial's noise.
+        first: First step of the block.
+        more: Number of further fields per step, initially 0.
     """
     if recipe.noise_multiplier is None or recipe.bounding is None:
         return np.zeros((STEPS_PER_BLOCK, STEP_NUMBERS + more), dtype=np.int64)
@@ -240,13 +241,13 @@ def copy_to_device(given: np.ndarray[Any, Any], onto: Tensor) -> None:
 
 
 class NoiseRelease:
-    """Adds noise to a training's sum, step by step, and moves no weights.
+    """Noise for a training's sums, step by step, without updates of weights.
 
     Args:
-        recipe: One that `can_use_rounds`.
-        n: Slots of the partition.
-        stream: The trial's own, for noise.
-        buffers: Where sums are: one flat place of float32.
+        recipe: Training configuration that `can_use_rounds` accepts.
+        n: Number of records of the partition, null records included.
+        stream: Random stream of the trial's noise.
+        buffers: One flat float32 buffer of the sum.
     """
 
     def __init__(self, recipe: Recipe, n: int, stream: Stream, buffers: SumBuffers):
@@ -273,17 +274,17 @@ class NoiseRelease:
     def of(
         cls, recipe: Recipe, n: int, stream: Stream, buffers: SumBuffers, rows: int
     ) -> NoiseRelease | None:
-        """Return the kernel's noise for a training, or None if torch adds its noise.
+        """Return the kernel's noise for a training, or None if PyTorch adds its noise.
 
-        The kernel adds to float32 sums, so it is for batches of few rows: rounding a float64 total
-        to float32 is within `SUM_ROUNDING` up to `MAX_FLOAT32_ROWS`.
+        The kernel adds to float32 sums, so batches must be small: rounding a float64 total to
+        float32 is within `SUM_ROUNDING` up to `MAX_FLOAT32_ROWS`.
 
         Args:
-            recipe: One that `can_use_rounds`.
-            n: Number of records of the partition, null ones included.
+            recipe: Training configuration that `can_use_rounds` accepts.
+            n: Number of records of the partition, null records included.
             stream: Random stream of the noise.
             buffers: Buffers of the sum.
-            rows: Rows of a padded batch.
+            rows: Number of rows of a padded batch.
         """
         flats = buffers.flats
         if rows > MAX_FLOAT32_ROWS:
@@ -318,7 +319,7 @@ class NoiseRelease:
         return found
 
     def normals(self, step: int) -> Normals:
-        """Return the noise of a step, of the same words, for which any rounding can be decided."""
+        """Return the noise of a step, from the same words, that decides every rounding."""
         key, begin, within = gpu.noise_key(self._stream, step)
         words = self._kernels.philox_words(
             count_pairs(self._count), key, begin, within, self._device
@@ -327,15 +328,15 @@ class NoiseRelease:
 
 
 MAX_STEPS_PER_ROUND = 64
-"""Most steps of a round. A note comes once in 20,000 steps or less, from padding: such a round is
-twice."""
+"""Largest number of steps of a round. Padding causes a note at most once in 20,000 steps; that
+round is repeated."""
 
 
 def can_use_rounds(recipe: Recipe) -> bool:
-    """Check whether a recipe's steps may be made in rounds.
+    """Check whether a recipe's steps may run in rounds.
 
-    Bounds that follow released counts, encoded gradients, noise of other laws and noise on each
-    record ask the device in every step.
+    Adaptive clipping, encoded gradients, non-Gaussian noise and noise on each record need the
+    device's answer in every step.
     """
     bounding = recipe.bounding
     known = bounding is None or (
@@ -346,15 +347,15 @@ def can_use_rounds(recipe: Recipe) -> bool:
 
 
 class Rounds:
-    """The sums of a training's steps, with care or without.
+    """The sums of a training's steps, with or without checks.
 
     Args:
-        prepared: The network.
-        slots: The records, on the device.
-        recipe: One that `can_use_rounds`.
-        streams: As for `trainer.train`.
-        buffers: Where sums go.
-        blocks: The batches, if they are drawn otherwise than usual.
+        prepared: Network.
+        slots: Records on the device, null records included.
+        recipe: Training configuration that `can_use_rounds` accepts.
+        streams: Random stream by purpose (batch, noise, dropout).
+        buffers: Buffers of the sum.
+        blocks: Batches; None: drawn as `recipe.batches` states.
     """
 
     def __init__(
@@ -414,7 +415,7 @@ class Rounds:
         self._finish(sigma, state)
 
     def pop_uncertain(self) -> bool:
-        """Read and reset the note of uncertain steps. Waits for the device."""
+        """Read and reset the note of uncertain steps; waits for the device."""
         if self._release is not None:
             self._wrong |= self._release.pop_noted()
         found = bool(self._wrong)
@@ -422,13 +423,13 @@ class Rounds:
         return found
 
     def split(self, slots: DeviceRecords) -> None:
-        """Continue with the same records, and fewer rows at once."""
+        """Continue with the same records and fewer rows at once."""
         self.slots = slots
         if self._graphs is not None:
             self._graphs = _Graphs()
 
     def _words(self, step: int, sigma: float | None) -> tuple[Tensor, ...]:
-        """Return the bits of a step's noise, if it has any; or which of a block's it is."""
+        """Return the bits of a step's noise, or its index in the block; empty without noise."""
         if sigma is None:
             return ()
         if self._release is not None:
@@ -526,6 +527,6 @@ class _Graphs:
     def _capture(self, sigma: float | None, make: _MakeStep, given: tuple[Tensor, ...]) -> None:
         self._given = tuple(each.clone() for each in given)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=torch.cuda.Stream()):  # of the GPU that is chosen
+        with torch.cuda.graph(self._graph, stream=torch.cuda.Stream()):  # on the current GPU
             make(*self._given)
         self._captured = (sigma,)

@@ -390,7 +390,7 @@ class TestRefusals:
             lambda: check_density(TwoModes(), 6.0, np.array([2.0])),
             lambda: additive_rdp(TwoModes(), one(6.0), 0.1, np.array([2.0])),
         ):
-            with pytest.raises(UsageError, match=r"I_\d+\(t\).*falls.*one mode"):
+            with pytest.raises(UsageError, match=r"I_\d+\(t\).*decreases.*one mode"):
                 call()
 
     def test_two_modes_in_a_table_are_refused_before(self):

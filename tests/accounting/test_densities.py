@@ -296,7 +296,7 @@ def test_the_two_rules_of_a_panel_are_exact_for_polynomials():
 @pytest.mark.unit
 def test_a_table_falls_as_far_as_floats_reach_and_no_further():
     assert Tabulated(knots=(0.0, 1.0), log_values=(3.0, -597.0)).log_values[1] == -597.0
-    with pytest.raises(UsageError, match="log_values falls by 601: expected at most 600"):
+    with pytest.raises(UsageError, match="log_values decreases by 601: expected at most 600"):
         Tabulated(knots=(0.0, 1.0), log_values=(0.0, -601.0))
 
 

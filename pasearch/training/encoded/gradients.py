@@ -4,25 +4,25 @@
     nearest            psi of largest <|g| sorted, psi> / |psi|, for a record's own gradient g
     encoded            sign(g_j) min(|g_j|, psi[rank of |g_j|])             rank 0 is the largest
 
-So the sorted magnitudes of what a record adds are at most those of one psi: that is all an
-accountant needs, for noise of any law. A null record adds 0, as does one whose gradient is not
-finite. How far an encoded vector is from g, in what order equal magnitudes are ranked and which
-psi is called nearest does not matter to the price.
+So the sorted magnitudes of what a record adds are at most those of one psi. An accountant needs no
+more, for noise of any distribution. A null record adds 0, and so does a record with a gradient that
+is not finite. The privacy cost does not depend on the distance of an encoded vector from g, on the
+ranks of equal magnitudes, or on the psi that is chosen as nearest.
 
-Nothing is sorted, and of a linear layer no gradient is formed: |g_ok| = |a_k| |d_o|, with |a_k| and
-|d_o| rounded to levels and keys, quarters of an octave below the record's largest. Their histograms
-say how many coordinates there are of each level + key, which gives the clamped magnitudes wanted.
-What is added is again a product, of a new factor for each level and one for each key,
+Nothing is sorted, and no gradient of a linear layer is formed: |g_ok| = |a_k| |d_o|. Here |a_k| and
+|d_o| are rounded to levels, a quarter of an octave each, below the record's largest. Their
+histograms give the number of coordinates at each sum of levels, and so the clamped magnitudes. The
+encoded gradient is again a product, of a new factor for each level of an input and of a gradient,
 
-    encoded g_ok = sign(a_k) A[level of a_k] sign(d_o) D[key of d_o],
+    encoded g_ok = sign(a_k) A[level of a_k] sign(d_o) D[level of d_o],
 
-read off the wanted ones along the layer's mean level and mean key: the sum over records is one
-product of matrices, as in plain DP-SGD. Such products have an order of their own, and are bounded
-in that: A and D are rounded to fine steps, their histograms say how many products are as large as
-each, and D, or A where it is small, falls until each product is at most psi at its last rank.
+chosen from the clamped magnitudes at the layer's mean levels. So the sum over records is one matrix
+product, as in plain DP-SGD. Such products have another order, so they are bounded in that order: A
+and D are rounded to fine steps, and their histograms give the number of products of each size. Then
+D, or A if it is small, is reduced until each product is at most psi at its last rank.
 
-Source: Nasr et al., Algorithms 1 and 2; proof: docs/guarantees/encoding.md. The line that picks psi
-prints the argmin of a similarity: the nearest is meant.
+Source: Nasr et al., Algorithms 1 and 2; proof: docs/guarantees/encoding.md. The line of the paper
+that chooses psi prints the argmin of a similarity: the nearest is meant.
 """
 
 from __future__ import annotations
@@ -47,50 +47,53 @@ from pasearch.training.per_example import Loss, PreparedNetwork, capture_layers
 from pasearch.training.record_sums import SumBuffers
 
 STEP_BITS = 21
-"""Bits of a float32 to a step: its bits, seen as a whole number, are almost a logarithm."""
+"""Number of low float32 bits in one step: the bits, as an integer, are almost a logarithm."""
 STEPS_PER_OCTAVE = 4
-"""Such steps to an octave, which need not be equally long: ratios are right within 6 %, and then
-rounded."""
+"""Number of steps per octave; they differ in size, so ratios have an error of up to 6 % before
+rounding."""
 LOG_OF_ZERO = -300.0
-"""Logarithm of 0, for a float32."""
+"""Logarithm of 0 for a float32."""
 INPUT_LEVELS = 24
-"""Steps of an input: those below 2^-6 of a record's largest in that layer count as 0."""
+"""Number of levels of an input: those below 2^-6 of a record's largest in that layer count as 0."""
 OUTPUT_LEVELS = 52
-"""Steps of an output's gradient: what is 13 octaves below the record's largest counts as 0."""
+"""Number of levels of an output's gradient: those 13 octaves below the record's largest count as
+0."""
 PRODUCT_LEVELS = OUTPUT_LEVELS + INPUT_LEVELS - 1
 FACTOR_STEPS_PER_OCTAVE = 12
-"""Steps to an octave of the encoded values themselves."""
+"""Number of fine steps per octave of the encoded values."""
 FACTOR_STEPS_PER_INPUT_STEP = 4
-"""Fine steps to one of an input's factor."""
+"""Number of fine steps in one step of an input's factor."""
 INPUT_FACTOR_STEPS = 9
-"""Steps of an input's factor: less than 2^-3 of the largest is 0."""
+"""Number of steps of an input's factor: those below 2^-3 of the largest are 0."""
 UNCHANGED_INPUT_STEPS = 5
-"""Steps of an input's factor that are left as they are where the two factors are too large."""
+"""Number of steps of an input's factor that are kept if a product is too large."""
 OUTPUT_FACTOR_STEPS = 72
-"""Steps of an output's factor: less than 2^-6 of the record's largest value is 0."""
+"""Number of steps of an output's factor: those below 2^-6 of the record's largest value are 0."""
 ONE_BITS = 127 << 23
-"""The bits of 1, as float32."""
+"""Bits of 1 as float32."""
 BOUND_MARGIN = 1 - 2.0**-13
-"""By so much values stay below their bounds: far more than the rounding of logarithms."""
+"""Factor by which values stay below their bounds, far more than the rounding of logarithms."""
 MAX_FORMED_NUMBERS = 2**21
-"""Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
+"""Largest number of gradient entries that are formed at once: 8 MiB, which fit into caches."""
 MAX_FACTOR_NUMBERS = {"cpu": 2**22, "cuda": 2**26}
-"""Most numbers of factors that are rounded at once, and of similarities that are compared."""
+"""Largest number of factors that are rounded, or similarities that are compared, at once."""
 MAX_RECORDS = {"cpu": 1024, "cuda": 2**15}
-"""Most records at once: few, for caches; many, as a call has its own cost."""
+"""Largest number of records at once: few for CPU caches, many to amortise GPU calls."""
 VECTORS_PER_GROUP = 32
-"""Vectors of a codebook that are looked through at once."""
+"""Number of codebook vectors that are compared at once."""
 ABSENT_PENALTY = 2.0**12
-"""More than any two logarithms differ by: what does not occur is put so far away."""
+"""Offset that excludes absent levels: more than any difference of two logarithms."""
 
 
 def encode_by_sorting(gradients: Tensor, codebook: Codebook) -> Tensor:
-    """Return encoded gradients by sorting them: Algorithm 2 to the letter, and its oracle.
-
-    They are (batch, dimension), float32 or float64, and the codebook's dimension is theirs.
+    """Encode gradients by sorting them: Algorithm 2 exactly, and the reference for tests.
 
     Guarantee: sorted, a row's magnitudes are at most those of one vector; a row that is not finite
     becomes 0.
+
+    Args:
+        gradients: Gradients, (batch, dimension), float32 or float64.
+        codebook: Public vectors of the same dimension.
     """
     public = _move_codebook(codebook, gradients.device)
     usable = torch.isfinite(gradients).all(dim=1)
@@ -114,13 +117,13 @@ def add_encoded_sum(
     """Add the sum over records of their encoded gradients to `buffers.totals`.
 
     Guarantee: a record adds a vector whose sorted magnitudes are at most those of one vector of the
-    codebook; a null record, or one with a gradient that is not finite, adds exactly 0. What it adds
-    depends on no other record's content. Products and sums are float64.
+    codebook. A null record, or one with a gradient that is not finite, adds exactly 0. The added
+    vector does not depend on other records. Products and sums are float64.
 
     Args:
-        network: Accepted by `per_example.validate`.
+        network: Network that `per_example.validate` accepts.
         x: Records, (batch, ...).
-        loss: From the network's output to each record's own loss, (batch,).
+        loss: Function from the network's output to each record's loss, (batch,).
         mask: Bool, (batch,); False for null records.
         codebook: Public vectors with one number per trained weight.
         buffers: Buffers of the sum.
@@ -141,7 +144,7 @@ def add_encoded_sum(
 def _sorted_sums(
     layers: list[_FormedGradients], codebook: Codebook, mask: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each parameter's sum of gradients that are formed and sorted."""
+    """Yield each parameter's sum of encoded gradients, which are formed and sorted."""
     gradients = torch.cat([layer.d for layer in layers], dim=1)
     usable = mask & torch.isfinite(gradients).all(dim=1)
     gradients.masked_fill_(~usable[:, None], 0.0)
@@ -156,7 +159,7 @@ def _sorted_sums(
 def _ranked_sums(
     layers: list[_FormedGradients | _FactoredGradients], codebook: Codebook, mask: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each parameter's sum of gradients whose factors are rounded and ranked by that."""
+    """Yield each parameter's sum of encoded gradients, whose rounded factors are ranked."""
     rounded = _RoundedFactors(layers, mask)
     inputs, outputs = _compute_factors(rounded, _move_codebook(codebook, mask.device))
     for place, layer in enumerate(layers):
@@ -166,7 +169,7 @@ def _ranked_sums(
 
 
 class _FormedGradients:
-    """The gradients d of one layer, formed: the only input is a 1."""
+    """The gradients d of one layer, in full; the input is the constant 1."""
 
     def __init__(self, seen: CapturedLayer, rows: slice):
         self._own = dict(seen.layer.named_parameters(recurse=False))
@@ -183,12 +186,12 @@ class _FormedGradients:
             yield self._own[name], part.view_as(self._own[name])
 
     def sums(self, a: Tensor, d: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter with its sum over records, as of `_FactoredGradients`."""
+        """Yield each parameter with its sum over records."""
         yield from self.split(d.T.double() @ a[:, 0].double())
 
 
 class _FactoredGradients:
-    """The factors of a linear layer's gradients d a^T; a has a 1 more where the bias is trained."""
+    """The factors of a linear layer's gradients d a^T; a has an extra 1 if the bias is trained."""
 
     def __init__(self, seen: CapturedLayer, rows: slice):
         layer = seen.layer
@@ -201,7 +204,9 @@ class _FactoredGradients:
     def sums(self, a: Tensor, d: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each parameter with its sum over records of the factors' products.
 
-        a is (batch, inputs), without signs, and overwritten; d (batch, outputs), with them.
+        Args:
+            a: Factors of inputs without signs, (batch, inputs), which are overwritten.
+            d: Factors of outputs with signs, (batch, outputs).
         """
         if self._weight is not None:
             yield self._weight, d.T.double() @ a[:, : self.a.shape[1]].copysign_(self.a).double()
@@ -210,11 +215,12 @@ class _FactoredGradients:
 
 
 class _RoundedFactors:
-    """Records' factors, rounded.
+    """Rounded factors of records.
 
-    `levels` and `keys` say, layer by layer, how many steps each a and d lies below the largest: of
-    its layer, and so that level + key is below the record's largest |a d|. The last is 0. They are
-    places in tables, (batch, steps + 1), of which `inputs` and `outputs` say how often each occurs.
+    For each layer, `levels` and `keys` hold the number of steps by which each a and d is below the
+    largest. That is the layer's largest for a; for d it is such that level + key is below the
+    record's largest |a d|. The last step is 0. They are indices into tables, (batch, steps + 1);
+    `inputs` and `outputs` count each index.
     """
 
     def __init__(self, layers: list[_FormedGradients | _FactoredGradients], mask: Tensor):
@@ -240,7 +246,7 @@ def _is_factored(seen: CapturedLayer, exact: bool) -> bool:
 
 
 def _max_records_at_once(layers: list[CapturedLayer], exact: bool, device: str) -> int:
-    """Return how many records are encoded at once."""
+    """Compute the number of records that are encoded at once."""
     formed, factors = 1, 1
     for seen in layers:
         if _is_factored(seen, exact):
@@ -261,7 +267,7 @@ def _select_records(seen: CapturedLayer, rows: slice, exact: bool) -> Any:
 
 
 def _magnitude_bits(values: Tensor, ones: int = 0) -> Tensor:
-    """Return the bits of |values| and of so many 1s, as float32: they are in the same order."""
+    """Return the float32 bits of |values| and of `ones` extra 1s; their order is the same."""
     width = values.shape[1]
     bits = values.new_empty(len(values), width + ones, dtype=torch.int32)
     bits[:, width:] = ONE_BITS
@@ -270,14 +276,17 @@ def _magnitude_bits(values: Tensor, ones: int = 0) -> Tensor:
 
 
 def _table_indices(bits: Tensor, top: Tensor, steps: int) -> Tensor:
-    """Return each number's place in a table, (batch, steps + 1), which is seen as a single row.
+    """Compute each number's index in a table, (batch, steps + 1), viewed as one row.
 
-    Its column says by how many steps, rounded, the number lies below its row's top; of 0, so many.
+    The column is the rounded number of steps by which the number is below its row's top; 0 is in
+    the last column.
 
-    The bits, (batch, n), are of the magnitudes, and are overwritten; top, float32, (batch,), is at
-    least each magnitude, but for rounding.
+    Args:
+        bits: Bits of the magnitudes, (batch, n), which are overwritten.
+        top: Upper bounds of each row's magnitudes, float32, (batch,), up to rounding.
+        steps: Number of steps.
     """
-    # A top below these has no room for so many steps above 0, so it counts as larger.
+    # A smaller top has fewer than `steps` steps above 0, so it is raised.
     highest = top.view(torch.int32).clamp(min=steps << STEP_BITS) + (1 << (STEP_BITS - 1))
     below = torch.sub(highest[:, None], bits, out=bits).bitwise_right_shift_(STEP_BITS)
     rows = torch.arange(len(bits), device=bits.device, dtype=torch.int32)
@@ -285,14 +294,14 @@ def _table_indices(bits: Tensor, top: Tensor, steps: int) -> Tensor:
 
 
 def _count_levels(places: Tensor, steps: int) -> Tensor:
-    """Count each row's places but the last: (steps, batch), below 2^24, so exact in float32."""
+    """Count each row's indices but the last: (steps, batch), below 2^24, so exact in float32."""
     size = len(places) * (steps + 1)
     counts = torch.bincount(places.flatten(), minlength=size).view(-1, steps + 1)
     return counts[:, :steps].T.float()
 
 
 def _look_up(table: Tensor, places: Tensor) -> Tensor:
-    """Return `table.take(places)`, three times as fast."""
+    """Return `table.take(places)`, three times faster."""
     return table.flatten().index_select(0, places.flatten()).view(places.shape)
 
 
@@ -307,12 +316,12 @@ def _count_products(a: Tensor, d: Tensor, stride: int) -> Tensor:
 
 
 def _windows(values: Tensor, stride: int, size: int) -> tuple[Tensor, ...]:
-    """Return views of so many rows, one from every stride-th row on."""
+    """Return views of `size` rows, starting at every stride-th row."""
     return values.unfold(0, size, stride).transpose(1, 2).unbind()
 
 
 def _compute_factors(rounded: _RoundedFactors, public: _DeviceCodebook) -> tuple[Tensor, Tensor]:
-    """Return each layer's tables of factors, (layers, batch, levels + 1) and of keys + 1.
+    """Compute tables of the factors A and D by layer, (layers, batch, steps + 1) each.
 
     Guarantee: sorted, the products of a record's factors are at most one vector of the codebook.
     """
@@ -350,13 +359,15 @@ def _compute_factors(rounded: _RoundedFactors, public: _DeviceCodebook) -> tuple
 
 
 def _separate_factors(logs: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """Return A and D such that D - A at level and key is near to logs at level + key.
+    """Compute A and D such that D - A at level and key is close to `logs` at level + key.
 
-    They are logs along the two lines through the layer's mean level and key; A is 0 at level 0.
-    What does not occur gets any A, and a D that is far too small.
+    They are `logs` along the two lines through the layer's mean level and key; A is 0 at level 0.
+    Absent levels get an arbitrary A, and a D that is far too small.
 
-    Logs, (keys, batch), are of clamped magnitudes, by level + key; a, (layers, levels, batch), and
-    d, (layers, scales, batch), say how many inputs have each level, and gradients each key.
+    Args:
+        logs: Logarithms of clamped magnitudes by level + key, (keys, batch).
+        a: Number of inputs per level, (layers, levels, batch).
+        d: Number of gradients per key, (layers, keys, batch).
     """
     levels, keys = _column(INPUT_LEVELS, logs), _column(OUTPUT_LEVELS, logs)
     level = _mean_index(a * torch.exp2(-1.5 / STEPS_PER_OCTAVE * levels), levels)
@@ -368,13 +379,17 @@ def _separate_factors(logs: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tenso
 
 
 def _fit_to_bounds(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """Return by what the logarithms of factors must fall so that no product is above its bound.
+    """Compute the decrease of the factors' logarithms so that no product is above its bound.
 
-    Guarantee: at every pair that occurs, the two falls add up to at most the room.
+    Guarantee: at every pair that occurs, the two decreases add up to at most the room.
 
-    The room, (depths, batch), is bound less product, by depth; a, (layers, FACTORS, batch), is 1
-    for steps of inputs' factors that do not occur, and 0 for others; d, (layers, DEPTHS, batch),
-    the same of outputs' factors. The falls are 0 or below, with a row more.
+    Args:
+        room: Bound minus product, by depth, (depths, batch).
+        a: 1 for absent steps of inputs' factors, else 0, (layers, steps, batch).
+        d: 1 for absent steps of outputs' factors, else 0, (layers, steps, batch).
+
+    Returns:
+        Decreases of both factors, 0 or below, with one extra row each.
     """
     falls_a = a.new_zeros(len(a), INPUT_FACTOR_STEPS + 1, a.shape[2])
     falls_d = d.new_zeros(len(d), OUTPUT_FACTOR_STEPS + 1, d.shape[2])
@@ -389,19 +404,19 @@ def _fit_to_bounds(room: Tensor, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _absence(many: Tensor) -> Tensor:
-    """Return 1 for what does not occur, 0 for what does: comparisons take several times longer."""
+    """Return 1 for absent levels and 0 for others: a comparison takes several times longer."""
     return (1.0 - many).clamp_(min=0.0)
 
 
 def _cumulate(values: Tensor) -> Tensor:
-    """Add to each row those before it, in place: three times as fast as `cumsum`."""
+    """Add the previous rows to each row, in place: three times faster than `cumsum`."""
     for before, row in pairwise(values.unbind()):
         row.add_(before)
     return values
 
 
 def _round_to_steps(values: Tensor, last: int) -> Tensor:
-    """Round to 0 .. last: places of (layers, n, batch) in (layers, last + 1, batch), seen flat."""
+    """Round to 0 .. last: indices of (layers, n, batch) in (layers, last + 1, batch), seen flat."""
     layers, _, batch = values.shape
     steps = values.round_().clamp_(0, last).long()
     first = torch.arange(layers, device=values.device) * ((last + 1) * batch)
@@ -410,7 +425,7 @@ def _round_to_steps(values: Tensor, last: int) -> Tensor:
 
 
 def _count_steps(many: Tensor, places: Tensor, size: int) -> Tensor:
-    """Return how many have each step, without the last: (layers, size, batch)."""
+    """Count the numbers with each step but the last: (layers, size, batch)."""
     layers, _, batch = many.shape
     found = many.new_zeros(layers * (size + 1) * batch)
     found.scatter_add_(0, places.flatten(), many.flatten())
@@ -418,24 +433,24 @@ def _count_steps(many: Tensor, places: Tensor, size: int) -> Tensor:
 
 
 def _factor_table(values: Tensor, places: Tensor) -> Tensor:
-    """Return what each level has, (layers, batch, levels + 1), the last 0."""
+    """Arrange values as a table by level, (layers, batch, levels + 1), the last column 0."""
     layers, levels, batch = places.shape
     found = torch.nn.functional.pad(_look_up(values, places), (0, 0, 0, 1))
     table = values.new_empty(layers, batch, levels + 1)
-    for own, layer in zip(table, found, strict=True):  # a matrix is transposed fast, a stack not
+    for own, layer in zip(table, found, strict=True):  # transposing a matrix is fast, a stack slow
         own.copy_(layer.T)
     return table
 
 
 def _window(logs: Tensor, start: Tensor, size: int) -> Tensor:
-    """Return so many of each record's logs, from each layer's start on: (layers, size, batch)."""
+    """Select `size` of each record's logs, from each layer's start on: (layers, size, batch)."""
     batch = logs.shape[1]
     places = (batch * start + torch.arange(batch, device=logs.device))[:, None]
     return _look_up(logs, places + batch * _column(size, logs))
 
 
 def _mean_index(weights: Tensor, places: Tensor) -> Tensor:
-    """Return the mean place, rounded, (layers, batch)."""
+    """Compute the mean index, rounded, (layers, batch)."""
     total = weights.sum(dim=1).clamp_(min=torch.finfo(weights.dtype).tiny)
     return ((weights * places).sum(dim=1) / total).round_().long()
 
@@ -449,13 +464,13 @@ class _DeviceCodebook:
     """A codebook on a device.
 
     Args:
-        values: (vectors, bins).
-        logs: (vectors * bins,), their logarithms to base 2.
-        directions: (bins, vectors), of vectors of norm 1.
-        edges: int64, (bins + 1,): ranks.
-        bins: int32, (dimension,): of each rank.
-        octaves: (octaves + 1,): ranks that are powers of 2, between which `means` are.
-        means: (vectors up to a multiple of GROUP, octaves), of directions over octaves of ranks.
+        values: Entries, (vectors, bins).
+        logs: Logarithms of the entries to base 2, (vectors * bins,).
+        directions: Vectors of norm 1, (bins, vectors).
+        edges: Ranks at the bins' edges, int64, (bins + 1,).
+        bins: Bin of each rank, int32, (dimension,).
+        octaves: Ranks that are powers of 2, (octaves + 1,).
+        means: Mean of each direction over octaves of ranks, (vectors padded to groups, octaves).
     """
 
     values: Tensor
@@ -467,14 +482,14 @@ class _DeviceCodebook:
     means: Tensor
 
     def find_nearest_by_bins(self, masses: Tensor) -> Tensor:
-        """Return which vector each record is nearest to, from its magnitudes' sums by bin."""
+        """Find each record's nearest vector, from its magnitudes' sums by bin."""
         return (masses.to(self.directions.dtype) @ self.directions).argmax(dim=1)
 
     def find_nearest(self, counts: Tensor) -> Tensor:
-        """Return which vector each record is about nearest to, by octaves of ranks.
+        """Find approximately each record's nearest vector, by octaves of ranks.
 
         Args:
-            counts: (keys, batch), of coordinates by key.
+            counts: Number of coordinates by key, (keys, batch).
         """
         before = torch.ones(len(counts), len(counts) + 1, device=counts.device).triu_(1)
         sizes = torch.exp2(-_column(len(counts), counts) / STEPS_PER_OCTAVE)
@@ -488,7 +503,7 @@ class _DeviceCodebook:
         return torch.cat([self._find_most_similar(part) for part in masses.split(most)])
 
     def _find_most_similar(self, masses: Tensor) -> Tensor:
-        """Find the largest group first: a place takes ten times longer to find than a maximum."""
+        """Find the best group first: an argmax takes ten times longer than a maximum."""
         similar = (self.means @ masses.T).unflatten(0, (-1, VECTORS_PER_GROUP))
         group = similar.amax(dim=1).argmax(dim=0)
         chosen = similar.gather(0, group.expand(1, VECTORS_PER_GROUP, -1))
@@ -524,7 +539,7 @@ def _move_codebook(codebook: Codebook, device: torch.device) -> _DeviceCodebook:
 
 
 def _prepend_zero(values: Tensor) -> Tensor:
-    """Put a 0 before what lies along the last axis."""
+    """Prepend a 0 along the last axis."""
     return torch.nn.functional.pad(values, (1, 0))
 
 
@@ -535,14 +550,14 @@ MAX_VECTORS = 100_000
 @CLIPPING_METHODS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedClipping(ClippingMethod):
-    """Bound each record's gradient by the nearest vector of a public codebook.
+    """Clipping of each record's gradient to the nearest vector of a public codebook.
 
     Args:
-        clip_norm: C, the norm of every vector, 1e-12 or above.
-        vectors: m.
-        seed: Of the codebook; public, 0 or above.
-        exact: Form, sort and rank every gradient, with the dense codebook: Algorithm 2 to the
-            letter, for small networks.
+        clip_norm: C, norm of every vector, 1e-12 or above.
+        vectors: Number m of vectors, 1 to 100,000.
+        seed: Public seed of the codebook, 0 or above.
+        exact: Whether every gradient is formed, sorted and ranked with the dense codebook:
+            Algorithm 2 exactly, for small networks.
     """
 
     name: ClassVar[str] = "encoded"
@@ -559,15 +574,15 @@ class EncodedClipping(ClippingMethod):
 
     @property
     def sensitivity(self) -> float:
-        """C, in L2 norm; noise of another law than Gaussian is priced by the codebook itself."""
+        """C in L2 norm; for non-Gaussian noise the accountant uses the codebook itself."""
         return self.clip_norm
 
     def codebook(self, dimension: int) -> Codebook:
-        """Return the codebook of a network with so many trainable numbers."""
+        """Return the codebook for `dimension` trainable parameters."""
         return _codebook(self, dimension)
 
     def shifts(self, dimension: int) -> Shifts:
-        """Return one vector that bounds all of the codebook, rank by rank."""
+        """Return one vector that bounds the whole codebook, rank by rank."""
         return _envelope(self, dimension)
 
     def sums(
@@ -583,8 +598,8 @@ class EncodedClipping(ClippingMethod):
         counted: bool = True,
     ) -> tuple[list[Tensor], Tensor]:
         """Return the sum of encoded gradients, and no counts."""
-        assert views == 1, "encoding takes one gradient a record"
-        assert weights is None, "encoding takes gradients as they are"
+        assert views == 1, "encoding uses one gradient per record"
+        assert weights is None, "encoding does not weight gradients"
         prepared = PreparedNetwork.of(network)
         codebook = self.codebook(sum(p.numel() for p in prepared.parameters))
         given, buffers = buffers, SumBuffers(prepared.parameters) if buffers is None else buffers
@@ -594,9 +609,9 @@ class EncodedClipping(ClippingMethod):
         return buffers.views, torch.zeros(0)
 
     def describe(self) -> str:
-        """Return what is done to each gradient."""
+        """Describe the clipping in one phrase."""
         seed = f", drawn from seed {self.seed}" if self.seed else ""
-        exact = "; ranks by sorting, as the paper has it" if self.exact else ""
+        exact = "; ranked by sorting, as in the paper" if self.exact else ""
         return (
             f"clamped, rank by rank, to the nearest of {self.vectors:,} public vectors of norm "
             f"{self.clip_norm:g}{seed}{exact}"

@@ -1,19 +1,19 @@
-"""Noise of any density on tensors, and denoising by its distance from a noisy sum.
+"""Noise of any density on tensors, and denoising by the distance from pure noise.
 
-Distributions that torch has no function for are read from tables, whose cells are even in
-x / (|x| + scale): that suits light and heavy tails. Noise is drawn by numpy in float64 under a
-128-bit key, or on CUDA in float64; `training.noise` hides the lattice of such draws.
+Distributions without a torch function are read from tables, whose cells are uniform in x / (|x| +
+scale), which suits light and heavy tails. Noise is drawn by numpy in float64 under a 128-bit key,
+or on CUDA in float64; `training.noise` hides the floating-point lattice of such draws.
 
     weight = KS(noisy sum, noise) = sup over x of |F_n(x) - F(x)|,      noisy sum  <-  weight * sum
     relative: weight / mean of the weights so far
 
-F_n is the empirical distribution of the noisy sum's d coordinates, F that of the noise that was
-added to one of them. The weight lies in [0, 1]: about .87 / sqrt(d) where the sum is all noise, at
-most 1 where a signal has one sign, and 1/2 where it is as often above 0 as below. It is computed
-from the released sum and the public distribution: post-processing, which costs nothing.
+F_n is the empirical distribution of the noisy sum's d coordinates, F the distribution of the noise
+on one coordinate. The weight is in [0, 1]: about .87 / sqrt(d) for pure noise, at most 1 for a
+signal of one sign, and 1/2 for a signal with as many positive as negative coordinates. It is
+computed from the released sum and the public distribution: post-processing, which costs nothing.
 
-Without sorting: between the edges of cells, at which F is known, neither F_n nor F can do more than
-grow, so the supremum over the edges is too small by no more than F's largest growth within a cell.
+Without sorting: between the edges of cells, at which F is known, F_n and F can only increase. So
+the supremum over the edges is too small by at most F's largest increase within a cell.
 
 Source: Nasr et al., Sections 3.2 and 5; Bailey 1994 (Student's t from two uniforms). Proof:
 docs/guarantees/encoding.md.
@@ -48,14 +48,14 @@ from pasearch.training.noise import (
 )
 
 TABLE_CELLS = 2**16
-"""Cells of the table of a distribution that torch has no function for."""
+"""Number of cells of the table for a distribution without a torch function."""
 
 
 def evaluate_cdf(density: Density, x: Tensor) -> Tensor:
-    """Return the probability of x or less, of the shape and kind of x.
+    """Evaluate the distribution function at x, with the shape and dtype of x.
 
-    Student's t, variance-gamma and tabulated densities are read from a table of 2^16 cells, with an
-    error of at most its largest growth within a cell; the others are closed forms.
+    Student's t, variance-gamma and tabulated densities are read from a table of 2^16 cells. The
+    error is at most the largest increase within a cell. The others are closed forms.
     """
     if type(density) in UNIT_TAILS:
         unit = x / density.scale
@@ -70,14 +70,14 @@ def evaluate_cdf(density: Density, x: Tensor) -> Tensor:
 
 
 def cell_positions(x: Tensor, scale: float, cells: int) -> Tensor:
-    """Return where numbers lie, in cells from the left: from 0 to that many, what is not one 0."""
+    """Map numbers to positions in cells, in [0, cells); NaN maps to 0."""
     at = x / (x.abs() + scale)
     return at.add_(1.0).mul_(cells / 2).nan_to_num_(0.0).clamp_(0.0, cells - 0.5)
 
 
 @lru_cache(maxsize=16)
 def cdf_at_edges(density: Density, cells: int) -> tuple[Tensor, float]:
-    """Return the distribution at the edges between cells, float64, and its largest growth."""
+    """Evaluate the distribution at the edges between cells, float64, and its largest increase."""
     middle = np.arange(1, cells) * (2.0 / cells) - 1.0
     inside = density.cdf(density.scale * middle / (1.0 - np.abs(middle)))
     growth = np.diff(inside, prepend=0.0, append=1.0)
@@ -86,7 +86,7 @@ def cdf_at_edges(density: Density, cells: int) -> tuple[Tensor, float]:
 
 @lru_cache(maxsize=16)
 def cdf_at_edges_on(density: Density, cells: int, device: torch.device) -> Tensor:
-    """Return the distribution at the edges between cells, on a device."""
+    """Evaluate the distribution at the edges between cells, on a device."""
     return cdf_at_edges(density, cells)[0].to(device)
 
 
@@ -106,7 +106,7 @@ UNIT_TAILS: dict[type[Density], Callable[[Density, Tensor], Tensor]] = {
     ),
     densities.GeneralisedNormal: _generalised_normal_tail,
 }
-"""The probability above x, 0 or more, at scale 1: where torch has it."""
+"""Probability above x, 0 or more, at scale 1, for densities with a torch function."""
 
 
 def begin_noise(
@@ -118,12 +118,12 @@ def begin_noise(
     *,
     spare: bool = False,
 ) -> NoiseSource:
-    """Begin to draw a step's noise of a density; call what is returned to get it.
+    """Start to draw a step's noise of a density; call the returned function to get it.
 
-    Guarantee: the numbers depend on density, count, stream, step and the kind of device alone; no
+    Guarantee: the numbers depend only on density, count, stream, step and the kind of device; no
     two steps and no two streams share any.
 
-    Where a thread is spare many are drawn in it, while the gradients are computed.
+    If a thread is spare, large draws run in it while the gradients are computed.
     """
 
     def make() -> Noise:
@@ -139,7 +139,7 @@ def begin_noise(
 def sample_noise(
     density: Density, count: int, device: torch.device, stream: Stream, step: int
 ) -> Tensor:
-    """Return noise of a density as float64 draws it, (count,)."""
+    """Draw float64 noise of a density, (count,)."""
     if device.type == "cpu" or stream.secure or type(density) not in MAGNITUDE_SAMPLERS:
         drawn = torch.from_numpy(density.sample(stream.generator(step), count))
         return drawn.to(device)
@@ -147,16 +147,15 @@ def sample_noise(
 
 
 def draw_on(density: Density, count: int, generator: torch.Generator) -> Tensor:
-    """Draw on a generator's own device, float64; of a density in `MAGNITUDES`."""
+    """Draw float64 noise of a density in `MAGNITUDE_SAMPLERS` on the generator's device."""
 
     def uniform() -> Tensor:
-        """Never 0."""
         drawn = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
-        return 1.0 - drawn
+        return 1.0 - drawn  # never 0
 
     def gamma(shape: float) -> Tensor:
         shapes = torch.full((count,), shape, device=generator.device, dtype=torch.float64)
-        # torch.distributions draws from the global generator alone.
+        # torch.distributions supports only the global generator.
         return torch._standard_gamma(shapes, generator=generator)  # pyright: ignore
 
     signs = torch.where(uniform() > 0.5, 1.0, -1.0)
@@ -196,7 +195,7 @@ MAGNITUDE_SAMPLERS: dict[type[Density], Callable[[Density, Uniform, Gamma], Tens
     densities.GeneralisedNormal: _draw_generalised_normal,
     densities.VarianceGamma: _draw_variance_gamma,
 }
-"""|noise| at scale 1, drawn by torch; a tabulated density is drawn by numpy on every device."""
+"""Samplers of |noise| at scale 1 by torch; numpy draws a tabulated density on every device."""
 
 
 def _check_cells(name: str, value: object) -> int | None:
@@ -204,21 +203,21 @@ def _check_cells(name: str, value: object) -> int | None:
         return None
     cells = check_positive_integer(name, value, most=2**24)
     if not cells >= 2:
-        raise UsageError(f"{name} is {cells}: expected 2 or more; usual is 4096.")
+        raise UsageError(f"{name} is {cells}: expected 2 or more (default: 4096).")
     return cells
 
 
 @DENOISINGS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KolmogorovSmirnov(Denoising):
-    """Weigh a noisy sum by its distance from pure noise.
+    """Denoising that multiplies a noisy sum by its distance from pure noise.
 
-    Cost: price 0.
+    Cost: nothing (post-processing).
 
     Args:
-        cells: How many the line is cut into, 2 or above; None sorts instead, without an error.
-        relative: Weights are divided by their mean over the steps so far, so that a learning rate
-            means the same with and without denoising; False is the paper's.
+        cells: Number of cells of the line, 2 or above; None sorts instead, without an error.
+        relative: Whether weights are divided by their mean over the steps so far, so that a
+            learning rate means the same with and without denoising; False is the paper's.
     """
 
     name: ClassVar[str] = "kolmogorov-smirnov"
@@ -227,12 +226,14 @@ class KolmogorovSmirnov(Denoising):
     relative: bool = True
 
     def weight(self, noisy: Tensor, density: Density) -> Tensor:
-        """Return the Kolmogorov-Smirnov distance, a scalar in [0, 1] on the same device.
+        """Compute the Kolmogorov-Smirnov distance, a scalar in [0, 1] on the same device.
 
-        Arguments are as of `Denoising`.
+        Guarantee: a function of its two arguments. With cells, it is at most `error(density)` too
+        small, and never too large except for rounding; nothing waits for the device.
 
-        Guarantee: a function of its two arguments. By cells, it is at most `error(density)` too
-        small, and never too large, but for rounding; and nothing waits for the device.
+        Args:
+            noisy: Released noisy sum, (d,).
+            density: Density of the noise on one coordinate.
         """
         if self.cells is None:
             return _distance_by_sorting(noisy, density)
@@ -242,21 +243,23 @@ class KolmogorovSmirnov(Denoising):
         return (below - inside).abs().amax()
 
     def error(self, density: Density) -> float:
-        """Return by how much a weight may be too small."""
+        """Return the largest amount by which a weight may be too small."""
         return 0.0 if self.cells is None else cdf_at_edges(density, self.cells)[1]
 
     def describe(self) -> str:
         cells = "by sorting" if self.cells is None else f"in {self.cells:,} cells"
         mean = "" if self.relative else "; not divided by the mean of the weights so far"
         return (
-            "each noisy sum is weighed by its distance from pure noise, which costs nothing "
+            "each noisy sum is multiplied by its distance from pure noise, at no privacy cost "
             f"(Kolmogorov-Smirnov, {cells}{mean})"
         )
 
 
 def _distance_by_sorting(noisy: Tensor, density: Density) -> Tensor:
     if noisy.device.type == "cpu":
-        ordered = torch.from_numpy(np.sort(noisy.detach().numpy()))  # torch's takes ten times more
+        ordered = torch.from_numpy(
+            np.sort(noisy.detach().numpy())
+        )  # torch.sort is ten times slower
     else:
         ordered = noisy.sort().values
     expected = evaluate_cdf(density, ordered).double()
@@ -266,7 +269,7 @@ def _distance_by_sorting(noisy: Tensor, density: Density) -> Tensor:
 
 
 def _count_cells(at: Tensor, cells: int) -> Tensor:
-    """Return how many lie in each cell; on CUDA without waiting for the device."""
+    """Count the numbers in each cell; on CUDA without waiting for the device."""
     if at.device.type == "cpu":
         return torch.bincount(at.int(), minlength=cells)
     ones = torch.ones(at.shape, device=at.device, dtype=torch.int32)

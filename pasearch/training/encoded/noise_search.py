@@ -1,12 +1,12 @@
-"""Which law of the noise has the least error at equal price: arithmetic, before data is read.
+"""Rank noise distributions by their error at equal privacy cost, before data is read.
 
-    every law z on encoded gradients:   least scale with  RDP price of all steps <= budget
-    the Gaussian once more:             least sigma with  PLD price of all steps <= budget
-    rank by                             E|z|  (l1);  beside it sqrt(E z^2)  (l2), Fisher information
+    every density z on encoded gradients:   smallest scale with  RDP cost of all steps <= budget
+    the Gaussian again:                     smallest sigma with  PLD cost of all steps <= budget
+    rank by                                 E|z|  (l1); also printed: sqrt(E z^2)  (l2)
 
-A record adds at most a vector of the codebook, so its largest coordinates set the price. Loss
-distributions price the Gaussian alone, and lower than Renyi orders do: another law must be better
-by more than that difference to be worth its place.
+A record adds at most a vector of the codebook, so its largest coordinates determine the cost. Loss
+distributions (PLD) support the Gaussian only, and give a lower cost than Renyi orders. Another
+density must gain more than that difference.
 
 Source: Nasr et al., Fig. 6 (at equal divergence of order 2). Proof: docs/guarantees/encoding.md.
 """
@@ -39,7 +39,7 @@ DEFAULT_DENSITIES: tuple[Density, ...] = (
     densities.LaplaceNoise(),
     densities.Cauchy(),
 )
-"""What is ranked. The paper has Student's t with 9 degrees of freedom."""
+"""Densities that are ranked. The paper uses Student's t with 9 degrees of freedom."""
 
 SEARCH_OPTION = "search"
 DENSITY_PARAMETERS = {
@@ -51,13 +51,13 @@ DENSITY_PARAMETERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedDensity:
-    """A law at the budget's price.
+    """A noise density calibrated to the budget.
 
     Args:
-        row: The law at its scale, for gradients bounded to norm C, and its price.
+        row: Density at its scale for gradients clipped to norm C, and its privacy cost.
         accountant: "RDP", or "PLD" for the Gaussian.
-        l1: E|z| over that of the best Gaussian.
-        l2: sqrt(E z^2) over that of the best Gaussian; `inf` if there is none.
+        l1: E|z| relative to the best Gaussian's.
+        l2: sqrt(E z^2) relative to the best Gaussian's; `inf` if it does not exist.
     """
 
     row: CalibratedDensity
@@ -67,7 +67,7 @@ class RankedDensity:
 
     @property
     def density(self) -> Density:
-        """The law."""
+        """The density."""
         return self.row.density
 
     @property
@@ -76,12 +76,12 @@ class RankedDensity:
         return self.row.price
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; null for an error that is infinite."""
+        """Return JSON values; null for an infinite error."""
         ratios = {"l1": _finite_or_none(self.l1), "l2": _finite_or_none(self.l2)}
         return {**self.row.to_json(), "accountant": self.accountant, **ratios}
 
     def describe(self) -> str:
-        """Return one line."""
+        """Describe the density and its errors in one line."""
         return (
             f"{density_name(self.density)} ({self.accountant}): l1 {self.l1:.4f}, l2 {self.l2:.4f}"
         )
@@ -96,22 +96,24 @@ def rank_densities(
     bounding: EncodedClipping | None = None,
     laws: tuple[Density, ...] = DEFAULT_DENSITIES,
 ) -> list[RankedDensity]:
-    """Return the laws at equal price, least l1 error first.
+    """Calibrate densities to equal privacy cost, and sort them by l1 error.
 
     Args:
-        dimension: How many numbers are trained.
+        dimension: Number of trained parameters.
         sampling_probability: q, in (0, 1].
-        steps: How many.
-        budget: With its delta known.
-        bounding: The codebook's settings; None takes 1,000 vectors of norm 1.
-        laws: To be ranked, the Gaussian among them.
+        steps: Number of steps, 1 or above.
+        budget: Privacy budget with delta set.
+        bounding: Settings of the codebook; None: 1,000 vectors of norm 1.
+        laws: Densities to rank, including the Gaussian.
 
     Raises:
-        BudgetError: No noise is enough.
+        BudgetError: No noise scale is large enough.
     """
     delta = budget.delta
     assert delta is not None, "resolve the budget first"
-    logger.info("Ranking %d laws of the noise at equal price: up to half a minute.", len(laws))
+    logger.info(
+        "Ranking %d noise distributions at equal privacy cost: up to half a minute.", len(laws)
+    )
     encoded = bounding or EncodedClipping()
     shifts = encoded.codebook(dimension).envelope()
     rows = compare_densities(laws, shifts, sampling_probability, steps, budget.epsilon, delta)
@@ -139,15 +141,15 @@ def rank_densities(
 
 
 def parse_density(name: str) -> Density:
-    """Return a law by what the command line calls it: a name, or name:number.
+    """Parse a density from the command line: a name, or name:number.
 
     Args:
-        name: Such as "gaussian", "laplace", "student-t:9" or "generalised-normal:1.5".
+        name: Name such as "gaussian", "laplace", "student-t:9" or "generalised-normal:1.5".
 
     Raises:
-        UsageError: No such law or number.
+        UsageError: The name or number is unknown.
 
-    >>> law_of("student-t:9")
+    >>> parse_density("student-t:9")
     StudentT(scale=1.0, freedom=9.0)
     """
     kind, _, number = name.partition(":")
@@ -167,7 +169,7 @@ def parse_density(name: str) -> Density:
 
 
 def density_name(density: Density) -> str:
-    """Return what `parse_density` reads, for the laws that it knows."""
+    """Return the name from which `parse_density` reads a density of its table."""
     own = DENSITY_PARAMETERS.get(density.name)
     return density.name if own is None else f"{density.name}:{getattr(density, own):.17g}"
 
