@@ -667,8 +667,8 @@ def tabulate_density(
     values = np.asarray(log_kernel(x), dtype=float)
     if values.shape != x.shape or not np.isfinite(values).all():
         raise UsageError(
-            "log_kernel returns non-finite values or another shape: expected a finite log density "
-            "at every knot from 0 to the reach. Use a smaller reach."
+            "log_kernel returns values that are not finite, or another shape: expected a finite "
+            "log density at every knot from 0 to the reach. Use a smaller reach."
         )
     if not even:
         mirrored = np.asarray(log_kernel(-x), dtype=float)
