@@ -43,7 +43,7 @@ def code() -> Iterator[Any]:
 
 @pytest.fixture
 def wide(code: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(code, "PAIRS", WIDE)
+    monkeypatch.setattr(code, "PAIRS_PER_PROGRAM", WIDE)
     return code
 
 
@@ -151,7 +151,7 @@ def totals(count: int, scale: float = 1.0) -> torch.Tensor:
 def test_noise_is_exact_to_the_bit(code: Any, monkeypatch: pytest.MonkeyPatch):
     for scale in [0.25, 0.2501, 0.4999, 1e-7, 3e5]:
         for size, counts in ((128, (1, 31, 32, 33, 64, 511, 512, 513)), (WIDE, (30_000,))):
-            monkeypatch.setattr(code, "PAIRS", size)
+            monkeypatch.setattr(code, "PAIRS_PER_PROGRAM", size)
             for count, step in itertools.product(counts, (0, STEPS_PER_BLOCK - 1)):
                 own = Sums(code, totals(count, scale), scale)
                 before = own.sums.clone()
@@ -217,7 +217,7 @@ def test_what_float32_cannot_tell_is_settled_by_all_bits(
     before = own.sums.clone()
     own.release()
     assert 5 < int(own.doubts[0]) < 100
-    monkeypatch.setattr(wide, "SETTLERS", 1)
+    monkeypatch.setattr(wide, "SETTLE_PROGRAMS", 1)
     other = Sums(wide, before.clone(), 0.2501)
     assert torch.equal(other.release(), own.sums)
     few = Sums(wide, before.clone(), 0.2501)
@@ -246,7 +246,7 @@ def test_what_127_bits_do_not_decide_is_noted_with_its_first_step(
 ):
     import triton.language as tl
 
-    monkeypatch.setattr(wide, "_ALONE", tl.constexpr(0.4))
+    monkeypatch.setattr(wide, "_FLOAT64_ERROR", tl.constexpr(0.4))
     own = Sums(wide, totals(30_000), 0.2501)
     own.release(11)
     assert int(own.noted) == 11

@@ -626,7 +626,9 @@ def test_a_group_is_given_its_steps_before_the_next_one_is_looked_at(
         return honest(turn)
 
     monkeypatch.setattr(candidate_training._InterleavedTraining, "start_next_round", goes_on)
-    monkeypatch.setattr(candidate_training.TrainingGroup, "go", lambda *_: happened.append("go"))
+    monkeypatch.setattr(
+        candidate_training.TrainingGroup, "run_pending", lambda *_: happened.append("go")
+    )
     monkeypatch.setattr(candidate_training, "GPU_QUEUES", 3)
     monkeypatch.setattr(engine.SearchEngine, "_interleaves_trainings", lambda _: True)
     with use_threads(1), searching(tmp_path / "x", "rs") as search:

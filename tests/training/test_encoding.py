@@ -527,14 +527,14 @@ def test_the_vector_is_nearest_up_to_the_rounding_to_keys():
         @ (rows / rows.norm(dim=1, keepdim=True)).T
     )
     chosen: list[Tensor] = []
-    honest = encoding._DeviceCodebook.nearest
+    honest = encoding._DeviceCodebook.find_nearest
 
     def noted(self: encoding._DeviceCodebook, counts: Tensor) -> Tensor:
         chosen.append(honest(self, counts))
         return chosen[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding._DeviceCodebook, "nearest", noted)
+        patch.setattr(encoding._DeviceCodebook, "find_nearest", noted)
         summed(network, x, own, bounding)
     found = similar.T.gather(1, chosen[0][:, None])[:, 0]
     spread = similar.amax(dim=0) - similar.amin(dim=0)
