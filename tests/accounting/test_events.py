@@ -240,9 +240,9 @@ def test_an_event_of_another_table_is_refused():
         FilteredReleases,
     )
     for make in makers:
-        with pytest.raises(UsageError, match="own table"):
+        with pytest.raises(UsageError, match="event class"):
             make(Mine())
-    with pytest.raises(UsageError, match="own table"):
+    with pytest.raises(UsageError, match="event class"):
         event_to_json(Mine())
 
 
