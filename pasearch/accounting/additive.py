@@ -136,10 +136,10 @@ class Shifts:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read the shifts that `request_to_json` wrote; anything else is a UsageError."""
+        """Read the shifts that `to_json` wrote; anything else is a UsageError."""
         if not isinstance(values, Mapping) or set(values) != {"values", "counts"}:
             raise UsageError(
-                "shifts: expected `values` and `counts`, as `request_to_json` wrote them."
+                "shifts: expected `values` and `counts`, as `to_json` wrote them."
             )
         return cls(values=values["values"], counts=values["counts"])
 

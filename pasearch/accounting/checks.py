@@ -97,7 +97,7 @@ def resolve_named_type(
     Args:
         noun: Noun for one entry of the table, for messages.
         table: Dataclass by name.
-        values: JSON values that `request_to_json` wrote: the `name` and the fields; fields with
+        values: JSON values that `to_json` wrote: the `name` and the fields; fields with
             defaults
             are optional.
 
@@ -105,7 +105,7 @@ def resolve_named_type(
         UsageError: The values have another form, an unknown name, or an unknown or missing field.
     """
     if not isinstance(values, Mapping):
-        raise UsageError(f"{noun} is {values!r}: expected what `request_to_json` wrote.")
+        raise UsageError(f"{noun} is {values!r}: expected what `to_json` wrote.")
     given = {str(key): value for key, value in values.items() if key != "name"}
     name, title = values.get("name"), noun.capitalize()
     if not isinstance(name, str) or name not in table:

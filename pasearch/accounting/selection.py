@@ -168,7 +168,7 @@ class RunCountDistribution:
 
     @classmethod
     def from_json(cls, document: object) -> RunCountDistribution:
-        """Read the distribution that `request_to_json` wrote; anything else is a UsageError."""
+        """Read the distribution that `to_json` wrote; anything else is a UsageError."""
         if not isinstance(document, Mapping) or set(document) != {"mean", "shape", "cap"}:
             raise UsageError(
                 f"law is {document!r}; expected an object with exactly mean, shape and cap."

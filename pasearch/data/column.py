@@ -564,7 +564,7 @@ class Column:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Column:
-        """Create a column from the output of `request_to_json`."""
+        """Create a column from the output of `to_json`."""
         plain: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
         }

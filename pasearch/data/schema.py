@@ -323,7 +323,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Schema:
-        """Create a schema from the output of `request_to_json`.
+        """Create a schema from the output of `to_json`.
 
         Raises:
             UsageError: Malformed values.

@@ -456,7 +456,7 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TableSchema:
-        """Create a schema from the output of `request_to_json`.
+        """Create a schema from the output of `to_json`.
 
         Raises:
             UsageError: Malformed values.

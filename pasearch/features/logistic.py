@@ -485,7 +485,7 @@ def validate_array(name: str, values: Any, shape: tuple[int, ...]) -> Array:
         array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise UsageError(
-            f"{name} of a model are no numbers: expected what `request_to_json` wrote."
+            f"{name} of a model are no numbers: expected what `to_json` wrote."
         ) from None
     fits = array.ndim == len(shape) and all(
         wanted in (-1, side) for side, wanted in zip(array.shape, shape, strict=True)

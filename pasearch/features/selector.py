@@ -427,7 +427,7 @@ def make_choice(name: str, trainer: str = "dpsgd", **settings: Any) -> Choice:
 
 
 def choice_from_json(values: object) -> Choice:
-    """Read what a choice's `request_to_json` wrote.
+    """Read what a choice's `to_json` wrote.
 
     Raises:
         UsageError: An unknown method, a setting that it lacks, or a value that it refuses.

@@ -182,7 +182,7 @@ class Strategy(NamedComponent, ABC):
 
     @classmethod
     def from_values(cls, **values: Any) -> Self:
-        """Return it from the plain values of its fields, as `request_to_json` writes them."""
+        """Return it from the plain values of its fields, as `to_json` writes them."""
         return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
@@ -427,7 +427,7 @@ def make_strategy(name: str, **settings: Any) -> Strategy:
 
 
 def strategy_from_json(values: object) -> Strategy:
-    """Read what a strategy's `request_to_json` wrote.
+    """Read what a strategy's `to_json` wrote.
 
     Raises:
         UsageError: An unknown strategy, a field it lacks, or a value that it refuses.

@@ -196,7 +196,7 @@ class Architecture:
 
     @classmethod
     def from_json(cls, layers: object) -> Architecture:
-        """Read what `request_to_json` wrote.
+        """Read what `to_json` wrote.
 
         Raises:
             UsageError: Not a list of known layers with known settings.

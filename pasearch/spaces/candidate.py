@@ -64,7 +64,7 @@ class Candidate:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Candidate:
-        """Read what `request_to_json` wrote."""
+        """Read what `to_json` wrote."""
         settings = values.get("settings", {})
         return cls(
             architecture=Architecture.from_json(values.get("layers")),

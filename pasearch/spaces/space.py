@@ -493,7 +493,7 @@ class Portfolio(Space):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Portfolio:
-        """Read what `request_to_json` wrote."""
+        """Read what `to_json` wrote."""
         entries = values.get("entries")
         if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
             raise UsageError("A portfolio has `entries`: a list of tables with layers.")

@@ -364,7 +364,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Recipe:
-        """Read what `request_to_json` wrote.
+        """Read what `to_json` wrote.
 
         Raises:
             UsageError: A field that a recipe lacks, or a value that it refuses.

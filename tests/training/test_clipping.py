@@ -175,8 +175,8 @@ def test_json_that_names_no_bounding_is_refused():
         ({"clip_norm": 1.0}, "unknown"),
         ({"name": "flat", "gamma": 0.1}, "has no gamma"),
         ({"name": "flat", "clip_norm": -1.0}, "clip_norm"),
-        ("flat", "expected what `request_to_json` wrote"),
-        (["flat"], "expected what `request_to_json` wrote"),
+        ("flat", "expected what `to_json` wrote"),
+        (["flat"], "expected what `to_json` wrote"),
     ]:
         with pytest.raises(UsageError, match=message):
             CLIPPING_METHODS.from_json(values)  # pyright: ignore[reportArgumentType]

@@ -188,7 +188,7 @@ def test_a_file_that_is_no_recipe_is_refused():
         ({"warmup": 3}, "has no warmup"),
         ({"steps": "many"}, "steps"),
         ({"bounding": {"name": "none"}}, "unknown"),
-        ({"bounding": "flat"}, "expected what `request_to_json` wrote"),
+        ({"bounding": "flat"}, "expected what `to_json` wrote"),
         ({"bounding": None}, "without a bound"),
         ({"noise_multiplier": math.nan}, "noise_multiplier"),
     ]:

@@ -157,8 +157,8 @@ def test_json_that_names_no_schedule_is_refused():
         ({"name": "uniform", "rate": 0.1}, "has no rate"),
         ({"name": "time", "rate": -0.1}, "rate"),
         ({"name": "time"}, "lacks rate"),
-        ("time", "expected what `request_to_json` wrote"),
-        (None, "expected what `request_to_json` wrote"),
+        ("time", "expected what `to_json` wrote"),
+        (None, "expected what `to_json` wrote"),
     ]:
         with pytest.raises(UsageError, match=message):
             SCHEDULES.from_json(values)  # pyright: ignore[reportArgumentType]
