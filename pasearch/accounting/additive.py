@@ -138,9 +138,7 @@ class Shifts:
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read the shifts that `to_json` wrote; anything else is a UsageError."""
         if not isinstance(values, Mapping) or set(values) != {"values", "counts"}:
-            raise UsageError(
-                "shifts: expected `values` and `counts`, as `to_json` wrote them."
-            )
+            raise UsageError("shifts: expected `values` and `counts`, as `to_json` wrote them.")
         return cls(values=values["values"], counts=values["counts"])
 
 
