@@ -299,7 +299,8 @@ def _complete_schema(declared: TableSchema, read: Sequence[_CheckedColumn]) -> T
             shared = all(form in each.undeclared_forms for each in needing)
             if shared and not (form.decimal == "," and dotted):
                 default = form.decimal == PLAIN_NUMBER_FORM.decimal
-                common = {"decimal": None if default else form.decimal, "thousands": form.thousands}
+                common["decimal"] = None if default else form.decimal
+                common["thousands"] = form.thousands
                 inherit = {"decimal": None, "thousands": None}
                 columns = [
                     replace(each.proposed, **(inherit if each.has_unusual_form else {}))

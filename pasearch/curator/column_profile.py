@@ -161,7 +161,6 @@ class ColumnProfile:
 
     @cached_property
     def number_form(self) -> NumberForm:
-        """Likeliest number form."""
         return self.number_forms[0] if self.number_forms else PLAIN_NUMBER_FORM
 
     @cached_property
@@ -179,12 +178,10 @@ class ColumnProfile:
 
     @cached_property
     def finite_numbers(self) -> np.ndarray:
-        """Values that are numbers."""
         return self.numbers[np.isfinite(self.numbers)]
 
     @cached_property
     def is_integer(self) -> bool:
-        """Whether all numbers are integers."""
         return bool((self.finite_numbers == np.floor(self.finite_numbers)).all())
 
     @cached_property
@@ -220,7 +217,6 @@ class ColumnProfile:
 
     @cached_property
     def has_identifier_name(self) -> bool:
-        """Whether the column is named like an identifier."""
         return IDENTIFIER_NAME_PATTERN.search(self.column.name) is not None
 
     @cached_property
@@ -282,9 +278,8 @@ class ColumnProfile:
     def missing_codes(self) -> list[tuple[float, bool]]:
         """Numbers that may mean missing, and whether each is far from all others.
 
-        Such a number repeats, and is at an end of the column. It is far if the gap to the others
-        is wider than their range. It is reported if the gap is wide for the column, or if it is
-        the only number below 0.
+        Such a number repeats, and is at an end of the column. It is far if the gap to the others is
+        wider than their range. It is reported if the gap is wide, or if only it is below 0.
         """
         found, times = np.unique(self.finite_numbers, return_counts=True)
         if len(found) < 2:

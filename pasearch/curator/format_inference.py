@@ -243,8 +243,7 @@ def infer_date_formats(counts: Mapping[str, int], *, least: float = 0.0) -> list
 
     Args:
         counts: Count of each string.
-        least: Minimum fraction of the cells that must be dates, in [0, 1]; otherwise no format
-            fits.
+        least: Minimum fraction of the cells that must be dates, in [0, 1].
     """
     sample = Counter(map(_simplify_characters, islice(counts, DATE_SAMPLE)))
     if not sample:

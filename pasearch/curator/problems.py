@@ -156,7 +156,6 @@ def _find_form_problems(profile: ColumnProfile) -> Iterator[Problem]:
 
 
 def _describe_form(form: NumberForm) -> str:
-    """Render a number form as a schema declares it."""
     keys = [f'decimal = "{form.decimal}"'] if form.decimal != PLAIN_NUMBER_FORM.decimal else []
     keys += [f'thousands = "{form.thousands}"'] if form.thousands is not None else []
     factors = ", ".join(f'"{unit}" = {factor:.12g}' for unit, factor in form.units)
@@ -201,7 +200,6 @@ def _find_number_problems(profile: ColumnProfile) -> Iterator[Problem]:
 
 
 def _find_mark_problems(profile: ColumnProfile, among: str) -> Iterator[Problem]:
-    """Yield the strings among numbers or dates that often mean missing."""
     for text in profile.missing_words[:MAX_LISTED_ROWS]:
         hint = "" if profile.column.is_declared else ": proposed to mean missing"
         what = f"{_quote_cell(text)} occurs among {among}{hint}"
@@ -242,7 +240,6 @@ def _find_date_problems(profile: ColumnProfile) -> Iterator[Problem]:
 
 
 def _find_category_problems(profile: ColumnProfile) -> Iterator[Problem]:
-    """Yield values that are similar, that may mean missing, or that are not declared."""
     column, name = profile.column, profile.column.name
     if profile.is_target and column.kind is None and infer_date_formats(profile.value_counts):
         what = "looks like a date, which cannot be a target: choose a number or a class"

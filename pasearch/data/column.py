@@ -13,8 +13,7 @@ nonlinear effect. If the bounds are estimated privately, so are the edges of the
 With declared bounds the bins have equal width, or lie between quantiles if `bins = "quantiles"`.
 
 A cell is missing if it is empty, `?`, or a declared or default mark (`data.cells`). In columns of
-numbers or dates, a cell that cannot be parsed is missing too. The notation of numbers and dates is
-declared.
+numbers or dates, whose notation is declared, a cell that cannot be parsed is missing too.
 
 A date is encoded as several columns, its `pieces`: `signed.days`, `signed.year` and so on. Code
 that describes an encoded record uses these.
@@ -118,10 +117,8 @@ class Column:
             factor that it multiplies the number by: `{"$": 1, "K": 1000}`.
         categories: Categories of a categorical column; None: estimated privately.
         vocabulary: Single words in lower case, for a text column.
-        case: Whether categories and missing marks are case-sensitive. If False, YES, Yes and yes
-            are one category.
-        lower: First day of a date column, "2015-01-01" or a `datetime.date`; earlier dates are
-            clamped.
+        case: Whether categories and missing marks are case-sensitive.
+        lower: First day of a date column, "2015-01-01" or a `datetime.date`; earlier: clamped.
         upper: Last day of a date column; later dates are clamped.
         format: Notation of dates, such as "%d.%m.%Y"; ISO dates (2015-01-31) are always read.
         parts: Features of a date in addition to its days since `lower`: some of "year", "month",
@@ -133,9 +130,6 @@ class Column:
 
     Raises:
         UsageError: An invalid bound, category or word, or a key that does not fit the kind.
-
-        >>> Column(name="age", low=0, high=100, bins=0).feature_names()
-        ['age', 'age missing']
     """
 
     name: str
@@ -191,7 +185,6 @@ class Column:
         return kind
 
     def _check_reading(self) -> None:
-        """Check the notation of cells; a missing mark cannot also be a category."""
         if self.units is not None:
             given = self.units.items() if isinstance(self.units, Mapping) else self.units
             try:
@@ -573,7 +566,6 @@ class Column:
 
 @lru_cache(maxsize=4096)
 def _split_date_column(column: Column) -> tuple[Column, ...]:
-    """Return the columns that encode a date."""
     first, last = require_known(column.lower), require_known(column.upper)
     days = dates.count_days_to(last) - dates.count_days_to(first) + 1
     found = [Column(name=f"{column.name}.days", low=0, high=days)]

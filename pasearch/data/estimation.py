@@ -57,8 +57,8 @@ class SchemaEstimate:
 
     Args:
         noise_multiplier: Noise multiplier of one item, in records, above 0.
-        delta: Additive delta of one item, in (0, 1): the maximum probability with which a category
-            of one record is released.
+        delta: Additive delta of one item, in (0, 1): the maximum probability of releasing a
+            category of one record.
         most: Maximum number of categories of a column, 2 or more.
 
     Guarantee: `estimate` costs `event` once for each undeclared item, on the partition whose cells
@@ -147,7 +147,8 @@ class SchemaEstimate:
             low, high = self._common_bounds(features, stream.child("bounds"))
             values |= {"low": low, "high": high}
         if "target" in schema.undeclared and schema.regression:
-            values["target"] = self._bounds_mechanism(1.0).release(labels, stream.child("target"))
+            mechanism = NumberBounds(noise_multiplier=self.noise_multiplier)
+            values["target"] = mechanism.release(labels, stream.child("target"))
         elif "target" in schema.undeclared:
             values["classes"] = self._count_classes(labels, stream)
         return replace(schema, **values)
@@ -157,7 +158,7 @@ class SchemaEstimate:
         flat = features.reshape(len(features), -1)
         ends = (flat.min(axis=1), flat.max(axis=1))
         usable = np.isfinite(ends[0]) & np.isfinite(ends[1])
-        half = self._bounds_mechanism(0.5)
+        half = NumberBounds(noise_multiplier=self._item_noise(0.5))
         minima, maxima = (
             half.release(each[usable], stream.child(side)) for side, each in enumerate(ends)
         )
@@ -171,13 +172,17 @@ class SchemaEstimate:
         kind, share, numbers = column.kind, 1.0, convert_to_numbers(cells, column.reading)
         if kind is None and is_class:
             kind = "category"
-        elif kind is None:
-            many = self._is_majority(np.isfinite(numbers), stream.child("kind"))
-            kind, share = "number" if many else "category", 1.0 - KIND_TEST_FRACTION
+        elif kind is None:  # a noisy count tests whether most cells are numbers
+            mechanism = GaussianSum(noise_multiplier=self._item_noise(KIND_TEST_FRACTION))
+            count = np.array([np.count_nonzero(np.isfinite(numbers))], np.float64)
+            noisy = mechanism.release(count, stream.child("kind"))
+            kind = "number" if noisy[0] > len(numbers) / 2 else "category"
+            share = 1.0 - KIND_TEST_FRACTION
         if kind == "number":
             own = stream.child("bounds")
             if target or not column.has_undeclared_edges:
-                low, high = self._bounds_mechanism(share).release(numbers, own)
+                mechanism = NumberBounds(noise_multiplier=self._item_noise(share))
+                low, high = mechanism.release(numbers, own)
                 return replace(column, kind=kind, low=low, high=high)
             binned = NumberBins(noise_multiplier=self._item_noise(share), most=DEFAULT_BINS)
             low, high, edges = binned.release(numbers, own, column.bounds)
@@ -186,26 +191,15 @@ class SchemaEstimate:
         found = self._make_category_mechanism(share).release(counts, stream.child("categories"))
         return replace(column, kind="category", categories=tuple(found))
 
-    def _is_majority(self, true: np.ndarray, stream: Stream) -> bool:
-        """Test by a noisy count whether more than half of the values are true."""
-        count = np.array([np.count_nonzero(true)], np.float64)
-        mechanism = GaussianSum(noise_multiplier=self._item_noise(KIND_TEST_FRACTION))
-        noisy = mechanism.release(count, stream)
-        return bool(noisy[0] > len(true) / 2)
-
     def _item_noise(self, share: float) -> float:
         """Return the noise multiplier for a fraction of one item's 1 / sigma^2."""
         return self.noise_multiplier / math.sqrt(share)
-
-    def _bounds_mechanism(self, share: float) -> NumberBounds:
-        return NumberBounds(noise_multiplier=self._item_noise(share))
 
     def _make_category_mechanism(self, share: float) -> CategoryCounts:
         noise = self._item_noise(share)
         return CategoryCounts(noise_multiplier=noise, delta=self.delta, most=self.most)
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-compatible values."""
         return asdict(self)
 
 

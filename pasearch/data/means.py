@@ -11,8 +11,7 @@ epsilon .1, .865 instead of .862 at 1. The baseline has neither step, all epsilo
 the best of five learning rates. Scaling does most of it: centring alone has .850 and .861.
 Everything after the means is post-processing.
 
-Source: original to this project; docs/rules.md, "Sensitivities". Proof:
-docs/guarantees/feature-selection.md.
+Source: original work; docs/rules.md, "Sensitivities". Proof: docs/guarantees/feature-selection.md.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ class FitInput:
         valid: Mask, bool, (records,); a null record (False) adds nothing.
         noise_multiplier: Noise multiplier of the released sum, above 0; None for public data.
         stream: Random stream of the release.
-        form: Public layout of an encoded record; None: the norm of a record may be the square root
-            of its number of features.
+        form: Public layout of a record; None: norms up to the root of the number of features.
     """
 
     x: Any
@@ -86,8 +84,7 @@ class FitInput:
 class FeatureMeans(GaussianRelease):
     """Private mean of every feature over all records, null records included.
 
-    Guarantee: `release` costs `event`: a record is clipped to norm B before it is added, and a null
-    record adds 0.
+    Guarantee: `release` costs `event`: records are clipped to norm B, and a null record adds 0.
 
     Args:
         noise_multiplier: Standard deviation of the noise on the sum of records / B, above 0.
@@ -172,7 +169,6 @@ def compute_common_scale(means: Array, norm: float) -> float:
 
 
 def _sum_rows(records: RecordBlocks, row_bound: float) -> Array:
-    """Return the sum of clipped records divided by B: private."""
     total: Array = np.zeros(())
     for each in records.parts():
         for x, valid in iterate_records(each.x, each.valid, BLOCK_RECORDS):

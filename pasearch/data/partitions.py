@@ -2,8 +2,7 @@
 
 The n record positions of a data set are fixed before any value is read. A value-independent
 permutation assigns each position to exactly one partition. Therefore the privacy cost of a run is
-the *maximum* over its partitions (parallel composition). A private partition opens only with a
-ledger's receipt:
+the *maximum* over its partitions (parallel composition). A private partition requires a receipt:
 
     with ledger.charged("search", dataset["train"], key="search") as records: ...
 
@@ -59,8 +58,8 @@ class Records:
 
     Args:
         x: Features, float32, (records, *shape), clamped to the bounds, scaled to [0, 1], and passed
-            through the feature extractor, if any. A `data.rows.Rows` if the public shape is too
-            large for one tensor.
+            through the feature extractor, if any. A `data.rows.Rows` if the shape exceeds one
+            tensor.
         y: Classes, int64, (records,), or regression targets, float32, in [0, 1]; 0 in null records.
         valid: Mask, bool, (records,); False marks a null record.
         public: Whether the user declared the data public.
@@ -109,6 +108,9 @@ class Records:
         return cls(**own, public=public)
 
 
+AnyTable = TextTable | TextColumn | LargeTable | LargeColumn
+
+
 class Sealed:
     """Array with public metadata, whose values only an open partition can read."""
 
@@ -116,13 +118,7 @@ class Sealed:
 
     def __init__(
         self,
-        array: np.ndarray
-        | StoredArray
-        | TextTable
-        | TextColumn
-        | LargeTable
-        | LargeColumn
-        | Sealed,
+        array: np.ndarray | StoredArray | AnyTable | Sealed,
     ):
         self._held: Any = array._held if isinstance(array, Sealed) else array
 
@@ -296,15 +292,13 @@ class Dataset:
     Args:
         name: Name in the plan and the privacy card.
         schema: Declared schema.
-        features: Numbers, (n, *schema.shape), in the original units, or a table's cells, (n,
-            columns); sealed on construction.
-        labels: Labels or regression targets, (n,); sealed on construction.
+        features: Numbers, (n, *schema.shape), in the original units, or cells, (n, columns).
+        labels: Labels or regression targets, (n,); both are sealed on construction.
         public: Whether the user declared the data public.
         official_test: Number of records at the end that are the official test set.
         cache: Private folder for outputs of expensive feature extractors; None: memory.
         assumed: Facts assumed public that may have been read from the records.
-        workspace: Private folder for records that exceed memory; None: the folder of temporary
-            files.
+        workspace: Private folder for records that exceed memory; None: a temporary folder.
         notes: Public remarks on the source for the plan, such as skipped files.
         type_failures: Reasons why the dtype of the target makes every run fail.
 
@@ -412,7 +406,7 @@ class Dataset:
                     digest.update(np.ascontiguousarray(block).data)
                 continue
             each = sealed._array
-            if isinstance(each, TextTable | TextColumn | LargeTable | LargeColumn):
+            if isinstance(each, AnyTable):
                 each.feed(digest)
             elif each.dtype.kind == "O":
                 for cell in each.ravel():
@@ -471,10 +465,21 @@ class Dataset:
         is_many = len(slots) * math.prod(self.schema.shape) > rows.MAX_TENSOR_NUMBERS
         if name and is_raw and is_many and isinstance(self.schema, TableSchema):
             if name not in self._packed:
-                self._packed[name] = self._pack_records(self.schema, slots)
+                y, valid = self.schema.encode_labels(Sealed(self.labels)._array[slots])
+                features = Sealed(self.features)._array
+                kept = pack_table(self.schema, lambda part: features[slots[part]], valid)
+                y[~valid] = 0
+                self._packed[name] = Records(
+                    x=cast(Any, CompactRows.of(self.schema, kept)), y=torch.from_numpy(y),
+                    valid=torch.from_numpy(valid), public=self.public,
+                )  # fmt: skip
             return self._packed[name]
         y, labelled = self.schema.encode_labels(Sealed(self.labels)._array[slots])
-        if name and front is not None and self._shares(front, len(slots)):
+        # Partitions share one large file of extracted features; public metadata decides.
+        shape = () if front is None else front.front_end.output_shape(self.schema.shape)
+        is_many = len(slots) * math.prod(shape) > rows.MAX_TENSOR_NUMBERS
+        is_cached = self.cache is not None and front is not None and front.front_end.costly
+        if name and front is not None and is_cached and is_many:
             kept, usable = self._map_all_records(front)
             valid = usable[slots] & labelled
             x: Any = select_rows(kept, slots, valid)
@@ -487,29 +492,9 @@ class Dataset:
             x=x, y=torch.from_numpy(y), valid=torch.from_numpy(valid), public=self.public
         )
 
-    def _pack_records(self, schema: TableSchema, slots: np.ndarray) -> Records:
-        """Encode records of a table that are too many for one tensor."""
-        import torch
-
-        y, valid = schema.encode_labels(Sealed(self.labels)._array[slots])
-        features = Sealed(self.features)._array
-        kept = pack_table(schema, lambda part: features[slots[part]], valid)
-        y[~valid] = 0
-        return Records(
-            x=cast(Any, CompactRows.of(schema, kept)), y=torch.from_numpy(y),
-            valid=torch.from_numpy(valid), public=self.public,
-        )  # fmt: skip
-
-    def _shares(self, front: FittedFrontEnd, slots: int) -> bool:
-        """Whether partitions share one file of extracted features; public metadata decides."""
-        shape = front.front_end.output_shape(self.schema.shape)
-        kept = self.cache is not None and front.front_end.costly
-        return kept and slots * math.prod(shape) > rows.MAX_TENSOR_NUMBERS
-
     def _write_files(
         self, name: str, slots: np.ndarray, front: FittedFrontEnd | None, folder: Path
     ) -> Path:
-        """Return the folder of a partition's records, written on first use."""
         key = name, "" if front is None else front.digest, folder
         if key not in self._files:
             own = Path(tempfile.mkdtemp(dir=folder))  # 0700
@@ -539,8 +524,7 @@ class Dataset:
             max_categories: Maximum number of estimated categories per column, 2 or more.
 
         Raises:
-            UsageError: Less space than the maximum need, which is computed from n and the schema
-                alone.
+            UsageError: Less space than the maximum need, which follows from n and the schema.
         """
         if is_large(features := Sealed(self.features)._held):
             folder = self.workspace

@@ -30,8 +30,7 @@ class EncodedColumn:
     """Position of one column in an encoded record: public.
 
     Args:
-        start: Index of the first feature of the column; for a number, the number itself, followed
-            by its bins.
+        start: Index of the first feature of the column; a number is followed by its bins.
         width: Number of features.
         edges: Edges between the bins of a number, scaled to [0, 1], rising; empty without bins.
             None for a category, whose features are indicators.
@@ -73,15 +72,11 @@ class Schema:
         labels: Label of each class, sorted; None: 0 ... classes - 1.
         target: Bounds (low, high) of the regression target; values outside are clamped.
         regression: Whether a number is predicted instead of a class.
-        class_names: Names of the classes, in order, such as the sub-folders of an image folder;
-            None: the classes are numbers.
+        class_names: Names of the classes, in order, such as sub-folders; None: they are numbers.
 
     Raises:
         UsageError: Class names that are not distinct strings, one per class; bounds that are not
             finite with low < high; fewer than two classes; or an empty shape.
-
-        >>> Schema(shape=(4,), low=0, high=255, classes=3).describe()
-        '4 features in [0, 255], 3 classes'
     """
 
     shape: tuple[int, ...]
@@ -166,11 +161,7 @@ class Schema:
         return (("bounds",) if self.low is None else ()) + (("target",) if aim is None else ())
 
     def max_shape(self, most: int) -> tuple[int, ...]:
-        """Return the largest possible shape of an encoded record after private estimation.
-
-        Args:
-            most: Maximum number of estimated categories per column; unused for arrays.
-        """
+        """Return the shape of an encoded record; `most` applies to tables only."""
         return self.shape
 
     @property
@@ -236,10 +227,7 @@ class Schema:
     def completed_by(self, other: object) -> Schema:
         """Return the schema with undeclared items copied from the schema of other data."""
         if not isinstance(other, Schema) or other.regression != self.regression:
-            raise UsageError(
-                "The public data and the private data differ in type: expected arrays with the "
-                "same task (classification or regression)."
-            )
+            raise UsageError("The public data differ in task: expected that of the private data.")
         low, high = (self.low, self.high) if self.low is not None else (other.low, other.high)
         classes = self.classes if self.classes is not None else other.classes
         target = self.target if self.target is not None else other.target

@@ -48,7 +48,14 @@ def parse_schema(values: Mapping[str, Any]) -> dict[str, Any]:
     if not (isinstance(name, str) and name):
         raise UsageError(f"name is {name!r}: expected a non-empty string.")
     columns = {each: parse_column(each, declared[each]) for each in declared}
-    order = _parse_order(values.get("header", True), columns, target)
+    if type(header := values.get("header", True)) is not bool:
+        raise UsageError(f"header is {header!r}: expected true or false.")
+    if not header and (target not in columns or len(columns) < 2):
+        raise UsageError(
+            "`header = false` requires every column of the file, the target included, in the "
+            "file's order: add tables such as [columns.age]."
+        )
+    order = () if header else tuple(columns)
     aim = columns.pop(target, Column(name=target))
     check_class_count(aim)
     # A file may declare only the target; `for_header` adds the other columns.
@@ -85,8 +92,8 @@ def declare_target(
         labels: Two or more classes: a sequence, or a string with commas between; None: undeclared.
 
     Raises:
-        UsageError: The schema or `regression` declares another task, or the labels are not two or
-            more distinct classes.
+        UsageError: The schema or `regression` declares another task, or there are fewer than two
+            distinct labels.
     """
     if regression:
         if target.kind not in (None, "number"):
@@ -113,18 +120,6 @@ def declare_target(
     target = replace(target, kind="category", categories=tuple(map(str, names)))
     check_class_count(target)
     return target
-
-
-def _parse_order(header: object, columns: Mapping[str, Column], target: str) -> tuple[str, ...]:
-    """Return the columns of a file without a header, in order; empty if it has a header."""
-    if type(header) is not bool:
-        raise UsageError(f"header is {header!r}: expected true or false.")
-    if not header and (target not in columns or len(columns) < 2):
-        raise UsageError(
-            "`header = false` requires every column of the file, the target included, in the "
-            "file's order: add tables such as [columns.age]."
-        )
-    return () if header else tuple(columns)
 
 
 def parse_column(name: str, values: Mapping[str, Any]) -> Column:
@@ -226,7 +221,6 @@ def format_schema_toml(
 
 
 def _format_toml(value: object) -> str:
-    """Render a value as TOML; a long list is split over several lines."""
     if isinstance(value, str):
         return _quote_toml(value)
     if isinstance(value, bool):

@@ -37,15 +37,14 @@ class DataDeclaration:
     Args:
         public: Whether every record is public.
         bounds: Bounds (low, high) of the features of arrays.
-        classes: Number of classes of arrays with labels 0, 1 ...; or the labels: a list, or a
-            string with commas between.
+        classes: Number of classes of arrays with labels 0, 1 ...; or the labels: a list or
+            comma-separated string.
         regression: Whether a number is predicted, not a class.
-        labels: Classes of a table's target (`declare_target`), or all labels of arrays: a list, or
-            a string with commas between.
+        labels: Classes of a table's target (`declare_target`), or all labels of arrays, in the same
+            forms.
         target: Name of a table's column to predict; None: the last one.
         schema: Schema of a table, in any form that `load_schema` accepts.
-        quotes: Whether quotation marks enclose the cells of a table; False: they are ordinary
-            characters.
+        quotes: Whether quotation marks enclose the cells of a table.
         columns: Names of the columns of a table without a header, as `read_column_names` accepts.
         separator: Separator of the cells of a table; None: detected in the header.
         image_side: Side, in pixels, to which the images of a folder are scaled.

@@ -142,8 +142,7 @@ PAPER_SPLITS = (
         validation=5_000, test=5_000,
     ),
 )  # fmt: skip
-"""Splits reported in section IV-A, except for MNIST, Fashion-MNIST and CIFAR-10, which halve their
-official test set."""
+"""Splits of section IV-A; MNIST, Fashion-MNIST and CIFAR-10 halve their official test set."""
 
 
 def find_paper_split(n: int) -> PaperSplit | None:
@@ -185,11 +184,10 @@ def make_split(
         portions: Number of disjoint subsets of the candidates' records.
 
     Raises:
-        UsageError: Fractions that do not sum to 1, a paper split without an official test set, or
-            an empty partition.
+        UsageError: Fractions that do not sum to 1, a paper split without official test set, or an
+            empty partition.
 
-        >>> make_split(1000).sizes()
-        {'train': 800, 'validation': 100, 'test': 100}
+
     """
     printed = find_paper_split(n) if paper else None
     unused = 0
@@ -211,10 +209,7 @@ def make_split(
     if not (train > 0 and test > 0 and (validation > 0 or not scored)):
         raise UsageError(f"{n} records are too few to split into train, validation and test.")
     if search_share and not search > 0:
-        raise UsageError(
-            f"`search_share={search_share}` of the training records is less than one record: "
-            "increase it."
-        )
+        raise UsageError(f"`search_share={search_share}` is less than one record: increase it.")
     return Split(
         search=search, train=train, validation=validation, test=test, fixed_tail=tail,
         portions=portions, unused=unused,

@@ -67,7 +67,7 @@ class TableSchema:
             as private as they are until somebody has edited it.
 
     Raises:
-        UsageError: Two columns with the same name; or a target that is text, a date or ignored, or
+        UsageError: Two columns with the same name; or a target that is no category or number, or
             has bins.
 
         >>> income = Column(name="income", categories=("no", "yes"))
@@ -124,7 +124,6 @@ class TableSchema:
                 raise UsageError(f"{name} is {value!r}: expected true or false.")
 
     def _read_columns(self) -> None:
-        """Apply the table's notation of cells to the columns."""
         if self.missing is not None:
             object.__setattr__(self, "missing", check_missing_marks(self.missing))
         build_number_form(self.decimal, self.thousands)
@@ -337,8 +336,7 @@ class TableSchema:
         """Encode the rows of a new table as in training, float32, (rows, *shape).
 
         Args:
-            records: pandas frame with the schema's columns, in any order; or cells, (rows,
-                columns), in the schema's order.
+            records: pandas frame with the schema's columns, in any order; or cells, 2-D.
 
         Raises:
             UsageError: A missing column.
@@ -481,8 +479,7 @@ class TableSchema:
         """Render the schema as a file that `from_toml` reads.
 
         Args:
-            declared: The part that was not read from the records; all other lines get a comment.
-                None: no line gets a comment.
+            declared: The part that was not read from the records; other lines get a comment.
         """
         top: dict[str, Any] = {"name": self.name, "target": self.target.name}
         top |= {"official_test": self.official_test} if self.official_test else {}
@@ -565,8 +562,7 @@ class TableSchema:
     ) -> TableSchema:
         """Create the schema of a pandas frame from the names and dtypes of its columns alone.
 
-        Guarantee: no value is read, so frames with the same column names and dtypes have the same
-        schema, whatever their rows are.
+        Guarantee: no value is read, so the schema depends on column names and dtypes only.
 
         A dtype may itself depend on values: `pandas.read_csv` makes a column numeric unless one
         cell is not a number. Therefore a run lists the dtypes of a frame among the facts assumed
@@ -589,12 +585,10 @@ class TableSchema:
                 `{"age": {"low": 17, "high": 90}, "id": {"kind": "ignore"}}`.
             estimate: Whether undeclared columns are left for private estimation by a run, within
                 its budget. False: an error names each such column.
-            categories_are_public: Whether the categories of `category` columns were fixed without
-                looking at the records.
+            categories_are_public: Whether the categories of `category` columns are public.
 
         Raises:
-            UsageError: An undeclared column that must be declared, a missing one, or an invalid
-                declaration.
+            UsageError: A column that must be declared, a missing one, or an invalid declaration.
         """
         columns = build_frame_columns(
             frame, declared or {}, estimate=estimate, categories_are_public=categories_are_public
