@@ -218,21 +218,15 @@ def _composed_pld(event: Event) -> Any:
     interval = _grid_interval(event)
     total = privacy_loss_distribution.identity(interval)
     for index, (atom, count) in enumerate(count_atomic_releases(event).items()):
-        losses = _self_composed_pld(atom, count, interval)
+        if isinstance(atom, events.Gaussian):
+            losses = privacy_loss_distribution.from_gaussian_mechanism(
+                atom.noise_multiplier / math.sqrt(count), value_discretization_interval=interval
+            )
+        else:
+            losses = _single_release_pld(atom, interval)
+            losses = losses if count == 1 else losses.self_compose(count)
         total = losses if index == 0 else total.compose(losses)
     return total
-
-
-def _self_composed_pld(atom: Event, count: int, interval: float) -> Any:
-    from dp_accounting.pld import privacy_loss_distribution
-
-    if isinstance(atom, events.Gaussian):
-        sigma = atom.noise_multiplier / math.sqrt(count)
-        return privacy_loss_distribution.from_gaussian_mechanism(
-            sigma, value_discretization_interval=interval
-        )
-    single = _single_release_pld(atom, interval)
-    return single if count == 1 else single.self_compose(count)
 
 
 @lru_cache(maxsize=64)

@@ -349,24 +349,15 @@ def _panel_edges(density: Density, shift: float, orders: Array) -> Array:
     end = _integration_end(density, shift, orders)
     near = grain * 3.0 ** np.arange(-14, 0)
     core = end if density.is_light_tailed else min(end, 24 * grain)
-    spread = np.append(np.arange(grain, core, grain), _growing_edges(core, end))
+    # Beyond the core each panel is 25 % longer than the previous one.
+    growing = np.geomspace(core, end, 2 + math.ceil(math.log(end / core) / math.log(1.25)))
+    spread = np.append(np.arange(grain, core, grain), growing)
     distances = np.concatenate([[0.0], near, spread])
     breaks = density.breaks
-    both = np.concatenate(
-        [
-            shift / 2 + distances,
-            shift / 2 - distances,
-            shift / 2 + breaks,
-            np.abs(shift / 2 - breaks),
-            [0.0],
-        ]
-    )
-    return np.unique(both[both >= 0])
-
-
-def _growing_edges(start: float, end: float) -> Array:
-    """Return panel ends from start to end, each panel 25 % longer than the previous one."""
-    return np.geomspace(start, end, 2 + math.ceil(math.log(end / start) / math.log(1.25)))
+    middle = shift / 2
+    both = [middle + distances, middle - distances, middle + breaks, np.abs(middle - breaks), [0.0]]
+    ends = np.concatenate(both)
+    return np.unique(ends[ends >= 0])
 
 
 def _integration_end(density: Density, shift: float, orders: Array) -> float:

@@ -53,11 +53,11 @@ def _cached_rate(event: Event, alpha: float) -> float:
     if not count_atomic_releases(event):
         return alpha
     top = max(1e-3, min(price(event, 1e-9).epsilon, 700.0))
-    epsilons = [top * (place / COARSE_POINTS) ** 2 for place in range(COARSE_POINTS + 1)]
+    epsilons = [top * (point / COARSE_POINTS) ** 2 for point in range(COARSE_POINTS + 1)]
     found = {epsilon: _rate_bound(event, epsilon, alpha) for epsilon in epsilons}
     best = min(found, key=found.__getitem__)
-    place = epsilons.index(best)
-    low, high = epsilons[max(0, place - 1)], epsilons[min(COARSE_POINTS, place + 1)]
+    index = epsilons.index(best)
+    low, high = epsilons[max(0, index - 1)], epsilons[min(COARSE_POINTS, index + 1)]
     around = (low + (high - low) * share / FINE_POINTS for share in range(1, FINE_POINTS))
     least = min(found[best], *(_rate_bound(event, epsilon, alpha) for epsilon in around))
     return max(alpha, least)

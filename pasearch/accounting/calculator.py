@@ -188,10 +188,8 @@ def _solve_within_budget(
 
 
 def _build_event(numbers: dict[str, Any], law: str | None) -> Event:
-    n, batch = (
-        check_positive_integer("n", numbers["n"]),
-        check_positive_integer("batch", numbers["batch"]),
-    )
+    n = check_positive_integer("n", numbers["n"])
+    batch = check_positive_integer("batch", numbers["batch"])
     if not batch <= n:
         raise UsageError(f"batch is {batch}, n is {n}: expected a batch of at most n records.")
     sigma = check_positive("sigma", numbers["sigma"])

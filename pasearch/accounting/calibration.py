@@ -177,26 +177,18 @@ def _search_by_fast_price(
     make_event: Callable[[float], Event], budget: Budget, low: float, high: float
 ) -> tuple[float, CostFunction]:
     """Return approximately the largest value that fits, and the fast cost function."""
+    delta = _resolved_delta(budget)
 
     def fast_epsilon(value: float) -> float:
-        return fast_price(make_event(value), _resolved_delta(budget)).epsilon
+        return fast_price(make_event(value), delta).epsilon
 
-    start = _guess_value(make_event, budget, low, high)
+    below, above = low, high
+    for _ in range(14):  # bisect to the value at which the central limit estimate meets the budget
+        middle = math.sqrt(below * above)
+        exceeds = estimate_epsilon(make_event(middle), delta) > budget.epsilon
+        below, above = (below, middle) if exceeds else (middle, above)
+    start = math.sqrt(below * above)
     return _search_value(fast_epsilon, budget.epsilon, start, low, high), fast_epsilon
-
-
-def _guess_value(
-    make_event: Callable[[float], Event], budget: Budget, low: float, high: float
-) -> float:
-    """Return approximately the value at which the central limit estimate meets the budget."""
-    delta = _resolved_delta(budget)
-    for _ in range(14):
-        middle = math.sqrt(low * high)
-        if estimate_epsilon(make_event(middle), delta) > budget.epsilon:
-            high = middle
-        else:
-            low = middle
-    return math.sqrt(low * high)
 
 
 def _search_value(

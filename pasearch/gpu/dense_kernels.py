@@ -250,14 +250,10 @@ def _linear_forward(
     K: tl.constexpr,
 ):  # fmt: skip
     """Compute x W^T for some rows and outputs."""
-    inputs, wide = (
-        _load_count(layer + INPUT_COUNT, IS_EVEN),
-        cols < _load_count(layer + OUTPUT_COUNT, False),
-    )
-    first, second = (
-        _load_halves_address(layer + HIGH_WEIGHTS_ADDRESS, IS_EVEN),
-        _load_halves_address(layer + LOW_WEIGHTS_ADDRESS, IS_EVEN),
-    )
+    inputs = _load_count(layer + INPUT_COUNT, IS_EVEN)
+    wide = cols < _load_count(layer + OUTPUT_COUNT, False)
+    first = _load_halves_address(layer + HIGH_WEIGHTS_ADDRESS, IS_EVEN)
+    second = _load_halves_address(layer + LOW_WEIGHTS_ADDRESS, IS_EVEN)
     z = tl.zeros((M, N), tl.float32)
     for k in range(0, inputs, K):
         ks = k + tl.arange(0, K)
@@ -274,10 +270,8 @@ def _linear_forward(
 @triton.jit
 def _store_outputs(own, layer, place, step, rows, cols, there, z):
     """Store a layer's outputs, or the gradient of the loss."""
-    wide, stride = (
-        cols < _load_count(layer + OUTPUT_COUNT, False),
-        _load_count(layer + ROW_STRIDE, True),
-    )
+    wide = cols < _load_count(layer + OUTPUT_COUNT, False)
+    stride = _load_count(layer + ROW_STRIDE, True)
     bias = tl.load(layer + BIAS_ADDRESS)
     if bias != 0:
         z += tl.load(as_float_address(bias) + cols, mask=wide, other=0.0)[None, :]
@@ -302,10 +296,8 @@ def _store_outputs(own, layer, place, step, rows, cols, there, z):
             _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True), rows, cols, stride, d, mask
         )
     else:
-        h, kept = (
-            _activate(z, tl.load(layer + ACTIVATION_CODE)),
-            _draw_keep_mask(own, layer, rows, cols, step),
-        )
+        h = _activate(z, tl.load(layer + ACTIVATION_CODE))
+        kept = _draw_keep_mask(own, layer, rows, cols, step)
         tl.store(
             as_float_address(tl.load(layer + OUTPUT_ADDRESS)) + where,
             tl.where(kept, h, float("inf")),
@@ -345,18 +337,12 @@ def _linear_backward(
     K: tl.constexpr,
 ):  # fmt: skip
     """Compute d W for some rows and inputs."""
-    inputs, outputs = (
-        _load_count(layer + INPUT_COUNT, IS_EVEN),
-        _load_count(layer + OUTPUT_COUNT, False),
-    )
-    first, second = (
-        _load_halves_address(layer + HIGH_WEIGHTS_ADDRESS, IS_EVEN),
-        _load_halves_address(layer + LOW_WEIGHTS_ADDRESS, IS_EVEN),
-    )
-    after, apart = (
-        _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True),
-        _load_count(layer + ROW_STRIDE, True),
-    )
+    inputs = _load_count(layer + INPUT_COUNT, IS_EVEN)
+    outputs = _load_count(layer + OUTPUT_COUNT, False)
+    first = _load_halves_address(layer + HIGH_WEIGHTS_ADDRESS, IS_EVEN)
+    second = _load_halves_address(layer + LOW_WEIGHTS_ADDRESS, IS_EVEN)
+    after = _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True)
+    apart = _load_count(layer + ROW_STRIDE, True)
     starts, wide = rows * 2 * apart, cols < inputs
     d = tl.zeros((M, N), tl.float32)
     for k in range(0, outputs, K):
@@ -448,10 +434,8 @@ def _clip_factors(own, first, depth, slots, there, rows, M: tl.constexpr, K: tl.
             if place > 0:
                 x, starts, apart = _locate_layer_inputs(layer, rows)
                 of_inputs = _squared_norms_of_halves(x, starts, apart, there, M, K)
-            d, stride = (
-                as_float_address(tl.load(layer + GRADIENT_ADDRESS)),
-                _load_count(layer + ROW_STRIDE, True),
-            )
+            d = as_float_address(tl.load(layer + GRADIENT_ADDRESS))
+            stride = _load_count(layer + ROW_STRIDE, True)
             starts = rows * stride
             of_outputs = _squared_norms(d, starts, there, stride, M, K)
             plus = (tl.load(layer + BIAS_SUM_INDEX) >= 0).to(tl.float64)
@@ -490,10 +474,8 @@ def _factors(
         use = factors != 0.0
         if tl.load(first + IS_TRAINED) != 0:
             x, starts, apart = _locate_records(own, first, step, rows, there, IS_EVEN)
-            beside, stride = (
-                _load_halves_address(first - _LAYER_FIELDS + DROPPED_OUTPUT_ADDRESS, True),
-                _load_count(first - _LAYER_FIELDS + ROW_STRIDE, True),
-            )
+            beside = _load_halves_address(first - _LAYER_FIELDS + DROPPED_OUTPUT_ADDRESS, True)
+            stride = _load_count(first - _LAYER_FIELDS + ROW_STRIDE, True)
             for k in range(0, apart, K):
                 ks = k + tl.arange(0, K)
                 where = x + starts[:, None] + ks[None, :]
@@ -506,14 +488,10 @@ def _factors(
         for place in range(0, depth):
             layer = first + place * _LAYER_FIELDS
             stride = _load_count(layer + ROW_STRIDE, True)
-            d, halved = (
-                as_float_address(tl.load(layer + GRADIENT_ADDRESS)),
-                _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True),
-            )
-            goes, trained = (
-                _load_halves_address(layer + DROPPED_OUTPUT_ADDRESS, True),
-                tl.load(layer + IS_TRAINED) != 0,
-            )
+            d = as_float_address(tl.load(layer + GRADIENT_ADDRESS))
+            halved = _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True)
+            goes = _load_halves_address(layer + DROPPED_OUTPUT_ADDRESS, True)
+            trained = tl.load(layer + IS_TRAINED) != 0
             for k in range(0, stride, K):
                 ks = k + tl.arange(0, K)
                 mask = there[:, None] & (ks < stride)[None, :]
@@ -529,10 +507,8 @@ def _factors(
 @triton.jit
 def _sum_products(layer, size, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     """Compute (c * d)^T x, float64, for some outputs and inputs: blocks of K records in float32."""
-    halved, stride = (
-        _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True),
-        _load_count(layer + ROW_STRIDE, True),
-    )
+    halved = _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True)
+    stride = _load_count(layer + ROW_STRIDE, True)
     total = tl.zeros((M, N), tl.float64)
     for row in range(0, size, K):
         rows = row + tl.arange(0, K)
@@ -552,10 +528,8 @@ def _sum_products(layer, size, outs, ins, M: tl.constexpr, N: tl.constexpr, K: t
 
 @triton.jit
 def _store_sum(own, layer, outs, ins, found, IS_EVEN: tl.constexpr):
-    inputs, place = (
-        _load_count(layer + INPUT_COUNT, IS_EVEN),
-        _load_count(layer + WEIGHT_SUM_INDEX, IS_EVEN),
-    )
+    inputs = _load_count(layer + INPUT_COUNT, IS_EVEN)
+    place = _load_count(layer + WEIGHT_SUM_INDEX, IS_EVEN)
     where = outs[:, None] * inputs + ins[None, :]
     mask = (outs < _load_count(layer + OUTPUT_COUNT, False))[:, None] & (ins < inputs)[None, :]
     tl.store(load_float_address(own + SUMS_ADDRESS) + place + where, found, mask=mask)
@@ -570,10 +544,8 @@ def _sums(
     _, size = _load_step(own, at)
     outs, ins = row * M + tl.arange(0, M), column * N + tl.arange(0, N)
     if column < 0:
-        halved, stride = (
-            _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True),
-            _load_count(layer + ROW_STRIDE, True),
-        )
+        halved = _load_halves_address(layer + GRADIENT_HALVES_ADDRESS, True)
+        stride = _load_count(layer + ROW_STRIDE, True)
         total = tl.zeros((K, M), tl.float64)
         for low in range(0, size, K):
             rows = low + tl.arange(0, K)

@@ -671,15 +671,11 @@ def _matches_torch(device: str, rows: int, inputs: int, outputs: int) -> bool:
         parameter.detach().copy_(wave.view_as(parameter))
     (weights,) = flatten_parameters(prepared.parameters)
     x = torch.linspace(-2.0, 2.0, rows * inputs).sin_().view(rows, inputs)
-    valid, y, bounding = (
-        torch.arange(rows) != 4,
-        torch.arange(rows) % 3,
-        FlatClipping(clip_norm=0.5),
-    )
-    slots, buffers = (
-        DeviceRecords.move_to_device(device, x, y, valid),
-        SumBuffers(prepared.parameters),
-    )
+    valid = torch.arange(rows) != 4
+    y = torch.arange(rows) % 3
+    bounding = FlatClipping(clip_norm=0.5)
+    slots = DeviceRecords.move_to_device(device, x, y, valid)
+    buffers = SumBuffers(prepared.parameters)
     expected = SumBuffers(prepared.parameters)
     streams = {name: Stream(bytes(32)).child(name) for name in ("batch", "noise", "dropout")}
     reseed_dropout(prepared, streams["dropout"], 0, slots.device)

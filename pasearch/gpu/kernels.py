@@ -257,10 +257,8 @@ def _update_weights(
     Values that are left to `settle` are unchanged.
     """
     if asked[0]:
-        rate, share = (
-            load_double(given + LEARNING_RATE).to(tl.float32),
-            load_double(given + SUM_SCALE).to(tl.float32),
-        )
+        rate = load_double(given + LEARNING_RATE).to(tl.float32)
+        share = load_double(given + SUM_SCALE).to(tl.float32)
         taken = released * share
         if asked[1]:
             taken = moment * load_double(given + MOMENTUM_FACTOR).to(tl.float32) + taken
@@ -299,10 +297,8 @@ def _defer_to_settle(own, places, doubt, step):
     at = tl.atomic_add(doubts + places * 0, one, mask=doubt, sem="relaxed")
     fits = at < tl.load(doubts + 1)
     tl.store(doubts + 2 + at, places, mask=doubt & fits)
-    noted, steps = (
-        as_int_address(tl.load(own + FIRST_WRONG_ADDRESS)) + places * 0,
-        (places * 0 + step).to(tl.int32),
-    )
+    noted = as_int_address(tl.load(own + FIRST_WRONG_ADDRESS)) + places * 0
+    steps = (places * 0 + step).to(tl.int32)
     tl.atomic_min(noted, steps, mask=doubt & (fits == 0), sem="relaxed")
 
 
@@ -337,10 +333,8 @@ def _release_block(
     other_moment = _load_before(own + MOMENTUM_ADDRESS, second, too, asked[1], ALL)
     mean = _load_before(own + AVERAGE_ADDRESS, first, here, asked[2], ALL)
     other_mean = _load_before(own + AVERAGE_ADDRESS, second, too, asked[2], ALL)
-    grain, wide = (
-        load_double(given + GRID_SPACING).to(tl.float32),
-        load_double(given + NOISE_SCALE).to(tl.float32),
-    )
+    grain = load_double(given + GRID_SPACING).to(tl.float32)
+    wide = load_double(given + NOISE_SCALE).to(tl.float32)
     doubt, other = first < 0, first < 0
     if grain > 0.0:
         u, v = draw_words(given, pair, step)
@@ -348,10 +342,8 @@ def _release_block(
         few = (length < _MIN_LENGTH) | (length > _MAX_LENGTH)
         radius = _radius(length)
         cosine, sine = _cosine_and_sine(turn)
-        sure, fine = (
-            load_double(given + MAX_SURE_DISTANCE).to(tl.float32),
-            load_double(given + INVERSE_SPACING).to(tl.float32),
-        )
+        sure = load_double(given + MAX_SURE_DISTANCE).to(tl.float32)
+        fine = load_double(given + INVERSE_SPACING).to(tl.float32)
         rounded, doubt = _round_to_grid(one, radius * cosine, wide, grain, fine, sure)
         doubt = (doubt | few) if ALL else (doubt | few) & here
         one = tl.where(doubt, one, rounded)
@@ -381,11 +373,9 @@ def _settle(rows, at, WIDTH: tl.constexpr, MANY: tl.constexpr, PROGRAMS: tl.cons
     doubts = as_long_address(tl.load(own + DOUBTS_ADDRESS))
     found = tl.minimum(tl.load(doubts), tl.load(doubts + 1)).to(tl.int32)
     given = as_long_address(tl.load(own + INPUTS_ADDRESS)) + step * tl.load(own + INPUTS_PER_STEP)
-    grain, wide, fine = (
-        load_double(given + GRID_SPACING),
-        load_double(given + NOISE_SCALE),
-        load_double(given + INVERSE_SPACING),
-    )
+    grain = load_double(given + GRID_SPACING)
+    wide = load_double(given + NOISE_SCALE)
+    fine = load_double(given + INVERSE_SPACING)
     for low in range(tl.program_id(0) % PROGRAMS * MANY, found, PROGRAMS * MANY):
         each = low + tl.arange(0, MANY)
         there = each < found

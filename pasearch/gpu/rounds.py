@@ -367,12 +367,10 @@ class Rounds:
         buffers: SumBuffers,
         blocks: BatchBlocks | None = None,
     ):
-        self._prepared, self._recipe, self._streams, self._buffers = (
-            prepared,
-            recipe,
-            streams,
-            buffers,
-        )
+        self._prepared = prepared
+        self._recipe = recipe
+        self._streams = streams
+        self._buffers = buffers
         self.slots = slots
         n = len(slots.y)
         self._blocks = blocks or BatchBlocks(

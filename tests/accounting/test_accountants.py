@@ -372,9 +372,9 @@ class TestTraps:
 
         for foreign in (GaussianDpEvent(1.0), Mine(), None, 1.0, "gaussian"):
             for pricer in (price, fast_price, rdp_price):
-                with pytest.raises(UnsupportedEvent, match="own table"):
+                with pytest.raises(UnsupportedEvent, match="event class"):
                     pricer(foreign, DELTA)
-            with pytest.raises(UnsupportedEvent, match="own table"):
+            with pytest.raises(UnsupportedEvent, match="event class"):
                 compute_delta(foreign, 1.0)  # type: ignore[arg-type]
 
     def test_what_only_one_accountant_has_is_refused_together(self):

@@ -135,7 +135,7 @@ def test_too_small_a_budget_says_what_would_do():
     ]:
         with pytest.raises(BudgetError, match=r"at least epsilon ([0-9.]+)") as refused:
             solve(Budget(0.01, 1e-5))
-        enough = float(str(refused.value).split("cost is epsilon ")[1].split(". ")[0])
+        enough = float(str(refused.value).split("at least epsilon ")[1].split(". ")[0])
         solve(Budget(enough, 1e-5))
 
 

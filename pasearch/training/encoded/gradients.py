@@ -136,7 +136,10 @@ def add_encoded_sum(
     most = _max_records_at_once(captured, exact, x.device.type)
     for start in range(0, len(x), most):
         rows = slice(start, start + most)
-        layers = [_select_records(each, rows, exact) for each in captured]
+        layers: list[Any] = [
+            (_FactoredGradients if _is_factored(each, exact) else _FormedGradients)(each, rows)
+            for each in captured
+        ]
         for parameter, value in add(layers, codebook, mask[rows]):
             totals[id(parameter)] += value
 
@@ -260,10 +263,6 @@ def _max_records_at_once(layers: list[CapturedLayer], exact: bool, device: str) 
             MAX_RECORDS[device], MAX_FORMED_NUMBERS // formed, MAX_FACTOR_NUMBERS[device] // factors
         ),
     )
-
-
-def _select_records(seen: CapturedLayer, rows: slice, exact: bool) -> Any:
-    return (_FactoredGradients if _is_factored(seen, exact) else _FormedGradients)(seen, rows)
 
 
 def _magnitude_bits(values: Tensor, ones: int = 0) -> Tensor:
