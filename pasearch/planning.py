@@ -336,7 +336,7 @@ class CalibratedPlan(PlanTerms):
     @property
     def max_count_per_record(self) -> int:
         """How many points the best answer to a record has."""
-        return self.score_metric.most
+        return self.score_metric.max_points
 
     def estimated_privately(self) -> list[str]:
         """Return what is estimated beside the model, one line each: all of it is released.
