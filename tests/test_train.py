@@ -327,7 +327,7 @@ class TestPlan:
             ({"recipe": {"preset": {"name": "dpsgd"}}}, "is not known"),
             ({"recipe": {"bounding": "flat"}}, "expected a table, such as .* name = .flat."),
             ({"recipe": {"schedule": {"name": "time"}}}, "'time' lacks rate"),
-            ({"recipe": {"preset": "dpsgd", "noise_multiplier": 1.0}}, "the budget sets it"),
+            ({"recipe": {"preset": "dpsgd", "noise_multiplier": 1.0}}, "calibrated to the budget"),
         ],
     )
     def test_what_does_not_go_together_is_refused(self, options: dict[str, Any], match: str):

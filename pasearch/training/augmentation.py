@@ -1,9 +1,9 @@
-"""Several views of each record, whose gradients are averaged before the bound.
+"""Data augmentation: several views of each record, whose gradients are averaged before clipping.
 
-    g_i = (1 / K) sum over views v of grad loss(v(x_i)),   then bounded: sensitivity C, as for one
+    g_i = (1 / K) sum over views v of grad loss(v(x_i)),   then clipped: sensitivity C, as for one
 
-Views are shifts of up to `shift` pixels, with 0 around, and mirror images; all are drawn from the
-step's own key, without looking at a value.
+Views are shifts of up to `shift` pixels, padded with 0, and mirror images. They are drawn from the
+key of the step, independently of the data.
 
 Source: De et al. 2022 (augmentation multiplicity). Proof: docs/guarantees/bounding.md.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 MAX_VIEWS = 1000
-"""Each view is one more forward and backward pass of its record."""
+"""Maximum number of views: each is one more forward and backward pass of its record."""
 
 
 def _check_views(name: str, value: object) -> int:
@@ -42,11 +42,12 @@ def _check_views(name: str, value: object) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augmentation(Stage):
-    """How views of an image are made.
+    """Random shifts and mirror images of an image record.
 
     Args:
-        views: K, 1 to `MAX_VIEWS`.
-        shift: Most pixels in each direction, 0 or more; less than the image has, see `check_fits`.
+        views: Number of views K, 1 to `MAX_VIEWS`.
+        shift: Maximum shift in each direction, pixels, 0 or more; below the image's side
+            (`check_fits`).
         flip: Whether half of the views are mirrored left to right.
     """
 
@@ -62,12 +63,13 @@ class Augmentation(Stage):
     flip: bool = False
 
     def check_fits(self, shape: tuple[int, ...]) -> None:
-        """Refuse records that have no such views; to be asked before anything is charged.
+        """Refuse records that have no such views; called before anything is charged.
 
-        The shape is that of one record as the network gets it, behind its front end.
+        Args:
+            shape: Shape of one record after preprocessing.
 
         Raises:
-            UsageError: The records are no images, or a shift moves a whole image out of sight.
+            UsageError: Records are not images, or a shift is as large as an image.
         """
         if len(shape) not in (2, 3):
             raise UsageError(
@@ -83,14 +85,14 @@ class Augmentation(Stage):
             )
 
     def apply(self, x: Tensor, generator: np.random.Generator) -> Tensor:
-        """Return K views of every record, (batch * K, ...), those of one record side by side.
+        """Compute K views of every record, (batch * K, ...); those of one record are adjacent.
 
         Args:
-            x: (batch, height, width) or (batch, channels, height, width).
-            generator: This step's own randomness.
+            x: Images, (batch, height, width) or (batch, channels, height, width).
+            generator: Random generator of this step.
 
         Raises:
-            UsageError: As of `check_fits`.
+            UsageError: Records are not images, or a shift is as large as an image.
         """
         import torch
 

@@ -1,14 +1,14 @@
-"""Which slots a step uses, and what a Gaussian release on them costs: both from one object.
+"""Sampling of batches, and the privacy event of a Gaussian release on them.
 
-    Poisson            each slot with probability q, independently       PoissonGaussian(q, sigma)
-    TruncatedPoisson   the same; of more than `cap`, a random `cap`      TruncatedPoissonGaussian
-    Reshuffled         a fresh permutation an epoch, in disjoint batches Gaussian(sigma), an epoch
+    Poisson            each record with probability q, independently      PoissonGaussian(q, sigma)
+    TruncatedPoisson   the same; a random subset of `cap` if larger       TruncatedPoissonGaussian
+    Reshuffled         disjoint batches of a new permutation per epoch    Gaussian(sigma) per epoch
 
-Poisson sampling is exact: the gaps between chosen indices are Geometric(q), i_k = i_(k-1) + G_k,
-so a batch costs about q n random numbers instead of n. A batch may be empty or large: an empty one
-still adds noise and steps, a large one is computed in chunks. Null slots are drawn like any other.
-Reshuffled batches hide nothing about who is in them, so there is no amplification: an epoch that
-was started costs one release, at the least noise that any of its steps has.
+Poisson sampling is exact: the gaps between chosen indices are Geometric(q), i_k = i_(k-1) + G_k. So
+a batch costs about q n random numbers instead of n. A batch may be empty, which still adds noise,
+or large, which is processed in chunks. Null records are sampled like any other. Reshuffled batches
+have no amplification: an epoch that was started costs one release, at the smallest noise of its
+steps.
 
 Source: docs/rules.md, rule 7; Yu et al., Theorem 2 (reshuffled). Proof: docs/guarantees/dp-sgd.md,
 docs/guarantees/batching.md.
@@ -34,56 +34,57 @@ if TYPE_CHECKING:
 
 
 class Batching(Stage):
-    """How a step's slots are drawn, and the event of a Gaussian release on them."""
+    """Sampling method for batches, and the privacy event of a Gaussian release on one."""
 
     __slots__ = ()
 
     has_cap: ClassVar[bool] = False
-    """Whether a recipe's `cap` means anything to it."""
+    """Whether it uses the recipe's `cap`."""
     sampled: ClassVar[bool] = True
-    """Whether each step has a Poisson sample of its own, and its price; of others see `charges`."""
+    """Whether each step draws an independent Poisson sample and is charged; else `count_releases`.
+    """
     has_renyi_cost: ClassVar[bool] = True
-    """Whether a step has a price in Renyi orders, which a filter adds up."""
+    """Whether a step has a Renyi cost, which a privacy filter can add up."""
     independent: ClassVar[bool] = False
-    """Whether all that is known of a record is a coin of its own."""
+    """Whether each record is included by an independent Bernoulli draw."""
     assumes: ClassVar[str] = "Poisson sampling is exact (geometric gaps)"
-    """What its price takes for granted, and the code does."""
+    """Assumption of the privacy analysis, which the code satisfies."""
 
     @classmethod
     @abstractmethod
     def of(cls, n: int, expected_batch_size: int, cap: int | None) -> Self:
-        """Return how batches are drawn from n slots."""
+        """Create the sampling method for n records, null records included."""
 
     @abstractmethod
     def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
-        """Return a step's slots, ascending, from the trial's batch stream."""
+        """Draw the record indices of a step, ascending, from the batch stream of the trial."""
 
     @abstractmethod
     def max_batch_size(self, n: int, deviations: float) -> int:
-        """Return how many slots of n a batch has at most.
+        """Compute the largest batch size for n records.
 
-        Of a Poisson batch, which has no such number: its mean and so many standard deviations.
+        For a Poisson batch, which has no maximum: its mean plus `deviations` standard deviations.
         """
 
     @property
     def sizes_vary(self) -> bool:
-        """Whether how many slots a step has is random."""
+        """Whether the batch size is random."""
         return self.sampled
 
     @abstractmethod
     def epoch(self, step: int) -> int:
-        """Return the epoch of a step, both counted from 0: how often n slots were drawn."""
+        """Compute the epoch of a step, both from 0."""
 
     @abstractmethod
     def event(self, noise_multiplier: float) -> Event:
-        """Return what a sum over such a batch costs, with Gaussian noise on it."""
+        """Compute the privacy event of a batch sum with Gaussian noise."""
 
     def count_releases(self, steps: int) -> int:
-        """Return how many events so many steps of one epoch cost: one each."""
+        """Count the charged releases of `steps` steps of one epoch."""
         return steps
 
     def count_all_releases(self, steps: int) -> int:
-        """Return how many events so many steps cost, if all have the same noise."""
+        """Count the charged releases of `steps` steps with equal noise."""
         return steps
 
 
@@ -114,9 +115,9 @@ class Poisson(Batching):
         return self.sampling_probability < 1.0
 
     def indices(self, n: int, generator: np.random.Generator) -> np.ndarray:
-        """Return the chosen of n slots, null ones included: ascending, int64, (batch,).
+        """Draw the sampled indices of n records, null records included: ascending, int64, (batch,).
 
-        The batch's size is itself random and may be 0. The generator is this step's own.
+        The batch size is random and may be 0. The generator belongs to this step alone.
         """
         q = self.sampling_probability
         if q == 1.0:
@@ -125,8 +126,7 @@ class Poisson(Batching):
         last = -1
         draws = math.ceil(q * n + 4 * math.sqrt(q * n)) + 4
         while last < n:
-            # A gap beyond n ends the batch wherever it lands; capping it keeps the sum from
-            # overflowing when q is tiny.
+            # A gap beyond n ends the batch; the limit keeps the sum from overflowing if q is tiny.
             gaps = np.minimum(generator.geometric(q, size=draws), n + 1)
             found.append(last + np.cumsum(gaps))
             last = int(found[-1][-1])
@@ -152,12 +152,13 @@ class Poisson(Batching):
 @BATCHINGS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncatedPoisson(Batching):
-    """Poisson sampling that keeps at most `cap` slots of a batch, uniformly at random.
+    """Poisson sampling that keeps at most `cap` records of a batch, uniformly at random.
 
     Args:
-        n: Slots of the partition, null ones included.
-        expected_batch_size: q n.
-        cap: Public, at least q n + 6 sqrt(q n); None takes that. A tighter one is dear.
+        n: Number of records of the partition, null records included.
+        expected_batch_size: Expected batch size q n before the cap.
+        cap: Public maximum batch size, at least q n + 6 sqrt(q n); None is that minimum. A smaller
+            cap would cost much privacy.
     """
 
     name: ClassVar[str] = "truncated"
@@ -222,11 +223,11 @@ class TruncatedPoisson(Batching):
 @BATCHINGS.register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshuffled(Batching):
-    """Disjoint batches of a fresh permutation in every epoch; the last one may be smaller.
+    """Disjoint batches of a new permutation in every epoch; the last one may be smaller.
 
     Args:
-        n: Slots of the partition, null ones included.
-        batch_size: Slots of a batch.
+        n: Number of records of the partition, null records included.
+        batch_size: Number of records of a batch.
     """
 
     name: ClassVar[str] = "reshuffled"
@@ -246,7 +247,7 @@ class Reshuffled(Batching):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches in an epoch."""
         return math.ceil(self.n / self.batch_size)
 
     def batch(self, n: int, stream: Stream, step: int) -> np.ndarray:
@@ -261,24 +262,24 @@ class Reshuffled(Batching):
         return step // self.steps_per_epoch
 
     def event(self, noise_multiplier: float) -> Event:
-        """Return what one epoch costs, at the least noise of its steps."""
+        """Compute the privacy event of one epoch, at the smallest noise of its steps."""
         return Gaussian(noise_multiplier)
 
     def count_releases(self, steps: int) -> int:
-        """Return how many events an epoch costs of which so many steps were made: one."""
+        """Count one release for an epoch that was started."""
         return 1 if steps else 0
 
     def count_all_releases(self, steps: int) -> int:
-        """Return how many epochs were started."""
+        """Count the epochs that were started."""
         return self.epoch(steps - 1) + 1
 
 
 @lru_cache(maxsize=1)
 def _draw_epoch_order(stream: Stream, epoch: int, n: int) -> np.ndarray:
-    """Return the order of an epoch's slots: drawn once for all its steps."""
+    """Draw the permutation of an epoch, once for all its steps."""
     return stream.generator(epoch).permutation(n)
 
 
 def min_cap(expected_batch_size: int) -> int:
-    """Return the tightest cap that is taken: q n + 6 sqrt(q n)."""
+    """Compute the smallest allowed cap: q n + 6 sqrt(q n)."""
     return math.ceil(expected_batch_size + 6 * math.sqrt(expected_batch_size))

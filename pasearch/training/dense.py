@@ -1,8 +1,8 @@
-"""Chains of linear layers, as compiled code and the GPU's kernels take them.
+"""Chains of linear layers, the networks supported by compiled kernels on the CPU and the GPU.
 
-h_l = phi(h_(l-1) W_l^T + b_l)                       phi: tanh, ReLU, sigmoid or none
-dropout follows phi
-joined: the second layer is given [x, h_1]
+    h_l = phi(h_(l-1) W_l^T + b_l)              phi: tanh, ReLU, sigmoid or none
+
+Dropout follows phi. In a joined chain the input of the second layer is [x, h_1].
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ ACTIVATION_CODES: dict[type[nn.Module] | None, int] = {
     nn.ReLU: 2,
     nn.Sigmoid: 3,
 }
-"""Activations of a chain of linear layers, and their codes in the GPU's kernels."""
+"""Code of each activation in the GPU kernels."""
 
 FLATTEN_REPR = repr(nn.Flatten())
 
 
 class DenseChain:
-    """A chain of linear layers, flattened at most before the first; see `of`.
+    """Chain of linear layers, with at most a flattening before the first; see `of`.
 
     Args:
-        layers: In order.
-        activations: What follows each: a type of `ACTIVATIONS`, or None.
-        dropouts: What comes before the first, and then what follows each activation.
-        flattened: Whether records are flattened before the first.
-        joined: Whether the second is given what the first one is, too, before what that gives.
+        layers: Linear layers, in order.
+        activations: Type of the activation after each layer, a key of `ACTIVATION_CODES`; None:
+            identity.
+        dropouts: Dropout before the first layer, then after each activation; None: no dropout.
+        flattened: Whether records are flattened before the first layer.
+        joined: Whether the input of the second layer is [input, output] of the first one.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class DenseChain:
 
     @classmethod
     def of(cls, chain: Sequence[nn.Module]) -> DenseChain | None:
-        """Return a chain of modules as this; None if it is another."""
+        """Convert a chain of modules; None for modules that are not such a chain."""
         first = next((k for k, each in enumerate(chain) if not is_flatten(each)), len(chain))
         inner = _list_inner_layers(chain[first]) if first < len(chain) else None
         if inner is not None:
@@ -60,7 +61,7 @@ class DenseChain:
             if outer._forward_hooks or outer._forward_pre_hooks:
                 return None
             if not behind or type(behind[0]) is not nn.Linear:
-                return None  # what is given on is changed, too
+                return None  # the joined output would be changed
             chain = [*chain[:first], *inner, *chain[first + 1 :]]
         if any(each._forward_hooks or each._forward_pre_hooks for each in chain):
             return None
@@ -95,33 +96,36 @@ class DenseChain:
 
     @property
     def widths(self) -> list[int]:
-        """Numbers that each layer is given, and that come out at last."""
+        """Number of inputs of each layer, then the number of outputs."""
         return [*(weight.shape[1] for weight in self.weights), self.outputs]
 
     @property
     def outputs(self) -> int:
-        """Numbers that come out at last."""
+        """Number of outputs of the last layer."""
         return len(self.weights[-1])
 
     def takes(self, x: Tensor) -> bool:
-        """Whether rows like these are one input of the first layer each."""
+        """Check whether each row like these is one input of the first layer."""
         return len(x.shape) == 2 or self.flattened
 
     def squares_of_inputs(self, x: Tensor) -> Tensor:
-        """Return the squared norms of what the first layer is given, (batch,)."""
+        """Compute the squared norms of the first layer's inputs, (batch,)."""
         return compute_norms_along(x.flatten(1), 1).square_()
 
 
 def find_offset(parameter: Tensor, weights: Tensor) -> int:
-    """Return where a parameter begins in the flat weights."""
+    """Compute the index at which a parameter begins in the flat weights."""
     return (parameter.data_ptr() - weights.data_ptr()) // parameter.element_size()
 
 
 def check_buffer_parts(parts: Sequence[tuple[int, int]], count: int) -> None:
-    """See that parts, (place, numbers) each, fill a flat buffer, and none meets another.
+    """Check that parts, (offset, count) each, fill a flat buffer without overlap.
 
-    Machine code looks at no end of an array: where it went by other sizes than the buffer's,
-    gradients of one layer would be added to those of another.
+    Compiled kernels do not check array bounds: with wrong sizes, gradients of one layer would be
+    added to those of another.
+
+    Raises:
+        ValueError: A gap, an overlap or a wrong total.
     """
     behind = 0
     for place, numbers in sorted(parts):
@@ -133,9 +137,9 @@ def check_buffer_parts(parts: Sequence[tuple[int, int]], count: int) -> None:
 
 
 def activation_of(module: nn.Module) -> type[nn.Module] | None:
-    """Return which of `ACTIVATIONS` a module is; None if it is another.
+    """Get the `ACTIVATION_CODES` key of a module; None for any other module.
 
-    2 sigmoid(2 x) - 1, the tempered sigmoid that is usual, is the hyperbolic tangent.
+    The default tempered sigmoid, 2 sigmoid(2 x) - 1, is the hyperbolic tangent.
     """
     if type(module) is TemperedSigmoid:
         usual = (module.scale, module.temperature, module.offset) == (2.0, 2.0, 1.0)
@@ -144,7 +148,7 @@ def activation_of(module: nn.Module) -> type[nn.Module] | None:
 
 
 def _list_inner_layers(module: nn.Module) -> list[nn.Module] | None:
-    """Return what a `SkipConcat` layer calls: a linear layer and its successors; None of others."""
+    """List the modules of a `SkipConcat` layer if exactly the first one is linear; else None."""
     if type(module) is not SkipConcat:
         return None
     inner = list(module)
@@ -153,28 +157,28 @@ def _list_inner_layers(module: nn.Module) -> list[nn.Module] | None:
 
 
 def has_distinct_masks(dropouts: Sequence[KeyedDropout | None]) -> bool:
-    """Whether each comes once: of one in two places, every call would have another mask."""
+    """Check that no dropout module is used twice: each call would draw another mask."""
     there = [id(each) for each in dropouts if each is not None]
     return len(set(there)) == len(there)
 
 
 def is_flatten(module: nn.Module) -> bool:
-    """Whether a module makes one row of each record, and does nothing else."""
+    """Check whether a module only flattens each record to one row."""
     return type(module) is nn.Flatten and repr(module) == FLATTEN_REPR
 
 
 def has_expected_parameters(layer: nn.Module, inputs: int, *sides: int) -> bool:
-    """Whether a layer's parameters are what follows from what it says of itself, and no more.
+    """Check that a layer has exactly the parameters that its settings imply.
 
     Args:
-        layer: Linear, or a convolution without groups.
-        inputs: What it is given: numbers, or channels.
-        sides: Of a window.
+        layer: Linear layer, or convolution without groups.
+        inputs: Number of input features or channels.
+        sides: Sides of the convolution kernel.
     """
     own, weight, bias = list(layer.parameters()), layer.weight, layer.bias
     told = [each for each in (weight, bias) if each is not None]
     if not all(isinstance(each, nn.Parameter) for each in told) or len(own) != len(told):
-        return False  # what is no parameter is not moved, and what is no part of it not used
+        return False  # other tensors are not moved to a device, other parameters not used
     assert isinstance(weight, Tensor)
     shaped = weight.shape[1:] == (inputs, *sides)
     shaped &= bias is None or (isinstance(bias, Tensor) and bias.shape == weight.shape[:1])

@@ -8,12 +8,12 @@ From a layer's input a and the gradient d of the summed loss with respect to its
 row i belongs to record i alone, follow record i's gradient g_i, its norm and weighted sums:
 
     Linear, one row per record      ||g_i||^2 = (||a_i||^2 + 1) ||d_i||^2
-                                    sum_i c_i g_i = (c * d)^T a
+                                sum_i c_i g_i = (c * d)^T a
     Linear over L positions,        g_i = D_i A_i^T, A_i (inputs, L), D_i (outputs, L);
     Conv2d after unfolding          ||g_i||^2 from g_i itself, or sum((A_i^T A_i) * (D_i^T D_i)),
-                                    whichever is cheaper (Bu et al. 2022)
+                                whichever is cheaper (Bu et al. 2022)
     Lstm                            a Linear over its L steps: A_i holds [x_t, h_(t-1)], D_i the
-                                    gradients of the gates
+                                gradients of the gates
     GroupNorm, LayerNorm            weight: sum over positions of d * xhat; bias: of d
     Conv2d, weight-standardised     the Conv2d's g_i times the Jacobian of the filters, formed
     any other layer                 g_i by torch.func.vmap of the layer's vector-Jacobian product

@@ -1,4 +1,4 @@
-"""The losses that a screening asks for, of private records in whole points and of public ones.
+"""Losses for screening: noisy integer points of private records, or exact means of public ones.
 
 Source and proof: docs/guarantees/screening.md.
 """
@@ -21,24 +21,29 @@ if TYPE_CHECKING:
     from pasearch.data.partitions import Records
 
 MAX_CROSS_ENTROPY = 4.0
-"""L: where a record's cross entropy is clipped, in nats; guessing among 54 classes costs it."""
+"""Bound L of a record's cross entropy, nats: that of random predictions among 54 classes."""
 MAX_SQUARED_ERROR = 0.5
-"""L of half the square of an error, a number's target being in [0, 1]."""
+"""Bound L of half the squared error, for a regression target scaled to [0, 1]."""
 
 
 @torch.no_grad()
 def sum_loss_points(
     network: nn.Module, records: Records, *, device: str = "cpu", chunk: int = 8192
 ) -> int:
-    """Return the sum over records of round(G min(loss, L) / L), in whole points.
+    """Compute the sum over records of round(G min(loss, L) / L), in integer points.
 
     Guarantee: replacing one record by the null record changes the result by at most G: each
-    record's points are clipped and rounded before they are added. A loss that is no number has G.
+    record's points are clipped and rounded before the sum. A loss that is NaN counts as G.
 
-    The network has one output for a number, else one a class; its mode is given back. Null records
-    add 0. `chunk` is how many records are looked at once; only memory depends on it.
+    Args:
+        network: Network with one output for a numeric target, else one per class; its mode is
+            restored.
+        records: Records; null records add 0.
+        device: Device of the network, "cpu" or "cuda".
+        chunk: Number of records processed at once; only memory depends on it.
 
-    Cost: none by itself; add the noise of a `NoisySum(epsilon, most=GRID)` and charge its event.
+    Cost: none by itself; add the noise of a `NoisySum(epsilon, most=MAX_LOSS_POINTS)` and charge
+    its event.
     """
     bound = find_max_loss(records.y)
     total = 0
@@ -50,12 +55,12 @@ def sum_loss_points(
 
 
 def points_to_mean_loss(points: float, y: Tensor) -> float:
-    """Return points, noisy or not, as a mean loss: points L / (G slots), all public but points."""
+    """Convert points, noisy or not, to a mean loss, points L / (G n); all but points is public."""
     return points * find_max_loss(y) / (MAX_LOSS_POINTS * max(1, len(y)))
 
 
 def find_max_loss(y: Tensor) -> float:
-    """Return L, by whether classes or numbers are predicted: public."""
+    """Find the bound L of the loss for classes or numeric targets: public."""
     return MAX_SQUARED_ERROR if y.is_floating_point() else MAX_CROSS_ENTROPY
 
 
@@ -63,15 +68,15 @@ def find_max_loss(y: Tensor) -> float:
 def compute_mean_loss(
     network: nn.Module, records: Records, *, device: str = "cpu", chunk: int = 8192
 ) -> float:
-    """Return the mean loss of public records, neither clipped nor noisy; 0 if there are none.
+    """Compute the exact mean loss of public records; 0 if there are none.
 
     Raises:
         UsageError: The records were not declared public.
     """
     if records.public is not True:
         raise UsageError(
-            "a validation query without noise is for records declared public: give public records, "
-            "or release `sum_loss_points` with noise and charge it."
+            "A validation query without noise requires public records. For private records, "
+            "release `sum_loss_points` with noise and charge it."
         )
     total, count = 0.0, 0
     for losses, mask in _iterate_losses(network, records, device, chunk):
@@ -81,7 +86,7 @@ def compute_mean_loss(
 
 
 def compute_losses(outputs: Tensor, y: Tensor) -> Tensor:
-    """Return each record's own loss, (batch,): cross entropy, or half the square of an error."""
+    """Compute each record's own loss, (batch,): cross entropy, or half the squared error."""
     if y.is_floating_point():
         return 0.5 * (outputs.squeeze(1) - y).square()
     return functional.cross_entropy(outputs, y, reduction="none")
@@ -89,23 +94,20 @@ def compute_losses(outputs: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RecordLoss:
-    """Each record's own loss, and what it asks of the outputs, in closed form.
+    """Loss of each record, and its gradient in the outputs in closed form.
 
     Args:
-        y: Classes, or numbers, of the records.
+        y: Classes, or regression targets, of the records, (batch,).
     """
 
     y: Tensor
 
     def __call__(self, outputs: Tensor) -> Tensor:
-        """Return the losses, (batch,)."""
+        """Compute the losses, (batch,)."""
         return compute_losses(outputs, self.y)
 
     def gradient(self, outputs: Tensor) -> Tensor:
-        """Return the gradient of each loss with respect to its outputs, like these.
-
-        softmax(outputs) - [class = y], or the error.
-        """
+        """Compute softmax(outputs) - [class = y], or the error: the gradient of each loss."""
         if self.y.is_floating_point():
             return outputs - self.y[:, None]
         shares = functional.softmax(outputs, dim=1)
@@ -116,13 +118,13 @@ class RecordLoss:
 def _iterate_losses(
     network: nn.Module, records: Records, device: str, chunk: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each record's own loss and whether it is there; the network is as it was, after."""
+    """Yield the losses and the null-record mask, part by part; restore the network after."""
     with _evaluating(network, device):
         for start in range(0, len(records.y), chunk):
             part = slice(start, start + chunk)
             mask = records.valid[part]
             outputs = network(records.x[part].to(device)).float().cpu()
-            # A null record's class is never read: whatever stands there, its loss is a number.
+            # The class of a null record is never read; 0 keeps its loss finite.
             y = records.y[part].where(mask, 0)
             yield compute_losses(outputs, y), mask
 

@@ -1,13 +1,11 @@
-"""How many records a step works on at once, so that its memory stays bounded whatever the batch.
+"""Number of records that a step processes at once, so that memory does not grow with the batch.
 
-    numbers a record   its inputs, outputs and their gradients in every layer, and its own gradient
-                       where one is formed
-    rows at once       `HELD` numbers / numbers a record; a larger batch is summed part by part
+    numbers per record   its inputs, outputs and their gradients in every layer, and its own
+                         gradient where one is formed
+    rows at once         `MAX_STEP_NUMBERS` / numbers per record; larger batches are split
 
-Both follow from the network and from public shapes alone, never from how much memory is free: so
-the sums, to the last bit, are the same on every machine of one kind.
-
-What a step gives back, the next one asks for again: see `keep_freed_memory`.
+Both follow from the network and from public shapes, never from free memory. So the sums are
+identical, to the last bit, on every machine of one kind.
 
 Source: docs/rules.md, rule 7 (large batches in chunks).
 """
@@ -24,22 +22,22 @@ from torch import Tensor, nn
 from pasearch.training.per_example import PreparedNetwork
 
 MAX_STEP_NUMBERS = {"cpu": 2**28, "cuda": 2**31}
-"""Float32 numbers that a step holds at once, about, by kind of device: 1 GiB and 8 GiB."""
+"""Approximate maximum of float32 numbers that a step holds, by device: 1 GiB and 8 GiB."""
 
-MAX_KEPT_BYTES, MAX_KEPT_PIECE_BYTES = 2**30, 2**27
-"""Bytes that a process keeps of what it gave back, and the most of one piece that is kept."""
+MAX_KEPT_BYTES = 2**30  # freed bytes that a process keeps
+MAX_KEPT_PIECE_BYTES = 2**27  # largest single block that it keeps
 
 COPIES_PER_OUTPUT = 4
-"""How often a layer's output is held: itself, its gradient, and a copy of each where needed."""
+"""Number of copies of a layer's output: itself, its gradient, and a copy of each."""
 
 
 @torch.no_grad()
 def count_record_numbers(prepared: PreparedNetwork, records: Tensor) -> int:
-    """Return how many numbers a step holds of each record, about.
+    """Count the numbers that a step holds per record, approximately.
 
     Args:
-        prepared: The network.
-        records: Made-up ones, of the right shape.
+        prepared: Prepared network.
+        records: Synthetic records of the right shape.
     """
     found = [records[0].numel()]
 
@@ -63,7 +61,7 @@ def count_record_numbers(prepared: PreparedNetwork, records: Tensor) -> int:
 
 
 def limit_rows_in_memory(prepared: PreparedNetwork, records: Tensor, device: str) -> int:
-    """Return how many records fit, at least one: see the top. Arguments as above."""
+    """Limit the number of records processed at once, at least 1, to bound memory."""
     return max(
         1,
         MAX_STEP_NUMBERS.get(device, MAX_STEP_NUMBERS["cpu"])
@@ -73,14 +71,14 @@ def limit_rows_in_memory(prepared: PreparedNetwork, records: Tensor, device: str
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let this process keep the memory that a step on a processor gives back, for the next one.
+    """Keep the CPU memory that a step frees, for the next step of this process.
 
-    Without it glibc gives large pieces back to the system, which has to empty each page of a new
-    one: a fifth of a step of a convolutional network. Whoever has set glibc's own variables
-    (MALLOC_..., GLIBC_TUNABLES) has said how it shall be.
+    Without it glibc returns large blocks to the system, which clears each page of a new one: a
+    fifth of a step of a convolutional network. Settings of glibc's own variables (MALLOC_...,
+    GLIBC_TUNABLES) are respected.
 
     Returns:
-        Whether it will.
+        Whether memory is kept.
     """
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return False
@@ -93,7 +91,7 @@ def keep_freed_memory() -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there was no memory; on a processor torch raises a plain one."""
+    """Check whether an error reports missing memory; on a CPU torch raises a RuntimeError."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
         isinstance(error, RuntimeError)
         and any(words in str(error) for words in ("allocate", "out of memory"))

@@ -1,28 +1,28 @@
-"""By what a model is scored: candidates, the choice among them, and the test.
+"""Metrics: scores of candidates, for the selection among them, and of the test.
 
-Points are whole numbers, more of them are better, and n slots have G n at most.
+Scores are integer counts ("points"): more are better, and n records have at most G n.
 
-| metric | what is counted of a record | G |
+| metric | points of a record | G |
 |---|---|---|
-| `accuracy` | 1 where the largest output is the record's class | 1 |
+| `accuracy` | 1 if the largest output is the record's class | 1 |
 | `log-loss` | round(G (1 - min(L, loss) / L)), L = 5 nats | 1,000 |
 | `brier` | round(G (1 - sum over classes of (p - [own])^2 / 2)), p the probabilities | 1,000 |
 | `mae` | floor(G (1 - min(1, abs(error)))), relative to the width of the target's bounds | 100 |
 | `rmse` | round(G (1 - min(1, error^2))) | 10,000 |
-| `balanced-accuracy` | one of 2 k cells: its class, and whether the answer is right | 1 |
-| `auc` | one of 40 cells: its class, and between which of 19 edges the log-odds are | 1 |
+| `balanced-accuracy` | one of 2 k entries: its class, and whether the prediction is correct | 1 |
+| `auc` | one of 40 table entries: its class, and the interval of its log-odds | 1 |
 
-The first five are sums, released with noise: one record changes one by G at most. The last two are
-counts, each released with noise: a record is in one cell, so it changes one count by 1. What is
-made of them is post-processing: the mean over classes of right / all, and the area under the curve,
-ties counted half. A null record has no points and is in no cell.
+The first five are noisy sums: one record changes the sum by at most G. The last two are tables of
+noisy counts: a record is in one entry, so it changes one count by 1. Balanced accuracy (mean over
+classes of correct / all) and the area under the curve (ties count half) are post-processing of the
+counts. A null record has no points and is in no entry.
 
 The test of a metric `accuracy` or `mae` is such a table too if its noise is small enough
 (`choose_test_metric`). Its headline is post-processing, and so are the baseline and the other
 measures of the table (`score_tables`).
 
-Source: Bao et al., section VIII-A (accuracy); docs/rules.md, rule 9; otherwise ours. Proof:
-docs/guarantees/geometric-scores.md.
+Source: Bao et al., section VIII-A (accuracy); docs/rules.md, rule 9; otherwise original to this
+project. Proof: docs/guarantees/geometric-scores.md.
 """
 
 from __future__ import annotations
@@ -64,70 +64,74 @@ SumNoise = NoisyCount | NoisySum
 ScoreNoise = SumNoise | NoisyCounts
 
 MAX_LOG_LOSS = 5.0
-"""The largest log loss of one record, nats: that of a class of probability .0067."""
+"""Maximum log loss of one record, nats: that of a class with probability .0067."""
 
 NOISE_SIMULATIONS = 400
-"""How many draws of the noise tell how far it moves what counts are made into."""
+"""Number of noise draws that estimate the noise of a ratio of counts."""
 
-MAX_FINE_TABLE_NOISE, MAX_TABLE_NOISE = 0.04, 0.16
-"""Variance that a table may add to the accuracy, times records: a quarter of the sample's variance
-at an accuracy of .8, and all of it."""
+MAX_FINE_TABLE_NOISE = 0.04
+"""Maximum variance that a fine table may add to the accuracy, times the number of records: a
+quarter of the sample variance at an accuracy of .8."""
+
+MAX_TABLE_NOISE = 0.16
+"""Maximum for other tables: all of that sample variance."""
 
 MAX_ERROR_NOISE = 0.025
-"""Standard deviation that a table may add to the mean absolute error, as a fraction of the target's
-range: a quarter of an error of .1."""
+"""Maximum standard deviation that a table may add to the mean absolute error, as a fraction of the
+target's range: a quarter of an error of .1.
+"""
 
 MAX_TABLE_CLASSES = 50
-"""The most classes of a table of answers."""
+"""Maximum number of classes of a table of predictions."""
 
 
 class Metric(ABC):
-    """What points are: one object for scores, their price, and what is shown."""
+    """Metric: counts of correct predictions, their noise, and the reported value."""
 
     name: ClassVar[str]
     noun: ClassVar[str]
-    """What is shown, in words."""
+    """Name of the metric in reports."""
     max_points: ClassVar[int] = 1
-    """G, the most points of a record: what one record changes points, or one count, by."""
+    """Maximum points G of a record: the sensitivity of the sum, or of one count."""
     worst: ClassVar[float] = 1.0
-    """The largest value that is shown: of a share 1."""
+    """Largest reported value, at a fraction 1 of lost points."""
     is_for_regression: ClassVar[bool] = False
-    """Whether it is for numbers that are predicted, or for classes."""
+    """Whether it is for regression targets instead of classes."""
     unit: ClassVar[str] = ""
-    """What stands behind what is shown."""
+    """Unit after the reported value."""
     needs_probabilities: ClassVar[bool] = False
-    """Whether it asks how sure an answer is, beyond which is first."""
+    """Whether it depends on probabilities, not only on predicted classes."""
     is_sum: ClassVar[bool] = True
-    """Whether points are a sum over records, or made of counts."""
+    """Whether points are a sum over records; else they are computed from counts."""
     columns: ClassVar[str] = ""
-    """What the columns of the released counts are, if they are a table; its rows are classes."""
+    """Meaning of the columns of released counts, whose rows are classes; empty for a sum."""
 
     @abstractmethod
     def counts(self, answers: Tensor, y: Tensor, valid: Tensor) -> list[int]:
-        """Return what is released with noise, before it: private.
+        """Compute the private counts to which noise is added.
 
         Args:
-            answers: (n, outputs): one a class, log-probabilities up to a constant a record, or
-                the scaled number.
-            y: (n,) classes or scaled numbers.
-            valid: (n,) False for a null record.
+            answers: Outputs of the model, (n, outputs): log-probabilities up to a constant per
+                record, or the scaled prediction.
+            y: True classes, or scaled regression targets, (n,).
+            valid: Bool, (n,); False for null records.
 
-        Guarantee: each record's part is whole before it is added; replacing a record by the null
-        record changes one of the counts, by at most `max_points`.
+        Guarantee: each record's part is an integer before the sum. Replacing a record by the null
+        record changes one count, by at most `max_points`.
         """
 
     def cells(self, outputs: int) -> int:
-        """Return how many counts there are, of a model with so many outputs."""
+        """Compute the number of counts for a model with `outputs` outputs."""
         return 1
 
     def noise(self, epsilon: float) -> ScoreNoise:
-        """Return what the counts are released with, at a price."""
+        """Create the noise of the counts for an epsilon."""
         if self.max_points == 1:
             return NoisyCount(epsilon=epsilon)
         return NoisySum(epsilon=epsilon, most=self.max_points)
 
     def add_noise(self, counts: list[int], noise: ScoreNoise, stream: Stream) -> list[int]:
-        """Return counts with noise.
+        """Add noise to the counts.
 
         Cost: `noise.event`, on every partition that was counted; charge it first.
         """
@@ -135,40 +139,40 @@ class Metric(ABC):
         return [noise.release(counts[0], stream)]
 
     def points(self, counts: list[int], slots: int, noise: float = 0.0) -> int:
-        """Return points of counts, with noise or without: post-processing.
+        """Compute points from counts, noisy or not: post-processing.
 
         Args:
-            counts: As `counts` gives them.
-            slots: n, public.
-            noise: The standard deviation of each count's noise.
+            counts: Result of `counts`.
+            slots: Number of records n, null records included; public.
+            noise: Standard deviation of each count's noise.
         """
         return counts[0]
 
     def spread(self, counts: list[int], slots: int, noise: float) -> float:
-        """Return how far the noise moves the share of points, one standard deviation, about.
+        """Estimate the standard deviation, by noise, of the fraction of points.
 
         Args:
-            counts: With noise.
-            slots: As of `points`.
-            noise: As of `points`.
+            counts: Noisy counts.
+            slots: Number of records n, null records included; public.
+            noise: Standard deviation of each count's noise.
         """
         return noise / (slots * self.max_points)
 
     def to_metric_value(self, share: float) -> float:
-        """Return what is shown for a share of all points, in [0, 1]."""
+        """Convert a fraction of all points, in [0, 1], to the reported value."""
         return share
 
     def to_share(self, shown: float) -> float:
-        """Return the share of all points of what is shown."""
+        """Convert a reported value to the fraction of all points."""
         return shown
 
     def slope(self, share: float) -> float:
-        """Return how much what is shown moves with the share of all points, about."""
+        """Compute the absolute derivative of the reported value in the fraction of points."""
         return 1.0
 
 
 class MeanLoss(Metric):
-    """Metric that shows a mean loss, from 0 to `worst`: all points are a loss of 0."""
+    """Mean loss from 0 to `worst`: all points are a loss of 0."""
 
     def to_metric_value(self, share: float) -> float:
         return self.worst * (1.0 - share)
@@ -181,7 +185,7 @@ class MeanLoss(Metric):
 
 
 class Accuracy(Metric):
-    """The share of right answers."""
+    """Fraction of correct predictions."""
 
     name = noun = "accuracy"
 
@@ -190,7 +194,7 @@ class Accuracy(Metric):
 
 
 class LogLoss(MeanLoss):
-    """The mean of - log of the probability that an answer gives the record's class, in nats."""
+    """Mean negative log-probability of the true class, nats."""
 
     name, noun = "log-loss", "log loss"
     max_points, worst, needs_probabilities = 1000, MAX_LOG_LOSS, True
@@ -204,10 +208,10 @@ class LogLoss(MeanLoss):
 
 
 class Brier(MeanLoss):
-    """The mean over records of sum over classes (p - [own class])^2 / 2, in [0, 1].
+    """Mean over records of sum over classes (p - [own class])^2 / 2, in [0, 1].
 
-    Of two classes that is the squared distance of the probability from what came true. It tells
-    models apart that are right equally often: looks are judged by it (`search.successive_halving`).
+    For two classes it is the squared distance of the probability from the outcome. It separates
+    models of equal accuracy, so low-budget evaluations use it.
     """
 
     name, noun = "brier", "Brier score"
@@ -222,7 +226,7 @@ class Brier(MeanLoss):
 
 
 class AbsoluteError(MeanLoss):
-    """The mean absolute error, as a share of the width of the target's bounds."""
+    """Mean absolute error, as a fraction of the width of the target's bounds."""
 
     name, noun = "mae", "mean absolute error"
     max_points, is_for_regression = 100, True
@@ -233,7 +237,7 @@ class AbsoluteError(MeanLoss):
 
 
 class SquaredError(Metric):
-    """The root of the mean squared error, as a share of the width of the target's bounds."""
+    """Root mean squared error, as a fraction of the width of the target's bounds."""
 
     name, noun = "rmse", "root mean squared error"
     max_points, is_for_regression = 10_000, True
@@ -254,12 +258,12 @@ class SquaredError(Metric):
 
 
 def _clamp_predictions(answers: Tensor) -> Tensor:
-    """Return predictions within the target's bounds, as they are handed out; NaN for no number."""
+    """Clamp predictions to the target's bounds; NaN if not finite."""
     return answers.clamp(0.0, 1.0).where(answers.isfinite(), math.nan)
 
 
 class CountMetric(Metric):
-    """A metric of which counts of disjoint cells are released."""
+    """Metric that releases counts of disjoint table entries."""
 
     is_sum = False
 
@@ -272,11 +276,11 @@ class CountMetric(Metric):
 
 
 class CountRatioMetric(CountMetric):
-    """A metric that is made of counts: a share of n points, whole after the noise."""
+    """Metric computed from counts: an integer fraction of n points, after the noise."""
 
     @abstractmethod
     def combine_counts(self, counts: Array, noise: float) -> float:
-        """Return the share, in [0, 1], of counts as `counts` gives them."""
+        """Compute the fraction, in [0, 1], from the result of `counts`."""
 
     def points(self, counts: list[int], slots: int, noise: float = 0.0) -> int:
         return round(slots * self.combine_counts(np.array(counts, np.float64), noise))
@@ -289,7 +293,7 @@ class CountRatioMetric(CountMetric):
 
 
 class BalancedAccuracy(CountRatioMetric):
-    """The mean over classes of the share of right answers: guessing gives 1 / classes."""
+    """Mean recall over classes; random predictions have 1 / classes."""
 
     name, noun = "balanced-accuracy", "balanced accuracy"
     columns = CORRECTNESS_COLUMNS
@@ -303,7 +307,7 @@ class BalancedAccuracy(CountRatioMetric):
         return cells.bincount(minlength=self.cells(answers.shape[1])).tolist()
 
     def combine_counts(self, counts: Array, noise: float) -> float:
-        """Return it over the classes that have more records than noise would show."""
+        """Compute the mean recall of classes with more records than the noise level."""
         wrong, right = counts[::2], counts[1::2]
         known = wrong + right > max(DETECTION_DEVIATIONS * math.sqrt(2.0) * noise, 0.5)
         if not known.any():
@@ -312,7 +316,7 @@ class BalancedAccuracy(CountRatioMetric):
 
 
 class AreaUnderCurve(CountRatioMetric):
-    """How often a record of the second class has a higher score than one of the first."""
+    """Probability that a record of class two has a higher score than one of class one (AUC)."""
 
     name, noun = "auc", "area under the ROC curve"
     needs_probabilities = True
@@ -325,7 +329,7 @@ class AreaUnderCurve(CountRatioMetric):
         return _count_by_log_odds(answers, y, valid)
 
     def combine_counts(self, counts: Array, noise: float) -> float:
-        """Return the area between shares of either class below each edge; .5 where one is empty."""
+        """Compute the area under the ROC curve of the bins; .5 if a class has too few records."""
         first, second = np.split(counts, 2)
         if not min(first.sum(), second.sum()) > max(
             DETECTION_DEVIATIONS * math.sqrt(len(first)) * noise, 0.5
@@ -336,13 +340,13 @@ class AreaUnderCurve(CountRatioMetric):
 
 
 class AccuracyTable(CountMetric):
-    """The share of right answers, of a table of counts: for the test alone."""
+    """Accuracy from a table of counts, for the test only."""
 
     name = noun = "accuracy"
 
     @abstractmethod
     def select_correct(self, counts: list[int]) -> list[int]:
-        """Return those of the cells that hold right answers."""
+        """Select the counts of correct predictions."""
 
     def points(self, counts: list[int], slots: int, noise: float = 0.0) -> int:
         return sum(self.select_correct(counts))
@@ -353,7 +357,7 @@ class AccuracyTable(CountMetric):
 
 @dataclass(frozen=True, slots=True)
 class AccuracyByLogOdds(AccuracyTable):
-    """That of two classes, by bins of log-odds.
+    """Accuracy of two classes, from a table by bins of log-odds.
 
     Args:
         bins: Number of bins, a key of `EDGES_BY_BINS`.
@@ -375,7 +379,7 @@ class AccuracyByLogOdds(AccuracyTable):
 
 
 class AccuracyByPrediction(AccuracyTable):
-    """That of several classes, by the class that is answered."""
+    """Accuracy of several classes, from a table by predicted class."""
 
     columns = PREDICTION_COLUMNS
 
@@ -392,9 +396,9 @@ class AccuracyByPrediction(AccuracyTable):
 
 
 class ErrorTable(MeanLoss, CountMetric):
-    """The mean absolute error, of counts by target and by error: for the test alone.
+    """Mean absolute error from a table by target and error, for the test only.
 
-    A record whose target cannot be read is in no cell, and the mean is over the others.
+    A record with an unreadable target is in no entry, and the mean is over the others.
     """
 
     name, noun = "mae", "mean absolute error"
@@ -436,9 +440,9 @@ class ErrorTable(MeanLoss, CountMetric):
 def _count_by_log_odds(
     answers: Tensor, y: Tensor, valid: Tensor, edges: tuple[float, ...] = LOG_ODDS_EDGES
 ) -> list[int]:
-    """Return counts of each of two classes between the edges of the log-odds.
+    """Count the records of two classes in each bin of the log-odds.
 
-    A record is on the side of 0 that its answer is on, whatever the rounding: at 0 on the first's.
+    A record is on the side of 0 of its prediction despite rounding; at 0 that is the first class.
     """
     import torch
 
@@ -459,31 +463,31 @@ METRICS: dict[str, Metric] = {
         SquaredError(),
     )
 }  # fmt: skip
-"""By the name that a user gives."""
+"""Metrics by their names in options."""
 
 
 def find_metric_by_noun(noun: str) -> Metric:
-    """Return the metric that a result names.
+    """Find the metric that a result names.
 
     Raises:
-        UsageError: There is none.
+        UsageError: An unknown name.
     """
     for metric in METRICS.values():
         if metric.noun == noun:
             return metric
     raise UsageError(
-        f"{noun!r} is no metric: expected {', '.join(m.noun for m in METRICS.values())}."
+        f"Metric {noun!r} is unknown: expected {', '.join(m.noun for m in METRICS.values())}."
     )
 
 
 def compute_score_error(score: dict[str, Any]) -> float:
-    """Return the standard error of a released score: of the sample and of the noise.
+    """Compute the standard error of a released score, of sample and noise.
 
-    A record's part of the points, in [0, 1] with mean p, has a variance of p(1 - p) at most. What
-    is made of counts errs as its table says; without one only the noise's part is known.
+    A record's part of the points, in [0, 1] with mean p, has a variance of at most p(1 - p). For a
+    metric from counts the table gives the error; without a table only the noise is known.
 
     Args:
-        score: The `score` of a `result.json`.
+        score: Key `score` of a `result.json`.
     """
     metric, count, noise = find_metric_by_noun(score["metric"]), score["of"], score["noise"]
     table = read_table(score)
@@ -500,37 +504,37 @@ def compute_score_error(score: dict[str, Any]) -> float:
 
 
 def make_default_noise(regression: bool, epsilon: float) -> SumNoise:
-    """Return what points by the usual metric are released with."""
+    """Create the noise of the default metric."""
     noise = find_default_metric(regression).noise(epsilon)
     assert not isinstance(noise, NoisyCounts)
     return noise
 
 
 def find_default_metric(regression: bool) -> Metric:
-    """Return what is taken where no metric is named: accuracy, or the mean absolute error."""
+    """Find the default metric: accuracy, or the mean absolute error."""
     return METRICS["mae" if regression else "accuracy"]
 
 
 def choose_test_metric(metric: Metric, *, outputs: int, slots: int, epsilon: float) -> Metric:
-    """Return the metric of the released model's test: a table of counts if its noise is small.
+    """Choose the metric of the released model's test: a table of counts if its noise is small.
 
-    A table contains the baseline at the same privacy cost, because a record is in one cell. The sum
-    of R cells has R times the noise variance of one count. The table with the most information is
-    taken:
+    A table contains the baseline at the same privacy cost, because a record is in one entry. The
+    sum of R entries has R times the noise variance of one count. The table with the most
+    information is used:
 
-        two classes     by 20 bins of log-odds if they add `MAX_FINE_TABLE_NOISE` at most, or
-                        by 6 if these add `MAX_TABLE_NOISE`; otherwise by
-                        predictions if the noise shows the classes
-        more classes    by answers, if they add `MAX_TABLE_NOISE` at most
-        numeric target  by error and target, if they add `MAX_ERROR_NOISE` at most
+        two classes     by 20 bins of log-odds if they add at most `MAX_FINE_TABLE_NOISE`, or by 6
+                        if these add `MAX_TABLE_NOISE`; otherwise by prediction if classes exceed
+                        the noise level
+        more classes    by prediction, if they add at most `MAX_TABLE_NOISE`
+        numeric target  by error and target, if they add at most `MAX_ERROR_NOISE`
 
-    Only public numbers decide.
+    Only public numbers are used.
 
     Args:
         metric: Metric of the run.
         outputs: Number of classes, declared or estimated privately.
-        slots: Number of test records, n.
-        epsilon: That of the test.
+        slots: Number of test records n, null records included.
+        epsilon: Epsilon of the test.
     """
     deviation = NoisyCounts(epsilon=epsilon).standard_deviation
     if isinstance(metric, AbsoluteError):
@@ -557,22 +561,22 @@ def choose_test_metric(metric: Metric, *, outputs: int, slots: int, epsilon: flo
 
 
 def find_metric(name: str | None, *, regression: bool, outputs: int | None) -> Metric:
-    """Return the metric that a user names; None: the usual one.
+    """Find a metric by name; None: the default metric.
 
     Args:
-        name: One of `METRICS`.
-        regression: Whether a number is predicted.
-        outputs: Classes, where they are known.
+        name: Key of `METRICS`.
+        regression: Whether the target is numeric.
+        outputs: Number of classes; None if unknown.
 
     Raises:
-        UsageError: There is none of that name, or it is not for such data.
+        UsageError: An unknown name, or a metric of another task.
     """
     if name is None:
         return find_default_metric(regression)
     able = [each for each, metric in METRICS.items() if metric.is_for_regression == regression]
     if name not in able:
-        what = "a number to predict" if regression else "classes"
-        other = " A number is predicted with `regression=True`." if name in METRICS else ""
+        what = "a regression target" if regression else "classes"
+        other = " For a regression target set `regression=True`." if name in METRICS else ""
         raise UsageError(
             f"metric is {name!r}: for {what} expected one of {', '.join(able)}."
             + ("" if regression else other)
@@ -580,7 +584,7 @@ def find_metric(name: str | None, *, regression: bool, outputs: int | None) -> M
         )
     if name == AreaUnderCurve.name and outputs is not None and outputs > 2:
         raise UsageError(
-            f"metric is 'auc', which is of two classes, and these data have {outputs}: take "
+            f"metric 'auc' requires two classes, and these data have {outputs}: use "
             "'balanced-accuracy', 'log-loss' or 'accuracy'."
         )
     return METRICS[name]
@@ -588,12 +592,12 @@ def find_metric(name: str | None, *, regression: bool, outputs: int | None) -> M
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """A released score of some slots.
+    """Released noisy score of a model on some records.
 
     Args:
-        points: With noise.
-        spread: How far the noise moves their share, one standard deviation, about.
-        cells: The released counts that they are made of; empty where one number was released.
+        points: Noisy points.
+        spread: Approximate standard deviation, by noise, of their fraction.
+        cells: Released noisy counts; empty for a single number.
     """
 
     points: int
@@ -604,14 +608,14 @@ class Score:
     def of(
         cls, metric: Metric, counts: list[int], noise: ScoreNoise, slots: int, stream: Stream
     ) -> Score:
-        """Release one.
+        """Release a score.
 
         Args:
-            metric: By what models are scored.
-            counts: As the metric gives them, private.
-            noise: At the price that is charged.
-            slots: n, public.
-            stream: The release's own randomness.
+            metric: Metric of the score.
+            counts: Private counts of the metric.
+            noise: Noise whose event is charged.
+            slots: Number of records n, null records included; public.
+            stream: Random stream of this release.
 
         Cost: `noise.event`, on every partition that was counted; charge it first.
         """

@@ -1,13 +1,13 @@
-"""Noise on the sum of bounded gradients, from the step's own key.
+"""Noise on the sum of clipped gradients, from the key of the step.
 
     gaussian   round to a grid(sum + sigma * sensitivity * N(0, I))
     others     round to a grid(sum + scale * z + N(0, (scale / 256)^2 I))        z of a density
 
 Normal numbers are exact (`runs.normals`), so the first is Gaussian noise in every digit. Other
-densities are drawn in float64; the exact normal numbers beside them, which nothing is charged for,
-hide the lattice that such draws leave. On a CPU all bits are AES-256's in counter mode; on CUDA
-they come from its Philox, whose 64-bit key is widened by where it begins, or, for a secure stream,
-from AES on the CPU.
+densities are drawn in float64. The exact normal numbers added to them hide the lattice of such
+draws, and no privacy is charged for them. On a CPU all bits come from AES-256 in counter mode. On
+CUDA they come from Philox, whose 64-bit key is extended by its starting offset, or, for a secure
+stream, from AES on the CPU.
 
 Source: docs/rules.md, rules 11 and 14. Proof: docs/guarantees/floating-point.md.
 """
@@ -32,21 +32,22 @@ if TYPE_CHECKING:
 
     from pasearch.accounting.densities import Density
 
-MIN_THREAD_NUMBERS, MIN_TEAM_NUMBERS = 50_000, 2**20
-"""From how many numbers on a thread pays, and from how many on several, where torch's wait too."""
+MIN_THREAD_NUMBERS = 50_000  # numbers from which a separate thread is faster
+MIN_TEAM_NUMBERS = 2**20  # numbers from which several threads are, although torch's threads wait
 
 SMOOTHING_FRACTION = 2.0**-8
-"""The normal noise beside another density's, as a share of its scale."""
+"""Scale of the normal noise added to another density, as a fraction of that density's scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """A step's noise, before it meets a sum.
+    """Noise of one step, before it is added to a sum.
 
     Args:
-        normals: The Gaussian noise; beside `values` it is `SMOOTHING` times smaller.
-        values: Of another density, float64, (count,); None where all the noise is Gaussian.
-        scale: Of the density; the values are at scale 1.
+        normals: Gaussian noise; with `values` it is `SMOOTHING_FRACTION` of their scale.
+        values: Noise of another density, at scale 1, float64, (count,); None: all noise is
+            Gaussian.
+        scale: Scale of that density.
     """
 
     normals: Normals
@@ -56,9 +57,9 @@ class Noise:
     def add_to(
         self, sums: Sequence[torch.Tensor], scale: float, team: ThreadTeam | None = None
     ) -> None:
-        """Add the noise times a scale to tensors in place, in their order; many by a team.
+        """Add the noise times a scale to tensors in place, in order; large ones by a thread pool.
 
-        Guarantee: what comes back is a rounding of the exact sum; see `Normals.add_to`.
+        Guarantee: the result is a rounding of the exact sum; see `Normals.add_to`.
         """
         start, scale = 0, scale * self.scale
         for each in sums:
@@ -80,10 +81,10 @@ NoiseSource = Callable[[], Noise]
 def begin_gaussian_noise(
     count: int, device: torch.device, stream: Stream, step: int, *, spare: bool = False
 ) -> NoiseSource:
-    """Begin to draw a step's normal numbers; call what is returned to get them.
+    """Begin to draw the normal numbers of a step, and return a function that gets them.
 
-    Where a thread is spare, many of them are drawn beside the gradients, unless in machine code.
-    They depend on stream and step alone.
+    With a spare thread, many numbers are drawn while the gradients are computed, unless by compiled
+    kernels. The numbers depend only on stream and step.
     """
     made = draw_device_normals(device, count, stream, step)
     if made.code is not None:  # then they are drawn as they are added, sooner than in a thread
@@ -92,7 +93,7 @@ def begin_gaussian_noise(
 
 
 def run_in_thread(make: NoiseSource, count: int, spare: bool) -> NoiseSource:
-    """Begin to make so many numbers in a thread, where one is spare and that pays."""
+    """Begin to draw `count` numbers in a thread if one is spare and `count` is large enough."""
     return _noise_thread().submit(make).result if spare and count >= MIN_THREAD_NUMBERS else make
 
 
@@ -102,7 +103,7 @@ def _noise_thread() -> ThreadPoolExecutor:
 
 
 def draw_device_normals(device: torch.device, count: int, stream: Stream, step: int) -> Normals:
-    """Return a step's normal numbers, on a device."""
+    """Draw the normal numbers of a step on a device."""
     if device.type == "cpu":
         return draw_normals(count, stream, step)
     words = draw_device_words(device, 2 * count_pairs(count), stream, step)
@@ -110,7 +111,7 @@ def draw_device_normals(device: torch.device, count: int, stream: Stream, step: 
 
 
 def draw_device_words(device: torch.device, count: int, stream: Stream, step: int) -> torch.Tensor:
-    """Return a step's 64-bit words on a device: AES-256's, or on CUDA its own generator's."""
+    """Draw the 64-bit words of a step on a device: from AES-256, or on CUDA from Philox."""
     import torch
 
     if stream.secure or device.type != "cuda":
@@ -122,7 +123,7 @@ def draw_device_words(device: torch.device, count: int, stream: Stream, step: in
 
 
 def make_cuda_generator(device: torch.device, stream: Stream, step: int) -> torch.Generator:
-    """Return CUDA's Philox under 125 secret bits: its 64-bit key, and how far it is along."""
+    """Create a CUDA Philox generator with 125 secret bits: a 64-bit key and an offset."""
     import torch
 
     seed, offset = stream.seed_and_offset(step)

@@ -1,12 +1,13 @@
-"""Noise before the clip: each record's gradient is bounded, made noisy on its own, then clipped.
+"""Noise before the clip: each record's gradient is clipped, made noisy, then clipped again.
 
-    g_i  ->  bounded to norm B  ->  + N(0, (sigma B)^2 I)  ->  clipped to norm C;  summed
+    g_i  ->  clipped to norm B  ->  + N(0, (sigma B)^2 I)  ->  clipped to norm C;  summed
 
-Every drawn slot adds such a term, a null record's too (of the gradient 0): so nothing but the
-sampling coins, which are taken as revealed, tells who is there. sigma is the noise multiplier,
-noise over sensitivity B. Lin et al. write the noise as sigma C; theirs is sigma C / B here.
+Every sampled record adds such a term, also a null record (of the gradient 0). So only the sampling
+indicators depend on who is in the data, and the analysis treats them as revealed. sigma is the
+noise multiplier, noise over sensitivity B. Lin et al. write the noise as sigma C; theirs is sigma C
+/ B here.
 
-The paper's own order has no B. Then the gradients are not bounded before the noise, and there is no
+The paper's own order has no B. Then gradients are not clipped before the noise, and there is no
 guarantee: `record_bound=None` is for declared-public data.
 
 Source: Lin et al. ("AC"); proof: docs/guarantees/noise-before-clip.md.
@@ -30,19 +31,20 @@ if TYPE_CHECKING:
     from pasearch.training.record_sums import SumBuffers
 
 MAX_FORMED_NUMBERS = 2**21
-"""Most numbers in the gradients that are formed at once: 8 MiB, which caches hold."""
+"""Maximum number of gradient entries formed at once: 8 MiB, which fits in caches."""
 
 MAX_FINITE_NORM = 2.0**64
-"""The largest norm that counts as finite: its square is the largest float32. Beyond, a factor would
-be subnormal and so coarse that a gradient could exceed its bound."""
+"""Largest norm that counts as finite: its square is the largest float32. A factor for a larger norm
+would be subnormal, so coarse that a gradient could exceed its clipping norm.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseBeforeClip(Stage):
-    """Noise on each record's bounded gradient, before the clip.
+    """Noise on each record's clipped gradient, before the second clip.
 
     Args:
-        record_bound: B, of a gradient before its noise; None leaves it unbounded: no guarantee.
+        record_bound: Clipping norm B before the noise; None: no clip and no guarantee.
     """
 
     name: ClassVar[str] = "noise-before-clip"
@@ -54,8 +56,8 @@ class NoiseBeforeClip(Stage):
 
     def describe(self) -> str:
         bound = self.record_bound
-        size = "which is not bounded" if bound is None else f"bounded to norm {bound:g}"
-        return f"noise on each record's own gradient, {size} before, and the clip after the noise"
+        size = "not clipped" if bound is None else f"clipped to norm {bound:g}"
+        return f"per-example noise on each gradient ({size} before), then clipping"
 
 
 ORDERS = Registry(
@@ -78,17 +80,23 @@ def sum_noisy_clipped_gradients(
     step: int,
     buffers: SumBuffers | None = None,
 ) -> list[Tensor]:
-    """Return the sum over drawn slots of clip(bounded gradient + noise).
+    """Compute the sum over sampled records of clip(clipped gradient + noise).
 
-    Guarantee: a slot's term depends on its own record and its own noise alone, and its gradient has
-    norm at most B before the noise; a null record's, or one that is not finite, is 0 (as is one
-    beyond `LARGEST`).
+    Guarantee: a term depends only on its own record and its own noise. The gradient has norm at
+    most B before the noise; it is 0 for a null record, and if it is not finite or above
+    `MAX_FINITE_NORM`. Each term is private, so their sum is post-processing, however it is rounded.
 
-    Network, x, mask and sums are as of `clipped_sum_and_counts`, without views; `loss` goes from a
-    slice of the records to their loss. The order has B, or None on public data, and the clip C;
-    the standard deviation is that of each coordinate's noise. No two trials share a stream, and no
-    two steps of it their noise. The sums are added to the views of `buffers`, if given. Each term
-    is private on its own, so their sum is post-processing, however it is rounded.
+    Args:
+        network: Network accepted by `per_example.validate`.
+        x: Records, (batch, ...).
+        loss: Function from a slice of the records to their loss.
+        mask: Bool, (batch,); False for null records.
+        order: Clipping norm B before the noise; None on public data.
+        clip: Clipping method after the noise, with norm C.
+        standard_deviation: Standard deviation of the noise in each coordinate.
+        stream: Noise stream, used by no other trial.
+        step: Index of the step, from 0.
+        buffers: Buffers to whose views the sums are added; None: new ones.
     """
     import torch
 

@@ -1,10 +1,10 @@
-"""The papers' optimizers by name: each is a choice at a few stages of the recipe.
+"""Presets: the training configurations of the papers, by name.
 
-A preset changes what it names and leaves the rest of the default recipe: batch, steps and a
-learning rate tuned to the noise. The noise is always what the budget allows, whatever the paper
-used. `dpsgd` is the plain method, which the others are compared with.
+A preset changes only the stages that it names. Batch, steps and a learning rate tuned to the noise
+come from the default recipe. The noise is always calibrated to the budget, whatever the paper used.
+`dpsgd` is the plain method, the baseline of the others.
 
-Sources: one a preset, in `source`; docs/search.md has the table.
+Sources: key `source` of each preset; docs/search.md has the table.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ PLAIN_DPSGD: dict[str, Any] = {
     "momentum": 0.0,
     "average": None,
 }
-"""Plain DP-SGD: no momentum, no average."""
+"""Plain DP-SGD: no momentum, no average of weights."""
 
 ENCODED_DPSGD = {**PLAIN_DPSGD, "bounding": {"name": "encoded", "clip_norm": 1.0}}
 """Plain DP-SGD on encoded gradients."""
 
 
 RWT_TRAINED_LAYERS = 2
-"""Layers that random weights training trains: the last hidden layer and the output layer.
-
-Bao et al., section VII-C: 33,482 of the 1,362,122 weights of Table XXIX's network."""
+"""Number of layers that random-feature training (rwt) trains: the last hidden layer and the output
+layer. Bao et al., section VII-C: 33,482 of the 1,362,122 weights of Table XXIX's network.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A named recipe.
+    """Named training configuration.
 
     Args:
-        about: One line.
-        source: Paper, and where in it.
+        about: Description, one line.
+        source: Paper and section.
         recipe: Fields of `Recipe`, as plain values.
-        activation: Of every hidden layer, instead of the architecture's own; None keeps it.
-        trained_last: Number of last layers with weights that are trained, the output layer
-            included; the layers before them keep their random start. None trains all layers.
-        epochs: What the paper's schedule is made for; it is stretched to a run's own epochs.
+        activation: Activation of every hidden layer; None: that of the architecture.
+        trained_last: Number of last layers that are trained, the output layer included; earlier
+            layers keep their random weights. None: all.
+        epochs: Number of epochs of the paper's schedule, which is stretched to those of a run.
         full_batches: Whether the settings of `make_full_batch_settings` apply.
     """
 
@@ -63,19 +63,19 @@ class Preset:
 
 
 def _make_schedule_preset(about: str, epochs: int | None = None, **schedule: Any) -> Preset:
-    """Return plain DP-SGD with one of Yu et al.'s schedules."""
+    """Create a preset of plain DP-SGD with a noise schedule of Yu et al."""
     recipe = {**PLAIN_DPSGD, "schedule": schedule}
     return Preset(about=about, source="Yu et al., section IV", recipe=recipe, epochs=epochs)
 
 
 PRESETS: dict[str, Preset] = {
     "default": Preset(
-        about="momentum and averaged weights on flat clipping",
+        about="flat clipping, SGD with momentum, averaged weights",
         source="docs/search.md; Polyak and Juditsky 1992 (averaging)",
     ),
     "full-batches": Preset(
-        about="all records at every step, half of the steps averaged, a rate that follows the "
-        "signal: as features trains its linear model, for `centred` input",
+        about="full batches, weights averaged over half of the steps, learning rate scaled with "
+        "the SNR; the recipe `pasearch features` uses, for front end `centred`",
         source="benchmarks/features",
         full_batches=True,
     ),
@@ -91,13 +91,13 @@ PRESETS: dict[str, Preset] = {
         activation="tanh",
     ),
     "auto-s": Preset(
-        about="every gradient scaled to about one norm, instead of clipped",
+        about="normalises every gradient to about one norm, instead of clipping it",
         source="Bu et al. 2022, AUTO-S",
         recipe={**PLAIN_DPSGD, "bounding": {"name": "auto-s", "bound": 1.0, "gamma": 0.01}},
     ),
     "sa-dpsgd": Preset(
-        about="updates that raise the loss of validation records are mostly undone; the paper "
-        "screens every update; here every steps/20-th is, or every one by public records",
+        about="mostly undoes updates that raise the validation loss; screens every steps/20-th "
+        "update, or each one with public validation records (paper: each one)",
         source="Fu et al., Algorithm 2",
         recipe={**PLAIN_DPSGD, "screening": {"q0": 10.0, "mu0": 10}},
     ),
@@ -114,7 +114,7 @@ PRESETS: dict[str, Preset] = {
         "noise is multiplied by k < 1 every few epochs", 31, name="step", rate=0.6, period=10
     ),
     "dynamic-polynomial": _make_schedule_preset(
-        "noise falls from epoch to epoch, as a power of what is left",
+        "noise falls from epoch to epoch, as a power of the remaining fraction",
         44,
         name="polynomial",
         power=3.0,
@@ -130,17 +130,17 @@ PRESETS: dict[str, Preset] = {
         period=10,
     ),
     "noisy-gradient": Preset(
-        about="noise on each record's bounded gradient, and the clip after it",
+        about="per-example noise on each clipped gradient, then clipping",
         source="Lin et al., order AC",
         recipe={**PLAIN_DPSGD, "noise_before_clip": {"record_bound": 1.0}},
     ),
     "adaptive-flat": Preset(
-        about="one bound that follows the noisy median of the norms",
+        about="adaptive clipping: the norm follows a noisy median of gradient norms",
         source="Lin et al.; Andrew et al. 2021",
         recipe={**PLAIN_DPSGD, "bounding": {"name": "adaptive", "clip_norm": 1.0}},
     ),
     "adaptive-per-layer": Preset(
-        about="a bound for every layer, which follows the noisy median of its norms",
+        about="adaptive clipping per layer: each norm follows a noisy median of gradient norms",
         source="Lin et al.; Andrew et al. 2021",
         recipe={
             **PLAIN_DPSGD,
@@ -148,27 +148,27 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "encoded-gaussian": Preset(
-        about="every gradient clamped, rank by rank, to the nearest of 1,000 public vectors",
+        about="encoded gradients: the nearest of 1,000 public vectors replaces each, rank by rank",
         source="Nasr et al., Algorithms 1 and 2",
         recipe=ENCODED_DPSGD,
     ),
     "encoded-student-t": Preset(
-        about="the same, with noise of Student's t law, 9 degrees of freedom",
+        about="encoded gradients with noise from Student's t distribution, 9 degrees of freedom",
         source="Nasr et al., section 5",
         recipe={**ENCODED_DPSGD, "noise": {"name": "student-t", "freedom": 9.0}},
     ),
     "encoded-laplace": Preset(
-        about="the same, with Laplace noise on every coordinate",
+        about="encoded gradients with Laplace noise on every coordinate",
         source="Nasr et al., section 4",
         recipe={**ENCODED_DPSGD, "noise": {"name": "laplace"}},
     ),
     "denoised-gaussian": Preset(
-        about="plain DP-SGD, each noisy sum weighed by its distance from pure noise",
+        about="plain DP-SGD; each noisy sum is weighted by its distance from pure noise",
         source="Nasr et al., section 3.2",
         recipe={**PLAIN_DPSGD, "denoising": {"name": "kolmogorov-smirnov"}},
     ),
     "rwt": Preset(
-        about="dpsgd on the last two layers; the layers before them keep their random start",
+        about="random-feature training: dpsgd on the last two layers, random frozen layers before",
         source="Bao et al., section VII-C (random weights training)",
         recipe=PLAIN_DPSGD,
         trained_last=RWT_TRAINED_LAYERS,
@@ -180,32 +180,32 @@ STAGE_EXAMPLES = {
     "noise": '{ name = "student-t", freedom = 9.0 }',
     **{name: registry.example for name, registry in TABLE_STAGES.items()},
 }
-"""A table for each stage that is one."""
+"""Example of the table of each stage, for error messages."""
 
 FORBIDDEN_FIELDS = {
-    "noise_multiplier": "the budget sets it",
-    "chunk": "it only divides the work, and the program sets it",
+    "noise_multiplier": "it is calibrated to the budget",
+    "chunk": "it affects only memory and is set automatically",
     "sampling_probability": "it is expected_batch_size / n",
-    "name": "`preset` says what the rest is taken from",
-    "steps_made": "it is counted while the network is trained",
-    "micro_batch": "gradients are taken one by one, and an average of several has no price here",
+    "name": "use `preset` to name the base recipe",
+    "steps_made": "it is a result of the training",
+    "micro_batch": "clipping is per example; averages of gradients have no analysis here",
 }
-"""What somebody might say in a recipe file, as results have it or a paper, and may not; and why."""
+"""Fields of results or papers that a recipe file cannot set, and the reason."""
 
 SETTABLE_FIELDS = frozenset(each.name for each in fields(Recipe)) - set(FORBIDDEN_FIELDS)
-"""What a recipe file may set."""
+"""Fields that a recipe file can set."""
 
 MIN_ANNOUNCED_LEVELS = 50
-"""From so many noises on, pricing them takes seconds, and is announced."""
+"""Number of noise levels from which accounting takes seconds, which is announced."""
 
 logger = logging.getLogger(__name__)
 
 
 def find_preset(name: str) -> Preset:
-    """Return a preset by name.
+    """Find a preset by name.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: An unknown name.
     """
     if not isinstance(name, str) or name not in PRESETS:
         raise UsageError(
@@ -216,12 +216,13 @@ def find_preset(name: str) -> Preset:
 
 
 def read_recipe(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe as plain values: `preset`, and fields of `Recipe` that differ from it.
+    """Read a recipe as plain values: `preset`, and the fields of `Recipe` that differ from it.
 
-    Given is a preset's name, a TOML path, or such values.
+    Args:
+        given: Name of a preset, path of a TOML file, or such values.
 
     Raises:
-        UsageError: No such preset or file, no TOML, or a field that a recipe lacks or refuses.
+        UsageError: An unknown preset, an unreadable file, or an invalid field.
     """
     if isinstance(given, Mapping):
         values = dict(given)
@@ -240,9 +241,13 @@ def read_recipe(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve_preset(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of `Recipe`, ready to be given to it: the preset's, with the others' changes.
+    """Merge a preset with changed fields, into arguments of `Recipe`.
 
-    Values are what `read_recipe` returned; a UsageError is raised as there.
+    Args:
+        values: Result of `read_recipe`.
+
+    Raises:
+        UsageError: An unknown preset or an invalid field.
     """
     settings = {
         name: STAGE_READERS[name](value) if name in STAGE_READERS else value
@@ -257,7 +262,8 @@ def resolve_preset(values: Mapping[str, Any]) -> dict[str, Any]:
             )
         if name not in SETTABLE_FIELDS:
             raise UsageError(
-                f"A recipe has no {name!r}: expected preset, {', '.join(sorted(SETTABLE_FIELDS))}."
+                f"A recipe has no field {name!r}: expected preset, "
+                f"{', '.join(sorted(SETTABLE_FIELDS))}."
             )
         reads = STAGE_READERS.get(name)
         if reads is not None and isinstance(value, (str, bool, int, float, list)):
@@ -271,18 +277,18 @@ def resolve_preset(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def select_settable_fields(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a recipe's plain values a recipe file may say."""
+    """Select the fields that a recipe file can set."""
     return {name: value for name, value in recipe.items() if name in SETTABLE_FIELDS}
 
 
 def preset_to_json(name: str) -> dict[str, Any]:
-    """Return a preset as `read_recipe` takes it, every field spelt out.
+    """Convert a preset to plain values with all fields.
 
-    Batch, steps, learning rate and temperature are left out: they fit the data. Of a preset whose
-    schedule is stretched to the run's epochs, so is the schedule.
+    Batch, steps, learning rate and temperature are left out, because they depend on the data. So is
+    a schedule that is stretched to the run's epochs.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: An unknown name.
     """
     preset = find_preset(name)
     made = Recipe(expected_batch_size=1, steps=1, **resolve_preset({"preset": name}))
@@ -294,10 +300,10 @@ def preset_to_json(name: str) -> dict[str, Any]:
 
 
 def preset_to_toml(name: str) -> str:
-    """Return a preset as a recipe file to change; what it has already stands in comments.
+    """Convert a preset to a recipe file; its current values are comments.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: An unknown name.
     """
     preset = find_preset(name)
     values = preset_to_json(name)
@@ -309,7 +315,7 @@ def preset_to_toml(name: str) -> str:
 
 
 def _format_toml(value: Any) -> str:
-    """Return a value of a recipe as TOML, which has no null."""
+    """Format a value as TOML, which has no null."""
     if not isinstance(value, dict):
         return json.dumps(value)
     inner = ", ".join(
@@ -319,10 +325,12 @@ def _format_toml(value: Any) -> str:
 
 
 def stretch_schedule(recipe: Recipe, values: Mapping[str, Any], slots: int) -> Recipe:
-    """Return the recipe with its preset's schedule stretched to as many epochs as it has.
+    """Stretch the preset's schedule to the recipe's number of epochs.
 
-    The recipe was made from `resolve_preset(values)`. A schedule set in the file stays unchanged.
-    `slots` is the number of training records n, including null records.
+    Args:
+        recipe: Recipe made from `resolve_preset(values)`.
+        values: Result of `read_recipe`; a schedule set there stays unchanged.
+        slots: Number of training records n, null records included.
     """
     epochs = find_preset(values.get("preset", "default")).epochs
     if epochs is not None and "schedule" not in values:
@@ -330,8 +338,8 @@ def stretch_schedule(recipe: Recipe, values: Mapping[str, Any], slots: int) -> R
         recipe = replace(recipe, schedule=recipe.schedule.stretch(own / epochs))
     if (levels := len(recipe.levels(slots))) >= MIN_ANNOUNCED_LEVELS:
         logger.info(
-            "Pricing %d noise levels, each on its own: this may take half a minute. A schedule "
-            "that changes every few epochs (`every`) has fewer.",
+            "Computing the privacy cost of %d noise levels: this may take half a minute. A "
+            "schedule that changes every few epochs (`every`) has fewer levels.",
             levels,
         )
     return recipe

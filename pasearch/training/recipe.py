@@ -1,13 +1,13 @@
-"""How a network is trained, and the only place that says what its steps cost.
+"""Training configuration (recipe) of one network, and the privacy cost of its steps.
 
-docs/architecture.md goes through a step, stage by stage, and says where each stands.
+No other module states this cost. docs/architecture.md describes a step, stage by stage.
 
-    price = sum over t of [batching.event(sigma_t)],   Poisson: PoissonGaussian(q, sigma_t)
-            noise of another density, on encoded gradients:    Additive(q, density_t, shifts)
+    cost = sum over t of [batching.event(sigma_t)],    Poisson: PoissonGaussian(q, sigma_t)
+           non-Gaussian noise on encoded gradients:    Additive(q, density_t, shifts)
 
-A choice at one stage never changes another stage's code: each stage says of itself what the others
-must know, and what has no proof together is refused (`CONFLICTS`). Screening and schedules that are
-steered by validation queries pay for these elsewhere.
+A choice at one stage never changes the code of another stage: each stage declares the properties
+that others depend on. Combinations without a proof are refused (`STAGE_CONFLICTS`). Screening and
+validation-driven schedules pay for their validation queries elsewhere.
 
 Source: Abadi et al. 2016 (DP-SGD); docs/rules.md, rules 2, 6 and 7. Proof: the pages of
 docs/guarantees, dp-sgd.md first.
@@ -61,46 +61,48 @@ from pasearch.training.screening import SCREENINGS, Annealing
 
 DEFAULT_CLIPPING = FlatClipping(clip_norm=0.25)
 MAX_NOISE_LEVELS = 1000
-"""How many different noises one training may have: each is priced on its own."""
+"""Maximum number of different noise levels in one training: each is accounted for separately."""
 
 MAX_STEPS = 10_000_000
-"""The longest training: pricing more takes minutes, and training it months."""
+"""Maximum number of steps: accounting for more takes minutes, and training takes months."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A frozen recipe of one training.
+    """Training configuration: hyperparameters and stages of one training.
 
     Args:
-        expected_batch_size: q n, records; the divisor of every sum, a public constant.
+        expected_batch_size: Expected number of records in a batch, q n; the public divisor of every
+            sum.
         steps: Number of steps, 1 or more.
-        learning_rate: Above 0; None until the noise is known (`tune_recipe`).
-        noise_multiplier: sigma, of the first step; None trains without privacy, on declared-public
-            data only.
-        batching: "poisson", "truncated" (at most `cap` slots) or "reshuffled" (disjoint batches of
-            `expected_batch_size`, without amplification).
-        cap: Of "truncated"; None takes the least, q n + 6 sqrt(q n).
-        bounding: How a record's gradient is bounded; None only without noise.
-        noise_before_clip: None bounds each record and adds noise to the sum ("CA"); otherwise
-            noise is added to each record, which is then clipped ("AC").
-        schedule: How the noise changes from epoch to epoch.
-        screening: Which updates are taken; None takes all.
-        augmentation: Views of each record, averaged before the bound; None for one.
-        noise: The noise's density, of any scale, on encoded gradients; None for Gaussian. sigma
-            then stands for its information: that of N(0, (sigma C)^2).
-        denoising: How a noisy sum is weighed by its distance from pure noise; None does not.
-        optimizer: "sgd", "momentum" (which takes (1 - momentum) times the learning rate, so that
-            the rate means the same with and without it), "adam", or "adam-corrected" (the noise's
-            variance is taken off the second moment).
-        momentum: In [0, 1); Adam's beta_1 too.
-        average: Horizon of the weights' moving average, as a share of the steps; None for none.
-        temperature: Divisor of the logits, above 0: the output layer is divided by it after the
-            last step, which changes no label. None until the classes are known
-            (`tune_recipe`), which is trained as 1.
-        class_weights: One a class, 0 or above, in the classes' order; a record's bounded gradient
-            is multiplied by its class's share of the largest. None: all count alike.
-        chunk: Most rows in one forward pass, but 32 at least where the sizes of batches vary. Only
-            memory depends on it, and which views of a record are drawn.
+        learning_rate: Learning rate, above 0; None until the noise is known (`tune_recipe`).
+        noise_multiplier: Noise multiplier sigma of the first step; None trains without privacy, on
+            declared-public data only.
+        batching: Sampling of batches: "poisson", "truncated" (at most `cap` records) or
+            "reshuffled" (disjoint batches of `expected_batch_size`, without amplification).
+        cap: Maximum batch size of "truncated"; None is the smallest allowed, q n + 6 sqrt(q n).
+        bounding: Clipping method; None only without noise.
+        noise_before_clip: None clips each record and adds noise to the sum ("CA"); otherwise noise
+            is added to each record, which is then clipped ("AC").
+        schedule: Noise schedule over epochs.
+        screening: Rule that accepts or undoes updates; None accepts all.
+        augmentation: Views of each record, averaged before clipping; None: one view.
+        noise: Noise density, of any scale, for encoded gradients; None: Gaussian. sigma then refers
+            to the Fisher information of N(0, (sigma C)^2).
+        denoising: Weight of a noisy sum by its distance from pure noise; None: no weight.
+        optimizer: Optimizer: "sgd", "momentum" (scaled by 1 - momentum, so that a learning rate has
+            the same effect with and without it), "adam", or "adam-corrected" (subtracts the noise
+            variance from the second moment).
+        momentum: Momentum in [0, 1), or beta_1 of Adam.
+        average: Horizon of the moving average of weights, as a fraction of the steps; None: no
+            average.
+        temperature: Divisor of the logits, above 0, applied to the output layer after the last
+            step; it changes no predicted label. None until the classes are known (`tune_recipe`); a
+            training uses 1 for None.
+        class_weights: Weight of each class, 0 or above, in class order. A clipped gradient is
+            multiplied by the weight of its class over the largest weight. None: equal weights.
+        chunk: Maximum number of rows in one forward pass, at least 32 if batch sizes vary. Affects
+            only memory and which views of a record are drawn.
     """
 
     expected_batch_size: int
@@ -152,29 +154,29 @@ class Recipe:
         if self.noise is not None:
             check_known_density("noise", self.noise)
         if self.cap is not None and not self.sampling.has_cap:
-            raise UsageError("cap goes with batching 'truncated': set that, or leave the cap out.")
+            raise UsageError("cap requires batching 'truncated': set that, or leave cap out.")
         if self.noise_multiplier is not None and self.bounding is None:
-            raise UsageError("noise without a bound has no guarantee: give a bounding, like Flat.")
+            raise UsageError("Noise without clipping has no privacy guarantee: set bounding.")
         if problems := self.problems():
-            raise UsageError("This recipe has no proof: " + " ".join(problems))
+            raise UsageError("This recipe has no privacy proof. " + " ".join(problems))
 
     def problems(self) -> list[str]:
-        """Return every reason why the stages do not go together; none is good."""
+        """List every reason why the stages cannot be combined; an empty list is good."""
         return [reason for reason, conflict in STAGE_CONFLICTS.items() if conflict(self)]
 
     @property
     def sampling(self) -> type[Batching]:
-        """How batches are drawn, whatever n is."""
+        """Batching class, for any n."""
         return BATCHINGS[self.batching]
 
     @property
     def optimizer_stage(self) -> Optimizer:
-        """How weights are moved, with the recipe's own numbers."""
+        """Optimizer with the momentum of the recipe."""
         kind = OPTIMIZERS[self.optimizer]
         return kind(**{name: getattr(self, name) for name in kind.field_names()})
 
     def stages(self) -> list[Stage]:
-        """Return the stages beside batches, bound and optimizer, in the order of a step."""
+        """List the optional stages that are set, in the order of a step."""
         given = (
             self.augmentation, self.noise_before_clip, self.noise, self.schedule, self.denoising,
             self.screening,
@@ -182,7 +184,7 @@ class Recipe:
         return [each for each in given if each is not None]
 
     def claims(self, n: int, delta: float) -> list[PublishedBound]:
-        """Return what a paper's own formula would charge for this training; never charged here."""
+        """Evaluate the privacy formula of a paper for this training; shown, never charged."""
         if self.noise_multiplier is None or self.noise is not None:  # they are for Gaussian noise
             return []
         steps = TrainingSteps(
@@ -198,7 +200,10 @@ class Recipe:
         return next(filter(None, found), [])
 
     def sampling_probability(self, n: int) -> float:
-        """Return q for n slots.
+        """Compute the sampling probability q.
+
+        Args:
+            n: Number of records, null records included.
 
         Raises:
             UsageError: The expected batch is larger than n.
@@ -206,28 +211,31 @@ class Recipe:
         if self.expected_batch_size > n:
             raise UsageError(
                 f"The batch size is {self.expected_batch_size:,}, but the partition has only "
-                f"{n:,} records: take `batch={n}` or less."
+                f"{n:,} records: set `batch={n}` or less."
             )
         return self.expected_batch_size / n
 
     def make_batching(self, n: int) -> Batching:
-        """Return how a step's records are drawn from n slots."""
+        """Create the batch sampling for n records, null records included."""
         self.sampling_probability(n)  # a batch larger than n is refused here
         return self.sampling.of(n, self.expected_batch_size, self.cap)
 
     def event(self, n: int, dimension: int | None = None) -> Event:
-        """Return what the whole training costs the partition of n slots that it reads.
+        """Compute the privacy event of the whole training.
 
         Args:
-            n: Slots.
-            dimension: The network's trainable numbers; needed by noise of another law than
-                Gaussian alone.
+            n: Number of training records, null records included.
+            dimension: Number of trainable parameters; required by non-Gaussian noise.
 
         Raises:
-            UsageError: There is no noise, or no bound before it, so there is no price.
+            UsageError: No noise, or no clipping before it: the cost would be infinite.
+
+        Cost: the event is charged to the partition that the training reads.
         """
         if self.noise_multiplier is None:
-            raise UsageError("a recipe without noise has no price: it is for public data only.")
+            raise UsageError(
+                "A recipe without noise has no privacy guarantee: use public data only."
+            )
         parts = tuple(
             SelfComposition(self.release(n, self.noise_multiplier * factor, dimension), count)
             for factor, count in self.levels(n)
@@ -242,14 +250,14 @@ class Recipe:
         return FilteredReleases(whole_plan, find_best_order(whole_plan, delta))
 
     def release(self, n: int, noise_multiplier: float, dimension: int | None = None) -> Event:
-        """Return what one sum costs at this noise: of a step, or of an epoch if reshuffled."""
+        """Compute the privacy event of one noisy sum: one step, or one epoch if reshuffled."""
         q = self.sampling_probability(n)
         if self.noise is not None:
             assert self.bounding is not None
             if dimension is None:
                 raise UsageError(
-                    f"{self.noise.name} noise is priced for one size of network: say how many "
-                    "numbers are trained."
+                    f"The privacy cost of {self.noise.name} noise depends on the number of "
+                    "trainable parameters: pass dimension."
                 )
             return AdditiveNoise(
                 sampling_probability=q,
@@ -260,15 +268,16 @@ class Recipe:
             return self.make_batching(n).event(noise_multiplier)
         if self.noise_before_clip.record_bound is None:
             raise UsageError(
-                "noise on gradients that were not bounded first has no guarantee, epsilon inf: "
-                "give noise_before_clip a record_bound. Without, it is for declared-public data."
+                "Noise on unclipped gradients has no privacy guarantee (epsilon is infinite): set "
+                "record_bound in noise_before_clip, or use declared-public data."
             )
         return NoisyRecords(q, noise_multiplier)
 
     def density(self, noise_multiplier: float) -> Density:
-        """Return the law of the noise on one coordinate of a step's sum, in the sum's own unit.
+        """Compute the accounted noise distribution of one coordinate of a step's sum.
 
-        Its Fisher information is that of a Gaussian of this noise multiplier.
+        It is in units of the sum, and its Fisher information is that of a Gaussian with this noise
+        multiplier.
         """
         assert self.bounding is not None
         unit = GaussianNoise() if self.noise is None else self.noise.unit
@@ -276,16 +285,16 @@ class Recipe:
         return unit.with_scale(noise_multiplier * self.bounding.sensitivity * spread)
 
     def drawn_density(self, noise_multiplier: float) -> Density:
-        """Return the distribution of the noise that is drawn: the accounted one, times R.
+        """Compute the distribution of the drawn noise: the accounted one, scaled by R.
 
-        R is the largest factor by which rounding enlarges what one record adds to a sum
-        (`runs.sums.SUM_ROUNDING`), so the drawn noise costs what the accounted one costs.
+        R is the largest factor by which rounding enlarges the contribution of one record to a sum
+        (`runs.sums.SUM_ROUNDING`). So the drawn noise costs no more than the accounted one.
         """
         accounted = self.density(noise_multiplier)
         return accounted.with_scale(accounted.scale * SUM_ROUNDING)
 
     def levels(self, n: int) -> list[tuple[float, int]]:
-        """Return the factors on sigma, in order, and how many releases each has."""
+        """List the factors on sigma, in order, each with its number of releases."""
         batches = self.make_batching(n)
         if self.schedule.is_validation_driven or not self.schedule.varies:
             return [(1.0, batches.count_all_releases(self.steps))]
@@ -304,10 +313,10 @@ class Recipe:
         return [(factor, count) for factor, count in found.items() if count]
 
     def count_validation_queries(self, n: int) -> int:
-        """Return how many validation queries a training makes, at most.
+        """Count the validation queries of a training, at most.
 
-        Screening asks before the first step and at every `every`-th; a validation-driven schedule
-        at the end of every `every`-th epoch.
+        Screening queries before the first step and after every `every`-th step. A validation-driven
+        schedule queries after every `every`-th epoch.
         """
         if self.screening is not None:
             return self.screening.count_validation_queries(self.steps)
@@ -316,7 +325,7 @@ class Recipe:
         return self.schedule.count_validation_queries(self.make_batching(n).epoch(self.steps))
 
     def noise_multiplier_for_mu(self, mu: float, n: int) -> float:
-        """Return sigma for the whole training's mu, by the central limit rule: a dial, no price."""
+        """Approximate the sigma for a total mu (central limit theorem); not a privacy cost."""
         levels = self.levels(n)
         q = self.sampling_probability(n)
         sampled, on_records = self.sampling.sampled, self.noise_before_clip is not None
@@ -337,23 +346,23 @@ class Recipe:
         return high
 
     def noise_multiplier_at(self, step: int, n: int) -> float | None:
-        """Return sigma_t of a step, both counted from 0, of a schedule fixed before the data."""
+        """Compute sigma_t of a step, from 0, for a data-independent schedule."""
         if self.noise_multiplier is None or not self.schedule.varies:
             return self.noise_multiplier
         return self.noise_multiplier * self.schedule.factor(self.make_batching(n).epoch(step))
 
     def within(self, n: int) -> Recipe:
-        """Return the recipe with a batch that n slots can fill."""
+        """Limit the expected batch size to n."""
         return replace(self, expected_batch_size=min(self.expected_batch_size, n))
 
     def with_noise(self, noise_multiplier: float | None) -> Recipe:
-        """Return the recipe with this noise; without noise nothing is bounded either."""
+        """Set the noise multiplier; None also removes clipping, noise density and denoising."""
         if noise_multiplier is not None:
             return replace(self, noise_multiplier=noise_multiplier)
         return replace(self, noise_multiplier=None, bounding=None, noise=None, denoising=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; a temperature of 1 is left out, as in files of earlier versions."""
+        """Convert to plain values; a temperature of 1 is left out, as in older files."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.temperature == 1.0:
             del values["temperature"]
@@ -364,10 +373,10 @@ class Recipe:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Recipe:
-        """Read what `to_json` wrote.
+        """Create a recipe from the values of `to_json`.
 
         Raises:
-            UsageError: A field that a recipe lacks, or a value that it refuses.
+            UsageError: An unknown field, a missing field or an invalid value.
         """
         if unknown := sorted(set(values) - {field.name for field in fields(cls)}):
             raise UsageError(f"A recipe has no {', '.join(unknown)}: leave that out.")
@@ -383,7 +392,7 @@ class Recipe:
 
 
 def _check_class_weights(given: object) -> tuple[float, ...]:
-    """Return weights as Python floats; a list is what a file has."""
+    """Convert class weights to floats and check them."""
     if not isinstance(given, (list, tuple)) or len(given) < 2:
         raise UsageError(
             f"class_weights is {given!r}: expected one number a class, like [1.0, 4.0]."
@@ -395,7 +404,7 @@ def _check_class_weights(given: object) -> tuple[float, ...]:
 
 
 def _find_first_steps(batches: Batching, last: int, steps: int) -> list[int]:
-    """Return the first step of each epoch, 0 to last."""
+    """List the first step of each epoch, from epoch 0 to `last`."""
     if last < steps // 64:
         # Few long epochs: looking each one up takes less time than going through the steps.
         return [bisect_left(range(steps), epoch, key=batches.epoch) for epoch in range(last + 1)]
@@ -404,7 +413,7 @@ def _find_first_steps(batches: Batching, last: int, steps: int) -> list[int]:
 
 
 NAMED_STAGES: dict[str, Registry[Any]] = {"batching": BATCHINGS, "optimizer": OPTIMIZERS}
-"""Stages that a recipe names, and whose numbers are the recipe's own."""
+"""Stages that a recipe selects by name; their parameters are fields of the recipe."""
 
 TABLE_STAGES: dict[str, Registry[Any]] = {
     "bounding": CLIPPING_METHODS,
@@ -414,7 +423,7 @@ TABLE_STAGES: dict[str, Registry[Any]] = {
     "augmentation": AUGMENTATIONS,
     "denoising": DENOISINGS,
 }
-"""Stages that are tables in a recipe, but for the law of the noise."""
+"""Stages that are tables in a recipe file, except for the noise distribution."""
 
 STAGE_READERS: dict[str, Callable[[Any], Any]] = {
     **{name: registry.from_json for name, registry in TABLE_STAGES.items()},
@@ -423,99 +432,103 @@ STAGE_READERS: dict[str, Callable[[Any], Any]] = {
 
 
 STAGE_CONFLICTS: dict[str, Callable[[Recipe], bool]] = {
-    "a cap on the batch has no Renyi bound, which the filter of a validation-driven schedule "
-    "needs: take batching 'poisson'.": lambda r: (
+    "A validation-driven schedule requires batching 'poisson' (its privacy filter needs a Renyi "
+    "bound, and truncated batches have none).": lambda r: (
         r.schedule.is_validation_driven and not r.sampling.has_renyi_cost
     ),
-    "reshuffled batches are charged by the epoch, and the filter of a validation-driven schedule "
-    "stops between steps: take batching 'poisson'.": lambda r: (
+    "A validation-driven schedule requires batching 'poisson' (reshuffled batches are charged by "
+    "the epoch, and its privacy filter stops between steps).": lambda r: (
         r.schedule.is_validation_driven and not r.sampling.sampled
     ),
-    "screening and a validation-driven schedule would both steer by the same releases, which is "
-    "not priced: take one of them.": lambda r: (
+    "A validation-driven schedule requires a recipe without screening (the same validation queries "
+    "would drive both, and there is no analysis of that).": lambda r: (
         r.schedule.is_validation_driven and r.screening is not None
     ),
-    "noise on each record is priced on a Poisson sample whose coins are revealed: take batching "
-    "'poisson'.": lambda r: r.noise_before_clip is not None and not r.sampling.independent,
-    "noise on each record is followed by one flat clip: take bounding 'flat'.": lambda r: (
+    "'noise_before_clip' requires batching 'poisson' (its analysis assumes Poisson sampling).": (
+        lambda r: r.noise_before_clip is not None and not r.sampling.independent
+    ),
+    "'noise_before_clip' requires bounding 'flat' (its analysis assumes one flat clip after the "
+    "noise).": lambda r: (
         r.noise_before_clip is not None and r.bounding is not None and not r.bounding.clips_noise
     ),
-    "noise on each record and a filter are not priced together: take another schedule.": lambda r: (
+    "'noise_before_clip' requires a data-independent schedule (there is no analysis of it with a "
+    "privacy filter).": lambda r: (
         r.noise_before_clip is not None and r.schedule.is_validation_driven
     ),
-    "noise on each record is clipped after it, so its variance is not known: take another "
-    "optimizer than 'adam-corrected'.": lambda r: (
+    "'adam-corrected' requires a recipe without 'noise_before_clip' (the noise variance is unknown "
+    "after the clip).": lambda r: (
         r.noise_before_clip is not None and r.optimizer_stage.subtracts_noise_variance
     ),
-    "noise on each record takes one gradient a record: leave the augmentation out.": lambda r: (
-        r.noise_before_clip is not None and r.augmentation is not None
-    ),
-    "'adam-corrected' takes the noise off, and without noise there is none: take 'adam'.": (
+    "'noise_before_clip' requires a recipe without augmentation (it uses one gradient per "
+    "record).": lambda r: r.noise_before_clip is not None and r.augmentation is not None,
+    "'adam-corrected' requires noise; use 'adam' for non-private training.": (
         lambda r: r.optimizer_stage.subtracts_noise_variance and r.bounding is None
     ),
-    "bounds of their own give the layers different noise, and 'adam-corrected' takes off one "
-    "variance: take another optimizer, or one bound.": lambda r: (
+    "'adam-corrected' requires one clipping norm for all layers (it subtracts one noise variance, "
+    "and layers with their own clipping norms have different ones).": lambda r: (
         r.optimizer_stage.subtracts_noise_variance
         and r.bounding is not None
         and not r.bounding.has_uniform_noise
     ),
-    "an adaptive bound is released with the noise of its step, and reshuffled steps are charged by "
-    "the epoch, so a record's count and gradient are one release there too; the quantile then "
-    "follows disjoint records and has no proof here: take batching 'poisson'.": lambda r: (
-        r.bounding is not None and r.bounding.is_adaptive and not r.sampling.sampled
+    "Adaptive clipping requires batching 'poisson' (there is no proof for shuffled batches).": (
+        lambda r: r.bounding is not None and r.bounding.is_adaptive and not r.sampling.sampled
     ),
-    "noise of another law than Gaussian is priced where every coordinate is bounded, and a bound "
-    "on the norm alone does not: take bounding 'encoded'.": lambda r: (
+    "Non-Gaussian noise requires bounding 'encoded' (its analysis needs a bound on every "
+    "coordinate, not only on the norm).": lambda r: (
         r.noise is not None and r.bounding is not None and not r.bounding.limits_coordinates
     ),
-    "noise of another law than Gaussian is priced on a Poisson sample: take batching 'poisson'.": (
+    "Non-Gaussian noise requires batching 'poisson' (its analysis assumes Poisson sampling).": (
         lambda r: r.noise is not None and not r.sampling.independent
     ),
-    "noise of another law than Gaussian and a filter are not priced together: take another "
-    "schedule.": lambda r: r.noise is not None and r.schedule.is_validation_driven,
-    "encoding takes one gradient a record: leave the augmentation out.": lambda r: (
+    "Non-Gaussian noise requires a data-independent schedule (there is no analysis of it with a "
+    "privacy filter).": lambda r: r.noise is not None and r.schedule.is_validation_driven,
+    "Bounding 'encoded' requires a recipe without augmentation (it uses one gradient per "
+    "record).": lambda r: (
         r.augmentation is not None and r.bounding is not None and not r.bounding.takes_views
     ),
-    "'adam-corrected' takes off the variance of Gaussian noise as it was added: take another "
-    "optimizer with other noise, or with denoising.": lambda r: (
+    "'adam-corrected' requires Gaussian noise without denoising (it subtracts the variance of the "
+    "noise that was added).": lambda r: (
         r.optimizer_stage.subtracts_noise_variance
         and (r.noise is not None or r.denoising is not None)
     ),
-    "denoising compares a sum with the law of the noise on each coordinate, and noise on each "
-    "record is clipped after it: leave one of them out.": lambda r: (
+    "Denoising requires a recipe without 'noise_before_clip' (it compares a sum with the noise "
+    "distribution, which is unknown after the clip).": lambda r: (
         r.denoising is not None and r.noise_before_clip is not None
     ),
-    "denoising compares all coordinates with one law, and adaptive bounds give each layer its own: "
-    "take another bounding.": lambda r: (
+    "Denoising requires non-adaptive clipping (it compares all coordinates with one noise "
+    "distribution, and adaptive clipping gives each layer its own).": lambda r: (
         r.denoising is not None and r.bounding is not None and r.bounding.is_adaptive
     ),
-    "class weights multiply gradients that were bounded, and noise on each record, or on encoded "
-    "gradients, comes before that: leave class_weights out.": lambda r: (
+    "'class_weights' requires Gaussian noise added after clipping (the weights multiply clipped "
+    "gradients).": lambda r: (
         r.class_weights is not None and (r.noise is not None or r.noise_before_clip is not None)
     ),
-    "class weights multiply gradients that were bounded, and bounding 'encoded' chooses among "
-    "public vectors instead: leave class_weights out.": lambda r: (
+    "'class_weights' requires clipped gradients, not bounding 'encoded' (which replaces a gradient "
+    "by one of a set of public vectors).": lambda r: (
         r.class_weights is not None and r.bounding is not None and not r.bounding.takes_views
     ),
-    "denoising takes noise off, and without noise there is none: leave it out.": lambda r: (
+    "Denoising requires noise; leave it out for non-private training.": lambda r: (
         r.denoising is not None and r.bounding is None
     ),
 }
-"""Why stages do not go together, and when."""
+"""Requirement that is violated, and the condition under which it is."""
 
 
 def make_default_recipe(
     slots: int, *, batch: int | None = None, steps: int | None = None, **settings: Any
 ) -> Recipe:
-    """Return the recipe for a partition of so many slots, from public numbers only.
+    """Create the default recipe for a partition, from public numbers only.
 
-        expected batch = min(2048, n / 4)         steps = 5 sqrt(n), from 100 to 1500
+            expected batch = min(2048, n / 4)         steps = 5 sqrt(n), from 100 to 1500
 
-    Measured on digits (n about 1,600) and MNIST (n 60,000) at totals from .5 to 4: the best
-    accuracy is flat around these.
+    Measured on digits (n about 1,600) and MNIST (n 60,000) at total epsilons from .5 to 4: accuracy
+    is flat around these values.
 
-    n is `slots`, of the partition that is trained on; `batch` and `steps` stand instead of these
-    numbers, and `settings` are other fields of `Recipe`.
+    Args:
+        slots: Number of training records n, null records included.
+        batch: Expected batch size; None: the formula.
+        steps: Number of steps; None: the formula.
+        settings: Other fields of `Recipe`.
     """
     return Recipe(
         expected_batch_size=max(1, min(2048, slots // 4)) if batch is None else batch,
@@ -531,16 +544,16 @@ updates raise the loss and are undone. Measured on MNIST with 50 and 150 steps
 
 
 def tune_learning_rate(recipe: Recipe, mu: float | None, slots: int) -> float:
-    """Return a learning rate for this amount of noise, from public numbers only.
+    """Compute a learning rate for this amount of noise, from public numbers only.
 
-        learning rate * steps * C = 1.3 (mu n)^0.8
+            learning rate * steps * C = 1.3 (mu n)^0.8
 
-    mu n is the whole training's signal to noise (mu: `calibration.noise_for_mu`). The exponent was
-    fitted on digits and MNIST at totals from .5 to 4. Without noise: 0.5. Adam's steps have the
-    scale of the learning rate itself: 1e-3.
+    mu n is the signal-to-noise ratio of the whole training (`calibration.noise_for_mu`). The
+    exponent was fitted on digits and MNIST at total epsilons from .5 to 4. Without noise the rate
+    is 0.5. Adam's steps have the scale of the learning rate itself: 1e-3.
 
-    With screening the learning rate is at most `MAX_SCREENED_STEP` / C, which binds in trainings
-    that are shorter than the default: several updates in a row are taken or undone together.
+    With screening the learning rate is at most `MAX_SCREENED_STEP` / C. This matters for trainings
+    that are shorter than the default, where several updates are accepted or undone together.
     """
     if (rate := recipe.optimizer_stage.default_rate) is not None:
         return rate

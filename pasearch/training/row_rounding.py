@@ -1,4 +1,4 @@
-"""A check of the library that multiplies matrices: whether it rounds all rows alike.
+"""Check that the matrix library rounds all rows of a product in the same way.
 
 Source: docs/rules.md, rule 11. Proof: docs/guarantees/dp-sgd.md ("The number of rows").
 """
@@ -15,10 +15,10 @@ from pasearch.runs import processor
 
 @cache
 def check_row_rounding() -> None:
-    """See that MKL rounds a row's products alike wherever it stands: tried, on public numbers.
+    """Check on public numbers that MKL rounds a row's products independently of its position.
 
     Raises:
-        UsageError: It does not: what a record adds would depend on how many others are drawn.
+        UsageError: It does not, so the contribution of a record would depend on the batch size.
     """
     if not torch.backends.mkl.is_available():
         return

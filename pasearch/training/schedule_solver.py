@@ -1,11 +1,11 @@
-"""How long a schedule lasts under a budget, and how steep it may be to last so long.
+"""Solver for noise schedules: the number of epochs, or the decay rate, that a budget allows.
 
-    epochs(schedule, sigma_0)   the most epochs with    price(recipe of so many epochs) <= budget
-    rate(kind, sigma_0, epochs) the steepest decay with price(recipe of so many epochs) <= budget
+    epochs(schedule, sigma_0)     largest number of epochs with   cost(recipe) <= budget
+    rate(kind, sigma_0, epochs)   fastest decay with              cost(recipe) <= budget
 
-The two questions of Yu et al., who fix sigma_0 and let the training end when the budget does. (A
-plan turns it round: the steps are fixed, and sigma_0 is solved.) Prices are the sound ones: of
-Poisson batches or, by the epoch, of reshuffled ones.
+Yu et al. fix sigma_0, and the training ends when the budget is spent. (A plan does the opposite:
+steps are fixed, and sigma_0 is calibrated.) Costs are valid ones: of Poisson batches or, by the
+epoch, of reshuffled ones.
 
 Source: Yu et al., sections IV-A2 and V-B2. Proof: docs/guarantees/schedules.md.
 """
@@ -27,19 +27,19 @@ from pasearch.training.recipe import MAX_STEPS, Recipe
 from pasearch.training.schedules import SCHEDULES, DecayRange, Schedule, UniformSchedule
 
 MAX_EPOCHS = 100_000
-"""No budget is followed for longer."""
+"""Maximum number of epochs that is solved for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSolver:
-    """Trainings of one schedule, for any number of epochs.
+    """Trainings of one schedule, with any number of epochs.
 
     Args:
-        noise_multiplier: sigma_0, above 0.
-        batch: The (expected) batch size, 1 to n.
-        n: Records trained on.
-        budget: Epsilon and delta; delta None takes the default for n.
-        batching: "poisson" or "reshuffled".
+        noise_multiplier: Noise multiplier sigma_0 of the first epoch, above 0.
+        batch: Expected batch size, 1 to n.
+        n: Number of training records.
+        budget: Total epsilon and delta; a delta of None is the default for n.
+        batching: Sampling method, "poisson" or "reshuffled".
     """
 
     noise_multiplier: float
@@ -57,7 +57,7 @@ class ScheduleSolver:
             raise UsageError(f"batching is {self.batching!r}: expected poisson or reshuffled.")
 
     def recipe(self, schedule: Schedule, epochs: int) -> Recipe:
-        """Return the recipe of so many whole epochs."""
+        """Create the recipe of a number of whole epochs."""
         once = Recipe(
             expected_batch_size=self.batch, steps=1, noise_multiplier=self.noise_multiplier,
             batching=self.batching, schedule=schedule,
@@ -68,27 +68,27 @@ class ScheduleSolver:
         return replace(once, steps=sampled if once.sampling.sampled else whole_steps)
 
     def event(self, schedule: Schedule, epochs: int) -> Event:
-        """Return what so many epochs cost."""
+        """Compute the privacy event of a number of epochs."""
         return self.recipe(schedule, epochs).event(self.n)
 
     def price(self, schedule: Schedule, epochs: int) -> PrivacyCost:
-        """Return the price of so many epochs."""
+        """Compute the privacy cost of a number of epochs."""
         assert self.budget.delta is not None
         return price(self.event(schedule, epochs), self.budget.delta)
 
     def epochs(self, schedule: Schedule) -> int:
-        """Return how many epochs the budget lasts for.
+        """Compute the largest number of epochs within the budget.
 
         Raises:
-            BudgetError: Not for one.
-            UsageError: For more than 100,000 epochs, or ten million steps, or a thousand different
-                noises; or one epoch has more than ten million steps.
+            BudgetError: One epoch exceeds the budget.
+            UsageError: More than 100,000 epochs, ten million steps or a thousand different noise
+                levels; or one epoch has more than ten million steps.
         """
         most = min(MAX_EPOCHS, MAX_STEPS // math.ceil(self.n / self.batch))
         if not most:
             raise UsageError(
                 f"an epoch has {math.ceil(self.n / self.batch):,} steps: expected at most "
-                f"{MAX_STEPS:,}. Take a larger batch."
+                f"{MAX_STEPS:,}. Use a larger batch."
             )
         high, roughly, delta = 1, self.budget.epsilon * 1.5, self.budget.delta
         assert delta is not None
@@ -99,59 +99,59 @@ class ScheduleSolver:
         )
         if found == most:
             raise UsageError(
-                f"the budget lasts for more than {most:,} epochs: take less noise, or a smaller "
-                "budget."
+                f"The budget allows more than {most:,} epochs: use less noise or a smaller budget."
             )
         return found
 
     def rate(self, kind: str, epochs: int, **settings: Any) -> Schedule:
-        """Return the steepest decay of a kind with which the budget lasts for so many epochs.
+        """Compute the fastest decay of a kind that keeps `epochs` within the budget.
 
         Args:
-            kind: "time", "exponential", "step" or "polynomial" (whose rate is its power).
-            epochs: 1 or more.
-            settings: The schedule's other fields, such as `period`.
+            kind: Schedule: "time", "exponential", "step" or "polynomial" (whose rate is its power).
+            epochs: Number of epochs, 1 or more.
+            settings: Other fields of the schedule, such as `period`.
 
         Raises:
-            UsageError: An unknown kind or setting; or no decay uses the budget up.
-            BudgetError: So many epochs cost more even if the noise does not fall.
+            UsageError: An unknown kind or setting; or no decay spends the whole budget.
+            BudgetError: The epochs exceed the budget even with constant noise.
         """
         epochs = check_positive_integer("epochs", epochs)
         steepness = _solvable_schedule(kind)[1]
         low, high = steepness.min_value, steepness.max_value
 
-        def made(dial: float) -> Schedule:
-            field = {steepness.field: math.exp(-dial) if steepness.falling else dial}
-            return SCHEDULES.from_json({**settings, "name": kind, **field})
+        def make_schedule(parameter: float) -> Schedule:
+            value = math.exp(-parameter) if steepness.falling else parameter
+            return SCHEDULES.from_json({**settings, "name": kind, steepness.field: value})
 
-        if self.price(made(high), epochs).epsilon <= self.budget.epsilon:
+        if self.price(make_schedule(high), epochs).epsilon <= self.budget.epsilon:
             raise UsageError(
-                f"{epochs} epochs cost less than the budget however fast the noise falls from "
-                f"{self.noise_multiplier:g}: take less noise, more epochs, or another decay."
+                f"{epochs} epochs cost less than the budget for any decay of the noise from "
+                f"{self.noise_multiplier:g}: use less noise, more epochs or another schedule."
             )
         try:
-            dial = calibration.calibrate_max(
-                lambda value: self.event(made(value), epochs), self.budget, low, high
+            parameter = calibration.calibrate_max(
+                lambda value: self.event(make_schedule(value), epochs), self.budget, low, high
             )
         except BudgetError:
             raise BudgetError(
-                f"{epochs} epochs cost epsilon {self.price(made(low), epochs).epsilon:.4g} even if "
-                f"the noise stays at {self.noise_multiplier:g}: take more noise or fewer epochs."
+                f"{epochs} epochs cost epsilon "
+                f"{self.price(make_schedule(low), epochs).epsilon:.4g} even if "
+                f"the noise stays at {self.noise_multiplier:g}: use more noise or fewer epochs."
             ) from None
-        return made(dial)
+        return make_schedule(parameter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolvedSchedule:
-    """A schedule, how long the budget lasts with it, and what that costs.
+    """A schedule with its number of epochs, and their privacy cost.
 
     Args:
-        solved: "epochs", or the name of the decay's rate.
-        schedule: With its rate.
-        epochs: How many fit.
+        solved: Solved quantity: "epochs", or the name of the decay's rate.
+        schedule: Schedule with its rate.
+        epochs: Number of epochs.
         first: Noise multiplier of the first epoch.
-        last: Of the last epoch.
-        price: Of so many epochs, at most the budget.
+        last: Noise multiplier of the last epoch.
+        price: Privacy cost of all epochs, within the budget.
     """
 
     solved: str
@@ -162,11 +162,11 @@ class SolvedSchedule:
     price: PrivacyCost
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Convert to plain values."""
         return {**asdict(self), "schedule": self.schedule.to_json()}
 
     def describe(self) -> str:
-        """Return one line; what was solved comes first."""
+        """Describe the schedule in one line, beginning with the solved quantity."""
         values = self.schedule.to_json()
         values.pop("name")
         numbers = {"epochs": f"{self.epochs:,}", **{k: f"{v:.6g}" for k, v in values.items()}}
@@ -193,14 +193,22 @@ def solve_schedule(
     batching: str = "poisson",
     **settings: Any,
 ) -> SolvedSchedule:
-    """Answer one of the two questions: `rate` is given, or `epochs` is.
+    """Solve for the number of epochs, given `rate`, or for the decay rate, given `epochs`.
 
-    `kind` is "uniform", or a decay; noise, n, batch, budget and batching are those of a
-    `TrainingHistory`;
-    `settings` are the schedule's other fields: None and 1 are left out where it has none such.
+    Args:
+        kind: Schedule: "uniform" or a decay.
+        noise_multiplier: Noise multiplier sigma_0 of the first epoch, above 0.
+        n: Number of training records.
+        batch: Expected batch size, 1 to n.
+        epsilon: Total epsilon, above 0.
+        delta: Total delta; None: the default for n.
+        epochs: Number of epochs, if the rate is solved for.
+        rate: Rate of the decay, if the epochs are solved for.
+        batching: Sampling method, "poisson" or "reshuffled".
+        settings: Other fields of the schedule; None and 1 are ignored if it has no such field.
 
     Raises:
-        UsageError: Neither or both are given; a schedule that is none.
+        UsageError: Neither or both of `rate` and `epochs`, or an unknown schedule.
         BudgetError: The budget is too small.
     """
     course = ScheduleSolver(
@@ -211,11 +219,11 @@ def solve_schedule(
     if kind == UniformSchedule.name:
         if rate is not None or epochs is not None:
             raise UsageError(
-                "uniform has no rate: leave `rate=` and `epochs=` out, or see a decay."
+                "Schedule uniform has no rate: leave rate and epochs out, or choose a decay."
             )
         schedule: Schedule = UniformSchedule()
     elif (rate is None) == (epochs is None):
-        raise UsageError("give `rate=`, and the epochs are solved; or `epochs=`, and the rate is.")
+        raise UsageError("Set exactly one of rate and epochs: the other one is solved for.")
     else:
         names, steepness = _solvable_schedule(kind)
         own = {name: v for name, v in settings.items() if name in names or v not in (None, 1)}
@@ -235,7 +243,7 @@ def solve_schedule(
 
 
 def _solvable_schedule(kind: str) -> tuple[list[str], DecayRange]:
-    """Return the fields of a schedule whose rate can be solved for, and how steep it may be."""
+    """Get the fields of a decay and the range of its rate."""
     known = {name: each for name, each in SCHEDULES.kinds().items() if each.steepness is not None}
     if kind not in known:
         raise UsageError(f"kind is {kind!r}: expected one of uniform, {', '.join(known)}.")

@@ -1,25 +1,25 @@
-"""What a table of noisy test counts tells beside the headline: post-processing, in plain numbers.
+"""Measures of a released table of noisy test counts (a noisy confusion matrix): post-processing.
 
-    counts[c][j]  =  test records of class c whose answer is in column j, plus noise of deviation s
+    counts[c][j]  =  test records of class c with a prediction in column j, plus noise of sd s
 
-| columns | what a column is |
+| columns | meaning of a column |
 |---|---|
-| `log-odds` | two classes: between which of the `edges`, 19 or 5, the log-odds of the second are |
-| `answer` | k classes: the class that the model answers |
-| `wrong, right` | k classes: whether the answer is the record's class |
-| `error` | numeric target: the absolute error, one of 10 intervals; rows are 8 intervals of y |
+| `log-odds` | two classes: interval of the log-odds of the second class, between 19 or 5 `edges` |
+| `answer` | k classes: predicted class |
+| `wrong, right` | k classes: whether the prediction is correct |
+| `error` | numeric target: interval of the absolute error, 10 in all; rows are 8 intervals of y |
 
-A share r / t has an error of its sample, sqrt(p (1 - p) / t), and of the noise of its cells, of
-which `right` are counted in r and `wrong` in t alone:
+A fraction r / t has a sampling error sqrt(p (1 - p) / t) and an error from the noise of its
+entries, of which `right` are counted in r and `wrong` only in t:
 
     sqrt(right (1 - p)^2 + wrong p^2) s / t
 
-The area under the curve errs as of Hanley and McNeil, and by the noise through its slope in each
-cell. A class counts where it has more records than its noise would show (`SEEN` deviations).
+The error of the area under the curve is that of Hanley and McNeil, plus the noise times the slope
+in each entry. A class is used if it has more records than its noise level (`DETECTION_DEVIATIONS`).
 
 Source: docs/guarantees/geometric-scores.md; Hanley and McNeil 1982, "The meaning and use of the
 area under a receiver operating characteristic (ROC) curve"; Wilson 1927, "Probable inference, the
-law of succession, and statistical inference" (`interval`).
+law of succession, and statistical inference" (`compute_wilson_interval`).
 """
 
 from __future__ import annotations
@@ -39,15 +39,12 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Measure = dict[str, Any]
-"""`value` and `error`, both None where nothing can be told, and the `reason` why, or None."""
+"""`value` and `error`, both None if not available, and the `reason` why not, or None."""
 
-LOG_ODDS_COLUMNS, PREDICTION_COLUMNS, CORRECTNESS_COLUMNS, ERROR_COLUMNS = (
-    "log-odds",
-    "answer",
-    "wrong, right",
-    "error",
-)
-"""What the columns of a table are."""
+LOG_ODDS_COLUMNS = "log-odds"
+PREDICTION_COLUMNS = "answer"
+CORRECTNESS_COLUMNS = "wrong, right"
+ERROR_COLUMNS = "error"
 
 LOG_ODDS_EDGES = tuple(
     sign * each
@@ -55,45 +52,46 @@ LOG_ODDS_EDGES = tuple(
                         (1, (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0)))
     for each in sizes
 )  # fmt: skip
-"""Where log-odds are cut, rising; a bin holds its upper edge."""
+"""Edges of the log-odds bins, ascending; a bin includes its upper edge."""
 
 COARSE_LOG_ODDS_EDGES = (-2.5, -1.0, 0.0, 1.0, 2.5)
-"""The edges of a table with six bins, for small tests: fewer cells have less noise together."""
+"""Edges of six bins, for small tests: fewer entries have less noise in total."""
 
 EDGES_BY_BINS = {len(edges) + 1: edges for edges in (LOG_ODDS_EDGES, COARSE_LOG_ODDS_EDGES)}
-"""Edges by the number of bins. Half of the bins are above 0, where the second class is answered."""
+"""Edges by number of bins. Half of the bins are above 0, where class two is predicted."""
 
 ERROR_EDGES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 1.0)
-"""Intervals of absolute errors, as a fraction of the target's range; an error counts as the middle
-of its interval."""
+"""Edges of the intervals of absolute errors, as a fraction of the target's range; an error counts
+as the middle of its interval.
+"""
 
 TARGET_BINS = 8
-"""Number of equal intervals of a numeric target: enough for its median and its variance."""
+"""Number of equal intervals of a numeric target: enough for its median and variance."""
 
 DETECTION_DEVIATIONS = 4.0
-"""How many deviations of its noise a class's count shows, for the class to count."""
+"""Noise standard deviations that a class's count must exceed for the class to be used."""
 
 MAX_GROUP_NOISE = 0.05
-"""The largest deviation, by noise, of a share in a group of a calibration."""
+"""Maximum standard deviation, by noise, of a fraction in a calibration group."""
 
 MIN_GROUP_RECORDS = 20
-"""The fewest records of such a group."""
+"""Minimum number of records in a calibration group."""
 
 MAX_LOG_ODDS = 9.0
-"""Where the outer bins of log-odds are taken to end, for the mean of their probabilities."""
+"""End of the outermost bins of log-odds, for the mean of their probabilities."""
 
-TOO_FEW_RECORDS = "the test has fewer records of it than the noise would show"
+TOO_FEW_RECORDS = "the test has too few records of this class for the noise level"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of noisy counts of test records.
+    """Table of noisy counts of test records.
 
     Args:
-        counts: (classes, columns): by the true class, and by what `columns` says.
-        columns: One of `ODDS`, `ANSWER`, `RIGHT`.
-        noise: The standard deviation of each count's noise.
-        of: Test records, public: those that could not be read are in no cell.
+        counts: Noisy counts, (classes, columns), by true class and by column.
+        columns: Meaning of the columns, such as `LOG_ODDS_COLUMNS`.
+        noise: Standard deviation of each count's noise, records.
+        of: Number of test records, public; records that cannot be read are in no entry.
     """
 
     counts: Array
@@ -103,7 +101,7 @@ class Table:
 
     @cached_property
     def is_correct(self) -> Array:
-        """Which cells are right answers, (classes, columns) bool."""
+        """Whether an entry counts correct predictions, (classes, columns) bool."""
         classes, columns = self.counts.shape
         if self.columns == CORRECTNESS_COLUMNS:
             return np.tile([False, True], (classes, 1))
@@ -111,7 +109,7 @@ class Table:
 
     @cached_property
     def predicted_classes(self) -> Array:
-        """The class that each column answers, (columns,), where columns tell it."""
+        """Predicted class of each column, (columns,)."""
         columns = self.counts.shape[1]
         if self.columns == LOG_ODDS_COLUMNS:
             return (np.arange(columns) >= columns // 2).astype(int)
@@ -119,22 +117,22 @@ class Table:
 
     @cached_property
     def totals(self) -> Array:
-        """The records of each class, with noise."""
+        """Noisy number of records of each class, (classes,)."""
         return self.counts.sum(axis=1)
 
     @cached_property
     def has_enough_records(self) -> Array:
-        """Which classes have more records than noise would show, (classes,) bool."""
+        """Whether a class has more records than the noise level, (classes,) bool."""
         return self.totals > max(
             DETECTION_DEVIATIONS * math.sqrt(self.counts.shape[1]) * self.noise, 0.5
         )
 
 
 def read_table(score: dict[str, Any]) -> Table | None:
-    """Return the table that was released with a score; None where one number was.
+    """Read the table that was released with a score; None for a single number.
 
     Args:
-        score: The `score` of a `result.json`.
+        score: Key `score` of a `result.json`.
     """
     if score.get("cells") is None:
         return None
@@ -146,11 +144,11 @@ def read_table(score: dict[str, Any]) -> Table | None:
 
 
 def table_to_json(cells: Sequence[int], columns: str) -> dict[str, Any]:
-    """Return what a `score` says of a table: `cells`, a list of counts for each class, and so on.
+    """Convert a table to the values in `score`: `cells`, a list of counts per class, and so on.
 
     Args:
-        cells: Row by row, with noise.
-        columns: What the columns are.
+        cells: Noisy counts, row by row.
+        columns: Meaning of the columns, such as `LOG_ODDS_COLUMNS`.
     """
     widths = {
         LOG_ODDS_COLUMNS: len(cells) // 2,
@@ -166,14 +164,14 @@ def table_to_json(cells: Sequence[int], columns: str) -> dict[str, Any]:
 
 
 def compute_measures(table: Table) -> dict[str, Any]:
-    """Return what a table tells, each with one standard error, of the sample and of the noise.
+    """Compute the measures of a table of classes, each with a standard error (sample and noise).
 
     Returns:
-        `accuracy`, `balanced_accuracy`, `auc` (None unless the table has log-odds): a `Measure`.
-        `most_common`: the share of the most common class, with its `class`: what always answering
-        it would reach. `shares`, `recall`, `precision`: one `Measure` a class. `confusion`: rows
-        are true classes, columns answers, whole numbers of 0 or more, or None; `confusion_error`:
-        of each by its noise. `calibration`: see `calibration`. `reasons`: why what is None is.
+        `accuracy`, `balanced_accuracy`, `auc` (None without log-odds): a `Measure`. `most_common`:
+        fraction of the most common `class`, which is the majority-class baseline. `shares`,
+        `recall`, `precision`: one `Measure` per class. `confusion`: integers, 0 or above, rows are
+        true classes and columns predictions, or None; `confusion_error`: standard deviation of
+        their noise. `calibration`: see `compute_calibration`. `reasons`: why a measure is None.
     """
     confused = compute_confusion_matrix(table)
     found = {
@@ -194,14 +192,14 @@ def compute_measures(table: Table) -> dict[str, Any]:
 
 
 def compute_score_measures(score: dict[str, Any], schema: AnySchema) -> dict[str, Any]:
-    """Return what a score's table tells, as of `measures`, and its `classes` by their names.
+    """Compute the measures of a score's table, with the names of its `classes`.
 
     Args:
-        score: The `score` of a `result.json`.
-        schema: Complete, of the records.
+        score: Key `score` of a `result.json`.
+        schema: Complete schema of the records.
 
     Returns:
-        Plain values; empty where one number was released.
+        Plain values; empty if a single number was released.
     """
     table = read_table(score)
     if table is None:
@@ -213,12 +211,12 @@ def compute_score_measures(score: dict[str, Any], schema: AnySchema) -> dict[str
 
 
 def _explain_missing(found: dict[str, Any]) -> dict[str, str]:
-    """Return why a table does not tell what it does not tell, by name."""
+    """Give the reason for each measure that is not available, by name."""
     whys = {
-        "auc": "the test counted answers, and not how sure the model is of two classes",
-        "calibration": "the test counted answers, and not how sure the model is of two classes, or "
-        "it has fewer records than the noise would show",
-        "confusion": "the test released which answers are right, and not which class was answered",
+        "auc": "the test released predicted classes, without probabilities",
+        "calibration": "the test released predicted classes without probabilities, or has too few "
+        "records for the noise level",
+        "confusion": "the test released correct and wrong counts, without predicted classes",
     }
     whys["precision"] = whys["confusion"]
     return {name: why for name, why in whys.items() if not found[name]}
@@ -227,19 +225,19 @@ def _explain_missing(found: dict[str, Any]) -> dict[str, str]:
 def make_measure(
     value: float | None, error: float | None = None, reason: str | None = None
 ) -> Measure:
-    """Return a value with its error, or why there is none."""
+    """Create a value with its standard error, or the reason why there is none."""
     return {"value": value, "error": error, "reason": reason}
 
 
 def compute_share_error(share: float, of: float, right: float, wrong: float, noise: float) -> float:
-    """Return the standard error of a share r / t.
+    """Compute the standard error of a fraction r / t.
 
     Args:
-        share: It, in [0, 1].
-        of: t.
-        right: How many cells are counted in r.
-        wrong: How many are counted in t alone; 0 where t is public.
-        noise: The deviation of each one's noise.
+        share: The fraction, in [0, 1].
+        of: Denominator t, records.
+        right: Number of table entries that are counted in r.
+        wrong: Number of table entries that are counted only in t; 0 if t is public.
+        noise: Standard deviation of the noise of an entry.
     """
     sample = max(share * (1 - share), 1 / of) / of
     own = right * ((1 - share) ** 2 if wrong else 1.0) + wrong * share**2
@@ -247,15 +245,19 @@ def compute_share_error(share: float, of: float, right: float, wrong: float, noi
 
 
 def compute_wilson_interval(share: float, error: float, deviations: float) -> tuple[float, float]:
-    """Return between which shares the true one lies: Wilson's interval.
+    """Compute Wilson's confidence interval for a fraction.
 
-    It is that of as many records as would have such an error, n = max(p (1 - p) / e^2, 1 / e). It
-    stays within [0, 1], and holds near its ends, where p give or take e does not.
+    Its sample size is the number of records that would have this error, n = max(p (1 - p) / e^2, 1
+    / e). The interval stays within [0, 1] and is valid near 0 and 1, where p plus or minus e is
+    not.
 
     Args:
-        share: As it was measured, in [0, 1].
-        error: Its standard error, above 0, of the sample and of the noise.
-        deviations: Of the normal law: 1.96 for 95 times in 100.
+        share: Measured fraction p, in [0, 1].
+        error: Standard error e, above 0, of sample and noise.
+        deviations: Quantile of the normal distribution: 1.96 for 95 % confidence.
+
+    >>> [round(end, 3) for end in compute_wilson_interval(0.85, 0.01, 1.96)]
+    [0.829, 0.868]
     """
     n, square = max(share * (1 - share) / error**2, 1 / error), deviations**2
     middle = (share + square / (2 * n)) / (1 + square / n)
@@ -264,14 +266,14 @@ def compute_wilson_interval(share: float, error: float, deviations: float) -> tu
 
 
 def estimate_accuracy(table: Table) -> Measure:
-    """Return the share of right answers; a record that cannot be read counts as wrong."""
+    """Estimate the fraction of correct predictions; an unreadable record counts as wrong."""
     value = _clamp(float(table.counts[table.is_correct].sum()) / table.of)
     cells = int(table.is_correct.sum())
     return make_measure(value, compute_share_error(value, table.of, cells, 0, table.noise))
 
 
 def estimate_recalls(table: Table) -> list[Measure]:
-    """Return of each class the share that is answered rightly."""
+    """Estimate the recall of each class."""
     found = []
     for counts, right, total, known in zip(
         table.counts, table.is_correct, table.totals, table.has_enough_records, strict=True
@@ -288,23 +290,21 @@ def estimate_recalls(table: Table) -> list[Measure]:
 
 
 def estimate_balanced_accuracy(table: Table) -> Measure:
-    """Return the mean of the recalls of the classes that are known."""
+    """Estimate the mean recall of the classes with enough records."""
     told = [each for each in estimate_recalls(table) if each["value"] is not None]
     classes = len(table.counts)
     if not told:
-        return make_measure(
-            None, reason="every class has fewer test records than the noise would show"
-        )
+        return make_measure(None, reason="every class has too few test records for the noise level")
     value = float(np.mean([each["value"] for each in told]))
     error = math.sqrt(sum(each["error"] ** 2 for each in told)) / len(told)
     reason = None if len(told) == classes else (
-        f"over {len(told)} of {classes} classes: of the others the test has too few records"
+        f"mean over {len(told)} of {classes} classes: the others have too few test records"
     )  # fmt: skip
     return make_measure(value, error, reason)
 
 
 def estimate_precisions(table: Table) -> list[Measure] | None:
-    """Return of each class the share of its answers that are right; None as of `confusion`."""
+    """Estimate the precision of each class; None without predicted classes."""
     confused, found = compute_confusion_matrix(table), []
     if confused is None:
         return None
@@ -313,7 +313,7 @@ def estimate_precisions(table: Table) -> list[Measure] | None:
     for place, counts in enumerate(confused[0].T):
         total, cells = float(counts.sum()), each * len(counts)
         if not total > max(DETECTION_DEVIATIONS * math.sqrt(cells) * table.noise, 0.5):
-            reason = "the model gives this answer less often than the noise would show"
+            reason = "the model predicts this class too rarely for the noise level"
             found.append(make_measure(None, reason=reason))
             continue
         value = _clamp(float(counts[place]) / total)
@@ -324,21 +324,22 @@ def estimate_precisions(table: Table) -> list[Measure] | None:
 
 
 def estimate_majority_baseline(table: Table) -> Measure:
-    """Return what always answering the most common class reaches, and which `class` that is."""
+    """Estimate the accuracy of always predicting the most common class, and that `class`."""
     best = int(np.argmax(table.totals))
     return {"class": best, **_estimate_class_share(table, best)}
 
 
 def estimate_lead(table: Table) -> Measure:
-    """Return how many more answers are right than if all were the most common class; as a share.
+    """Estimate the accuracy minus that of the majority-class baseline.
 
-    A record tells the two apart if one of them alone is right: u records for the model, v against
-    it. Those that both answer rightly cancel, with the noise of their cells:
+    A record counts if exactly one of the two is correct: u records for the model, v for the
+    baseline. Records that both predict correctly cancel, with the noise of their entries:
 
         lead   =  (u - v) / n
         error  =  sqrt(((u + v) / n - lead^2) / n + cells s^2 / n^2)
 
-    It is smaller than the errors of both shares together: they are of the same records.
+    The error is smaller than the errors of both accuracies combined, because the records are the
+    same.
     """
     most = np.arange(len(table.counts)) == int(np.argmax(table.totals))
     won, lost = table.is_correct & ~most[:, None], ~table.is_correct & most[:, None]
@@ -349,16 +350,16 @@ def estimate_lead(table: Table) -> Measure:
 
 
 def _estimate_class_share(table: Table, place: int) -> Measure:
-    """Return the share of a class among all test records; one unknown is small, not unknown."""
+    """Estimate the fraction of a class among all test records; also for small classes."""
     value = _clamp(float(table.totals[place]) / table.of)
     cells = table.counts.shape[1]
     return make_measure(value, compute_share_error(value, table.of, cells, 0, table.noise))
 
 
 def compute_confusion_matrix(table: Table) -> tuple[Array, float] | None:
-    """Return counts by true class and by answer, with noise, and the deviation of the most noisy.
+    """Compute the noisy confusion matrix, and the largest standard deviation of its noise.
 
-    None: what was answered is not told, unless there are two classes, where it is right or wrong.
+    None if predicted classes are unknown: columns `wrong, right` with more than two classes.
     """
     counts = table.counts
     if table.columns == LOG_ODDS_COLUMNS:
@@ -373,10 +374,10 @@ def compute_confusion_matrix(table: Table) -> tuple[Array, float] | None:
 
 
 def estimate_auc(table: Table) -> Measure:
-    """Return the area under the ROC curve; 0.5 is a guess."""
+    """Estimate the area under the ROC curve; random predictions have 0.5."""
     first, second = table.counts
     if not table.has_enough_records.all():
-        return make_measure(None, reason=f"one class is hardly there: {TOO_FEW_RECORDS}")
+        return make_measure(None, reason=f"one class is too rare: {TOO_FEW_RECORDS}")
     n, m = table.totals
     beaten = (np.cumsum(first) - first / 2) / n  # by a record of the second class, bin by bin
     beats = 1.0 - (np.cumsum(second) - second / 2) / m
@@ -392,12 +393,12 @@ def estimate_auc(table: Table) -> Measure:
 
 
 def compute_calibration(table: Table) -> list[dict[str, Any]] | None:
-    """Return how often the second class comes true where the model gives it a probability.
+    """Compute how often the second class occurs at each level of predicted probability.
 
     Returns:
-        Neighbouring bins together, until the share's noise is `CALM` or less: `low` and `high`
-        log-odds (None: no end), `predicted` (the mean probability, from where the bins lie),
-        `share` of the second class with its `error`, `records`. None where all bins have too few.
+        Adjacent bins, merged until the noise of `share` is at most `MAX_GROUP_NOISE`: `low` and
+        `high` log-odds (None: unlimited), `predicted` (mean probability from the edges), `share` of
+        the second class with its `error`, and `records`. None if no group is large enough.
     """
     groups = [*_group_bins(table)]
     if not groups:
@@ -423,7 +424,7 @@ def compute_calibration(table: Table) -> list[dict[str, Any]] | None:
 
 
 def _group_bins(table: Table) -> Iterator[list[int]]:
-    """Return neighbouring bins that have enough records together; the last takes what is left."""
+    """Merge adjacent bins until each group has enough records; the last takes the rest."""
     totals, groups, own = table.counts.sum(axis=0), [], []
     for place in range(len(totals)):
         own.append(place)
@@ -442,26 +443,26 @@ def _group_bins(table: Table) -> Iterator[list[int]]:
 
 
 def _mean_probability(low: float | None, high: float | None) -> float:
-    """Return the mean probability of log-odds that are even between two ends."""
+    """Compute the mean probability of log-odds that are uniform between two ends."""
     low, high = -MAX_LOG_ODDS if low is None else low, MAX_LOG_ODDS if high is None else high
     return float((np.logaddexp(0.0, high) - np.logaddexp(0.0, low)) / (high - low))
 
 
 def compute_error_measures(table: Table) -> dict[str, Measure]:
-    """Return the test of a numeric target, each value with one standard error.
+    """Compute the measures of a numeric target, each with one standard error.
 
-    All values are fractions of the target's range, over the records whose target can be read. Each
-    value is a ratio of sums of counts, and the noise of a count enters with its derivative.
+    All values are fractions of the target's range, over records with a readable target. Each value
+    is a ratio of sums of counts, so the noise of a count is multiplied by the derivative.
 
     Returns:
-        `mean_absolute_error` of the model; `median`: that of always answering the median, `at`;
+        `mean_absolute_error` of the model; `median`: that of always predicting the median, `at`;
         `lead`: how much smaller the model's is; `r2`: 1 - squared errors / variance. All are None
-        if the test has fewer such records than its noise would show.
+        if the test has fewer such records than the noise level.
     """
     bins, total = table.counts.shape[0], float(table.counts.sum())
     levels = (np.array(ERROR_EDGES[1:]) + np.array(ERROR_EDGES[:-1])) / 2
     if not total > max(DETECTION_DEVIATIONS * math.sqrt(table.counts.size) * table.noise, 0.5):
-        unknown = make_measure(None, reason="the test has fewer records than the noise would show")
+        unknown = make_measure(None, reason="the test has too few records for the noise level")
         return {name: unknown for name in ("mean_absolute_error", "median", "lead", "r2")}
     rows = table.counts.sum(axis=1)
     middle = (np.arange(bins) + 0.5) / bins
@@ -496,7 +497,7 @@ def compute_error_measures(table: Table) -> dict[str, Measure]:
 
 
 def _interpolate_median(rows: Array) -> float:
-    """Return the median of noisy counts in equal intervals of [0, 1], interpolated."""
+    """Interpolate the median of noisy counts in equal intervals of [0, 1]."""
     counts = np.maximum(rows, 0.0)
     below = np.concatenate([[0.0], np.cumsum(counts)])
     return float(np.interp(below[-1] / 2, below, np.linspace(0.0, 1.0, len(rows) + 1)))

@@ -1,20 +1,22 @@
-"""What a candidate changes in its recipe: absolute values, factors, and what follows the signal.
+"""Settings of a candidate, which change its recipe: absolute values and factors.
 
-    steps      `steps`, or the recipe's own times `steps_scale`
-    batch      `batch_share` of the records: 1 is all of them, at every step
-    average    `average`, the horizon of the weights' moving average
-    bound      `clip_norm`, of a bound that has one
-    rate       `learning_rate`; or the recipe's own, or the rule `tune_learning_rate`, times
-               `learning_rate_scale`, and where the signal mu n is strong `learning_rate_growth`;
-               `learning_rate_most` at most
+    steps      `steps`, or the recipe's number times `steps_scale`
+    batch      `batch_share`, the fraction of the records in a batch; 1: all of them
+    average    `average`, the horizon of the moving average of weights
+    clipping   `clip_norm`, for a clipping method that has one
+    rate       `learning_rate`; or the recipe's, or the rule `tune_learning_rate`, times
+               `learning_rate_scale`, and for a strong signal mu n `learning_rate_growth`;
+               at most `learning_rate_most`
 
-Steps and batch change the price; one function, `apply_settings`, gives both price and training.
+Steps and batch change the privacy cost. One function, `apply_settings`, gives both cost and
+training.
 
-`make_full_batch_settings` is how a linear model is trained. For a given price, the noise of a full
-batch is least for a record; averaging half of the steps, and a rate that grows with the signal
-up to a bound, were measured on Adult and Breast Cancer (benchmarks/features).
+`make_full_batch_settings` configures a linear model. At a given privacy cost, a full batch has the
+smallest noise per record. Averaging half of the steps, and a learning rate that grows with the
+signal up to a maximum, were measured on Adult and Breast Cancer (benchmarks/features).
 
-Source: ours; docs/rules.md, rule 4. Proof: docs/guarantees/composition-and-partitions.md.
+Source: original to this project; docs/rules.md, rule 4. Proof:
+docs/guarantees/composition-and-partitions.md.
 """
 
 from __future__ import annotations
@@ -33,18 +35,19 @@ Settings = tuple[tuple[str, float], ...]
 """Pairs (name, value); see `spaces.candidate.SETTINGS`."""
 
 STRONG_SIGNAL = 4000.0
-"""Training records times mu from which `learning_rate_growth` makes a candidate's rate grow, as the
-square root. Measured for a linear model on scattering features (benchmarks/portfolio)."""
+"""Signal mu n from which `learning_rate_growth` increases the learning rate, as its square root.
+Measured for a linear model on scattering features (benchmarks/portfolio).
+"""
 
 FULL_BATCH_STEPS = 160
-"""Steps of a training on full batches: more of them cost time and no epsilon."""
+"""Number of steps on full batches: more steps cost time and no epsilon."""
 
 
 def make_full_batch_settings(regression: bool) -> Settings:
-    """Return how a linear model is trained on records of root mean square norm 5.
+    """Create the settings of a linear model, for records of root mean square norm 5.
 
-    Where a number is predicted, residuals are small, so is the clip: measured on three tables at
-    three signals, a fifth has mean absolute errors .001 to .01 below those of 1.
+    Residuals of a regression target are small, so its clipping norm is too: on three tables at
+    three signals, .2 has mean absolute errors .001 to .01 below those of 1.
     """
     clip_norm, scale, most = (0.2, 0.12, 4.0) if regression else (1.0, 1.2, 10.0)
     return (
@@ -55,9 +58,13 @@ def make_full_batch_settings(regression: bool) -> Settings:
 
 
 def make_linear_recipe(slots: int, mu: float, regression: bool, outputs: int = 1) -> Recipe:
-    """Return how a linear model is trained on so many slots, with the dial at mu.
+    """Create the recipe of a linear model with its noise.
 
-    `outputs` is the number of classes, as of `tune_recipe`.
+    Args:
+        slots: Number of training records n, null records included.
+        mu: Noise parameter mu of the whole training.
+        regression: Whether the target is numeric.
+        outputs: Number of classes, 1 for a regression target.
     """
     return tune_recipe(
         make_default_recipe(slots), make_full_batch_settings(regression), mu, slots, outputs=outputs
@@ -65,23 +72,23 @@ def make_linear_recipe(slots: int, mu: float, regression: bool, outputs: int = 1
 
 
 def select_cost_settings(settings: Settings) -> Settings:
-    """Return those that the price may depend on."""
+    """Select the settings that the privacy cost may depend on."""
     return tuple((name, value) for name, value in settings if name in PRIVACY_SETTINGS)
 
 
 def count_steps(recipe: Recipe, settings: Settings) -> int:
-    """Return a candidate's number of steps."""
+    """Compute a candidate's number of steps."""
     values = dict(settings)
     return max(1, round(values.get("steps", recipe.steps * values.get("steps_scale", 1.0))))
 
 
 def apply_settings(recipe: Recipe, settings: Settings, slots: int) -> Recipe:
-    """Return the recipe as a candidate has it, before noise and learning rate.
+    """Apply a candidate's settings to a recipe, before noise and learning rate are known.
 
     Args:
-        recipe: Before both.
-        settings: The candidate's.
-        slots: n, of the partition that is trained on.
+        recipe: Recipe of the run.
+        settings: Settings of the candidate.
+        slots: Number of training records n, null records included.
     """
     values = dict(settings)
     own: dict[str, Any] = {"steps": count_steps(recipe, settings)}
@@ -101,8 +108,8 @@ def _replace_clip_norm(bounding: ClippingMethod | None, clip_norm: float) -> Cli
     """
     if bounding is None or "clip_norm" not in bounding.field_names():
         raise UsageError(
-            "The setting clip_norm is of a recipe whose bound has one (flat, adaptive, encoded): "
-            "take such a recipe, or leave clip_norm out."
+            "Setting clip_norm requires a clipping method with a clipping norm (flat, adaptive, "
+            "encoded): use such a recipe, or leave clip_norm out."
         )
     values = {name: getattr(bounding, name) for name in bounding.field_names()}
     return type(bounding)(**values | {"clip_norm": clip_norm})
@@ -111,7 +118,7 @@ def _replace_clip_norm(bounding: ClippingMethod | None, clip_norm: float) -> Cli
 def apply_settings_and_noise(
     recipe: Recipe, settings: Settings, mu: float | None, slots: int
 ) -> Recipe:
-    """Return a candidate's recipe with the noise that the dial gives its steps; None: without."""
+    """Apply a candidate's settings, and the noise for a total mu; None: no noise."""
     own = apply_settings(recipe, settings, slots)
     return own.with_noise(None if mu is None else own.noise_multiplier_for_mu(mu, slots))
 
@@ -120,16 +127,16 @@ def tune_recipe(
     recipe: Recipe, settings: Settings, mu: float | None, slots: int, factor: float = 1.0,
     outputs: int = 1,
 ) -> Recipe:  # fmt: skip
-    """Return a candidate's recipe with its noise, its temperature and its learning rate.
+    """Apply a candidate's settings, and set its noise, temperature and learning rate.
 
     Args:
-        recipe: Before both.
-        settings: The candidate's.
-        mu: The dial of the whole training's noise; None trains without, on public data.
-        slots: n, of the partition that is trained on.
-        factor: Of the rate that the rule gives, for the candidate's architecture.
-        outputs: Number of classes, 1 for a regression target. A clipped training of two classes or
-            more has the temperature of `compute_temperature`, if the recipe sets none.
+        recipe: Recipe of the run.
+        settings: Settings of the candidate.
+        mu: Noise parameter mu of the whole training; None: no noise, on public data.
+        slots: Number of training records n, null records included.
+        factor: Factor on the tuned learning rate, for the candidate's architecture.
+        outputs: Number of classes, 1 for a regression target. With clipping and two or more classes
+            the temperature is that of `compute_temperature`, if the recipe sets none.
     """
     own, values = apply_settings_and_noise(recipe, settings, mu, slots), dict(settings)
     if own.temperature is None:

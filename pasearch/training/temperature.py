@@ -2,13 +2,13 @@
 
     p(class | record) = softmax(logits / T)              T > 0 changes no label and no AUC
 
-Clipping is why T is above 1. A clipped gradient says which way the probability is wrong, and not by
-how much: the sum of clipped gradients vanishes at probabilities that are too near to 0 and 1,
-however little noise there is. The factor depends on the training configuration and on the number of
-classes, hardly on data, n or epsilon, so a constant that was fitted on public tables serves others.
+T is above 1 because of clipping. A clipped gradient gives the direction of an error of the
+probability, not its size. So the sum of clipped gradients vanishes at probabilities too near 0 and
+1, however small the noise. The factor depends on the training configuration and the number of
+classes, hardly on data, n or epsilon. So a constant fitted on public tables is used for others.
 
-The trainer divides the output layer by T after the last step. Nothing else divides: predictions,
-ONNX, model files, log loss, Brier score and calibration tables all read the divided layer.
+The trainer divides the output layer by T after the last step. Predictions, ONNX, model files, log
+loss, Brier score and calibration tables all use the divided layer.
 
 Cost: none, because T is a function of public numbers.
 
@@ -37,15 +37,15 @@ WEAK_FACTOR = 1.6
 
 
 def compute_temperature(classes: int, signal: float) -> float:
-    """Return the temperature of a clipped training.
+    """Compute the temperature of a training with clipping.
 
     Args:
         classes: Number of classes, 2 or more.
-        signal: mu n, the signal to noise of the whole training, above 0.
+        signal: Signal-to-noise ratio mu n of the whole training, above 0.
 
     Returns:
-        (1 + `TWO_CLASS_EXCESS` / (classes - 1)^`DECAY`) times a factor from 1, where the signal is
-        strong, to `WEAK_FACTOR`.
+        (1 + `TWO_CLASS_EXCESS` / (classes - 1)^`EXCESS_DECAY`) times a factor, which is 1 for a
+        strong signal and at most `WEAK_FACTOR`.
     """
     weak = (WEAK_FACTOR - 1.0) * min(1.0, WEAK_SIGNAL / signal) ** 2
     return (1.0 + TWO_CLASS_EXCESS * (classes - 1) ** -EXCESS_DECAY) * (1.0 + weak)
@@ -55,12 +55,12 @@ def divide_logits(weights: Mapping[str, Tensor], temperature: float | None) -> N
     """Divide the output layer by a temperature, in place.
 
     Args:
-        weights: State of a network. Its last two tensors are the weight (outputs, inputs) and the
+        weights: State of a network; its last two tensors are the weight (outputs, inputs) and the
             bias (outputs,) of the output layer.
-        temperature: Above 0; None leaves the weights as they are.
+        temperature: Temperature, above 0; None changes nothing.
 
     Raises:
-        ValueError: The last two tensors are others, so labels would change.
+        ValueError: The last two tensors are not such a weight and bias.
     """
     if temperature is None:
         return

@@ -312,7 +312,7 @@ def _exact_score_count(document: Document, plan: Plan | FeaturePlan) -> int | No
     """Return the exact score count on public data; None for private data."""
     if not plan.public:
         return None
-    right = plan.score_metric.share(document["score"]["exact"])
+    right = plan.score_metric.to_share(document["score"]["exact"])
     return round(right * plan.split.test * plan.max_count_per_record)
 
 

@@ -242,7 +242,7 @@ def check_document(document: Document, again: Reconstruction) -> list[str]:
                 reached = math.ceil(-math.log(MAX_TAIL_PROBABILITY) * most / plan.test.epsilon)
                 low, high = 0, score["of"] * most
                 if "exact" in score:
-                    low = high = round(plan.score_metric.share(score["exact"]) * high)
+                    low = high = round(plan.score_metric.to_share(score["exact"]) * high)
                 if not low - reached <= score["points"] <= high + reached:
                     problems.append(
                         f"score.points is {score['points']}: its noise never reaches so far."

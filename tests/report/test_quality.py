@@ -319,7 +319,7 @@ class TestMore:
         rows = [[1] + [0] * 19, [0] * 19 + [-1]]
         text = page(people(["no", "yes"], rows, LOG_ODDS_COLUMNS, of=100,
                            metric="area under the ROC curve", test=0.5)).text  # fmt: skip
-        assert "Balanced accuracy is unknown: every class has fewer test records" in text
+        assert "Balanced accuracy is unknown: every class has too few test records" in text
         assert "How far to trust the probabilities is unknown" in text
 
     def test_an_area_of_the_first_two_of_more_classes_says_nothing_of_all(self):

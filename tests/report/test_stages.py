@@ -256,7 +256,7 @@ def test_a_document_of_an_earlier_version_is_told():
     assert (format_steps(old), format_noise_multiplier(old)) == ("1,000", "2.0000")
     assert format_noise_multiplier(recipe(schedule=TimeDecay(rate=0.1))) == "2.0000 at first"
     first = {**{key: values[key] for key in kept}, "order": {"record_bound": 0.5}}
-    assert "bounded to norm 0.5 before" in describe_stages(restore_recipe(first))[0]
+    assert "clipped to norm 0.5 before" in describe_stages(restore_recipe(first))[0]
 
 
 @pytest.mark.contract

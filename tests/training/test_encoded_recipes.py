@@ -872,27 +872,32 @@ def test_it_charges_nothing():
 
 WATCHED = ValidationSchedule(rate=0.7, threshold=0.01, average=5, period=10)
 REFUSED: dict[str, dict[str, Any]] = {
-    "where every coordinate is bounded": {"noise": StudentT(), "bounding": FlatClipping()},
-    "another law than Gaussian is priced on a Poisson": {
+    "needs a bound on every coordinate": {"noise": StudentT(), "bounding": FlatClipping()},
+    "Non-Gaussian noise requires batching": {
         "noise": StudentT(),
         "batching": "reshuffled",
     },
-    "another law than Gaussian and a filter": {"noise": LaplaceNoise(), "schedule": WATCHED},
-    "encoding takes one gradient": {"augmentation": Augmentation(views=2, shift=1)},
-    "takes off the variance of Gaussian noise": {
+    "Non-Gaussian noise requires a data-independent": {
+        "noise": LaplaceNoise(),
+        "schedule": WATCHED,
+    },
+    "Bounding 'encoded' requires a recipe without augmentation": {
+        "augmentation": Augmentation(views=2, shift=1)
+    },
+    "requires Gaussian noise without denoising": {
         "denoising": KolmogorovSmirnov(),
         "optimizer": "adam-corrected",
     },
-    "denoising compares a sum": {
+    "Denoising requires a recipe without": {
         "denoising": KolmogorovSmirnov(),
         "noise_before_clip": NoiseBeforeClip(record_bound=1.0),
         "bounding": FlatClipping(),
     },
-    "denoising compares all coordinates": {
+    "Denoising requires non-adaptive": {
         "denoising": KolmogorovSmirnov(),
         "bounding": AdaptiveClipping(clip_norm=1.0),
     },
-    "denoising takes noise off": {
+    "Denoising requires noise;": {
         "denoising": KolmogorovSmirnov(),
         "bounding": None,
         "noise_multiplier": None,
@@ -903,17 +908,19 @@ REFUSED: dict[str, dict[str, Any]] = {
 @pytest.mark.contract
 def test_what_has_no_proof_is_refused_with_that_reason_alone():
     for words in REFUSED:
-        with pytest.raises(UsageError, match="no proof") as caught:
+        with pytest.raises(UsageError, match="no privacy proof") as caught:
             recipe_of(**REFUSED[words])
         (reason,) = [each for each in STAGE_CONFLICTS if words in each]
         told = str(caught.value)
-        assert told == f"This recipe has no proof: {reason}"
+        assert told == f"This recipe has no privacy proof. {reason}"
 
 
 @pytest.mark.contract
 def test_every_reason_of_these_stages_is_tried():
     new = [
-        r for r in STAGE_CONFLICTS if any(w in r for w in ("another law", "encoding", "denoising"))
+        r
+        for r in STAGE_CONFLICTS
+        if any(w in r for w in ("Non-Gaussian", "Bounding 'encoded'", "enoising"))
     ]
     assert len(new) == len(REFUSED)
     assert all(sum(words in reason for words in REFUSED) == 1 for reason in new)
@@ -1018,7 +1025,7 @@ FIXED = ("arch", "--eps", 2, "--strategy", "fixed", "--space", "fcn", "--steps",
         (("--noise", "tabulated", "--recipe", "encoded-gaussian"), "noise is 'tabulated'"),
         (("--noise", "cauchy", "--recipe", "denoised-gaussian"), "every coordinate"),
         (("--recipe", "own.toml"), "cannot set micro_batch"),
-        (("--recipe", "unbounded.toml"), "where every coordinate is bounded"),
+        (("--recipe", "unbounded.toml"), "needs a bound on every coordinate"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

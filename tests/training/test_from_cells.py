@@ -158,7 +158,7 @@ class TestFewRecords:
         assert found["precision"][0]["value"] == pytest.approx(300 / 303)
         assert found["precision"][1]["value"] == pytest.approx(2 / 22), "20 others are enough"
         fewer = compute_measures(table([[300, 2], [3, 2]], PREDICTION_COLUMNS, noise=3.0))
-        assert "less often than the noise" in fewer["precision"][1]["reason"]
+        assert "too rarely for the noise" in fewer["precision"][1]["reason"]
 
     @pytest.mark.unit
     def test_no_class_is_known(self):

@@ -492,15 +492,15 @@ class TestChoosing:
         for name, regression, outputs, words in [
             ("f1", False, 2, "for classes expected one of accuracy, balanced-accuracy, auc"),
             ("rmse", False, 2, "for classes expected"),
-            ("auc", True, 1, "for a number to predict expected one of mae, rmse"),
-            ("auc", False, 3, "which is of two classes, and these data have 3"),
+            ("auc", True, 1, "for a regression target expected one of mae, rmse"),
+            ("auc", False, 3, "requires two classes, and these data have 3"),
         ]:
             with pytest.raises(UsageError, match=words):
                 find_metric(name, regression=regression, outputs=outputs)
 
     @pytest.mark.unit
     def test_a_noun_that_no_metric_has(self):
-        with pytest.raises(UsageError, match="is no metric"):
+        with pytest.raises(UsageError, match="is unknown"):
             find_metric_by_noun("charm")
 
 

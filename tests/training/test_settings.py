@@ -67,7 +67,7 @@ class TestChanged:
 
     @pytest.mark.unit
     def test_a_clip_norm_is_for_a_bound_that_has_one(self):
-        with pytest.raises(UsageError, match="clip_norm is of a recipe whose bound has one"):
+        with pytest.raises(UsageError, match="clip_norm requires a clipping method"):
             apply_settings(recipe(bounding=AutoSClipping(bound=1.0)), (("clip_norm", 2.0),), SLOTS)
 
     @pytest.mark.unit

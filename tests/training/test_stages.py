@@ -148,7 +148,7 @@ class TestPrice:
 
     @pytest.mark.unit
     def test_noise_first_without_a_bound_has_no_price(self):
-        with pytest.raises(UsageError, match="epsilon inf"):
+        with pytest.raises(UsageError, match="epsilon is infinite"):
             recipe(noise_before_clip=NoiseBeforeClip(record_bound=None)).event(N)
 
     @pytest.mark.unit
@@ -494,8 +494,8 @@ class TestFiles:
     @pytest.mark.unit
     def test_a_bad_file_is_refused(self, tmp_path: Any):
         for text, match in [
-            ("noise_multiplier = 1.0", "the budget sets it"),
-            ("learning_rat = 1.0", "no 'learning_rat'"),
+            ("noise_multiplier = 1.0", "calibrated to the budget"),
+            ("learning_rat = 1.0", "no field 'learning_rat'"),
             ('preset = "sgd"', "'sgd' is not known"),
             ("= 3", "cannot be read as TOML"),
             ('optimizer = "adamw"', "adamw"),
